@@ -1,0 +1,149 @@
+"""A block is a tuple of branches: pre-norm, post-norm, residual scaling, parallel blocks are values, not code paths.
+
+Gains are floats in a description and may be arrays inside a phase diagram; nothing here looks at them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Gain = Any  # a float, or an array over a grid
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Multi-head attention with logit gain sA, value and output gain sV, and the multiplier of its branch."""
+
+    heads: int
+    head_width: int
+    kv_heads: int
+    score_gain: Gain
+    value_gain: Gain
+    key_gain: Gain
+    output_gain: Gain
+    branch: Gain
+    causal: bool
+    window: int | None
+    rope: float
+    rope_base: float
+    alibi: bool
+    qk_norm: bool
+    kernel: str
+
+    name = "attention"
+
+    @property
+    def symmetric(self) -> bool:
+        """No position is special: the token-permutation (simplex) recursion is exact."""
+        return not (self.causal or self.window is not None or self.rope or self.alibi)
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Two-matrix perceptron, plain or gated, and the multiplier of its branch."""
+
+    width: int
+    activation: str | Callable[..., Any]
+    gated: bool
+    in_gain: Gain
+    linear_gain: Gain
+    out_gain: Gain
+    bias: Gain
+    branch: Gain
+
+    name = "mlp"
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Which norms a branch has: of its input, of its output, of the sum; and of what kind."""
+
+    before: bool
+    after: bool
+    outside: bool
+    kind: str
+    slope: float
+
+
+@dataclass(frozen=True)
+class Branch:
+    """x <- outside( skip x + sum over layers of layer.branch after(layer(before(x))) )."""
+
+    layers: tuple[Attention | MLP, ...]
+    skip: Gain
+    norm: Norm
+
+    @property
+    def name(self) -> str:
+        return "+".join(layer.name for layer in self.layers)
+
+
+Block = tuple[Branch, ...]
+
+_POSITIONS = {
+    "pre": (True, False, False),
+    "sandwich": (True, True, False),
+    "branch": (False, True, False),
+    "post": (False, False, True),
+    "none": (False, False, False),
+}
+
+
+def fold(knobs: Mapping[str, Any]) -> tuple[Block, ...]:
+    """The blocks that flat knobs describe; a per-block knob is a tuple of length depth."""
+    return tuple(_block(_at(knobs, index)) for index in range(knobs["depth"]))
+
+
+def _at(knobs: Mapping[str, Any], index: int) -> dict[str, Any]:
+    return {name: value[index] if isinstance(value, tuple) else value for name, value in knobs.items()}
+
+
+def _block(knobs: Mapping[str, Any]) -> Block:
+    norm = Norm(*_POSITIONS[knobs["norm"]], knobs["norm_kind"], knobs["norm_slope"])
+    attention = (_attention(knobs),) if knobs["heads"] else ()
+    mlp = (_mlp(knobs),) if knobs["mlp_width"] else ()
+    if knobs["parallel"]:
+        return (Branch((*attention, *mlp), knobs["attention_skip"], norm),)
+    branches = ((attention, knobs["attention_skip"]), (mlp, knobs["mlp_skip"]))
+    return tuple(Branch(layers, skip, norm) for layers, skip in branches if layers)
+
+
+def _attention(knobs: Mapping[str, Any]) -> Attention:
+    key, output = knobs["key_gain"], knobs["output_gain"]
+    return Attention(
+        heads=knobs["heads"],
+        head_width=knobs["head_width"],
+        kv_heads=knobs["kv_heads"],
+        score_gain=knobs["score_gain"],
+        value_gain=knobs["value_gain"],
+        key_gain=_root(knobs["score_gain"]) if key is None else key,
+        output_gain=_root(knobs["value_gain"]) if output is None else output,
+        branch=knobs["attention_branch"],
+        causal=knobs["causal"],
+        window=knobs["window"],
+        rope=knobs["rope"],
+        rope_base=knobs["rope_base"],
+        alibi=knobs["alibi"],
+        qk_norm=knobs["qk_norm"],
+        kernel=knobs["kernel"],
+    )
+
+
+def _root(gain: Gain) -> Gain:
+    return math.sqrt(gain) if isinstance(gain, float) else gain**0.5
+
+
+def _mlp(knobs: Mapping[str, Any]) -> MLP:
+    return MLP(
+        width=knobs["mlp_width"],
+        activation=knobs["activation"],
+        gated=knobs["gated"],
+        in_gain=knobs["mlp_in_gain"],
+        linear_gain=knobs["mlp_linear_gain"],
+        out_gain=knobs["mlp_out_gain"],
+        bias=knobs["mlp_bias"],
+        branch=knobs["mlp_branch"],
+    )

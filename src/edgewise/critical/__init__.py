@@ -1,0 +1,1 @@
+"""Where theory meets stability: asymptotics, phase diagrams, critical settings."""

@@ -1,0 +1,168 @@
+"""The knobs of a transformer: one row each, from which validation, JSON, the command line and the docs follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from edgewise.errors import BadInput
+
+ACTIVATIONS = (
+    "linear", "relu", "leaky_relu", "erf", "tanh", "gelu", "gelu_tanh", "quick_gelu", "silu", "sigmoid",
+    "relu2", "softplus", "sin",
+)  # fmt: skip
+NORMS = ("pre", "post", "sandwich", "branch", "none")
+NORM_KINDS = ("layer", "rms", "tanh", "erf")
+KERNELS = ("softmax",)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One number or choice of a description: what it may be, what it is unless said, what it means."""
+
+    name: str
+    kind: str  # integer | number | flag | choice | activation | fraction
+    default: Any
+    meaning: str
+    minimum: float = -math.inf
+    exclusive: bool = False  # the minimum itself is refused
+    choices: tuple[str, ...] = ()
+    per_block: bool = False  # may be a list of length depth
+    optional: bool = False  # None is a value ("not there", or "follows from the others")
+
+    def check(self, value: Any, depth: int) -> Any:
+        """The value in its canonical form, or a refusal that names the knob."""
+        if hasattr(value, "tolist"):  # numpy and torch numbers and arrays
+            value = value.tolist()
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return self._check_list(value, depth)
+        if value is None and self.optional:
+            return None
+        return _CHECKS[self.kind](self, value)
+
+    def _check_list(self, values: Sequence[Any], depth: int) -> Any:
+        if not self.per_block:
+            raise BadInput(f"{self.name} was a list; it is one value for the whole network. Give one value.")
+        if len(values) != depth:
+            raise BadInput(
+                f"{self.name} has {len(values)} entries and depth is {depth}. Give one value or {depth} values."
+            )
+        checked = tuple(self.check(value, depth) for value in values)
+        return checked[0] if len(set(checked)) == 1 else checked
+
+    def refuse(self, value: Any, expected: str) -> BadInput:
+        return BadInput(f"{self.name} = {value!r} is not possible: expected {expected}. It is: {self.meaning}.")
+
+
+def _integer(knob: Knob, value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < knob.minimum:
+        raise knob.refuse(value, f"a whole number of at least {knob.minimum:g}")
+    return value
+
+
+def _number(knob: Knob, value: Any) -> float:
+    bound = f"a finite number {'above' if knob.exclusive else 'of at least'} {knob.minimum:g}"
+    expected = "a finite number" if knob.minimum == -math.inf else bound
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise knob.refuse(value, expected)
+    if value < knob.minimum or (knob.exclusive and value == knob.minimum):
+        raise knob.refuse(value, expected)
+    return float(value)
+
+
+def _flag(knob: Knob, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise knob.refuse(value, "true or false")
+    return value
+
+
+def _fraction(knob: Knob, value: Any) -> float:
+    if isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise knob.refuse(value, "true, false, or a fraction between 0 and 1")
+    return float(value)
+
+
+def _choice(knob: Knob, value: Any) -> str:
+    if value not in knob.choices:
+        raise knob.refuse(value, "one of " + ", ".join(knob.choices))
+    return str(value)
+
+
+def _activation(knob: Knob, value: Any) -> str | Callable[..., Any]:
+    if callable(value):
+        return value
+    if not isinstance(value, str) or value.partition(":")[0] not in ACTIVATIONS:
+        raise knob.refuse(value, "a callable or one of " + ", ".join(ACTIVATIONS))
+    return value
+
+
+_CHECKS: dict[str, Callable[[Knob, Any], Any]] = {
+    "integer": _integer, "number": _number, "flag": _flag, "choice": _choice, "activation": _activation,
+    "fraction": _fraction,
+}  # fmt: skip
+
+
+def _gain(name: str, meaning: str, default: float | None = 1.0) -> Knob:
+    return Knob(name, "number", default, meaning, minimum=0.0, per_block=True, optional=default is None)
+
+
+KNOBS: dict[str, Knob] = {
+    knob.name: knob
+    for knob in (
+        Knob("depth", "integer", 12, "number of blocks", minimum=1),
+        Knob("tokens", "integer", 256, "sequence length n", minimum=1),
+        Knob("width", "integer", 512, "width of the residual stream d", minimum=1),
+        Knob("heads", "integer", 8, "attention heads; 0 leaves attention out", minimum=0),
+        Knob("head_width", "integer", None, "width of one head; width/heads unless given", minimum=1, optional=True),
+        Knob("kv_heads", "integer", None, "key and value heads; heads unless given", minimum=1, optional=True),
+        Knob("mlp_width", "integer", None, "hidden width; 4 width unless given, 0 leaves the MLP out",
+             minimum=0, optional=True),
+        Knob("activation", "activation", "gelu", "activation of the MLP"),
+        Knob("gated", "flag", False, "gated MLP (SwiGLU, GEGLU)"),
+        Knob("norm", "choice", "pre", "where the norms stand", choices=NORMS),
+        Knob("norm_kind", "choice", "layer", "LayerNorm, RMSNorm, or elementwise tanh (DyT), erf (Derf)",
+             choices=NORM_KINDS),
+        Knob("norm_slope", "number", 1.0, "slope inside an elementwise norm, tanh(slope x)", minimum=0.0,
+             exclusive=True),
+        Knob("embedding_norm", "number", 1.0, "mean square per coordinate q at the input", minimum=0.0,
+             exclusive=True),
+        _gain("score_gain", "gain_Q gain_K: the standard deviation of a logit at q = 1"),
+        _gain("value_gain", "gain_V gain_O: value and output projections together"),
+        _gain("key_gain", "gain_K alone (weight gradients only); sqrt(score_gain) unless given", None),
+        _gain("output_gain", "gain_O alone (weight gradients only); sqrt(value_gain) unless given", None),
+        _gain("mlp_in_gain", "gain of the MLP input matrix (the gate, if gated)"),
+        _gain("mlp_linear_gain", "gain of the linear half of a gated MLP"),
+        _gain("mlp_out_gain", "gain of the MLP output matrix"),
+        _gain("mlp_bias", "standard deviation of the hidden bias", 0.0),
+        Knob("attention_skip", "number", 1.0, "multiplier of the stream around attention", per_block=True),
+        Knob("attention_branch", "number", 1.0, "multiplier of the attention branch", per_block=True),
+        Knob("mlp_skip", "number", 1.0, "multiplier of the stream around the MLP", per_block=True),
+        Knob("mlp_branch", "number", 1.0, "multiplier of the MLP branch", per_block=True),
+        Knob("parallel", "flag", False, "attention and MLP read the same input and are added together"),
+        Knob("causal", "flag", False, "a token sees itself and earlier tokens only"),
+        Knob("window", "integer", None, "keys seen to one side, the token itself included", minimum=1,
+             per_block=True, optional=True),
+        Knob("rope", "fraction", 0.0, "rotary positions: true, or the rotated fraction of a head", per_block=True),
+        Knob("rope_base", "number", 10000.0, "base of the rotary frequencies", minimum=1.0, per_block=True),
+        Knob("alibi", "flag", False, "linear position bias on the logits"),
+        Knob("qk_norm", "flag", False, "queries and keys normalised; score_gain is then the product of their gains"),
+        Knob("kernel", "choice", "softmax", "attention kernel", choices=KERNELS),
+    )
+}  # fmt: skip
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str = "knob") -> None:
+    """Refuse names that are not knobs, with the nearest ones that are."""
+    known = tuple(known)
+    for name in names:
+        if name not in known:
+            near = get_close_matches(str(name), known, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "known: " + ", ".join(known) + "."
+            raise BadInput(f"{name!r} is not a {what}; {hint}")

@@ -1,0 +1,1 @@
+"""Trace to Verdict: dynamical systems, no transformers."""

@@ -1,0 +1,1 @@
+"""Architecture to Trace: infinite width, no modules."""

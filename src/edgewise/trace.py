@@ -1,0 +1,146 @@
+"""The orbit through depth: the same record whether it was derived, measured or watched.
+
+Shapes: S seeds, N sites, R readouts, H heads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.architecture import Architecture
+from edgewise.errors import BadInput
+from edgewise.perceptron import Perceptron
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Geometry per site. What was not observed is None; a growth is a log-rate between neighbouring sites.
+
+    norm (S, N) is q, the mean square per coordinate; separation (S, N) is 1 - mean cosine, carried as a
+    difference so that rounding never decides; log_gradient (R, S, N) is log |g|^2 / |g_last|^2.
+    """
+
+    sites: tuple[str, ...]
+    source: str
+    norm: Array
+    separation: Array
+    readouts: tuple[str, ...] = ()
+    log_gradient: Array | None = None
+    attention_entropy: Array | None = None  # (S, N, H), nats; nan where a site has no attention
+    softmax_condition: Array | None = None  # (S, N, H)
+    statistics: Mapping[str, Array] = field(default_factory=dict)  # each (S, N, ...)
+    architecture: Architecture | Perceptron | None = None
+    step: int | None = None
+    extrapolated: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        expected = (self.norm.shape[0], len(self.sites))
+        for name in ("norm", "separation"):
+            if getattr(self, name).shape != expected:
+                raise BadInput(f"{name} has shape {getattr(self, name).shape}, expected (seeds, sites) {expected}.")
+        if self.log_gradient is not None and self.log_gradient.shape != (len(self.readouts), *expected):
+            shape = (len(self.readouts), *expected)
+            raise BadInput(f"log_gradient has shape {self.log_gradient.shape}, expected {shape}.")
+
+    @property
+    def seeds(self) -> int:
+        return int(self.norm.shape[0])
+
+    @property
+    def overlap(self) -> Array:
+        """Mean cosine between different tokens (S, N)."""
+        return 1.0 - self.separation
+
+    @property
+    def angle_growth(self) -> Array:
+        """log-change of the separation from the site before (S, N); 0 at the first site, -inf at full collapse."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(self.separation)
+            growth = np.diff(logs, axis=-1, prepend=logs[..., :1])
+        return np.where(np.isnan(growth), 0.0, growth)
+
+    @property
+    def gradient_norm(self) -> Array | None:
+        """|g|^2 at each site over |g|^2 at the last one (R, S, N); inf where that overflows."""
+        with np.errstate(over="ignore"):
+            return None if self.log_gradient is None else np.exp(self.log_gradient)
+
+    @property
+    def gradient_growth(self) -> Array | None:
+        """log-rate towards the input, site before over site (R, S, N): positive when the gradient grows backwards."""
+        if self.log_gradient is None:
+            return None
+        return -np.diff(self.log_gradient, axis=-1, prepend=self.log_gradient[..., :1])
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks (or layers of a perceptron)."""
+        return len(self.block_ends()) - 1
+
+    def block_ends(self) -> list[int]:
+        """Indices of the embedding and of the last site of every block."""
+        blocks = [".".join(site.split(".")[:2]) for site in self.sites]
+        return [i for i, block in enumerate(blocks) if i + 1 == len(blocks) or blocks[i + 1] != block]
+
+    def blocks(self, quantity: str, readout: str | None = None) -> Array:
+        """A quantity at the embedding and after every block, mean over seeds, length depth + 1."""
+        values = getattr(self, quantity)
+        if values is None:
+            raise BadInput(f"{quantity} was not observed in this trace ({self.source}).")
+        if quantity in ("gradient_norm", "log_gradient", "gradient_growth"):
+            values = values[self.readouts.index(readout) if readout else 0]
+        return np.asarray(values.mean(axis=0)[self.block_ends()])
+
+    def save(self, path: str | Path) -> None:
+        """Write one .npz file (arrays and JSON, no pickle), whole or not at all."""
+        if self.architecture is not None and callable(self.architecture.activation):
+            raise BadInput("a trace of a callable activation cannot be saved: a file cannot carry the function.")
+        path, arrays = Path(path), {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
+        arrays |= {f"statistics/{name}": value for name, value in self.statistics.items()}
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez_compressed(file, meta=np.array(json.dumps(self._meta())), **arrays)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    def _meta(self) -> dict[str, Any]:
+        kind = type(self.architecture).__name__ if self.architecture is not None else None
+        described = None if self.architecture is None else self.architecture.to_dict()
+        return {
+            "sites": self.sites, "source": self.source, "readouts": self.readouts, "step": self.step,
+            "extrapolated": self.extrapolated, "kind": kind, "architecture": described,
+        }  # fmt: skip
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read what `save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                arrays = {name: data[name] for name in data.files}
+            meta = json.loads(str(arrays.pop("meta")))
+        except (OSError, ValueError, KeyError) as cause:
+            raise BadInput(f"{path} is not a saved trace ({cause}). Write one with Trace.save.") from cause
+        kinds = {"Architecture": Architecture, "Perceptron": Perceptron}
+        described = meta.pop("architecture")
+        kind = meta.pop("kind")
+        statistics = {k.partition("/")[2]: arrays.pop(k) for k in list(arrays) if k.startswith("statistics/")}
+        lists = {k: tuple(meta.pop(k)) for k in ("sites", "readouts", "extrapolated")}
+        architecture = kinds[kind].from_dict(described) if kind else None
+        return cls(**arrays, **meta, **lists, statistics=statistics, architecture=architecture)
+
+
+_ARRAYS = ("norm", "separation", "log_gradient", "attention_entropy", "softmax_condition")

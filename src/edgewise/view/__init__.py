@@ -1,0 +1,1 @@
+"""Figures: traces and verdicts to figure data to drawing."""
