@@ -1,0 +1,91 @@
+"""The house: imports go down only, rooms on one floor do not know each other, and the door opens fast."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "edgewise"
+FLOORS = {
+    0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "errors"},
+    1: {"theory", "stability", "adapters", "nets"},
+    3: {"critical"},
+    4: {"verbs"},
+    5: {"view", "cli"},
+}
+FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+HEAVY = ("torch", "numpy", "scipy", "matplotlib", "yaml", "rich")
+
+
+def files() -> list[Path]:
+    return [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports, at its top or inside a function, by full name."""
+    package = ("edgewise", *path.relative_to(SOURCE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) - node.level + 1]] if node.level else []
+            module = ".".join([*base, node.module] if node.module else base)
+            yield from ((f"{module}.{alias.name}" for alias in node.names) if module == "edgewise" else [module])
+
+
+def rooms_used(path: Path) -> set[str]:
+    names = (name.split(".") for name in imported(path))
+    return {parts[1] for parts in names if parts[0] == "edgewise" and len(parts) > 1} - {room_of(path)}
+
+
+def wrong_imports(room: str, used: set[str]) -> list[str]:
+    """The imports that go up, or sideways above the ground floor (whose nouns are made of each other)."""
+    floor = FLOOR[room]
+    return sorted(other for other in used if FLOOR[other] > floor or (FLOOR[other] == floor > 0))
+
+
+def test_every_file_has_a_floor() -> None:
+    assert {room_of(path) for path in files()} <= set(FLOOR)
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down_only(path: Path) -> None:
+    used = rooms_used(path) - {"__version__"}
+    assert used <= set(FLOOR), "an import of something that is not a room"
+    assert not wrong_imports(room_of(path), used)
+
+
+def test_the_walk_sees_a_wrong_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard itself: upward, sideways, relative and function-level imports are all seen."""
+    (tmp_path / "theory").mkdir()
+    bad = tmp_path / "theory" / "bad.py"
+    bad.write_text("from edgewise import verbs\nfrom ..stability import judge\ndef f():\n    import edgewise.view.plot\n")
+    monkeypatch.setitem(globals(), "SOURCE", tmp_path)
+    assert wrong_imports("theory", rooms_used(bad)) == ["stability", "verbs", "view"]
+
+
+def test_help_leaves_the_heavy_libraries_alone() -> None:
+    """`edgewise --help` must answer at once: nothing that takes a second to import is imported for it."""
+    script = (
+        "import sys\nfrom edgewise.cli.main import main\nsys.argv = ['edgewise', '--help']\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
+        f"print('HEAVY', *[m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "predict" in run.stdout
+    assert run.stdout.splitlines()[-1].split() == ["HEAVY"]
+
+
+def test_importing_the_package_is_lazy() -> None:
+    script = f"import sys, edgewise; print('HEAVY', *[m for m in {HEAVY!r} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["HEAVY"]
