@@ -39,7 +39,7 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             base = [*package[: len(package) - node.level + 1]] if node.level else []
             module = ".".join([*base, node.module] if node.module else base)
-            yield from ((f"{module}.{alias.name}" for alias in node.names) if module == "edgewise" else [module])
+            yield from [f"{module}.{alias.name}" for alias in node.names]
 
 
 def rooms_used(path: Path) -> set[str]:
@@ -68,7 +68,9 @@ def test_the_walk_sees_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
     """The guard itself: upward, sideways, relative and function-level imports are all seen."""
     (tmp_path / "theory").mkdir()
     bad = tmp_path / "theory" / "bad.py"
-    bad.write_text("from edgewise import verbs\nfrom ..stability import judge\ndef f():\n    import edgewise.view.plot\n")
+    bad.write_text(
+        "from edgewise import verbs\nfrom ..stability import judge\ndef f():\n    import edgewise.view.plot\n"
+    )
     monkeypatch.setitem(globals(), "SOURCE", tmp_path)
     assert wrong_imports("theory", rooms_used(bad)) == ["stability", "verbs", "view"]
 
