@@ -6,7 +6,7 @@ import os
 
 from hypothesis import settings
 
-# Before numpy and torch are imported: on few cores, threads that wait for each other cost more than they give.
+# Before numpy and torch are imported: on few cores, threads waiting for each other cost more than they give.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ["MPLBACKEND"] = "Agg"
