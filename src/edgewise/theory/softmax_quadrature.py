@@ -1,0 +1,107 @@
+"""Exact finite-n moments of the softmax of Gaussian logits, by quadrature refined until it no longer changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.errors import BadInput
+from edgewise.theory.softmax_integrals import row_pair, single_row
+
+Array = NDArray[np.float64]
+FIRST_STEP, REFINEMENT, SMALLEST_STEP = 0.5, 0.7, 0.08
+TOLERANCE = 1e-7  # relative change between two refinements at which every moment counts as converged
+CANCELLATION = 1e-3  # relative difference of two moments below which it is not taken as a difference
+
+
+@dataclass(frozen=True)
+class SoftmaxMoments:
+    """Moments of two softmax rows s, s' over n keys, logits N(0, v) with correlation rho between rows; equal shapes.
+
+    s2 = E sum s^2, s3 = E sum s^3, ss = E (sum s^2)^2, s11 = E sum s s', s21 = E sum s^2 s', oo = E (sum s s')^2,
+    chord = (s2 - s11) / (v (1 - rho)), r2 = s2 - 2 s3 + ss, t11 = s11 - 2 s21 + oo, entropy = E[-sum s log s].
+    """
+
+    s2: Array
+    s3: Array
+    ss: Array
+    s11: Array
+    s21: Array
+    oo: Array
+    chord: Array
+    r2: Array
+    t11: Array
+    entropy: Array
+
+    @classmethod
+    def of(cls, **values: Array | float) -> SoftmaxMoments:
+        """Build from values that broadcast to one shape."""
+        arrays = np.broadcast_arrays(*(np.asarray(values[f.name], dtype=np.float64) for f in fields(cls)))
+        return cls(*(np.array(array) for array in arrays))
+
+
+def quadrature_moments(variance: float, correlation: float, tokens: int) -> SoftmaxMoments:
+    """Converged moments of one state: variance v >= 0, correlation rho in [-1, 1], tokens n >= 1."""
+    v, rho = float(variance), float(correlation)
+    if not (np.isfinite(v) and v >= 0 and -1 <= rho <= 1 and tokens >= 1 and int(tokens) == tokens):
+        raise BadInput(
+            "softmax moments need a finite variance >= 0, a correlation in [-1, 1] and a whole number of tokens >= 1; "
+            f"got variance={variance}, correlation={correlation}, tokens={tokens}: check the state that was passed"
+        )
+    if tokens == 1 or v == 0.0:
+        return uniform_moments(int(tokens))
+    n = np.array([float(tokens)])
+    one, two = converged_single(v, n), converged_pair(v, rho, n)
+    upper, _ = chords(v, rho, n, one["s2"], two["s11"])
+    return SoftmaxMoments.of(**{name: value[0] for name, value in {**one, **two, "chord": upper}.items()})
+
+
+def uniform_moments(tokens: int) -> SoftmaxMoments:
+    """The exact case v = 0, or one token: every key has weight 1/n."""
+    n = float(tokens)
+    slope = (n - 1) / n**2
+    squares = dict.fromkeys(("s3", "ss", "s21", "oo"), n**-2)
+    return SoftmaxMoments.of(s2=1 / n, s11=1 / n, chord=slope, r2=slope, t11=slope, entropy=np.log(n), **squares)
+
+
+def chords(v: float, rho: float, n: Array, s2: Array, s11: Array) -> tuple[Array, Array]:
+    """(S2 - S11) / (v (1 - rho)) and (S11 - 1/n) / (v rho), for an array of n.
+
+    By Price's theorem dS11/drho = v T11, so these are the means of T11 over [rho, 1] and over [0, rho]; where the
+    difference would lose digits, T11 itself is averaged. [Price 1958]
+    """
+    above, below = s2 - s11, s11 - 1 / n
+    upper = mean_of_t11(v, rho, 1.0, n) if np.any(above < CANCELLATION * s2) else above / (v * (1 - rho))
+    lower = mean_of_t11(v, 0.0, rho, n) if np.any(np.abs(below) < CANCELLATION / n) else below / (v * rho)
+    return upper, lower
+
+
+def mean_of_t11(v: float, low: float, high: float, n: Array) -> Array:
+    """Average of T11(rho) over an interval [low, high] by Gauss-Legendre."""
+    nodes, weights = np.polynomial.legendre.leggauss(4 if low < high else 1)
+    points = low + (high - low) * (nodes + 1) / 2
+    values = [converged_pair(v, float(point), n)["t11"] for point in points]
+    return weights @ np.array(values) / 2
+
+
+def converged_single(v: float, n: Array) -> dict[str, Array]:
+    """s2, s3, ss, r2, entropy for one variance and an array of n, refined until converged."""
+    return _refine(lambda step: single_row(v, n, step))
+
+
+def converged_pair(v: float, rho: float, n: Array) -> dict[str, Array]:
+    """s11, s21, oo, t11 for one (variance, correlation) and an array of n, refined until converged."""
+    return _refine(lambda step: row_pair(v, rho, n, step))
+
+
+def _refine(evaluate: Callable[[float], dict[str, Array]]) -> dict[str, Array]:
+    step, old = FIRST_STEP * REFINEMENT, evaluate(FIRST_STEP)
+    while step > SMALLEST_STEP:
+        new = evaluate(step)
+        if all(np.allclose(new[name], old[name], rtol=TOLERANCE, atol=0) for name in new):
+            return new
+        step, old = step * REFINEMENT, new
+    raise ArithmeticError(f"softmax quadrature still changes by more than {TOLERANCE} at step {SMALLEST_STEP}")
