@@ -1,0 +1,132 @@
+"""Every example in the README and the docs is run, every shown output is compared, every table is current."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgewise.knobs import KNOBS, Knob
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# Commands that set up an environment or run this very suite: shown to the reader, not run here.
+NOT_RUN = (
+    "make demo", "make test", "git clone", "cd edgewise", "python3 -m venv .venv",
+    '.venv/bin/pip install -c constraints.txt -e ".[test]"', ".venv/bin/edgewise doctor",
+)  # fmt: skip
+
+
+def fences(page: Path, *languages: str) -> list[str]:
+    return [text for language, text in FENCE.findall(page.read_text()) if language in languages]
+
+
+def commands(page: Path) -> list[tuple[str, list[str]]]:
+    """The shell examples of a page: each `$ command` with the lines shown under it."""
+    found: list[tuple[str, list[str]]] = []
+    for line in "\n".join(fences(page, "console")).splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:].strip(), []))
+        elif found and line.strip():
+            found[-1][1].append(line)
+    return found
+
+
+def with_examples(*languages: str) -> list[Any]:
+    return [pytest.param(page, id=page.name) for page in PAGES if fences(page, *languages)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_fence_says_how_it_is_checked(page: Path) -> None:
+    """Fences are python, console (both run here), json (an extract) or text; `bash` would go unchecked."""
+    assert {language for language, _ in FENCE.findall(page.read_text())} <= {"python", "console", "json", "text"}
+
+
+@pytest.mark.parametrize("page", with_examples("python"))
+def test_python_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The python fences of one page run in one namespace, in order, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": page.stem}
+    for number, text in enumerate(fences(page, "python"), 1):
+        exec(compile(text, f"{page.name}, example {number}", "exec"), names)
+
+
+@pytest.mark.parametrize("page", with_examples("console"))
+def test_shell_examples_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`edgewise` lines run; the exit code is 0 unless `$ echo $?` shows another; shown lines must be printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
+    shown = [(command, lines) for command, lines in commands(page) if command not in NOT_RUN]
+    for position, (command, lines) in enumerate(shown):
+        if command == "echo $?":
+            continue
+        after = shown[position + 1] if position + 1 < len(shown) else ("", [])
+        expected = int(after[1][0]) if after[0] == "echo $?" else 0
+        code = run_edgewise(command, monkeypatch)
+        printed = capsys.readouterr()
+        assert code == expected, f"{command}: exit code {code}\n{printed.out}{printed.err}"
+        missing = [line for line in lines if not occurs(line, printed.out + printed.err)]
+        assert not missing, f"{command} did not print {missing}; it printed\n{printed.out}{printed.err}"
+
+
+def run_edgewise(command: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run the command in this process (a new one would import torch again) and return its exit code."""
+    from edgewise.cli.main import main
+
+    words = shlex.split(command)
+    assert words[0] == "edgewise", f"{command!r} is neither an edgewise command nor listed in NOT_RUN"
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return int(stop.value.code or 0)
+
+
+def occurs(line: str, printed: str) -> bool:
+    """True when the shown line is in the output, up to spacing; `...` stands for what was left out."""
+    pieces = [re.escape(" ".join(piece.split())) for piece in line.split("...")]
+    return re.search(".*".join(pieces), " ".join(printed.split())) is not None
+
+
+def row(knob: Knob) -> str:
+    values = ", ".join(f"`{choice}`" for choice in knob.choices) or knob.kind
+    default = "–" if knob.default is None else f"`{str(knob.default).lower()}`"
+    per_block = "yes" if knob.per_block else ""
+    return f"| `{knob.name}` | {values} | {default} | {per_block} | {knob.meaning} |"
+
+
+def test_knob_table_is_the_one_in_the_code() -> None:
+    """docs/architecture.md lists exactly the knobs of edgewise.knobs.KNOBS, in their order and words."""
+    shown = [line for line in (ROOT / "docs/architecture.md").read_text().splitlines() if line.startswith("| `")]
+    current = [row(knob) for knob in KNOBS.values()]
+    assert shown == current, "the table should read\n" + "\n".join(current)
+
+
+def test_readme_stays_short_and_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 80
+    assert "make demo" in text
+    assert "make test" in text
+
+
+def test_pictures_exist() -> None:
+    for page in PAGES:
+        for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text()):
+            assert (page.parent / target).is_file(), f"{page.name} shows {target}, which is not there"
+
+
+def test_no_text_names_a_machine() -> None:
+    """Committed text must not depend on one machine's folders."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    names = [ROOT / name for name in listed.stdout.split()] or PAGES
+    pattern = re.compile(r"(?<![\w.])/(?:work|root|home|opt)/\w")
+    for path in names:
+        if path.suffix in {".md", ".py", ".toml", ".txt", ".yml", ".yaml"} and path != Path(__file__):
+            assert not pattern.search(path.read_text()), f"{path.name} names a folder of one machine"
