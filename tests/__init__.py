@@ -1,0 +1,1 @@
+"""Tests; a package so that suites can share the simulator (tests.simulation)."""

@@ -1,0 +1,1 @@
+"""The only place where theory and simulation meet."""
