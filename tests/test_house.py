@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "edgewise"
 FLOORS = {
-    0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "errors"},
+    0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "paragraph", "errors"},
     1: {"theory", "stability", "adapters", "nets"},
     3: {"critical"},
     4: {"verbs"},
