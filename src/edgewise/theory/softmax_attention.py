@@ -10,14 +10,19 @@ import numpy as np
 from scipy.special import roots_genlaguerre
 
 from edgewise.blocks import Attention
-from edgewise.theory.softmax_moments import SoftmaxMoments, softmax_moments
+from edgewise.theory.softmax_moments import OverlapMoments, moment_table
 from edgewise.theory.state import Array, Gradient, Simplex, Step
 
-Moments = Callable[[Array, Array, int], SoftmaxMoments]
+Moments = Callable[[Array, Array, int], OverlapMoments]
+
+
+def exact(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
+    """The moments at this very length; a closure may be given in its place, for comparison."""
+    return moment_table(tokens).overlaps(variance, correlation)
 
 
 def attention(
-    layer: Attention, state: Simplex, tokens: int, width: int, moments: Moments = softmax_moments
+    layer: Attention, state: Simplex, tokens: int, width: int, moments: Moments = exact
 ) -> Step:
     """q_att = sV^2 (p + D S2), D_att = sV^2 D (S2 - S11), the latter by its chord.
 
@@ -29,7 +34,7 @@ def attention(
     return Step(
         after.scaled(layer.value_gain**2),
         lambda g: _pull(row, g),
-        seen={"logit_variance": row.variance, "attention_entropy": row.entropy},
+        seen=lambda: {"logit_variance": row.variance, "attention_entropy": row.entropy},
         weights=lambda g: _weights(row, g, width),
     )
 
@@ -53,12 +58,15 @@ class Row:
         return np.asarray(self.layer.score_gain**2 * self.state.difference * scale)
 
     @cached_property
-    def _nodes(self) -> list[tuple[float, float, SoftmaxMoments]]:
-        nodes, weights = ([1.0], [1.0]) if self.layer.qk_norm else query_lengths(self.layer.head_width)
+    def _nodes(self) -> list[tuple[float, float, OverlapMoments]]:
         rho = 1 - self.state.separation
-        return [(w, x, self.moments(self.variance * x, rho, self.tokens)) for x, w in zip(nodes, weights)]
+        return [(w, x, self.moments(self.variance * x, rho, self.tokens)) for x, w in self._lengths]
 
-    def _mean(self, value: Callable[[float, SoftmaxMoments], Array]) -> Array:
+    @cached_property
+    def _lengths(self) -> list[tuple[float, float]]:
+        return [(1.0, 1.0)] if self.layer.qk_norm else query_lengths(self.layer.head_width)
+
+    def _mean(self, value: Callable[[float, OverlapMoments], Array]) -> Array:
         return np.asarray(sum(w * value(x, m) for w, x, m in self._nodes))
 
     @cached_property
@@ -75,7 +83,8 @@ class Row:
 
     @cached_property
     def entropy(self) -> Array:
-        return self._mean(lambda x, m: m.entropy)
+        table = moment_table(self.tokens)
+        return np.asarray(sum(w * table.entropy(self.variance * x) for x, w in self._lengths))
 
     @cached_property
     def query_side(self) -> tuple[Array, Array]:
@@ -94,11 +103,11 @@ class Row:
 
 
 @lru_cache(maxsize=64)
-def query_lengths(head_width: int) -> tuple[Array, Array]:
+def query_lengths(head_width: int) -> list[tuple[float, float]]:
     """Gauss nodes and weights for the law of |query|^2 / mean, chi^2_{d_k} / d_k."""
     count = 2 if head_width >= 64 else 4
     nodes, weights = roots_genlaguerre(count, head_width / 2 - 1)
-    return 2 * nodes / head_width, weights / weights.sum()
+    return [(float(2 * x / head_width), float(w)) for x, w in zip(nodes, weights / weights.sum(), strict=True)]
 
 
 def _pull(row: Row, g: Gradient) -> Gradient:
@@ -127,19 +136,21 @@ def _weights(row: Row, g: Gradient, width: int) -> Mapping[str, Array]:
     """
     layer, n, q, p, D = row.layer, row.tokens, row.state.norm, row.state.cross, row.state.difference
     mixed = n * (g.own * (p + D * row.s2) + (n - 1) * g.cross * (p + D * row.s11))
-    out = layer.output_gain**2
-    inner = layer.heads * layer.head_width
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value_gain2 = np.where(out > 0, layer.value_gain**2 / np.where(out > 0, out, 1.0), 0.0)
-        other = np.where(layer.key_gain > 0, row.layer.score_gain**2 / np.maximum(layer.key_gain, 1e-300) ** 2, 0.0)
-    query_gain2, key_gain2 = other, layer.key_gain**2
+    value_gain, query_gain = _ratio(layer.value_gain, layer.output_gain), _ratio(layer.score_gain, layer.key_gain)
+    behind_query, behind_key = layer.key_gain**2, query_gain**2
     if layer.qk_norm:  # the norms divide by the projections' own gains, taken equal
-        query_gain2 = key_gain2 = row.logit_scale * q / np.maximum(layer.key_gain, 1e-300) ** 2
+        behind_query = behind_key = row.logit_scale * q * _ratio(1.0, layer.key_gain) ** 2
     (r2, t11), (key_r2, key_t11) = row.query_side, row.key_side
     common = width * layer.value_gain**2 * D**2 * n
     return {
-        "value": width * out * mixed,
-        "output": inner * value_gain2 * mixed,
-        "query": common * key_gain2 * (q * g.own * r2 + (n - 1) * p * g.cross * t11),
-        "key": common * query_gain2 * (q * g.own * key_r2 + (n - 1) * p * g.cross * key_t11),
+        "value": width * layer.output_gain**2 * mixed,
+        "output": layer.heads * layer.head_width * value_gain**2 * mixed,
+        "query": common * behind_query * (q * g.own * r2 + (n - 1) * p * g.cross * t11),
+        "key": common * behind_key * (q * g.own * key_r2 + (n - 1) * p * g.cross * key_t11),
     }
+
+
+def _ratio(product: Array | float, factor: Array | float) -> Array:
+    """product / factor, 0 where the factor is 0 (and so the product)."""
+    safe = np.where(np.asarray(factor) > 0, factor, 1.0)
+    return np.where(np.asarray(factor) > 0, product / safe, 0.0)

@@ -14,7 +14,7 @@ from edgewise.theory.softmax_integrals import row_pair, single_row
 Array = NDArray[np.float64]
 FIRST_STEP, REFINEMENT, SMALLEST_STEP = 0.5, 0.7, 0.08
 TOLERANCE = 1e-7  # relative change between two refinements at which every moment counts as converged
-CANCELLATION = 1e-3  # relative difference of two moments below which it is not taken as a difference
+CANCELLATION = 1e-2  # relative difference of two moments below which it is not taken as a difference
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ def quadrature_moments(variance: float, correlation: float, tokens: int) -> Soft
     n = np.array([float(tokens)])
     one, two = converged_single(v, n), converged_pair(v, rho, n)
     upper, _ = chords(v, rho, n, one["s2"], two["s11"])
-    return SoftmaxMoments.of(**{name: value[0] for name, value in {**one, **two, "chord": upper}.items()})
+    sums = {"ss": one["s4"] + one["pairs"], "oo": two["s22"] + two["pairs"], "chord": upper}
+    return SoftmaxMoments.of(**{name: value[0] for name, value in {**one, **two, **sums}.items()})
 
 
 def uniform_moments(tokens: int) -> SoftmaxMoments:
@@ -67,34 +68,34 @@ def uniform_moments(tokens: int) -> SoftmaxMoments:
     return SoftmaxMoments.of(s2=1 / n, s11=1 / n, chord=slope, r2=slope, t11=slope, entropy=np.log(n), **squares)
 
 
-def chords(v: float, rho: float, n: Array, s2: Array, s11: Array) -> tuple[Array, Array]:
+def converged_single(v: float, n: Array) -> dict[str, Array]:
+    """s2, s3, s4, pairs, r2, entropy for one variance and an array of n, refined until converged."""
+    return _refine(lambda step: single_row(v, n, step))
+
+
+def converged_pair(v: float, rho: float, n: Array) -> dict[str, Array]:
+    """s11, s21, s22, pairs, t11 for one (variance, correlation) and an array of n, refined until converged."""
+    return _refine(lambda step: row_pair(v, rho, n, step))
+
+
+def chords(
+    v: float, rho: float, n: Array, s2: Array, s11: Array, pair: Callable[..., dict[str, Array]] = converged_pair
+) -> tuple[Array, Array]:
     """(S2 - S11) / (v (1 - rho)) and (S11 - 1/n) / (v rho), for an array of n.
 
     By Price's theorem dS11/drho = v T11, so these are the means of T11 over [rho, 1] and over [0, rho]; where the
     difference would lose digits, T11 itself is averaged. [Price 1958]
     """
+
+    def mean_of_t11(low: float, high: float) -> Array:
+        nodes, weights = np.polynomial.legendre.leggauss(1 if low == high else 4)
+        points = low + (high - low) * (nodes + 1) / 2
+        return weights @ np.array([pair(v, float(point), n)["t11"] for point in points]) / 2
+
     above, below = s2 - s11, s11 - 1 / n
-    upper = mean_of_t11(v, rho, 1.0, n) if np.any(above < CANCELLATION * s2) else above / (v * (1 - rho))
-    lower = mean_of_t11(v, 0.0, rho, n) if np.any(np.abs(below) < CANCELLATION / n) else below / (v * rho)
+    upper = mean_of_t11(rho, 1.0) if np.any(above < CANCELLATION * s2) else above / (v * (1 - rho))
+    lower = mean_of_t11(0.0, rho) if np.any(np.abs(below) < CANCELLATION / n) else below / (v * rho)
     return upper, lower
-
-
-def mean_of_t11(v: float, low: float, high: float, n: Array) -> Array:
-    """Average of T11(rho) over an interval [low, high] by Gauss-Legendre."""
-    nodes, weights = np.polynomial.legendre.leggauss(4 if low < high else 1)
-    points = low + (high - low) * (nodes + 1) / 2
-    values = [converged_pair(v, float(point), n)["t11"] for point in points]
-    return weights @ np.array(values) / 2
-
-
-def converged_single(v: float, n: Array) -> dict[str, Array]:
-    """s2, s3, ss, r2, entropy for one variance and an array of n, refined until converged."""
-    return _refine(lambda step: single_row(v, n, step))
-
-
-def converged_pair(v: float, rho: float, n: Array) -> dict[str, Array]:
-    """s11, s21, oo, t11 for one (variance, correlation) and an array of n, refined until converged."""
-    return _refine(lambda step: row_pair(v, rho, n, step))
 
 
 def _refine(evaluate: Callable[[float], dict[str, Array]]) -> dict[str, Array]:

@@ -1,0 +1,56 @@
+"""Rebuild the shipped table of softmax moments: python -m edgewise.theory.build_moment_table (about ten minutes)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+from rich.progress import track
+
+from edgewise.theory.softmax_integrals import row_pair, single_row
+from edgewise.theory.softmax_quadrature import chords
+from edgewise.theory.softmax_table import (
+    LARGEST_TOKENS,
+    PAIR_NAMES,
+    ROW_NAMES,
+    TABLE_FILE,
+    Array,
+    coefficients,
+    correlation_at,
+    nodes,
+    value_at_zero_variance,
+    variance_at,
+)
+
+VARIANCES, CORRELATIONS, TOKENS = 52, 28, 15  # Chebyshev nodes per axis: truncation near 1e-5, checked by the tests
+STEP = 0.42  # of the quadrature: error near 1e-8, far below the truncation
+
+
+def logarithms_at(v: float) -> dict[str, Array]:
+    """Logarithms of every tabulated moment over its value at v = 0, at the nodes of (rho, n), for one variance v > 0."""
+    n = 2 * (LARGEST_TOKENS / 2) ** nodes(TOKENS)
+    row = single_row(v, n, STEP)
+    row["mean_t11"] = (row["s2"] - 1 / n) / v
+    pairs = [_pair(v, min(float(rho), 1.0), n, row["s2"]) for rho in correlation_at(v, nodes(CORRELATIONS))]
+    moments = {name: row[name] for name in ROW_NAMES} | {m: np.array([p[m] for p in pairs]) for m in PAIR_NAMES}
+    return {name: np.log(value / value_at_zero_variance(name, n)) for name, value in moments.items()}
+
+
+def _pair(v: float, rho: float, n: Array, s2: Array) -> dict[str, Array]:
+    pair = row_pair(v, rho, n, STEP)
+    upper, lower = chords(v, rho, n, s2, pair["s11"], pair=lambda *state: row_pair(*state, STEP))
+    return pair | {"ratio": upper / lower}
+
+
+def main() -> None:
+    """Compute the table and write it next to this file."""
+    variances = [float(v) for v in variance_at(nodes(VARIANCES))[1:]]
+    with ProcessPoolExecutor() as pool:
+        rows = list(track(pool.map(logarithms_at, variances), "softmax moments", total=len(variances)))
+    table = {m: np.array([np.zeros_like(rows[0][m])] + [row[m] for row in rows]) for m in (*ROW_NAMES, *PAIR_NAMES)}
+    np.savez_compressed(TABLE_FILE, **{name: coefficients(values) for name, values in table.items()})
+    print(f"wrote {TABLE_FILE.name}: {TABLE_FILE.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
