@@ -117,7 +117,7 @@ KNOBS: dict[str, Knob] = {
     knob.name: knob
     for knob in (
         Knob("depth", "integer", 12, "number of blocks", minimum=1),
-        Knob("tokens", "integer", 256, "sequence length n", minimum=1),
+        Knob("tokens", "integer", 256, "sequence length n; an overlap needs two", minimum=2),
         Knob("width", "integer", 512, "width of the residual stream d", minimum=1),
         Knob("heads", "integer", 8, "attention heads; 0 leaves attention out", minimum=0),
         Knob("head_width", "integer", None, "width of one head; width/heads unless given", minimum=1, optional=True),

@@ -1,0 +1,54 @@
+"""edgewise: know whether a transformer will train before you train it.
+
+    >>> import edgewise
+    >>> network = edgewise.transformer(depth=48, width=1024, heads=16, norm="post")
+    >>> edgewise.judge(edgewise.predict(network)).outcome.value
+    'will not train'
+
+Nouns   Architecture Perceptron Trace Verdict
+Make    transformer describe
+Verbs   predict judge compare phase_diagram critical_point vector_field
+Rooms   theory stability critical view
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from edgewise import view
+    from edgewise.architecture import Architecture, transformer
+    from edgewise.errors import BadInput
+    from edgewise.perceptron import Perceptron
+    from edgewise.trace import Trace
+    from edgewise.verbs import compare, critical_point, describe, judge, phase_diagram, predict, vector_field
+    from edgewise.verdict import Verdict
+
+# Names are fetched when first used, so that the command line answers --help without importing torch.
+_HOMES = {
+    "Architecture": "architecture", "transformer": "architecture", "Perceptron": "perceptron", "Trace": "trace",
+    "Verdict": "verdict", "BadInput": "errors",
+    "describe": "verbs", "predict": "verbs", "judge": "verbs", "compare": "verbs", "phase_diagram": "verbs",
+    "critical_point": "verbs", "vector_field": "verbs",
+}  # fmt: skip
+_ROOMS = ("view",)
+
+__all__ = [
+    "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "compare", "critical_point", "describe", "judge",
+    "phase_diagram", "predict", "transformer", "vector_field", "view",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"edgewise.{_HOMES[name]}"), name)
+    if name in _ROOMS:
+        return import_module(f"edgewise.{name}")
+    raise AttributeError(f"module 'edgewise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted((*__all__, "__version__"))

@@ -1,0 +1,144 @@
+"""What happens at infinite depth: fixed points, the collapse exponent, gradient modes, power laws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.architecture import Architecture
+from edgewise.critical.block_map import BlockMap
+from edgewise.stability.fixed_points import crossings, eigenvalues, fixed_point
+from edgewise.verdict import FixedPoint
+
+Array = NDArray[np.float64]
+
+TINY = 1e-12  # a separation at which the map is linear to rounding
+_LOG_NORMS = np.linspace(math.log(1e-10), math.log(1e10), 161)
+_LOG_SEPARATIONS = np.linspace(math.log(1e-5), math.log(0.999), 80)
+
+
+@dataclass(frozen=True)
+class Asymptotics:
+    """angle: log-rate of the difference of near tokens at the collapsed state, lambda_a.
+
+    gradient: log of the top eigenvalue of the two-mode gradient matrix at the stable fixed point; `modes` has both.
+    power_law: zeta with 1 - c ~ depth^zeta where the norm has no fixed point (both exponents are then 0).
+    """
+
+    angle: float | None
+    gradient: float | None
+    modes: tuple[float, float] | None
+    power_law: float | None
+    fixed_points: tuple[FixedPoint, ...]
+    notes: tuple[str, ...] = ()
+
+
+def asymptotics(architecture: Architecture) -> Asymptotics:
+    """The limits of the last block repeated for ever [Cowsik 2024, at finite length]."""
+    if _rotates(architecture):
+        note = "no asymptotic exponents: with RoPE the exponent at collapse is an open problem on Toeplitz perturbations"
+        return Asymptotics(None, None, None, None, (), (note,))
+    block = BlockMap.of(architecture)
+    norms = collapsed_norms(block)
+    if not norms:
+        return Asymptotics(0.0, 0.0, None, power_law(block), (), ())
+    stable = norms[-1] if len(norms) == 1 else _reached(block, architecture.embedding_norm, norms)
+    collapsed = _point(block, stable, 0.0)
+    points = (collapsed, *interior_points(block))
+    angle = collapse_exponent(block, stable)
+    attracting = next((p for p in points if p.stable), collapsed)
+    modes = gradient_modes(block, attracting)
+    return Asymptotics(angle, modes[0], modes, None, points, _notes(architecture))
+
+
+def _rotates(architecture: Architecture) -> bool:
+    return any(
+        layer.rope for branch in architecture.blocks[-1] for layer in branch.layers if layer.name == "attention"
+    )  # type: ignore[union-attr]
+
+
+def _notes(architecture: Architecture) -> tuple[str, ...]:
+    lists = [name for name, value in architecture.knobs().items() if isinstance(value, tuple)]
+    return (f"asymptotic values repeat the last block; {', '.join(lists)} vary with depth",) if lists else ()
+
+
+def collapsed_norms(block: BlockMap) -> list[float]:
+    """Norms q* with q' = q at overlap 1, smallest first; none where the stream grows for ever (pre-norm)."""
+
+    def displacement(logs: Array) -> Array:
+        after, _ = block(np.exp(logs), np.full_like(logs, TINY))
+        change = np.log(after) - logs
+        return np.where(np.abs(change) < 1e-15, 0.0, change)
+
+    values = displacement(_LOG_NORMS)
+    if (values == 0).all():
+        return []  # nothing moves: every norm is fixed, none is special
+    found = [math.exp(x) for x in crossings(displacement, _LOG_NORMS)]
+    return [q for q in found if abs(math.log(q)) < _LOG_NORMS[-1] - 1]
+
+
+def _reached(block: BlockMap, start: float, norms: list[float]) -> float:
+    """The fixed norm that a stream starting at `start` runs into."""
+    q = np.array([start])
+    for _ in range(200):
+        q, _unused = block(q, np.array([TINY]))
+    return min(norms, key=lambda norm: abs(math.log(norm / float(q[0]))))
+
+
+def collapse_exponent(block: BlockMap, norm: float) -> float:
+    """lambda_a = log of the factor of 1 - c per block near c = 1; depends neither on length nor on score gain."""
+    _, after = block(np.array([norm]), np.array([TINY]))
+    with np.errstate(divide="ignore"):
+        return float(np.log(after[0] / TINY))
+
+
+def power_law(block: BlockMap) -> float | None:
+    """zeta = d log(1 - c) / d log q on the growing stream, (B - sV^2 - q_m)/(sV^2 + q_m) for pre-norm."""
+    norm = np.array([1e7])
+    after, separation = block(norm, np.array([TINY]))
+    growth = math.log(float(after[0] / norm[0]))
+    return math.log(float(separation[0]) / TINY) / growth if growth > 1e-14 and separation[0] > 0 else None
+
+
+def gradient_modes(block: BlockMap, point: FixedPoint) -> tuple[float, float]:
+    """log of the eigenvalues of the (gq, gp) matrix: token-mean mode and difference mode, larger first."""
+    separation = max(1 - point.overlap, TINY)
+    values = np.linalg.eigvals(block.gradient_matrix(point.norm, separation))
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.sort(np.abs(values))[::-1])
+    return float(logs[0]), float(logs[1])
+
+
+def interior_points(block: BlockMap) -> list[FixedPoint]:
+    """Fixed points with overlap below 1: norms relaxed on a grid of separations, sign changes, Newton."""
+    separations = np.exp(_LOG_SEPARATIONS)
+    norms = np.ones_like(separations)
+    for _ in range(200):
+        norms, after = block(norms, separations)
+        norms = np.clip(norms, 1e-12, 1e12)
+    change = np.log(np.maximum(after, 1e-300) / separations)
+    guesses = [i for i in np.flatnonzero(change[:-1] * change[1:] < 0)]
+    found = [fixed_point(_logarithmic(block), np.log([norms[i], separations[i]])) for i in guesses]
+    kept = [x for x in found if x is not None and -20 < x[1] < 0]
+    return [_point(block, math.exp(x[0]), math.exp(x[1])) for x in kept]
+
+
+def _logarithmic(block: BlockMap):  # type: ignore[no-untyped-def]
+    def step(logs: Array) -> Array:
+        norm, separation = block(np.exp(logs[:1]), np.minimum(np.exp(logs[1:]), 1.0))
+        return np.log([norm[0], max(separation[0], 1e-300)])
+
+    return step
+
+
+def _point(block: BlockMap, norm: float, separation: float) -> FixedPoint:
+    at = np.log([norm, max(separation, TINY)])
+    if separation > 0:
+        values = eigenvalues(_logarithmic(block), at)
+        return FixedPoint(norm, 1 - separation, (float(np.real(values[0])), float(np.real(values[1]))))
+    # At collapse the map is linear in 1 - c: its eigenvalue is the factor itself, apart from the norm's own slope.
+    slope = float(np.diff(np.log(block(norm * np.exp([-1e-5, 1e-5]), np.full(2, TINY))[0]))[0] / 2e-5)
+    return FixedPoint(norm, 1.0, (slope, math.exp(collapse_exponent(block, norm))))

@@ -1,0 +1,47 @@
+"""One block as a map of the plane (norm, separation), and its action on the two gradient modes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.architecture import Architecture
+from edgewise.blocks import Block
+from edgewise.theory.simplex import Setting, apply_branch
+from edgewise.theory.state import Gradient, Simplex, Step
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BlockMap:
+    """The last block of a network, repeated for ever."""
+
+    block: Block
+    setting: Setting
+
+    @classmethod
+    def of(cls, architecture: Architecture) -> BlockMap:
+        return cls(architecture.blocks[-1], Setting(architecture.tokens, architecture.width))
+
+    def steps(self, norm: Array, separation: Array) -> list[Step]:
+        state, steps = Simplex(np.asarray(norm), np.asarray(norm * separation)), []
+        for branch in self.block:
+            steps.append(apply_branch(branch, state, self.setting))
+            state = steps[-1].state
+        return steps
+
+    def __call__(self, norm: Array, separation: Array) -> tuple[Array, Array]:
+        """(q, 1 - c) after the block."""
+        state = self.steps(norm, separation)[-1].state
+        return state.norm, state.separation
+
+    def gradient_matrix(self, norm: float, separation: float) -> Array:
+        """The 2 x 2 matrix that takes (gq, gp) at the block's output to its input."""
+        steps = self.steps(np.array([norm, norm]), np.array([separation, separation]))
+        gradient = Gradient(np.array([1.0, 0.0]), np.array([0.0, 1.0]))
+        for step in reversed(steps):
+            gradient = step.pull(gradient)
+        return np.stack([gradient.own, gradient.cross])

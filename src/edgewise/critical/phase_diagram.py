@@ -1,0 +1,162 @@
+"""Verdicts on a grid of two knobs, with the lines on which the exponents vanish."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.architecture import Architecture
+from edgewise.critical.exponents import Exponents, evaluate
+from edgewise.errors import BadInput
+from edgewise.knobs import KNOBS, refuse_unknown
+from edgewise.stability.phases import FAILS, RISKY
+
+Array = NDArray[np.float64]
+Lines = list[Array]
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseDiagram:
+    """Arrays are (y, x). outcome: 0 trains, 1 risky, 2 will not train; phase: -1 ordered, 0 undecided, 1 chaotic.
+
+    boundaries["angle"]: near tokens neither merge nor separate; boundaries["gradient"]: relative gradient constant.
+    """
+
+    x_name: str
+    y_name: str
+    x: Array
+    y: Array
+    angle: Array
+    near_angle: Array
+    gradient: Array
+    relative_gradient: Array
+    angle_change: Array
+    gradient_change: Array
+    overlap: Array
+    outcome: NDArray[np.int8]
+    phase: NDArray[np.int8]
+    boundaries: Mapping[str, Lines]
+    marker: tuple[float, float] | None
+    architecture: Architecture
+    readout: str
+    extrapolated: tuple[str, ...]
+
+    def json(self) -> dict[str, Any]:
+        """Plain lists; numbers that are not finite are null."""
+        data: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            data[item.name] = _plain(value) if isinstance(value, np.ndarray) else value
+        data["boundaries"] = {name: [_plain(line) for line in lines] for name, lines in self.boundaries.items()}
+        return data | {"architecture": self.architecture.to_dict(), "extrapolated": list(self.extrapolated)}
+
+    def save(self, path: str | Path) -> None:
+        """Write the data as JSON."""
+        Path(path).write_text(json.dumps(self.json()))
+
+
+def _plain(values: NDArray[Any]) -> Any:
+    return np.where(np.isfinite(values), values.astype(object), None).tolist()
+
+
+def draw_up(
+    architecture: Architecture, axes: Mapping[str, Any], readout: str = "token", start_overlap: float = 0.0
+) -> PhaseDiagram:
+    """Evaluate the simplex recursion on the whole grid; real-valued knobs at once, whole-number ones row by row."""
+    (x_name, x), (y_name, y) = _axes(axes)
+    rates = _grid(architecture, x_name, x, y_name, y, readout, start_overlap)
+    shaped = {f.name: getattr(rates, f.name).reshape(len(y), len(x)) for f in fields(Exponents)}
+    return PhaseDiagram(
+        x_name=x_name, y_name=y_name, x=x, y=y, **shaped,
+        outcome=outcomes(architecture, shaped["angle_change"], shaped["gradient_change"]),
+        phase=_phases(architecture, shaped["near_angle"]),
+        boundaries={
+            "angle": zero_lines(x, y, shaped["near_angle"]),
+            "gradient": zero_lines(x, y, shaped["relative_gradient"]),
+        },
+        marker=_marker(architecture, x_name, y_name),
+        architecture=architecture, readout=readout,
+        extrapolated=_extrapolated(architecture),
+    )  # fmt: skip
+
+
+def _axes(axes: Mapping[str, Any]) -> list[tuple[str, Array]]:
+    if len(axes) != 2:
+        raise BadInput(f"a phase diagram has two knobs, got {len(axes)} ({', '.join(axes) or 'none'}).")
+    refuse_unknown(axes, KNOBS)
+    return [(name, _axis(name, given)) for name, given in axes.items()]
+
+
+def _axis(name: str, given: Any) -> Array:
+    if isinstance(given, (tuple, list)) and len(given) == 3 and isinstance(given[2], int) and given[2] >= 2:
+        low, high, count = given
+        values = np.linspace(low, high, count)
+        if KNOBS[name].kind == "integer":
+            values = np.unique(np.rint(values))
+        for value in (values[0], values[-1]):
+            KNOBS[name].check(int(value) if KNOBS[name].kind == "integer" else float(value), 1)
+        if KNOBS[name].kind in ("number", "integer") and low < high:
+            return values
+    raise BadInput(f"{name} = {given!r}: expected (low, high, count) of a numeric knob, low below high, count >= 2.")
+
+
+def _grid(
+    architecture: Architecture, x_name: str, x: Array, y_name: str, y: Array, readout: str, start_overlap: float
+) -> Exponents:
+    if KNOBS[x_name].kind == "integer":
+        rows = _grid(architecture, y_name, y, x_name, x, readout, start_overlap)
+        names = (f.name for f in fields(Exponents))
+        return Exponents(**{n: getattr(rows, n).reshape(len(x), len(y)).T.ravel() for n in names})
+    if KNOBS[y_name].kind == "integer":
+        if KNOBS[x_name].kind == "integer":
+            raise BadInput(f"{x_name} and {y_name} are both whole numbers; let one axis be real-valued.")
+        parts = [
+            evaluate(architecture.replace(**{y_name: int(value)}), {x_name: x}, readout, start_overlap) for value in y
+        ]
+        return Exponents.concatenate(parts)
+    xs, ys = np.meshgrid(x, y)
+    return evaluate(architecture, {x_name: xs.ravel(), y_name: ys.ravel()}, readout, start_overlap)
+
+
+def outcomes(architecture: Architecture, angle: Array, gradient: Array) -> NDArray[np.int8]:
+    """The rule of `edgewise.stability.phases.outcome`, on arrays."""
+    size = np.fmax(np.abs(np.nan_to_num(angle, nan=np.inf)), np.abs(np.nan_to_num(gradient, nan=np.inf)))
+    error = change_error(architecture)
+    return ((size > RISKY).astype(np.int8) + (size - error > FAILS)).astype(np.int8)
+
+
+def change_error(architecture: Architecture) -> float:
+    """Finite-width spread of twice the second half's log-change, 2 sqrt(L/d)."""
+    return 2 * math.sqrt(architecture.depth / architecture.width)
+
+
+def _phases(architecture: Architecture, near_angle: Array) -> NDArray[np.int8]:
+    error = math.sqrt(2 / (architecture.depth * architecture.width))
+    return (np.sign(near_angle) * (np.abs(near_angle) > error)).astype(np.int8)
+
+
+def zero_lines(x: Array, y: Array, values: Array) -> Lines:
+    """Polylines (m, 2) on which the values vanish."""
+    from contourpy import contour_generator
+
+    lines = contour_generator(x=x, y=y, z=np.ma.masked_invalid(values)).lines(0.0)
+    return [np.asarray(line) for line in lines]  # type: ignore[union-attr]
+
+
+def _marker(architecture: Architecture, x_name: str, y_name: str) -> tuple[float, float] | None:
+    values = (getattr(architecture, x_name), getattr(architecture, y_name))
+    return None if any(isinstance(v, tuple) or v is None for v in values) else (float(values[0]), float(values[1]))
+
+
+def _extrapolated(architecture: Architecture) -> tuple[str, ...]:
+    reasons = architecture.unmodelled
+    if not architecture.symmetric:
+        reasons += ("positions (causal mask, window, RoPE, ALiBi) are left out: the diagram is of the symmetric network",)
+    return reasons

@@ -1,0 +1,85 @@
+"""A verdict in prose: what `print(verdict)` shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from edgewise.verdict import Exponent, FixedPoint, Outcome, Verdict
+
+_HEADLINES = {
+    Outcome.TRAINS: "should train as configured",
+    Outcome.RISKY: "is risky as configured",
+    Outcome.FAILS: "will not train as configured",
+    Outcome.UNDECIDED: "cannot be decided: the error bar reaches from fine to failing",
+}
+
+
+def headline(verdict: Verdict) -> str:
+    """One line: the name, the outcome, the depth."""
+    name = verdict.name or "The network"
+    return f"{name} {_HEADLINES[verdict.outcome]} ({verdict.depth} blocks; {verdict.source})."
+
+
+def paragraph(verdict: Verdict) -> str:
+    """Headline, numbers, findings with remedies, what was ruled out, what is not vouched for."""
+    return "\n".join((headline(verdict), *_numbers(verdict), *_findings(verdict), *_caveats(verdict)))
+
+
+def _numbers(verdict: Verdict) -> Iterator[str]:
+    yield f"Angle exponent {verdict.angle}{_change(verdict.angle)}: {verdict.phase.sentence}{_scale(verdict)}."
+    if verdict.relative_gradient is not None and verdict.gradient is not None:
+        relative = verdict.relative_gradient
+        yield (
+            f"Gradient exponent, relative to the stream ({verdict.readout} readout): {relative}{_change(relative)}; "
+            f"raw {verdict.gradient.at_depth:+.4f}."
+        )
+    if verdict.power_law is not None:
+        yield f"The stream grows for ever, so 1 - overlap follows the power {verdict.power_law:+.2f} of its norm."
+    for point in verdict.fixed_points:
+        yield _fixed_point(point)
+    if verdict.condensation is not None and verdict.attention_entropy is not None:
+        entropy, uniform = verdict.attention_entropy
+        yield (
+            f"Attention: condensation ratio v/(2 log n) at most {verdict.condensation:.2f}, expected entropy at least "
+            f"{entropy:.2f} of {uniform:.2f} nats."
+        )
+    if verdict.perceptron is not None:
+        yield from _perceptron(verdict.perceptron)
+
+
+def _change(exponent: Exponent) -> str:
+    if exponent.change is None or not math.isfinite(exponent.change):
+        return ""
+    return f" (log-change {exponent.change:+.2f} ± {exponent.change_error:.2f} over the depth, by its second half)"
+
+
+def _scale(verdict: Verdict) -> str:
+    scale = verdict.depth_scale
+    return "" if scale is None or not math.isfinite(scale) else f", by a factor e every {scale:.3g} blocks"
+
+
+def _fixed_point(point: FixedPoint) -> str:
+    kind = "stable" if point.stable else "unstable"
+    first, second = point.eigenvalues
+    return f"Fixed point ({kind}): norm {point.norm:.4g}, overlap {point.overlap:.4g}, eigenvalues {first:.4g}, {second:.4g}."
+
+
+def _perceptron(facts: dict[str, object]) -> Iterator[str]:
+    for name, value in facts.items():
+        text = f"{value:.6g}" if isinstance(value, float) else value
+        yield f"  {name.replace('_', ' ')}: {text}"
+
+
+def _findings(verdict: Verdict) -> Iterator[str]:
+    for finding in verdict.findings:
+        yield f"[{finding.severity}] {finding.sentence}"
+        yield f"    What to do: {finding.remedy}"
+    if verdict.ruled_out:
+        yield "Ruled out: " + "; ".join(verdict.ruled_out) + "."
+
+
+def _caveats(verdict: Verdict) -> Iterator[str]:
+    for reason in verdict.extrapolated:
+        yield f"Extrapolated: {reason}."
+    yield "This is a statement about initialization; what training does later is not covered."

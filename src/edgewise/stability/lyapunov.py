@@ -1,0 +1,51 @@
+"""Exponents from logs along depth: an average growth, its error, and the part that decides."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.verdict import Exponent
+
+Array = NDArray[np.float64]
+
+
+def exponent(logs: Array, width: float | None = None) -> Exponent:
+    """lambda(L) = (log_L - log_0)/L of logs (seeds, L + 1), with its error and twice its second half.
+
+    The error is the standard error over seeds or the finite-width spread sqrt(2/(L d)), whichever is larger; with
+    one seed and no width it is unknown (nan). The change over the second half, doubled, is lambda L for a constant
+    exponent, O(1) for a power law, and ignores the start.
+    """
+    depth = logs.shape[1] - 1
+    half = depth // 2
+    with np.errstate(invalid="ignore"):
+        total = logs[:, -1] - logs[:, 0]
+        change = (logs[:, -1] - logs[:, half]) * depth / (depth - half)
+    spread = math.nan if width is None else math.sqrt(2 * depth / width)
+    # A log-change over L/2 layers spreads by sqrt(L/d); doubled, sqrt(2) times the spread of the total.
+    return Exponent(
+        at_depth=_mean(total) / depth,
+        error=_error(total, spread) / depth,
+        change=_mean(change),
+        change_error=_error(change, spread * math.sqrt(depth / (depth - half))),
+    )
+
+
+def _mean(values: Array) -> float:
+    """The mean over seeds; minus infinity when every seed collapsed fully (inf - inf counts as such)."""
+    return -math.inf if np.isnan(values).any() or np.isneginf(values).any() else float(values.mean())
+
+
+def _error(values: Array, spread: float) -> float:
+    if not np.isfinite(values).all():
+        return 0.0  # an infinite exponent has no error bar
+    across = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return float(np.fmax(across, spread))
+
+
+def lyapunov_exponent(derivatives: Array) -> float:
+    """The mean log of a one-dimensional map's slopes along an orbit, lambda = <log |f'|> [Benettin 1976]."""
+    return float(np.mean(np.log(np.abs(derivatives))))

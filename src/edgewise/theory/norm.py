@@ -1,0 +1,33 @@
+"""Norms on the simplex state: LayerNorm and RMSNorm (one map at leading order), elementwise tanh and erf."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgewise.blocks import Norm
+from edgewise.theory.activations import activation
+from edgewise.theory.state import Simplex, Step
+
+
+def normalize(norm: Norm, state: Simplex) -> Step:
+    """(q, D) -> (1, D/q), gradients divided by q; or Gaussian averages of tanh, erf in the norm's place.
+
+    LayerNorm and RMSNorm differ only by the feature mean, O(1/sqrt d) at initialization; the projection of the
+    gradient on the sphere is O(1/d). DyT and Derf are x -> phi(slope x) [Zhu 2025; Alekseev 2026].
+    """
+    if norm.kind in ("layer", "rms"):
+        factor = 1.0 / state.norm
+        return Step(Simplex(np.ones_like(state.norm), state.separation), lambda g: g.scaled(factor))
+    return _elementwise(norm, state)
+
+
+def _elementwise(norm: Norm, state: Simplex) -> Step:
+    phi, a2 = activation(norm.kind), norm.slope**2
+    q, e = a2 * state.norm, state.separation
+    after = Simplex(phi.square(q), a2 * state.difference * phi.chord(q, e))
+    return Step(after, lambda g: g.scaled(a2 * phi.slope_square(q), a2 * phi.slope_product(q, 1 - e)))
+
+
+def identity(state: Simplex) -> Step:
+    """No norm here."""
+    return Step(state, lambda g: g)

@@ -1,0 +1,107 @@
+"""Architecture to Trace: the simplex recursion where it is exact, the Gram recursion where it is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from edgewise.architecture import Architecture
+from edgewise.errors import BadInput
+from edgewise.theory.simplex import READOUTS, Setting, backward, forward, output_gradient
+from edgewise.theory.state import Array, Gradient, Simplex, Step
+from edgewise.trace import Trace
+
+WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
+
+
+def predict_transformer(
+    architecture: Architecture,
+    start: ArrayLike | None = None,
+    start_norm: float | None = None,
+    start_overlap: float = 0.0,
+    readout: str = "token",
+) -> Trace:
+    """The orbit of a described transformer; `start` is an input Gram matrix (tokens, tokens), x_a.x_b / width."""
+    refuse_start(start_overlap, readout, architecture.tokens)
+    if start_norm is not None:
+        architecture = architecture.replace(embedding_norm=start_norm)
+    if start is None and architecture.symmetric:
+        return propagate_simplex(architecture, start_overlap, readout)
+    from edgewise.theory.gram import propagate_gram  # torch is imported only where it is needed
+
+    trace = propagate_gram(architecture, start=start, start_overlap=start_overlap, readout=readout)
+    return replace(trace, architecture=architecture, extrapolated=extrapolations(architecture))
+
+
+def refuse_start(start_overlap: float, readout: str, tokens: int) -> None:
+    """An overlap of n tokens lies in (-1/(n-1), 1]; the recursion is written for those of at least 0."""
+    if readout not in READOUTS:
+        raise BadInput(f"readout = {readout!r} is not possible: expected {' or '.join(READOUTS)}.")
+    if not (isinstance(start_overlap, (int, float)) and 0.0 <= start_overlap < 1.0):
+        raise BadInput(
+            f"start_overlap = {start_overlap!r} is not possible: expected a mean cosine of at least 0 and below 1."
+        )
+
+
+def propagate_simplex(architecture: Architecture, start_overlap: float = 0.0, readout: str = "token") -> Trace:
+    """Exact for networks without a special token position [signal propagation at finite length]."""
+    q = np.asarray(architecture.embedding_norm)
+    start = Simplex(q, q * (1.0 - start_overlap))
+    steps = list(forward(architecture.blocks, start, Setting(architecture.tokens, architecture.width)))
+    log_gradient, coherence, weights = _gradients(steps, readout)
+    states = [start, *(step.state for step in steps)]
+    return Trace(
+        sites=architecture.sites(),
+        source="theory: simplex recursion, exact at finite length",
+        norm=_row([s.norm for s in states]),
+        separation=_row([s.separation for s in states]),
+        readouts=(readout,),
+        log_gradient=log_gradient[None],
+        attention_entropy=_seen(steps, "attention_entropy")[..., None],
+        statistics={
+            "logit_variance": _seen(steps, "logit_variance"),
+            "condensation": _seen(steps, "logit_variance") / (2 * math.log(architecture.tokens)),
+            "gradient_coherence": coherence,
+            **weights,
+        },
+        architecture=architecture,
+        extrapolated=extrapolations(architecture),
+    )
+
+
+def _gradients(steps: Sequence[Step], readout: str) -> tuple[Array, Array, dict[str, Array]]:
+    """Per site: log gradient and coherence gp/gq (1, N); per matrix: log |dL/dW|^2 at its site (1, N)."""
+    last: Gradient = output_gradient(readout, np.shape(steps[-1].state.norm))
+    back = [(last, np.zeros(())), *backward(steps, readout)][::-1]
+    weights = {f"weight_gradient.{name}": np.full((1, len(back)), np.nan) for name in WEIGHTS}
+    for site, (step, (gradient, log_scale)) in enumerate(zip(steps, back[1:]), start=1):
+        assert step.weights is not None
+        for name, value in step.weights(gradient).items():
+            with np.errstate(divide="ignore"):
+                weights[f"weight_gradient.{name}"][0, site] = np.log(value) + log_scale
+    return _row([s for _, s in back]), _row([g.cross / g.own for g, _ in back]), weights
+
+
+def _row(values: Sequence[Array]) -> Array:
+    return np.array([[float(value) for value in values]])
+
+
+def _seen(steps: Sequence[Step], name: str) -> Array:
+    """A quantity only some sites know, nan elsewhere."""
+    return np.array([[np.nan, *(float(step.seen().get(name, np.nan)) for step in steps)]])
+
+
+def extrapolations(architecture: Architecture) -> tuple[str, ...]:
+    """Why these numbers are not vouched for, one sentence each; empty when they are."""
+    reasons = list(architecture.unmodelled)
+    spread = math.sqrt(2 * architecture.depth / architecture.width)
+    if spread > 1:
+        reasons.append(
+            f"width {architecture.width} is small for depth {architecture.depth}: the finite-width error of a total "
+            f"log-change, sqrt(2 L / d) = {spread:.2f}, exceeds 1"
+        )
+    return tuple(reasons)

@@ -1,0 +1,101 @@
+"""The simplex recursion: blocks folded over depth, forward and backward, for one network or a grid of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgewise.blocks import Attention, Block, Branch
+from edgewise.theory.mlp import mlp
+from edgewise.theory.norm import identity, normalize
+from edgewise.theory.softmax_attention import Moments, attention, exact
+from edgewise.theory.state import Array, Gradient, Simplex, Step, chain
+
+READOUTS = ("token", "pooled")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every layer needs besides its gains."""
+
+    tokens: int
+    width: int
+    moments: Moments = exact
+
+
+def apply_branch(branch: Branch, state: Simplex, setting: Setting) -> Step:
+    """x <- outside( skip x + sum of multiplier * after(layer(before(x))) ); cross terms vanish at initialization."""
+    before = normalize(branch.norm, state) if branch.norm.before else identity(state)
+    paths = [_path(branch, layer, before, setting) for layer in branch.layers]
+    total = state.scaled(branch.skip**2)
+    for path in paths:
+        total = total.plus(path.state)
+    outside = normalize(branch.norm, total) if branch.norm.outside else identity(total)
+
+    def pull(g: Gradient) -> Gradient:
+        g = outside.pull(g)
+        back = g.scaled(branch.skip**2)
+        for path in paths:
+            back = back.plus(path.pull(g))
+        return back
+
+    def weights(g: Gradient) -> Mapping[str, Array]:
+        g = outside.pull(g)
+        return {name: value for path in paths if path.weights for name, value in path.weights(g).items()}
+
+    def seen() -> Mapping[str, Array]:
+        return {name: value for path in paths for name, value in path.seen().items()}
+
+    return Step(outside.state, pull, seen, weights)
+
+
+def _path(branch: Branch, layer: object, before: Step, setting: Setting) -> Step:
+    """One layer between the norms, with its multiplier."""
+    if isinstance(layer, Attention):
+        inner = attention(layer, before.state, setting.tokens, setting.width, setting.moments)
+    else:
+        inner = mlp(layer, before.state, setting.tokens, setting.width)  # type: ignore[arg-type]
+    after = normalize(branch.norm, inner.state) if branch.norm.after else identity(inner.state)
+    multiplier = layer.branch**2  # type: ignore[attr-defined]
+
+    def scale(g: Gradient) -> Gradient:
+        return g.scaled(multiplier)
+
+    def weights(g: Gradient) -> Mapping[str, Array]:
+        assert inner.weights is not None
+        return inner.weights(after.pull(scale(g)))
+
+    pull = chain(before.pull, inner.pull, after.pull, scale)
+    return Step(after.state.scaled(multiplier), pull, inner.seen, weights)
+
+
+def forward(blocks: Sequence[Block], start: Simplex, setting: Setting) -> Iterator[Step]:
+    """One step per branch, in order."""
+    state = start
+    for block in blocks:
+        for branch in block:
+            step = apply_branch(branch, state, setting)
+            yield step
+            state = step.state
+
+
+def output_gradient(readout: str, shape: tuple[int, ...]) -> Gradient:
+    """A loss per token starts at (1, 0); a mean-pooled one at (1, 1)."""
+    return Gradient(np.ones(shape), np.full(shape, float(readout == "pooled")))
+
+
+def backward(steps: Sequence[Step], readout: str) -> Iterator[tuple[Gradient, Array]]:
+    """Gradients before every step, last step first, with the log of the scale taken out so far.
+
+    The gradient is rescaled to own = 1 at each site: no depth overflows.
+    """
+    g = output_gradient(readout, np.shape(steps[-1].state.norm))
+    log_scale = np.zeros_like(g.own)
+    for step in reversed(steps):
+        g = step.pull(g)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_scale = log_scale + np.log(g.own)
+            g = Gradient(np.ones_like(g.own), np.where(g.own > 0, g.cross / g.own, 0.0))
+        yield g, log_scale

@@ -1,0 +1,99 @@
+"""The door: convert the input, call one room, say what is wrong once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgewise.adapters.describe import describe as _describe
+from edgewise.architecture import Architecture
+from edgewise.errors import BadInput
+from edgewise.perceptron import Perceptron
+from edgewise.trace import Trace
+from edgewise.verdict import Verdict
+
+if TYPE_CHECKING:
+    from edgewise.critical.comparison import Comparison
+    from edgewise.critical.critical_point import CriticalPoint
+    from edgewise.critical.phase_diagram import PhaseDiagram
+    from edgewise.critical.vector_field import VectorField
+
+
+def describe(source: Any, *, depth: int | None = None, tokens: int | None = None) -> Architecture | Perceptron:
+    """An Architecture from a preset name, a config (dict, object, file), a dict of knobs, or itself."""
+    return _describe(source, depth=depth, tokens=tokens)
+
+
+def predict(
+    source: Any, *, start: Any = None, start_overlap: float = 0.0, readout: str = "token"
+) -> Trace:
+    """The orbit through depth, from the description alone: no weights, no data.
+
+    start: where the data starts: a measured `Trace`, or a Gram matrix x_a.x_b/width of shape (tokens, tokens).
+    start_overlap: mean cosine of two input tokens when there is no `start`.
+    readout: "token" for a loss per token, "pooled" for a mean-pooled one; the gradient differs.
+    """
+    from edgewise.theory.predict import predict_perceptron, predict_transformer
+
+    described = _describe(source)
+    if isinstance(described, Perceptron):
+        return predict_perceptron(described, start_overlap)
+    if isinstance(start, Trace):
+        first, overlap = float(start.norm[:, 0].mean()), float(start.overlap[:, 0].mean())
+        overlap = 0.0 if -0.05 < overlap < 0 else overlap  # independent tokens scatter around zero
+        return predict_transformer(described, start_norm=first, start_overlap=overlap, readout=readout)
+    return predict_transformer(described, start=start, start_overlap=start_overlap, readout=readout)
+
+
+def judge(trace: Trace) -> Verdict:
+    """What a trace means; asymptotics and remedies are added when it carries its description."""
+    if not isinstance(trace, Trace):
+        raise BadInput(f"judge takes a Trace, got {type(trace).__name__}. Call predict first.")
+    from edgewise.critical.complete import complete
+    from edgewise.stability.judge import judge as _judge
+
+    return complete(_judge(trace), trace)
+
+
+def phase_diagram(source: Any, *, readout: str = "token", start_overlap: float = 0.0, **axes: Any) -> PhaseDiagram:
+    """Exponents and phases over two knobs, each given as knob=(low, high, count)."""
+    from edgewise.critical.phase_diagram import draw_up
+
+    return draw_up(_transformer(source), axes, readout=readout, start_overlap=start_overlap)
+
+
+def critical_point(
+    source: Any, free: Sequence[str] | str, *, readout: str = "token", start_overlap: float = 0.0
+) -> CriticalPoint:
+    """Values of the free knobs at which the exponents vanish over this depth, or what is left of them."""
+    from edgewise.critical.critical_point import solve
+
+    names = (free,) if isinstance(free, str) else tuple(free)
+    return solve(_transformer(source), names, readout=readout, start_overlap=start_overlap)
+
+
+def vector_field(source: Any, **grid: Any) -> VectorField:
+    """The flow of (norm, overlap) under one block, with its fixed points and the network's own orbit."""
+    from edgewise.critical.vector_field import flow
+
+    return flow(_transformer(source), **grid)
+
+
+def compare(first: Any, second: Any, **how: Any) -> Comparison:
+    """Two networks side by side: what differs in the description, and what it does."""
+    from edgewise.critical.comparison import Comparison, differences
+
+    sources = (_describe(first), _describe(second))
+    traces = tuple(predict(source, **how) for source in sources)
+    verdicts = tuple(judge(trace) for trace in traces)
+    return Comparison(traces, verdicts, differences(*sources))  # type: ignore[arg-type]
+
+
+def _transformer(source: Any) -> Architecture:
+    described = _describe(source)
+    if not isinstance(described, Architecture):
+        raise BadInput("this needs a transformer; for a perceptron use edgewise.theory.perceptron.")
+    return described
+
+
+__all__ = ["compare", "critical_point", "describe", "judge", "phase_diagram", "predict", "vector_field"]
