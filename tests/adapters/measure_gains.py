@@ -2,10 +2,10 @@
 
     python tests/adapters/measure_gains.py        needs transformers; a minute on one core
 
-Every family is built small from its config class, without weights from anywhere. Gains are root mean squares of the
-matrices times sqrt(fan_in), averaged over the layers. `norm` and `overlap` are the mean square per coordinate and the
-mean cosine between tokens of the residual stream at the embedding and after every block, for 64 random tokens (or an
-image of independent pixels), averaged over seeds.
+Every family is built small from its config class, without weights from anywhere. Gains are root mean squares
+of the matrices times sqrt(fan_in), averaged over the layers. `norm` and `overlap` are the mean square per
+coordinate and the mean cosine between tokens of the residual stream at the embedding and after every block,
+for 64 random tokens (or an image of independent pixels), averaged over seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ GATED = TEXT | {"intermediate_size": 512, "num_key_value_heads": 2, "max_positio
 WIDE = {"initializer_range": 0.06}  # large enough to see every matrix in the stream at this small width
 FAMILIES = {
     "gpt2": {"n_embd": 256, "n_layer": 4, "n_head": 4, "vocab_size": 2000, "n_positions": 512} | WIDE,
-    "opt": TEXT | {"ffn_dim": 512, "max_position_embeddings": 512, "init_std": 0.06, "word_embed_proj_dim": 256},
+    "opt": TEXT | {"ffn_dim": 512, "max_position_embeddings": 512, "init_std": 0.06,
+                   "word_embed_proj_dim": 256},
     "gpt_neox": TEXT | {"intermediate_size": 512, "max_position_embeddings": 512} | WIDE,
     "phi": GATED | WIDE,
     "falcon": TEXT | {"max_position_embeddings": 512} | WIDE,
@@ -36,17 +37,19 @@ FAMILIES = {
     "qwen3": GATED | {"head_dim": 96} | WIDE,
     "phi3": GATED | {"pad_token_id": 0} | WIDE,
     "olmo2": GATED | WIDE,
-    "granite": GATED | {"attention_multiplier": 0.2, "residual_multiplier": 0.3, "embedding_multiplier": 12.0} | WIDE,
+    "granite": GATED | {"attention_multiplier": 0.2, "residual_multiplier": 0.3,
+                        "embedding_multiplier": 12.0} | WIDE,
     "gemma2": GATED | {"head_dim": 96, "query_pre_attn_scalar": 64, "sliding_window": 16} | WIDE,
     "gemma3_text": GATED | {"head_dim": 96, "query_pre_attn_scalar": 64, "sliding_window": 16} | WIDE,
     "mixtral": GATED | {"num_local_experts": 8, "num_experts_per_tok": 2} | WIDE,
-    "qwen3_moe": GATED | {"moe_intermediate_size": 256, "num_experts": 16, "num_experts_per_tok": 4, "head_dim": 64,
-                          "norm_topk_prob": True, "mlp_only_layers": [1]} | WIDE,
+    "qwen3_moe": GATED | {"moe_intermediate_size": 256, "num_experts": 16, "num_experts_per_tok": 4,
+                          "head_dim": 64, "norm_topk_prob": True, "mlp_only_layers": [1]} | WIDE,
     "deepseek_v3": GATED | {"num_key_value_heads": 4, "moe_intermediate_size": 256, "n_routed_experts": 16,
                             "num_experts_per_tok": 4, "n_group": 1, "topk_group": 1, "kv_lora_rank": 64,
-                            "q_lora_rank": 96, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64, "v_head_dim": 48,
-                            "first_k_dense_replace": 1} | WIDE,
-    "gpt_oss": GATED | {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 64, "sliding_window": 16} | WIDE,
+                            "q_lora_rank": 96, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64,
+                            "v_head_dim": 48, "first_k_dense_replace": 1} | WIDE,
+    "gpt_oss": GATED | {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 64,
+                        "sliding_window": 16} | WIDE,
     "bert": TEXT | {"intermediate_size": 512} | WIDE,
     "roberta": TEXT | {"intermediate_size": 512} | WIDE,
     "modernbert": TEXT | {"intermediate_size": 512, "local_attention": 16, "max_position_embeddings": 512,
@@ -56,20 +59,25 @@ FAMILIES = {
     "deit": TEXT | {"intermediate_size": 512, "image_size": 64, "patch_size": 8} | WIDE,
     "dinov2": TEXT | {"image_size": 56, "patch_size": 7, "layerscale_value": 0.5} | WIDE,
 }  # fmt: skip
-DULL = ("token_id", "drop", "label", "dtype", "cache", "tie_word", "output_", "_eps", "return_dict", "pruned", "summary",
-        "problem_type", "task_specific", "chunk_size", "architectures", "transformers_version", "aux_loss", "vocab")
+DULL = (
+    "token_id", "drop", "label", "dtype", "cache", "tie_word", "output_", "_eps", "return_dict", "summary",
+    "problem_type", "chunk_size", "architectures", "transformers_version", "aux_loss", "vocab",
+)  # fmt: skip
 
 
 def small_config(config) -> dict:
     """The config as saved, without what no description needs."""
-    kept = {k: v for k, v in config.to_dict().items() if v is not None and not any(dull in k for dull in DULL)}
+    said = {key: value for key, value in config.to_dict().items() if value is not None}
+    kept = {key: value for key, value in said.items() if not any(dull in key for dull in DULL)}
     return json.loads(json.dumps(kept, default=str))
 
 
 def build(family: str, seed: int):
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(family, **{k: v for k, v in FAMILIES[family].items() if k != "vocab_size"}
-                                  | ({} if "image_size" in FAMILIES[family] else {"vocab_size": 2000}))  # fmt: skip
+    sizes = dict(FAMILIES[family])
+    if "image_size" in sizes:
+        del sizes["vocab_size"]
+    config = AutoConfig.for_model(family, **sizes)
     config._attn_implementation = "eager"
     model = AutoModel.from_config(config)
     return (model.encoder if family == "t5" else model).eval(), config
@@ -99,7 +107,8 @@ ROLES = {
     "in": ("gate_proj", "c_fc", "dense_h_to_4h", "intermediate.dense", "fc1", "mlp.Wi", "gate_up_proj",
            "DenseReluDense.wi"),
     "linear": ("up_proj", "gate_up_proj", "mlp.Wi"),
-    "out": ("down_proj", "mlp.c_proj", "dense_4h_to_h", "layer.output.dense", "fc2", "mlp.Wo", "DenseReluDense.wo"),
+    "out": ("down_proj", "mlp.c_proj", "dense_4h_to_h", "layer.output.dense", "fc2", "mlp.Wo",
+            "DenseReluDense.wo"),
 }  # fmt: skip
 
 
@@ -111,14 +120,14 @@ def matrices(model, family: str) -> dict[str, float]:
         name = "layer." + path.partition(".")[2] if family in ("bert", "roberta") else path
         if weight.ndim < 2 or "shared_experts" in name:
             continue
-        fan_in = fan_in_of(name, weight, family)
+        fan_in = fan_in_of(weight, family)
         for role, ends in ROLES.items():
             if name.endswith(ends) and not (role == "out" and name.endswith("attention.output.dense")):
                 found.setdefault(role, []).append(gain(weight, fan_in))
     return {role: sum(values) / len(values) for role, values in found.items()}
 
 
-def fan_in_of(name: str, weight: torch.Tensor, family: str) -> int:
+def fan_in_of(weight: torch.Tensor, family: str) -> int:
     if family == "gpt2" or (family == "gpt_oss" and weight.ndim == 3):
         return weight.shape[-2]  # Conv1D and these experts multiply from the right
     return weight.shape[-1]
@@ -143,8 +152,8 @@ def latent_gains(model) -> dict[str, float]:
 def scaling(model, family: str) -> float:
     """What the logits are multiplied by, over 1/sqrt(head width)."""
     for module in blocks(model).modules():
-        widths = (getattr(module, name, None) for name in ("qk_head_dim", "head_dim", "attention_head_size", "head_size"))
-        width = next((found for found in widths if found), None)
+        names = ("qk_head_dim", "head_dim", "attention_head_size", "head_size")
+        width = next((getattr(module, name) for name in names if getattr(module, name, None)), None)
         if hasattr(module, "scaling") and width:
             return module.scaling * math.sqrt(width)
     return math.sqrt(48) if family == "t5" else 1.0
@@ -154,10 +163,15 @@ def scaling(model, family: str) -> float:
 def stream(model, seed: int) -> tuple[list[float], list[float]]:
     """Mean square and mean cosine of the stream at the embedding and after every block."""
     seen: list[torch.Tensor] = []
-    hooks = [blocks(model)[0].register_forward_pre_hook(lambda _, args, kwargs: seen.append(
-        args[0] if args else kwargs["hidden_states"]), with_kwargs=True)]
-    hooks += [block.register_forward_hook(lambda _, __, out: seen.append(out[0] if isinstance(out, tuple) else out))
-              for block in blocks(model)]
+
+    def before(_, args, kwargs) -> None:
+        seen.append(args[0] if args else kwargs["hidden_states"])
+
+    def after(_, __, out) -> None:
+        seen.append(out[0] if isinstance(out, tuple) else out)
+
+    hooks = [blocks(model)[0].register_forward_pre_hook(before, with_kwargs=True)]
+    hooks += [block.register_forward_hook(after) for block in blocks(model)]
     torch.manual_seed(1000 + seed)
     if hasattr(model.config, "image_size"):
         side = model.config.image_size
@@ -199,11 +213,18 @@ def torch_encoder() -> dict:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(512, 8, 2048)
     q, k, v = layer.self_attn.in_proj_weight.chunk(3)
-    gains = {"q": gain(q, 512), "k": gain(k, 512), "v": gain(v, 512), "o": gain(layer.self_attn.out_proj.weight, 512),
-             "in": gain(layer.linear1.weight, 512), "out": gain(layer.linear2.weight, 2048)}
-    config = {"model_type": "torch_encoder", "num_layers": 6, "d_model": 512, "nhead": 8, "dim_feedforward": 2048}
-    return {"config": config, "gains": {k: round(v, 5) for k, v in gains.items()}, "logit_scaling": 1.0,
-            "bias": rms(layer.linear1.bias)}
+    gains = {
+        "q": gain(q, 512), "k": gain(k, 512), "v": gain(v, 512),
+        "o": gain(layer.self_attn.out_proj.weight, 512),
+        "in": gain(layer.linear1.weight, 512), "out": gain(layer.linear2.weight, 2048),
+    }  # fmt: skip
+    sizes = {"num_layers": 6, "d_model": 512, "nhead": 8, "dim_feedforward": 2048}
+    return {
+        "config": {"model_type": "torch_encoder", **sizes},
+        "gains": {role: round(value, 5) for role, value in gains.items()},
+        "logit_scaling": 1.0,
+        "bias": rms(layer.linear1.bias),
+    }
 
 
 def main() -> None:

@@ -71,6 +71,12 @@ class ConfigReader:
     def depth(self) -> int:
         return self.integer(*DEPTH_KEYS)
 
+    def head_width(self, width: int, heads: int) -> int:
+        """width/heads, for families whose heads share the width out."""
+        if width % heads:
+            raise BadInput(f"a {self.family} width of {width} does not divide into {heads} heads. Change one.")
+        return width // heads
+
     def _value(self, names: tuple[str, ...], default: Any) -> Any:
         value = self.get(*names)
         if value is not None:

@@ -19,7 +19,7 @@ def bert(config: ConfigReader) -> Knobs:
     An embedding is token + position + segment, and all tokens of one segment share the last: overlap 1/3.
     """
     width, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    shape = Shape(width, heads, heads, width // heads, config.integer("intermediate_size"))
+    shape = Shape(width, heads, heads, config.head_width(width, heads), config.integer("intermediate_size"))
     causal = config.flag("is_decoder")
     most = DENSE if causal else SYMMETRIC
     config.assume("start overlap: 0; the shared segment embedding makes it 1/3, set --start-overlap 0.333")
@@ -37,7 +37,7 @@ def bert(config: ConfigReader) -> Knobs:
 def modernbert(config: ConfigReader) -> Knobs:
     """Pre-norm, gated GELU, rotation, windows in two layers of three; weights cut at two sigma."""
     width, heads, depth = config.integer("hidden_size"), config.integer("num_attention_heads"), config.depth()
-    shape = Shape(width, heads, heads, width // heads, config.integer("intermediate_size"))
+    shape = Shape(width, heads, heads, config.head_width(width, heads), config.integer("intermediate_size"))
     cutoff = config.number("initializer_cutoff_factor", default=2.0)
     s = truncated(config.number("initializer_range", default=0.02), cutoff)
     every = "global_attn_every_n_layers"
@@ -100,7 +100,8 @@ def torch_encoder(config: ConfigReader) -> Knobs:
     U(-1/sqrt(fan_in), 1/sqrt(fan_in)): gain^2 = 1/3, and biases of variance 1/(3 fan_in).
     """
     width, heads = config.integer("d_model"), config.integer("nhead")
-    shape = Shape(width, heads, heads, width // heads, config.integer("dim_feedforward", default=2048))
+    inner = config.integer("dim_feedforward", default=2048)
+    shape = Shape(width, heads, heads, config.head_width(width, heads), inner)
     config.assumed += [
         "embedding_norm: 1, what nn.Embedding draws; the encoder itself has no embedding",
         f"bias of linear2: 0; it is drawn with standard deviation {1 / math.sqrt(3 * shape.mlp_width):.3f}",

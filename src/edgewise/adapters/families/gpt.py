@@ -19,7 +19,7 @@ def gpt2(config: ConfigReader) -> Knobs:
     width, heads = config.integer("n_embd", "hidden_size"), config.integer("n_head", "num_attention_heads")
     depth, s = config.depth(), config.number("initializer_range", default=0.02)
     inner = config.integer("n_inner") if config.get("n_inner") else 4 * width
-    shape = Shape(width, heads, heads, width // heads, inner)
+    shape = Shape(width, heads, heads, config.head_width(width, heads), inner)
     gains = normal_gains(shape, s, output=s / math.sqrt(2 * depth))
     if config.flag("add_cross_attention"):
         config.leave_out("cross-attention is left out")
@@ -43,7 +43,7 @@ def opt(config: ConfigReader) -> Knobs:
     """One standard deviation for all, positions added; post-norm in the 350M model only."""
     width, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     s = config.number("init_std", default=0.02)
-    shape = Shape(width, heads, heads, width // heads, config.integer("ffn_dim"))
+    shape = Shape(width, heads, heads, config.head_width(width, heads), config.integer("ffn_dim"))
     narrow = config.integer("word_embed_proj_dim") if config.get("word_embed_proj_dim") else width
     token = s * s if narrow == width else s * s * gain(s, narrow) ** 2
     return {
@@ -58,7 +58,7 @@ def opt(config: ConfigReader) -> Knobs:
 def gpt_neox(config: ConfigReader) -> Knobs:
     """Pythia: a parallel block, a quarter of each head rotated."""
     width, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    shape = Shape(width, heads, heads, width // heads, config.integer("intermediate_size"))
+    shape = Shape(width, heads, heads, config.head_width(width, heads), config.integer("intermediate_size"))
     depth = config.depth()
     inward, outward = _neox_deviations(config, width, depth)
     return {
@@ -96,7 +96,8 @@ def phi(config: ConfigReader) -> Knobs:
     """Phi 1 and 2: a parallel block with one norm, half of each head rotated."""
     width, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     kv_heads = config.integer("num_key_value_heads") if config.get("num_key_value_heads") else heads
-    shape = Shape(width, heads, kv_heads, width // heads, config.integer("intermediate_size"))
+    inner = config.integer("intermediate_size")
+    shape = Shape(width, heads, kv_heads, config.head_width(width, heads), inner)
     s, scaling = config.number("initializer_range", default=0.02), rope_scaling(config)
     gains = normal_gains(shape, s, scaling=scaling)
     return {
@@ -117,7 +118,7 @@ def falcon(config: ConfigReader) -> Knobs:
     heads = config.integer("num_attention_heads", "n_head")
     new = config.flag("new_decoder_architecture")
     inner = config.integer("ffn_hidden_size") if config.get("ffn_hidden_size") else 4 * width
-    shape = Shape(width, heads, _falcon_kv_heads(config, heads, new), width // heads, inner)
+    shape = Shape(width, heads, _falcon_kv_heads(config, heads, new), config.head_width(width, heads), inner)
     s, alibi = config.number("initializer_range", default=0.02), config.flag("alibi")
     if alibi:
         config.leave_out("Falcon divides ALiBi slopes by sqrt(head width); full slopes are used")

@@ -47,7 +47,7 @@ def decoder_shape(config: ConfigReader, head_width: int | None = None) -> Shape:
     if head_width or config.get("head_dim"):
         head_width = config.integer("head_dim", default=head_width)
     else:
-        head_width = width // heads
+        head_width = config.head_width(width, heads)
     kv_heads = config.integer("num_key_value_heads") if config.get("num_key_value_heads") else heads
     return Shape(width, heads, kv_heads, head_width, config.integer("intermediate_size"))
 

@@ -39,7 +39,8 @@ def dinov2(config: ConfigReader) -> Knobs:
 
 def _shape(config: ConfigReader, inner: int | None = None) -> Shape:
     width, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    return Shape(width, heads, heads, width // heads, inner or config.integer("intermediate_size"))
+    inner = inner or config.integer("intermediate_size")
+    return Shape(width, heads, heads, config.head_width(width, heads), inner)
 
 
 def _vision(
