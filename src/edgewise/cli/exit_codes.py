@@ -1,0 +1,23 @@
+"""What the shell is told; a verdict never shares a number with a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgewise.verdict import Outcome
+
+FINE = 0
+RISKY = 1
+FAILS = 2
+BAD_INPUT = 64  # sysexits.h: EX_USAGE
+INTERNAL_ERROR = 70  # sysexits.h: EX_SOFTWARE
+INTERRUPTED = 130  # 128 + SIGINT
+BROKEN_PIPE = 141  # 128 + SIGPIPE: the reader went away, as after `| head`
+
+
+def of_outcomes(outcomes: Iterable[Outcome], fail_on: str = "risky") -> int:
+    """The worst outcome's code; with `fail_on="fails"`, risky and undecided count as fine."""
+    worst = max(outcome.exit_code for outcome in outcomes)
+    return FINE if fail_on == "fails" and worst == RISKY else worst

@@ -1,0 +1,141 @@
+"""A sheet on paper: the thin layer that knows matplotlib, and nothing about transformers."""
+
+from __future__ import annotations
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap, SymLogNorm, TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from edgewise.view.sheet import Arrows, Map, Panel, Sheet
+from edgewise.view.style import (
+    DIVERGING,
+    INK,
+    LINES,
+    MARKS,
+    OUTCOMES,
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    QUIET,
+    ROLES,
+    SETTINGS,
+    SPEED,
+)  # fmt: skip
+
+
+def draw(sheet: Sheet) -> Figure:
+    """All panels side by side in one figure; no window, no global state."""
+    lines = sheet.title.count("\n") + 1
+    notes = max(panel.note.count("\n") + 1 for panel in sheet.panels)
+    height = PANEL_HEIGHT + 0.25 * lines + 0.2 * notes
+    with matplotlib.rc_context(SETTINGS):  # type: ignore[arg-type]
+        figure = Figure(figsize=(PANEL_WIDTH * len(sheet.panels) + 0.3, height), layout="constrained")
+        figure.suptitle(sheet.title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+        row = figure.subplots(1, len(sheet.panels), squeeze=False)[0]
+        for axes, panel in zip(row, sheet.panels, strict=True):
+            _panel(axes, panel)
+        if sheet.scale:
+            figure.supxlabel(sheet.scale, fontsize=9, color=QUIET, x=0.99, ha="right")
+        figure.canvas.draw()  # the style must still hold while the layout is settled
+    return figure
+
+
+def _panel(axes: Axes, panel: Panel) -> None:
+    axes.set_title(panel.title, loc="left")
+    axes.set_ylabel(panel.y_label)
+    axes.set_xlabel(panel.x_label)
+    if panel.note:
+        axes.set_xlabel(f"{panel.x_label}\n{panel.note}", loc="left", fontsize=9.5, linespacing=1.3)
+    if panel.background is not None:
+        _background(axes, panel.background)
+    if panel.arrows is not None:
+        _arrows(axes, panel.arrows)
+    for curve in panel.curves:
+        label = "_" + curve.label if curve.role == "fit" else curve.label
+        axes.plot(curve.x, curve.y, color=LINES[curve.group % len(LINES)], label=label, **ROLES[curve.role])
+    for mark in panel.markers:
+        axes.scatter([mark.x], [mark.y], label=mark.label, zorder=5, clip_on=False, **MARKS[mark.role])
+    _scales(axes, panel)
+    _legend(axes, panel)
+
+
+def _scales(axes: Axes, panel: Panel) -> None:
+    if panel.log_x:
+        axes.set_xscale("log")
+    elif panel.x_label == "block":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if panel.log_y:
+        axes.set_yscale("log")
+        if panel.background is None and panel.arrows is None:
+            _open_up(axes)
+    if panel.complement:
+        _complement(axes, panel.complement)
+
+
+def _open_up(axes: Axes, decades: float = 1.0) -> None:
+    """At least one decade on a logarithmic axis: a curve that hardly moves should look so."""
+    low, high = np.log10(axes.get_ylim())
+    missing = max(decades - (high - low), 0.0) / 2
+    axes.set_ylim(10 ** (low - missing), 10 ** (high + missing))
+    axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    if high - low + 2 * missing < 1.6:  # too short for powers of ten alone
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _complement(axes: Axes, label: str) -> None:
+    """The right axis reads the same curve as 1 - y, so that 0.001 there is an overlap of 0.999."""
+    right = axes.twinx()
+    right.set_yscale("log")
+    right.set_ylim(axes.get_ylim())
+    shown = [tick for tick in axes.get_yticks() if axes.get_ylim()[0] <= tick <= min(axes.get_ylim()[1], 1.0)]
+    right.yaxis.set_major_locator(FixedLocator(shown))
+    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _one_minus(value)))
+    right.yaxis.set_minor_locator(FixedLocator([]))
+    right.set_ylabel(label, color=QUIET)
+    right.tick_params(colors=QUIET, length=0)
+    right.grid(False)
+
+
+def _one_minus(value: float) -> str:
+    if value < 1e-4:
+        return f"1−{value:.0e}".replace("e-0", "e-")
+    return f"{1 - value:.10f}".rstrip("0").rstrip(".")
+
+
+def _background(axes: Axes, background: Map) -> None:
+    if background.classes:
+        norm = BoundaryNorm(np.arange(len(background.classes) + 1) - 0.5, len(background.classes))
+        colours = ListedColormap(OUTCOMES)
+        axes.pcolormesh(background.x, background.y, background.values, cmap=colours, norm=norm,
+                        shading="nearest", rasterized=True)  # fmt: skip
+        return
+    signed = TwoSlopeNorm(0.0, -background.limit, background.limit)
+    mesh = axes.pcolormesh(background.x, background.y, background.values, cmap=DIVERGING, norm=signed,
+                           shading="nearest", rasterized=True)  # fmt: skip
+    axes.figure.colorbar(mesh, ax=axes, label=background.label, pad=0.02, extend="both")
+
+
+def _arrows(axes: Axes, arrows: Arrows) -> None:
+    norm = SymLogNorm(linthresh=max(float(np.nanmax(arrows.speed)) * 1e-2, 1e-12), vmin=0)
+    quiver = axes.quiver(arrows.x, arrows.y, arrows.u, arrows.v, arrows.speed, cmap=SPEED, norm=norm,
+                         pivot="mid", angles="uv", scale=28, width=0.005)  # fmt: skip
+    axes.figure.colorbar(quiver, ax=axes, label=arrows.label, pad=0.02)
+
+
+def _legend(axes: Axes, panel: Panel) -> None:
+    handles, _ = axes.get_legend_handles_labels()
+    if panel.background is not None and panel.background.classes:
+        names = panel.background.classes
+        handles += [Patch(facecolor=c, label=name) for c, name in zip(OUTCOMES, names, strict=True)]
+    on_map = panel.background is not None or panel.arrows is not None
+    if len(handles) > 1 or (on_map and handles):
+        kept = {str(handle.get_label()): handle for handle in handles}  # a boundary in pieces is named once
+        legend = axes.legend(handles=list(kept.values()), loc="best", frameon=on_map, framealpha=0.85)
+        legend.get_frame().set_edgecolor("none")
+        for text in legend.get_texts():
+            text.set_color(INK)

@@ -1,0 +1,83 @@
+"""A phase diagram as figure data: both exponents over two knobs, their zero lines, and the given network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.view.sheet import Array, Curve, Map, Marker, Panel, Sheet, finite_limit
+
+if TYPE_CHECKING:
+    from edgewise.critical.phase_diagram import PhaseDiagram
+
+OUTCOME_NAMES = ("trains", "risky", "will not train")
+EDGES = {"angle": "angle exponent 0", "gradient": "gradient exponent 0"}
+
+
+def phase_diagram(diagram: PhaseDiagram) -> Sheet:
+    """Three planes: angle exponent, relative gradient exponent, and the outcome with both edges."""
+    limit = finite_limit([diagram.near_angle, diagram.relative_gradient])
+    angle = Map("log-rate per block", diagram.x, diagram.y, diagram.near_angle, limit)
+    gradient = Map("log-rate per block", diagram.x, diagram.y, diagram.relative_gradient, limit)
+    outcome = Map("", diagram.x, diagram.y, np.asarray(diagram.outcome, float), classes=OUTCOME_NAMES)
+    panels = (
+        _panel(diagram, "angle exponent of near tokens", angle, ("angle",),
+               _at_marker(diagram, diagram.near_angle)),
+        _panel(diagram, "relative gradient exponent", gradient, ("gradient",),
+               _at_marker(diagram, diagram.relative_gradient)),
+        _panel(diagram, "outcome", outcome, ("angle", "gradient"), _shares(diagram.outcome)),
+    )  # fmt: skip
+    return Sheet(_title(diagram), panels, _scale(diagram))
+
+
+def _panel(diagram: PhaseDiagram, title: str, background: Map, edges: tuple[str, ...], note: str) -> Panel:
+    curves = tuple(_edge(name, line) for name in edges for line in diagram.boundaries.get(name, ()))
+    markers = () if diagram.marker is None else (Marker(_name(diagram), *diagram.marker),)
+    return Panel(title, words(diagram.x_name), words(diagram.y_name), curves, note, background=background,
+                 markers=markers, log_x=geometric(diagram.x), log_y=geometric(diagram.y))  # fmt: skip
+
+
+def _edge(name: str, line: Array) -> Curve:
+    group = {"angle": 6, "gradient": 2}[name]
+    return Curve(EDGES[name], line[:, 0], line[:, 1], group, role="boundary")
+
+
+def _at_marker(diagram: PhaseDiagram, values: Array) -> str:
+    """The number at the grid point nearest to the given network."""
+    if diagram.marker is None:
+        return f"from {np.nanmin(values):+.3f} to {np.nanmax(values):+.3f} per block"
+    column = int(np.argmin(np.abs(diagram.x - diagram.marker[0])))
+    row = int(np.argmin(np.abs(diagram.y - diagram.marker[1])))
+    return f"{_name(diagram)}: {values[row, column]:+.3f} per block"
+
+
+def _shares(outcome: NDArray[np.int8]) -> str:
+    parts = [f"{np.mean(outcome == k):.0%} {name}" for k, name in enumerate(OUTCOME_NAMES)]
+    return "of this plane " + ", ".join(parts)
+
+
+def _name(diagram: PhaseDiagram) -> str:
+    return diagram.architecture.name or "this network"
+
+
+def _title(diagram: PhaseDiagram) -> str:
+    return f"{_name(diagram)}, {diagram.architecture.depth} blocks: where it trains"
+
+
+def _scale(diagram: PhaseDiagram) -> str:
+    grid = f"{len(diagram.x)} × {len(diagram.y)} networks"
+    size = f"n = {diagram.architecture.tokens:,} tokens, d = {diagram.architecture.width:,}"
+    return f"theory, {size}, {grid}" + (" (extrapolated)" if diagram.extrapolated else "")
+
+
+def words(knob: str) -> str:
+    return knob.replace("_", " ")
+
+
+def geometric(values: Array) -> bool:
+    """True when the values step by a constant factor, so that a logarithmic axis shows them evenly."""
+    if len(values) < 3 or not (values > 0).all():
+        return False
+    return bool(np.ptp(np.diff(np.log(values))) < 1e-6 * np.ptp(np.log(values)))

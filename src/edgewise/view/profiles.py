@@ -1,0 +1,162 @@
+"""Curves through depth: norm, overlap and gradients per block, each with the number the verdict reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgewise.architecture import Architecture
+from edgewise.errors import BadInput
+from edgewise.trace import Trace
+from edgewise.verdict import Exponent, Verdict
+from edgewise.view.per_block import Array, block_numbers
+from edgewise.view.sheet import Curve, Panel, Sheet
+
+Rows = dict[str, Array]
+FLOOR = 1e-300  # a smaller separation is not drawn: a logarithmic axis has no place for zero
+
+
+def depth_profile(
+    traces: Trace | Sequence[Trace], verdicts: Verdict | Sequence[Verdict], names: Sequence[str] | None = None
+) -> Sheet:
+    """Three panels (q, 1 - overlap, gradients), all traces on the same axes, the verdicts in the title."""
+    traces = [traces] if isinstance(traces, Trace) else list(traces)
+    verdicts = [verdicts] if isinstance(verdicts, Verdict) else list(verdicts)
+    if not traces or len(traces) != len(verdicts):
+        raise BadInput(f"{len(traces)} traces and {len(verdicts)} verdicts; give one verdict for each trace.")
+    labels = _labels(traces, names)
+    rows = [block_numbers(trace) for trace in traces]
+    title = "\n".join(_headline(label, v) for label, v in zip(labels, verdicts, strict=True))
+    panels = (_norm(labels, rows), _separation(labels, rows, verdicts), _gradient(labels, rows, verdicts))
+    return Sheet(title, panels, _scale(traces))
+
+
+def overlap(*traces: Trace, names: Sequence[str] | None = None) -> Sheet:
+    """The mean cosine between tokens through depth, one curve per trace, theory and measurement alike."""
+    if not traces:
+        raise BadInput("overlap needs at least one trace.")
+    labels = _labels(traces, names)
+    pairs = enumerate(zip(labels, traces, strict=True))
+    curves = [_curve(label, trace.blocks("overlap"), group) for group, (label, trace) in pairs]
+    ends = "\n".join(f"{curve.label} ends at {curve.y[-1]:.4f}" for curve in curves)
+    panel = Panel("token overlap", "block", "mean cosine between tokens", tuple(curves), note=ends)
+    return Sheet("Overlap through depth", (panel,), _scale(traces))
+
+
+def _labels(traces: Sequence[Trace], names: Sequence[str] | None) -> list[str]:
+    """A name for every trace, told apart by a number where two are the same."""
+    if names is not None and len(names) != len(traces):
+        raise BadInput(f"{len(names)} names for {len(traces)} traces; give one name for each trace.")
+    found = [_short(name) for name in names or [_name(trace) for trace in traces]]
+    return [f"{name} ({i + 1})" if found.count(name) > 1 else name for i, name in enumerate(found)]
+
+
+def _name(trace: Trace) -> str:
+    name = getattr(trace.architecture, "name", "")
+    return name or trace.source.partition(":")[0] or "trace"
+
+
+def _short(name: str, longest: int = 32) -> str:
+    return name if len(name) <= longest else "…" + name[1 - longest :]
+
+
+def _headline(label: str, verdict: Verdict) -> str:
+    """The verdict in one line, with the numbers it was read from."""
+    numbers = [f"token angle {_signed(verdict.angle)}"]
+    if verdict.relative_gradient is not None:
+        numbers.append(f"relative gradient {_signed(verdict.relative_gradient)}")
+    return f"{label}, {verdict.depth} blocks: {verdict.outcome.value} ({', '.join(numbers)} per block)"
+
+
+def _signed(exponent: Exponent) -> str:
+    if not math.isfinite(exponent.at_depth):
+        return "−∞"
+    error = "" if math.isnan(exponent.error) else f" ± {exponent.error:.3f}"
+    return _minus(f"{exponent.at_depth:+.3f}{error}")
+
+
+def _curve(label: str, y: Array, group: int, role: str = "line") -> Curve:
+    return Curve(label, np.arange(len(y), dtype=float), y, group, role)
+
+
+def _norm(labels: Sequence[str], rows: Sequence[Rows]) -> Panel:
+    pairs = enumerate(zip(labels, rows, strict=True))
+    curves = [_curve(label, row["norm"], group) for group, (label, row) in pairs]
+    note = "\n".join(_prefix(labels, c.label) + f"q {c.y[0]:.3g} → {c.y[-1]:.3g}" for c in curves)
+    return Panel("stream norm", "block", "q, mean square per coordinate", tuple(curves), note, log_y=True)
+
+
+def _separation(labels: Sequence[str], rows: Sequence[Rows], verdicts: Sequence[Verdict]) -> Panel:
+    curves, notes = [], []
+    for group, (label, row, verdict) in enumerate(zip(labels, rows, verdicts, strict=True)):
+        y = np.where(row["separation"] > FLOOR, row["separation"], np.nan)
+        curves += [_curve(label, y, group), *_second_half(label, y, verdict.angle, group)]
+        notes.append(_prefix(labels, label) + _change(verdict.angle))
+    note = _ruled(notes, verdicts)
+    return Panel(
+        "token separation", "block", "1 − overlap", tuple(curves), note, log_y=True,
+        complement="overlap (mean cosine)",
+    )  # fmt: skip
+
+
+def _gradient(labels: Sequence[str], rows: Sequence[Rows], verdicts: Sequence[Verdict]) -> Panel:
+    curves, notes = [], []
+    for group, (label, row, verdict) in enumerate(zip(labels, rows, verdicts, strict=True)):
+        if "gradient_norm" not in row or verdict.relative_gradient is None:
+            notes.append(_prefix(labels, label) + "gradients were not observed")
+            continue
+        relative, raw = row["relative_gradient_norm"], row["gradient_norm"]
+        curves.append(_curve(f"{_prefix(labels, label)}relative, |g|²q", relative, group))
+        curves.append(_curve(f"{_prefix(labels, label)}raw, |g|²", raw, group, "second"))
+        curves += _second_half(label, relative, verdict.relative_gradient, group, towards_input=True)
+        notes.append(_prefix(labels, label) + _change(verdict.relative_gradient))
+    note, title = _ruled(notes, verdicts), "gradient, over its value at the output"
+    return Panel(title, "block", "squared gradient", tuple(curves), note, log_y=True)
+
+
+def _second_half(
+    label: str, y: Array, exponent: Exponent, group: int, towards_input: bool = False
+) -> list[Curve]:
+    """The straight line whose slope the outcome is read from: change / L per block over the second half."""
+    depth = len(y) - 1
+    if depth < 2 or exponent.change is None or not (math.isfinite(exponent.change) and np.isfinite(y[-1])):
+        return []
+    x = np.array([depth // 2, depth], dtype=float)
+    slope = exponent.change / depth * (-1 if towards_input else 1)
+    return [Curve(f"{label}, second half", x, y[-1] * np.exp(slope * (x - depth)), group, "fit")]
+
+
+def _ruled(notes: Sequence[str], verdicts: Sequence[Verdict]) -> str:
+    """The numbers the outcome is read from, and the limits they are held against."""
+    risky, fails = verdicts[0].limits
+    rule = f"twice the second half (risky ±{risky:g}, fails ±{fails:g}):"
+    return rule + (" " if len(notes) == 1 else "\n") + "\n".join(notes)
+
+
+def _change(exponent: Exponent) -> str:
+    if exponent.change is None:
+        return "not known"
+    return _minus(f"{exponent.change:+.2f}") if math.isfinite(exponent.change) else "−∞"
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def _prefix(labels: Sequence[str], label: str) -> str:
+    return f"{label}: " if len(labels) > 1 else ""
+
+
+def _scale(traces: Sequence[Trace]) -> str:
+    """Where the curves come from and at which size, said once where traces agree."""
+    found: list[str] = []
+    for trace in traces:
+        words = [trace.source.partition(":")[0] or "unknown source"]
+        if isinstance(trace.architecture, Architecture):
+            words += [f"n = {trace.architecture.tokens:,} tokens", f"d = {trace.architecture.width:,}"]
+        elif trace.architecture is not None:
+            words.append("infinite width")
+        found.append(", ".join(words) + (" (extrapolated)" if trace.extrapolated else ""))
+    return " | ".join(dict.fromkeys(found))
