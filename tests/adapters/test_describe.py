@@ -173,7 +173,7 @@ def without(key: str) -> dict[str, object]:
         (LLAMA | {"hidden_size": "wide"}, ["hidden_size = 'wide'", "whole number"]),
         (LLAMA | {"hidden_size": math.inf}, ["hidden_size = inf", "whole number"]),
         (LLAMA | {"initializer_range": -1.0}, ["initializer_range = -1.0", "at least 0"]),
-        (LLAMA | {"num_attention_heads": 6}, ["width of 256 does not divide into 6 heads"]),
+        (LLAMA | {"num_attention_heads": 6}, ["width of 256 is no multiple of 6 heads"]),
         (LLAMA | {"num_key_value_heads": 3}, ["heads 8 is not a multiple of kv_heads 3"]),
         (presets.config("gpt2") | {"scale_attn_weights": 1}, ["scale_attn_weights = 1", "true or false"]),
         (presets.config("gemma-2-9b") | {"layer_types": ["x"]}, ["layer_types has 1", "42 layers"]),

@@ -74,7 +74,7 @@ class ConfigReader:
     def head_width(self, width: int, heads: int) -> int:
         """width/heads, for families whose heads share the width out."""
         if width % heads:
-            raise BadInput(f"a {self.family} width of {width} does not divide into {heads} heads. Change one.")
+            raise BadInput(f"a {self.family} width of {width} is no multiple of {heads} heads. Change one.")
         return width // heads
 
     def _value(self, names: tuple[str, ...], default: Any) -> Any:
