@@ -43,11 +43,16 @@ def _quintic_over_e(t: Array) -> Array:
 def _series(t: Array, coefficients: list[float]) -> Array:
     """sum a_n t^2n times t^2 / (1 - cos t)."""
     t = np.minimum(t, _SERIES_BELOW)
-    return np.asarray(np.polynomial.polynomial.polyval(t**2, coefficients) * 2 / np.sinc(t / (2 * np.pi)) ** 2)
+    return np.asarray(
+        np.polynomial.polynomial.polyval(t**2, coefficients) * 2 / np.sinc(t / (2 * np.pi)) ** 2
+    )
 
 
 class Rectifier:
-    """x for x > 0 and a x below: linear at a = 1, ReLU at a = 0. K = a q c + (1-a)^2 K_ReLU."""
+    """x for x > 0 and a x below: linear at a = 1, ReLU at a = 0.
+
+    K = a q c + (1-a)^2 K_ReLU,  K_ReLU = q (sin t + (pi - t) cos t) / (2 pi).
+    """
 
     def __init__(self, negative_slope: float) -> None:
         self.a = negative_slope
@@ -70,7 +75,7 @@ class Rectifier:
         return np.asarray(self.a + (1 - self.a) ** 2 * (0.5 - _angle(e) / (2 * np.pi)) + 0 * q)
 
     def chord(self, q: Array, e: Array) -> Array:
-        """a + (1-a)^2 (1/2 - (sin t - t cos t) / (2 pi e)), from K_ReLU = q (sin t + (pi - t) cos t) / (2 pi)."""
+        """a + (1-a)^2 (1/2 - (sin t - t cos t) / (2 pi e))."""
         return np.asarray(self.a + (1 - self.a) ** 2 * (0.5 - _cubic_over_e(_angle(e)) / (2 * np.pi)) + 0 * q)
 
     def curvature_square(self, q: Array) -> Array | None:
@@ -143,15 +148,18 @@ class ErrorFunction:
 
     def chord(self, q: Array, e: Array) -> Array:
         """arcsin x - arcsin y as the angle between the two directions, its sine factored by x - y = a e."""
-        x, y = 2 * q, 2 * q * (1 - e)  # both over 1 + 2q
+        n, k = 1 + 2 * q, 1 - e
         root_x, root_y = np.sqrt(1 + 4 * q), np.sqrt(1 + 4 * q + 4 * q**2 * e * (2 - e))
-        cosine = root_x * root_y + x * y
-        # sin = x root_y - y root_x = 2 q e [(1+2q)^2 (x+y)] / (x root_y + y root_x) for y >= 0, plainly for y < 0
-        ratio = np.where(y > 0, (1 + 2 * q) ** 2 * (2 - e) / np.where(y > 0, root_y + (1 - e) * root_x, 1.0), 0.0)
-        sine = np.where(y > 0, ratio * e * 2 * q, x * root_y - y * root_x)
+        # n^2 sin = 2q (root_y - k root_x), by the difference of squares n^2 e (2 - e) where k > 0
+        positive = k > 0
+        sine = np.where(
+            positive, n**2 * e * (2 - e) / np.where(positive, root_y + k * root_x, 1.0), root_y - k * root_x
+        )
+        angle = np.arctan2(2 * q * sine, root_x * root_y + 4 * q**2 * k)
         qe = q * e
-        angle = np.arctan2(sine, cosine)
-        return np.asarray(np.where(qe > 0, 2 / np.pi * angle / np.where(qe > 0, qe, 1.0), self.slope_square(q)))
+        return np.asarray(
+            np.where(qe > 0, 2 / np.pi * angle / np.where(qe > 0, qe, 1.0), self.slope_square(q))
+        )
 
     def curvature_square(self, q: Array) -> Array | None:
         """E (phi'')^2 = (16/pi) E u^2 e^{-2u^2} = (16 q/pi) (1+4q)^{-3/2}."""

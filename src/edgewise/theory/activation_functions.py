@@ -1,30 +1,36 @@
-"""Activations as pointwise functions: value, slope and curvature, and what can be found out about a callable."""
+"""Smooth activations as pointwise functions: value, slope and curvature."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import expit, ndtr
 
-from edgewise.errors import BadInput
-from edgewise.theory.gaussian_mean import Array, Function
+from edgewise.theory.gaussian_mean import Array, Function, Grain
 
 
 @dataclass(frozen=True)
 class Pointwise:
-    """phi, phi' and phi'' (None where phi has a kink), with the kinks and the scale on which phi varies."""
+    """phi, phi' and phi'' (None where phi has a kink).
+
+    `kinks` are jumps of phi', `creases` jumps of phi''; phi varies on `scale` around them and around zero,
+    and Gaussian averages are resolved up to variance `limit`.
+    """
 
     value: Function
     slope: Function
     curvature: Function | None
     kinks: tuple[float, ...] = ()
+    creases: tuple[float, ...] = ()
+    scale: float = 0.5
+    limit: float = np.inf
 
     @property
-    def centres(self) -> tuple[float, ...]:
-        return tuple(sorted({0.0, *self.kinks}))
+    def grain(self) -> Grain:
+        corners = {*self.kinks, *self.creases}
+        return Grain(tuple(sorted({0.0, *corners})), self.scale, bool(corners))
 
 
 def _normal_density(x: Array) -> Array:
@@ -106,106 +112,3 @@ SMOOTH: dict[str, Callable[[], Pointwise]] = {
     "sigmoid": _sigmoid,
     "softplus": _softplus,
 }
-
-
-# A user's callable ------------------------------------------------------------------------------------------
-
-
-def from_callable(function: Callable[[Any], Any]) -> Pointwise:
-    """Wrap a numpy or torch callable; phi' by autograd for torch, by central differences for numpy.
-
-    Kinks (jumps of phi') within +-64 are located by bisection; a jump of phi itself is refused, since
-    its slope statistics are infinite.
-    """
-    torch_function = _takes_torch(function)
-    value = _torch_derivative(function, 0) if torch_function else _numpy_value(function)
-    _check_shape(value)
-    if found := _jumps(value):
-        raise BadInput(
-            f"the activation jumps at x = {found[0]:.6g}: expected a continuous function, because chi_1 is "
-            "infinite for a jump; use a steep continuous one instead"
-        )
-    d = 1e-7
-    kinks = _jumps(lambda x: (value(x + d) - value(x - d)) / (2 * d))
-    if torch_function:
-        slope, curvature = _torch_derivative(function, 1), _torch_derivative(function, 2)
-    else:
-        slope, curvature = _differences(value, kinks)
-    return Pointwise(value, slope, None if kinks else curvature, kinks)
-
-
-def _takes_torch(function: Callable[[Any], Any]) -> bool:
-    import torch
-
-    try:
-        return isinstance(function(torch.linspace(-1, 1, 3, dtype=torch.float64)), torch.Tensor)
-    except (TypeError, AttributeError, RuntimeError, ValueError):
-        return False  # a numpy function: it is asked for its values below, and refused there if it has none
-
-
-def _torch_derivative(function: Callable[[Any], Any], order: int) -> Function:
-    import torch
-
-    def evaluate(x: Array) -> Array:
-        t = torch.from_numpy(np.ascontiguousarray(x, dtype=float)).requires_grad_(order > 0)
-        y = function(t)
-        for k in range(order):
-            if not y.requires_grad:  # a polynomial of lower degree
-                return np.zeros(np.shape(x))
-            (y,) = torch.autograd.grad(y.sum(), t, create_graph=k + 1 < order)
-        return np.asarray(y.detach().numpy())
-
-    return evaluate
-
-
-def _numpy_value(function: Callable[[Any], Any]) -> Function:
-    return lambda x: np.asarray(function(np.asarray(x, dtype=float)), dtype=float)
-
-
-def _differences(value: Function, kinks: tuple[float, ...]) -> tuple[Function, Function]:
-    """Fourth-order central differences whose step never reaches across a kink."""
-
-    def step(x: Array, widest: float) -> Array:
-        h = widest * np.maximum(1.0, 1e-3 * np.abs(x))
-        for kink in kinks:
-            h = np.minimum(h, np.maximum(0.45 * np.abs(x - kink), 1e-8))
-        return np.asarray(h)
-
-    def slope(x: Array) -> Array:
-        h = step(x, 1e-3)
-        return np.asarray((8 * (value(x + h) - value(x - h)) - value(x + 2 * h) + value(x - 2 * h)) / (12 * h))
-
-    def curvature(x: Array) -> Array:
-        h = step(x, 3e-3)
-        near, far = value(x + h) + value(x - h), value(x + 2 * h) + value(x - 2 * h)
-        return np.asarray((16 * near - far - 30 * value(x)) / (12 * h**2))
-
-    return slope, curvature
-
-
-def _check_shape(value: Function) -> None:
-    probe = np.linspace(-4.0, 4.0, 7)
-    seen = value(probe)
-    if seen.shape != probe.shape or not np.all(np.isfinite(seen)):
-        raise BadInput(
-            f"the activation maps an array of shape {probe.shape} to shape {seen.shape} with values {seen}: "
-            "expected an elementwise function that is finite everywhere; give a numpy or torch callable"
-        )
-
-
-def _jumps(function: Function) -> tuple[float, ...]:
-    """Where f jumps: intervals of a grid whose change stays when they are bisected to 1e-7."""
-    edges = np.linspace(-64.0, 64.0, 4097) + 1e-4 * np.pi  # off the round numbers at which people put kinks
-    left, right = edges[:-1], edges[1:]
-    values = function(edges)
-    scale = float(np.max(np.abs(values))) + 1e-300
-    change = np.abs(np.diff(values))
-    suspect = change > 1e-4 * scale
-    left, right, change = left[suspect], right[suspect], change[suspect]
-    start = change.copy()
-    for _ in range(18):
-        middle = (left + right) / 2
-        low = np.abs(function(middle) - function(left)) >= np.abs(function(right) - function(middle))
-        left, right = np.where(low, left, middle), np.where(low, middle, right)
-    kept = np.abs(function(right) - function(left)) > np.maximum(0.02 * start, 1e-6 * scale)
-    return tuple(float(np.round(x, 6)) for x in (left[kept] + right[kept]) / 2)

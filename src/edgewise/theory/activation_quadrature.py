@@ -1,27 +1,39 @@
-"""Gaussian averages of an activation that has no closed form: panels, directly."""
+"""Gaussian averages of an activation without a closed form: panels directly, pairs through a table."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from functools import cached_property
 
+import numpy as np
+from scipy.interpolate import CubicSpline
+
+from edgewise.errors import BadInput
 from edgewise.theory import gaussian_mean
 from edgewise.theory.activation_functions import Pointwise
+from edgewise.theory.activation_table import LARGEST_LENGTH, SMALLEST_LENGTH, PairTable
 from edgewise.theory.gaussian_mean import Array, Function
+
+Pair = Callable[[Array, Array], Array]
 
 
 class Quadrature:
-    """Averages of a pointwise activation. Arrays q and e come broadcast to one shape."""
+    """Averages of a pointwise activation; q and e come broadcast to one shape; q = inf or nan gives nan."""
 
     def __init__(self, pointwise: Pointwise) -> None:
         self.pointwise = pointwise
         self.value, self.slope = pointwise.value, pointwise.slope
         self.kinks = pointwise.kinks
 
-    def _mean(self, function: Function, q: Array) -> Array:
-        return gaussian_mean.mean(function, q, self.pointwise.centres)
+    # Averages over one variable
 
     def square(self, q: Array) -> Array:
-        return self._mean(lambda x: self.value(x) ** 2, q)
+        """Read from a spline of log E phi^2 against log q, directly outside its range."""
+        inside = (q >= SMALLEST_LENGTH) & (q <= self._largest)
+        result = np.asarray(np.exp(self._log_square(np.log(np.where(inside, q, 1e-3)))))
+        if not np.all(inside):
+            result[~inside] = self._mean(lambda x: self.value(x) ** 2, q[~inside])
+        return result
 
     def slope_square(self, q: Array) -> Array:
         return self._mean(lambda x: self.slope(x) ** 2, q)
@@ -40,28 +52,99 @@ class Quadrature:
         q = np.maximum(q, 1e-12)  # E[u phi phi'] / q is 0/0 at q = 0
         return np.asarray(self._mean(lambda x: x * self.value(x) * self.slope(x), q) / q)
 
-    def slope_product(self, q: Array, e: Array) -> Array:
-        """One pair quadrature per point: exact and slow."""
-        flat = [self._pair(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
-        return np.asarray(flat).reshape(np.shape(q))
+    def _mean(self, function: Function, q: Array) -> Array:
+        self._refuse_above_limit(q)
+        finite = np.isfinite(q)
+        return np.where(
+            finite, gaussian_mean.mean(function, np.where(finite, q, 1.0), self.pointwise.grain), np.nan
+        )
 
-    def _pair(self, q: float, e: float) -> float:
-        sign = 1.0 if e <= 1 else -1.0
-        kinked = bool(self.kinks)
-        return gaussian_mean.pair_mean(self.slope, q, min(e, 2 - e), sign, self.pointwise.centres, kinked)
+    def _refuse_above_limit(self, q: Array) -> None:
+        if np.any(q > self.pointwise.limit):
+            raise BadInput(
+                f"variance q = {np.max(q):.3g}: the averages of this activation are resolved only up to "
+                f"q = {self.pointwise.limit:.3g}, since it oscillates or grows too fast; use a smaller q"
+            )
+
+    @cached_property
+    def _largest(self) -> float:
+        return min(LARGEST_LENGTH, self.pointwise.limit)
+
+    @cached_property
+    def _log_square(self) -> CubicSpline:
+        log_q = np.arange(np.log(SMALLEST_LENGTH), np.log(self._largest) + 0.1, 0.1)
+        log_q = np.minimum(log_q, np.log(self._largest))
+        log_q = np.unique(log_q)
+        return CubicSpline(
+            log_q, np.log(self._mean(lambda x: self.value(x) ** 2, np.exp(log_q) * (1 - 1e-15)))
+        )
+
+    # Averages over a pair
+
+    def slope_product(self, q: Array, e: Array) -> Array:
+        return self._pair(q, e, self.table.slope_product, self.slope_product_directly)
 
     def chord(self, q: Array, e: Array) -> Array:
-        """Mean of slope_product over [1 - e, 1], graded towards e = 0 where q e passes 1."""
-        flat = [self._chord(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
+        return self._pair(q, e, self.table.chord, self.chord_directly)
+
+    @cached_property
+    def table(self) -> PairTable:
+        return PairTable(self.slope, self.pointwise.grain, self._largest)
+
+    def _pair(self, q: Array, e: Array, read: Pair, direct: Pair) -> Array:
+        """The table inside its range; its limits outside where they hold; else directly."""
+        low, high = self.table.low, self.table.high
+        if np.all((q >= low) & (q <= high)):
+            return read(q, e)
+        self._refuse_above_limit(q)
+        known = np.where(np.isfinite(q), q, 1.0)
+        result = read(np.clip(known, low, high), e)
+        below, above = known < low, known > high
+        if np.any(above) and self._linear_far_out:
+            # S(q) = S_inf + A / sqrt(q), from the last rows of the table: exact up to 1/q
+            fall = read(np.full_like(known, high / 4), e) - read(np.full_like(known, high), e)
+            result = np.where(above, result + fall * (np.sqrt(high / np.maximum(known, high)) - 1), result)
+            above = np.zeros_like(above)
+        slow = above | (below & (not self._flat_at_zero))
+        if np.any(slow):
+            result = np.array(result)
+            result[slow] = direct(known[slow], e[slow])
+        return np.where(np.isfinite(q), result, np.nan)
+
+    @cached_property
+    def _flat_at_zero(self) -> bool:
+        """Whether the averages of phi' no longer change below the table (phi'(0) is not zero)."""
+        ends = self.slope_square(self.table.low * np.array([1.0, 1e-4]))
+        return bool(abs(ends[1] / ends[0] - 1) < 1e-6)
+
+    @cached_property
+    def _linear_far_out(self) -> bool:
+        """Whether phi' tends to constants on both sides, not both zero: then phi looks like a leaky ReLU."""
+        if self.pointwise.limit < 1e4 * LARGEST_LENGTH:
+            return False
+        ends = self.slope_square(self.table.high * np.array([1.0, 1e4]))
+        return bool(abs(ends[1] / ends[0] - 1) < 1e-2)
+
+    def slope_product_directly(self, q: Array, e: Array) -> Array:
+        """One pair quadrature per point: exact and slow."""
+        flat = [self._one_pair(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
         return np.asarray(flat).reshape(np.shape(q))
 
-    def _chord(self, q: float, e: float) -> float:
+    def chord_directly(self, q: Array, e: Array) -> Array:
+        """One integral of pair quadratures per point: exact and very slow."""
+        flat = [self._one_chord(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
+        return np.asarray(flat).reshape(np.shape(q))
+
+    def _one_pair(self, q: float, e: float) -> float:
+        sign = 1.0 if e <= 1 else -1.0
+        return gaussian_mean.pair_mean(self.slope, q, min(e, 2 - e), sign, self.pointwise.grain)
+
+    def _one_chord(self, q: float, e: float) -> float:
         if e == 0:
-            return self._pair(q, 0.0)
-        # Half-angles: kinked activations are smooth in them, and steep ones vary within 1/sqrt(q) of both ends.
+            return self._one_pair(q, 0.0)
+        # In half-angles kinked activations are smooth; steep ones vary within 1/sqrt(q) of both ends.
         near = 0.5 ** np.arange(4.0 + max(0.0, np.log2(max(q, 1.0)) / 2))
         marks = np.concatenate([[0.0], near * np.pi / 4, np.pi / 2 - near * np.pi / 4, [np.pi / 2]])
         t, weights = gaussian_mean.panel_nodes(np.unique(np.minimum(marks, np.arcsin(np.sqrt(e / 2)))))
-        separations = 2 * np.sin(t) ** 2
-        values = np.asarray([self._pair(q, float(s)) for s in separations])
+        values = np.asarray([self._one_pair(q, float(s)) for s in 2 * np.sin(t) ** 2])
         return float(np.sum(weights * values * 4 * np.sin(t) * np.cos(t)) / e)

@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike
 
 from edgewise.errors import BadInput
 from edgewise.theory.activation_closed_forms import ErrorFunction, Rectifier, Sine, SquaredRectifier
-from edgewise.theory.activation_functions import SMOOTH, from_callable
+from edgewise.theory.activation_from_callable import from_callable
+from edgewise.theory.activation_functions import SMOOTH
 from edgewise.theory.activation_quadrature import Quadrature
 from edgewise.theory.gaussian_mean import Array
 
@@ -102,7 +103,7 @@ class Activation:
 
 
 def activation(kind: str | Callable[[Any], Any] | Activation) -> Activation:
-    """The activation of that name ("leaky_relu:0.2" sets the slope), or of a numpy or torch callable. Cached."""
+    """The activation of a name ("leaky_relu:0.2" sets the slope) or of a numpy or torch callable; cached."""
     return kind if isinstance(kind, Activation) else _activation(kind)
 
 
@@ -126,7 +127,9 @@ def _leaky_slope(kind: str) -> float:
     try:
         return float(kind.partition(":")[2])
     except ValueError:
-        raise BadInput(f"activation {kind!r}: expected a number after the colon, as in 'leaky_relu:0.2'") from None
+        raise BadInput(
+            f"activation {kind!r}: expected a number after the colon, as in 'leaky_relu:0.2'"
+        ) from None
 
 
 def _length(q: ArrayLike) -> Array:
@@ -139,12 +142,16 @@ def _length(q: ArrayLike) -> Array:
 def _correlation(c: ArrayLike) -> Array:
     correlation = np.asarray(c, dtype=float)
     if np.any(np.abs(correlation) > 1 + 1e-9):
-        raise BadInput(f"correlation c = {correlation.flat[np.argmax(np.abs(correlation))]}: expected -1 <= c <= 1")
+        raise BadInput(
+            f"correlation c = {correlation.flat[np.argmax(np.abs(correlation))]}: expected -1 <= c <= 1"
+        )
     return np.clip(correlation, -1.0, 1.0)
 
 
 def _separation(e: ArrayLike) -> Array:
     separation = np.asarray(e, dtype=float)
     if np.any(separation < 0) or np.any(separation > 2 + 1e-9):
-        raise BadInput(f"separation e = 1 - c in [{np.min(separation)}, {np.max(separation)}]: expected 0 <= e <= 2")
+        raise BadInput(
+            f"separation e = 1 - c in [{np.min(separation)}, {np.max(separation)}]: expected 0 <= e <= 2"
+        )
     return np.minimum(separation, 2.0)
