@@ -13,10 +13,10 @@ class Case:
 
     name: str
     knobs: dict[str, Any] = field(hash=False)
-    start_overlap: float = 0.0
-    readout: str = "token"
-    seeds: int = 16
-    weight_gradients: bool = False
+    start_overlap: float
+    readout: str
+    seeds: int
+    weight_gradients: bool
 
 
 BASE = {"depth": 16, "tokens": 64, "width": 512, "heads": 8, "activation": "relu"}
@@ -28,7 +28,8 @@ def case(
     name: str, start_overlap: float = 0.0, readout: str = "token", weights: bool = False, **knobs: Any
 ) -> Case:
     """A case of the grid; knobs not named are those of BASE, then the defaults of `transformer`."""
-    return Case(name, {**BASE, **knobs}, start_overlap, readout, weight_gradients=weights)
+    seeds = 32 if knobs.get("width", BASE["width"]) < 1024 else 16
+    return Case(name, {**BASE, **knobs}, start_overlap, readout, seeds, weights)
 
 
 def cowsik(attention: float, perceptron: float, gain: float, **knobs: Any) -> dict[str, Any]:

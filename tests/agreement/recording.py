@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,15 @@ def rounded(values: np.ndarray) -> Any:
     return np.vectorize(lambda x: float(f"{x:.6g}"))(values).tolist()
 
 
-def simulated(case: Case) -> dict[str, Any]:
-    """Simulate a case; the exponents are averages over seeds of each seed's own (1/L) log ratio.
+def simulated(case: Case, shift: int = 0) -> dict[str, Any]:
+    """Simulate a case; other seeds with another `shift`.
 
-    The theory predicts means, so `exponent_of_mean` (log of the mean ratio) is kept beside them.
+    An exponent is the average over seeds of each seed's own (1/L) log ratio. Theory predicts means, so
+    `exponent_of_mean` (log of the mean ratio) is kept beside it.
     """
-    raw = simulate(case.knobs, case.seeds, case.start_overlap, case.readout, case.weight_gradients)
+    first = zlib.crc32(case.name.encode()) + shift  # seeds of its own: cases are independent trials
+    seeds = range(first, first + case.seeds)
+    raw = simulate(case.knobs, seeds, case.start_overlap, case.readout, case.weight_gradients)
     depth = case.knobs["depth"]
     angle = np.log(raw["separation"][:, -1] / raw["separation"][:, 0]) / depth
     gradient = np.log(raw["gradient_norm"][:, 0]) / depth
