@@ -1,4 +1,4 @@
-"""Rebuild the shipped table of softmax moments: python -m edgewise.theory.build_moment_table (about ten minutes)."""
+"""Rebuild the shipped table of softmax moments (minutes): python -m edgewise.theory.build_moment_table."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from edgewise.theory.softmax_table import (
     variance_at,
 )
 
-VARIANCES, CORRELATIONS, TOKENS = 52, 28, 15  # Chebyshev nodes per axis: truncation near 1e-5, checked by the tests
-STEP = 0.42  # of the quadrature: error near 1e-8, far below the truncation
+VARIANCES, CORRELATIONS, TOKENS = 52, 28, 15  # Chebyshev nodes per axis: truncation near 1e-5
+STEP = 0.35  # of the quadrature: error near 1e-8, far below the truncation
 
 
 def logarithms_at(v: float) -> dict[str, Array]:
-    """Logarithms of every tabulated moment over its value at v = 0, at the nodes of (rho, n), for one variance v > 0."""
+    """Logarithms of the tabulated moments over their values at v = 0, at the nodes of (rho, n), for one v."""
     n = 2 * (LARGEST_TOKENS / 2) ** nodes(TOKENS)
     row = single_row(v, n, STEP)
     row["mean_t11"] = (row["s2"] - 1 / n) / v
     pairs = [_pair(v, min(float(rho), 1.0), n, row["s2"]) for rho in correlation_at(v, nodes(CORRELATIONS))]
-    moments = {name: row[name] for name in ROW_NAMES} | {m: np.array([p[m] for p in pairs]) for m in PAIR_NAMES}
+    moments = {name: row[name] for name in ROW_NAMES}
+    moments |= {name: np.array([pair[name] for pair in pairs]) for name in PAIR_NAMES}
     return {name: np.log(value / value_at_zero_variance(name, n)) for name, value in moments.items()}
 
 
@@ -47,7 +48,8 @@ def main() -> None:
     variances = [float(v) for v in variance_at(nodes(VARIANCES))[1:]]
     with ProcessPoolExecutor() as pool:
         rows = list(track(pool.map(logarithms_at, variances), "softmax moments", total=len(variances)))
-    table = {m: np.array([np.zeros_like(rows[0][m])] + [row[m] for row in rows]) for m in (*ROW_NAMES, *PAIR_NAMES)}
+    equal_weights = {name: np.zeros_like(logarithms) for name, logarithms in rows[0].items()}  # v = 0
+    table = {name: np.array([row[name] for row in (equal_weights, *rows)]) for name in equal_weights}
     np.savez_compressed(TABLE_FILE, **{name: coefficients(values) for name, values in table.items()})
     print(f"wrote {TABLE_FILE.name}: {TABLE_FILE.stat().st_size / 1e6:.2f} MB")
 

@@ -4,8 +4,8 @@ The table holds Chebyshev coefficients of logarithms of moments, divided by thei
 
     z = log(1 + v/3) / log(1 + V/3),   y = log(1 + D/5) / log(1 + 1.05 v/5) with D = v (1 - rho),   log n,
 
-because the crossovers are wide in log v and near collapse everything depends on v (1 - rho). Two means of T11,
-upper over [rho, 1] and lower over [0, rho], are stored as their ratio: with the mean over [0, 1] they give S11 and
+because the crossovers are wide in log v and near collapse everything depends on v (1 - rho). Of T11 the mean
+over rho in [0, 1] and the ratio of its means over [rho, 1] and [0, rho] are stored: they give S11 - 1/n and
 S2 - S11 as positive numbers that add up exactly.
 """
 
@@ -55,8 +55,8 @@ def tokens_coordinate(n: Array | float) -> Array:
 def value_at_zero_variance(name: str, n: Array | float) -> Array | float:
     """What each tabulated moment is divided by: its value for equal weights 1/n."""
     slope = (n - 1) / n**2
-    scales = {"mean_t11": slope, "t11": slope, "ratio": 1.0, "s21": n**-2.0, "s22": n**-3.0, "pairs": slope / n}
-    return np.log(n) if name == "entropy" else scales[name]
+    scales = {"mean_t11": slope, "t11": slope, "pairs": slope / n, "s21": n**-2.0, "s22": n**-3.0}
+    return (scales | {"ratio": 1.0, "entropy": np.log(n)})[name]
 
 
 def nodes(count: int) -> Array:
@@ -80,12 +80,12 @@ def stored_coefficients() -> dict[str, Array]:
 
 
 def logarithms_on_grid(name: str, tokens: int, z: Array, y: Array) -> Array:
-    """Log of the moment over its value at v = 0, on the grid z (x y, for a pair), for one number of tokens."""
+    """Log of the moment over its value at v = 0, on the grid z (x y for a pair), for one number of tokens."""
     coefs = stored_coefficients()[name]
-    coefs = coefs @ _basis(tokens_coordinate(float(tokens)), coefs.shape[-1])
+    coefs = coefs @ _basis(tokens_coordinate(float(tokens)), coefs.shape[-1])[0]
     along_z = _basis(z, coefs.shape[0]) @ coefs
     return along_z if name in ROW_NAMES else along_z @ _basis(y, coefs.shape[1]).T
 
 
 def _basis(position: Array, count: int) -> Array:
-    return chebyshev.chebvander(2 * position - 1, count - 1)
+    return chebyshev.chebvander(2 * np.atleast_1d(position) - 1, count - 1)

@@ -1,0 +1,72 @@
+"""The shipped table of softmax moments for one number of tokens, as splines for many points at once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.theory import softmax_table as table
+from edgewise.theory.uniform_spline import interpolation_matrix, spline_coefficients
+
+Array = NDArray[np.float64]
+Names = tuple[str, ...]
+GRID = (193, 97)  # points of the splines in the coordinates of v and rho
+ROW, PAIR = ("mean_t11", "r2"), ("ratio", "t11")  # what the recursions need
+MORE_ROW, MORE_PAIR = ("entropy", "s3", "s4", "row_pairs"), ("s21", "s22", "pairs")  # what a full report adds
+AT_EQUAL_ROWS = {"r2": "t11", "s3": "s21", "s4": "s22", "row_pairs": "pairs"}  # one row is a pair at rho = 1
+
+
+class TokenSplines:
+    """Moments for one n in [2, 1e6] at flat arrays of v in [0, 256] and rho in [-0.05, 1]."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+
+    def overlaps(self, v: Array, rho: Array) -> dict[str, Array]:
+        """s2, s11, chord, r2, t11 from the mean M of T11 over [0, 1] and the ratio m1/m0 of its partial means.
+
+        S2 = 1/n + v M,  S11 = 1/n + rho v m0,  S2 - S11 = (1 - rho) v m1,  M = rho m0 + (1 - rho) m1,
+        m0 the mean over [0, rho] and m1 over [rho, 1].
+        """
+        (mean, r2), (ratio, t11) = self._values(v, rho, ROW, PAIR)
+        lower = mean / (rho + (1 - rho) * ratio)
+        n = self.tokens
+        return {
+            "s2": 1 / n + v * mean,
+            "s11": 1 / n + rho * v * lower,
+            "chord": ratio * lower,
+            "r2": r2,
+            "t11": t11,
+        }
+
+    def everything(self, v: Array, rho: Array) -> dict[str, Array]:
+        """All ten moments."""
+        (entropy, s3, s4, row_pairs), (s21, s22, pairs) = self._values(v, rho, MORE_ROW, MORE_PAIR)
+        more = {"s3": s3, "ss": s4 + row_pairs, "s21": s21, "oo": s22 + pairs, "entropy": entropy}
+        return self.overlaps(v, rho) | more
+
+    def _values(self, v: Array, rho: Array, row: Names, pair: Names) -> tuple[Array, Array]:
+        z, y = table.variance_coordinate(v), table.correlation_coordinate(v, rho)
+        rows = interpolation_matrix((z,), GRID[:1]) @ _splines(self.tokens, row)
+        pairs = interpolation_matrix((z, y), GRID) @ _splines(self.tokens, pair)
+        return np.exp(rows.T), np.exp(pairs.T)
+
+
+@lru_cache(maxsize=256)
+def _splines(tokens: int, names: Names) -> Array:
+    """Coefficients (flattened grid, names) of the logarithms of the named moments."""
+    return np.ascontiguousarray(np.stack([_spline(tokens, name).ravel() for name in names], axis=1))
+
+
+def _spline(tokens: int, name: str) -> Array:
+    z, y = (np.linspace(0, 1, count) for count in GRID)
+    stored = AT_EQUAL_ROWS.get(name, name)
+    logarithms = table.logarithms_on_grid(stored, tokens, z, y[:1] if name in AT_EQUAL_ROWS else y)
+    values = logarithms + np.log(table.value_at_zero_variance(stored, float(tokens)))
+    if name in AT_EQUAL_ROWS:
+        values = values[:, 0]
+    for axis in range(values.ndim):
+        values = spline_coefficients(values, axis)
+    return values
