@@ -1,0 +1,183 @@
+"""The dense Gram recursion: for masks, positions and measured inputs, where token positions are not alike.
+
+State C_ab = x_a.x_b / d forward, Gamma_ab = g_a.g_b backward; the stream's width never appears. Attention is averaged
+over sampled heads of the real head width, so every number has a sampling error: the spread over `draws`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from edgewise.architecture import Architecture
+from edgewise.errors import BadInput
+from edgewise.theory.gram_branch import Step, apply_branch
+from edgewise.theory.gram_geometry import Geometry, from_overlaps, simplex
+from edgewise.theory.gram_heads import Sampling
+from edgewise.trace import Trace
+
+Array = NDArray[np.float64]
+Progress = Callable[[float], None]
+
+SEEN = ("logit_variance", "condensation")
+WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
+READOUTS = ("token", "pooled")
+
+
+def propagate_gram(
+    architecture: Architecture,
+    *,
+    start: ArrayLike | Tensor | None = None,
+    start_overlap: float = 0.0,
+    readout: str = "token",
+    samples: int | None = None,
+    draws: int = 2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> Trace:
+    """The orbit of a transformer, token by token; the seed axis of the Trace holds the independent draws.
+
+    start      (n, n) input Gram matrix x_a.x_b / width; a simplex of `start_overlap` unless given
+    readout    token: independent output gradients; pooled: one shared by all tokens
+    samples    heads drawn per attention layer; about 4,096 / tokens unless given, at least 4
+    progress   called with the fraction done
+    """
+    _refuse(readout, samples, draws, seed, dtype)
+    first = _start(architecture, start, start_overlap)
+    sampling = Sampling(samples or default_samples(architecture.tokens), dtype)
+    runs = []
+    for draw in range(draws):
+        report = None if progress is None else _share(progress, draw, draws)
+        runs.append(_Run(architecture, first, readout, sampling, (seed, draw), report))
+    return Trace(
+        sites=architecture.sites(),
+        source=f"theory: gram recursion, {sampling.samples} heads x {draws} draws",
+        norm=np.array([run.norm for run in runs]),
+        separation=np.array([run.separation for run in runs]),
+        readouts=(readout,),
+        log_gradient=np.array([[run.log_gradient for run in runs]]),
+        attention_entropy=np.array([run.entropy for run in runs])[..., None],
+        statistics={name: np.array([run.statistics[name] for run in runs]) for name in runs[0].statistics},
+        architecture=architecture,
+    )
+
+
+def default_samples(tokens: int) -> int:
+    """Heads per layer that bring exponents to about 0.003: long sequences average over their own rows."""
+    return min(32, max(4, math.ceil(4096 / tokens)))
+
+
+def _share(progress: Progress, draw: int, draws: int) -> Progress:
+    return lambda fraction: progress((draw + fraction) / draws)
+
+
+def _refuse(readout: str, samples: int | None, draws: int, seed: int, dtype: torch.dtype) -> None:
+    if readout not in READOUTS:
+        raise BadInput(f"readout = {readout!r} is not possible: expected {' or '.join(READOUTS)}.")
+    if dtype not in (torch.float32, torch.float64):
+        raise BadInput(f"dtype = {dtype} is not possible: expected torch.float32 or torch.float64.")
+    for name, value, least in (("samples", samples, 1), ("draws", draws, 1), ("seed", seed, 0)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise BadInput(f"{name} = {value!r} is not possible: expected a whole number of at least {least}.")
+
+
+def _start(architecture: Architecture, start: Any, overlap: float) -> Geometry:
+    n = architecture.tokens
+    if start is None:
+        lowest = -1.0 / (n - 1) if n > 1 else 0.0
+        if not lowest <= overlap <= 1.0:
+            raise BadInput(f"start_overlap = {overlap!r} is not possible: expected between {lowest:g} and 1.")
+        return simplex(n, architecture.embedding_norm, overlap)
+    if overlap:
+        raise BadInput("both start and start_overlap were given; the Gram matrix says it all: leave start_overlap out.")
+    gram = torch.as_tensor(np.asarray(start) if not isinstance(start, Tensor) else start.detach().cpu())
+    if tuple(gram.shape) != (n, n):
+        raise BadInput(f"the start Gram matrix has shape {tuple(gram.shape)}; the architecture needs {(n, n)}.")
+    return from_overlaps(gram)
+
+
+class _Run:
+    """One independent repetition: forward through all branches, then backward, one number per site each."""
+
+    def __init__(
+        self, architecture: Architecture, first: Geometry, readout: str, sampling: Sampling,
+        seed: tuple[int, int], progress: Progress | None,
+    ) -> None:  # fmt: skip
+        self.sites = len(architecture.sites())
+        self.norm, self.separation = [first.norm], [first.separation]
+        self.entropy = [math.nan]
+        names = (*SEEN, "gradient_coherence", *(f"weight_gradient.{name}" for name in WEIGHTS))
+        self.statistics = {name: np.full(self.sites, math.nan) for name in names}
+        self.log_gradient = np.zeros(self.sites)
+        self._progress, self._done = progress, 0
+        steps = self._forward(architecture, first, sampling, seed)
+        self._backward(steps, _output_gradient(first.tokens, readout))
+
+    def _forward(
+        self, architecture: Architecture, state: Geometry, sampling: Sampling, seed: tuple[int, int]
+    ) -> list[Step]:
+        steps = []
+        branches = [branch for block in architecture.blocks for branch in block]
+        for site, branch in enumerate(branches, start=1):
+            number = int(np.random.SeedSequence([*seed, site]).generate_state(1, np.uint64)[0] >> 2)
+            step = apply_branch(branch, state, architecture.width, sampling, number)
+            state = step.state
+            self._refuse_overflow(state, site)
+            self.norm.append(state.norm)
+            self.separation.append(state.separation)
+            self.entropy.append(step.seen.get("attention_entropy", math.nan))
+            for name in SEEN:
+                self.statistics[name][site] = step.seen.get(name, math.nan)
+            steps.append(step)
+            self._tick()
+        return steps
+
+    def _backward(self, steps: list[Step], gamma: Tensor) -> None:
+        """Gamma is rescaled to a mean diagonal of 1 at every site, and the logarithm kept: no depth overflows."""
+        log_scale = 0.0
+        self._coherence(len(steps), gamma)
+        for site in range(len(steps), 0, -1):
+            gamma, weights = steps.pop().pull(gamma)
+            for name, value in weights.items():
+                self.statistics[f"weight_gradient.{name}"][site] = _log(value) + log_scale
+            size = float(gamma.diagonal().mean())
+            log_scale += _log(size)
+            gamma = gamma / size if size > 0 else gamma
+            self.log_gradient[site - 1] = log_scale
+            self._coherence(site - 1, gamma)
+            self._tick()
+
+    def _coherence(self, site: int, gamma: Tensor) -> None:
+        n, diagonal = len(gamma), float(gamma.diagonal().mean())
+        if n > 1 and diagonal > 0:
+            off = (float(gamma.sum()) - n * diagonal) / (n * (n - 1))
+            self.statistics["gradient_coherence"][site] = off / diagonal
+
+    def _refuse_overflow(self, state: Geometry, site: int) -> None:
+        if not 0 < state.norm < math.inf:
+            raise BadInput(
+                f"the stream's norm is {state.norm} after branch {site}: out of range of floating point. "
+                "Give gains, skips or norms that keep it finite."
+            )
+
+    def _tick(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done / (2 * (self.sites - 1)))
+
+
+def _output_gradient(tokens: int, readout: str) -> Tensor:
+    if readout == "pooled":
+        return torch.ones(tokens, tokens, dtype=torch.float64)
+    return torch.eye(tokens, dtype=torch.float64)
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf

@@ -1,0 +1,71 @@
+"""One branch on the dense state: x <- outside( skip x + sum of multiplier * after(layer(before(x))) )."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from edgewise.blocks import Attention, Branch, MLP
+from edgewise.theory.gram_attention import attend, pull_attention
+from edgewise.theory.gram_geometry import Geometry
+from edgewise.theory.gram_heads import Sampling
+from edgewise.theory.gram_mlp import perceive, pull_mlp
+from edgewise.theory.gram_norm import normalize
+
+Weights = Mapping[str, float]
+PullWeights = Callable[[Tensor], tuple[Tensor, Weights]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a branch led, how gradient overlaps come back (with |dL/dW|^2), what was seen on the way."""
+
+    state: Geometry
+    pull: PullWeights
+    seen: Mapping[str, float] = field(default_factory=dict)
+
+
+def apply_branch(branch: Branch, state: Geometry, width: int, sampling: Sampling, seed: int) -> Step:
+    """Cross terms vanish: every layer ends in an independent zero-mean matrix."""
+    inner, pull_before = normalize(branch.norm, state) if branch.norm.before else (state, _same)
+    paths = [_path(branch, layer, inner, width, sampling, seed) for layer in branch.layers if layer.branch != 0]
+    total = state.scaled(branch.skip**2)
+    for path in paths:
+        total = total.plus(path.state)
+    out, pull_outside = normalize(branch.norm, total) if branch.norm.outside else (total, _same)
+
+    def pull(gamma: Tensor) -> tuple[Tensor, Weights]:
+        gamma = pull_outside(gamma)
+        pulled = [path.pull(gamma) for path in paths]
+        back = gamma * branch.skip**2
+        for inside, _ in pulled:
+            back = back + pull_before(inside)
+        return back, {name: value for _, weights in pulled for name, value in weights.items()}
+
+    return Step(out, pull, {name: value for path in paths for name, value in path.seen.items()})
+
+
+def _same(gamma: Tensor) -> Tensor:
+    return gamma
+
+
+def _path(
+    branch: Branch, layer: Attention | MLP, inner: Geometry, width: int, sampling: Sampling, seed: int
+) -> Step:
+    """One layer between the norms, with its multiplier."""
+    output, seen, pull_layer = _apply(layer, inner, width, sampling, seed)
+    after, pull_after = normalize(branch.norm, output) if branch.norm.after else (output, _same)
+    return Step(
+        after.scaled(layer.branch**2), lambda gamma: pull_layer(pull_after(gamma * layer.branch**2)), seen
+    )
+
+
+def _apply(
+    layer: Attention | MLP, inner: Geometry, width: int, sampling: Sampling, seed: int
+) -> tuple[Geometry, Weights, PullWeights]:
+    if isinstance(layer, MLP):
+        return perceive(layer, inner), {}, lambda gamma: pull_mlp(layer, inner, gamma, width)
+    output, seen = attend(layer, inner, sampling, seed)
+    return output, seen, lambda gamma: pull_attention(layer, inner, gamma, width, sampling, seed)

@@ -1,0 +1,112 @@
+"""Which keys a token sees, position biases, and products of masked matrices that skip what the mask leaves out.
+
+Shapes: n tokens, h heads of a group; a span is a run of rows with the columns they touch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+SMALLEST_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rows start:stop of a matrix that is zero outside columns low:high."""
+
+    start: int
+    stop: int
+    low: int
+    high: int
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.stop)
+
+    @property
+    def columns(self) -> slice:
+        return slice(self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Token a sees b with a - window < b <= a (causal) or |a - b| < window; `visible` is None for all."""
+
+    tokens: int
+    visible: Tensor | None  # (n, n), True where seen
+    rows: tuple[Span, ...]  # of the attention matrix
+    columns: tuple[Span, ...]  # of its transpose
+
+    @property
+    def counts(self) -> Tensor:
+        """Keys that each token sees (n,)."""
+        if self.visible is None:
+            return torch.full((self.tokens,), self.tokens)
+        return self.visible.sum(-1)
+
+
+@lru_cache(maxsize=8)
+def attention_mask(tokens: int, causal: bool, window: int | None) -> Mask:
+    """The mask of a layer; a window as wide as the sequence hides nothing."""
+    reach = tokens if window is None else min(window, tokens)
+    if not causal and reach == tokens:
+        everything = _spans(tokens, tokens - 1, tokens - 1, blocks=4)
+        return Mask(tokens, None, everything, everything)
+    back, ahead = reach - 1, 0 if causal else reach - 1
+    position = torch.arange(tokens)
+    offset = position - position[:, None]
+    visible = (offset <= ahead) & (offset >= -back)
+    return Mask(tokens, visible, _spans(tokens, back, ahead), _spans(tokens, ahead, back))
+
+
+def _spans(tokens: int, back: int, ahead: int, blocks: int = 8) -> tuple[Span, ...]:
+    """Blocks of rows whose columns reach `back` to the left and `ahead` to the right."""
+    size = max(SMALLEST_BLOCK, math.ceil(tokens / blocks))
+    starts = range(0, tokens, size)
+    return tuple(
+        Span(s, min(s + size, tokens), max(0, s - back), min(tokens, min(s + size, tokens) + ahead)) for s in starts
+    )
+
+
+def sandwich(outer: Tensor, middle: Tensor, spans: Sequence[Span]) -> Tensor:
+    """sum over heads of A M A^T for symmetric M (n, n) and A (h, n, n) that is zero outside its spans.
+
+    Only blocks on and below the diagonal are computed, over the columns that both touch: a causal mask costs
+    a quarter of the full product.
+    """
+    result = torch.zeros_like(middle)
+    done: list[Span] = []
+    low, high = len(middle), 0
+    for span in sorted(spans, key=lambda s: s.high - s.low):
+        done.append(span)
+        low, high = min(low, span.low), max(high, span.high)
+        half = outer[:, span.rows, span.columns] @ middle[span.columns, low:high]
+        for other in done:
+            columns = half[..., other.low - low : other.high - low]
+            block = torch.bmm(columns, outer[:, other.rows, other.columns].mT).sum(0)
+            result[span.rows, other.rows] = block
+            result[other.rows, span.rows] = block.T
+    return result
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """2^(-8h/H) for H a power of two; otherwise those of the power below, then every second of twice it.
+
+    [Press 2022]; the rule for other counts is that of the authors' code.
+    """
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2.0 ** (-8 * (h + 1) / power) for h in range(power)]
+    slopes += [2.0 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]
+    return torch.tensor(slopes, dtype=torch.float64)
+
+
+def distances(tokens: int) -> Tensor:
+    """|a - b| (n, n)."""
+    position = torch.arange(tokens, dtype=torch.float64)
+    return (position - position[:, None]).abs()

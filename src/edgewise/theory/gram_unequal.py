@@ -1,0 +1,166 @@
+"""Pair averages for tokens of different variance: a smooth function of (log q_a, log q_b, angle), by Chebyshev.
+
+With s = log q, c = cos(angle) and M = E phi'(u_a) phi'(u_b), Price's theorem splits the distance into two parts
+that are each free of cancellation:
+
+    E (phi_a - phi_b)^2 / 2 = [the same at c = 1] + sqrt(q_a q_b) integral_c^1 M dc'
+    [the same at c = 1]     = (s_a - s_b)^2 R(s_a, s_b),  R smooth, R = E (u phi'(u))^2 / 8 at s_a = s_b
+
+R, M and the mean of M over [c, 1] are interpolated in s_a and s_b at K nodes, the last two also in the angle.
+Shapes: n tokens, K nodes in s, A nodes in the angle, J quadrature nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgewise.theory import gaussian_mean
+from edgewise.theory.activations import Activation
+from edgewise.theory.gram_geometry import Geometry
+
+Array = NDArray[np.float64]
+ANGLES = 29
+CELL = 0.5  # the range of log q is rounded outwards to this, so that layers share tables
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """Interpolants of one activation over a range of log q."""
+
+    phi: Activation
+    low: float
+    high: float
+    ratios: Array  # R (K, K)
+    slopes: Array  # Chebyshev coefficients of M in the angle (A, K, K)
+    chords: Array  # the same of the mean of M over [c, 1]
+
+    def averages(self, state: Geometry, angle: Tensor) -> tuple[Geometry, Tensor]:
+        """Squares and spreads of phi(u), and E phi' phi' (n, n)."""
+        s = state.squares.log()
+        weights = torch.from_numpy(_lagrange(_unit(s.numpy(), self.low, self.high), self.ratios.shape[0]))
+        squares = torch.from_numpy(np.asarray(self.phi.square(state.squares.numpy())))
+        along = (s[:, None] - s).square() * _between(weights, self.ratios)
+        chord = _series(weights, self.chords, angle)
+        roots = state.squares.sqrt()
+        across = roots[:, None] * roots * state.separations() * chord
+        spreads = (along + across).clamp_min(0.0).fill_diagonal_(0.0)
+        return Geometry(squares, spreads), _series(weights, self.slopes, angle)
+
+
+def pair_table(phi: Activation, squares: Array) -> PairTable:
+    """The table that covers these variances; neighbouring layers mostly share one."""
+    logs = np.log(squares)
+    return _pair_table(phi, math.floor(logs.min() / CELL), math.ceil(logs.max() / CELL))
+
+
+@lru_cache(maxsize=64)
+def _pair_table(phi: Activation, low_cell: int, high_cell: int) -> PairTable:
+    low, high = low_cell * CELL, max(high_cell, low_cell + 1) * CELL
+    count = 4 + math.ceil(2.0 * (high - low))
+    s = low + (high - low) * (1 + chebyshev.chebpts1(count)) / 2
+    slopes = np.stack([_slope_products(phi, np.exp(s), theta) for theta in _angle_nodes()])
+    coefficients = chebyshev.chebfit(_unit(_angle_nodes(), 0.0, math.pi), slopes.reshape(ANGLES, -1), ANGLES - 1)
+    shape = (ANGLES, count, count)
+    chords = chebyshev.chebfit(
+        _unit(_angle_nodes(), 0.0, math.pi), np.stack([_mean_to(t, coefficients) for t in _angle_nodes()]), ANGLES - 1
+    )
+    return PairTable(phi, low, high, _ratios(phi, s), coefficients.reshape(shape), chords.reshape(shape))
+
+
+def _angle_nodes() -> Array:
+    return np.asarray(math.pi * (1 + chebyshev.chebpts1(ANGLES)) / 2)
+
+
+def _unit(values: Array, low: float, high: float) -> Array:
+    """[low, high] to [-1, 1]."""
+    return np.asarray((2 * values - low - high) / (high - low))
+
+
+def _lagrange(x: Array, count: int) -> Array:
+    """Values at x of the polynomials that are 1 at one Chebyshev point and 0 at the others (n, K)."""
+    nodes = chebyshev.chebpts1(count)
+    return np.asarray(np.linalg.solve(chebyshev.chebvander(nodes, count - 1).T, chebyshev.chebvander(x, count - 1).T).T)
+
+
+def _between(weights: Tensor, values: Array) -> Tensor:
+    """sum_ij w_ai f_ij w_bj (n, n)."""
+    return weights @ torch.from_numpy(values) @ weights.T
+
+
+def _series(weights: Tensor, coefficients: Array, angle: Tensor) -> Tensor:
+    """sum_k T_k(x) f_k(s_a, s_b) by Clenshaw's recursion, every coefficient an (n, n) matrix of rank K."""
+    x = 2 * angle / math.pi - 1
+    b1 = b2 = torch.zeros_like(x)
+    for f in coefficients[:0:-1]:
+        b1, b2 = torch.addcmul(_between(weights, f) - b2, x, b1, value=2), b1
+    return torch.addcmul(_between(weights, coefficients[0]) - b2, x, b1)
+
+
+def _slope_products(phi: Activation, variances: Array, theta: float) -> Array:
+    """M_ij = E_w G_i(w) G_j(+-w), G_i(w) = E_z phi'(sqrt(q_i)(sqrt|c| w + sqrt(1-|c|) z)) (K, K)."""
+    c = math.cos(theta)
+    rest = 2 * math.sin(min(theta, math.pi - theta) / 2) ** 2
+    grain = _grain(phi)
+    outer = np.sqrt(variances * (1 - rest))
+    w, weights = _rule(grain, outer, variances * rest)
+    g = np.stack([
+        gaussian_mean.smoothed(phi.derivative, deviation * w, q * rest, grain)
+        for deviation, q in zip(outer, variances, strict=True)
+    ])
+    other = g if c >= 0 else g[:, ::-1]  # the nodes are symmetric
+    return np.asarray((g * weights) @ other.T)
+
+
+def _grain(phi: Activation) -> gaussian_mean.Grain:
+    return gaussian_mean.Grain(tuple(sorted({0.0, *phi.kinks})), 0.5, bool(phi.kinks))
+
+
+def _rule(grain: gaussian_mean.Grain, deviations: Array, private: Array) -> tuple[Array, Array]:
+    """Nodes and weights in w, symmetric about 0, that resolve phi for the narrowest and the widest variance."""
+    marks = [np.zeros(1)]
+    for deviation, own in zip(deviations, private, strict=True):
+        scale = min(grain.scale, max(0.5 * own**0.5, 1e-9)) if grain.kinked else grain.scale
+        reach = gaussian_mean.REACH * deviation + max(abs(x) for x in grain.centres)
+        marks.append(gaussian_mean.graded_marks(grain.centres, scale, reach) / max(deviation, 1e-12))
+    cuts = np.unique(np.concatenate(marks).round(12))
+    cuts = cuts[np.abs(cuts) < gaussian_mean.REACH]
+    cuts = np.unique(np.concatenate([cuts, -cuts]))
+    return gaussian_mean.gaussian_rule(0.0, 1.0, _thin(cuts))
+
+
+def _thin(cuts: Array) -> Array:
+    """Drop boundaries closer than a factor two: panels are graded that way anyway."""
+    positive = [c for c in cuts if c > 0]
+    kept: list[float] = []
+    for cut in positive:
+        if not kept or cut > 1.9 * kept[-1]:
+            kept.append(float(cut))
+    return np.array([*(-c for c in reversed(kept)), 0.0, *kept])
+
+
+def _mean_to(theta: float, coefficients: Array) -> Array:
+    """Mean of M over correlations in [cos theta, 1]: integral_0^theta M sin / (1 - cos theta), flat (K K)."""
+    x, weights = np.polynomial.legendre.leggauss(60)
+    t = theta * (1 + x) / 2
+    density = weights * theta / 2 * np.sin(t) / (2 * math.sin(theta / 2) ** 2)
+    return np.asarray(density @ chebyshev.chebval(_unit(t, 0.0, math.pi), coefficients).T)
+
+
+def _ratios(phi: Activation, s: Array) -> Array:
+    """R_ij = E (phi(e^{s_i/2} z) - phi(e^{s_j/2} z))^2 / 2 (s_i - s_j)^2, its limit on the diagonal (K, K)."""
+    deviations = np.exp(s / 2)
+    z, weights = _rule(_grain(phi), deviations, np.zeros_like(deviations) + 1.0)
+    u = deviations[:, None] * z
+    values, tangents = phi.function(u), u * phi.derivative(u) / 2
+    apart = values[:, None] - values[None]
+    gaps = s[:, None] - s[None] + np.eye(len(s))
+    ratios = np.sum(apart**2 * weights, axis=-1) / (2 * gaps**2)
+    return np.asarray(np.where(np.eye(len(s)) > 0, np.diag(np.sum(tangents**2 * weights, axis=-1) / 2), ratios))
