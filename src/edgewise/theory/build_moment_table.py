@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import numpy as np
 from rich.progress import track
@@ -38,9 +39,13 @@ def logarithms_at(v: float) -> dict[str, Array]:
 
 
 def _pair(v: float, rho: float, n: Array, s2: Array) -> dict[str, Array]:
-    pair = row_pair(v, rho, n, STEP)
-    upper, lower = chords(v, rho, n, s2, pair["s11"], pair=lambda *state: row_pair(*state, STEP))
+    pair = _row_pair(v, rho, n)
+    upper, lower = chords(v, rho, n, s2, pair["s11"], pair=_row_pair)
     return pair | {"ratio": upper / lower}
+
+
+def _row_pair(v: float, rho: float, n: Array) -> dict[str, Array]:
+    return row_pair(v, rho, n, STEP)
 
 
 def main() -> None:
@@ -50,7 +55,8 @@ def main() -> None:
         rows = list(track(pool.map(logarithms_at, variances), "softmax moments", total=len(variances)))
     equal_weights = {name: np.zeros_like(logarithms) for name, logarithms in rows[0].items()}  # v = 0
     table = {name: np.array([row[name] for row in (equal_weights, *rows)]) for name in equal_weights}
-    np.savez_compressed(TABLE_FILE, **{name: coefficients(values) for name, values in table.items()})
+    stored: dict[str, Any] = {name: coefficients(values) for name, values in table.items()}
+    np.savez_compressed(TABLE_FILE, **stored)
     print(f"wrote {TABLE_FILE.name}: {TABLE_FILE.stat().st_size / 1e6:.2f} MB")
 
 

@@ -92,7 +92,7 @@ def _state(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> tuple[Ar
     v, rho = np.broadcast_arrays(np.asarray(variance, np.float64), np.asarray(correlation, np.float64))
     if not (np.all(v >= 0) and np.all(np.abs(rho) <= 1) and tokens >= 2):
         raise BadInput(
-            f"a closure needs variance >= 0, correlation in [-1, 1] and tokens >= 2; got variance={variance}, "
-            f"correlation={correlation}, tokens={tokens}: check the state that was passed"
+            f"a closure needs variance >= 0, correlation in [-1, 1] and tokens >= 2; got variance={v}, "
+            f"correlation={rho}, tokens={tokens}: check the state that was passed"
         )
     return v, rho

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.theory import softmax_table as table
-from edgewise.theory.uniform_spline import interpolation_matrix, spline_coefficients
+from edgewise.theory.uniform_spline import spline_coefficients, spline_values
 
 Array = NDArray[np.float64]
 Names = tuple[str, ...]
@@ -49,15 +49,15 @@ class TokenSplines:
 
     def _values(self, v: Array, rho: Array, row: Names, pair: Names) -> tuple[Array, Array]:
         z, y = table.variance_coordinate(v), table.correlation_coordinate(v, rho)
-        rows = interpolation_matrix((z,), GRID[:1]) @ _splines(self.tokens, row)
-        pairs = interpolation_matrix((z, y), GRID) @ _splines(self.tokens, pair)
-        return np.exp(rows.T), np.exp(pairs.T)
+        rows = spline_values(_splines(self.tokens, row), (z,))
+        pairs = spline_values(_splines(self.tokens, pair), (z, y))
+        return np.exp(rows), np.exp(pairs)
 
 
 @lru_cache(maxsize=256)
 def _splines(tokens: int, names: Names) -> Array:
-    """Coefficients (flattened grid, names) of the logarithms of the named moments."""
-    return np.ascontiguousarray(np.stack([_spline(tokens, name).ravel() for name in names], axis=1))
+    """Coefficients (names, grid) of the logarithms of the named moments."""
+    return np.stack([_spline(tokens, name) for name in names])
 
 
 def _spline(tokens: int, name: str) -> Array:

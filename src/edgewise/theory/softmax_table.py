@@ -88,4 +88,4 @@ def logarithms_on_grid(name: str, tokens: int, z: Array, y: Array) -> Array:
 
 
 def _basis(position: Array, count: int) -> Array:
-    return chebyshev.chebvander(2 * np.atleast_1d(position) - 1, count - 1)
+    return np.asarray(chebyshev.chebvander(2 * np.atleast_1d(position) - 1, count - 1), dtype=np.float64)

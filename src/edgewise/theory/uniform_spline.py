@@ -1,4 +1,4 @@
-"""Cubic splines on uniform grids of [0, 1]^k: fitted once, one sparse product for many points."""
+"""Cubic splines on uniform grids of [0, 1]^k: fitted once, evaluated at many points."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 Array = NDArray[np.float64]
+CHUNK = 16384  # points whose work arrays stay in the cache
 
 
 def spline_coefficients(values: Array, axis: int) -> Array:
@@ -17,34 +17,49 @@ def spline_coefficients(values: Array, axis: int) -> Array:
     return np.moveaxis(solved, 0, axis)
 
 
-def interpolation_matrix(positions: tuple[Array, ...], counts: tuple[int, ...]) -> csr_array:
-    """Rows of weights, one per point: the product with flattened coefficients is the spline at the points.
+def spline_values(coefficients: Array, positions: tuple[Array, ...]) -> Array:
+    """Values (splines, points) at positions in [0, 1], one flat array per axis.
 
-    positions: one array (points,) per axis with values in [0, 1]; counts: grid points per axis.
+    coefficients: (splines, one axis per position), as spline_coefficients gives them.
     """
-    index, weight = _weights(positions[0], counts[0])
-    for position, count in zip(positions[1:], counts[1:], strict=True):
-        more_index, more_weight = _weights(position, count)
-        index = (index[:, :, None] * np.int32(count + 2) + more_index[:, None, :]).reshape(len(index), -1)
-        weight = (weight[:, :, None] * more_weight[:, None, :]).reshape(len(weight), -1)
-    points, size = index.shape
-    pointer = np.arange(0, points * size + 1, size, dtype=np.int32)
-    columns = int(np.prod([count + 2 for count in counts]))
-    return csr_array((weight.ravel(), index.ravel(), pointer), shape=(points, columns))
+    points = len(positions[0])
+    values = np.empty((len(coefficients), points))
+    for start in range(0, points, CHUNK):
+        part = slice(start, start + CHUNK)
+        values[:, part] = _chunk_values(coefficients, [position[part] for position in positions])
+    return values
 
 
-def _weights(position: Array, count: int) -> tuple[NDArray[np.int32], Array]:
-    """The four coefficients a point touches and their cubic B-spline weights."""
+def _chunk_values(coefficients: Array, positions: list[Array]) -> Array:
+    """Sums over the four neighbours along each axis, the last axis innermost."""
+    sizes = coefficients.shape[1:]
+    strides = [int(np.prod(sizes[axis + 1 :])) for axis in range(len(sizes))]
+    found = [_weights(position, size - 2) for position, size in zip(positions, sizes, strict=True)]
+    weights = [weight for _, weight in found]
+    flat = coefficients.reshape(len(coefficients), -1)
+
+    def total(axis: int, index: NDArray[np.int64]) -> Array:
+        if axis == len(sizes):
+            return flat.take(index, axis=1)
+        result = weights[axis][0] * total(axis + 1, index)
+        for k in range(1, 4):
+            result += weights[axis][k] * total(axis + 1, index + k * strides[axis])
+        return result
+
+    first = np.zeros(len(positions[0]), dtype=np.int64)
+    for (cell, _), stride in zip(found, strides, strict=True):
+        first += cell * stride
+    return total(0, first)
+
+
+def _weights(position: Array, count: int) -> tuple[NDArray[np.int64], tuple[Array, Array, Array, Array]]:
+    """The first of the four coefficients a point touches, and the four cubic B-spline weights."""
     scaled = position * (count - 1)
-    cell = np.minimum(scaled.astype(np.int32), count - 2)
+    cell = np.minimum(scaled.astype(np.int64), count - 2)
     t = scaled - cell
     s = 1 - t
-    weight = np.empty((len(position), 4))
-    weight[:, 0] = s * s * s / 6
-    weight[:, 3] = t * t * t / 6
-    weight[:, 1] = 2 / 3 - t * t * (1 - t / 2)
-    weight[:, 2] = 2 / 3 - s * s * (1 - s / 2)
-    return cell[:, None] + np.arange(4, dtype=np.int32), weight
+    t2, s2 = t * t, s * s
+    return cell, (s2 * s / 6, 2 / 3 - t2 * (1 - t / 2), 2 / 3 - s2 * (1 - s / 2), t2 * t / 6)
 
 
 @lru_cache(maxsize=8)
@@ -54,4 +69,4 @@ def _inverse_collocation(count: int) -> Array:
     for row in range(count):
         system[row, row : row + 3] = 1 / 6, 2 / 3, 1 / 6
     system[count, :5] = system[count + 1, -5:] = 1, -4, 6, -4, 1
-    return np.linalg.inv(system)[:, :count]
+    return np.asarray(np.linalg.inv(system)[:, :count], dtype=np.float64)
