@@ -43,6 +43,7 @@ class Trace:
     architecture: Architecture | Perceptron | None = None
     step: int | None = None
     extrapolated: tuple[str, ...] = ()
+    sampled: bool = True  # False when the numbers are exact for the ensemble, so that one seed has no scatter
 
     def __post_init__(self) -> None:
         expected = (self.norm.shape[0], len(self.sites))
@@ -122,7 +123,7 @@ class Trace:
         described = None if self.architecture is None else self.architecture.to_dict()
         return {
             "sites": self.sites, "source": self.source, "readouts": self.readouts, "step": self.step,
-            "extrapolated": self.extrapolated, "kind": kind, "architecture": described,
+            "sampled": self.sampled, "extrapolated": self.extrapolated, "kind": kind, "architecture": described,
         }  # fmt: skip
 
     @classmethod

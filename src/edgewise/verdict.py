@@ -55,6 +55,7 @@ class Kind(Enum):
     STARVED_QUERY_KEY = "starved_query_key_gradients"
     EMBEDDING_JUMP = "embedding_jump"
     TOKENS_SEPARATE = "tokens_separate"
+    STREAM_OVERFLOW = "stream_overflow"
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ class Finding:
 class Exponent:
     """A log-rate of a squared quantity per block: over this depth, its error, and its limit at infinite depth.
 
-    The error is the larger of the spread over seeds and the finite-width value sqrt(2/(L d)).
-    `change` is twice the log-change over the second half of the depth, which the outcome is read from.
+    `error` is the larger of the spread over seeds and the finite-width scatter sqrt(2/(L d)) of one network.
+    `change` is twice the log-change over the second half of the depth, which the outcome is read from;
+    `change_error` is how well its mean is known (0 for an exact recursion).
     """
 
     at_depth: float

@@ -69,7 +69,7 @@ def collapsed_norms(block: BlockMap) -> list[float]:
     """Norms q* with q' = q at overlap 1, smallest first; none where the stream grows for ever (pre-norm)."""
 
     def displacement(logs: Array) -> Array:
-        after, _ = block(np.exp(logs), np.full_like(logs, TINY))
+        after, _ = block(np.exp(logs), _collapsed(np.exp(logs)))
         change = np.log(after) - logs
         return np.where(np.abs(change) < 1e-15, 0.0, change)
 
@@ -80,32 +80,39 @@ def collapsed_norms(block: BlockMap) -> list[float]:
     return [q for q in found if abs(math.log(q)) < _LOG_NORMS[-1] - 1]
 
 
+def _collapsed(norm: Array) -> Array:
+    """A separation at which even an unnormalised stream has flat attention, v = sA^2 q^2 (1 - c) << 1."""
+    return TINY / np.maximum(norm, 1.0) ** 2
+
+
 def _reached(block: BlockMap, start: float, norms: list[float]) -> float:
     """The fixed norm that a stream starting at `start` runs into."""
     q = np.array([start])
     for _ in range(200):
-        q, _unused = block(q, np.array([TINY]))
+        q, _unused = block(np.clip(q, 1e-10, 1e10), _collapsed(q))
     return min(norms, key=lambda norm: abs(math.log(norm / float(q[0]))))
 
 
 def collapse_exponent(block: BlockMap, norm: float) -> float:
     """lambda_a = log of the factor of 1 - c per block near c = 1; depends neither on length nor on score gain."""
-    _, after = block(np.array([norm]), np.array([TINY]))
+    before = _collapsed(np.array([norm]))
+    _, after = block(np.array([norm]), before)
     with np.errstate(divide="ignore"):
-        return float(np.log(after[0] / TINY))
+        return float(np.log(after[0] / before[0]))
 
 
 def power_law(block: BlockMap) -> float | None:
     """zeta = d log(1 - c) / d log q on the growing stream, (B - sV^2 - q_m)/(sV^2 + q_m) for pre-norm."""
     norm = np.array([1e7])
-    after, separation = block(norm, np.array([TINY]))
+    before = _collapsed(norm)
+    after, separation = block(norm, before)
     growth = math.log(float(after[0] / norm[0]))
-    return math.log(float(separation[0]) / TINY) / growth if growth > 1e-14 and separation[0] > 0 else None
+    return math.log(float(separation[0] / before[0])) / growth if growth > 1e-14 and separation[0] > 0 else None
 
 
 def gradient_modes(block: BlockMap, point: FixedPoint) -> tuple[float, float]:
     """log of the eigenvalues of the (gq, gp) matrix: token-mean mode and difference mode, larger first."""
-    separation = max(1 - point.overlap, TINY)
+    separation = max(1 - point.overlap, float(_collapsed(np.array(point.norm))))
     values = np.linalg.eigvals(block.gradient_matrix(point.norm, separation))
     with np.errstate(divide="ignore"):
         logs = np.log(np.sort(np.abs(values))[::-1])
@@ -116,9 +123,8 @@ def interior_points(block: BlockMap) -> list[FixedPoint]:
     """Fixed points with overlap below 1: norms relaxed on a grid of separations, sign changes, Newton."""
     separations = np.exp(_LOG_SEPARATIONS)
     norms = np.ones_like(separations)
-    for _ in range(200):
-        norms, after = block(norms, separations)
-        norms = np.clip(norms, 1e-12, 1e12)
+    for _ in range(200):  # a stream that leaves this range has no fixed point; sharper attention only costs time
+        norms, after = block(np.clip(norms, 1e-3, 1e3), separations)
     change = np.log(np.maximum(after, 1e-300) / separations)
     guesses = [i for i in np.flatnonzero(change[:-1] * change[1:] < 0)]
     found = [fixed_point(_logarithmic(block), np.log([norms[i], separations[i]])) for i in guesses]
@@ -140,5 +146,6 @@ def _point(block: BlockMap, norm: float, separation: float) -> FixedPoint:
         values = eigenvalues(_logarithmic(block), at)
         return FixedPoint(norm, 1 - separation, (float(np.real(values[0])), float(np.real(values[1]))))
     # At collapse the map is linear in 1 - c: its eigenvalue is the factor itself, apart from the norm's own slope.
-    slope = float(np.diff(np.log(block(norm * np.exp([-1e-5, 1e-5]), np.full(2, TINY))[0]))[0] / 2e-5)
+    nearby = norm * np.exp(np.array([-1e-5, 1e-5]))
+    slope = float(np.diff(np.log(block(nearby, _collapsed(nearby))[0]))[0] / 2e-5)
     return FixedPoint(norm, 1.0, (slope, math.exp(collapse_exponent(block, norm))))

@@ -15,9 +15,24 @@ JUMP = 4.0  # log-change of the relative gradient across the first block
 
 def find(verdict: Verdict, trace: Trace) -> tuple[Finding, ...]:
     """Every defect the numbers show, the worst first."""
-    found = [_angle(verdict, trace), _gradient(verdict), _entropy(verdict), _starved(trace), _jump(verdict)]
+    found = [
+        _overflow(trace), _angle(verdict, trace), _gradient(verdict), _entropy(verdict), _starved(trace), _jump(verdict),
+    ]  # fmt: skip
     order = {"fails": 0, "risky": 1, "note": 2}
     return tuple(sorted((f for f in found if f is not None), key=lambda f: order[f.severity]))
+
+
+def _overflow(trace: Trace) -> Finding | None:
+    beyond = np.isinf(trace.norm).any(axis=0)
+    if not beyond.any():
+        return None
+    return Finding(
+        Kind.STREAM_OVERFLOW,
+        f"The stream explodes: its mean square leaves the range of floating point at {trace.sites[int(beyond.argmax())]}, "
+        "so gradients were not followed.",
+        "Add a norm, or lower the gains: without a norm each block multiplies the stream.",
+        "fails",
+    )
 
 
 def _severity(exponent: Exponent, limits: tuple[float, float]) -> str | None:
@@ -37,7 +52,7 @@ def _angle(verdict: Verdict, trace: Trace) -> Finding | None:
             "fails",
         )
     severity = _severity(angle, verdict.limits)
-    if severity is None or angle.change is None:
+    if severity is None or angle.change is None or np.isinf(trace.norm).any():
         return None
     final = float(trace.overlap[:, -1].mean())
     if angle.change < 0:
@@ -104,10 +119,9 @@ def _starved(trace: Trace) -> Finding | None:
     values = trace.statistics.get("weight_gradient.value")
     if logs is None or values is None or np.isnan(logs).all():
         return None
-    share = np.nanmean(logs - values, axis=0)
-    share = share[~np.isnan(share)]
-    with np.errstate(invalid="ignore"):
-        fall = float(np.nanmin(share - share[0]))
+    share = (logs - values).mean(axis=0)
+    share = share[np.isfinite(share)]
+    fall = float((share - share[0]).min()) if len(share) else 0.0
     if not fall < STARVED:
         return None
     return Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from edgewise.stability.findings import find, rule_out
 from edgewise.stability.lyapunov import exponent
 from edgewise.stability.phases import FAILS, RISKY, outcome, phase
 from edgewise.trace import Trace
-from edgewise.verdict import Exponent, Verdict
+from edgewise.verdict import Exponent, Outcome, Verdict
 
 Array = NDArray[np.float64]
 
@@ -21,10 +22,10 @@ def judge(trace: Trace) -> Verdict:
     """Exponents at this depth, phase, findings and outcome."""
     width = None if trace.architecture is None else trace.architecture.width
     with np.errstate(divide="ignore"):
-        angle = exponent(np.log(_ends(trace, trace.separation)), width)
+        angle = exponent(np.log(_ends(trace, trace.separation)), width, trace.sampled)
     gradient, relative = gradients(trace, width)
     verdict = Verdict(
-        outcome=outcome(angle, relative),
+        outcome=Outcome.FAILS if np.isinf(trace.norm).any() else outcome(angle, relative),
         phase=phase(angle),
         angle=angle,
         gradient=gradient,
@@ -41,12 +42,6 @@ def judge(trace: Trace) -> Verdict:
         depth=trace.depth,
         limits=(RISKY, FAILS),
     )
-    return _with_findings(verdict, trace)
-
-
-def _with_findings(verdict: Verdict, trace: Trace) -> Verdict:
-    from dataclasses import replace
-
     findings = find(verdict, trace)
     return replace(verdict, findings=findings, ruled_out=rule_out(verdict, trace, findings))
 
@@ -61,12 +56,7 @@ def gradients(trace: Trace, width: float | None) -> tuple[Exponent | None, Expon
         return None, None
     raw = _ends(trace, trace.log_gradient[0])
     relative = raw + np.log(_ends(trace, trace.norm))
-    return _backward(raw, width), _backward(relative, width)
-
-
-def _backward(logs: Array, width: float | None) -> Exponent:
-    """The exponent of a quantity that is followed from the output to the input."""
-    return exponent(-logs, width)
+    return tuple(exponent(-logs, width, trace.sampled) for logs in (raw, relative))  # type: ignore[return-value]
 
 
 def embedding_jump(trace: Trace) -> float | None:

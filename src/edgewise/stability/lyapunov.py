@@ -12,25 +12,27 @@ from edgewise.verdict import Exponent
 Array = NDArray[np.float64]
 
 
-def exponent(logs: Array, width: float | None = None) -> Exponent:
+def exponent(logs: Array, width: float | None = None, sampled: bool = True) -> Exponent:
     """lambda(L) = (log_L - log_0)/L of logs (seeds, L + 1), with its error and twice its second half.
 
-    The error is the standard error over seeds or the finite-width spread sqrt(2/(L d)), whichever is larger; with
-    one seed and no width it is unknown (nan). The change over the second half, doubled, is lambda L for a constant
-    exponent, O(1) for a power law, and ignores the start.
+    `error` is what one network scatters by: the standard error over seeds or the finite-width value sqrt(2/(L d)),
+    whichever is larger. The change over the second half, doubled, is lambda L for a constant exponent, O(1) for a
+    power law, and ignores the start; `change_error` is how well that mean is known: over seeds, the finite-width
+    scatter for a single measured network, and none for an exact recursion (`sampled` False).
     """
     depth = logs.shape[1] - 1
     half = depth // 2
     with np.errstate(invalid="ignore"):
         total = logs[:, -1] - logs[:, 0]
         change = (logs[:, -1] - logs[:, half]) * depth / (depth - half)
-    spread = math.nan if width is None else math.sqrt(2 * depth / width)
-    # A log-change over L/2 layers spreads by sqrt(L/d); doubled, sqrt(2) times the spread of the total.
+    scatter = math.nan if width is None else math.sqrt(2 * depth / width)
+    # A log-change over L/2 layers scatters by sqrt(L/d); doubled, sqrt(2) times the scatter of the total.
+    alone = scatter * math.sqrt(depth / (depth - half))
     return Exponent(
         at_depth=_mean(total) / depth,
-        error=_error(total, spread) / depth,
+        error=float(np.fmax(_error(total), scatter)) / depth,
         change=_mean(change),
-        change_error=_error(change, spread * math.sqrt(depth / (depth - half))),
+        change_error=0.0 if not sampled else _error(change) if len(logs) > 1 else alone,
     )
 
 
@@ -39,11 +41,11 @@ def _mean(values: Array) -> float:
     return -math.inf if np.isnan(values).any() or np.isneginf(values).any() else float(values.mean())
 
 
-def _error(values: Array, spread: float) -> float:
+def _error(values: Array) -> float:
+    """Standard error over seeds; unknown (nan) for one seed, none for an infinite exponent."""
     if not np.isfinite(values).all():
-        return 0.0  # an infinite exponent has no error bar
-    across = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
-    return float(np.fmax(across, spread))
+        return 0.0
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
 def lyapunov_exponent(derivatives: Array) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +16,7 @@ from edgewise.theory.simplex import READOUTS, Setting, backward, forward, output
 from edgewise.theory.state import Array, Gradient, Simplex, Step
 from edgewise.trace import Trace
 
+LARGEST = 1e150  # of a stream's mean square: beyond it products overflow double precision
 WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
 
 
@@ -51,7 +53,10 @@ def propagate_simplex(architecture: Architecture, start_overlap: float = 0.0, re
     """Exact for networks without a special token position [signal propagation at finite length]."""
     q = np.asarray(architecture.embedding_norm)
     start = Simplex(q, q * (1.0 - start_overlap))
-    steps = list(forward(architecture.blocks, start, Setting(architecture.tokens, architecture.width)))
+    setting = Setting(architecture.tokens, architecture.width)
+    steps = list(takewhile(_in_range, forward(architecture.blocks, start, setting)))
+    if len(steps) + 1 < len(architecture.sites()):
+        return _overflowed(architecture, start, steps)
     log_gradient, coherence, weights = _gradients(steps, readout)
     states = [start, *(step.state for step in steps)]
     return Trace(
@@ -70,6 +75,27 @@ def propagate_simplex(architecture: Architecture, start_overlap: float = 0.0, re
         },
         architecture=architecture,
         extrapolated=extrapolations(architecture),
+        sampled=False,
+    )
+
+
+def _in_range(step: Step) -> bool:
+    return bool(step.state.norm < LARGEST)
+
+
+def _overflowed(architecture: Architecture, start: Simplex, steps: Sequence[Step]) -> Trace:
+    """What is known of a network whose stream leaves the range of floating point: infinite norms, no gradient."""
+    states = [start, *(step.state for step in steps)]
+    missing = len(architecture.sites()) - len(states)
+    separations = [s.separation for s in states]
+    return Trace(
+        sites=architecture.sites(),
+        source="theory: simplex recursion, stopped where the stream overflows",
+        norm=_row([*(s.norm for s in states), *[np.asarray(np.inf)] * missing]),
+        separation=_row(separations + [separations[-1]] * missing),
+        architecture=architecture,
+        extrapolated=extrapolations(architecture),
+        sampled=False,
     )
 
 

@@ -104,10 +104,16 @@ class Row:
 
 @lru_cache(maxsize=64)
 def query_lengths(head_width: int) -> list[tuple[float, float]]:
-    """Gauss nodes and weights for the law of |query|^2 / mean, chi^2_{d_k} / d_k."""
-    count = 2 if head_width >= 64 else 4
-    nodes, weights = roots_genlaguerre(count, head_width / 2 - 1)
-    return [(float(2 * x / head_width), float(w)) for x, w in zip(nodes, weights / weights.sum(), strict=True)]
+    """Gauss nodes and weights (x, w) for the law of |query|^2 over its mean, chi^2_{d_k} / d_k.
+
+    Wide heads need two nodes, which match three moments: variance 2/d_k and third central moment 8/d_k^2.
+    """
+    if head_width < 64:
+        nodes, weights = roots_genlaguerre(4, head_width / 2 - 1)
+        return [(float(2 * x / head_width), float(w)) for x, w in zip(nodes, weights / weights.sum(), strict=True)]
+    skew = 4 / head_width
+    root = np.sqrt(skew**2 + 8 / head_width)
+    return [(1 + (skew + side * root) / 2, 0.5 - side * skew / (2 * root)) for side in (-1.0, 1.0)]
 
 
 def _pull(row: Row, g: Gradient) -> Gradient:

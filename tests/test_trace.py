@@ -1,0 +1,57 @@
+"""The record of an orbit: derived growths, blocks, saving and loading."""
+
+import numpy as np
+import pytest
+
+from edgewise.architecture import transformer
+from edgewise.errors import BadInput
+from edgewise.theory.predict import propagate_simplex
+from edgewise.trace import Trace
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return propagate_simplex(transformer(depth=4, tokens=16, width=64, heads=2, activation="relu"), 0.1)
+
+
+def test_growths_sum_to_the_whole(trace):
+    assert trace.angle_growth.sum() == pytest.approx(np.log(trace.separation[0, -1] / trace.separation[0, 0]))
+    assert trace.gradient_growth[0].sum() == pytest.approx(trace.log_gradient[0, 0, 0])
+    assert trace.gradient_norm[0, 0, -1] == 1.0
+
+
+def test_blocks_start_at_the_embedding(trace):
+    assert trace.depth == 4
+    assert len(trace.blocks("norm")) == 5
+    assert trace.blocks("overlap")[0] == pytest.approx(0.1)
+    assert trace.blocks("norm")[1] == trace.norm[0, 2]
+
+
+def test_save_and_load_give_the_same_trace(trace, tmp_path):
+    trace.save(tmp_path / "a.npz")
+    again = Trace.load(tmp_path / "a.npz")
+    assert again.architecture == trace.architecture and again.sites == trace.sites
+    for name in ("norm", "separation", "log_gradient", "attention_entropy"):
+        assert np.array_equal(getattr(again, name), getattr(trace, name), equal_nan=True)
+    assert set(again.statistics) == set(trace.statistics)
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.npz"]  # nothing half-written beside it
+
+
+def test_what_is_not_a_trace_is_refused(tmp_path):
+    (tmp_path / "b.npz").write_bytes(b"not a trace")
+    with pytest.raises(BadInput, match="not a saved trace"):
+        Trace.load(tmp_path / "b.npz")
+
+
+def test_a_callable_activation_cannot_be_saved(tmp_path):
+    made = propagate_simplex(transformer(depth=2, tokens=8, width=64, heads=1, activation=np.tanh))
+    with pytest.raises(BadInput, match="callable"):
+        made.save(tmp_path / "c.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_shapes_are_checked(trace):
+    with pytest.raises(BadInput, match="separation has shape"):
+        Trace(sites=trace.sites, source="made", norm=trace.norm, separation=trace.separation[:, :2])
+    with pytest.raises(BadInput, match="not observed"):
+        Trace(sites=trace.sites, source="m", norm=trace.norm, separation=trace.separation).blocks("gradient_norm")
