@@ -26,6 +26,7 @@ CORNERS = [
     (64.0, -0.05, 1_000_000),
     (5.0, 1.0, 1_000_000),  # the rare events that carry the fourth moment
     (256.0, 0.9, 1_000_000),
+    (250.0, -0.04, 1_000_000),  # where the spline is coarsest
     (256.0, 0.3, 2),
 ]
 

@@ -12,7 +12,7 @@ from edgewise.theory.uniform_spline import spline_coefficients, spline_values
 
 Array = NDArray[np.float64]
 Names = tuple[str, ...]
-GRID = (193, 97)  # points of the splines in the coordinates of v and rho
+GRID = (193, 161)  # points of the splines in the coordinates of v and rho
 ROW, PAIR = ("mean_t11", "r2"), ("ratio", "t11")  # what the recursions need
 MORE_ROW, MORE_PAIR = ("entropy", "s3", "s4", "row_pairs"), ("s21", "s22", "pairs")  # what a full report adds
 AT_EQUAL_ROWS = {"r2": "t11", "s3": "s21", "s4": "s22", "row_pairs": "pairs"}  # one row is a pair at rho = 1
