@@ -28,8 +28,8 @@ class PairTable:
     """slope_product and chord of one activation for q between `low` and `high`, any e = 1 - c in [0, 2]."""
 
     def __init__(self, slope: Function, grain: Grain, largest_length: float = LARGEST_LENGTH) -> None:
-        rows = int(np.log(largest_length / SMALLEST_LENGTH) / STEP) + 1
-        self.low, self.high = SMALLEST_LENGTH, SMALLEST_LENGTH * float(np.exp(STEP * (rows - 1)))
+        self.low, self.high = SMALLEST_LENGTH, largest_length
+        rows = int(np.ceil(np.log(self.high / self.low) / STEP)) + 5  # the last four keep the edge away
         larger = self.low * np.exp(STEP * np.arange(-_EXTRA, rows + _EXTRA))
         self._slope_product = _slope_coefficients(*_lattice(slope, grain, larger))
         self._chord = _chord_coefficients(*self._chord_lattice(rows))
