@@ -18,6 +18,7 @@ from edgewise.theory.gaussian_mean import Array
 from edgewise.theory.perceptron_limits import length_fixed_point
 
 _LENGTHS = np.exp(np.linspace(np.log(1e-8), np.log(1e8), 1001))
+_ROUNDING = 1e-6  # near q = 0 and in homogeneous activations sb2 = q - q is rounding
 
 
 class Decay(NamedTuple):
@@ -34,7 +35,7 @@ def boundary(phi: Activation, largest_bias_variance: float = 1.0) -> tuple[Array
     lies behind another, is no boundary. Empty when phi has none (ReLU has the single point (2, 0)).
     """
     sw2, sb2 = _variances(phi, _LENGTHS)
-    inside = (sb2 >= 0) & (sb2 <= largest_bias_variance) & np.isfinite(sw2)
+    inside = (sb2 > _ROUNDING * _LENGTHS) & (sb2 <= largest_bias_variance) & np.isfinite(sw2)
     inside[inside] = _is_reached(phi, sw2[inside], sb2[inside], _LENGTHS[inside])
     ends = [critical_weight_variance(phi, x) for x in (0.0, largest_bias_variance)]
     sw2 = np.concatenate([[ends[0]], sw2[inside], [ends[1]]])
@@ -81,8 +82,7 @@ def _crossings(phi: Activation, bias_variance: float) -> list[float]:
 
     sb2 = _variances(phi, _LENGTHS)[1] - bias_variance
     edges = np.log(_LENGTHS)
-    # at bias variance 0 the rounding of q - q near q = 0 is no crossing
-    sign = np.where(np.abs(sb2) < 1e-6 * _LENGTHS, 0.0, np.sign(sb2))
+    sign = np.where(np.abs(sb2) < _ROUNDING * _LENGTHS, 0.0, np.sign(sb2))
     return [
         float(np.exp(brentq(gap, edges[k], edges[k + 1]))) for k in np.flatnonzero(sign[:-1] * sign[1:] < 0)
     ]
