@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,9 +43,14 @@ def graded_marks(centres: tuple[float, ...], smallest: float, largest: float) ->
     return np.unique(np.add.outer(np.asarray(centres, dtype=float), around))
 
 
+@cache
+def _legendre(order: int) -> tuple[Array, Array]:
+    return np.polynomial.legendre.leggauss(order)
+
+
 def panel_nodes(boundaries: Array, order: int = 8) -> tuple[Array, Array]:
     """Gauss-Legendre nodes and weights between boundaries: (..., P) to (..., order (P-1)) twice."""
-    node, weight = np.polynomial.legendre.leggauss(order)
+    node, weight = _legendre(order)
     half = np.diff(boundaries, axis=-1) / 2
     middle = boundaries[..., :-1] + half
     shape = (*boundaries.shape[:-1], order * half.shape[-1])
