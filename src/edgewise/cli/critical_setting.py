@@ -12,11 +12,13 @@ from edgewise.verdict import Exponent, Verdict
 
 
 def critical_setting(network: Any, verdict: Verdict, how: Mapping[str, Any]) -> CriticalPoint:
-    """The knobs that move each exponent most directly: the attention branch and the MLP's input gain."""
+    """The attention branch, which sets the gap between the two exponents; without attention the MLP's input gain.
+
+    Two free knobs would mostly find the trivial answer, branches of zero; Python's `critical_point` takes any.
+    """
     if isinstance(network, edgewise.Perceptron):
         return boundary(network, verdict, how)
-    knobs = {"attention_branch": network.heads, "mlp_in_gain": network.mlp_width}
-    return edgewise.critical_point(network, [name for name, there in knobs.items() if there], **how)
+    return edgewise.critical_point(network, "attention_branch" if network.heads else "mlp_in_gain", **how)
 
 
 def boundary(network: edgewise.Perceptron, verdict: Verdict, how: Mapping[str, Any]) -> CriticalPoint:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import BoundaryNorm, ListedColormap, SymLogNorm, TwoSlopeNorm
+from matplotlib.colors import BoundaryNorm, ListedColormap, LogNorm, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -13,7 +15,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from edgewise.view.sheet import Arrows, Map, Panel, Sheet
 from edgewise.view.style import (
     DIVERGING,
-    INK,
     LINES,
     MARKS,
     OUTCOMES,
@@ -22,6 +23,7 @@ from edgewise.view.style import (
     QUIET,
     ROLES,
     SETTINGS,
+    SMALLEST_WIDTH,
     SPEED,
 )  # fmt: skip
 
@@ -30,16 +32,19 @@ def draw(sheet: Sheet) -> Figure:
     """All panels side by side in one figure; no window, no global state."""
     lines = sheet.title.count("\n") + 1
     notes = max(panel.note.count("\n") + 1 for panel in sheet.panels)
-    height = PANEL_HEIGHT + 0.25 * lines + 0.2 * notes
+    legends_above = 0.7 if any(panel.arrows is not None for panel in sheet.panels) else 0.0
+    width = max(PANEL_WIDTH * len(sheet.panels), SMALLEST_WIDTH) + 0.3
+    height = PANEL_HEIGHT + 0.25 * lines + 0.2 * notes + legends_above
     with matplotlib.rc_context(SETTINGS):  # type: ignore[arg-type]
-        figure = Figure(figsize=(PANEL_WIDTH * len(sheet.panels) + 0.3, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         figure.suptitle(sheet.title, fontsize=12, fontweight="bold", x=0.01, ha="left")
         row = figure.subplots(1, len(sheet.panels), squeeze=False)[0]
         for axes, panel in zip(row, sheet.panels, strict=True):
             _panel(axes, panel)
         if sheet.scale:
             figure.supxlabel(sheet.scale, fontsize=9, color=QUIET, x=0.99, ha="right")
-        figure.canvas.draw()  # the style must still hold while the layout is settled
+        figure.draw_without_rendering()  # ticks are made late, and the style must still hold then
+        figure.set_layout_engine("none")  # settled once: saving would settle it again, which is slow
     return figure
 
 
@@ -59,7 +64,8 @@ def _panel(axes: Axes, panel: Panel) -> None:
     for mark in panel.markers:
         axes.scatter([mark.x], [mark.y], label=mark.label, zorder=5, clip_on=False, **MARKS[mark.role])
     _scales(axes, panel)
-    _legend(axes, panel)
+    if panel.legend:
+        _legend(axes, panel)
 
 
 def _scales(axes: Axes, panel: Panel) -> None:
@@ -70,18 +76,19 @@ def _scales(axes: Axes, panel: Panel) -> None:
     if panel.log_y:
         axes.set_yscale("log")
         if panel.background is None and panel.arrows is None:
-            _open_up(axes)
+            _open_up(axes, below_only=bool(panel.complement))
     if panel.complement:
         _complement(axes, panel.complement)
 
 
-def _open_up(axes: Axes, decades: float = 1.0) -> None:
+def _open_up(axes: Axes, decades: float = 1.0, below_only: bool = False) -> None:
     """At least one decade on a logarithmic axis: a curve that hardly moves should look so."""
     low, high = np.log10(axes.get_ylim())
-    missing = max(decades - (high - low), 0.0) / 2
-    axes.set_ylim(10 ** (low - missing), 10 ** (high + missing))
+    missing = max(decades - (high - low), 0.0)
+    above = 0.0 if below_only else missing / 2
+    axes.set_ylim(10 ** (low - missing + above), 10 ** (high + above))
     axes.yaxis.set_major_locator(LogLocator(numticks=6))
-    if high - low + 2 * missing < 1.6:  # too short for powers of ten alone
+    if high - low + missing < 1.6:  # too short for powers of ten alone
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -121,8 +128,10 @@ def _background(axes: Axes, background: Map) -> None:
 
 
 def _arrows(axes: Axes, arrows: Arrows) -> None:
-    norm = SymLogNorm(linthresh=max(float(np.nanmax(arrows.speed)) * 1e-2, 1e-12), vmin=0)
-    quiver = axes.quiver(arrows.x, arrows.y, arrows.u, arrows.v, arrows.speed, cmap=SPEED, norm=norm,
+    fastest = max(float(np.nanmax(arrows.speed)), 1e-12)
+    norm = LogNorm(fastest * 1e-4, fastest, clip=True)
+    colours = ListedColormap(matplotlib.colormaps[SPEED](np.linspace(0.0, 0.8, 128)))  # without its pale end
+    quiver = axes.quiver(arrows.x, arrows.y, arrows.u, arrows.v, arrows.speed, cmap=colours, norm=norm,
                          pivot="mid", angles="uv", scale=28, width=0.005)  # fmt: skip
     axes.figure.colorbar(quiver, ax=axes, label=arrows.label, pad=0.02)
 
@@ -135,7 +144,8 @@ def _legend(axes: Axes, panel: Panel) -> None:
     on_map = panel.background is not None or panel.arrows is not None
     if len(handles) > 1 or (on_map and handles):
         kept = {str(handle.get_label()): handle for handle in handles}  # a boundary in pieces is named once
-        legend = axes.legend(handles=list(kept.values()), loc="best", frameon=on_map, framealpha=0.85)
+        place: dict[str, Any] = {"loc": "best"}
+        if panel.arrows is not None:  # no corner of a flow is empty
+            place = {"loc": "lower left", "bbox_to_anchor": (-0.08, 1.0), "ncols": 3, "columnspacing": 1.0}
+        legend = axes.legend(handles=list(kept.values()), frameon=on_map, framealpha=0.85, **place)
         legend.get_frame().set_edgecolor("none")
-        for text in legend.get_texts():
-            text.set_color(INK)

@@ -32,9 +32,11 @@ def check_path(path: str | Path) -> Path:
 def save(figure: Figure, path: Path) -> Path:
     """Write beside the goal, then rename: a reader never sees half a picture."""
     suffix = path.suffix.lower()
+    from matplotlib import rc_context
+
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".edgewise-", suffix=suffix)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(handle, "wb") as file, rc_context({"svg.hashsalt": "edgewise"}):
             figure.savefig(file, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=_undated(suffix))
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner may read
         os.replace(temporary, path)

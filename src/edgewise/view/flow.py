@@ -19,7 +19,9 @@ def vector_field(field: VectorField, title: str = "") -> Sheet:
         "", "q, mean square per coordinate", "overlap (mean cosine)", _orbits(field), _note(field),
         log_x=True, arrows=_arrows(field), markers=tuple(_marker(point) for point in field.fixed_points),
     )  # fmt: skip
-    return Sheet(title or "What one block does to norm and overlap", (panel,), "theory")
+    network = field.architecture
+    named = f"{network.name or 'this network'}: what one block does to norm and overlap"
+    return Sheet(title or named, (panel,), f"theory, n = {network.tokens:,} tokens, d = {network.width:,}")
 
 
 def _arrows(field: VectorField) -> Arrows:
@@ -35,7 +37,7 @@ def _arrows(field: VectorField) -> Arrows:
 
 def _orbits(field: VectorField) -> tuple[Curve, ...]:
     orbits = enumerate(field.trajectories)
-    return tuple(Curve(f"orbit from overlap {o[0, 1]:.2g}", o[:, 0], o[:, 1], 1 + i) for i, o in orbits)
+    return tuple(Curve(f"from overlap {o[0, 1]:.2g}", o[:, 0], o[:, 1], 1 + i, "orbit") for i, o in orbits)
 
 
 def _marker(point: FixedPoint) -> Marker:

@@ -40,8 +40,8 @@ def _panel(diagram: PhaseDiagram, title: str, background: Map, edges: tuple[str,
 
 
 def _edge(name: str, line: Array) -> Curve:
-    group = {"angle": 6, "gradient": 2}[name]
-    return Curve(EDGES[name], line[:, 0], line[:, 1], group, role="boundary")
+    group, role = {"angle": (6, "boundary"), "gradient": (2, "second_boundary")}[name]
+    return Curve(EDGES[name], line[:, 0], line[:, 1], group, role)
 
 
 def _at_marker(diagram: PhaseDiagram, values: Array) -> str:
@@ -54,8 +54,8 @@ def _at_marker(diagram: PhaseDiagram, values: Array) -> str:
 
 
 def _shares(outcome: NDArray[np.int8]) -> str:
-    parts = [f"{np.mean(outcome == k):.0%} {name}" for k, name in enumerate(OUTCOME_NAMES)]
-    return "of this plane " + ", ".join(parts)
+    parts = [f"{name} {np.mean(outcome == k):.0%}" for k, name in enumerate(OUTCOME_NAMES)]
+    return ", ".join(parts)
 
 
 def _name(diagram: PhaseDiagram) -> str:

@@ -113,7 +113,8 @@ def _gradient(labels: Sequence[str], rows: Sequence[Rows], verdicts: Sequence[Ve
         curves += _second_half(label, relative, verdict.relative_gradient, group, towards_input=True)
         notes.append(_prefix(labels, label) + _change(verdict.relative_gradient))
     note, title = _ruled(notes, verdicts), "gradient, over its value at the output"
-    return Panel(title, "block", "squared gradient", tuple(curves), note, log_y=True)
+    y_label = "relative |g|²q  (dashed: raw |g|²)"
+    return Panel(title, "block", y_label, tuple(curves), note, log_y=True, legend=False)
 
 
 def _second_half(

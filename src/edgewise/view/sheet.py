@@ -27,7 +27,7 @@ class Curve:
     x: Array
     y: Array
     group: int = 0
-    role: str = "line"  # line | second | fit | boundary | guide
+    role: str = "line"  # line | second | fit | boundary | second_boundary | orbit
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +73,7 @@ class Panel:
     y_label: str
     curves: tuple[Curve, ...] = ()
     note: str = ""
+    legend: bool = True
     log_x: bool = False
     log_y: bool = False
     complement: str = ""  # a second reading of the same axis, 1 - y, with this label
