@@ -22,7 +22,9 @@ def described(source: str, depth: int | None, tokens: int | None, settings: dict
         known = edgewise.describe(edgewise.transformer().replace(name=source), depth=depth, tokens=tokens)
     else:
         known = edgewise.describe(source, depth=depth, tokens=tokens)
-    return changed(known, settings) if settings else known
+    if settings:
+        return changed(known, settings)
+    return known if known.name else known.replace(name=source)
 
 
 def _once(name: str, option: int | None, settings: dict[str, Any]) -> int | None:

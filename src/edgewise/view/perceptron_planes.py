@@ -1,0 +1,72 @@
+"""Order and chaos of a random perceptron in the plane of weight and bias variance [Poole 2016, Fig. 1]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from edgewise.errors import BadInput
+from edgewise.perceptron import Perceptron
+from edgewise.theory.activations import activation
+from edgewise.theory.perceptron import boundary, chi_1, length_fixed_point, summary
+from edgewise.view.sheet import Array, Curve, Map, Marker, Panel, Sheet, finite_limit
+
+Range = tuple[float, float, int]
+
+
+def perceptron_plane(
+    source: Perceptron | str | Callable[..., Any],
+    weight_variance: Range = (0.05, 4.0, 80),
+    bias_variance: Range = (0.0, 1.0, 60),
+) -> Sheet:
+    """log chi_1 over (weight variance, bias variance), its zero line, and the perceptron when one is given.
+
+    source: a Perceptron (marked in the plane), or an activation's name or function. Ranges are (low, high, count).
+    """
+    perceptron = source if isinstance(source, Perceptron) else None
+    phi = activation(source.activation if isinstance(source, Perceptron) else source)
+    x, y = _axis("weight_variance", weight_variance), _axis("bias_variance", bias_variance)
+    sw2, sb2 = np.meshgrid(x, y)
+    with np.errstate(divide="ignore"):
+        rates = np.log(chi_1(phi, sw2, length_fixed_point(phi, sw2, sb2)))
+    line = boundary(phi, largest_bias_variance=float(y[-1]))
+    inside = (line[0] >= x[0]) & (line[0] <= x[-1])
+    edge = Curve("χ₁ = 1, edge of chaos", line[0][inside], line[1][inside], group=6, role="boundary")
+    background = Map("log χ₁: gradient growth per layer", x, y, rates, finite_limit([rates]))
+    panel = Panel(
+        "ordered (log χ₁ < 0) and chaotic (log χ₁ > 0)", "weight variance σ_w²", "bias variance σ_b²", (edge,),
+        _note(perceptron, line), background=background, markers=_markers(perceptron, x, y),
+    )  # fmt: skip
+    return Sheet(f"{_name(source)} perceptrons: order and chaos", (panel,), "theory, infinite width")
+
+
+def _axis(name: str, given: Range) -> Array:
+    low, high, count = given
+    if not (0 <= low < high < math.inf and count >= 2):
+        raise BadInput(f"{name} = {given!r}: expected (low, high, count) with 0 <= low < high and count >= 2.")
+    return np.linspace(low, high, count)
+
+
+def _name(source: Perceptron | str | Callable[..., Any]) -> str:
+    known = source.activation if isinstance(source, Perceptron) else source
+    return known if isinstance(known, str) else getattr(known, "__name__", "these")
+
+
+def _note(perceptron: Perceptron | None, line: tuple[Array, Array]) -> str:
+    if perceptron is None:
+        return f"edge from σ_w² = {line[0][0]:.4g} at σ_b² = {line[1][0]:g}" if len(line[0]) else "no edge of chaos"
+    found = summary(perceptron)
+    depth = found.trainable_depth
+    reach = f"trainable to about {depth:.0f} layers" if math.isfinite(depth) else "trainable at any depth"
+    return f"{perceptron.name or 'this network'}: χ₁ = {found.chi_1:.4f}, {found.phase}, {reach}"
+
+
+def _markers(perceptron: Perceptron | None, x: Array, y: Array) -> tuple[Marker, ...]:
+    if perceptron is None:
+        return ()
+    at = (perceptron.weight_variance, perceptron.bias_variance)
+    shown = x[0] <= at[0] <= x[-1] and y[0] <= at[1] <= y[-1]
+    return (Marker(perceptron.name or "this network", *at),) if shown else ()
