@@ -35,7 +35,7 @@ def perceptron_plane(
     line = boundary(phi, largest_bias_variance=float(y[-1]))
     inside = (line[0] >= x[0]) & (line[0] <= x[-1])
     edge = Curve("χ₁ = 1, edge of chaos", line[0][inside], line[1][inside], group=6, role="boundary")
-    background = Map("log χ₁: gradient growth per layer", x, y, rates, finite_limit([rates]))
+    background = Map("log χ₁: gradient growth per layer", x, y, rates, finite_limit([rates], share=70))
     panel = Panel(
         "ordered (log χ₁ < 0) and chaotic (log χ₁ > 0)", "weight variance σ_w²", "bias variance σ_b²", (edge,),
         _note(perceptron, line), background=background, markers=_markers(perceptron, x, y),
