@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from edgewise.adapters.presets import names
 from edgewise.knobs import KNOBS, Knob
 
 ROOT = Path(__file__).parents[1]
@@ -109,6 +110,11 @@ def test_knob_table_is_the_one_in_the_code() -> None:
     shown = [line for line in section.splitlines() if line.startswith("| `")]
     current = [row(knob) for knob in KNOBS.values()]
     assert shown == current, "the table should read\n" + "\n".join(current)
+
+
+def test_every_preset_is_listed() -> None:
+    section = (ROOT / "docs/architecture.md").read_text().partition("## Presets")[2].partition("They are")[0]
+    assert re.findall(r"`([^`]+)`", section) == list(names())
 
 
 def test_readme_stays_short_and_names_the_two_commands() -> None:
