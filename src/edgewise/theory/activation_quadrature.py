@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
-from scipy.interpolate import CubicSpline
+from scipy.interpolate import BSpline, make_interp_spline
 
 from edgewise.errors import BadInput
 from edgewise.theory import gaussian_mean
@@ -15,6 +15,7 @@ from edgewise.theory.activation_table import LARGEST_LENGTH, SMALLEST_LENGTH, Pa
 from edgewise.theory.gaussian_mean import Array, Function
 
 Pair = Callable[[Array, Array], Array]
+LOG_STEP = 0.05  # of the splines over log q
 
 
 class Quadrature:
@@ -28,15 +29,20 @@ class Quadrature:
     # Averages over one variable
 
     def square(self, q: Array) -> Array:
-        """Read from a spline of log E phi^2 against log q, directly outside its range."""
-        inside = (q >= SMALLEST_LENGTH) & (q <= self._largest)
-        result = np.asarray(np.exp(self._log_square(np.log(np.where(inside, q, 1e-3)))))
-        if not np.all(inside):
-            result[~inside] = self._mean(lambda x: self.value(x) ** 2, q[~inside])
-        return result
+        return self._read(self._log_square, lambda x: self.value(x) ** 2, q)
 
     def slope_square(self, q: Array) -> Array:
-        return self._mean(lambda x: self.slope(x) ** 2, q)
+        return self._read(self._log_slope_square, lambda x: self.slope(x) ** 2, q)
+
+    def _read(self, spline: BSpline | None, function: Function, q: Array) -> Array:
+        """From a spline of the logarithm of the average against log q; directly outside its range."""
+        inside = (q >= SMALLEST_LENGTH) & (q <= self._largest)
+        if spline is None or not np.any(inside):
+            return self._mean(function, q)
+        result = np.asarray(np.exp(spline(np.log(np.where(inside, q, 1e-3)))))
+        if not np.all(inside):
+            result[~inside] = self._mean(function, q[~inside])
+        return result
 
     def mean(self, q: Array) -> Array:
         return self._mean(self.value, q)
@@ -71,13 +77,19 @@ class Quadrature:
         return min(LARGEST_LENGTH, self.pointwise.limit)
 
     @cached_property
-    def _log_square(self) -> CubicSpline:
-        log_q = np.arange(np.log(SMALLEST_LENGTH), np.log(self._largest) + 0.1, 0.1)
-        log_q = np.minimum(log_q, np.log(self._largest))
-        log_q = np.unique(log_q)
-        return CubicSpline(
-            log_q, np.log(self._mean(lambda x: self.value(x) ** 2, np.exp(log_q) * (1 - 1e-15)))
-        )
+    def _log_square(self) -> BSpline | None:
+        return self._log_spline(lambda x: self.value(x) ** 2)
+
+    @cached_property
+    def _log_slope_square(self) -> BSpline | None:
+        return self._log_spline(lambda x: self.slope(x) ** 2)
+
+    def _log_spline(self, function: Function) -> BSpline | None:
+        """Quintic, good to some 1e-10; None where the average vanishes (a step has no slope)."""
+        log_q = np.log(SMALLEST_LENGTH), np.log(self._largest)
+        nodes = np.linspace(*log_q, int((log_q[1] - log_q[0]) / LOG_STEP) + 2)
+        values = self._mean(function, np.exp(nodes) * (1 - 1e-15))
+        return make_interp_spline(nodes, np.log(values), k=5) if np.all(values > 0) else None
 
     # Averages over a pair
 
