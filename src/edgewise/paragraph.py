@@ -51,7 +51,8 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
 def _change(exponent: Exponent) -> str:
     if exponent.change is None or not math.isfinite(exponent.change):
         return ""
-    return f" (log-change {exponent.change:+.2f} ± {exponent.change_error:.2f} over the depth, by its second half)"
+    error = f" ± {exponent.change_error:.2f}" if exponent.change_error else ""
+    return f" (log-change {exponent.change:+.2f}{error} over the depth, by its second half)"
 
 
 def _scale(verdict: Verdict) -> str:

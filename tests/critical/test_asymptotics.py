@@ -80,8 +80,10 @@ def test_chaotic_network_has_an_interior_fixed_point_that_the_recursion_reaches(
 
 
 def test_rope_has_no_claimed_limit():
-    found = asymptotics(transformer(rope=True, causal=True))
+    found = asymptotics(transformer(rope=True, causal=True, norm="post"))
     assert found.angle is None and "open problem" in found.notes[0]
+    growing = asymptotics(transformer(rope=True, causal=True))  # pre-norm: every branch fades
+    assert growing.angle == 0.0 and growing.power_law is None
 
 
 def test_collapse_depends_neither_on_length_nor_on_score_gain():

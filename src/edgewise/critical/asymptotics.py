@@ -20,6 +20,9 @@ _LOG_NORMS = np.linspace(math.log(1e-10), math.log(1e10), 161)
 _LOG_SEPARATIONS = np.linspace(math.log(1e-5), math.log(0.999), 80)
 
 
+_OPEN = "no asymptotic exponents: with RoPE the exponent at collapse is an open problem on Toeplitz perturbations"
+
+
 @dataclass(frozen=True)
 class Asymptotics:
     """angle: log-rate of the difference of near tokens at the collapsed state, lambda_a.
@@ -38,13 +41,12 @@ class Asymptotics:
 
 def asymptotics(architecture: Architecture) -> Asymptotics:
     """The limits of the last block repeated for ever [Cowsik 2024, at finite length]."""
-    if _rotates(architecture):
-        note = "no asymptotic exponents: with RoPE the exponent at collapse is an open problem on Toeplitz perturbations"
-        return Asymptotics(None, None, None, None, (), (note,))
     block = BlockMap.of(architecture)
     norms = collapsed_norms(block)
-    if not norms:
-        return Asymptotics(0.0, 0.0, None, power_law(block), (), ())
+    if not norms:  # a growing stream: every branch fades against it, whatever positions do to attention
+        return Asymptotics(0.0, 0.0, None, None if _rotates(architecture) else power_law(block), (), ())
+    if _rotates(architecture):
+        return Asymptotics(None, None, None, None, (), (_OPEN,))
     stable = norms[-1] if len(norms) == 1 else _reached(block, architecture.embedding_norm, norms)
     collapsed = _point(block, stable, 0.0)
     points = (collapsed, *interior_points(block))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from edgewise.architecture import Architecture
@@ -19,9 +20,11 @@ from edgewise.knobs import KNOBS, refuse_unknown
 from edgewise.verdict import finite
 
 REACHED = 0.05  # a total log-change over the depth below this counts as none
-_DOUBLINGS = 14  # a knob is sought within a factor 2^14 of where it stands
+_DOUBLINGS = 8  # a knob is sought within a factor 2^8 of where it stands
+_FACTORS = 2.0 ** np.arange(-_DOUBLINGS, _DOUBLINGS + 1)
 
-Pair = tuple[float, float]
+Array = NDArray[np.float64]
+Both = Callable[[Mapping[str, Array]], tuple[Array, Array]]  # knobs to (angle, gradient)
 
 
 @dataclass(frozen=True)
@@ -53,20 +56,22 @@ def solve(
 ) -> CriticalPoint:
     """One free knob: the point where the larger of the two exponents is smallest. Two: angle zero, then gradient zero.
 
-    Every root is bracketed by doubling and closed by brentq.
+    Every root is bracketed by doubling away from the present value and closed inside its bracket.
     """
     _refuse(free)
     start = {name: _start(architecture, name) for name in free}
 
-    def exponents(values: Mapping[str, float]) -> Pair:
-        rates = evaluate(architecture, {k: np.array([v]) for k, v in values.items()}, readout, start_overlap)
-        return float(rates.near_angle[0]), float(rates.relative_gradient[0])
+    def exponents(values: Mapping[str, Array]) -> tuple[Array, Array]:
+        arrays = np.broadcast_arrays(*values.values())
+        flat = {name: array.ravel() for name, array in zip(values, arrays, strict=True)}
+        rates = evaluate(architecture, flat, readout, start_overlap)
+        return rates.near_angle.reshape(arrays[0].shape), rates.relative_gradient.reshape(arrays[0].shape)
 
     values = _one(exponents, start) if len(free) == 1 else _two(exponents, start, tuple(free))
-    angle, gradient = exponents(values)
+    angle, gradient = (float(x[0]) for x in exponents({k: np.array([v]) for k, v in values.items()}))
     reached = max(abs(angle), abs(gradient)) * architecture.depth < REACHED
     changed = architecture.replace(**values)
-    return CriticalPoint(values, angle, gradient, reached, _note(changed, reached, gradient - angle), changed)
+    return CriticalPoint(values, angle, gradient, reached, _note(changed, reached), changed)
 
 
 def _refuse(free: Sequence[str]) -> None:
@@ -82,71 +87,88 @@ def _start(architecture: Architecture, name: str) -> float:
     return value if value else 1.0
 
 
-def _one(exponents: Callable[[Mapping[str, float]], Pair], start: Mapping[str, float]) -> dict[str, float]:
-    """The best among the roots of angle, gradient, their sum and their difference.
+def _one(exponents: Both, start: Mapping[str, float]) -> dict[str, float]:
+    """The best among the roots of angle, gradient, their sum and their difference, and the best end of the search.
 
     Where the larger of two sizes is smallest, either one vanishes alone or both have the same size.
     """
     ((name, value),) = start.items()
-    combinations = (lambda a, g: a, lambda a, g: g, lambda a, g: a + g, lambda a, g: a - g)
-    candidates = [value]
+    combinations: list[Callable[[Array, Array], Array]] = [
+        lambda a, g: a, lambda a, g: g, lambda a, g: a + g, lambda a, g: a - g,
+    ]  # fmt: skip
+    candidates = list(value * _FACTORS)
     for combine in combinations:
-        root = bracketed_root(lambda x, f=combine: f(*exponents({name: x})), value)
-        candidates += [] if root is None else [root]
-    return {name: min(candidates, key=lambda x: max(map(abs, exponents({name: x}))))}
+        root = bracketed_root(lambda x, f=combine: f(*exponents({name: x})), np.array([value]))  # type: ignore[misc]
+        candidates += list(root[np.isfinite(root)])
+    angle, gradient = exponents({name: np.array(candidates)})
+    return {name: float(candidates[int(np.argmin(np.maximum(np.abs(angle), np.abs(gradient))))])}
 
 
-def _two(
-    exponents: Callable[[Mapping[str, float]], Pair], start: Mapping[str, float], free: tuple[str, ...]
-) -> dict[str, float]:
+def _two(exponents: Both, start: Mapping[str, float], free: tuple[str, ...]) -> dict[str, float]:
     """Follow the line of zero angle exponent (inner knob) to where the gradient exponent vanishes (outer knob)."""
-    best: tuple[float, dict[str, float]] | None = None
-    for outer, inner in (free, free[::-1]):
-        line = _line(exponents, outer, inner, start[inner])
-        root = bracketed_root(lambda x: line(x)[1], start[outer])
-        ends = [start[outer] * 2.0**k for k in (-_DOUBLINGS, -7, 0)] if root is None else [root]
-        for value in ends:
-            point, gradient = line(value)
-            if point is not None and (best is None or abs(gradient) < best[0]):
-                best = (abs(gradient), point)
-    return dict(start) if best is None else best[1]
+    outer, inner = free
+    values = start[outer] * _FACTORS[_FACTORS <= 4]
+    guess = np.full(len(values), start[inner])
+    line = bracketed_root(lambda x: exponents({outer: values.reshape(-1, *[1] * (x.ndim - 1)), inner: x})[0], guess)
+    known = np.isfinite(line)
+    values, line = values[known], line[known]
+    if not len(values):
+        return _one(exponents, {inner: start[inner]}) | {outer: start[outer]}
+    gradient = exponents({outer: values, inner: line})[1]
+    changes = np.flatnonzero(gradient[:-1] * gradient[1:] < 0)
+    if not len(changes):
+        best = int(np.argmin(np.abs(gradient)))
+        return {outer: float(values[best]), inner: float(line[best])}
+    return _close(exponents, free, values[changes[-1] :][:2], float(line[changes[-1]]))
 
 
-def _line(
-    exponents: Callable[[Mapping[str, float]], Pair], outer: str, inner: str, guess: float
-) -> Callable[[float], tuple[dict[str, float] | None, float]]:
-    def at(value: float) -> tuple[dict[str, float] | None, float]:
-        root = bracketed_root(lambda x: exponents({outer: value, inner: x})[0], guess)
-        if root is None:
-            return None, math.nan
-        point = {outer: value, inner: root}
-        return point, exponents(point)[1]
+def _close(exponents: Both, free: tuple[str, ...], bracket: Array, guess: float) -> dict[str, float]:
+    """brentq in the outer knob, the inner one on its zero line."""
+    outer, inner = free
 
-    return at
+    def on_line(value: float) -> float:
+        at = np.array([value])
+        return float(bracketed_root(lambda x: exponents({outer: at, inner: x})[0], np.array([guess]))[0])
 
+    def gradient(value: float) -> float:
+        return float(exponents({outer: np.array([value]), inner: np.array([on_line(value)])})[1][0])
 
-def bracketed_root(function: Callable[[float], float], guess: float) -> float | None:
-    """A zero of a function of a positive number: double and halve away from the guess until the sign changes."""
-    here = function(guess)
-    if here == 0:
-        return guess
-    low, high, f_low, f_high = guess, guess, here, here
-    for _ in range(_DOUBLINGS):
-        for side in (2.0, 0.5):
-            edge, f_edge = (high, f_high) if side > 1 else (low, f_low)
-            value = function(edge * side)
-            if math.isfinite(value) and math.isfinite(f_edge) and value * f_edge < 0:
-                return float(brentq(function, *sorted((edge, edge * side)), xtol=1e-14, rtol=1e-12))
-            if side > 1:
-                high, f_high = high * 2, value
-            else:
-                low, f_low = low / 2, value
-    return None
+    root = float(brentq(gradient, *bracket, rtol=1e-6))
+    return {outer: root, inner: on_line(root)}
 
 
-def _note(architecture: Architecture, reached: bool, gap: float) -> str:
+def bracketed_root(function: Callable[[Array], Array], guess: Array) -> Array:
+    """Zeros of a function of positive numbers, one per guess: the sign change nearest to it among its doublings and
+    halvings, closed by Illinois steps; nan where there is none within 2^8. `function` takes (m,) or (m, k)."""
+    tried = guess[:, None] * _FACTORS
+    values = function(tried)
+    changes = values[:, :-1] * values[:, 1:] <= 0
+    distance = np.where(changes, np.abs(np.arange(len(_FACTORS) - 1) + 0.5 - _DOUBLINGS), np.inf)
+    at = distance.argmin(axis=1)
+    rows = np.arange(len(guess))
+    found = np.isfinite(distance[rows, at])
+    ends = (tried[rows, at], tried[rows, at + 1], values[rows, at], values[rows, at + 1])
+    return np.where(found, _illinois(function, *ends), np.nan) if found.any() else np.full(len(guess), np.nan)
+
+
+def _illinois(function: Callable[[Array], Array], low: Array, high: Array, f_low: Array, f_high: Array) -> Array:
+    """Regula falsi in log x with the Illinois correction: superlinear, and never outside the bracket."""
+    a, b = np.log(low), np.log(high)
+    for _ in range(60):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            x = np.where(f_low == f_high, a, (a * f_high - b * f_low) / (f_high - f_low))
+        f = function(np.exp(x))
+        crossed = f * f_high <= 0
+        a, f_low = np.where(crossed, b, a), np.where(crossed, f_high, f_low / 2)
+        b, f_high = x, f
+        if np.all((np.abs(f) < 1e-13) | (np.abs(b - a) < 1e-12)):
+            break
+    return np.exp(b)
+
+
+def _note(architecture: Architecture, reached: bool) -> str:
     """Why the two exponents cannot vanish together while attention is on."""
-    if reached:
+    if reached and np.max(np.abs(architecture.attention_branch)) > 0.05:
         return ""
     attention = [layer for b in architecture.blocks[-1] for layer in b.layers if layer.name == "attention"]
     strength = attention[0].branch * attention[0].value_gain if attention else 0.0  # type: ignore[union-attr]
@@ -158,6 +180,8 @@ def _note(architecture: Architecture, reached: bool, gap: float) -> str:
     if norms and skip:
         value = math.log1p(strength**2 / (skip**2 * norms[0]))
         stated = f" (at collapse by log(1 + branch^2 value_gain^2 / (skip^2 q*)) = {value:.4f} per block)"
+    if reached:
+        return "Only the limit of a small attention branch does it: the values found are already in that limit."
     return (
         f"The gradient exponent of a pooled signal exceeds the angle exponent while attention is on{stated}: both vanish "
         "together only in the limit of a small attention branch; free attention_branch, or scale branches by 1/sqrt(depth)."

@@ -14,7 +14,7 @@ from edgewise.blocks import fold
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
 from edgewise.theory.simplex import Setting, backward, forward
-from edgewise.theory.state import Simplex, Step
+from edgewise.theory.state import Gradient, Simplex, Step
 
 Array = NDArray[np.float64]
 
@@ -26,12 +26,14 @@ CHUNK = 2000  # points at a time: the arrays of one chunk stay in the cache
 class Exponents:
     """Log-rates per block over this depth, one entry per grid point.
 
-    angle: of 1 - overlap along the network's own orbit; near_angle: of the separation of two near tokens (its sign is
-    the phase); gradient raw and relative, towards the input; the changes are twice those of the second half of depth.
+    angle: of 1 - overlap along the network's own orbit; gradient raw and relative, towards the input; the changes are
+    twice those of the second half of depth. near_angle and near_gradient are those of nearly identical tokens, whose
+    signs are the phase [Cowsik 2024]: their separation, and the relative gradient of a readout they share.
     """
 
     angle: Array
     near_angle: Array
+    near_gradient: Array
     gradient: Array
     relative_gradient: Array
     angle_change: Array
@@ -68,30 +70,37 @@ def refuse_structural(names: Mapping[str, Any]) -> None:
 def _chunk(
     architecture: Architecture, changed: Mapping[str, Array], readout: str, start_overlap: float
 ) -> Exponents:
-    knobs: dict[str, Any] = architecture.knobs() | dict(changed)
+    """The own and the near orbit of every point go through the blocks side by side, in one array."""
+    doubled = {name: np.concatenate([values, values]) for name, values in changed.items()}
+    knobs: dict[str, Any] = architecture.knobs() | doubled
     size = len(next(iter(changed.values())))
-    q = np.broadcast_to(np.asarray(knobs["embedding_norm"], float), (size,)).copy()
+    q = np.broadcast_to(np.asarray(knobs["embedding_norm"], float), (2 * size,))
+    separation = np.repeat([1 - start_overlap, NEAR], size)
     setting = Setting(architecture.tokens, architecture.width)
-    blocks = fold(knobs)
-    own = list(forward(blocks, Simplex(q, q * (1 - start_overlap)), setting))
-    near = None
-    for near in forward(blocks, Simplex(q, q * NEAR), setting):
-        pass
-    assert near is not None
-    return _rates(architecture.depth, q, 1 - start_overlap, own, near, readout)
+    steps = list(forward(fold(knobs), Simplex(q, q * separation), setting))
+    shared = np.repeat([float(readout == "pooled"), 1.0], size)
+    logs = [log for _, log in backward(steps, Gradient(np.ones(2 * size), shared))][::-1]
+    return _rates(architecture.depth, Simplex(q, q * separation), steps, logs, size)
 
 
-def _rates(depth: int, q: Array, separation: float, own: list[Step], near: Step, readout: str) -> Exponents:
-    half, per_block = depth // 2, len(own) // depth
-    logs = [g for _, g in backward(own, readout)][::-1]  # before each step
-    middle = own[half * per_block - 1].state if half else Simplex(q, q * separation)
-    last, doubled = own[-1].state, depth / (depth - half)
+def _rates(depth: int, start: Simplex, steps: list[Step], logs: list[Array], size: int) -> Exponents:
+    """Exponents from the states after every step and the log gradients before it; own orbits first, near ones after."""
+    half, per_block = depth // 2, len(steps) // depth
+    middle = steps[half * per_block - 1].state if half else start
+    last, twice = steps[-1].state, depth / (depth - half)
     with np.errstate(divide="ignore", invalid="ignore"):
-        angle = np.log(last.separation / separation) / depth
-        near_angle = np.log(near.state.separation / NEAR) / depth
-        angle_change = np.log(last.separation / middle.separation) * doubled
-        gradient_change = (logs[half * per_block] + np.log(middle.norm / last.norm)) * doubled
-        relative = (logs[0] + np.log(q / last.norm)) / depth
+        angle = np.log(last.separation / start.separation) / depth
+        relative = (logs[0] + np.log(start.norm / last.norm)) / depth
+        angle_change = np.log(last.separation / middle.separation) * twice
+        gradient_change = (logs[half * per_block] + np.log(middle.norm / last.norm)) * twice
+    own, near = slice(None, size), slice(size, None)
     return Exponents(
-        angle, near_angle, logs[0] / depth, relative, angle_change, gradient_change, 1 - last.separation
+        angle=angle[own],
+        near_angle=angle[near],
+        near_gradient=relative[near],
+        gradient=logs[0][own] / depth,
+        relative_gradient=relative[own],
+        angle_change=angle_change[own],
+        gradient_change=gradient_change[own],
+        overlap=1 - last.separation[own],
     )

@@ -26,7 +26,8 @@ Lines = list[Array]
 class PhaseDiagram:
     """Arrays are (y, x). outcome: 0 trains, 1 risky, 2 will not train; phase: -1 ordered, 0 undecided, 1 chaotic.
 
-    boundaries["angle"]: near tokens neither merge nor separate; boundaries["gradient"]: relative gradient constant.
+    boundaries["angle"]: nearly identical tokens neither merge nor separate; boundaries["gradient"]: the gradient of a
+    readout they share neither grows nor dies. Both over the network's own depth [Cowsik 2024].
     """
 
     x_name: str
@@ -35,6 +36,7 @@ class PhaseDiagram:
     y: Array
     angle: Array
     near_angle: Array
+    near_gradient: Array
     gradient: Array
     relative_gradient: Array
     angle_change: Array
@@ -58,8 +60,10 @@ class PhaseDiagram:
         return data | {"architecture": self.architecture.to_dict(), "extrapolated": list(self.extrapolated)}
 
     def save(self, path: str | Path) -> None:
-        """Write the data as JSON."""
-        Path(path).write_text(json.dumps(self.json()))
+        """Write the data as JSON, whole or not at all."""
+        partial = Path(f"{path}.partial")
+        partial.write_text(json.dumps(self.json()))
+        partial.replace(path)
 
 
 def _plain(values: NDArray[Any]) -> Any:
@@ -79,7 +83,7 @@ def draw_up(
         phase=_phases(architecture, shaped["near_angle"]),
         boundaries={
             "angle": zero_lines(x, y, shaped["near_angle"]),
-            "gradient": zero_lines(x, y, shaped["relative_gradient"]),
+            "gradient": zero_lines(x, y, shaped["near_gradient"]),
         },
         marker=_marker(architecture, x_name, y_name),
         architecture=architecture, readout=readout,
@@ -110,13 +114,13 @@ def _axis(name: str, given: Any) -> Array:
 def _grid(
     architecture: Architecture, x_name: str, x: Array, y_name: str, y: Array, readout: str, start_overlap: float
 ) -> Exponents:
+    if KNOBS[x_name].kind == "integer" == KNOBS[y_name].kind:
+        raise BadInput(f"{x_name} and {y_name} are both whole numbers; let one axis be real-valued.")
     if KNOBS[x_name].kind == "integer":
         rows = _grid(architecture, y_name, y, x_name, x, readout, start_overlap)
         names = (f.name for f in fields(Exponents))
         return Exponents(**{n: getattr(rows, n).reshape(len(x), len(y)).T.ravel() for n in names})
     if KNOBS[y_name].kind == "integer":
-        if KNOBS[x_name].kind == "integer":
-            raise BadInput(f"{x_name} and {y_name} are both whole numbers; let one axis be real-valued.")
         parts = [
             evaluate(architecture.replace(**{y_name: int(value)}), {x_name: x}, readout, start_overlap) for value in y
         ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from edgewise.verdict import Exponent, Outcome, Phase
 
+ZERO = 1e-5  # the tabulated averages are good to 1e-6: a smaller exponent is none
 RISKY, FAILS = 4.0, 7.0  # on twice the log-change over the second half of the depth
 
 
 def phase(angle: Exponent) -> Phase:
     """Ordered, chaotic, or undecided at this depth; critical only where an asymptotic exponent is exactly zero."""
     if angle.asymptotic is not None:
-        if abs(angle.asymptotic) < 1e-9:
+        if abs(angle.asymptotic) < ZERO:
             return Phase.CRITICAL
         return Phase.ORDERED if angle.asymptotic < 0 else Phase.CHAOTIC
     if not abs(angle.at_depth) > angle.error:

@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
+from edgewise.perceptron import Perceptron
+from edgewise.theory.perceptron import propagate_perceptron
 from edgewise.theory.simplex import READOUTS, Setting, backward, forward, output_gradient
 from edgewise.theory.state import Array, Gradient, Simplex, Step
 from edgewise.trace import Trace
@@ -28,7 +30,7 @@ def predict_transformer(
     readout: str = "token",
 ) -> Trace:
     """The orbit of a described transformer; `start` is an input Gram matrix (tokens, tokens), x_a.x_b / width."""
-    refuse_start(start_overlap, readout, architecture.tokens)
+    refuse_start(start_overlap, readout)
     if start_norm is not None:
         architecture = architecture.replace(embedding_norm=start_norm)
     if start is None and architecture.symmetric:
@@ -39,7 +41,26 @@ def predict_transformer(
     return replace(trace, architecture=architecture, extrapolated=extrapolations(architecture))
 
 
-def refuse_start(start_overlap: float, readout: str, tokens: int) -> None:
+def predict_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Trace:
+    """Two inputs of unit length through a random perceptron, and the gradient back [Poole 2016, Schoenholz 2017]."""
+    refuse_start(start_overlap, "token")
+    orbit = propagate_perceptron(perceptron, q0=1.0, c0=start_overlap)
+    with np.errstate(divide="ignore"):
+        log_gradient = np.log(orbit.gradient)
+    return Trace(
+        sites=perceptron.sites(),
+        source="theory: length and correlation maps",
+        norm=orbit.length[None],
+        separation=orbit.separation[None],
+        readouts=("token",),
+        log_gradient=log_gradient[None, None],
+        architecture=perceptron,
+        extrapolated=extrapolations(perceptron),
+        sampled=False,
+    )
+
+
+def refuse_start(start_overlap: float, readout: str) -> None:
     """An overlap of n tokens lies in (-1/(n-1), 1]; the recursion is written for those of at least 0."""
     if readout not in READOUTS:
         raise BadInput(f"readout = {readout!r} is not possible: expected {' or '.join(READOUTS)}.")
@@ -102,7 +123,7 @@ def _overflowed(architecture: Architecture, start: Simplex, steps: Sequence[Step
 def _gradients(steps: Sequence[Step], readout: str) -> tuple[Array, Array, dict[str, Array]]:
     """Per site: log gradient and coherence gp/gq (1, N); per matrix: log |dL/dW|^2 at its site (1, N)."""
     last: Gradient = output_gradient(readout, np.shape(steps[-1].state.norm))
-    back = [(last, np.zeros(())), *backward(steps, readout)][::-1]
+    back = [(last, np.zeros(())), *backward(steps, last)][::-1]
     weights = {f"weight_gradient.{name}": np.full((1, len(back)), np.nan) for name in WEIGHTS}
     for site, (step, (gradient, log_scale)) in enumerate(zip(steps, back[1:]), start=1):
         assert step.weights is not None
@@ -121,9 +142,9 @@ def _seen(steps: Sequence[Step], name: str) -> Array:
     return np.array([[np.nan, *(float(step.seen().get(name, np.nan)) for step in steps)]])
 
 
-def extrapolations(architecture: Architecture) -> tuple[str, ...]:
+def extrapolations(architecture: Architecture | Perceptron) -> tuple[str, ...]:
     """Why these numbers are not vouched for, one sentence each; empty when they are."""
-    reasons = list(architecture.unmodelled)
+    reasons = list(getattr(architecture, "unmodelled", ()))
     spread = math.sqrt(2 * architecture.depth / architecture.width)
     if spread > 1:
         reasons.append(

@@ -86,12 +86,12 @@ def output_gradient(readout: str, shape: tuple[int, ...]) -> Gradient:
     return Gradient(np.ones(shape), np.full(shape, float(readout == "pooled")))
 
 
-def backward(steps: Sequence[Step], readout: str) -> Iterator[tuple[Gradient, Array]]:
+def backward(steps: Sequence[Step], output: Gradient) -> Iterator[tuple[Gradient, Array]]:
     """Gradients before every step, last step first, with the log of the scale taken out so far.
 
     The gradient is rescaled to own = 1 at each site: no depth overflows.
     """
-    g = output_gradient(readout, np.shape(steps[-1].state.norm))
+    g = output
     log_scale = np.zeros_like(g.own)
     for step in reversed(steps):
         g = step.pull(g)

@@ -1,0 +1,147 @@
+"""Phase diagrams, critical points and the vector field."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import edgewise
+from edgewise.critical.asymptotics import asymptotics
+from edgewise.errors import BadInput
+
+
+def family(**knobs):
+    base = dict(depth=32, tokens=32, width=512, heads=4, activation="tanh", attention_skip=math.sqrt(0.96),
+                attention_branch=0.2, mlp_skip=math.sqrt(0.75), mlp_branch=0.5)  # fmt: skip
+    return edgewise.transformer(**(base | knobs))
+
+
+@pytest.fixture(scope="module")
+def diagram():
+    return edgewise.phase_diagram(family(), mlp_in_gain=(0.5, 4.0, 15), attention_branch=(0.05, 0.9, 9))
+
+
+def test_a_cell_is_the_network_it_stands_for(diagram):
+    network = family(mlp_in_gain=float(diagram.x[4]), attention_branch=float(diagram.y[2]))
+    verdict = edgewise.judge(edgewise.predict(network))
+    assert diagram.angle[2, 4] == pytest.approx(verdict.angle.at_depth, rel=1e-9)
+    assert diagram.gradient[2, 4] == pytest.approx(verdict.gradient.at_depth, rel=1e-9)
+    assert diagram.angle_change[2, 4] == pytest.approx(verdict.angle.change, rel=1e-9)
+    assert diagram.gradient_change[2, 4] == pytest.approx(verdict.relative_gradient.change, rel=1e-9)
+    assert diagram.outcome[2, 4] == verdict.outcome.exit_code
+
+
+@pytest.mark.parametrize("which", ["angle", "gradient"])
+def test_boundaries_are_where_the_exponents_vanish(which):
+    """With a bias both lines exist; the gradient's lies on the ordered side of the angle's [Cowsik 2024]."""
+    biased = family(mlp_bias=0.3, depth=100)
+    made = edgewise.phase_diagram(biased, mlp_in_gain=(0.5, 2.5, 21), attention_branch=(0.05, 0.5, 7))
+    line = made.boundaries[which][0]
+    gain, branch = line[len(line) // 2]
+    limit = asymptotics(biased.replace(mlp_in_gain=float(gain), attention_branch=float(branch)))
+    assert getattr(limit, which) == pytest.approx(0.0, abs=0.01)  # the start still counts a little over 100 blocks
+    assert made.boundaries["gradient"][0][:, 0].max() < made.boundaries["angle"][0][:, 0].max()
+
+
+def test_without_bias_an_odd_activation_never_lets_the_shared_gradient_vanish(diagram):
+    """E phi^2 <= q E phi'^2 (Poincare): the mean mode's factor is at least 1, so its line does not exist."""
+    assert diagram.boundaries["angle"] and not diagram.boundaries["gradient"]
+    assert (diagram.near_gradient > 0).all()
+
+
+def test_the_phase_is_the_sign_of_the_collapse_exponent(diagram):
+    for j, i in ((4, 0), (8, 14), (0, 14)):
+        network = family(mlp_in_gain=float(diagram.x[i]), attention_branch=float(diagram.y[j]))
+        assert diagram.phase[j, i] == np.sign(asymptotics(network).angle)
+
+
+def test_marker_json_and_saving(diagram, tmp_path):
+    assert diagram.marker == (1.0, 0.2)
+    diagram.save(tmp_path / "d.json")
+    data = json.loads((tmp_path / "d.json").read_text())
+    assert np.array(data["angle"]).shape == (9, 15) and data["architecture"]["depth"] == 32
+
+
+def test_whole_number_axes_go_row_by_row():
+    small = edgewise.phase_diagram(family(depth=8), tokens=(8, 64, 3), mlp_in_gain=(0.5, 2.0, 4))
+    assert small.angle.shape == (4, 3)
+    network = family(depth=8, tokens=36, mlp_in_gain=float(small.y[1]))
+    assert small.x[1] == 36
+    verdict = edgewise.judge(edgewise.predict(network))
+    assert small.gradient[1, 1] == pytest.approx(verdict.gradient.at_depth, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "axes,words",
+    [
+        ({"score_gain": (0, 1, 3)}, "two knobs, got 1"),
+        ({"score_gain": (0, 1, 3), "colour": (0, 1, 3)}, "'colour' is not a knob"),
+        ({"score_gain": (1, 0, 3), "mlp_in_gain": (0, 1, 3)}, "low below high"),
+        ({"score_gain": (0, 1), "mlp_in_gain": (0, 1, 3)}, "low, high, count"),
+        ({"score_gain": (-1, 1, 3), "mlp_in_gain": (0, 1, 3)}, "at least 0"),
+        ({"causal": (0, 1, 3), "mlp_in_gain": (0, 1, 3)}, "causal"),
+        ({"depth": (2, 4, 3), "tokens": (8, 16, 3)}, "both whole numbers"),
+    ],
+)
+def test_bad_axes_are_refused(axes, words):
+    with pytest.raises(BadInput, match=words):
+        edgewise.phase_diagram(family(depth=4), **axes)
+
+
+def test_positions_left_out_of_a_diagram_are_said():
+    made = edgewise.phase_diagram(family(depth=2, causal=True), score_gain=(0, 1, 2), mlp_in_gain=(0.5, 1, 2))
+    assert "positions" in made.extrapolated[0]
+
+
+def test_critical_point_of_one_knob_is_the_edge_of_chaos_without_attention():
+    """Without attention, norm and skip a block is a perceptron layer: tanh, bias variance 0.05 is critical at 1.7607."""
+    network = edgewise.transformer(
+        depth=300, tokens=16, heads=0, activation="tanh", norm="none", mlp_skip=0.0, mlp_bias=0.05**0.5
+    )
+    found = edgewise.critical_point(network, free=["mlp_in_gain"])
+    assert found.values["mlp_in_gain"] ** 2 == pytest.approx(1.7607, rel=0.01)  # the start counts a little
+    assert abs(found.angle) * 300 < 0.5 and abs(found.gradient) * 300 < 0.5
+
+
+def test_without_a_root_the_nearest_end_is_given():
+    """Post-norm tanh without skip: E phi^2 <= q E phi'^2, so the exponent vanishes only as the gain goes to zero."""
+    network = edgewise.transformer(depth=20, tokens=16, heads=0, activation="tanh", norm="post", mlp_skip=0.0)
+    found = edgewise.critical_point(network, free=["mlp_in_gain"])
+    assert found.values["mlp_in_gain"] < 0.01 and 0 < found.angle < 1e-3
+
+
+def test_critical_point_of_two_knobs_vanishes_or_says_why():
+    found = edgewise.critical_point(family(), free=["mlp_in_gain", "attention_branch"])
+    assert abs(found.angle) < 1e-6  # the inner root
+    assert found.reached == (max(abs(found.angle), abs(found.gradient)) * 32 < 0.05)
+    assert found.reached or "small attention branch" in found.note
+    text = str(found)
+    assert "mlp_in_gain" in text and json.dumps(found.json())
+
+
+def test_only_the_limit_of_a_small_attention_branch_does_it_for_a_pooled_readout():
+    found = edgewise.critical_point(family(attention_branch=0.5), free=["mlp_in_gain"], readout="pooled")
+    assert not found.reached and "small attention branch" in found.note
+
+
+@pytest.mark.parametrize(
+    "free,words", [([], "one or two"), (["a"], "not a knob"), (["depth"], "cannot vary"), (["score_gain"] * 2, "different")]
+)
+def test_bad_free_knobs_are_refused(free, words):
+    with pytest.raises(BadInput, match=words):
+        edgewise.critical_point(family(), free=free)
+
+
+def test_the_vector_field_vanishes_at_its_fixed_points():
+    network = family(mlp_in_gain=3.0, attention_branch=0.2)
+    field = edgewise.vector_field(network, norms=(0.2, 3.0, 9), overlaps=(0.0, 0.9, 7))
+    assert field.d_overlap.shape == (7, 9) and len(field.trajectories) == 4
+    stable = [p for p in field.fixed_points if p.stable]
+    assert stable
+    at = edgewise.vector_field(network, norms=(stable[0].norm, stable[0].norm * 1.01, 2),
+                               overlaps=(stable[0].overlap, 0.99, 2))  # fmt: skip
+    assert abs(at.d_log_norm[0, 0]) < 1e-6 and abs(at.d_overlap[0, 0]) < 1e-6
+    json.dumps(field.json())
+    with pytest.raises(BadInput, match="causal"):
+        edgewise.vector_field(family(causal=True))

@@ -1,0 +1,107 @@
+"""The door: published recipes pass, dead networks are named, measured starts are taken, bad input is refused."""
+
+import numpy as np
+import pytest
+
+import edgewise
+from edgewise.errors import BadInput
+from edgewise.verdict import Kind, Outcome
+
+PUBLISHED = (
+    "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "llama-2-7b", "llama-3-8b", "llama-3-70b", "mistral-7b",
+    "qwen3-8b", "pythia-1.4b", "bert-base", "bert-large", "roberta-base", "vit-base", "vit-large", "t5-base",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_no_false_alarm_on_a_published_recipe(name):
+    """Nobody keeps a tool that says GPT-2 cannot train; 32 tokens keep the dense recursion short."""
+    network = edgewise.describe(name, tokens=32) if not name.startswith("vit") else edgewise.describe(name)
+    verdict = edgewise.judge(edgewise.predict(network))
+    assert verdict.outcome is Outcome.TRAINS, str(verdict)
+
+
+DEAD = {
+    "nn.TransformerEncoder, 48 layers": lambda: edgewise.describe("torch-encoder", depth=48),
+    "attention alone": lambda: edgewise.transformer(depth=12, mlp_width=0, attention_skip=0.0, norm="none"),
+    "attention alone, normed": lambda: edgewise.transformer(depth=12, mlp_width=0, attention_skip=0.0),
+    "chaos": lambda: edgewise.transformer(
+        depth=64, activation="tanh", mlp_in_gain=4.0, mlp_skip=0.0, attention_branch=0.1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEAD)
+def test_what_cannot_train_is_said_so_with_a_remedy(name):
+    verdict = edgewise.judge(edgewise.predict(DEAD[name]()))
+    assert verdict.outcome is Outcome.FAILS, str(verdict)
+    assert any(f.severity == "fails" and f.remedy for f in verdict.findings)
+    assert "will not train" in str(verdict)
+
+
+def test_a_remedy_works_when_it_is_followed():
+    network = edgewise.describe("torch-encoder", depth=48)
+    text = next(f.remedy for f in edgewise.judge(edgewise.predict(network)).findings if f.kind is Kind.RANK_COLLAPSE)
+    value = float(text.split("attention_branch = mlp_branch = ")[1].split(" ")[0])
+    cured = network.replace(attention_branch=value, mlp_branch=value, attention_skip=1.0, mlp_skip=1.0)
+    assert edgewise.judge(edgewise.predict(cured)).outcome is Outcome.TRAINS
+
+
+def test_entropy_collapse_is_found_in_sharp_attention():
+    verdict = edgewise.judge(edgewise.predict(edgewise.transformer(depth=4, tokens=64, score_gain=6.0)))
+    assert Kind.ENTROPY_COLLAPSE in {f.kind for f in verdict.findings}
+    assert verdict.condensation > 1
+
+
+def test_start_from_a_measured_trace_or_gram_matrix():
+    network = edgewise.transformer(depth=3, tokens=16, width=64, heads=2)
+    first = edgewise.predict(network, start_overlap=0.4)
+    again = edgewise.predict(network, start=first)
+    assert again.norm == pytest.approx(first.norm) and again.separation == pytest.approx(first.separation)
+    gram = np.full((16, 16), 0.4) + 0.6 * np.eye(16)
+    dense = edgewise.predict(network, start=gram)
+    assert "gram" in dense.source
+    assert dense.blocks("overlap") == pytest.approx(first.blocks("overlap"), abs=0.01)
+
+
+def test_width_too_small_for_the_depth_is_extrapolated():
+    verdict = edgewise.judge(edgewise.predict(edgewise.transformer(depth=40, width=64, heads=2, tokens=16)))
+    assert "sqrt(2 L / d)" in verdict.extrapolated[0] and "Extrapolated" in str(verdict)
+
+
+def test_a_trace_without_description_has_no_asymptotics(tmp_path):
+    from dataclasses import replace
+
+    trace = replace(edgewise.predict(edgewise.transformer(depth=3, tokens=16)), architecture=None)
+    verdict = edgewise.judge(trace)
+    assert verdict.angle.asymptotic is None and verdict.fixed_points == ()
+
+
+def test_compare_names_what_differs():
+    a = edgewise.transformer(depth=6, tokens=16, norm="pre")
+    found = edgewise.compare(a, a.replace(norm="post", score_gain=2.0))
+    assert {d[0] for d in found.differences} == {"norm", "score_gain"}
+    assert "norm: pre against post" in str(found)
+
+
+@pytest.mark.parametrize(
+    "call,words",
+    [
+        (lambda: edgewise.judge("gpt2"), "judge takes a Trace"),
+        (lambda: edgewise.predict("gpt2", readout="mean"), "readout = 'mean'"),
+        (lambda: edgewise.predict(edgewise.transformer(), start_overlap=1.0), "start_overlap = 1.0"),
+        (lambda: edgewise.predict(edgewise.transformer(), start_overlap=float("nan")), "start_overlap = nan"),
+        (lambda: edgewise.phase_diagram("mlp:tanh", a=(0, 1, 2), b=(0, 1, 2)), "needs a transformer"),
+    ],
+)
+def test_bad_input_is_refused(call, words):
+    with pytest.raises(BadInput, match=words):
+        call()
+
+
+def test_perceptron_through_the_same_door():
+    network = edgewise.Perceptron("tanh", weight_variance=1.5, bias_variance=0.05, depth=30)
+    verdict = edgewise.judge(edgewise.predict(network, start_overlap=0.6))
+    facts = verdict.perceptron
+    assert facts["chi_1"] == pytest.approx(np.exp(verdict.angle.asymptotic))
+    assert verdict.phase.value == facts["phase"]
