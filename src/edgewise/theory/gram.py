@@ -28,6 +28,7 @@ Progress = Callable[[float], None]
 SEEN = ("logit_variance", "condensation")
 WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
 READOUTS = ("token", "pooled")
+HELD = 6e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
 
 
 def propagate_gram(
@@ -46,12 +47,12 @@ def propagate_gram(
 
     start      (n, n) input Gram matrix x_a.x_b / width; a simplex of `start_overlap` unless given
     readout    token: independent output gradients; pooled: one shared by all tokens
-    samples    heads drawn per attention layer; about 4,096 / tokens unless given, at least 4
+    samples    heads drawn per attention layer; 4 to 32 by length and depth unless given
     progress   called with the fraction done
     """
     _refuse(readout, samples, draws, seed, dtype)
     first = _start(architecture, start, start_overlap)
-    sampling = Sampling(samples or default_samples(architecture.tokens), dtype)
+    sampling = _sampling(architecture, samples, dtype)
     runs = []
     for draw in range(draws):
         report = None if progress is None else _share(progress, draw, draws)
@@ -69,9 +70,15 @@ def propagate_gram(
     )
 
 
-def default_samples(tokens: int) -> int:
-    """Heads per layer that bring exponents to about 0.003: long sequences average over their own rows."""
-    return min(32, max(4, math.ceil(4096 / tokens)))
+def default_samples(tokens: int, depth: int) -> int:
+    """Heads per layer that bring exponents to about 0.003: length and depth average as heads do."""
+    return min(32, max(4, math.ceil(2**16 / (tokens * depth))))
+
+
+def _sampling(architecture: Architecture, samples: int | None, dtype: torch.dtype) -> Sampling:
+    count = samples or default_samples(architecture.tokens, architecture.depth)
+    held = architecture.depth * count * architecture.tokens**2 * dtype.itemsize
+    return Sampling(count, dtype, keep=held < HELD)
 
 
 def _share(progress: Progress, draw: int, draws: int) -> Progress:
@@ -91,7 +98,7 @@ def _refuse(readout: str, samples: int | None, draws: int, seed: int, dtype: tor
 def _start(architecture: Architecture, start: Any, overlap: float) -> Geometry:
     n = architecture.tokens
     if start is None:
-        lowest = -1.0 / (n - 1) if n > 1 else 0.0
+        lowest = -1.0 / (n - 1)
         if not lowest <= overlap <= 1.0:
             raise BadInput(f"start_overlap = {overlap!r} is not possible: expected between {lowest:g} and 1.")
         return simplex(n, architecture.embedding_norm, overlap)
@@ -156,7 +163,7 @@ class _Run:
 
     def _coherence(self, site: int, gamma: Tensor) -> None:
         n, diagonal = len(gamma), float(gamma.diagonal().mean())
-        if n > 1 and diagonal > 0:
+        if diagonal > 0:
             off = (float(gamma.sum()) - n * diagonal) / (n * (n - 1))
             self.statistics["gradient_coherence"][site] = off / diagonal
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from edgewise.blocks import Attention, Branch, MLP
-from edgewise.theory.gram_attention import attend, pull_attention
+from edgewise.blocks import MLP, Attention, Branch
+from edgewise.theory.gram_attention import attend
+from edgewise.theory.gram_attention_backward import pull_attention
 from edgewise.theory.gram_geometry import Geometry
 from edgewise.theory.gram_heads import Sampling
 from edgewise.theory.gram_mlp import perceive, pull_mlp
@@ -67,5 +68,5 @@ def _apply(
 ) -> tuple[Geometry, Weights, PullWeights]:
     if isinstance(layer, MLP):
         return perceive(layer, inner), {}, lambda gamma: pull_mlp(layer, inner, gamma, width)
-    output, seen = attend(layer, inner, sampling, seed)
-    return output, seen, lambda gamma: pull_attention(layer, inner, gamma, width, sampling, seed)
+    output, seen, memory = attend(layer, inner, sampling, seed)
+    return output, seen, lambda gamma: pull_attention(layer, inner, gamma, width, sampling, memory)

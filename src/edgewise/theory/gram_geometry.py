@@ -37,9 +37,8 @@ class Geometry:
 
     @property
     def separation(self) -> float:
-        """Mean of 1 - cosine over pairs of different tokens; nan for a single token."""
-        n = self.tokens
-        return float(self.separations().sum()) / (n * (n - 1)) if n > 1 else float("nan")
+        """Mean of 1 - cosine over pairs of different tokens."""
+        return float(self.separations().sum()) / (self.tokens * (self.tokens - 1))
 
     def separations(self) -> Tensor:
         """1 - cosine = (H - (sqrt q_a - sqrt q_b)^2 / 2) / sqrt(q_a q_b), free of cancellation (n, n)."""

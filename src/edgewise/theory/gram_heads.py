@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -26,24 +27,44 @@ class Sampling:
 
     samples: int
     dtype: torch.dtype
+    keep: bool = False  # hold the heads between forward and backward, or draw them again
+
+
+@dataclass(frozen=True)
+class Features:
+    """Queries or keys as they enter the logits: normalised and rotated, gains left out (h, n, k)."""
+
+    values: Tensor
+    lengths: Tensor | None = None  # (h, n, 1): root mean squares that QK-norm divided by
+
+    def pull(self, gradient: Tensor, layer: Attention) -> Tensor:
+        """The gradient before RoPE and QK-norm: turned back, then (I - u u^T / |u|^2) g / length."""
+        if self.lengths is not None:
+            along = (gradient * self.values).mean(-1, keepdim=True)
+            gradient = (gradient - self.values * along) / self.lengths
+        return rotate(gradient, layer, back=True)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """A group of heads; queries and keys as they enter the logits: normalised and rotated, gains left out."""
+    """A group of heads with what the backward pass needs."""
 
-    queries: Tensor  # (h, n, k)
-    keys: Tensor
-    query_lengths: Tensor | None  # (h, n, 1): root mean squares that QK-norm divided by
-    key_lengths: Tensor | None
-    content: Tensor  # (h, n, n): logits without position bias and mask
-    logits: Tensor  # (h, n, n): content and position bias
+    queries: Features
+    keys: Features
     probabilities: Tensor  # (h, n, n)
+
+
+@dataclass(frozen=True)
+class Logits:
+    """What the heads of a group were made of, without the mask (h, n, n)."""
+
+    content: Tensor  # query . key
+    biased: Tensor  # with the position bias
 
 
 def draw_heads(
     layer: Attention, root: Root, mask: Mask, sampling: Sampling, generator: torch.Generator
-) -> Iterator[Heads]:
+) -> Iterator[tuple[Heads, Logits]]:
     """`samples` heads in groups that fit in memory; the same generator state gives the same heads."""
     slopes = _sampled_slopes(layer, sampling.samples, generator) if layer.alibi else None
     size = max(1, GROUP // mask.tokens**2)
@@ -56,20 +77,19 @@ def draw_heads(
 def _draw_group(
     layer: Attention, root: Root, mask: Mask, count: int, slopes: Tensor | None,
     generator: torch.Generator, dtype: torch.dtype,
-) -> Heads:  # fmt: skip
-    shared, apart = root.draw(count, layer.head_width, generator, dtype)
-    queries, query_lengths = _normed(shared + apart, layer)
-    shared, apart = root.draw(count, layer.head_width, generator, dtype)
-    if layer.qk_norm or layer.rope:
-        keys, key_lengths = _normed(shared + apart, layer)
-    else:  # what all keys share does not change a softmax
-        keys, key_lengths = apart, None
-    queries, keys = rotate(queries, layer), rotate(keys, layer)
-    centred = keys if layer.rope else keys - keys.mean(1, keepdim=True)
-    content = (queries * (layer.score_gain / math.sqrt(layer.head_width))) @ centred.mT
-    logits = content if slopes is None else content - slopes[:, None, None].to(dtype) * distances(mask.tokens).to(dtype)
-    seen = logits if mask.visible is None else logits.masked_fill(~mask.visible, -math.inf)
-    return Heads(queries, keys, query_lengths, key_lengths, content, logits, seen.softmax(-1))
+) -> tuple[Heads, Logits]:  # fmt: skip
+    shared, apart = root.draw(count, layer.head_width, generator)
+    queries = _features(shared + apart, layer)
+    shared, apart = root.draw(count, layer.head_width, generator)
+    # Without positions or norm, what all keys share does not change a softmax.
+    keys = _features(shared + apart, layer) if layer.qk_norm or layer.rope else Features(apart)
+    centred = keys.values if layer.rope else keys.values - keys.values.mean(1, keepdim=True)
+    content = (queries.values * (layer.score_gain / math.sqrt(layer.head_width))) @ centred.mT
+    biased = content
+    if slopes is not None:
+        biased = content - slopes[:, None, None].to(dtype) * distances(mask.tokens).to(dtype)
+    masked = biased if mask.hidden is None else biased + mask.hidden
+    return Heads(queries, keys, masked.softmax(-1)), Logits(content, biased)
 
 
 def _sampled_slopes(layer: Attention, samples: int, generator: torch.Generator) -> Tensor:
@@ -78,11 +98,11 @@ def _sampled_slopes(layer: Attention, samples: int, generator: torch.Generator) 
     return alibi_slopes(layer.heads)[(place * layer.heads).long().clamp_max(layer.heads - 1)]
 
 
-def _normed(features: Tensor, layer: Attention) -> tuple[Tensor, Tensor | None]:
+def _features(features: Tensor, layer: Attention) -> Features:
     if not layer.qk_norm:
-        return features, None
+        return Features(rotate(features, layer))
     lengths = features.square().mean(-1, keepdim=True).sqrt()
-    return features / lengths, lengths
+    return Features(rotate(features / lengths, layer), lengths)
 
 
 def rotate(features: Tensor, layer: Attention, back: bool = False) -> Tensor:
@@ -90,19 +110,15 @@ def rotate(features: Tensor, layer: Attention, back: bool = False) -> Tensor:
     rotated = 2 * round(layer.rope * layer.head_width / 2)
     if not rotated:
         return features
-    half = rotated // 2
-    frequency = layer.rope_base ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
-    angle = torch.arange(features.shape[-2], dtype=torch.float64)[:, None] * frequency
-    cosine, sine = angle.cos().to(features.dtype), angle.sin().to(features.dtype)
+    cosine, sine = _turns(features.shape[-2], rotated, layer.rope_base, features.dtype)
     sine = -sine if back else sine
-    first, second = features[..., :half], features[..., half:rotated]
+    first, second = features[..., : rotated // 2], features[..., rotated // 2 : rotated]
     turned = [first * cosine - second * sine, first * sine + second * cosine, features[..., rotated:]]
     return torch.cat(turned, -1)
 
 
-def unnormed(gradient: Tensor, normed: Tensor, lengths: Tensor | None) -> Tensor:
-    """The gradient before QK-norm: (I - u u^T / |u|^2) g / length, for normed features u."""
-    if lengths is None:
-        return gradient
-    along = (gradient * normed).mean(-1, keepdim=True)
-    return (gradient - normed * along) / lengths
+@lru_cache(maxsize=8)
+def _turns(tokens: int, rotated: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    frequency = base ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
+    angle = torch.arange(tokens, dtype=torch.float64)[:, None] * frequency
+    return angle.cos().to(dtype), angle.sin().to(dtype)

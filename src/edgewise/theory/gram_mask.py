@@ -39,7 +39,8 @@ class Mask:
     """Token a sees b with a - window < b <= a (causal) or |a - b| < window; `visible` is None for all."""
 
     tokens: int
-    visible: Tensor | None  # (n, n), True where seen
+    visible: Tensor | None  # (n, n), 1 where seen, else 0
+    hidden: Tensor | None  # (n, n), 0 where seen, else -inf: what is added to the logits
     rows: tuple[Span, ...]  # of the attention matrix
     columns: tuple[Span, ...]  # of its transpose
 
@@ -52,17 +53,17 @@ class Mask:
 
 
 @lru_cache(maxsize=8)
-def attention_mask(tokens: int, causal: bool, window: int | None) -> Mask:
+def attention_mask(tokens: int, causal: bool, window: int | None, dtype: torch.dtype) -> Mask:
     """The mask of a layer; a window as wide as the sequence hides nothing."""
     reach = tokens if window is None else min(window, tokens)
     if not causal and reach == tokens:
         everything = _spans(tokens, tokens - 1, tokens - 1, blocks=4)
-        return Mask(tokens, None, everything, everything)
+        return Mask(tokens, None, None, everything, everything)
     back, ahead = reach - 1, 0 if causal else reach - 1
     position = torch.arange(tokens)
     offset = position - position[:, None]
-    visible = (offset <= ahead) & (offset >= -back)
-    return Mask(tokens, visible, _spans(tokens, back, ahead), _spans(tokens, ahead, back))
+    visible = ((offset <= ahead) & (offset >= -back)).to(dtype)
+    return Mask(tokens, visible, visible.log(), _spans(tokens, back, ahead), _spans(tokens, ahead, back))
 
 
 def _spans(tokens: int, back: int, ahead: int, blocks: int = 8) -> tuple[Span, ...]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from edgewise.blocks import MLP
 from edgewise.theory.activations import activation
 from edgewise.theory.gram_geometry import Geometry, mean_of_pair
-from edgewise.theory.gram_pairs import pair_averages, slope_averages
+from edgewise.theory.gram_pairs import pair_averages, value_and_slope_averages
 
 
 def _hidden(layer: MLP, state: Geometry) -> Geometry:
@@ -39,7 +39,8 @@ def pull_mlp(layer: MLP, state: Geometry, gamma: Tensor, width: int) -> tuple[Te
     Gamma_in = Gamma s2^2 s1^2 E phi' phi'; gated: Gamma s2^2 su^2 (s1^2 C E phi' phi' + E phi phi').
     """
     phi, hidden = activation(layer.activation), _hidden(layer, state)
-    values, slopes = pair_averages(phi, hidden).overlaps, slope_averages(phi, hidden)
+    active, slopes = value_and_slope_averages(phi, hidden)
+    values = active.overlaps
     out, linear, overlaps = layer.out_gain**2, layer.linear_gain**2, state.overlaps
     into_gate = slopes * (linear * overlaps) if layer.gated else slopes
     factor = layer.in_gain**2 * into_gate

@@ -6,7 +6,8 @@ that are each free of cancellation:
     E (phi_a - phi_b)^2 / 2 = [the same at c = 1] + sqrt(q_a q_b) integral_c^1 M dc'
     [the same at c = 1]     = (s_a - s_b)^2 R(s_a, s_b),  R smooth, R = E (u phi'(u))^2 / 8 at s_a = s_b
 
-R, M and the mean of M over [c, 1] are interpolated in s_a and s_b at K nodes, the last two also in the angle.
+R, M and the mean of M over [c, 1] are interpolated in s_a and s_b at K nodes, the last two also in the angle, or
+rather in y = asinh(angle/w) - asinh((pi - angle)/w), which resolves the width w = 1/sqrt(q) of steep functions.
 Shapes: n tokens, K nodes in s, A nodes in the angle, J quadrature nodes.
 """
 
@@ -27,8 +28,33 @@ from edgewise.theory.activations import Activation
 from edgewise.theory.gram_geometry import Geometry
 
 Array = NDArray[np.float64]
-ANGLES = 29
+ANGLES = 33
 CELL = 0.5  # the range of log q is rounded outwards to this, so that layers share tables
+
+
+@dataclass(frozen=True)
+class AngleScale:
+    """Angles in [0, pi] to x in [-1, 1], stretched near both ends below `width`."""
+
+    width: float
+
+    def forward(self, angle: Tensor) -> Tensor:
+        y = (angle / self.width).asinh_() - ((math.pi - angle) / self.width).asinh_()
+        return y.div_(math.asinh(math.pi / self.width))
+
+    def inverse(self, x: Array) -> Array:
+        """By bisection."""
+        low, high = np.zeros_like(x), np.full_like(x, math.pi)
+        for _ in range(60):
+            middle = (low + high) / 2
+            above = self.forward(torch.from_numpy(middle)).numpy() > x
+            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        return np.asarray((low + high) / 2)
+
+    def stretch(self, angle: Array) -> Array:
+        """d angle / dx."""
+        slope = 1 / np.hypot(angle, self.width) + 1 / np.hypot(math.pi - angle, self.width)
+        return np.asarray(math.asinh(math.pi / self.width) / slope)
 
 
 @dataclass(frozen=True)
@@ -38,21 +64,23 @@ class PairTable:
     phi: Activation
     low: float
     high: float
+    scale: AngleScale
     ratios: Array  # R (K, K)
     slopes: Array  # Chebyshev coefficients of M in the angle (A, K, K)
     chords: Array  # the same of the mean of M over [c, 1]
 
-    def averages(self, state: Geometry, angle: Tensor) -> tuple[Geometry, Tensor]:
-        """Squares and spreads of phi(u), and E phi' phi' (n, n)."""
+    def averages(self, state: Geometry, angle: Tensor, slopes: bool) -> tuple[Geometry, Tensor]:
+        """Squares and spreads of phi(u), and E phi' phi' (n, n) when asked for."""
         s = state.squares.log()
         weights = torch.from_numpy(_lagrange(_unit(s.numpy(), self.low, self.high), self.ratios.shape[0]))
         squares = torch.from_numpy(np.asarray(self.phi.square(state.squares.numpy())))
         along = (s[:, None] - s).square() * _between(weights, self.ratios)
-        chord = _series(weights, self.chords, angle)
+        x = self.scale.forward(angle)
+        chord = _series(weights, self.chords, x)
         roots = state.squares.sqrt()
         across = roots[:, None] * roots * state.separations() * chord
         spreads = (along + across).clamp_min(0.0).fill_diagonal_(0.0)
-        return Geometry(squares, spreads), _series(weights, self.slopes, angle)
+        return Geometry(squares, spreads), _series(weights, self.slopes, x) if slopes else torch.empty(0)
 
 
 def pair_table(phi: Activation, squares: Array) -> PairTable:
@@ -66,17 +94,17 @@ def _pair_table(phi: Activation, low_cell: int, high_cell: int) -> PairTable:
     low, high = low_cell * CELL, max(high_cell, low_cell + 1) * CELL
     count = 4 + math.ceil(2.0 * (high - low))
     s = low + (high - low) * (1 + chebyshev.chebpts1(count)) / 2
-    slopes = np.stack([_slope_products(phi, np.exp(s), theta) for theta in _angle_nodes()])
-    coefficients = chebyshev.chebfit(_unit(_angle_nodes(), 0.0, math.pi), slopes.reshape(ANGLES, -1), ANGLES - 1)
-    shape = (ANGLES, count, count)
-    chords = chebyshev.chebfit(
-        _unit(_angle_nodes(), 0.0, math.pi), np.stack([_mean_to(t, coefficients) for t in _angle_nodes()]), ANGLES - 1
-    )
-    return PairTable(phi, low, high, _ratios(phi, s), coefficients.reshape(shape), chords.reshape(shape))
+    scale = AngleScale(min(1.0, math.exp(-high / 2)))
+    nodes = chebyshev.chebpts1(ANGLES)
+    slopes = _fit(np.stack([_slope_products(phi, np.exp(s), theta) for theta in scale.inverse(nodes)]))
+    chords = _fit(np.stack([_mean_up_to(x, slopes, scale) for x in nodes]))
+    return PairTable(phi, low, high, scale, _ratios(phi, s), slopes, chords)
 
 
-def _angle_nodes() -> Array:
-    return np.asarray(math.pi * (1 + chebyshev.chebpts1(ANGLES)) / 2)
+def _fit(values: Array) -> Array:
+    """Chebyshev coefficients in x of what is given at its nodes (A, K, K)."""
+    flat = chebyshev.chebfit(chebyshev.chebpts1(ANGLES), values.reshape(ANGLES, -1), ANGLES - 1)
+    return np.asarray(flat, dtype=np.float64).reshape(values.shape)
 
 
 def _unit(values: Array, low: float, high: float) -> Array:
@@ -95,9 +123,8 @@ def _between(weights: Tensor, values: Array) -> Tensor:
     return weights @ torch.from_numpy(values) @ weights.T
 
 
-def _series(weights: Tensor, coefficients: Array, angle: Tensor) -> Tensor:
+def _series(weights: Tensor, coefficients: Array, x: Tensor) -> Tensor:
     """sum_k T_k(x) f_k(s_a, s_b) by Clenshaw's recursion, every coefficient an (n, n) matrix of rank K."""
-    x = 2 * angle / math.pi - 1
     b1 = b2 = torch.zeros_like(x)
     for f in coefficients[:0:-1]:
         b1, b2 = torch.addcmul(_between(weights, f) - b2, x, b1, value=2), b1
@@ -146,12 +173,14 @@ def _thin(cuts: Array) -> Array:
     return np.array([*(-c for c in reversed(kept)), 0.0, *kept])
 
 
-def _mean_to(theta: float, coefficients: Array) -> Array:
-    """Mean of M over correlations in [cos theta, 1]: integral_0^theta M sin / (1 - cos theta), flat (K K)."""
-    x, weights = np.polynomial.legendre.leggauss(60)
-    t = theta * (1 + x) / 2
-    density = weights * theta / 2 * np.sin(t) / (2 * math.sin(theta / 2) ** 2)
-    return np.asarray(density @ chebyshev.chebval(_unit(t, 0.0, math.pi), coefficients).T)
+def _mean_up_to(x: float, slopes: Array, scale: AngleScale) -> Array:
+    """Mean of M over correlations in [cos theta, 1]: integral_0^theta M sin / (1 - cos theta) (K, K)."""
+    node, weight = np.polynomial.legendre.leggauss(60)
+    t = -1 + (x + 1) * (1 + node) / 2
+    angle = scale.inverse(np.append(t, x))
+    theta = angle[-1]
+    density = weight * (x + 1) / 2 * np.sin(angle[:-1]) * scale.stretch(angle[:-1])
+    return np.asarray(chebyshev.chebval(t, slopes) @ density / (2 * math.sin(theta / 2) ** 2))
 
 
 def _ratios(phi: Activation, s: Array) -> Array:
