@@ -68,7 +68,7 @@ class MomentTable:
 
     def entropy(self, variance: ArrayLike) -> Array:
         """Expected row entropy E[-sum s log s]."""
-        return self.moments(variance, 1.0).entropy
+        return self._evaluate(variance, 1.0, ("entropy",))["entropy"]
 
     def _evaluate(self, variance: ArrayLike, correlation: ArrayLike, names: Names) -> dict[str, Array]:
         v, rho = _checked(variance, correlation)
@@ -85,6 +85,8 @@ class MomentTable:
     def _from_table(self, v: Array, rho: Array, names: Names) -> dict[str, Array]:
         if not v.size:
             return dict.fromkeys(names, v)
+        if names == ("entropy",):
+            return self._splines.entropy(v)
         few = names == OverlapMoments._fields
         return self._splines.overlaps(v, rho) if few else self._splines.everything(v, rho)
 

@@ -41,6 +41,11 @@ class TokenSplines:
             "t11": t11,
         }
 
+    def entropy(self, v: Array) -> dict[str, Array]:
+        """The row entropy alone."""
+        z = table.variance_coordinate(v)
+        return {"entropy": np.exp(spline_values(_splines(self.tokens, ("entropy",)), (z,))[0])}
+
     def everything(self, v: Array, rho: Array) -> dict[str, Array]:
         """All ten moments."""
         (entropy, s3, s4, row_pairs), (s21, s22, pairs) = self._values(v, rho, MORE_ROW, MORE_PAIR)
@@ -57,7 +62,7 @@ class TokenSplines:
 @lru_cache(maxsize=256)
 def _splines(tokens: int, names: Names) -> Array:
     """Coefficients (names, grid) of the logarithms of the named moments."""
-    return np.stack([_spline(tokens, name) for name in names])
+    return np.ascontiguousarray(np.stack([_spline(tokens, name) for name in names]))  # else every reading copies it
 
 
 def _spline(tokens: int, name: str) -> Array:
