@@ -23,6 +23,7 @@ EPILOG = "Benchmarks: " + "; ".join(f"{name}, {what}" for name, what in BENCHMAR
 def main(names: tuple[str, ...], quick: bool) -> None:
     """Measure accuracy and speed, side by side in one run, on one core."""
     console = Console()
+    console = console if console.is_terminal else Console(width=120)
     for name in names or BENCHMARKS:
         report = run(name, quick, console)
         console.print(report.rich())

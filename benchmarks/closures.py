@@ -13,7 +13,7 @@ import numpy as np
 
 import edgewise
 from benchmarks.report import Findings, Table, Tell
-from edgewise.theory.simplex import Setting, backward, forward
+from edgewise.theory.simplex import Setting, backward, forward, output_gradient
 from edgewise.theory.softmax_attention import Moments, exact
 from edgewise.theory.softmax_closures import large_n, random_energy
 from edgewise.theory.softmax_moments import OverlapMoments
@@ -68,7 +68,7 @@ def theory(knobs: dict[str, Any], moments: Moments) -> dict[str, np.ndarray]:
     with np.errstate(all="ignore"):  # a closure may overflow: that is its result
         steps = list(forward(network.blocks, start, Setting(network.tokens, network.width, moments)))
         ends = [start, *(step.state for step in steps[1::2])]
-        gradient = list(backward(steps, "token"))[-1][1]
+        gradient = list(backward(steps, output_gradient("token", ())))[-1][1]
         separation = np.array([end.separation for end in ends])
         return {
             "norm": np.array([end.norm for end in ends]),

@@ -33,10 +33,11 @@ class Goal:
 
     promise: str
     found: str
-    met: bool
+    met: bool | None  # None: a quick run is too small to tell
 
     def sentence(self) -> str:
-        return f"Goal: {self.promise}. Found: {self.found}. {'Met' if self.met else 'NOT met'}."
+        outcome = "Not decided by a quick run" if self.met is None else "Met" if self.met else "NOT met"
+        return f"Goal: {self.promise}. Found: {self.found}. {outcome}."
 
 
 Findings = tuple[list[Table], list[Goal], list[str]]

@@ -45,7 +45,7 @@ SWEEPS = (
     Sweep("Gram, 256 tokens: layers", (2, 4, 8, 16), lambda depth: _gram(256, depth)),
     Sweep("simplex, 1,024 tokens: layers", (16, 64, 256, 1024), lambda depth: _simplex(depth, 1024)),
     Sweep("simplex, 32 layers: tokens", (16, 1024, 32768, 1000000), lambda n: _simplex(32, n)),
-    Sweep("phase diagram of 16 layers: points", (20, 40, 80, 160), _grid, lambda side: side**2),
+    Sweep("phase diagram of 16 layers: points", (40, 80, 160, 320), _grid, lambda side: side**2),
 )
 
 
