@@ -16,7 +16,8 @@ FLOORS = {
     1: {"theory", "stability", "adapters", "nets"},
     3: {"critical"},
     4: {"verbs"},
-    5: {"view", "cli"},
+    5: {"view"},
+    6: {"cli"},
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "yaml", "rich")

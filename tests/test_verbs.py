@@ -69,7 +69,7 @@ def test_width_too_small_for_the_depth_is_extrapolated():
     assert "sqrt(2 L / d)" in verdict.extrapolated[0] and "Extrapolated" in str(verdict)
 
 
-def test_a_trace_without_description_has_no_asymptotics(tmp_path):
+def test_a_trace_without_description_has_no_asymptotics():
     from dataclasses import replace
 
     trace = replace(edgewise.predict(edgewise.transformer(depth=3, tokens=16)), architecture=None)

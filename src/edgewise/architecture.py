@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from edgewise.blocks import Block, fold
+from edgewise.blocks import Block, attentions, fold
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, refuse_unknown
 
 PerBlock = float | tuple[float, ...]
+NOTES = ("name", "assumed", "unmodelled")  # what a description says besides its knobs
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Architecture:
     mlp_branch: PerBlock
     parallel: bool
     causal: bool
-    window: int | None | tuple[int | None, ...]
+    window: int | tuple[int | None, ...] | None
     rope: PerBlock
     rope_base: PerBlock
     alibi: bool
@@ -66,8 +67,7 @@ class Architecture:
     @property
     def symmetric(self) -> bool:
         """True when no token position is special, so that the simplex recursion is exact."""
-        layers = (layer for block in self.blocks for branch in block for layer in branch.layers)
-        return all(layer.symmetric for layer in layers if layer.name == "attention")  # type: ignore[union-attr]
+        return all(layer.symmetric for layer in attentions(*self.blocks))
 
     def sites(self) -> tuple[str, ...]:
         """Where geometry is read: `embed`, then each branch's output in order."""
@@ -80,7 +80,7 @@ class Architecture:
 
     def replace(self, **changes: Any) -> Architecture:
         """The same network with some knobs changed; what followed from a changed knob follows again."""
-        notes = {k: changes.pop(k) for k in ("name", "assumed", "unmodelled") if k in changes}
+        notes: dict[str, Any] = {k: changes.pop(k) for k in NOTES if k in changes}
         kept = self._given() | changes
         if "depth" in changes and changes["depth"] != self.depth:
             stuck = [k for k, v in kept.items() if isinstance(v, tuple) and k not in changes]
@@ -107,11 +107,10 @@ class Architecture:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Architecture:
         """Read the flat JSON form; unknown keys and impossible values are refused by name."""
-        notes = ("name", "assumed", "unmodelled")
-        refuse_unknown(values, (*KNOBS, *notes))
-        made = transformer(**{k: v for k, v in values.items() if k not in notes})
-        lists = {k: tuple(values.get(k, ())) for k in notes[1:]}
-        return replace(made, name=str(values.get("name", "")), **lists)
+        refuse_unknown(values, (*KNOBS, *NOTES))
+        made = transformer(**{k: v for k, v in values.items() if k not in NOTES})
+        assumed, unmodelled = (tuple(values.get(k, ())) for k in NOTES[1:])
+        return replace(made, name=str(values.get("name", "")), assumed=assumed, unmodelled=unmodelled)
 
 
 def transformer(**knobs: Any) -> Architecture:

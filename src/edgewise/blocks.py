@@ -6,7 +6,7 @@ Gains are floats in a description and may be arrays inside a phase diagram; noth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,14 @@ class Branch:
 
 
 Block = tuple[Branch, ...]
+
+
+def attentions(*blocks: Block) -> Iterator[Attention]:
+    """The attention layers of some blocks, in order."""
+    for block in blocks:
+        for branch in block:
+            yield from (layer for layer in branch.layers if isinstance(layer, Attention))
+
 
 _POSITIONS = {
     "pre": (True, False, False),

@@ -63,7 +63,8 @@ def _scale(verdict: Verdict) -> str:
 def _fixed_point(point: FixedPoint) -> str:
     kind = "stable" if point.stable else "unstable"
     first, second = point.eigenvalues
-    return f"Fixed point ({kind}): norm {point.norm:.4g}, overlap {point.overlap:.4g}, eigenvalues {first:.4g}, {second:.4g}."
+    at = f"norm {point.norm:.4g}, overlap {point.overlap:.4g}"
+    return f"Fixed point ({kind}): {at}, eigenvalues {first:.4g}, {second:.4g}."
 
 
 def _perceptron(facts: dict[str, object]) -> Iterator[str]:

@@ -135,11 +135,11 @@ class Trace:
             meta = json.loads(str(arrays.pop("meta")))
         except (OSError, ValueError, KeyError) as cause:
             raise BadInput(f"{path} is not a saved trace ({cause}). Write one with Trace.save.") from cause
-        kinds = {"Architecture": Architecture, "Perceptron": Perceptron}
+        kinds: dict[str, Any] = {"Architecture": Architecture, "Perceptron": Perceptron}
         described = meta.pop("architecture")
         kind = meta.pop("kind")
         statistics = {k.partition("/")[2]: arrays.pop(k) for k in list(arrays) if k.startswith("statistics/")}
-        lists = {k: tuple(meta.pop(k)) for k in ("sites", "readouts", "extrapolated")}
+        lists: dict[str, Any] = {k: tuple(meta.pop(k)) for k in ("sites", "readouts", "extrapolated")}
         architecture = kinds[kind].from_dict(described) if kind else None
         return cls(**arrays, **meta, **lists, statistics=statistics, architecture=architecture)
 

@@ -40,7 +40,9 @@ def test_boundaries_are_where_the_exponents_vanish(which):
     line = made.boundaries[which][0]
     gain, branch = line[len(line) // 2]
     limit = asymptotics(biased.replace(mlp_in_gain=float(gain), attention_branch=float(branch)))
-    assert getattr(limit, which) == pytest.approx(0.0, abs=0.01)  # the start still counts a little over 100 blocks
+    assert getattr(limit, which) == pytest.approx(
+        0.0, abs=0.01
+    )  # the start still counts a little over 100 blocks
     assert made.boundaries["gradient"][0][:, 0].max() < made.boundaries["angle"][0][:, 0].max()
 
 
@@ -95,7 +97,7 @@ def test_positions_left_out_of_a_diagram_are_said():
 
 
 def test_critical_point_of_one_knob_is_the_edge_of_chaos_without_attention():
-    """Without attention, norm and skip a block is a perceptron layer: tanh, bias variance 0.05 is critical at 1.7607."""
+    """A block without attention, norm and skip is a perceptron layer: tanh, bias variance 0.05: 1.7607."""
     network = edgewise.transformer(
         depth=300, tokens=16, heads=0, activation="tanh", norm="none", mlp_skip=0.0, mlp_bias=0.05**0.5
     )
@@ -126,7 +128,13 @@ def test_only_the_limit_of_a_small_attention_branch_does_it_for_a_pooled_readout
 
 
 @pytest.mark.parametrize(
-    "free,words", [([], "one or two"), (["a"], "not a knob"), (["depth"], "cannot vary"), (["score_gain"] * 2, "different")]
+    "free,words",
+    [
+        ([], "one or two"),
+        (["a"], "not a knob"),
+        (["depth"], "cannot vary"),
+        (["score_gain"] * 2, "different"),
+    ],
 )
 def test_bad_free_knobs_are_refused(free, words):
     with pytest.raises(BadInput, match=words):

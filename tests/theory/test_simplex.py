@@ -36,7 +36,8 @@ def test_hard_attention_copies_a_random_token():
 
 
 def test_linear_mlp_multiplies_by_its_gains():
-    trace = orbit(0.2, depth=5, heads=0, activation="linear", norm="none", mlp_skip=0.0, mlp_in_gain=0.9, mlp_out_gain=1.3)
+    gains = dict(mlp_in_gain=0.9, mlp_out_gain=1.3)
+    trace = orbit(0.2, depth=5, heads=0, activation="linear", norm="none", mlp_skip=0.0, **gains)
     factor = (0.9 * 1.3) ** 2
     assert trace.norm[0] == pytest.approx(factor ** np.arange(6))
     assert trace.separation[0] == pytest.approx(0.8)

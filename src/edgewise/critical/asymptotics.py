@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
+from edgewise.blocks import attentions
 from edgewise.critical.block_map import BlockMap
 from edgewise.stability.fixed_points import crossings, eigenvalues, fixed_point
 from edgewise.verdict import FixedPoint
@@ -20,7 +21,9 @@ _LOG_NORMS = np.linspace(math.log(1e-10), math.log(1e10), 161)
 _LOG_SEPARATIONS = np.linspace(math.log(1e-5), math.log(0.999), 80)
 
 
-_OPEN = "no asymptotic exponents: with RoPE the exponent at collapse is an open problem on Toeplitz perturbations"
+_OPEN = (
+    "no asymptotic exponents: with RoPE the exponent at collapse is an open problem on Toeplitz perturbations"
+)
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,7 @@ def asymptotics(architecture: Architecture) -> Asymptotics:
 
 
 def _rotates(architecture: Architecture) -> bool:
-    return any(
-        layer.rope for branch in architecture.blocks[-1] for layer in branch.layers if layer.name == "attention"
-    )  # type: ignore[union-attr]
+    return any(layer.rope for layer in attentions(architecture.blocks[-1]))
 
 
 def _notes(architecture: Architecture) -> tuple[str, ...]:
@@ -109,7 +110,9 @@ def power_law(block: BlockMap) -> float | None:
     before = _collapsed(norm)
     after, separation = block(norm, before)
     growth = math.log(float(after[0] / norm[0]))
-    return math.log(float(separation[0] / before[0])) / growth if growth > 1e-14 and separation[0] > 0 else None
+    return (
+        math.log(float(separation[0] / before[0])) / growth if growth > 1e-14 and separation[0] > 0 else None
+    )
 
 
 def gradient_modes(block: BlockMap, point: FixedPoint) -> tuple[float, float]:
@@ -125,10 +128,12 @@ def interior_points(block: BlockMap) -> list[FixedPoint]:
     """Fixed points with overlap below 1: norms relaxed on a grid of separations, sign changes, Newton."""
     separations = np.exp(_LOG_SEPARATIONS)
     norms = np.ones_like(separations)
-    for _ in range(200):  # a stream that leaves this range has no fixed point; sharper attention only costs time
+    for _ in range(
+        200
+    ):  # a stream that leaves this range has no fixed point; sharper attention only costs time
         norms, after = block(np.clip(norms, 1e-3, 1e3), separations)
     change = np.log(np.maximum(after, 1e-300) / separations)
-    guesses = [i for i in np.flatnonzero(change[:-1] * change[1:] < 0)]
+    guesses = np.flatnonzero(change[:-1] * change[1:] < 0)
     found = [fixed_point(_logarithmic(block), np.log([norms[i], separations[i]])) for i in guesses]
     kept = [x for x in found if x is not None and -20 < x[1] < 0]
     return [_point(block, math.exp(x[0]), math.exp(x[1])) for x in kept]

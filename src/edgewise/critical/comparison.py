@@ -37,7 +37,9 @@ class Comparison:
         return "\n\n".join(lines) + "\n\nThey differ in\n" + ("\n".join(changed) or "  nothing")
 
 
-def differences(first: Architecture | Perceptron, second: Architecture | Perceptron) -> tuple[tuple[str, Any, Any], ...]:
+def differences(
+    first: Architecture | Perceptron, second: Architecture | Perceptron
+) -> tuple[tuple[str, Any, Any], ...]:
     """Knobs whose values differ (one missing on a side is None), notes and names apart."""
     a, b = first.to_dict(), second.to_dict()
     notes = ("name", "assumed", "unmodelled")

@@ -22,10 +22,10 @@ def complete(verdict: Verdict, trace: Trace) -> Verdict:
         return complete_perceptron(verdict, trace.architecture)
     if not isinstance(trace.architecture, Architecture):
         return verdict
-    return _complete(verdict, trace, trace.architecture)
+    return _complete(verdict, trace.architecture)
 
 
-def _complete(verdict: Verdict, trace: Trace, architecture: Architecture) -> Verdict:
+def _complete(verdict: Verdict, architecture: Architecture) -> Verdict:
     limits = asymptotics(architecture)
     angle = replace(verdict.angle, asymptotic=limits.angle)
     scale = depth_scale(limits.angle) if limits.angle is not None else verdict.depth_scale

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from edgewise.architecture import Architecture
+from edgewise.blocks import attentions
 from edgewise.critical.asymptotics import collapsed_norms
 from edgewise.critical.block_map import BlockMap
 from edgewise.critical.exponents import evaluate, refuse_structural
@@ -19,17 +20,18 @@ from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, refuse_unknown
 from edgewise.verdict import finite
 
+Array = NDArray[np.float64]
+
 REACHED = 0.05  # a total log-change over the depth below this counts as none
 _DOUBLINGS = 8  # a knob is sought within a factor 2^8 of where it stands
-_FACTORS = 2.0 ** np.arange(-_DOUBLINGS, _DOUBLINGS + 1)
+_FACTORS: Array = 2.0 ** np.arange(-_DOUBLINGS, _DOUBLINGS + 1, dtype=np.float64)
 
-Array = NDArray[np.float64]
 Both = Callable[[Mapping[str, Array]], tuple[Array, Array]]  # knobs to (angle, gradient)
 
 
 @dataclass(frozen=True)
 class CriticalPoint:
-    """Values of the free knobs, and the exponents per block left over there (angle of near tokens, relative gradient)."""
+    """Values of the free knobs, and what is left per block: angle of near tokens, relative gradient."""
 
     values: Mapping[str, float]
     angle: float
@@ -109,7 +111,9 @@ def _two(exponents: Both, start: Mapping[str, float], free: tuple[str, ...]) -> 
     outer, inner = free
     values = start[outer] * _FACTORS[_FACTORS <= 4]
     guess = np.full(len(values), start[inner])
-    line = bracketed_root(lambda x: exponents({outer: values.reshape(-1, *[1] * (x.ndim - 1)), inner: x})[0], guess)
+    line = bracketed_root(
+        lambda x: exponents({outer: values.reshape(-1, *[1] * (x.ndim - 1)), inner: x})[0], guess
+    )
     known = np.isfinite(line)
     values, line = values[known], line[known]
     if not len(values):
@@ -151,7 +155,9 @@ def bracketed_root(function: Callable[[Array], Array], guess: Array) -> Array:
     return np.where(found, _illinois(function, *ends), np.nan) if found.any() else np.full(len(guess), np.nan)
 
 
-def _illinois(function: Callable[[Array], Array], low: Array, high: Array, f_low: Array, f_high: Array) -> Array:
+def _illinois(
+    function: Callable[[Array], Array], low: Array, high: Array, f_low: Array, f_high: Array
+) -> Array:
     """Regula falsi in log x with the Illinois correction: superlinear, and never outside the bracket."""
     a, b = np.log(low), np.log(high)
     for _ in range(60):
@@ -170,8 +176,8 @@ def _note(architecture: Architecture, reached: bool) -> str:
     """Why the two exponents cannot vanish together while attention is on."""
     if reached and np.max(np.abs(architecture.attention_branch)) > 0.05:
         return ""
-    attention = [layer for b in architecture.blocks[-1] for layer in b.layers if layer.name == "attention"]
-    strength = attention[0].branch * attention[0].value_gain if attention else 0.0  # type: ignore[union-attr]
+    attention = next(attentions(architecture.blocks[-1]), None)
+    strength = attention.branch * attention.value_gain if attention else 0.0
     norms = collapsed_norms(BlockMap.of(architecture))
     if not strength:
         return "These knobs alone do not reach it; free another one."
@@ -181,8 +187,11 @@ def _note(architecture: Architecture, reached: bool) -> str:
         value = math.log1p(strength**2 / (skip**2 * norms[0]))
         stated = f" (at collapse by log(1 + branch^2 value_gain^2 / (skip^2 q*)) = {value:.4f} per block)"
     if reached:
-        return "Only the limit of a small attention branch does it: the values found are already in that limit."
+        return (
+            "Only the limit of a small attention branch does it: the values found are already in that limit."
+        )
     return (
-        f"The gradient exponent of a pooled signal exceeds the angle exponent while attention is on{stated}: both vanish "
-        "together only in the limit of a small attention branch; free attention_branch, or scale branches by 1/sqrt(depth)."
+        f"The gradient exponent of a pooled signal exceeds the angle exponent while attention is on{stated}: "
+        "both vanish together only in the limit of a small attention branch; free attention_branch, or scale "
+        "branches by 1/sqrt(depth)."
     )

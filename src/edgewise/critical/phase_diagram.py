@@ -56,7 +56,9 @@ class PhaseDiagram:
         for item in fields(self):
             value = getattr(self, item.name)
             data[item.name] = _plain(value) if isinstance(value, np.ndarray) else value
-        data["boundaries"] = {name: [_plain(line) for line in lines] for name, lines in self.boundaries.items()}
+        data["boundaries"] = {
+            name: [_plain(line) for line in lines] for name, lines in self.boundaries.items()
+        }
         return data | {"architecture": self.architecture.to_dict(), "extrapolated": list(self.extrapolated)}
 
     def save(self, path: str | Path) -> None:
@@ -67,7 +69,9 @@ class PhaseDiagram:
 
 
 def _plain(values: NDArray[Any]) -> Any:
-    return np.where(np.isfinite(values), values.astype(object), None).tolist()
+    plain = values.astype(object)
+    plain[~np.isfinite(values)] = None
+    return plain.tolist()
 
 
 def draw_up(
@@ -108,11 +112,19 @@ def _axis(name: str, given: Any) -> Array:
             KNOBS[name].check(int(value) if KNOBS[name].kind == "integer" else float(value), 1)
         if KNOBS[name].kind in ("number", "integer") and low < high:
             return values
-    raise BadInput(f"{name} = {given!r}: expected (low, high, count) of a numeric knob, low below high, count >= 2.")
+    raise BadInput(
+        f"{name} = {given!r}: expected (low, high, count) of a numeric knob, low below high, count >= 2."
+    )
 
 
 def _grid(
-    architecture: Architecture, x_name: str, x: Array, y_name: str, y: Array, readout: str, start_overlap: float
+    architecture: Architecture,
+    x_name: str,
+    x: Array,
+    y_name: str,
+    y: Array,
+    readout: str,
+    start_overlap: float,
 ) -> Exponents:
     if KNOBS[x_name].kind == "integer" == KNOBS[y_name].kind:
         raise BadInput(f"{x_name} and {y_name} are both whole numbers; let one axis be real-valued.")
@@ -122,7 +134,8 @@ def _grid(
         return Exponents(**{n: getattr(rows, n).reshape(len(x), len(y)).T.ravel() for n in names})
     if KNOBS[y_name].kind == "integer":
         parts = [
-            evaluate(architecture.replace(**{y_name: int(value)}), {x_name: x}, readout, start_overlap) for value in y
+            evaluate(architecture.replace(**{y_name: int(value)}), {x_name: x}, readout, start_overlap)
+            for value in y
         ]
         return Exponents.concatenate(parts)
     xs, ys = np.meshgrid(x, y)
@@ -145,16 +158,22 @@ def zero_lines(x: Array, y: Array, values: Array) -> Lines:
     from contourpy import contour_generator
 
     lines = contour_generator(x=x, y=y, z=np.ma.masked_invalid(values)).lines(0.0)
-    return [np.asarray(line) for line in lines]  # type: ignore[union-attr]
+    return [np.asarray(line) for line in lines]
 
 
 def _marker(architecture: Architecture, x_name: str, y_name: str) -> tuple[float, float] | None:
     values = (getattr(architecture, x_name), getattr(architecture, y_name))
-    return None if any(isinstance(v, tuple) or v is None for v in values) else (float(values[0]), float(values[1]))
+    return (
+        None
+        if any(isinstance(v, tuple) or v is None for v in values)
+        else (float(values[0]), float(values[1]))
+    )
 
 
 def _extrapolated(architecture: Architecture) -> tuple[str, ...]:
     reasons = architecture.unmodelled
     if not architecture.symmetric:
-        reasons += ("positions (causal mask, window, RoPE, ALiBi) are left out: the diagram is of the symmetric network",)
+        reasons += (
+            "positions (causal mask, window, RoPE, ALiBi) are left out: the diagram is of the symmetric network",
+        )
     return reasons

@@ -16,7 +16,8 @@ JUMP = 4.0  # log-change of the relative gradient across the first block
 def find(verdict: Verdict, trace: Trace) -> tuple[Finding, ...]:
     """Every defect the numbers show, the worst first."""
     found = [
-        _overflow(trace), _angle(verdict, trace), _gradient(verdict), _entropy(verdict), _starved(trace), _jump(verdict),
+        _overflow(trace), _angle(verdict, trace), _gradient(verdict), _entropy(verdict), _starved(trace),
+        _jump(verdict),
     ]  # fmt: skip
     order = {"fails": 0, "risky": 1, "note": 2}
     return tuple(sorted((f for f in found if f is not None), key=lambda f: order[f.severity]))
@@ -28,7 +29,7 @@ def _overflow(trace: Trace) -> Finding | None:
         return None
     return Finding(
         Kind.STREAM_OVERFLOW,
-        f"The stream explodes: its mean square leaves the range of floating point at {trace.sites[int(beyond.argmax())]}, "
+        f"The stream explodes: at {trace.sites[int(beyond.argmax())]} its mean square leaves the range of numbers, "
         "so gradients were not followed.",
         "Add a norm, or lower the gains: without a norm each block multiplies the stream.",
         "fails",
@@ -48,7 +49,7 @@ def _angle(verdict: Verdict, trace: Trace) -> Finding | None:
         return Finding(
             Kind.FULL_COLLAPSE,
             f"All tokens are identical from {site} on: the overlap reached 1 exactly, the exponent is infinite.",
-            "Add a skip connection (attention_skip, mlp_skip above 0) or a nonlinear MLP: nothing else separates tokens.",
+            "Add a skip connection (attention_skip, mlp_skip above 0): without it averaging leaves one token.",
             "fails",
         )
     severity = _severity(angle, verdict.limits)
@@ -126,7 +127,7 @@ def _starved(trace: Trace) -> Finding | None:
         return None
     return Finding(
         Kind.STARVED_QUERY_KEY,
-        f"Query and key gradients starve: against the value gradient they fall by a factor 10^{fall / math.log(10):.1f} "
+        f"Query and key gradients starve: against the value gradient they fall by 10^{fall / math.log(10):.1f} "
         "(squared norm) between the first block and the worst one.",
         "Cure the collapse of the tokens; a larger query/key learning rate treats the symptom only.",
         "note",
@@ -141,7 +142,8 @@ def _jump(verdict: Verdict) -> Finding | None:
         Kind.EMBEDDING_JUMP,
         f"The relative gradient jumps by a factor e^{jump:.1f} across the first block: its branches are far larger "
         "than the embedding. This happens once and is apart from the dynamics over depth.",
-        f"Raise the embedding's standard deviation by about {math.exp(abs(jump) / 2):.0f}, or shrink the first branches.",
+        f"Raise the embedding's standard deviation about {math.exp(abs(jump) / 2):.0f} times, or shrink the first "
+        "branches.",
         "note",
     )
 
@@ -151,10 +153,17 @@ def rule_out(verdict: Verdict, trace: Trace, findings: tuple[Finding, ...]) -> t
     kinds = {finding.kind for finding in findings}
     out = []
     if not kinds & {Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.TOKENS_SEPARATE}:
-        out.append(f"rank collapse (log-change of 1 - overlap {verdict.angle.change:+.2f}, limit {verdict.limits[0]:g})")
-    if verdict.relative_gradient is not None and not kinds & {Kind.VANISHING_GRADIENT, Kind.EXPLODING_GRADIENT}:
+        out.append(
+            f"rank collapse (log-change of 1 - overlap {verdict.angle.change:+.2f}, limit {verdict.limits[0]:g})"
+        )
+    if verdict.relative_gradient is not None and not kinds & {
+        Kind.VANISHING_GRADIENT,
+        Kind.EXPLODING_GRADIENT,
+    }:
         change = verdict.relative_gradient.change
-        out.append(f"vanishing and exploding gradients (log-change {change:+.2f}, limit {verdict.limits[0]:g})")
+        out.append(
+            f"vanishing and exploding gradients (log-change {change:+.2f}, limit {verdict.limits[0]:g})"
+        )
     if verdict.condensation is not None and Kind.ENTROPY_COLLAPSE not in kinds:
         out.append(f"entropy collapse (condensation ratio {verdict.condensation:.2f}, condensed from 1 on)")
     if "weight_gradient.query" in trace.statistics and Kind.STARVED_QUERY_KEY not in kinds:

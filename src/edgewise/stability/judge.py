@@ -36,7 +36,7 @@ def judge(trace: Trace) -> Verdict:
         condensation=_largest(trace.statistics.get("condensation")),
         attention_entropy=_entropy(trace),
         extrapolated=trace.extrapolated,
-        notes=trace.architecture.assumed if hasattr(trace.architecture, "assumed") else (),
+        notes=getattr(trace.architecture, "assumed", ()),
         source=trace.source,
         name=getattr(trace.architecture, "name", ""),
         depth=trace.depth,

@@ -70,7 +70,9 @@ def refuse_start(start_overlap: float, readout: str) -> None:
         )
 
 
-def propagate_simplex(architecture: Architecture, start_overlap: float = 0.0, readout: str = "token") -> Trace:
+def propagate_simplex(
+    architecture: Architecture, start_overlap: float = 0.0, readout: str = "token"
+) -> Trace:
     """Exact for networks without a special token position [signal propagation at finite length]."""
     q = np.asarray(architecture.embedding_norm)
     start = Simplex(q, q * (1.0 - start_overlap))
@@ -125,7 +127,7 @@ def _gradients(steps: Sequence[Step], readout: str) -> tuple[Array, Array, dict[
     last: Gradient = output_gradient(readout, np.shape(steps[-1].state.norm))
     back = [(last, np.zeros(())), *backward(steps, last)][::-1]
     weights = {f"weight_gradient.{name}": np.full((1, len(back)), np.nan) for name in WEIGHTS}
-    for site, (step, (gradient, log_scale)) in enumerate(zip(steps, back[1:]), start=1):
+    for site, (step, (gradient, log_scale)) in enumerate(zip(steps, back[1:], strict=True), start=1):
         assert step.weights is not None
         for name, value in step.weights(gradient).items():
             with np.errstate(divide="ignore"):
