@@ -105,3 +105,10 @@ def test_perceptron_through_the_same_door():
     facts = verdict.perceptron
     assert facts["chi_1"] == pytest.approx(np.exp(verdict.angle.asymptotic))
     assert verdict.phase.value == facts["phase"]
+    assert "layers" in str(verdict) and "token" not in str(verdict).lower().replace("token readout", "")
+
+
+def test_a_perceptron_far_from_the_edge_is_told_where_it_is():
+    verdict = edgewise.judge(edgewise.predict(edgewise.Perceptron("tanh", weight_variance=0.5, depth=100)))
+    assert verdict.outcome is Outcome.FAILS
+    assert "Set weight_variance to 1 instead of 0.5" in verdict.findings[0].remedy

@@ -18,12 +18,22 @@ _HEADLINES = {
 def headline(verdict: Verdict) -> str:
     """One line: the name, the outcome, the depth."""
     name = verdict.name or "The network"
-    return f"{name} {_HEADLINES[verdict.outcome]} ({verdict.depth} blocks; {verdict.source})."
+    unit = "blocks" if verdict.perceptron is None else "layers"
+    return f"{name} {_HEADLINES[verdict.outcome]} ({verdict.depth} {unit}; {verdict.source})."
 
 
 def paragraph(verdict: Verdict) -> str:
     """Headline, numbers, findings with remedies, what was ruled out, what is not vouched for."""
-    return "\n".join((headline(verdict), *_numbers(verdict), *_findings(verdict), *_caveats(verdict)))
+    text = "\n".join((headline(verdict), *_numbers(verdict), *_findings(verdict), *_caveats(verdict)))
+    return text if verdict.perceptron is None else _of_layers(text)
+
+
+def _of_layers(text: str) -> str:
+    """A perceptron has layers and inputs where a transformer has blocks and tokens."""
+    words = {"Tokens": "Inputs", "tokens": "inputs", "block": "layer", "the stream": "the signal"}
+    for word, other in words.items():
+        text = text.replace(word, other)
+    return text
 
 
 def _numbers(verdict: Verdict) -> Iterator[str]:

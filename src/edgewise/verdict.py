@@ -139,6 +139,12 @@ class Verdict:
     name: str = ""
     depth: int = 0
     limits: tuple[float, float] = field(default=(4.0, 7.0))
+    raw_decides: bool = False  # no norm follows (a perceptron): the scale of the signal counts
+
+    @property
+    def decisive_gradient(self) -> Exponent | None:
+        """The gradient exponent the outcome is read from: relative to the stream, which a norm rescales anyway."""
+        return self.gradient if self.raw_decides else self.relative_gradient
 
     def json(self) -> dict[str, Any]:
         def part(value: Any) -> Any:

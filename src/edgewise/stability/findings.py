@@ -82,18 +82,19 @@ def _first_full_collapse(trace: Trace) -> str:
 
 
 def _gradient(verdict: Verdict) -> Finding | None:
-    relative = verdict.relative_gradient
+    relative = verdict.decisive_gradient
     severity = None if relative is None else _severity(relative, verdict.limits)
     if severity is None or relative is None or relative.change is None:
         return None
     kind = Kind.EXPLODING_GRADIENT if relative.change > 0 else Kind.VANISHING_GRADIENT
+    measured = "|g|^2" if verdict.raw_decides else "relative to the stream, |g|^2 q"
     what, remedy = {
         Kind.EXPLODING_GRADIENT: ("grows", "Lower score_gain or the MLP gains, or shrink the branches."),
         Kind.VANISHING_GRADIENT: ("dies", "Shrink the branches against the skip, or raise mlp_in_gain."),
     }[kind]
     return Finding(
         kind,
-        f"The gradient {what} towards the input: relative to the stream, |g|^2 q changes by a factor "
+        f"The gradient {what} towards the input: {measured} changes by a factor "
         f"e^{relative.change:.1f} over the depth at the rate of its second half (limit e^±{verdict.limits[1]:.0f}).",
         remedy,
         severity,
@@ -156,11 +157,9 @@ def rule_out(verdict: Verdict, trace: Trace, findings: tuple[Finding, ...]) -> t
         out.append(
             f"rank collapse (log-change of 1 - overlap {verdict.angle.change:+.2f}, limit {verdict.limits[0]:g})"
         )
-    if verdict.relative_gradient is not None and not kinds & {
-        Kind.VANISHING_GRADIENT,
-        Kind.EXPLODING_GRADIENT,
-    }:
-        change = verdict.relative_gradient.change
+    gradient = verdict.decisive_gradient
+    if gradient is not None and not kinds & {Kind.VANISHING_GRADIENT, Kind.EXPLODING_GRADIENT}:
+        change = gradient.change
         out.append(
             f"vanishing and exploding gradients (log-change {change:+.2f}, limit {verdict.limits[0]:g})"
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from edgewise.perceptron import Perceptron
 from edgewise.stability.depth_scale import depth_scale
 from edgewise.stability.findings import find, rule_out
 from edgewise.stability.lyapunov import exponent
@@ -24,8 +25,10 @@ def judge(trace: Trace) -> Verdict:
     with np.errstate(divide="ignore"):
         angle = exponent(np.log(_ends(trace, trace.separation)), width, trace.sampled)
     gradient, relative = gradients(trace, width)
+    raw_decides = isinstance(trace.architecture, Perceptron)
+    decisive = gradient if raw_decides else relative
     verdict = Verdict(
-        outcome=Outcome.FAILS if np.isinf(trace.norm).any() else outcome(angle, relative),
+        outcome=Outcome.FAILS if np.isinf(trace.norm).any() else outcome(angle, decisive),
         phase=phase(angle),
         angle=angle,
         gradient=gradient,
@@ -41,6 +44,7 @@ def judge(trace: Trace) -> Verdict:
         name=getattr(trace.architecture, "name", ""),
         depth=trace.depth,
         limits=(RISKY, FAILS),
+        raw_decides=raw_decides,
     )
     findings = find(verdict, trace)
     return replace(verdict, findings=findings, ruled_out=rule_out(verdict, trace, findings))
