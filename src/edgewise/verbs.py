@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.describe import describe as _describe
@@ -25,13 +25,19 @@ def describe(source: Any, *, depth: int | None = None, tokens: int | None = None
 
 
 def predict(
-    source: Any, *, start: Any = None, start_overlap: float = 0.0, readout: str = "token"
+    source: Any,
+    *,
+    start: Any = None,
+    start_overlap: float = 0.0,
+    readout: str = "token",
+    progress: Callable[[float], None] | None = None,
 ) -> Trace:
     """The orbit through depth, from the description alone: no weights, no data.
 
     start: where the data starts: a measured `Trace`, or a Gram matrix x_a.x_b/width of shape (tokens, tokens).
     start_overlap: mean cosine of two input tokens when there is no `start`.
     readout: "token" for a loss per token, "pooled" for a mean-pooled one; the gradient differs.
+    progress: called with the fraction done where the dense recursion is needed, which may take a while.
     """
     from edgewise.theory.predict import predict_perceptron, predict_transformer
 
@@ -41,8 +47,8 @@ def predict(
     if isinstance(start, Trace):
         first, overlap = float(start.norm[:, 0].mean()), float(start.overlap[:, 0].mean())
         overlap = 0.0 if -0.05 < overlap < 0 else overlap  # independent tokens scatter around zero
-        return predict_transformer(described, start_norm=first, start_overlap=overlap, readout=readout)
-    return predict_transformer(described, start=start, start_overlap=start_overlap, readout=readout)
+        return predict_transformer(described, None, first, overlap, readout, progress)
+    return predict_transformer(described, start, None, start_overlap, readout, progress)
 
 
 def judge(trace: Trace) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,12 @@ class Answer:
     criticals: tuple[CriticalPoint, ...] = ()
 
 
-def answer(networks: Sequence[Any], how: Mapping[str, Any], critical: bool) -> Answer:
+def answer(
+    networks: Sequence[Any], how: Mapping[str, Any], critical: bool, progress: Callable[[float], None] | None = None
+) -> Answer:
     """Predict and judge one network, or compare two."""
-    compared = edgewise.compare(*networks, **how) if len(networks) == 2 else None
-    traces = (edgewise.predict(networks[0], **how),) if compared is None else compared.traces
+    compared = edgewise.compare(*networks, **how, progress=progress) if len(networks) == 2 else None
+    traces = (edgewise.predict(networks[0], **how, progress=progress),) if compared is None else compared.traces
     verdicts = (edgewise.judge(traces[0]),) if compared is None else compared.verdicts
     points = [critical_setting(n, v, how) for n, v in zip(networks, verdicts, strict=True) if critical]
     return Answer(traces, verdicts, compared, tuple(points))

@@ -15,7 +15,7 @@ QUIET_SECONDS = 2.0
 class Patience:
     """A moving bar on the error stream after two seconds; nothing at all when that is not a terminal.
 
-    The bar names the step and counts seconds; it does not pretend to know how many are left.
+    The bar names the step and counts seconds; it fills where the step knows how much is done.
     """
 
     def __init__(self, quiet_seconds: float = QUIET_SECONDS) -> None:
@@ -42,7 +42,13 @@ class Patience:
         with self._lock:
             self.step = step
             if self._progress is not None and self._task is not None:
-                self._progress.update(self._task, description=step)
+                self._progress.update(self._task, description=step, total=None)
+
+    def fill(self, fraction: float) -> None:
+        """Show how much of the step is done."""
+        with self._lock:
+            if self._progress is not None and self._task is not None:
+                self._progress.update(self._task, total=1.0, completed=fraction)
 
     def _show(self) -> None:
         from rich.console import Console

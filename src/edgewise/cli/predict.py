@@ -52,7 +52,7 @@ def predict(
 
         networks = [described(source, depth, tokens, changes) for source in sources]
         patience.say("following " + " and ".join(sources) + " through depth")
-        found = answer(networks, how, critical)
+        found = answer(networks, how, critical, patience.fill)
         if path is not None:
             patience.say("drawing")
             draw(found, path)

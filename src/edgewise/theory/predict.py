@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -28,6 +28,7 @@ def predict_transformer(
     start_norm: float | None = None,
     start_overlap: float = 0.0,
     readout: str = "token",
+    progress: Callable[[float], None] | None = None,
 ) -> Trace:
     """The orbit of a described transformer; `start` is an input Gram matrix (tokens, tokens), x_a.x_b / width."""
     refuse_start(start_overlap, readout)
@@ -37,7 +38,9 @@ def predict_transformer(
         return propagate_simplex(architecture, start_overlap, readout)
     from edgewise.theory.gram import propagate_gram  # torch is imported only where it is needed
 
-    trace = propagate_gram(architecture, start=start, start_overlap=start_overlap, readout=readout)
+    trace = propagate_gram(
+        architecture, start=start, start_overlap=start_overlap, readout=readout, progress=progress
+    )
     return replace(trace, architecture=architecture, extrapolated=extrapolations(architecture))
 
 
