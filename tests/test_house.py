@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "edgewise"
 FLOORS = {
     0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "paragraph", "errors"},
     1: {"theory", "stability", "adapters", "nets"},
+    2: {"audit", "probe"},
     3: {"critical"},
     4: {"verbs"},
     5: {"view"},
