@@ -55,7 +55,7 @@ class Kind(Enum):
     STARVED_QUERY_KEY = "starved_query_key_gradients"
     EMBEDDING_JUMP = "embedding_jump"
     TOKENS_SEPARATE = "tokens_separate"
-    STREAM_OVERFLOW = "stream_overflow"
+    STREAM_OUT_OF_RANGE = "stream_out_of_range"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgewise.trace import Trace
 from edgewise.verdict import Exponent, Finding, Kind, Verdict
@@ -16,22 +17,28 @@ JUMP = 4.0  # log-change of the relative gradient across the first block
 def find(verdict: Verdict, trace: Trace) -> tuple[Finding, ...]:
     """Every defect the numbers show, the worst first."""
     found = [
-        _overflow(trace), _angle(verdict, trace), _gradient(verdict), _entropy(verdict), _starved(trace),
+        _range(trace), _angle(verdict, trace), _gradient(verdict), _entropy(verdict), _starved(trace),
         _jump(verdict),
     ]  # fmt: skip
     order = {"fails": 0, "risky": 1, "note": 2}
     return tuple(sorted((f for f in found if f is not None), key=lambda f: order[f.severity]))
 
 
-def _overflow(trace: Trace) -> Finding | None:
-    beyond = np.isinf(trace.norm).any(axis=0)
+def out_of_range(trace: Trace) -> NDArray[np.bool_]:
+    """Sites at which the stream has left the range of numbers, or vanished."""
+    return np.asarray((np.isinf(trace.norm) | (trace.norm == 0)).any(axis=0))
+
+
+def _range(trace: Trace) -> Finding | None:
+    beyond = out_of_range(trace)
     if not beyond.any():
         return None
+    what = "explodes" if np.isinf(trace.norm).any() else "vanishes"
     return Finding(
-        Kind.STREAM_OVERFLOW,
-        f"The stream explodes: at {trace.sites[int(beyond.argmax())]} its mean square leaves the range of numbers, "
+        Kind.STREAM_OUT_OF_RANGE,
+        f"The stream {what}: at {trace.sites[int(beyond.argmax())]} its mean square leaves the range of numbers, "
         "so gradients were not followed.",
-        "Add a norm, or lower the gains: without a norm each block multiplies the stream.",
+        "Add a norm, or bring the gains towards 1: without a norm each block multiplies the stream.",
         "fails",
     )
 
@@ -53,7 +60,7 @@ def _angle(verdict: Verdict, trace: Trace) -> Finding | None:
             "fails",
         )
     severity = _severity(angle, verdict.limits)
-    if severity is None or angle.change is None or np.isinf(trace.norm).any():
+    if severity is None or angle.change is None or out_of_range(trace).any():
         return None
     final = float(trace.overlap[:, -1].mean())
     if angle.change < 0:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgewise.perceptron import Perceptron
 from edgewise.stability.depth_scale import depth_scale
-from edgewise.stability.findings import find, rule_out
+from edgewise.stability.findings import find, out_of_range, rule_out
 from edgewise.stability.lyapunov import exponent
 from edgewise.stability.phases import FAILS, RISKY, outcome, phase
 from edgewise.trace import Trace
@@ -28,7 +28,7 @@ def judge(trace: Trace) -> Verdict:
     raw_decides = isinstance(trace.architecture, Perceptron)
     decisive = gradient if raw_decides else relative
     verdict = Verdict(
-        outcome=Outcome.FAILS if np.isinf(trace.norm).any() else outcome(angle, decisive),
+        outcome=Outcome.FAILS if out_of_range(trace).any() else outcome(angle, decisive),
         phase=phase(angle),
         angle=angle,
         gradient=gradient,

@@ -82,7 +82,7 @@ def propagate_simplex(
     setting = Setting(architecture.tokens, architecture.width)
     steps = list(takewhile(_in_range, forward(architecture.blocks, start, setting)))
     if len(steps) + 1 < len(architecture.sites()):
-        return _overflowed(architecture, start, steps)
+        return _out_of_range(architecture, start, steps)
     log_gradient, coherence, weights = _gradients(steps, readout)
     states = [start, *(step.state for step in steps)]
     return Trace(
@@ -106,18 +106,19 @@ def propagate_simplex(
 
 
 def _in_range(step: Step) -> bool:
-    return bool(step.state.norm < LARGEST)
+    return bool(1 / LARGEST < step.state.norm < LARGEST)
 
 
-def _overflowed(architecture: Architecture, start: Simplex, steps: Sequence[Step]) -> Trace:
-    """What is known of a network whose stream leaves the range of floating point: infinite norms, no gradient."""
+def _out_of_range(architecture: Architecture, start: Simplex, steps: Sequence[Step]) -> Trace:
+    """What is known of a network whose stream leaves the range of numbers: norms infinite or 0, no gradient."""
     states = [start, *(step.state for step in steps)]
     missing = len(architecture.sites()) - len(states)
     separations = [s.separation for s in states]
+    beyond = np.asarray(np.inf if states[-1].norm > 1 else 0.0)
     return Trace(
         sites=architecture.sites(),
-        source="theory: simplex recursion, stopped where the stream overflows",
-        norm=_row([*(s.norm for s in states), *[np.asarray(np.inf)] * missing]),
+        source="theory: simplex recursion, stopped where the stream leaves the range of numbers",
+        norm=_row([*(s.norm for s in states), *[beyond] * missing]),
         separation=_row(separations + [separations[-1]] * missing),
         architecture=architecture,
         extrapolated=extrapolations(architecture),
