@@ -12,7 +12,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "edgewise"
 FLOORS = {
-    0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "paragraph", "errors"},
+    0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "paragraph", "errors",
+        "softmax_jacobian"},
     1: {"theory", "stability", "adapters", "nets"},
     2: {"audit", "probe"},
     3: {"critical"},
