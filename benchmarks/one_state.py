@@ -53,7 +53,7 @@ def _trapezoid(deviation: float) -> tuple[np.ndarray, np.ndarray]:
 
 def by_dblquad(v: float, rho: float, n: int) -> float:
     """S11 to a relative 1e-4, over the range of a and b outside which nothing is left."""
-    low, high = -(np.log(n) + v / 2 + 3 * np.sqrt(v) + 6), 4.0 + 2 * np.sqrt(v)
+    low, high = -(np.log(n) + v / 2 + 3 * np.sqrt(v) + 9), 4.0 + 2 * np.sqrt(v)
     value, _ = dblquad(integrand(v, rho, n), low, high, low, high, epsabs=0.1 * ACCURACY / n, epsrel=ACCURACY)
     return value
 
