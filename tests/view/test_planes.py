@@ -27,7 +27,7 @@ def test_phase_diagram_shows_the_diagram(stack: edgewise.Architecture, tmp_path:
     assert gradient is not None
     assert outcome is not None
     assert np.array_equal(angle.values, diagram.near_angle)
-    assert np.array_equal(gradient.values, diagram.relative_gradient)
+    assert np.array_equal(gradient.values, diagram.near_gradient)
     assert np.array_equal(outcome.values, diagram.outcome)
     assert outcome.classes == ("trains", "risky", "will not train")
     drawn = [curve for curve in sheet.panels[2].curves if curve.label == "angle exponent 0"]
@@ -44,7 +44,7 @@ def test_phase_diagram_shows_the_diagram(stack: edgewise.Architecture, tmp_path:
 def test_the_note_is_the_number_nearest_to_the_network(stack: edgewise.Architecture) -> None:
     diagram = edgewise.phase_diagram(stack, mlp_in_gain=(0.3, 2.3, 3), mlp_branch=(0.6, 1.0, 3))
     note = edgewise.view.phase_diagram(diagram).panels[1].note
-    assert note == f"stack: {diagram.relative_gradient[1, 1]:+.3f} per block"  # the middle is (1.3, 0.8) exactly
+    assert note == f"stack: {diagram.near_gradient[1, 1]:+.3f} per block"  # the middle is (1.3, 0.8) exactly
 
 
 def test_vector_field_points_where_the_map_goes(stack: edgewise.Architecture, tmp_path: Path) -> None:

@@ -17,16 +17,16 @@ EDGES = {"angle": "angle exponent 0", "gradient": "gradient exponent 0"}
 
 
 def phase_diagram(diagram: PhaseDiagram) -> Sheet:
-    """Three planes: angle exponent, relative gradient exponent, and the outcome with both edges."""
-    limit = finite_limit([diagram.near_angle, diagram.relative_gradient])
+    """Three planes: both exponents of nearly identical tokens, and the outcome of the network itself with both edges."""
+    limit = finite_limit([diagram.near_angle, diagram.near_gradient])
     angle = Map("log-rate per block", diagram.x, diagram.y, diagram.near_angle, limit)
-    gradient = Map("log-rate per block", diagram.x, diagram.y, diagram.relative_gradient, limit)
+    gradient = Map("log-rate per block", diagram.x, diagram.y, diagram.near_gradient, limit)
     outcome = Map("", diagram.x, diagram.y, np.asarray(diagram.outcome, float), classes=OUTCOME_NAMES)
     panels = (
         _panel(diagram, "angle exponent of near tokens", angle, ("angle",),
                _at_marker(diagram, diagram.near_angle)),
-        _panel(diagram, "relative gradient exponent", gradient, ("gradient",),
-               _at_marker(diagram, diagram.relative_gradient)),
+        _panel(diagram, "gradient exponent of near tokens", gradient, ("gradient",),
+               _at_marker(diagram, diagram.near_gradient)),
         _panel(diagram, "outcome", outcome, ("angle", "gradient"), _shares(diagram.outcome)),
     )  # fmt: skip
     return Sheet(_title(diagram), panels, _scale(diagram))
