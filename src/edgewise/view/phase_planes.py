@@ -17,7 +17,7 @@ EDGES = {"angle": "angle exponent 0", "gradient": "gradient exponent 0"}
 
 
 def phase_diagram(diagram: PhaseDiagram) -> Sheet:
-    """Three planes: both exponents of nearly identical tokens, and the outcome of the network itself with both edges."""
+    """Three planes: both exponents of nearly identical tokens, and the network's own outcome with both edges."""
     limit = finite_limit([diagram.near_angle, diagram.near_gradient])
     angle = Map("log-rate per block", diagram.x, diagram.y, diagram.near_angle, limit)
     gradient = Map("log-rate per block", diagram.x, diagram.y, diagram.near_gradient, limit)
