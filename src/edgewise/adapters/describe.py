@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -18,7 +19,7 @@ from edgewise.perceptron import Perceptron
 
 ACCEPTED = (
     "an Architecture or Perceptron; a dict of knobs; a Hugging Face config (dict, object, config.json, or a "
-    "folder with one); a .json or .yaml file of either; a preset name; or mlp:ACTIVATION"
+    "folder with one); a model (nn.Module); a .json or .yaml file of either; a preset name; or mlp:ACTIVATION"
 )
 Described = Architecture | Perceptron
 FILES = (".json", ".yaml", ".yml")
@@ -45,7 +46,17 @@ def describe(source: Any, *, depth: int | None = None, tokens: int | None = None
         return _from_path(source, depth, tokens)
     if hasattr(source, "to_dict") and hasattr(source, "model_type"):
         return _from_mapping(_as_mapping(source), depth, tokens)
+    if _is_module(source):
+        from edgewise.adapters.module_description import describe_module  # here, because it imports torch
+
+        return describe_module(source, depth=depth, tokens=tokens)
     raise BadInput(f"cannot describe {_seen(source)}. Accepted: {ACCEPTED}.{_model_hint(source)}")
+
+
+def _is_module(source: Any) -> bool:
+    """Whether this is a model; torch is noticed, not imported: without it nothing can be one."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.nn.Module)
 
 
 def _count(name: str, value: Any) -> int | None:

@@ -58,37 +58,29 @@ class Projection:
 
     def weight(self, model: nn.Module) -> Tensor:
         """The matrix (out, in), with experts (experts, out, in): a view, unless rows are spread or parts joined."""
+        parts = [view.flatten(-3, -2) for view in self.views(model)]
+        return parts[0] if len(parts) == 1 else self._joined(parts, -2)
+
+    def views(self, model: nn.Module) -> list[Tensor]:
+        """Views to write through, one per parameter: (groups, rows of a group, in), experts in front."""
         bare = unwrap(model)
-        parts = [self._rows_of(bare.get_parameter(name)) for name in self.parameters]
-        return parts[0] if len(parts) == 1 else self._joined(parts)
+        stored = (bare.get_parameter(name) for name in self.parameters)
+        return [self._slice(s.transpose(-1, -2) if self.transposed else s, -2) for s in stored]
 
     def bias(self, model: nn.Module) -> Tensor | None:
         """The bias (out,) or (experts, out) that belongs to these rows, or None."""
-        import torch
-
-        if not self.biases:
-            return None
         bare = unwrap(model)
-        parts = [self._slice(bare.get_parameter(name), -1) for name in self.biases]
-        if len(parts) == 1:
-            return parts[0]
-        return torch.stack(parts) if self.experts else torch.cat(parts)
-
-    def _rows_of(self, stored: Tensor) -> Tensor:
-        matrix = stored.transpose(-1, -2) if self.transposed else stored
-        return self._slice(matrix, -2)
+        parts = [self._slice(bare.get_parameter(name), -1).flatten(-2) for name in self.biases]
+        return None if not parts else parts[0] if len(parts) == 1 else self._joined(parts, -1)
 
     def _slice(self, tensor: Tensor, dimension: int) -> Tensor:
-        if self.rows is None:
-            return tensor
-        if self.rows.groups == 1:
-            return tensor.narrow(dimension, self.rows.start, self.rows.stop - self.rows.start)
-        apart = tensor.unflatten(dimension, (self.rows.groups, self.rows.size))
-        # unflatten puts the group where `dimension` was counted from the end; the rows follow it.
-        kept = apart.narrow(dimension, self.rows.start, self.rows.stop - self.rows.start)
-        return kept.flatten(dimension - 1, dimension)
+        """(..., groups, rows, ...) in place of the output dimension."""
+        size = tensor.shape[dimension]
+        rows = self.rows or Rows(1, size, 0, size)
+        apart = tensor.unflatten(dimension, (rows.groups, rows.size))
+        return apart.narrow(dimension, rows.start, rows.stop - rows.start)
 
-    def _joined(self, parts: list[Tensor]) -> Tensor:
+    def _joined(self, parts: list[Tensor], dimension: int) -> Tensor:
         import torch
 
-        return torch.stack(parts) if self.experts else torch.cat(parts, dim=-2)
+        return torch.stack(parts) if self.experts else torch.cat(parts, dim=dimension)

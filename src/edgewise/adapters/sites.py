@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters import norm_sites, site_types
 from edgewise.adapters.block_sites import OpenBlock
+from edgewise.adapters.config_of_model import described_by_config
 from edgewise.adapters.discovery import find_stacks, unwrap
 from edgewise.adapters.norm_trace import trace_norms
 from edgewise.adapters.projections import Projection, Rows
@@ -27,7 +28,7 @@ def sites(model: nn.Module) -> ModelSites:
     over a part of the layers.
     """
     bare = unwrap(model)
-    config, described = getattr(bare, "config", None), _described(bare)
+    config, described = getattr(bare, "config", None), described_by_config(bare)
     assumed: list[str] = []
     stacks = tuple(
         _stack(bare, name, blocks, config, described, assumed) for name, blocks in find_stacks(bare)
@@ -39,16 +40,6 @@ def sites(model: nn.Module) -> ModelSites:
         unrecognised=tuple(name for s in stacks for block in s.blocks for name in block.unrecognised),
         assumed=tuple(dict.fromkeys(assumed)),
     )  # fmt: skip
-
-
-def _described(model: nn.Module) -> Architecture | None:
-    """What the model's own config says, if it is of a family that is known."""
-    from edgewise.adapters.huggingface_config import FAMILIES, translate
-
-    config: Any = getattr(model, "config", None)
-    if not hasattr(config, "to_dict") or getattr(config, "model_type", None) not in FAMILIES:
-        return None
-    return translate({"model_type": config.model_type, **config.to_dict()})
 
 
 def _stack(

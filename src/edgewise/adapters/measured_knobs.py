@@ -1,0 +1,128 @@
+"""The gains of every block of a model, as knobs: one value where the layers agree, else one per layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgewise.adapters import site_types as roles
+from edgewise.adapters.discovery import unwrap
+from edgewise.adapters.measured_gains import Gain, measured_gain, norm_gains, one_or_each, root_mean_square
+from edgewise.adapters.projections import Projection
+from edgewise.adapters.site_types import BlockSite
+
+if TYPE_CHECKING:
+    from torch import nn
+
+EXACT = 1e-6  # relative error of what is not drawn but set: gains of norms, multipliers
+
+
+def measured_knobs(model: nn.Module, blocks: Sequence[BlockSite], logit_scale: Sequence[float]) -> dict[str, Any]:
+    """score, value, key, output, MLP and bias gains, and branch multipliers where the model has them.
+
+    logit_scale: per block, what multiplies q.k/sqrt(head width).
+    """
+    readers: dict[str, Callable[[nn.Module, BlockSite], Gain]] = {
+        "value_gain": _value, "output_gain": _output, "mlp_in_gain": _mlp_in, "mlp_out_gain": _mlp_out,
+        "mlp_bias": _mlp_bias,
+    }  # fmt: skip
+    found: dict[str, Any] = {
+        name: one_or_each([read(model, block) for block in blocks]) for name, read in readers.items()
+    }
+    found["score_gain"] = one_or_each([_score(model, b) * s for b, s in zip(blocks, logit_scale, strict=True)])
+    normed = blocks[0].norm(roles.QUERY_NORM) is not None
+    found["key_gain"] = None if normed else one_or_each([_key(model, block) for block in blocks])
+    if blocks[0].mlp.gate is not None:
+        found["mlp_linear_gain"] = one_or_each([_read(model, b, b.mlp.input, mlp=True) for b in blocks])
+    return found | branch_multipliers(model, blocks)
+
+
+def branch_multipliers(model: nn.Module, blocks: Sequence[BlockSite]) -> dict[str, Any]:
+    """LayerScale and the gains of norms after a branch, which multiply it; nothing where there is neither."""
+    found: dict[str, Any] = {}
+    for index, (name, role) in enumerate(
+        (("attention_branch", roles.AFTER_ATTENTION), ("mlp_branch", roles.AFTER_MLP))
+    ):
+        gains = [_branch(model, block, role, index) for block in blocks]
+        if any(gain is not None for gain in gains):
+            found[name] = one_or_each([gain or Gain(1.0, EXACT) for gain in gains])
+    return found
+
+
+def _branch(model: nn.Module, block: BlockSite, role: str, index: int) -> Gain | None:
+    norm = block.norm(role)
+    factors = [root_mean_square(norm_gains(model, norm.name))] if norm is not None else []
+    if len(block.scales) == 2:  # of attention, then of the MLP
+        factors.append(root_mean_square(unwrap(model).get_parameter(block.scales[index])))
+    return Gain(math.prod(factors), EXACT) if factors else None
+
+
+def _read(model: nn.Module, block: BlockSite, matrix: Projection, *, mlp: bool) -> Gain:
+    """The gain of a matrix that reads the stream through the branch's norm, if there is one."""
+    norm = block.norm(roles.BEFORE_MLP) if mlp else None
+    norm = norm or block.norm(roles.BEFORE_ATTENTION)
+    if mlp and block.middle is not None and block.norm(roles.BEFORE_MLP) is None:
+        norm = None  # not parallel, so the norm of attention is not the MLP's
+    fits = norm is not None and norm.width in (None, matrix.fan_in)
+    return measured_gain(model, matrix, norm.name if norm is not None and fits else None)
+
+
+def _latent(model: nn.Module, block: BlockSite, matrix: Projection) -> Gain:
+    """The gain of a matrix that reads a normalised latent: its norm is the one of that width."""
+    norms = [norm for norm in block.norms if norm.role == roles.LATENT_NORM and norm.width == matrix.fan_in]
+    return measured_gain(model, matrix, norms[0].name if norms else None)
+
+
+def _query(model: nn.Module, block: BlockSite) -> Gain:
+    if _extra(block, "query_down") is not None:
+        return _latent(model, block, block.attention.query)
+    return _read(model, block, block.attention.query, mlp=False)
+
+
+def _key(model: nn.Module, block: BlockSite) -> Gain:
+    """The key's gain; with latents the mean square over its still and rotated parts."""
+    rotated = _extra(block, "key_rotated")
+    if rotated is None:
+        return _read(model, block, block.attention.key, mlp=False)
+    heads = block.attention.heads or 1
+    still, turned = _latent(model, block, block.attention.key), _read(model, block, rotated, mlp=False)
+    n, m = block.attention.key.fan_out / heads, rotated.fan_out
+    return Gain(math.sqrt((n * still.value**2 + m * turned.value**2) / (n + m)), max(still.error, turned.error))
+
+
+def _extra(block: BlockSite, role: str) -> Projection | None:
+    return next((p for p in block.attention.extra if p.role == role), None)
+
+
+def _score(model: nn.Module, block: BlockSite) -> Gain:
+    """gain_Q gain_K, of the matrices or, where queries and keys are normalised, of those norms."""
+    norms = [block.norm(role) for role in (roles.QUERY_NORM, roles.KEY_NORM)]
+    if all(norms):
+        values = [root_mean_square(norm_gains(model, norm.name)) for norm in norms if norm is not None]
+        return Gain(math.prod(values), EXACT)
+    return _query(model, block) * _key(model, block)
+
+
+def _value(model: nn.Module, block: BlockSite) -> Gain:
+    value = block.attention.value
+    latent = _extra(block, "key_value_down") is not None
+    inward = _latent(model, block, value) if latent else _read(model, block, value, mlp=False)
+    return inward * _output(model, block)
+
+
+def _output(model: nn.Module, block: BlockSite) -> Gain:
+    return measured_gain(model, block.attention.output)
+
+
+def _mlp_in(model: nn.Module, block: BlockSite) -> Gain:
+    return _read(model, block, block.mlp.gate or block.mlp.input, mlp=True)
+
+
+def _mlp_out(model: nn.Module, block: BlockSite) -> Gain:
+    return measured_gain(model, block.mlp.output)
+
+
+def _mlp_bias(model: nn.Module, block: BlockSite) -> Gain:
+    bias = (block.mlp.gate or block.mlp.input).bias(model)
+    return Gain(0.0, EXACT) if bias is None else Gain(root_mean_square(bias), 1 / math.sqrt(2 * bias.numel()))

@@ -1,0 +1,166 @@
+"""describe(model): an Architecture whose gains are those of the weights that are there.
+
+Structure (mask, rotation, windows, activation) comes from the model's config when its family is known, and
+from watching one block otherwise; what neither tells is assumed and said.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from edgewise.adapters import site_types as roles
+from edgewise.adapters.block_behaviour import behaviour_of
+from edgewise.adapters.config_of_model import config_of, described_by_config
+from edgewise.adapters.discovery import unwrap
+from edgewise.adapters.first_stream import first_norm, table_norm
+from edgewise.adapters.measured_gains import norm_gains
+from edgewise.adapters.measured_knobs import measured_knobs
+from edgewise.adapters.site_types import ModelSites
+from edgewise.adapters.sites import sites
+from edgewise.architecture import Architecture, transformer
+from edgewise.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MEASURED = ("initializer_range", "init_std", "initializer_factor", "initializer_cutoff_factor")
+
+
+def describe_module(model: nn.Module, *, depth: int | None = None, tokens: int | None = None) -> Architecture:
+    """The description of a built model; nothing of it is changed."""
+    bare, found = unwrap(model), sites(model)
+    _refuse_undescribable(found, depth)
+    known = described_by_config(bare, tokens)
+    notes = Notes(found, known)
+    structure = _by_config(known, found, notes) if known is not None else _by_watching(bare, found, tokens, notes)
+    gains = measured_knobs(bare, found.blocks, _logit_scale(bare, known, found, notes))
+    start = {"embedding_norm": _first_norm(bare, found, known, notes)}
+    _note_what_is_left(bare, found, notes)
+    return replace(
+        transformer(**(structure | gains | start)), name=_name(bare), assumed=tuple(dict.fromkeys(notes.assumed)),
+        unmodelled=tuple(dict.fromkeys(notes.unmodelled)),
+    )  # fmt: skip
+
+
+class Notes:
+    """What had to be assumed and what the theory leaves out, begun with what the config's family says."""
+
+    def __init__(self, found: ModelSites, known: Architecture | None) -> None:
+        said = () if known is None else known.assumed
+        self.assumed = [line for line in said if not line.startswith(MEASURED)] + list(found.assumed)
+        self.unmodelled = [] if known is None else list(known.unmodelled)
+
+
+def _refuse_undescribable(found: ModelSites, depth: int | None) -> None:
+    if depth is not None and depth != found.depth:
+        raise BadInput(f"this model has {found.depth} blocks, so depth = {depth} is not possible. Describe its config.")
+    if found.stacks[0].norm == "mixed":
+        norms = ", ".join(f"{norm.name} ({norm.role})" for norm in found.blocks[0].norms)
+        raise BadInput(f"the norms {norms} stand in no position the theory knows: pre, post, sandwich, branch, none.")
+
+
+def _by_config(known: Architecture, found: ModelSites, notes: Notes) -> dict[str, Any]:
+    """The family's structure; where the module disagrees with its config, the module is right, and it is said."""
+    block = found.blocks[0]
+    own = {
+        "depth": found.depth, "width": found.width, "heads": block.attention.heads or known.heads,
+        "kv_heads": block.attention.kv_heads or known.kv_heads,
+        "head_width": block.attention.head_width or known.head_width,
+    }  # fmt: skip
+    for name, value in own.items():
+        if getattr(known, name) != value:
+            notes.assumed.append(f"{name}: {value} as built; the config says {getattr(known, name)}")
+    widths = {b.mlp.width for b in found.blocks}
+    own["mlp_width"] = known.mlp_width if known.mlp_width in widths else max(widths)
+    return known.knobs() | own
+
+
+def _by_watching(model: nn.Module, found: ModelSites, tokens: int | None, notes: Notes) -> dict[str, Any]:
+    stack, block = found.stacks[0], found.blocks[0]
+    seen = behaviour_of(model, block, found.width)
+    attention = block.attention
+    knobs = {
+        "depth": found.depth, "width": found.width, **_heads(found, notes), "norm": stack.norm,
+        "parallel": stack.parallel, "mlp_width": block.mlp.width, "gated": block.mlp.gate is not None,
+        "norm_kind": _norm_kind(found), "qk_norm": block.norm(roles.QUERY_NORM) is not None,
+        "tokens": tokens or 256, "causal": bool(seen.causal), "activation": seen.activation or "gelu",
+    }  # fmt: skip
+    said = {
+        "tokens: 256, the module does not say": tokens is None,
+        f"activation: gelu, {seen.reason or 'no known function fits what was seen'}": seen.activation is None,
+        f"causal: false, {seen.reason or 'the block was given no mask'}": not seen.causal,
+        "logits are divided by sqrt(head width)": attention.heads is not None,
+    }
+    notes.assumed += [line for line, holds in said.items() if holds]
+    if seen.positions:
+        notes.unmodelled.append("attention tells positions apart (rotary or a bias), which the module does not name")
+    return knobs
+
+
+def _heads(found: ModelSites, notes: Notes) -> dict[str, Any]:
+    attention = found.blocks[0].attention
+    if attention.heads is not None:
+        return {"heads": attention.heads, "kv_heads": attention.kv_heads, "head_width": attention.head_width}
+    inner = attention.query.fan_out
+    heads = max(inner // 64, 1)
+    notes.assumed.append(f"heads: {heads}, no attribute of {attention.name} says; one per 64 rows of the queries")
+    kv_heads = max(attention.key.fan_out * heads // inner, 1)
+    return {"heads": heads, "kv_heads": kv_heads, "head_width": inner // heads}
+
+
+def _norm_kind(found: ModelSites) -> str:
+    kinds = {n.kind for n in found.blocks[0].norms if n.kind != "identity" and not n.role.endswith("_norm")}
+    return "rms" if kinds == {"rms"} else "layer"
+
+
+def _logit_scale(model: nn.Module, known: Architecture | None, found: ModelSites, notes: Notes) -> list[float]:
+    """What multiplies q.k/sqrt(head width), per block: the family's score gain over that of its matrices."""
+    if known is None:
+        return [1.0] * found.depth
+    scores = known.score_gain if isinstance(known.score_gain, tuple) else (known.score_gain,) * found.depth
+    if known.qk_norm:
+        return [float(score) for score in scores]
+    keys = known.key_gain if isinstance(known.key_gain, tuple) else (known.key_gain,) * found.depth
+    query = _query_over_key(config_of(model), known, found)
+    if not all(keys):
+        notes.assumed.append("logits are divided by sqrt(head width)")
+        return [1.0] * found.depth
+    return [score / (float(key or 1.0) ** 2 * query) for score, key in zip(scores, keys, strict=True)]
+
+
+def _query_over_key(config: dict[str, Any], known: Architecture, found: ModelSites) -> float:
+    """gain_Q/gain_K as the family draws them: 1, but for T5 (W_Q smaller by sqrt(d_kv)) and for latents."""
+    if config["model_type"] == "t5":
+        return 1 / math.sqrt(known.head_width)
+    if found.blocks[0].attention.extra:
+        query = float(config["initializer_range"]) * math.sqrt(found.blocks[0].attention.query.fan_in)
+        return query / float(known.key_gain)  # type: ignore[arg-type]
+    return 1.0
+
+
+def _first_norm(model: nn.Module, found: ModelSites, known: Architecture | None, notes: Notes) -> float:
+    for measure in (first_norm, table_norm):
+        value = measure(model, found)
+        if value:
+            return value
+    value = 1.0 if known is None else known.embedding_norm
+    notes.assumed.append(f"embedding_norm: {value:g}, the module has no embedding that could be run")
+    return value
+
+
+def _note_what_is_left(model: nn.Module, found: ModelSites, notes: Notes) -> None:
+    if found.unrecognised:
+        names = ", ".join(found.unrecognised[:3]) + (" ..." if len(found.unrecognised) > 3 else "")
+        notes.unmodelled.append(f"parameters of the blocks without a role here: {names}")
+    if len(found.stacks) > 1 and not any("decoder" in line for line in notes.unmodelled):
+        notes.unmodelled.append(f"only the stack {found.stacks[0].name} is described, not {found.stacks[1].name}")
+    outside = [n for b in found.blocks for n in b.norms if n.role in (roles.OUTSIDE_ATTENTION, roles.OUTSIDE_MLP)]
+    if any(abs(float(norm_gains(model, norm.name).pow(2).mean()) - 1) > 1e-3 for norm in outside):
+        notes.unmodelled.append("the norms on the sums have gains other than one")
+
+
+def _name(model: nn.Module) -> str:
+    config = getattr(model, "config", None)
+    return str(getattr(config, "_name_or_path", "") or getattr(config, "model_type", "") or type(model).__name__)

@@ -1,0 +1,140 @@
+"""One block of a model, run once and watched; model, random stream and hooks are as before afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+TOKENS = 6
+# What a forward pass that was given too little, or the wrong kind, may raise.
+FAILURES = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError, AssertionError)
+
+
+@dataclass
+class Seen:
+    """First input and output of every module watched, by name; `alone`: the block ran without its model."""
+
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    alone: bool = True
+
+
+def same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two modules were given the same numbers, whatever the layout."""
+    import torch
+
+    if one is None or other is None or one.shape[-1] != other.shape[-1] or one.numel() != other.numel():
+        return False
+    return torch.allclose(one.reshape(other.shape), other, rtol=1e-4, atol=1e-5)
+
+
+def run_block(model: nn.Module, block: str, x: Tensor, watched: set[str]) -> Seen | str:
+    """What the modules see when the block gets the stream x, with random weights put in for the call.
+
+    Random weights, so that a branch initialized at zero does not hide. A block that wants more than a stream
+    runs inside its model, on whatever that accepts. A sentence says why if neither works.
+    """
+    from torch.func import functional_call
+
+    module, seen = model.get_submodule(block), Seen()
+    weights = drawn_weights(module)
+    attempts: list[Callable[[], Any]] = [
+        lambda: functional_call(module, weights, (x,)),
+        lambda: functional_call(module, weights, (x, None)),
+        lambda: functional_call(module, weights, (x, x)),
+        lambda: _run_whole(model, {f"{block}.{name}": weight for name, weight in weights.items()}, seen),
+    ]
+    failure: str | None = None
+    with watching(model, watched | {block}, seen), quiet(model):
+        for attempt in attempts:
+            seen.inputs.clear()  # of an attempt that broke off half way
+            seen.outputs.clear()
+            failure = _failure(attempt)
+            if failure is None:
+                return seen
+    return str(failure)
+
+
+def _failure(attempt: Callable[[], Any]) -> str | None:
+    try:
+        attempt()
+    except FAILURES as error:
+        return f"it could not be run ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
+    return None
+
+
+def _run_whole(model: nn.Module, weights: dict[str, Tensor], seen: Seen) -> None:
+    import torch
+    from torch.func import functional_call
+
+    seen.alone = False
+    device = next(iter(weights.values())).device
+    functional_call(model, weights, (torch.arange(TOKENS, device=device)[None],))
+
+
+def drawn_weights(module: nn.Module) -> dict[str, Tensor]:
+    """Random tensors in place of the parameters: gain 1 for matrices, vectors near 1, always the same."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(parameter: Tensor) -> Tensor:
+        noise = torch.randn(parameter.shape, generator=generator)
+        noise = noise if parameter.is_meta else noise.to(parameter)
+        return noise / parameter.shape[-1] ** 0.5 if parameter.ndim > 1 else 1 + 0.1 * noise
+
+    return {name: draw(parameter) for name, parameter in module.named_parameters()}
+
+
+def random_stream(model: nn.Module, width: int, seed: int = 0) -> Tensor:
+    """A stream (1, tokens, width) of the model's type and place."""
+    import torch
+
+    like = next(model.parameters())
+    x = torch.randn(1, TOKENS, width, generator=torch.Generator().manual_seed(seed))
+    return x if like.is_meta else x.to(like)
+
+
+@contextmanager
+def watching(model: nn.Module, names: set[str], seen: Seen) -> Iterator[None]:
+    """Hooks that record the first tensor in and out of every named module; removed whatever happens."""
+    handles = []
+
+    def hook(name: str) -> Callable[..., None]:
+        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+            given = next((a for a in (*args, *kwargs.values()) if hasattr(a, "shape")), None)
+            result = out if hasattr(out, "shape") else next((o for o in out if hasattr(o, "shape")), None)
+            if given is not None and result is not None:
+                seen.inputs[name], seen.outputs[name] = given.detach().clone(), result.detach().clone()
+
+        return record
+
+    try:
+        for name in sorted(names):
+            module = model.get_submodule(name)
+            handles.append(module.register_forward_hook(hook(name), with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no gradients, the random stream kept; all as before afterwards."""
+    import torch
+
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        with torch.no_grad(), torch.random.fork_rng():
+            yield
+    finally:
+        for module in training:
+            module.training = True
