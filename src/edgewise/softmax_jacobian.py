@@ -114,15 +114,16 @@ def brackets(rows: Tensor) -> Brackets:
     return Brackets((low, high), (last, torch.maximum(top, last)))
 
 
-def spectrum(rows: Tensor, steps: int = FULL) -> Spectrum:
+def spectrum(rows: Tensor, steps: int = FULL, smallest_steps: int | None = None) -> Spectrum:
     """Extreme eigenvalues of J: roots of g(lambda) = sum_i s_i / (s_i - lambda) between the two outermost poles.
 
     Bisection in log lambda (g increases between poles), O(n) per step; the error of a logarithm is at most
-    log 2 / 2^steps. Two keys give 2 s_1 s_2 exactly, ties give the tied entry, one key has no eigenvalue (nan).
+    log 2 / 2^steps, and the bracket of the smallest is only n/(n-1) wide, so that it needs fewer steps. Two keys give
+    2 s_1 s_2 exactly, ties give the tied entry, one key has no eigenvalue (nan).
     """
     bounds = brackets(rows)
     largest = _bisect(rows, *bounds.largest, steps)
-    smallest = _bisect(rows, *bounds.smallest, steps)
+    smallest = _bisect(rows, *bounds.smallest, steps if smallest_steps is None else smallest_steps)
     keys = count(rows)
     pair = math.log(2) + torch.where(torch.isfinite(rows), rows, 0.0).sum(-1)
     largest, smallest = (torch.where(keys == 2, pair, value) for value in (largest, smallest))

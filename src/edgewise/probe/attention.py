@@ -1,0 +1,158 @@
+"""Attention rows as the model computes them: every softmax and every fused attention inside an attention module.
+
+A `TorchFunctionMode` sees F.scaled_dot_product_attention (queries and keys after rotary embedding) and every form of
+softmax (eager attention: logits after bias, mask, cap and sinks). The model's own call runs unchanged and its own
+result is returned; rows rebuilt from queries and keys must give that result back, or the layer is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from edgewise.adapters.site_types import BlockSite
+from edgewise.probe.rows import RowStatistics, row_statistics
+
+ROWS = 64  # sampled queries, all sequences together
+SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
+FUSED = F.scaled_dot_product_attention
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+class AttentionWatch(TorchFunctionMode):
+    """Statistics per block while it is active; `found[block]` or a reason in `refused[block]`."""
+
+    def __init__(self, blocks: Sequence[BlockSite], generator: torch.Generator) -> None:
+        super().__init__()
+        self.blocks = {block.index: block for block in blocks}
+        self.generator = generator
+        self.tokens, self.rows = 0, torch.empty(0, dtype=torch.long)
+        self.current: int | None = None
+        self.paused = False
+        self.found: dict[int, RowStatistics] = {}
+        self.refused: dict[int, str] = {}
+
+    def sample(self, sequences: int, tokens: int) -> None:
+        """Draw the query positions, the same in every sequence and layer."""
+        self.tokens = tokens
+        wanted = max(1, ROWS // max(sequences, 1))
+        self.rows = torch.randperm(tokens, generator=self.generator)[:wanted].sort().values
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        """Know which block's attention is running."""
+        for block in self.blocks.values():
+            module = model.get_submodule(block.attention.name)
+            stack.callback(module.register_forward_pre_hook(self._enter(block.index)).remove)
+            stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
+
+    def _enter(self, index: int) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            self.current = index
+
+        return hook
+
+    def _leave(self, *_: Any) -> None:
+        self.current = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+        named = kwargs or {}
+        if self.current is None or self.paused:
+            return func(*args, **named)
+        if func is F.multi_head_attention_forward:  # inside it the mode is off: torch would call us for ever
+            with _functions_of_torch(self):
+                return func(*args, **named)
+        result = func(*args, **named)
+        if func is FUSED:
+            self._keep(lambda: self._fused(result, *args, **named))
+        elif any(func is softmax for softmax in SOFTMAX):
+            self._keep(lambda: self._eager(*args, **named))
+        return result
+
+    def _keep(self, read: Callable[[], RowStatistics | str | None]) -> None:
+        index = self.current
+        assert index is not None
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            seen = read()
+        if seen is None:
+            return
+        if isinstance(seen, str):
+            self.refused[index] = seen
+        elif index in self.found:
+            self.refused[index] = "two attentions ran inside it"
+        else:
+            self.found[index] = seen
+
+    def _fused(
+        self, result: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+    ) -> RowStatistics | str | None:  # fmt: skip
+        if query.ndim != 4 or query.shape[-2] != self.tokens:
+            return None
+        if dropout_p:
+            return "its attention drops entries although the model is in eval mode"
+        rows = self.rows.to(query.device)
+        share = query.shape[1] // key.shape[1] if enable_gqa else 1
+        key, value = (t.repeat_interleave(share, 1) if share > 1 else t for t in (key, value))
+        wide = torch.promote_types(query.dtype, torch.float32)
+        factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        logits = query[:, :, rows].to(wide) @ key.to(wide).transpose(-1, -2) * factor
+        logits = _masked(logits, attn_mask, is_causal, rows)
+        rebuilt, actual = torch.softmax(logits, -1) @ value.to(wide), result[:, :, rows].to(wide)
+        alive = torch.isfinite(logits).any(-1, keepdim=True)
+        gap = float(torch.where(alive, (rebuilt - actual).abs(), 0.0).max())
+        size = float(value.abs().max())
+        if not gap <= TOLERANCE.get(query.dtype, 1e-2) * max(size, 1e-30):
+            return f"rows rebuilt from queries and keys miss the model's own output by {gap / max(size, 1e-30):.2g}"
+        return row_statistics(logits)
+
+    def _eager(self, logits: Tensor, dim: int | None = None, *_: Any, **named: Any) -> RowStatistics | None:
+        dim = named.get("dim", dim)
+        heads = self.blocks[self.current].attention.heads  # type: ignore[index]
+        if logits.ndim == 3 and heads and logits.shape[0] % heads == 0:
+            logits = logits.unflatten(0, (-1, heads))
+        if logits.ndim != 4 or dim not in (-1, 3, logits.ndim - 1) or logits.shape[-2] != self.tokens:
+            return None
+        if heads and logits.shape[1] != heads:
+            return None
+        kept = logits[:, :, self.rows.to(logits.device)]
+        wide = kept.to(torch.promote_types(kept.dtype, torch.float32))
+        return row_statistics(wide.masked_fill(kept <= torch.finfo(kept.dtype).min / 2, -math.inf))
+
+
+def _masked(logits: Tensor, mask: Tensor | None, is_causal: bool, rows: Tensor) -> Tensor:
+    if is_causal:
+        later = torch.arange(logits.shape[-1], device=rows.device) > rows[:, None]
+        logits = logits.masked_fill(later, -math.inf)
+    if mask is None:
+        return logits
+    mask = mask.expand(*logits.shape[:2], -1, logits.shape[-1])
+    mask = mask[:, :, rows] if mask.shape[-2] > 1 else mask
+    if mask.dtype == torch.bool:
+        return logits.masked_fill(~mask, -math.inf)
+    hidden = mask <= torch.finfo(mask.dtype).min / 2
+    return (logits + mask.to(logits.dtype)).masked_fill(hidden, -math.inf)
+
+
+@contextmanager
+def _functions_of_torch(watch: AttentionWatch) -> Iterator[None]:
+    """Inside F.multi_head_attention_forward its two globals report to the watch; restored afterwards."""
+
+    def through(function: Any) -> Callable[..., Any]:
+        return lambda *args, **named: watch.__torch_function__(function, (), args, named)
+
+    names = {"scaled_dot_product_attention": FUSED, "softmax": SOFTMAX[0]}
+    before = {name: getattr(F, name) for name in names}
+    try:
+        for name, function in names.items():
+            setattr(F, name, through(function))
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(F, name, function)

@@ -1,0 +1,98 @@
+"""An input when none is given: random token ids or pixels shaped from the config, from a generator of their own."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.errors import BadInput
+
+TOKENS = 64
+HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForPreTraining")
+
+
+def default_batch(
+    model: nn.Module, generator: torch.Generator, tokens: int | None = None, device: torch.device | None = None
+) -> Any:
+    """One sequence of distinct random ids (with labels where the model has a head for them), or one random image."""
+    config = getattr(model, "config", None)
+    device = next(model.parameters()).device if device is None else device
+    if config is not None and hasattr(config, "image_size") and _accepts(model, "pixel_values"):
+        return _to(_pixels(model, config, generator), device)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if text is not None and getattr(text, "vocab_size", None):
+        return _to(_ids(model, text, generator, tokens), device)
+    return _without_config(model, generator, tokens, device)
+
+
+def _ids(model: nn.Module, config: Any, generator: torch.Generator, tokens: int | None) -> dict[str, Tensor]:
+    longest = getattr(config, "max_position_embeddings", None) or tokens or TOKENS
+    ids = random_ids(config.vocab_size, min(tokens or TOKENS, longest), generator, _special(config))
+    found = {"input_ids": ids}
+    if _accepts(model, "labels") and any(head in type(model).__name__ for head in HEADS):
+        found["labels"] = ids.clone()
+    elif getattr(model.config, "is_encoder_decoder", False):
+        found["decoder_input_ids"] = ids.clone()
+    return found
+
+
+def random_ids(vocabulary: int, tokens: int, generator: torch.Generator, special: set[int]) -> Tensor:
+    """(1, tokens) ids, distinct while the vocabulary lasts: a repeated token would be a pair of overlap one."""
+    allowed = torch.tensor([i for i in range(vocabulary) if i not in special] or list(range(vocabulary)))
+    order = torch.randperm(len(allowed), generator=generator)
+    copies = -(-tokens // len(allowed))
+    return allowed[order.repeat(copies)[:tokens]][None]
+
+
+def _special(config: Any) -> set[int]:
+    """Ids that mean something else than themselves: padding has a zero embedding, ends may be masked."""
+    names = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
+    found = [getattr(config, name, None) for name in names]
+    flat = [i for value in found for i in (value if isinstance(value, (list, tuple)) else [value])]
+    return {i for i in flat if isinstance(i, int) and i >= 0}
+
+
+def _pixels(model: nn.Module, config: Any, generator: torch.Generator) -> dict[str, Tensor]:
+    size = config.image_size if isinstance(config.image_size, (tuple, list)) else (config.image_size,) * 2
+    pixels = torch.randn(1, getattr(config, "num_channels", 3), *size, generator=generator)
+    dtype = next(p for p in model.parameters() if p.is_floating_point()).dtype
+    found = {"pixel_values": pixels.to(dtype)}
+    if "Classification" in type(model).__name__ and _accepts(model, "labels"):
+        found["labels"] = torch.zeros(1, dtype=torch.long)
+    return found
+
+
+def _without_config(model: nn.Module, generator: torch.Generator, tokens: int | None, device: torch.device) -> Any:
+    """Torch's own encoder takes a stream; a module that looks ids up takes ids; anything else must be given."""
+    if isinstance(model, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
+        layer = next(m for m in model.modules() if isinstance(m, nn.MultiheadAttention))
+        shape = (1, tokens or TOKENS) if layer.batch_first else (tokens or TOKENS, 1)
+        return torch.randn(*shape, layer.embed_dim, generator=generator).to(device)
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    if not tables:
+        raise BadInput(
+            f"{type(model).__name__} has no config and no embedding, so no input can be made up. "
+            "Give a batch: a dict of keyword arguments, a tuple, or a tensor."
+        )
+    vocabulary = max(table.num_embeddings for table in tables)
+    longest = min(table.num_embeddings for table in tables)
+    return random_ids(vocabulary, min(tokens or TOKENS, longest), generator, set()).to(device)
+
+
+def _accepts(model: nn.Module, name: str) -> bool:
+    return name in inspect.signature(model.forward).parameters
+
+
+def _to(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: value.to(device) for name, value in batch.items()}
+
+
+def kept_tokens(batch: Any, shape: tuple[int, int]) -> Tensor | None:
+    """The padding mask of a batch (sequences, tokens), True where a token counts; None when all do."""
+    mask = batch.get("attention_mask") if hasattr(batch, "get") else None
+    if not isinstance(mask, Tensor) or tuple(mask.shape) != shape or bool((mask != 0).all()):
+        return None
+    return mask != 0

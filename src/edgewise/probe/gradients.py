@@ -1,0 +1,106 @@
+"""Gradients at every site and of every matrix, from several readouts of one forward pass; `.grad` is never written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgewise.adapters.projections import Projection
+from edgewise.adapters.site_types import BlockSite, MLPSite
+from edgewise.errors import BadInput
+from edgewise.probe.activations import mean_square
+from edgewise.probe.isolation import tensors
+
+READOUTS = ("own", "token", "pooled")
+WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
+
+
+def own_loss(output: Any) -> Tensor | None:
+    """The loss that the model returned: `.loss`, or the one scalar with a gradient among its outputs."""
+    named = getattr(output, "loss", None)
+    if isinstance(named, Tensor):
+        return named
+    scalars = [t for t in tensors(output) if t.ndim == 0 and t.requires_grad]
+    return scalars[0] if len(scalars) == 1 else None
+
+
+def output_gradient(last: Tensor, readout: str, generator: torch.Generator, kept: Tensor | None) -> Tensor:
+    """dLoss/dx at the last site (sequences, tokens, width), E|g_a|^2 = 1: one vector per token, or per sequence."""
+    B, n, d = last.shape
+    shape = (B, n if readout == "token" else 1, d)
+    g = torch.randn(shape, generator=generator, dtype=torch.float32).to(last.device) / math.sqrt(d)
+    g = g.expand(B, n, d).to(last.dtype)
+    return g if kept is None else g * kept[..., None].to(g.dtype)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One matrix of a block under the name that theory gives its gradient."""
+
+    name: str
+    block: int
+    projection: Projection
+
+
+def matrices(blocks: Sequence[BlockSite]) -> list[Matrix]:
+    """Every projection of every block: W_1 of a gated MLP is the one inside the activation, as in theory."""
+    listed = []
+    for block in blocks:
+        attention = block.attention
+        named = [("query", attention.query), ("key", attention.key), ("value", attention.value)]
+        named += [("output", attention.output), *_of_mlp(block.mlp)]
+        listed += [Matrix(name, block.index, projection) for name, projection in named]
+    return listed
+
+
+def _of_mlp(mlp: MLPSite) -> list[tuple[str, Projection]]:
+    inside = [("mlp_in", mlp.input)] if mlp.gate is None else [("mlp_in", mlp.gate), ("mlp_linear", mlp.input)]
+    return [*inside, ("mlp_out", mlp.output), *(_of_mlp(mlp.shared) if mlp.shared else [])]
+
+
+def site_gradients(
+    target: Tensor, streams: Sequence[Tensor], start: Tensor | None, parameters: Sequence[Tensor] = ()
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """d target / d stream and d target / d parameter, the graph kept for the next readout."""
+    unique = list({id(stream): stream for stream in streams}.values())
+    found = torch.autograd.grad(
+        target, [*unique, *parameters], start, retain_graph=True, allow_unused=True
+    )  # fmt: skip
+    by_id = {id(stream): gradient for stream, gradient in zip(unique, found, strict=False)}
+    return [by_id[id(stream)] for stream in streams], list(found[len(unique) :])
+
+
+def log_norms(gradients: Sequence[Tensor | None], names: Sequence[str], kept: Tensor | None) -> list[float]:
+    """log of the mean over tokens of |g_a|^2 at every site, gradients (sequences, tokens, width)."""
+    missing = [name for name, gradient in zip(names, gradients, strict=True) if gradient is None]
+    if missing:
+        raise BadInput(f"no gradient reaches {', '.join(missing[:4])}: the loss does not depend on the stream there.")
+    squares = [mean_square(g, kept) * g.shape[-1] for g in gradients if g is not None]
+    return [math.log(square) if square > 0 else -math.inf if square == 0 else square for square in squares]
+
+
+def rows_of(stored: Tensor, projection: Projection) -> Tensor:
+    """The part of a gradient, stored as its parameter is, that belongs to one matrix of a fused one."""
+    matrix = stored.transpose(-1, -2) if projection.transposed else stored
+    if projection.rows is None:
+        return matrix
+    rows = projection.rows
+    apart = matrix.unflatten(-2, (rows.groups, rows.size))
+    return apart.narrow(-2, rows.start, rows.stop - rows.start)
+
+
+def weight_squares(listed: Sequence[Matrix], found: dict[str, Tensor | None]) -> dict[tuple[str, int], float]:
+    """|dL/dW|^2 by (name, block); fused matrices are split by their rows, experts and shared parts add up."""
+    squares: dict[tuple[str, int], float] = {}
+    for matrix in listed:
+        place = (matrix.name, matrix.block)
+        for parameter in matrix.projection.parameters:
+            gradient = found[parameter]
+            part = 0.0 if gradient is None else float(rows_of(gradient, matrix.projection).double().square().sum())
+            squares[place] = squares.get(place, 0.0) + part
+    return squares

@@ -1,0 +1,146 @@
+"""Which tensors of a forward pass are the sites of the theory, and the hooks that catch them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.adapters.site_types import BlockSite, ModelSites
+from edgewise.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Place:
+    """A site, and the module whose input or output is the stream there."""
+
+    site: str
+    module: str
+    end: str  # "input" or "output"
+    block: int | None = None
+
+
+def places(found: ModelSites) -> tuple[Place, ...]:
+    """`embed`, then for each block of the primary stack the stream between its branches and at its end.
+
+    A block whose middle cannot be read (not parallel, and no module there) is read at its end only, as `.output`.
+    """
+    stack = found.stacks[0]
+    listed = [Place("embed", stack.blocks[0].name, "input")]
+    for block in stack.blocks:
+        listed += _of_block(block, stack.parallel)
+    return tuple(listed)
+
+
+def _of_block(block: BlockSite, parallel: bool) -> list[Place]:
+    i = block.index
+    if block.middle is None:
+        name = "attention+mlp" if parallel else "output"
+        return [Place(f"block.{i}.{name}", block.name, "output", i)]
+    return [
+        Place(f"block.{i}.attention", block.middle, "input", i),
+        Place(f"block.{i}.mlp", block.name, "output", i),
+    ]
+
+
+def unread(listed: Sequence[Place]) -> list[int]:
+    """Blocks whose middle was not readable."""
+    return [place.block for place in listed if place.site.endswith(".output") and place.block is not None]
+
+
+@dataclass
+class Catch:
+    """The tensors of one forward pass by site, each (sequences, tokens, width), and their versions when caught."""
+
+    listed: Sequence[Place]
+    sequence_first: bool = True
+    streams: dict[int, Tensor] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+    counted: Callable[[int, int], None] | None = None  # told (sequences, tokens) when the first stream arrives
+
+    def attach(self, model: nn.Module, stack: ExitStack, replace_first: Tensor | None = None) -> None:
+        """Hooks that read; with `replace_first` the first one feeds that tensor to the first block instead."""
+        for index, place in enumerate(self.listed):
+            module = model.get_submodule(place.module)
+            if place.end == "output":
+                handle = module.register_forward_hook(self._output(index))
+            else:
+                swap = replace_first if index == 0 else None
+                handle = module.register_forward_pre_hook(self._input(index, swap), with_kwargs=True)
+            stack.callback(handle.remove)
+
+    def _output(self, index: int) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG001
+            self._keep(index, output if isinstance(output, Tensor) else output[0])
+
+        return hook
+
+    def _input(self, index: int, swap: Tensor | None) -> Callable[..., Any]:
+        def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:  # noqa: ARG001
+            position, key = _first_tensor(inputs, named, self.listed[index])
+            stream = inputs[position] if key is None else named[key]
+            if swap is None and (stream.requires_grad or index or not torch.is_grad_enabled()):
+                return self._keep(index, stream)
+            # A model without an embedding is given its first stream as data: the same numbers, with a gradient.
+            given = stream.detach().requires_grad_() if swap is None else swap
+            self._keep(index, given)
+            if key is None:
+                return (*inputs[:position], given, *inputs[position + 1 :]), named
+            return inputs, named | {key: given}
+
+        return hook
+
+    def _keep(self, index: int, stream: Tensor) -> None:
+        if index in self.streams:
+            raise BadInput(
+                f"{self.listed[index].module} ran twice in one forward pass; expected once. A block shared between "
+                "layers cannot be told apart: measure a model whose layers have their own modules."
+            )
+        self.streams[index], self.versions[index] = stream, stream._version
+        if index == 0 and self.counted is not None:
+            B, n, _ = self.shaped(stream).shape
+            self.counted(B, n)
+
+    def finished(self) -> list[Tensor]:
+        """All streams in order; refused by name where one was not seen or was overwritten in place."""
+        missing = [place.site for i, place in enumerate(self.listed) if i not in self.streams]
+        if missing:
+            raise BadInput(f"the forward pass did not come through {', '.join(missing[:4])}; every site must be read.")
+        changed = [p.site for i, p in enumerate(self.listed) if self.streams[i]._version != self.versions[i]]
+        if changed:
+            raise BadInput(f"the stream at {', '.join(changed[:4])} is overwritten in place by the model; it cannot be read.")
+        return [self.streams[i] for i in range(len(self.listed))]
+
+    def shaped(self, stream: Tensor) -> Tensor:
+        """(sequences, tokens, width), whichever way the model keeps it; OPT flattens its middle to (all tokens, width)."""
+        first = self.streams.get(0, stream)
+        if stream.ndim == 2 and first.ndim == 3:
+            return self.shaped(stream.reshape(*first.shape[:2], -1))
+        if stream.ndim == 2:
+            return stream[None]
+        if stream.ndim != 3:
+            raise BadInput(f"a stream has shape {tuple(stream.shape)}; expected (sequences, tokens, width).")
+        return stream if self.sequence_first else stream.transpose(0, 1)
+
+
+def _first_tensor(inputs: tuple[Any, ...], named: dict[str, Any], place: Place) -> tuple[int, str | None]:
+    """Where the stream is among a module's arguments: the first tensor, by position and then by name."""
+    for position, value in enumerate(inputs):
+        if isinstance(value, Tensor):
+            return position, None
+    for key in ("hidden_states", "x", "src", *named):
+        if isinstance(named.get(key), Tensor):
+            return -1, key
+    raise BadInput(f"{place.module} was called without a tensor, so {place.site} cannot be read.")
+
+
+def sequence_first(model: nn.Module) -> bool:
+    """False for torch's own encoder and decoder layers built with batch_first=False: (tokens, sequences, width)."""
+    for module in model.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            return bool(module.batch_first)
+    return True
