@@ -11,7 +11,7 @@ import torch
 
 from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
-from edgewise.theory import gram, gram_mask
+from edgewise.theory import gram, gram_heads, gram_mask, gram_mlp
 from edgewise.theory.activations import activation
 from edgewise.theory.gram import default_samples, propagate_gram
 from edgewise.theory.gram_attention import attend
@@ -115,6 +115,30 @@ def test_features_have_the_covariance_of_the_tokens() -> None:
     shared = float(root.shared @ root.shared) + root.rest**2
     covariance = root.apart @ root.apart.T + with_mean[:, None] + with_mean + shared
     torch.testing.assert_close(covariance, x @ x.T, rtol=1e-9, atol=1e-9)
+    x = tokens(spread=1.5)
+    root = geometry_root(geometry(x), torch.float64)
+    common, apart = root.draw(1, 100_000, torch.Generator().manual_seed(0))
+    drawn = (common + apart)[0]
+    lengths = x.norm(dim=-1)
+    correlation = (drawn @ drawn.T / 100_000) / lengths[:, None] / lengths
+    torch.testing.assert_close(correlation, x @ x.T / lengths[:, None] / lengths, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("qk_norm", [True, False])
+@pytest.mark.parametrize("rope", [0.0, 0.5, 1.0])
+def test_gradients_of_features_are_those_of_autograd(qk_norm: bool, rope: float) -> None:
+    layer = small(qk_norm=qk_norm, rope=rope, head_width=8).blocks[0][0].layers[0]
+    raw = torch.randn(2, 12, 8, dtype=torch.float64, requires_grad=True)
+    made, gradient = gram_heads.features(raw, layer), torch.randn(2, 12, 8, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(made.values, raw, gradient)
+    torch.testing.assert_close(made.pull(gradient, layer), expected)
+
+
+def test_a_gated_product_multiplies_overlaps() -> None:
+    first, second = geometry(tokens(1)), geometry(tokens(2))
+    product = gram_mlp.product(first, second)
+    torch.testing.assert_close(product.overlaps, first.overlaps * second.overlaps)
+    assert float(product.spreads.diagonal().abs().max()) < 1e-12
 
 
 def test_alibi_slopes() -> None:

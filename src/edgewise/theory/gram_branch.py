@@ -35,11 +35,12 @@ def apply_branch(branch: Branch, state: Geometry, width: int, sampling: Sampling
     total = state.scaled(branch.skip**2)
     for path in paths:
         total = total.plus(path.state)
+    pulls = [path.pull for path in paths]  # not the paths: their states need not stay in memory
     out, pull_outside = normalize(branch.norm, total) if branch.norm.outside else (total, _same)
 
     def pull(gamma: Tensor) -> tuple[Tensor, Weights]:
         gamma = pull_outside(gamma)
-        pulled = [path.pull(gamma) for path in paths]
+        pulled = [pull_path(gamma) for pull_path in pulls]
         back = gamma * branch.skip**2
         for inside, _ in pulled:
             back = back + pull_before(inside)

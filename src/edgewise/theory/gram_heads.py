@@ -79,10 +79,10 @@ def _draw_group(
     generator: torch.Generator, dtype: torch.dtype,
 ) -> tuple[Heads, Logits]:  # fmt: skip
     shared, apart = root.draw(count, layer.head_width, generator)
-    queries = _features(shared + apart, layer)
+    queries = features(shared + apart, layer)
     shared, apart = root.draw(count, layer.head_width, generator)
     # Without positions or norm, what all keys share does not change a softmax.
-    keys = _features(shared + apart, layer) if layer.qk_norm or layer.rope else Features(apart)
+    keys = features(shared + apart, layer) if layer.qk_norm or layer.rope else Features(apart)
     centred = keys.values if layer.rope else keys.values - keys.values.mean(1, keepdim=True)
     content = (queries.values * (layer.score_gain / math.sqrt(layer.head_width))) @ centred.mT
     biased = content
@@ -98,11 +98,12 @@ def _sampled_slopes(layer: Attention, samples: int, generator: torch.Generator) 
     return alibi_slopes(layer.heads)[(place * layer.heads).long().clamp_max(layer.heads - 1)]
 
 
-def _features(features: Tensor, layer: Attention) -> Features:
+def features(raw: Tensor, layer: Attention) -> Features:
+    """Queries or keys from what the projections give: QK-norm, then rotary positions."""
     if not layer.qk_norm:
-        return Features(rotate(features, layer))
-    lengths = features.square().mean(-1, keepdim=True).sqrt()
-    return Features(rotate(features / lengths, layer), lengths)
+        return Features(rotate(raw, layer))
+    lengths = raw.square().mean(-1, keepdim=True).sqrt()
+    return Features(rotate(raw / lengths, layer), lengths)
 
 
 def rotate(features: Tensor, layer: Attention, back: bool = False) -> Tensor:

@@ -21,11 +21,11 @@ def perceive(layer: MLP, state: Geometry) -> Geometry:
     """C_out = s2^2 E phi phi', times su^2 C when gated; as squares and spreads."""
     active = pair_averages(activation(layer.activation), _hidden(layer, state))
     if layer.gated:
-        active = _product(active, state).scaled(layer.linear_gain**2)
+        active = product(active, state).scaled(layer.linear_gain**2)
     return active.scaled(layer.out_gain**2)
 
 
-def _product(first: Geometry, second: Geometry) -> Geometry:
+def product(first: Geometry, second: Geometry) -> Geometry:
     """The geometry of x * y elementwise, independent: its overlaps are the products of overlaps."""
     f, q = first.squares, second.squares
     unlike = (f[:, None] - f) * (q[:, None] - q) / 4
