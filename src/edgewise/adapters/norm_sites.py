@@ -67,6 +67,8 @@ def norm_kind(module: nn.Module) -> str:
 
     if isinstance(module, nn.Identity):
         return "identity"
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return "layer" if isinstance(module, nn.LayerNorm) else "rms"
     weight = module._parameters.get("weight")
     width = getattr(module, "normalized_shape", (8,)) if weight is None else weight.shape
     ones = {name: torch.ones(p.shape) for name, p in module.named_parameters()}  # a meta model has no values

@@ -1,0 +1,64 @@
+"""Layers that are copies: nn.TransformerEncoder copies one layer, so that all start with the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from edgewise.audit.finding import AuditFinding, Kind, Severity
+from edgewise.audit.weights import Look, siblings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def identical_layers(model: nn.Module, looks: Sequence[Look]) -> Iterator[AuditFinding]:
+    """One finding per stack: the random matrices that are equal to those of an earlier block."""
+    copies: dict[str, list[tuple[Look, Look]]] = {}
+    for group in siblings([look for look in looks if look.drawn]):
+        for first, copy in _copies(model, group):
+            copies.setdefault(copy.stack, []).append((first, copy))
+    for pairs in copies.values():
+        yield _finding(pairs)
+
+
+def _copies(model: nn.Module, group: Sequence[Look]) -> Iterator[tuple[Look, Look]]:
+    """(original, copy), by value and not by name: a parameter shared on purpose is no copy."""
+    import torch
+
+    originals: list[Look] = []
+    for look in group:
+        weight = look.matrix.weight(model)
+        for first in originals:
+            if first.rms != look.rms:  # cheap: equal weights have equal sums
+                continue
+            if torch.equal(first.matrix.weight(model), weight) and not _shared(model, first, look):
+                yield first, look
+                break
+        else:
+            originals.append(look)
+
+
+def _shared(model: nn.Module, first: Look, second: Look) -> bool:
+    return model.get_parameter(first.parameter) is model.get_parameter(second.parameter)
+
+
+def _finding(pairs: Sequence[tuple[Look, Look]]) -> AuditFinding:
+    names = tuple(dict.fromkeys(name for _, copy in pairs for name in copy.matrix.parameters))
+    blocks = sorted({copy.block for _, copy in pairs})
+    originals = sorted({first.block for first, _ in pairs})
+    repair = (
+        f"for name in {names!r}: torch.nn.init.normal_(model.get_parameter(name), "
+        "std=float(model.get_parameter(name).detach().std()))"
+    )
+    return AuditFinding(
+        Kind.IDENTICAL_LAYERS, Severity.ERROR, names,
+        f"blocks {_spell(blocks)} hold the very values of block {_spell(originals)}",
+        "every block drawn for itself; copies stay correlated, which no theory of random networks covers", repair,
+    )  # fmt: skip
+
+
+def _spell(numbers: Sequence[int]) -> str:
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers))

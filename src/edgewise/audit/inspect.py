@@ -1,0 +1,81 @@
+"""audit(model): all that a look at the weights can find wrong with an initialization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from edgewise.adapters.config_of_model import config_of, described_by_config
+from edgewise.adapters.discovery import unwrap
+from edgewise.adapters.site_types import ModelSites
+from edgewise.adapters.sites import sites
+from edgewise.audit.finding import AuditFinding, Kind, Severity
+from edgewise.audit.identical_layers import identical_layers
+from edgewise.audit.never_initialized import never_initialized
+from edgewise.audit.recipe import recipe_of, unlike_recipe
+from edgewise.audit.residual_scaling import residual_scaling
+from edgewise.audit.siblings import unlike_siblings
+from edgewise.audit.ties import tied_weights
+from edgewise.audit.truncation import useless_truncation
+from edgewise.audit.vectors import biases_not_zero, norm_gains_not_one
+from edgewise.audit.weights import Look, look_at
+from edgewise.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ORDER = {severity: place for place, severity in enumerate((Severity.ERROR, Severity.WARNING, Severity.NOTE))}
+
+
+def audit(
+    model: nn.Module, family_recipe: bool = True, truncated_at: float | None = None
+) -> tuple[AuditFinding, ...]:
+    """What is wrong with this initialization, worst first; for fresh weights, not for trained ones.
+
+    family_recipe: compare with how the model's family publishes to draw its weights.
+    truncated_at: at how many sigmas the weights were meant to be cut, where no config says.
+    """
+    bare = unwrap(model)
+    if any(parameter.is_meta for parameter in bare.parameters()):
+        raise BadInput("this model is on the meta device and has no weights to look at. Build it on a device first.")
+    found = sites(bare)
+    looks = look_at(bare, found)
+    seen = _without_repetition(list(_all(bare, found, looks, family_recipe, truncated_at)))
+    return tuple(sorted(seen, key=lambda finding: ORDER[finding.severity]))
+
+
+def _all(
+    model: nn.Module, found: ModelSites, looks: list[Look], family_recipe: bool, truncated_at: float | None
+) -> Iterator[AuditFinding]:
+    config = config_of(model)
+    known = described_by_config(model) if family_recipe else None
+    recipe = None if known is None else recipe_of(config, known, found)
+    own = [look for look in looks if look.stack == found.stacks[0].name]
+    yield from identical_layers(model, looks)
+    yield from never_initialized(model, found, looks)
+    yield from residual_scaling(recipe, found.depth, own)
+    yield from useless_truncation(config, looks, truncated_at)
+    yield from unlike_siblings(looks)
+    if recipe is not None:
+        yield from unlike_recipe(recipe, own)
+    yield from norm_gains_not_one(model, _published_norm_gain(config))
+    yield from biases_not_zero(model)
+    yield from tied_weights(model, found)
+
+
+def _published_norm_gain(config: dict[str, Any]) -> float:
+    """One; T5 starts its norms at its factor."""
+    return float(config.get("initializer_factor", 1.0)) if config.get("model_type") == "t5" else 1.0
+
+
+def _without_repetition(findings: list[AuditFinding]) -> list[AuditFinding]:
+    """A departure from the recipe that a more telling finding explains is not said twice."""
+    telling = (Kind.RESIDUAL_SCALING_MISSING, Kind.RESIDUAL_SCALING_MISPLACED, Kind.DEPARTS_FROM_SIBLINGS)
+    explained = {name for finding in findings if finding.kind in telling for name in finding.parameters}
+    return [
+        finding for finding in findings
+        if finding.kind is not Kind.DEPARTS_FROM_RECIPE or not set(finding.parameters) <= explained
+    ]  # fmt: skip
+
+
+__all__ = ["AuditFinding", "Kind", "Severity", "audit"]
