@@ -1,4 +1,4 @@
-"""Networks whose answers are known: linear blocks, orthogonal matrices, attention that is uniform or learned by heart."""
+"""Networks whose answers are known: linear blocks, orthogonal matrices, uniform attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Attention(nn.Module):
         self.v_proj, self.o_proj = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        matrices = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (matrix(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for matrix in matrices)
         if self.way == "fused":
             mixed = F.scaled_dot_product_attention(q, k, v)
         else:

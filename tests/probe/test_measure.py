@@ -122,7 +122,7 @@ def test_weight_gradients_are_autograds() -> None:
     trace = measure(net, tokens, readouts=("token",), attention=False, pair=False)
     found = streams(net, tokens)
     g = torch.randn(1, 10, 16, generator=torch.Generator().manual_seed(0)).double() / 4
-    names = {"query": "attention.q_proj", "value": "attention.v_proj", "output": "attention.o_proj", "mlp_in": "mlp.fc1"}
+    names = {"query": "attention.q_proj", "value": "attention.v_proj", "mlp_in": "mlp.fc1", "mlp_out": "mlp.fc2"}
     size = float(g.square().sum(-1).mean())
     for name, module in names.items():
         weight = net.blocks[1].get_submodule(module).weight
@@ -177,7 +177,7 @@ def test_nothing_is_left_behind() -> None:
 
 
 class Breaks(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, _: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("midway")
 
 

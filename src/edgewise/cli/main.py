@@ -17,6 +17,7 @@ from edgewise.errors import BadInput
 # verb: its line in `edgewise --help`; edgewise/cli/<verb>.py holds a click command of that name.
 VERBS = {
     "predict": "Say from a description alone whether a network will train.",
+    "measure": "Read the same numbers from a real model, beside the predicted ones.",
     "doctor": "Print versions and what is available on this machine.",
 }
 EPILOG = (

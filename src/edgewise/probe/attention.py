@@ -61,7 +61,7 @@ class AttentionWatch(TorchFunctionMode):
     def _leave(self, *_: Any) -> None:
         self.current = None
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
         if self.current is None or self.paused:
             return func(*args, **named)

@@ -22,7 +22,7 @@ def default_batch(
     device = next(model.parameters()).device if device is None else device
     if config is not None and hasattr(config, "image_size") and _accepts(model, "pixel_values"):
         return _to(_pixels(model, config, generator), device)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = config.get_text_config() if config is not None and hasattr(config, "get_text_config") else config
     if text is not None and getattr(text, "vocab_size", None):
         return _to(_ids(model, text, generator, tokens), device)
     return _without_config(model, generator, tokens, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,13 +94,16 @@ def rows_of(stored: Tensor, projection: Projection) -> Tensor:
     return apart.narrow(-2, rows.start, rows.stop - rows.start)
 
 
-def weight_squares(listed: Sequence[Matrix], found: dict[str, Tensor | None]) -> dict[tuple[str, int], float]:
-    """|dL/dW|^2 by (name, block); fused matrices are split by their rows, experts and shared parts add up."""
-    squares: dict[tuple[str, int], float] = {}
+WeightLogs = dict[tuple[str, int], float]  # by the matrix's name and its block
+
+
+def weight_logs(listed: Sequence[Matrix], found: Mapping[str, Tensor | None]) -> WeightLogs:
+    """log |dL/dW|^2 by (name, block); fused matrices are split by their rows, experts and shared parts add up."""
+    squares: WeightLogs = {}
     for matrix in listed:
         place = (matrix.name, matrix.block)
         for parameter in matrix.projection.parameters:
             gradient = found[parameter]
             part = 0.0 if gradient is None else float(rows_of(gradient, matrix.projection).double().square().sum())
             squares[place] = squares.get(place, 0.0) + part
-    return squares
+    return {place: math.log(square) if square > 0 else -math.inf for place, square in squares.items()}

@@ -35,7 +35,7 @@ class Phantom:
             for attribute, parameter in module._parameters.items():
                 if parameter is not None:
                     held.setdefault(id(parameter), []).append((name, attribute))
-        self._kept_alive = [parameter for parameter in self.model.parameters()]  # ids stay unique while these live
+        self._kept_alive = list(self.model.parameters())  # ids stay unique while these live
         return {key: places for key, places in held.items() if len(places) > 1}
 
     def tied(self, name: str) -> bool:

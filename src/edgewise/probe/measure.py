@@ -51,7 +51,8 @@ def measure(
         return measure_stream(source, batch, wanted, tokens)
     with random_streams():
         if module is not None:
-            return _trace([_one(module, batch, wanted, tokens)], module, name, f"{seeds} readout directions, weights as given")
+            said = f"{seeds} readout directions, weights as given"
+            return _trace([_one(module, batch, wanted, tokens)], module, name, said)
         assert factory is not None
         readings, last = [], None
         for seed in range(seeds):

@@ -112,11 +112,11 @@ class Catch:
             raise BadInput(f"the forward pass did not come through {', '.join(missing[:4])}; every site must be read.")
         changed = [p.site for i, p in enumerate(self.listed) if self.streams[i]._version != self.versions[i]]
         if changed:
-            raise BadInput(f"the stream at {', '.join(changed[:4])} is overwritten in place by the model; it cannot be read.")
+            raise BadInput(f"the model overwrites its stream in place at {', '.join(changed[:4])}; it cannot be read.")
         return [self.streams[i] for i in range(len(self.listed))]
 
     def shaped(self, stream: Tensor) -> Tensor:
-        """(sequences, tokens, width), whichever way the model keeps it; OPT flattens its middle to (all tokens, width)."""
+        """(sequences, tokens, width), whichever way the model keeps it; OPT flattens its middle to (tokens, width)."""
         first = self.streams.get(0, stream)
         if stream.ndim == 2 and first.ndim == 3:
             return self.shaped(stream.reshape(*first.shape[:2], -1))

@@ -18,8 +18,15 @@ from edgewise.probe.activations import mean_square, pair_separation, separation
 from edgewise.probe.attention import AttentionWatch
 from edgewise.probe.batches import kept_tokens
 from edgewise.probe.gradients import (
-    WEIGHTS, log_norms, matrices, output_gradient, own_loss, site_gradients, weight_squares,
-)  # fmt: skip
+    WEIGHTS,
+    WeightLogs,
+    log_norms,
+    matrices,
+    output_gradient,
+    own_loss,
+    site_gradients,
+    weight_logs,
+)
 from edgewise.probe.isolation import call, observed, same
 from edgewise.probe.places import Catch, Place, places, sequence_first
 from edgewise.probe.rows import RowStatistics
@@ -113,17 +120,9 @@ class _Pass:
         if self.wanted.check and not same(self.plain, output):
             self.plain = call(self.model, self.batch)  # with a graph: some kernels differ without one
         if self.wanted.check and not same(self.plain, output):
-            reading.notes.append("attention not measured: the output changed while it was observed (not deterministic?)")
+            reading.notes.append("attention not measured: the output changed while observed (not deterministic?)")
             return
-        missing = {block.index: "no attention call was seen in it" for block in self.found.blocks}
-        reasons = {i: watch.refused.get(i, why) for i, why in missing.items() if i not in watch.found or i in watch.refused}
-        if reasons:
-            block, why = next(iter(reasons.items()))
-            reading.notes.append(f"attention not measured: {len(reasons)} of {len(missing)} blocks; block {block}: {why}")
-            return
-        for index, place in enumerate(self.places):
-            if place.block is not None and place.site.split(".")[-1] != "mlp":
-                reading.attention[index] = watch.found[place.block]
+        keep_attention(reading, watch, self.places)
 
     def _directions(
         self, reading: Reading, seed: int, streams: Sequence[Tensor], loss: Tensor | None, kept: Tensor | None
@@ -162,8 +161,8 @@ class _Pass:
         shaped = [None if g is None else self.catch.shaped(g) for g in at_sites]
         logs = log_norms(shaped, self.names, kept)
         if weighed:
-            squares = weight_squares(listed, dict(zip(names, at_weights, strict=True)))
-            statistics |= weight_arrays(self.places, squares, logs[-1] + math.log(last.shape[0]))
+            each = weight_logs(listed, dict(zip(names, at_weights, strict=True)))
+            statistics |= weight_arrays(self.places, each, logs[-1] + math.log(last.shape[0]))
         return [value - logs[-1] for value in logs]
 
     def _pair(self, streams: Sequence[Tensor], kept: Tensor | None, generator: torch.Generator) -> Array:
@@ -186,14 +185,26 @@ class _Pass:
 NO_LOSS = "no own loss: the model returned no scalar (give labels in the batch)"
 
 
-def weight_arrays(listed: Sequence[Place], squares: dict[tuple[str, int], float], log_output: float) -> dict[str, Array]:
+def keep_attention(reading: Reading, watch: AttentionWatch, listed: Sequence[Place]) -> None:
+    """Statistics at the sites of attention, or a note why there are none."""
+    missing = [index for index in watch.blocks if index in watch.refused or index not in watch.found]
+    if missing:
+        why = watch.refused.get(missing[0], "no attention call was seen in it")
+        said = f"{len(missing)} of {len(watch.blocks)} blocks; block {missing[0]}: {why}"
+        reading.notes.append(f"attention not measured: {said}")
+        return
+    for index, place in enumerate(listed):
+        if place.block is not None and place.site.split(".")[-1] != "mlp":
+            reading.attention[index] = watch.found[place.block]
+
+
+def weight_arrays(listed: Sequence[Place], logs: WeightLogs, log_output: float) -> dict[str, Array]:
     """log |dL/dW|^2 for mean_a |g_a|^2 = 1 at the output of one sequence, at the site of the matrix's branch."""
     arrays = {f"weight_gradient.{name}": np.full(len(listed), np.nan) for name in WEIGHTS}
     for index, place in enumerate(listed):
         kind = place.site.split(".")[-1]
-        for (name, block), square in squares.items():
+        for (name, block), log in logs.items():
             branch = "mlp" if name.startswith("mlp") else "attention"
             if block == place.block and (branch in kind.split("+") or kind == "output"):
-                log = math.log(square) if square > 0 else -math.inf
                 arrays[f"weight_gradient.{name}"][index] = log - log_output
     return arrays

@@ -18,12 +18,12 @@ from edgewise.errors import BadInput
 from edgewise.probe.activations import mean_square, pair_separation, separation
 from edgewise.probe.attention import AttentionWatch
 from edgewise.probe.batches import default_batch, kept_tokens
-from edgewise.probe.gradients import matrices, output_gradient, own_loss, weight_squares
+from edgewise.probe.gradients import WeightLogs, matrices, output_gradient, own_loss, weight_logs
 from edgewise.probe.isolation import call, random_streams
 from edgewise.probe.materialise import Phantom
 from edgewise.probe.measure import assemble
 from edgewise.probe.places import Catch, places
-from edgewise.probe.reading import NEARBY, NO_LOSS, Reading, Wanted, weight_arrays
+from edgewise.probe.reading import NEARBY, NO_LOSS, Reading, Wanted, keep_attention, weight_arrays
 from edgewise.probe.subjects import as_config, is_config
 from edgewise.trace import Trace
 
@@ -44,8 +44,9 @@ def measure_stream(source: Any, batch: Any, wanted: Wanted, tokens: int | None) 
     described = describe(config, tokens=readings[0].tokens)
     assert isinstance(described, Architecture)
     notes = dict.fromkeys(note for reading in readings for note in reading.notes)
-    kind = f"measured: {config.model_type}, {readings[0].tokens} tokens, {len(readings)} seeds, each a new initialization"
-    return assemble(readings, described, "; ".join([kind, "streamed block by block", *notes]))
+    said = [f"measured: {config.model_type}, {readings[0].tokens} tokens, {len(readings)} seeds"]
+    said += ["each a new initialization, streamed block by block", *notes]
+    return assemble(readings, described, "; ".join(said))
 
 
 class _Streamed:
@@ -74,7 +75,8 @@ class _Streamed:
             streams = [self._shaped(stream) for stream in self.catch.finished()]
             kept = kept_tokens(self.batch, tuple(streams[0].shape[:2]))  # type: ignore[arg-type]
             reading = self._geometry(streams, kept)
-            self._attention(reading, watch)
+            if watch is not None:
+                keep_attention(reading, watch, self.places)
             logs, statistics = self._backward(own_loss(output), streams, kept, reading)
             if self.wanted.pair:
                 apart = [pair_separation(x, self._shaped(self.near_streams[i]), kept) for i, x in enumerate(streams)]
@@ -93,7 +95,7 @@ class _Streamed:
             if any(p is not None for p in part._parameters.values()) and any(True for _ in part.children()):
                 self.phantom.wake(name, recurse=False)  # bare parameters may be used before the module is called
         self.catch.counted = watch.sample if watch is not None else None
-        for index, name in enumerate(self.blocks):
+        for name in self.blocks:
             block = self.model.get_submodule(name)
             stack.callback(block.register_forward_pre_hook(self._enter(name), prepend=True, with_kwargs=True).remove)
         self.catch.attach(self.model, stack)
@@ -133,7 +135,7 @@ class _Streamed:
             if self.busy:
                 return None
             if self.wanted.pair:
-                self._nearby(index, module, inputs, named, watch)
+                self._nearby(module, inputs, named, watch)
             self.phantom.sleep(name, recurse=True)
             return self._open_graph(output) if index + 1 == len(self.blocks) else None
 
@@ -147,7 +149,7 @@ class _Streamed:
         return self.last if isinstance(output, Tensor) else (self.last, *output[1:])
 
     def _nearby(
-        self, index: int, block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], watch: AttentionWatch | None
+        self, block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], watch: AttentionWatch | None
     ) -> None:
         """The nearby input goes through the block while it is awake; its streams are kept apart."""
         stream = _stream(inputs, named)
@@ -183,17 +185,6 @@ class _Streamed:
         names = tuple(place.site for place in self.places)
         return Reading(names, streams[0].shape[1], streams[0].shape[2], norm, apart)
 
-    def _attention(self, reading: Reading, watch: AttentionWatch | None) -> None:
-        if watch is None:
-            return
-        if len(watch.found) < len(self.blocks) or watch.refused:
-            why = next(iter(watch.refused.values()), "no attention call was seen")
-            reading.notes.append(f"attention not measured: {why}")
-            return
-        for index, place in enumerate(self.places):
-            if place.block is not None and place.site.split(".")[-1] != "mlp":
-                reading.attention[index] = watch.found[place.block]
-
     def _starts(self, loss: Tensor | None, kept: Tensor | None, reading: Reading) -> dict[str, Tensor]:
         """dLoss/dx at the last site for every readout."""
         assert self.last is not None
@@ -216,20 +207,20 @@ class _Streamed:
             self.phantom.sleep(name, recurse=False)
         logs = {readout: {len(self.places) - 1: _log(g, kept)} for readout, g in starts.items()}
         weighed = "token" if "token" in starts else next(iter(starts), None)
-        squares: dict[tuple[str, int], float] = {}
+        weights: WeightLogs = {}
         for i in reversed(range(len(self.blocks))):
             self.phantom.wake(self.blocks[i], recurse=True)
             with torch.enable_grad():
-                starts = self._pull(i, starts, logs, kept, weighed, squares)
+                starts = self._pull(i, starts, logs, kept, weighed, weights)
             self.phantom.sleep(self.blocks[i], recurse=True)
         found = {readout: [values[n] - values[len(self.places) - 1] for n in range(len(self.places))]
                  for readout, values in logs.items()}  # fmt: skip
         offset = logs[weighed][len(self.places) - 1] + math.log(streams[0].shape[0]) if weighed else 0.0
-        return found, weight_arrays(self.places, squares, offset) if weighed else {}
+        return found, weight_arrays(self.places, weights, offset) if weighed else {}
 
     def _pull(
         self, i: int, starts: dict[str, Tensor], logs: dict[str, dict[int, float]], kept: Tensor | None,
-        weighed: str | None, squares: dict[tuple[str, int], float],
+        weighed: str | None, weights: WeightLogs,
     ) -> dict[str, Tensor]:  # fmt: skip
         """The gradients at the block's input, from those at its output; middles and matrices on the way."""
         inputs, named = self.calls[i]
@@ -253,8 +244,7 @@ class _Streamed:
                 logs[readout][n] = _log(self._shaped(gradient), kept) + scale
             if readout == weighed:
                 each = dict(zip(names, gradients[1 + len(middles) :], strict=True))
-                for place, square in weight_squares(listed, each).items():
-                    squares[place] = square * math.exp(min(scale, 600.0))
+                weights |= {place: log + scale for place, log in weight_logs(listed, each).items()}
             size = math.exp(0.5 * (logs[readout][before] - scale))
             logs[readout][-1] = logs[readout][before]
             pulled[readout] = gradients[0] / size if size > 0 else gradients[0]
@@ -279,7 +269,9 @@ def _stream(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
     return named["hidden_states"] if value is None else value
 
 
-def _with_stream(inputs: tuple[Any, ...], named: dict[str, Any], stream: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _with_stream(
+    inputs: tuple[Any, ...], named: dict[str, Any], stream: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     for position, value in enumerate(inputs):
         if isinstance(value, Tensor):
             return (*inputs[:position], stream, *inputs[position + 1 :]), named
