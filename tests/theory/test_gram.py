@@ -169,6 +169,19 @@ def test_causal_average_in_closed_form() -> None:
     assert trace.statistics["logit_variance"][0, 1] == 0.0
 
 
+def test_alibi_in_closed_form() -> None:
+    """score_gain = 0, two heads of slopes 1/16 and 1/256: S is known, and each head is drawn once."""
+    n = 40
+    made = transformer(depth=1, tokens=n, width=64, heads=2, mlp_width=0, norm="none", attention_skip=0.0,
+                       score_gain=0.0, causal=True, alibi=True)  # fmt: skip
+    trace = propagate_gram(made, samples=2, draws=1, dtype=torch.float64)
+    away = torch.arange(n, dtype=torch.float64)[:, None] - torch.arange(n)
+    S = (-torch.tensor([1 / 16, 1 / 256])[:, None, None] * away).masked_fill(away < 0, -math.inf).softmax(-1)
+    assert trace.norm[0, 1] == pytest.approx(float((S**2).sum(-1).mean()), rel=1e-10)
+    assert trace.attention_entropy is not None
+    assert trace.attention_entropy[0, 1, 0] == pytest.approx(float(-torch.xlogy(S, S).sum(-1).mean()), rel=1e-10)
+
+
 def test_a_window_of_one_is_the_identity() -> None:
     made = transformer(depth=1, tokens=9, width=64, heads=2, mlp_width=0, attention_skip=0.0, window=1, rope=0.5)
     trace = propagate_gram(made, start_overlap=0.3, draws=1, dtype=torch.float64)
