@@ -215,6 +215,62 @@ class InlineNet(nn.Module):
         return self.unembed(x)
 
 
+class VisionAttention(nn.Module):
+    """As in timm: norms of queries and keys that are left out by an Identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.qkv, self.proj = HEADS, nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.q_norm, self.k_norm, self.norm = nn.Identity(), nn.Identity(), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.proj(self.norm(attend(self.q_norm(q), self.k_norm(k), v, self.num_heads, causal=False)))
+
+
+class VisionMLP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.act, self.norm, self.fc2 = (
+            nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Identity(), nn.Linear(HIDDEN, WIDTH))  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.norm(self.act(self.fc1(x))))
+
+
+class LayerScale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((WIDTH,), 0.1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class VisionBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.attn, self.ls1 = nn.LayerNorm(WIDTH), VisionAttention(), LayerScale()
+        self.norm2, self.mlp, self.ls2 = nn.LayerNorm(WIDTH), VisionMLP(), LayerScale()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.ls1(self.attn(self.norm1(x)))
+        return x + self.ls2(self.mlp(self.norm2(x)))
+
+
+class VisionNet(nn.Module):
+    """After timm: blocks in a Sequential, LayerScale, a norm inside attention, words for patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch_embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.norm_pre, self.blocks = nn.Identity(), nn.Sequential(*[VisionBlock() for _ in range(DEPTH)])
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.norm_pre(self.patch_embed(ids)))))
+
+
 def torch_encoder(norm_first: bool) -> nn.Module:
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, batch_first=True, norm_first=norm_first)
     return nn.TransformerEncoder(layer, DEPTH, enable_nested_tensor=False)
@@ -235,7 +291,7 @@ def _seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 HANDWRITTEN: dict[str, Callable[[], nn.Module]] = {
     "nanogpt": _seeded(NanoGPT), "lecture": _seeded(LectureGPT), "post": _seeded(PostNet),
-    "inline": _seeded(InlineNet), "torch_pre": _seeded(lambda: torch_encoder(True)),
+    "inline": _seeded(InlineNet), "timm_style": _seeded(VisionNet), "torch_pre": _seeded(lambda: torch_encoder(True)),
     "torch_post": _seeded(lambda: torch_encoder(False)), "torch_decoder": _seeded(torch_decoder),
 }  # fmt: skip
 EXPECTED = {
@@ -243,6 +299,7 @@ EXPECTED = {
     "lecture": (DEPTH, WIDTH, HEADS, HEADS, HIDDEN, "pre", False),
     "post": (DEPTH, WIDTH, HEADS, HEADS // 2, HIDDEN, "post", False),
     "inline": (DEPTH, WIDTH, HEADS, HEADS, HIDDEN, "pre", True),
+    "timm_style": (DEPTH, WIDTH, HEADS, HEADS, HIDDEN, "pre", False),
     "torch_pre": (DEPTH, WIDTH, HEADS, HEADS, HIDDEN, "pre", False),
     "torch_post": (DEPTH, WIDTH, HEADS, HEADS, HIDDEN, "post", False),
     "torch_decoder": (DEPTH, WIDTH, HEADS, HEADS, HIDDEN, "post", False),

@@ -59,6 +59,7 @@ def test_classes_never_seen(name: str) -> None:
         ("post", "silu", True, False, "rms"),
         ("inline", "tanh", False, True, "rms"),
         ("torch_post", "relu", False, False, "layer"),
+        ("timm_style", "gelu", False, False, "layer"),
     ],
 )
 def test_behaviour_is_seen(name: str, activation: str, gated: bool, causal: bool, kind: str) -> None:
@@ -109,6 +110,14 @@ def test_layer_scale_and_t5_factor() -> None:
     found, said = describe(model), describe(model.config)
     for knob in ("score_gain", "value_gain", "mlp_in_gain", "mlp_out_gain"):
         assert getattr(found, knob) == pytest.approx(getattr(said, knob), rel=0.06), knob
+
+
+def test_norms_left_out_and_norms_inside() -> None:
+    """timm's style: an Identity in place of q_norm is no norm; one before the output matrix is not modelled."""
+    found = describe(HANDWRITTEN["timm_style"]())
+    assert not found.qk_norm
+    assert any("norms inside the branches: blocks.0.attn.norm" in line for line in found.unmodelled)
+    assert found.attention_branch == pytest.approx(0.1) and found.mlp_branch == pytest.approx(0.1)
 
 
 def test_a_zero_branch_does_not_hide_the_position() -> None:
@@ -178,6 +187,39 @@ def test_every_position_is_seen(kind: type[nn.Module], norm: str) -> None:
     found = describe(with_blocks(kind))
     assert found.norm == norm
     assert any("positions apart" in line for line in found.unmodelled) == (kind is Rotary)
+
+
+TEXT = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 96, "pad_token_id": 0,
+        "intermediate_size": 80, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+SEQUENCE = {"d_model": 48, "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4, "encoder_ffn_dim": 80, "decoder_ffn_dim": 80, "vocab_size": 96}  # fmt: skip
+OTHERS = {  # families without a translation of their config: (config, norm, parallel, causal, activation, rope)
+    "gemma": (TEXT | {"head_dim": 16, "num_key_value_heads": 2}, "pre", False, True, "gelu_tanh", 1.0),
+    "cohere": (TEXT, "pre", True, True, "silu", 1.0),
+    "bloom": ({"hidden_size": 48, "n_layer": 3, "n_head": 4, "vocab_size": 96}, "pre", False, True, "gelu_tanh", 0.0),
+    "electra": (TEXT | {"embedding_size": 48}, "post", False, False, "gelu", 0.0),
+    "bart": (SEQUENCE, "post", False, False, "gelu", 0.0),
+    "albert": (TEXT | {"embedding_size": 48}, "post", False, False, "gelu_tanh", 0.0),
+    "olmoe": (TEXT | {"num_experts": 4, "num_experts_per_tok": 2}, "pre", False, True, "silu", 1.0),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_families_nobody_has_translated_are_watched(name: str) -> None:
+    """Blocks that want masks and rotations run inside their model; what is seen is what their authors wrote."""
+    transformers = pytest.importorskip("transformers")
+    config, norm, parallel, causal, activation, rope = OTHERS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(name, **config)).eval()
+    found = describe(model)
+    assert (found.depth, found.width, found.heads) == (3, 48, 4)
+    seen = (found.norm, found.parallel, found.causal, found.activation, found.rope)
+    assert seen == (norm, parallel, causal, activation, rope)
+    if rope:
+        assert found.rope_base == pytest.approx(model.config.rope_parameters["rope_theta"], rel=1e-3)
+    if name == "olmoe":
+        assert found.qk_norm and any("mixture" in line for line in found.unmodelled)
 
 
 def test_a_position_without_a_word_is_refused() -> None:

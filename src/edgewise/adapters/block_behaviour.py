@@ -32,10 +32,10 @@ def behaviour_of(model: nn.Module, block: BlockSite, width: int) -> Behaviour:
     seen = run_block(model, block.name, x, watched)
     if isinstance(seen, str):
         return Behaviour(None, None, None, seen)
+    activation, causal = _activation(seen, block), _is_causal(model, block.name, x, seen)
     if not seen.alone:
-        return Behaviour(_activation(seen, block), None, None, "it ran only inside its model")
-    causal = _is_causal(model, block.name, x, seen)
-    return Behaviour(_activation(seen, block), causal, _tells_positions(model, block.name, x, seen, causal))
+        return Behaviour(activation, causal, None, "it ran only inside its model")
+    return Behaviour(activation, causal, _tells_positions(model, block.name, x, seen, causal))
 
 
 def _activation(seen: Seen, block: BlockSite) -> str | None:
@@ -45,7 +45,7 @@ def _activation(seen: Seen, block: BlockSite) -> str | None:
     mlp = block.mlp
     before = seen.outputs.get((mlp.gate or mlp.input).module)
     after = seen.inputs.get(mlp.output.module)
-    if before is None or after is None:
+    if before is None or after is None or mlp.output.experts:
         return None
     factor: Tensor | float = 1.0
     if mlp.gate is not None and mlp.gate.module != mlp.input.module:
@@ -74,25 +74,26 @@ def _is_causal(model: nn.Module, block: str, x: Tensor, seen: Seen) -> bool | No
     """Whether the first token's result stays when the last token changes."""
     other = x.clone()
     other[:, -1] = other[:, -1].flip(-1)
-    return _unmoved(model, block, other, seen, slice(0, 1), slice(0, 1))
+    return _unmoved(model, block, other, seen, 0, (*range(TOKENS - 1), 0))
 
 
 def _tells_positions(model: nn.Module, block: str, x: Tensor, seen: Seen, causal: bool | None) -> bool | None:
     """Whether swapping two earlier tokens changes what the last one gets; a mask alone does not."""
     if causal is None:
         return None
-    order = [1, 0, *range(2, TOKENS)]
-    unmoved = _unmoved(model, block, x[:, order], seen, slice(TOKENS - 1, TOKENS), slice(TOKENS - 1, TOKENS))
+    order = (1, 0, *range(2, TOKENS))
+    unmoved = _unmoved(model, block, x[:, order], seen, TOKENS - 1, order)
     return None if unmoved is None else not unmoved
 
 
 def _unmoved(
-    model: nn.Module, block: str, x: Tensor, seen: Seen, now: slice, before: slice
+    model: nn.Module, block: str, x: Tensor, seen: Seen, token: int, ids: tuple[int, ...]
 ) -> bool | None:
+    """Whether the result at one token is the same for another stream (or other ids)."""
     import torch
 
-    again = run_block(model, block, x, set())
-    if isinstance(again, str):
+    again = run_block(model, block, x, set(), ids)
+    if isinstance(again, str) or again.outputs[block].ndim != 3:
         return None
-    new, old = again.outputs[block][:, now], seen.outputs[block][:, before]
+    new, old = again.outputs[block][:, token], seen.outputs[block][:, token]
     return torch.allclose(new, old, rtol=1e-4, atol=1e-5 * math.sqrt(x.shape[-1]))

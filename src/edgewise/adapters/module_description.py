@@ -11,21 +11,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters import site_types as roles
-from edgewise.adapters.block_behaviour import behaviour_of
 from edgewise.adapters.config_of_model import config_of, described_by_config
+from edgewise.adapters.description_notes import Notes
 from edgewise.adapters.discovery import unwrap
 from edgewise.adapters.first_stream import first_norm, table_norm
 from edgewise.adapters.measured_gains import norm_gains
 from edgewise.adapters.measured_knobs import measured_knobs
 from edgewise.adapters.site_types import ModelSites
 from edgewise.adapters.sites import sites
+from edgewise.adapters.watched_structure import structure_by_watching
 from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import nn
-
-MEASURED = ("initializer_range", "init_std", "initializer_factor", "initializer_cutoff_factor")
 
 
 def describe_module(model: nn.Module, *, depth: int | None = None, tokens: int | None = None) -> Architecture:
@@ -34,7 +33,10 @@ def describe_module(model: nn.Module, *, depth: int | None = None, tokens: int |
     _refuse_undescribable(found, depth)
     known = described_by_config(bare, tokens)
     notes = Notes(found, known)
-    structure = _by_config(known, found, notes) if known is not None else _by_watching(bare, found, tokens, notes)
+    if known is not None:
+        structure = _by_config(known, found, notes)
+    else:
+        structure = structure_by_watching(bare, found, tokens, notes)
     gains = measured_knobs(bare, found.blocks, _logit_scale(bare, known, found, notes))
     start = {"embedding_norm": _first_norm(bare, found, known, notes)}
     _note_what_is_left(bare, found, notes)
@@ -42,15 +44,6 @@ def describe_module(model: nn.Module, *, depth: int | None = None, tokens: int |
         transformer(**(structure | gains | start)), name=_name(bare), assumed=tuple(dict.fromkeys(notes.assumed)),
         unmodelled=tuple(dict.fromkeys(notes.unmodelled)),
     )  # fmt: skip
-
-
-class Notes:
-    """What had to be assumed and what the theory leaves out, begun with what the config's family says."""
-
-    def __init__(self, found: ModelSites, known: Architecture | None) -> None:
-        said = () if known is None else known.assumed
-        self.assumed = [line for line in said if not line.startswith(MEASURED)] + list(found.assumed)
-        self.unmodelled = [] if known is None else list(known.unmodelled)
 
 
 def _refuse_undescribable(found: ModelSites, depth: int | None) -> None:
@@ -75,44 +68,6 @@ def _by_config(known: Architecture, found: ModelSites, notes: Notes) -> dict[str
     widths = {b.mlp.width for b in found.blocks}
     own["mlp_width"] = known.mlp_width if known.mlp_width in widths else max(widths)
     return known.knobs() | own
-
-
-def _by_watching(model: nn.Module, found: ModelSites, tokens: int | None, notes: Notes) -> dict[str, Any]:
-    stack, block = found.stacks[0], found.blocks[0]
-    seen = behaviour_of(model, block, found.width)
-    attention = block.attention
-    knobs = {
-        "depth": found.depth, "width": found.width, **_heads(found, notes), "norm": stack.norm,
-        "parallel": stack.parallel, "mlp_width": block.mlp.width, "gated": block.mlp.gate is not None,
-        "norm_kind": _norm_kind(found), "qk_norm": block.norm(roles.QUERY_NORM) is not None,
-        "tokens": tokens or 256, "causal": bool(seen.causal), "activation": seen.activation or "gelu",
-    }  # fmt: skip
-    said = {
-        "tokens: 256, the module does not say": tokens is None,
-        f"activation: gelu, {seen.reason or 'no known function fits what was seen'}": seen.activation is None,
-        f"causal: false, {seen.reason or 'the block was given no mask'}": not seen.causal,
-        "logits are divided by sqrt(head width)": attention.heads is not None,
-    }
-    notes.assumed += [line for line, holds in said.items() if holds]
-    if seen.positions:
-        notes.unmodelled.append("attention tells positions apart (rotary or a bias), which the module does not name")
-    return knobs
-
-
-def _heads(found: ModelSites, notes: Notes) -> dict[str, Any]:
-    attention = found.blocks[0].attention
-    if attention.heads is not None:
-        return {"heads": attention.heads, "kv_heads": attention.kv_heads, "head_width": attention.head_width}
-    inner = attention.query.fan_out
-    heads = max(inner // 64, 1)
-    notes.assumed.append(f"heads: {heads}, no attribute of {attention.name} says; one per 64 rows of the queries")
-    kv_heads = max(attention.key.fan_out * heads // inner, 1)
-    return {"heads": heads, "kv_heads": kv_heads, "head_width": inner // heads}
-
-
-def _norm_kind(found: ModelSites) -> str:
-    kinds = {n.kind for n in found.blocks[0].norms if n.kind != "identity" and not n.role.endswith("_norm")}
-    return "rms" if kinds == {"rms"} else "layer"
 
 
 def _logit_scale(model: nn.Module, known: Architecture | None, found: ModelSites, notes: Notes) -> list[float]:
@@ -154,8 +109,13 @@ def _note_what_is_left(model: nn.Module, found: ModelSites, notes: Notes) -> Non
     if found.unrecognised:
         names = ", ".join(found.unrecognised[:3]) + (" ..." if len(found.unrecognised) > 3 else "")
         notes.unmodelled.append(f"parameters of the blocks without a role here: {names}")
+    if found.blocks[-1].mlp.router is not None and not any("mixture" in line for line in notes.unmodelled):
+        notes.unmodelled.append("mixture-of-experts routing: the experts stand as one, with weight 1")
     if len(found.stacks) > 1 and not any("decoder" in line for line in notes.unmodelled):
         notes.unmodelled.append(f"only the stack {found.stacks[0].name} is described, not {found.stacks[1].name}")
+    inside = [n.name for n in found.blocks[0].norms if n.role in (roles.INSIDE_ATTENTION, roles.INSIDE_MLP)]
+    if inside:
+        notes.unmodelled.append(f"norms inside the branches: {', '.join(inside)}")
     outside = [n for b in found.blocks for n in b.norms if n.role in (roles.OUTSIDE_ATTENTION, roles.OUTSIDE_MLP)]
     if any(abs(float(norm_gains(model, norm.name).pow(2).mean()) - 1) > 1e-3 for norm in outside):
         notes.unmodelled.append("the norms on the sums have gains other than one")

@@ -22,14 +22,18 @@ LATE = re.compile(r"mlp|ffn|feed_?forward|^ff|after|final|2$|3$|^output")
 
 
 def find_norms(block: nn.Module) -> list[str]:
-    """Paths of the norms of a block, those inside attention included; an Identity in a norm's place counts."""
+    """Paths of the norms of a block, those inside attention included.
+
+    An Identity in a norm's place on the stream counts (ModernBERT's first); inside a branch it is a norm that
+    was left out.
+    """
     from torch import nn
 
     found = []
     for path, module in block.named_modules():
         leaf = path.rpartition(".")[2].lower()
         named = "norm" in type(module).__name__.lower() or (names.NORM.search(leaf) and _has_vector(module))
-        stands_in = isinstance(module, nn.Identity) and names.NORM.search(leaf)
+        stands_in = isinstance(module, nn.Identity) and names.NORM.search(leaf) and "." not in path
         if path and (named or stands_in) and not any(True for _ in module.children()):
             found.append(path)
     return found
@@ -109,6 +113,13 @@ def _is_late(path: str, position: str) -> bool:
     if "post_attention" in words[-1]:  # after attention is before the MLP, unless norms follow branches
         return position == "pre"
     return any(LATE.search(word) for word in words) and not any("att" in word for word in words)
+
+
+def of_cross_attention(path: str, position: str) -> str | None:
+    """The role of a norm that a run without an encoder does not reach; its name says whose it is."""
+    if position not in ROLES or not names.any_word(names.CROSS, path):
+        return None
+    return ROLES[position][1]
 
 
 def position_of(found: Sequence[str]) -> str:

@@ -35,12 +35,21 @@ def _read(
     fed = seen.inputs.get((mlp.gate or mlp.input).module, seen.inputs.get(mlp.name))
     found: dict[str, str] = {}
     for name in norms:
-        role = _role(seen.inputs.get(name), seen.outputs.get(name), x, y, attended, thought)
-        if role == roles.BEFORE_ATTENTION and role in found.values() and same(seen.outputs.get(name), fed):
+        into, out = seen.inputs.get(name), seen.outputs.get(name)
+        role = _inside(seen, out, attention, mlp) or _role(into, out, x, y, attended, thought)
+        if role == roles.BEFORE_ATTENTION and role in found.values() and same(out, fed):
             role = roles.BEFORE_MLP  # two norms of one input: a parallel block
         if role is not None:
             found[name] = role
     return _with_the_middle(seen, norms, found), _parallel(seen, found, x, fed)
+
+
+def _inside(seen: Seen, out: Tensor | None, attention: AttentionSite, mlp: MLPSite) -> str | None:
+    """A norm whose result enters an output matrix stands inside its branch [Wang 2022, sub-norm]."""
+    if same(out, seen.inputs.get(attention.output.module)) and attention.output.module != attention.query.module:
+        return roles.INSIDE_ATTENTION
+    apart = mlp.output.module != mlp.input.module  # experts in one module show their common input only
+    return roles.INSIDE_MLP if apart and same(out, seen.inputs.get(mlp.output.module)) else None
 
 
 def _role(

@@ -32,7 +32,7 @@ NORM = re.compile(r"norm|^ln(_|\d|$)|_ln$|layernorm|^ln")
 QUERY_NORMS = re.compile(r"^(q|query)_?(norm|ln|layernorm|layer_norm)$|^(norm|ln)_?(q|query)$")
 KEY_NORMS = re.compile(r"^(k|key)_?(norm|ln|layernorm|layer_norm)$|^(norm|ln)_?(k|key)$")
 LATENT_NORMS = re.compile(r"^(q|kv)_a_(layer)?norm$")
-SCALES = re.compile(r"layer_?scale|^ls_?\d|^gamma(_?\d)?$|lambda1|skip_?scale|res(idual)?_?scale")
+SCALES = re.compile(r"layer_?scale|^ls_?\d|^gamma(_?\d)?$|^lambda_?\d$|skip_?scale|res(idual)?_?scale")
 HEADS = ("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads", "num_head", "nheads", "h", "head")
 KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "kv_heads", "n_head_kv")
 

@@ -12,6 +12,7 @@ BEFORE_ATTENTION, AFTER_ATTENTION = "before attention", "after attention"
 BEFORE_MLP, AFTER_MLP = "before mlp", "after mlp"
 BEFORE_CROSS, AFTER_CROSS = "before cross-attention", "after cross-attention"
 OUTSIDE_ATTENTION, OUTSIDE_MLP, OUTSIDE_CROSS = "outside attention", "outside mlp", "outside cross-attention"
+INSIDE_ATTENTION, INSIDE_MLP = "inside attention", "inside mlp"  # before an output matrix
 QUERY_NORM, KEY_NORM, LATENT_NORM = "q_norm", "k_norm", "latent norm"
 
 

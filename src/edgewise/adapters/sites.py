@@ -115,7 +115,11 @@ def _watched(model: nn.Module, block: OpenBlock, assumed: list[str]) -> tuple[di
         assumed.append(f"norm: pre, assumed because {seen}")
         return roles, "pre", False
     by_path = {name.removeprefix(f"{block.name}."): role for name, role in seen[0].items()}
-    return by_path, norm_sites.position_of(list(by_path.values())), seen[1]
+    position = norm_sites.position_of(list(by_path.values()))
+    missed = [path for path in block.stream_norms if path not in by_path]
+    crossing = {path: norm_sites.of_cross_attention(path, position) for path in missed}
+    by_path |= {path: role for path, role in crossing.items() if role is not None}
+    return by_path, position, seen[1]
 
 
 def _at(roles: Mapping[str, str], block: OpenBlock) -> dict[str, str]:

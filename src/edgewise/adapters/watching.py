@@ -33,11 +33,13 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
     return torch.allclose(one.reshape(other.shape), other, rtol=1e-4, atol=1e-5)
 
 
-def run_block(model: nn.Module, block: str, x: Tensor, watched: set[str]) -> Seen | str:
+def run_block(
+    model: nn.Module, block: str, x: Tensor, watched: set[str], ids: tuple[int, ...] = tuple(range(TOKENS))
+) -> Seen | str:
     """What the modules see when the block gets the stream x, with random weights put in for the call.
 
     Random weights, so that a branch initialized at zero does not hide. A block that wants more than a stream
-    runs inside its model, on whatever that accepts. A sentence says why if neither works.
+    runs inside its model, on these token ids. A sentence says why if neither works.
     """
     from torch.func import functional_call
 
@@ -47,7 +49,7 @@ def run_block(model: nn.Module, block: str, x: Tensor, watched: set[str]) -> See
         lambda: functional_call(module, weights, (x,)),
         lambda: functional_call(module, weights, (x, None)),
         lambda: functional_call(module, weights, (x, x)),
-        lambda: _run_whole(model, {f"{block}.{name}": weight for name, weight in weights.items()}, seen),
+        lambda: _run_whole(model, {f"{block}.{name}": w for name, w in weights.items()}, seen, ids),
     ]
     failure: str | None = None
     with watching(model, watched | {block}, seen), quiet(model):
@@ -68,13 +70,13 @@ def _failure(attempt: Callable[[], Any]) -> str | None:
     return None
 
 
-def _run_whole(model: nn.Module, weights: dict[str, Tensor], seen: Seen) -> None:
+def _run_whole(model: nn.Module, weights: dict[str, Tensor], seen: Seen, ids: tuple[int, ...]) -> None:
     import torch
     from torch.func import functional_call
 
     seen.alone = False
     device = next(iter(weights.values())).device
-    functional_call(model, weights, (torch.arange(TOKENS, device=device)[None],))
+    functional_call(model, weights, (torch.tensor([ids], device=device),))
 
 
 def drawn_weights(module: nn.Module) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from edgewise.adapters.projections import Projection
 
@@ -46,6 +47,13 @@ class AuditFinding:
     @property
     def parameter(self) -> str:
         return self.parameters[0]
+
+    def json(self) -> dict[str, Any]:
+        """For machines: plain values under the names of the fields."""
+        return {
+            "kind": self.kind.name.lower(), "severity": self.severity.value, "parameters": list(self.parameters),
+            "seen": self.seen, "expected": self.expected, "repair": self.repair,
+        }  # fmt: skip
 
     def __str__(self) -> str:
         more = f" and {len(self.parameters) - 1} more" if len(self.parameters) > 1 else ""
