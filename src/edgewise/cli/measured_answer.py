@@ -15,7 +15,12 @@ from rich.text import Text
 
 import edgewise
 from edgewise.architecture import Architecture
+from edgewise.audit.finding import AuditFinding
+from edgewise.audit.inspect import audit
 from edgewise.cli.human import COLOURS, SEVERITIES, console, overlap_text, selected
+from edgewise.probe.isolation import random_streams
+from edgewise.probe.subjects import seeded
+from edgewise.probe.subjects import subject as understood
 from edgewise.trace import Trace
 from edgewise.verdict import SCHEMA, Verdict
 from edgewise.view.documents import listed, prediction
@@ -30,7 +35,7 @@ class Measured:
     verdict: Verdict
     theory: Trace | None
     theory_verdict: Verdict | None
-    audit: tuple[Any, ...] | None  # None: there are no weights to look at
+    audit: tuple[AuditFinding, ...] | None  # None: there are no weights to look at
 
 
 def compared(subject: Any, trace: Trace) -> Measured:
@@ -39,18 +44,16 @@ def compared(subject: Any, trace: Trace) -> Measured:
     return Measured(trace, edgewise.judge(trace), theory, verdict, audited(subject, trace))
 
 
-def audited(subject: Any, trace: Trace) -> tuple[Any, ...] | None:
-    """The initialization audit, of the weights that were given or of one new initialization."""
-    from edgewise.audit.inspect import audit
-    from edgewise.probe.isolation import random_streams
-    from edgewise.probe.subjects import seeded
-    from edgewise.probe.subjects import subject as understood
-
+def audited(subject: Any, trace: Trace) -> tuple[AuditFinding, ...] | None:
+    """The initialization audit, of one new initialization, or of given weights (which no recipe describes any more)."""
     if "streamed" in trace.source:
         return None
     module, factory, _ = understood(subject)
+    if module is not None:
+        return audit(module, family_recipe=False)
+    assert factory is not None
     with random_streams():
-        return tuple(audit(seeded(factory, 0) if module is None and factory is not None else module))
+        return audit(seeded(factory, 0))
 
 
 def draw(found: Measured, path: Path) -> None:
@@ -73,9 +76,10 @@ def print_json(found: Measured) -> None:
     click.echo(json.dumps(document, allow_nan=False))
 
 
-def _finding(finding: Any) -> dict[str, Any]:
-    values: dict[str, Any] = finding.json()
-    return values
+def _finding(finding: AuditFinding) -> dict[str, Any]:
+    shown = {name: getattr(finding, name) for name in ("seen", "expected", "repair")}
+    names = {"kind": finding.kind.value, "severity": finding.severity.value, "parameters": list(finding.parameters)}
+    return names | shown
 
 
 def print_text(found: Measured, seconds: float) -> None:
@@ -93,7 +97,7 @@ def print_text(found: Measured, seconds: float) -> None:
     out.print(Text(closing, style="dim"))
 
 
-def audit_lines(findings: Sequence[Any] | None) -> list[str]:
+def audit_lines(findings: Sequence[AuditFinding] | None) -> list[str]:
     if findings is None:
         return ["Initialization audit: not made while streaming."]
     if not findings:

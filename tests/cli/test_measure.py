@@ -1,0 +1,89 @@
+"""`edgewise measure` from the shell: sources, text, JSON, figures, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgewise.cli.main import run
+from edgewise.verdict import Outcome
+from tests.models import build
+
+MODEL = '''
+import torch
+from tests.probe.networks import Net
+
+def make():
+    return Net(seed=int(torch.randint(1 << 30, ())))
+
+number = 3
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of a tiny Llama as people have it on disk."""
+    place = tmp_path_factory.mktemp("checkpoint")
+    build("llama", vocab_size=256).save_pretrained(place)
+    return place
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(MODEL)
+    return path
+
+
+def test_function_as_json(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figure = tmp_path / "m.svg"
+    code = run(["measure", f"{script}:make", "--tokens", "12", "--json", "--figure", str(figure)])
+    document = json.loads(capsys.readouterr().out)
+    assert code == Outcome(document["measured"]["verdict"]["outcome"]).exit_code
+    assert len(document["measured"]["trace"]["blocks"]["norm"]) == len(document["standard_errors"]["norm"]) == 4
+    assert document["standard_errors"]["norm"][-1] > 0  # two initializations
+    assert document["measured"]["trace"]["readout"] == "token"
+    assert document["predicted"]["architecture"]["depth"] == 3
+    assert "<svg" in figure.read_text()
+
+
+def test_checkpoint_with_text(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "sample.txt"
+    text.write_text("it was the best of times, it was the worst of times")
+    run(["measure", str(folder), "--text", str(text), "--tokens", "20", "--seeds", "1"])
+    printed = capsys.readouterr().out
+    assert "20 tokens, 1 readout directions, weights as given" in printed
+    assert "Initialization audit" in printed and "theory" in printed
+
+
+def test_config_streamed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["measure", str(folder / "config.json"), "--stream", "--tokens", "8", "--seeds", "1", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert "streamed" in document["measured"]["trace"]["source"]
+    assert document["audit"] is None
+
+
+def test_pickles_are_refused_by_name(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    assert run(["measure", str(tmp_path)]) == 64
+    assert "pytorch_model.bin is a pickle" in capsys.readouterr().err
+    assert run(["measure", str(tmp_path / "pytorch_model.bin")]) == 64
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["nobody"], "Presets:"),
+        (["missing.py:make"], "is not there"),
+        (["{script}:number"], "no function 'number'"),
+        (["{script}:make", "--seeds", "0"], "seeds"),
+        (["{script}:make", "--stream"], "stream=True needs"),
+        (["{script}:make", "--figure", "m.bmp"], "m.bmp"),
+    ],
+)
+def test_refusals(words: list[str], said: str, script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["measure", *(word.format(script=script) for word in words)]) == 64
+    assert said in capsys.readouterr().err
