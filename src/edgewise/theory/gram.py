@@ -28,7 +28,7 @@ Progress = Callable[[float], None]
 SEEN = ("logit_variance", "condensation")
 WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
 READOUTS = ("token", "pooled")
-HELD = 6e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
+HELD = 5e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
 
 
 def propagate_gram(
