@@ -7,8 +7,8 @@
 
 Nouns   Architecture Perceptron Trace Verdict
 Make    transformer describe
-Verbs   predict judge compare phase_diagram critical_point vector_field
-Rooms   theory stability critical view
+Verbs   predict measure judge compare phase_diagram critical_point vector_field audit_initialization
+Rooms   theory stability critical probe audit view
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from edgewise.errors import BadInput
     from edgewise.perceptron import Perceptron
     from edgewise.trace import Trace
-    from edgewise.verbs import compare, critical_point, describe, judge, phase_diagram, predict, vector_field
+    from edgewise.verbs import (
+        audit_initialization,
+        compare,
+        critical_point,
+        describe,
+        judge,
+        measure,
+        phase_diagram,
+        predict,
+        vector_field,
+    )  # fmt: skip
     from edgewise.verdict import Verdict
 
 # Names are fetched when first used, so that the command line answers --help without importing torch.
@@ -32,13 +42,13 @@ _HOMES = {
     "Architecture": "architecture", "transformer": "architecture", "Perceptron": "perceptron", "Trace": "trace",
     "Verdict": "verdict", "BadInput": "errors",
     "describe": "verbs", "predict": "verbs", "judge": "verbs", "compare": "verbs", "phase_diagram": "verbs",
-    "critical_point": "verbs", "vector_field": "verbs",
+    "critical_point": "verbs", "vector_field": "verbs", "measure": "verbs", "audit_initialization": "verbs",
 }  # fmt: skip
 _ROOMS = ("view",)
 
 __all__ = [
-    "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "compare", "critical_point", "describe", "judge",
-    "phase_diagram", "predict", "transformer", "vector_field", "view",
+    "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_point",
+    "describe", "judge", "measure", "phase_diagram", "predict", "transformer", "vector_field", "view",
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from edgewise.trace import Trace
 from edgewise.verdict import Verdict
 
 if TYPE_CHECKING:
+    from edgewise.audit.finding import AuditFinding
     from edgewise.critical.comparison import Comparison
     from edgewise.critical.critical_point import CriticalPoint
     from edgewise.critical.phase_diagram import PhaseDiagram
@@ -49,6 +50,23 @@ def predict(
         overlap = 0.0 if -0.05 < overlap < 0 else overlap  # independent tokens scatter around zero
         return predict_transformer(described, None, first, overlap, readout, progress)
     return predict_transformer(described, start, None, start_overlap, readout, progress)
+
+
+def measure(source: Any, batch: Any = None, *, seeds: int = 1, stream: bool = False, **options: Any) -> Trace:
+    """The same orbit read from a real module: an `nn.Module`, a factory, or a Hugging Face config or preset.
+
+    `edgewise.probe.measure.measure` says what the options are (readouts, attention, pair, tokens).
+    """
+    from edgewise.probe.measure import measure as _measure
+
+    return _measure(source, batch, seeds=seeds, stream=stream, **options)
+
+
+def audit_initialization(model: Any, **options: Any) -> tuple[AuditFinding, ...]:
+    """What a look at fresh weights finds wrong, worst first; see `edgewise.audit.inspect.audit`."""
+    from edgewise.audit.inspect import audit
+
+    return audit(model, **options)
 
 
 def judge(trace: Trace) -> Verdict:
@@ -102,4 +120,7 @@ def _transformer(source: Any) -> Architecture:
     return described
 
 
-__all__ = ["compare", "critical_point", "describe", "judge", "phase_diagram", "predict", "vector_field"]
+__all__ = [
+    "audit_initialization", "compare", "critical_point", "describe", "judge", "measure", "phase_diagram", "predict",
+    "vector_field",
+]  # fmt: skip
