@@ -24,6 +24,9 @@ def find_attention(
     """The attention of a block (or its cross-attention); None where no names of queries and keys are found."""
     inside = [m for m in matrices if names.any_word(names.CROSS, m.path) == cross]
     found = {role: [m for m in inside if names.leaf(m.path) in known] for role, known in MATCHES.items()}
+    if found["query"] and found["fused"]:  # GPT-2's cross-attention: queries apart, the rest under the same name
+        found["key_value"] = found.pop("fused")
+        found["fused"] = []
     latent = [m for m in inside if names.leaf(m.path) in (*names.LATENT_QUERY, *names.LATENT_KEY_VALUE)]
     inward = [m for role in found.values() for m in role] + latent
     if not inward:
@@ -34,7 +37,7 @@ def find_attention(
         return None
     heads = _heads(block, container, config, found["query"])
     out = projection("output", [output])
-    parts = _latents(latent, heads, out) if len(latent) >= 2 else _apart(found, heads, out, width)
+    parts = _latents(latent, found["query"], heads, out) if latent else _apart(found, heads, out, width)
     if parts is None:
         return None
     return _site(f"{name}.{container}".rstrip("."), parts, out, heads)
@@ -115,11 +118,19 @@ def _fused(matrix: Matrix, heads: int | None, out: Projection, width: int) -> di
     }
 
 
-def _latents(latent: Sequence[Matrix], heads: int | None, out: Projection) -> dict[str, Projection] | None:
-    """DeepSeek: latents of rank r; keys are [still | rotated], the rotated part read from the stream itself."""
+def _latents(
+    latent: Sequence[Matrix], queries: Sequence[Matrix], heads: int | None, out: Projection
+) -> dict[str, Projection] | None:
+    """DeepSeek: latents of rank r; keys are [still | rotated], the rotated part read from the stream itself.
+
+    Small models read their queries from the stream as well.
+    """
     by = {names.leaf(m.path): m for m in latent}
+    if queries:
+        by["q_b_proj"] = queries[0]
     if heads is None or not {*names.LATENT_KEY_VALUE, "q_b_proj"} <= set(by):
         return None
+    lower = {"query_down": projection("query_down", [by["q_a_proj"]])} if "q_a_proj" in by else {}
     down, up = by["kv_a_proj_with_mqa"], by["kv_b_proj"]
     rank, value = up.shape[1], out.fan_in // heads
     both = up.shape[0] // heads
@@ -128,7 +139,7 @@ def _latents(latent: Sequence[Matrix], heads: int | None, out: Projection) -> di
         "query": projection("query", [by["q_b_proj"]]),
         "key": projection("key", [up], rows=Rows(heads, both, 0, still)),
         "value": projection("value", [up], rows=Rows(heads, both, still, both)),
-        "query_down": projection("query_down", [by["q_a_proj"]]),
+        **lower,
         "key_value_down": projection("key_value_down", [down], rows=Rows(1, down.shape[0], 0, rank)),
         "key_rotated": projection("key_rotated", [down], rows=Rows(1, down.shape[0], rank, down.shape[0])),
     }

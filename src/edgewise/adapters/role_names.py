@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 QUERY = ("q", "q_proj", "query", "wq", "w_q", "to_q", "q_lin", "q_linear", "query_proj", "linear_q", "q_proj_weight",
-         "queries")  # fmt: skip
+         "queries", "q_attn")  # fmt: skip
 KEY = ("k", "k_proj", "key", "wk", "w_k", "to_k", "k_lin", "k_linear", "key_proj", "linear_k", "k_proj_weight",
        "keys")  # fmt: skip
 VALUE = ("v", "v_proj", "value", "wv", "w_v", "to_v", "v_lin", "v_linear", "value_proj", "linear_v",

@@ -10,6 +10,7 @@ from edgewise.audit.finding import AuditFinding, Kind, Severity, redraw
 from edgewise.audit.weights import Look, by
 
 OUTPUTS = ("attention.output", "mlp.output")
+BACK = (*OUTPUTS, "cross.output", "shared.output")  # all that lead back to the stream
 CLOSE = 0.1  # in log: within a tenth of the factor looked for
 LEAST_DEPTH = 3  # below, 1/sqrt(2 depth) is not told from other factors
 
@@ -38,7 +39,7 @@ def _by_role(looks: Sequence[Look]) -> list[list[Look]]:
 
 def _common(stds: dict[str, float]) -> float | None:
     """The standard deviation of most matrices that read the stream; None where a recipe goes by fan-in."""
-    inward = [std for role, std in stds.items() if role not in OUTPUTS]
+    inward = [std for role, std in stds.items() if role not in BACK]
     middle = median(inward)
     agree = sum(_near(std, middle) for std in inward)
     return middle if 2 * agree > len(inward) else None
@@ -50,14 +51,14 @@ def _near(value: float, target: float) -> bool:
 
 def _scaled_by(recipe: dict[tuple[str, int], float], factor: float) -> set[str]:
     """The output roles that the recipe scales."""
-    plain = median(std for (role, _), std in recipe.items() if role not in OUTPUTS)
+    plain = median(std for (role, _), std in recipe.items() if role not in BACK)
     return {role for role in OUTPUTS if (role, 0) in recipe and _near(recipe[role, 0], plain * factor)}
 
 
 def _findings(
     groups: dict[str, list[Look]], scaled: set[str], wanted: set[str], base: float, small: float
 ) -> Iterator[AuditFinding]:
-    misplaced, missing = sorted(scaled - {*OUTPUTS}), sorted(wanted - scaled)
+    misplaced, missing = sorted(scaled - {*BACK}), sorted(wanted - scaled)
     for role in misplaced:
         yield _finding(
             Kind.RESIDUAL_SCALING_MISPLACED, groups[role], base,
