@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -100,6 +102,16 @@ class Phantom:
     def sleep(self, name: str, recurse: bool) -> None:
         """Give the part's memory back."""
         self.model.get_submodule(name).to_empty(device="meta", recurse=recurse)
+        if recurse:
+            return_free_pages()
+
+
+def return_free_pages() -> None:
+    """Ask glibc to hand freed pages to the system: matrices of a few MB otherwise pile up in its heap."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+        if trim is not None:
+            trim(0)
 
 
 def _tensors(part: nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Tensor]]:
