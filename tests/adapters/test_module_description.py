@@ -253,6 +253,24 @@ def test_another_depth_is_refused_and_tokens_are_taken() -> None:
         describe(model, depth=12)
 
 
+def test_a_model_without_weights_is_refused() -> None:
+    with torch.device("meta"):
+        empty = NanoGPT()
+    with pytest.raises(BadInput, match="meta device"):
+        describe(empty)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "nanogpt", "post"])
+def test_half_precision_changes_nothing_that_matters(name: str) -> None:
+    make = FAMILIES.get(name) or HANDWRITTEN[name]
+    full, half = describe(make()), describe(make().to(torch.bfloat16))
+    for knob in KNOBS:
+        if knob not in MEASURED:
+            assert getattr(half, knob) == getattr(full, knob), knob
+    assert half.score_gain == pytest.approx(full.score_gain, rel=0.01)
+    assert half.embedding_norm == pytest.approx(full.embedding_norm, rel=0.01)
+
+
 def test_describing_changes_nothing() -> None:
     model = FAMILIES["mixtral"]().train()
     before, state = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 def describe_module(model: nn.Module, *, depth: int | None = None, tokens: int | None = None) -> Architecture:
     """The description of a built model; nothing of it is changed."""
-    bare, found = unwrap(model), sites(model)
+    bare = unwrap(model)
+    if any(parameter.is_meta for parameter in bare.parameters()):
+        raise BadInput("this model is on the meta device and has no weights to measure. Describe its config instead.")
+    found = sites(bare)
     _refuse_undescribable(found, depth)
     known = described_by_config(bare, tokens)
     notes = Notes(found, known)
