@@ -13,12 +13,15 @@ import pytest
 from tests.agreement.families import RECORD, compare, misses
 from tests.models import CONFIGS
 
-# What the theory leaves out, and what it does at these sizes.
+# What the theory leaves out. The first two were checked by taking the cause away (6 seeds, same sizes); the last two
+# are known omissions of the description that were not isolated one by one.
 REASONS = {
-    "olmo2": "no norm before the branches: the first ones are so small that the epsilon of the norm behind them counts",
-    "mixtral": "2 of 4 experts stand as one: tokens that merge choose the same experts, which routing hides",
+    "olmo2": "no norm before the branches: the first are so small that the epsilon of the norm behind them counts; "
+    "with rms_norm_eps = 1e-14 the overlap gap falls from 0.044 to 0.009 and all is within bounds",
+    "mixtral": "routing: 2 of 4 experts stand as one; with all 4 experts in use the overlap gap falls from 0.050 to "
+    "0.021 and all is within bounds",
     "gptoss": "sinks, clamps and the shifted linear half of the experts are not modelled",
-    "deit": "its class tokens start at exactly zero, where the gradient of a norm is 1/sqrt(epsilon)",
+    "deit": "its class tokens start at exactly zero, which the theory refuses as a start; they make the raw gradient huge",
 }
 ROWS = json.loads(RECORD.read_text())
 

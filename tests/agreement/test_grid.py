@@ -18,7 +18,7 @@ from .cases import GRID, case
 from .comparison import Comparison, compare, predicted
 from .misses import MISSES
 from .recording import fingerprint, load, simulated
-from .weights import allowed, weight_ratios
+from .weights import LIMIT, excess_allowed, weight_ratios, width_bias
 
 RECORDS = load()
 
@@ -55,17 +55,20 @@ def test_every_miss_is_listed_with_its_reason(comparisons: dict[str, Comparison]
 
 
 def test_explosive_points_explode_in_theory_too(comparisons: dict[str, Comparison]):
-    explosive = [comparison for comparison in comparisons.values() if comparison.explosive]
+    """Theory gives the log of the mean; where gradients scatter over decades the mean of the log lies far below."""
+    explosive = [name for name, comparison in comparisons.items() if comparison.explosive]
     assert len(explosive) >= 3
-    for comparison in explosive:
-        assert comparison.predicted["gradient"] == pytest.approx(comparison.simulated["gradient"], rel=0.1)
+    for name in explosive:
+        of_mean = RECORDS[name]["exponent_of_mean"]["gradient"]
+        assert comparisons[name].predicted["gradient"] == pytest.approx(of_mean, rel=0.15)
 
 
 @pytest.mark.parametrize("name", [name for name, record in RECORDS.items() if record["weight_gradients"]])
 def test_weight_gradients(name: str, traces: dict[str, Trace]):
     for matrix, (ratio, error) in weight_ratios(RECORDS[name], traces[name]).items():
-        limit = allowed(matrix, RECORDS[name]) + 2 * error
-        assert (np.abs(ratio) <= limit).all(), f"{matrix}: {ratio.round(3)} beyond {limit.round(3)}"
+        limit = LIMIT + width_bias(RECORDS[name]) + 2 * error
+        above = limit + excess_allowed(matrix, RECORDS[name])
+        assert ((-limit <= ratio) & (ratio <= above)).all(), f"{matrix}: {ratio.round(3)}, allowed {above.round(3)}"
 
 
 SMALL = {"depth": 5, "tokens": 24, "width": 512, "mlp_width": 1024}
