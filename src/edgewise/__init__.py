@@ -6,7 +6,7 @@
     'will not train'
 
 Nouns   Architecture Perceptron Trace Verdict
-Make    transformer describe
+Make    transformer describe sites
 Verbs   predict measure judge compare phase_diagram critical_point vector_field audit_initialization
 Rooms   theory stability critical probe audit view
 """
@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from edgewise import view
+    from edgewise.adapters.sites import sites
     from edgewise.architecture import Architecture, transformer
     from edgewise.errors import BadInput
     from edgewise.perceptron import Perceptron
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 # Names are fetched when first used, so that the command line answers --help without importing torch.
 _HOMES = {
     "Architecture": "architecture", "transformer": "architecture", "Perceptron": "perceptron", "Trace": "trace",
-    "Verdict": "verdict", "BadInput": "errors",
+    "Verdict": "verdict", "BadInput": "errors", "sites": "adapters.sites",
     "describe": "verbs", "predict": "verbs", "judge": "verbs", "compare": "verbs", "phase_diagram": "verbs",
     "critical_point": "verbs", "vector_field": "verbs", "measure": "verbs", "audit_initialization": "verbs",
 }  # fmt: skip
@@ -48,7 +49,7 @@ _ROOMS = ("view",)
 
 __all__ = [
     "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_point",
-    "describe", "judge", "measure", "phase_diagram", "predict", "transformer", "vector_field", "view",
+    "describe", "judge", "measure", "phase_diagram", "predict", "sites", "transformer", "vector_field", "view",
 ]  # fmt: skip
 
 
