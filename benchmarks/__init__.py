@@ -15,5 +15,6 @@ BENCHMARKS = {
     "phase_diagram": "200 x 200 phase diagram of 64 layers",
     "gram": "Gram recursion of 32 causal layers at 1,024 tokens, and one real network of that size",
     "scaling": "cost against tokens, depth and grid, with the fitted power",
+    "measure_cost": "measure against one pass of the same model, the sum trick, streaming memory",
     "startup": "edgewise --help, beside an empty Python and beside importing torch",
 }

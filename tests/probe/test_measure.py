@@ -39,7 +39,7 @@ def test_sites_norms_and_overlaps_are_those_of_the_streams() -> None:
         cosine = torch.nn.functional.cosine_similarity(x[:, :, None], x[:, None], dim=-1)
         n = x.shape[1]
         off = (cosine.sum((1, 2)) - n) / (n * (n - 1))
-        assert trace.overlap[0, i] == pytest.approx(float(off.mean()), abs=1e-12)
+        assert trace.overlap[0, i] == pytest.approx(off.mean().item(), abs=1e-12)
 
 
 def test_own_gradient_is_autograds() -> None:

@@ -1,0 +1,97 @@
+"""What a look inside costs: `measure` over one forward and backward pass, the cosine trick, streaming.
+
+The memory of a streamed model is the peak (VmHWM) of a fresh process, imports included; ru_maxrss would be inherited
+from the process that started it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import torch
+
+from benchmarks.clock import Task, interleaved
+from benchmarks.report import Findings, Goal, Table, Tell
+from edgewise.probe.activations import separation
+from edgewise.probe.measure import measure
+
+ONE, ALL = 1.3, 3.2  # the project's goals
+STREAMED = (
+    "import torch, transformers\n"
+    "from edgewise.probe.measure import measure\n"
+    "c = transformers.LlamaConfig(hidden_size=512, intermediate_size=3072, num_hidden_layers={depth}, "
+    "num_attention_heads=8, vocab_size=64, max_position_embeddings=64)\n"
+    "measure(c, stream=True, tokens=8)\n"
+    "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
+    "print(float(peak.split()[1]) / 1e3)"
+)
+BLOCK_MEGABYTES = 4 * (4 * 512**2 + 3 * 512 * 3072) / 1e6
+
+
+def run(quick: bool, tell: Tell) -> Findings:
+    model, batch = _model(quick)
+    cost = interleaved(_tasks(model, batch), 2 if quick else 9, lambda f, what: tell(0.7 * f, what))
+    base = cost["forward and backward"].cpu
+    rows: list[Any] = [[name, t.cpu, t.cpu / base, t.scatter] for name, t in cost.items()]
+    ratio = {name: t.cpu / base for name, t in cost.items()}
+    tell(0.75, "sum trick")
+    trick = _trick(quick)
+    depths = (2, 8) if quick else (2, 12, 48)
+    memory = [[depth, depth * BLOCK_MEGABYTES, _peak(depth)] for depth in depths]
+    one, everything = ratio["one readout"], ratio["everything"]
+    goals = [
+        Goal(f"one readout, no nearby pair: at most {ONE}", f"{one:.2f}", None if quick else one <= ONE),
+        Goal(f"everything: at most {ALL}", f"{everything:.2f}", None if quick else everything <= ALL),
+    ]
+    tables = [
+        Table("GPT-2, cost per seed", ("what", "cpu s", "over a pass", "scatter"), rows),
+        Table("mean cosine of n tokens, width 384", ("tokens", "sum trick, s", "Gram matrix, s", "ratio"), trick),
+        Table("streamed Llama", ("blocks", "weights, MB", "peak memory, MB"), memory),
+    ]
+    notes = ["`everything` is three readouts, matrices, attention with its check of the output, and a nearby pair."]
+    return tables, goals, notes
+
+
+def _model(quick: bool) -> tuple[Any, dict[str, torch.Tensor]]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    depth, tokens = (2, 32) if quick else (12, 128)
+    model = GPT2LMHeadModel(GPT2Config(n_embd=384, n_layer=depth, n_head=6, vocab_size=1024, n_positions=128)).eval()
+    ids = torch.randint(0, 1024, (4, tokens), generator=torch.Generator().manual_seed(0))
+    return model, {"input_ids": ids, "labels": ids}
+
+
+def _tasks(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, Task]:
+    def step() -> None:
+        model(**batch).loss.backward()
+        model.zero_grad()
+
+    few = {"attention": False, "pair": False, "readouts": ("token",)}
+    return {
+        "forward and backward": Task(step),
+        "one readout": Task(lambda: measure(model, batch, **few)),
+        "one readout and attention": Task(lambda: measure(model, batch, **(few | {"attention": True}))),
+        "everything": Task(lambda: measure(model, batch)),
+    }
+
+
+def _trick(quick: bool) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for tokens in (128, 512) if quick else (128, 512, 2048):
+        x = torch.randn(1, tokens, 384)
+
+        def gram(x: torch.Tensor = x) -> float:
+            unit = torch.nn.functional.normalize(x.double(), dim=-1)
+            n = unit.shape[1]
+            return float(1 - ((unit @ unit.transpose(1, 2)).sum() - n) / (n * (n - 1)))
+
+        found = interleaved({"gram": Task(gram, 5), "trick": Task(lambda x=x: separation(x), 5)}, 5)
+        rows.append([tokens, found["trick"].cpu, found["gram"].cpu, found["gram"].cpu / found["trick"].cpu])
+    return rows
+
+
+def _peak(depth: int) -> float:
+    command = [sys.executable, "-c", STREAMED.format(depth=depth)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
