@@ -20,6 +20,7 @@ FLOORS = {
     4: {"verbs"},
     5: {"view"},
     6: {"cli"},
+    7: {"__main__"},
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "yaml", "rich")

@@ -108,6 +108,32 @@ def test_perceptron_through_the_same_door():
     assert "layers" in str(verdict) and "token" not in str(verdict).lower().replace("token readout", "")
 
 
+def test_a_perceptron_that_explodes_is_a_verdict():
+    verdict = edgewise.judge(edgewise.predict(edgewise.Perceptron("relu", weight_variance=50.0, depth=500)))
+    assert verdict.outcome is Outcome.FAILS and verdict.findings[0].kind is Kind.STREAM_OUT_OF_RANGE
+
+
+def test_a_mask_has_no_claimed_limit_where_the_norm_is_fixed():
+    """Rows of a masked network average different tokens: the collapse exponent of the symmetric one is not its own."""
+    verdict = edgewise.judge(edgewise.predict(edgewise.transformer(depth=3, tokens=8, norm="post", window=2)))
+    assert verdict.angle.asymptotic is None and any("open problem" in note for note in verdict.notes)
+
+
+def test_an_exponential_stream_has_no_claimed_limit():
+    network = edgewise.transformer(depth=8, tokens=16, norm="none", mlp_width=0, score_gain=0.0)
+    assert edgewise.judge(edgewise.predict(network)).angle.asymptotic is None
+
+
+def test_rotating_an_odd_head_is_refused():
+    with pytest.raises(BadInput, match="even number"):
+        edgewise.transformer(width=28, heads=4, rope=True)
+
+
+def test_sharp_attention_is_judged_in_seconds():
+    verdict = edgewise.judge(edgewise.predict(edgewise.transformer(depth=4, tokens=32, score_gain=40.0)))
+    assert Kind.ENTROPY_COLLAPSE in {f.kind for f in verdict.findings}
+
+
 def test_a_perceptron_far_from_the_edge_is_told_where_it_is():
     verdict = edgewise.judge(edgewise.predict(edgewise.Perceptron("tanh", weight_variance=0.5, depth=100)))
     assert verdict.outcome is Outcome.FAILS

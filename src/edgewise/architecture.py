@@ -134,10 +134,17 @@ def _follow(width: int, heads: int) -> dict[str, int]:
 
 def _refuse_impossible(values: dict[str, Any], given: Mapping[str, Any]) -> None:
     heads, width = values["heads"], values["width"]
-    if heads and "head_width" not in given and width % heads:
+    if heads and given.get("head_width") is None and width % heads:
         raise BadInput(f"width {width} does not divide into {heads} heads. Give head_width, or another heads.")
     if heads and heads % values["kv_heads"]:
         raise BadInput(f"heads {heads} is not a multiple of kv_heads {values['kv_heads']}.")
+    for rope in values["rope"] if isinstance(values["rope"], tuple) else (values["rope"],):
+        pairs = rope * values["head_width"] / 2
+        if heads and rope and abs(pairs - round(pairs)) > 1e-6:
+            raise BadInput(
+                f"rope = {rope:g} rotates {2 * pairs:g} of head_width {values['head_width']}; pairs are rotated, "
+                "so give an even number."
+            )
     if not heads and not values["mlp_width"]:
         raise BadInput("heads = 0 and mlp_width = 0 leave no layer. Give at least one of them.")
     if values["parallel"] and given.get("mlp_skip", 1.0) not in (1.0, values["attention_skip"]):

@@ -21,9 +21,8 @@ _LOG_NORMS = np.linspace(math.log(1e-10), math.log(1e10), 161)
 _LOG_SEPARATIONS = np.linspace(math.log(1e-5), math.log(0.999), 80)
 
 
-_OPEN = (
-    "no asymptotic exponents: with RoPE the exponent at collapse is an open problem on Toeplitz perturbations"
-)
+_OPEN = "no asymptotic exponents: with a mask, window, RoPE or ALiBi the exponent at collapse is an open problem"
+_EXPONENTIAL = "no asymptotic exponents: the stream itself grows or shrinks exponentially with depth"
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ def asymptotics(architecture: Architecture) -> Asymptotics:
     """The limits of the last block repeated for ever [Cowsik 2024, at finite length]."""
     block = BlockMap.of(architecture)
     norms = collapsed_norms(block)
-    if not norms:  # a growing stream: every branch fades against it, whatever positions do to attention
-        return Asymptotics(0.0, 0.0, None, None if _rotates(architecture) else power_law(block), (), ())
-    if _rotates(architecture):
+    if not norms:
+        return _growing(block, architecture)
+    if not _alike(architecture):
         return Asymptotics(None, None, None, None, (), (_OPEN,))
     stable = norms[-1] if len(norms) == 1 else _reached(block, architecture.embedding_norm, norms)
     collapsed = _point(block, stable, 0.0)
@@ -59,8 +58,18 @@ def asymptotics(architecture: Architecture) -> Asymptotics:
     return Asymptotics(angle, modes[0], modes, None, points, _notes(architecture))
 
 
-def _rotates(architecture: Architecture) -> bool:
-    return any(layer.rope for layer in attentions(architecture.blocks[-1]))
+def _alike(architecture: Architecture) -> bool:
+    """No position is special in the last block; else rows average different tokens and collapse is another problem."""
+    return all(layer.symmetric for layer in attentions(architecture.blocks[-1]))
+
+
+def _growing(block: BlockMap, architecture: Architecture) -> Asymptotics:
+    """A norm without fixed point: where it grows linearly every branch fades and both exponents vanish."""
+    far = np.array([1e8])
+    growth = float(np.log(block(far, _collapsed(far))[0] / far)[0])
+    if abs(growth) > 1e-6:
+        return Asymptotics(None, None, None, None, (), (_EXPONENTIAL,))
+    return Asymptotics(0.0, 0.0, None, power_law(block) if _alike(architecture) else None, (), ())
 
 
 def _notes(architecture: Architecture) -> tuple[str, ...]:
@@ -98,14 +107,19 @@ def _reached(block: BlockMap, start: float, norms: list[float]) -> float:
 
 def collapse_exponent(block: BlockMap, norm: float) -> float:
     """lambda_a = log of the factor of 1 - c per block near c = 1; depends neither on length nor on score gain."""
-    before = _collapsed(np.array([norm]))
-    _, after = block(np.array([norm]), before)
-    with np.errstate(divide="ignore"):
-        return float(np.log(after[0] / before[0]))
+    norms = np.array([norm, norm])
+    before = _collapsed(norms) * np.array([1.0, 1e-3])
+    _, after = block(norms, before)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = np.log(after / before)
+    # A factor that still falls with the separation belongs to a collapse faster than any exponential.
+    return float(rates[0]) if abs(rates[0] - rates[1]) < 0.1 else -math.inf
 
 
 def power_law(block: BlockMap) -> float | None:
     """zeta = d log(1 - c) / d log q on the growing stream, (B - sV^2 - q_m)/(sV^2 + q_m) for pre-norm."""
+    if any(branch.norm.kind in ("tanh", "erf") and branch.norm.before for branch in block.block):
+        return None  # the slope of an elementwise norm fades with the norm: a stretched exponential, no power
     norm = np.array([1e7])
     before = _collapsed(norm)
     after, separation = block(norm, before)
@@ -127,11 +141,14 @@ def gradient_modes(block: BlockMap, point: FixedPoint) -> tuple[float, float]:
 def interior_points(block: BlockMap) -> list[FixedPoint]:
     """Fixed points with overlap below 1: norms relaxed on a grid of separations, sign changes, Newton."""
     separations = np.exp(_LOG_SEPARATIONS)
-    norms = np.ones_like(separations)
-    for _ in range(
-        200
-    ):  # a stream that leaves this range has no fixed point; sharper attention only costs time
-        norms, after = block(np.clip(norms, 1e-3, 1e3), separations)
+    largest = block.tabulated_norms(separations, 1e3)
+    separations, largest = separations[largest > 1e-3], largest[largest > 1e-3]
+    if not len(separations):
+        return []
+    norms = np.minimum(1.0, largest)
+    # A stream that leaves the range has no fixed point; attention sharper than the moment table is not searched.
+    for _ in range(200):
+        norms, after = block(np.clip(norms, 1e-3, largest), separations)
     change = np.log(np.maximum(after, 1e-300) / separations)
     guesses = np.flatnonzero(change[:-1] * change[1:] < 0)
     found = [fixed_point(_logarithmic(block), np.log([norms[i], separations[i]])) for i in guesses]

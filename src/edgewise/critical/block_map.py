@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
-from edgewise.blocks import Block
+from edgewise.blocks import Block, attentions
 from edgewise.theory.simplex import Setting, apply_branch
 from edgewise.theory.state import Gradient, Simplex, Step
 
 Array = NDArray[np.float64]
+
+TABULATED = 128.0  # logit variance: the table reaches 256, and a query may be longer than the mean
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,19 @@ class BlockMap:
         """(q, 1 - c) after the block."""
         state = self.steps(norm, separation)[-1].state
         return state.norm, state.separation
+
+    def tabulated_norms(self, separation: Array, largest: float) -> Array:
+        """The largest norm at which the logits of a separation stay within the moment table; 0 where none does.
+
+        Beyond it every state costs a quadrature, and attention is condensed on few keys anyway.
+        """
+        norms = np.full_like(separation, largest)
+        for branch in self.block:
+            for layer in attentions((branch,)):
+                bound = TABULATED / np.maximum(np.asarray(layer.score_gain) ** 2 * separation, 1e-300)
+                free = layer.qk_norm or branch.norm.before or branch.norm.outside
+                norms = np.minimum(norms, np.where(bound >= 1, largest, 0.0) if free else np.sqrt(bound))
+        return norms
 
     def gradient_matrix(self, norm: float, separation: float) -> Array:
         """The 2 x 2 matrix that takes (gq, gp) at the block's output to its input."""

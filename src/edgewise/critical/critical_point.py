@@ -18,6 +18,7 @@ from edgewise.critical.block_map import BlockMap
 from edgewise.critical.exponents import evaluate, refuse_structural
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, refuse_unknown
+from edgewise.theory.predict import refuse_start
 from edgewise.verdict import finite
 
 Array = NDArray[np.float64]
@@ -61,6 +62,7 @@ def solve(
     Every root is bracketed by doubling away from the present value and closed inside its bracket.
     """
     _refuse(free)
+    refuse_start(start_overlap, readout)
     start = {name: _start(architecture, name) for name in free}
 
     def exponents(values: Mapping[str, Array]) -> tuple[Array, Array]:
@@ -163,6 +165,7 @@ def _illinois(
     for _ in range(60):
         with np.errstate(divide="ignore", invalid="ignore"):
             x = np.where(f_low == f_high, a, (a * f_high - b * f_low) / (f_high - f_low))
+        x = np.clip(np.where(np.isfinite(x), x, a), np.minimum(a, b), np.maximum(a, b))
         f = function(np.exp(x))
         crossed = f * f_high <= 0
         a, f_low = np.where(crossed, b, a), np.where(crossed, f_high, f_low / 2)

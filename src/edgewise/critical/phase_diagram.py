@@ -17,6 +17,7 @@ from edgewise.critical.exponents import Exponents, evaluate
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, refuse_unknown
 from edgewise.stability.phases import FAILS, RISKY
+from edgewise.theory.predict import refuse_start
 
 Array = NDArray[np.float64]
 Lines = list[Array]
@@ -78,6 +79,7 @@ def draw_up(
     architecture: Architecture, axes: Mapping[str, Any], readout: str = "token", start_overlap: float = 0.0
 ) -> PhaseDiagram:
     """Evaluate the simplex recursion on the whole grid; real-valued knobs at once, whole-number ones row by row."""
+    refuse_start(start_overlap, readout)
     (x_name, x), (y_name, y) = _axes(axes)
     rates = _grid(architecture, x_name, x, y_name, y, readout, start_overlap)
     shaped = {f.name: getattr(rates, f.name).reshape(len(y), len(x)) for f in fields(Exponents)}

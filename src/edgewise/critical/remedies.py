@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,12 +18,15 @@ Array = NDArray[np.float64]
 _CURABLE = {
     Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.VANISHING_GRADIENT, Kind.EXPLODING_GRADIENT, Kind.TOKENS_SEPARATE,
 }  # fmt: skip
+SHARP = 200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
 TARGET = 0.75 * RISKY  # a remedy must leave the change clearly below «risky»
 
 
 def remedies(verdict: Verdict, architecture: Architecture) -> tuple[Finding, ...]:
     """The findings, with what was found to work put in front of the general advice."""
-    tried = [text for cure in (_branches, _pre_norm, _input_gain) if (text := cure(verdict, architecture))]
+    sharp = (verdict.condensation or 0.0) * 2 * math.log(architecture.tokens) > SHARP
+    cures = () if sharp else (_branches, _pre_norm, _input_gain)
+    tried = [text for cure in cures if (text := cure(verdict, architecture))]
     advice = "By theory, any one of these brings it below the limit: " + "; ".join(tried) + "." if tried else ""
     return tuple(
         replace(f, remedy=f"{advice} {f.remedy}".strip()) if f.kind in _CURABLE else f for f in verdict.findings

@@ -128,7 +128,8 @@ def _starved(trace: Trace) -> Finding | None:
     values = trace.statistics.get("weight_gradient.value")
     if logs is None or values is None or np.isnan(logs).all():
         return None
-    share = (logs - values).mean(axis=0)
+    with np.errstate(invalid="ignore"):  # a branch that is switched off has no gradient at all
+        share = (logs - values).mean(axis=0)
     share = share[np.isfinite(share)]
     fall = float((share - share[0]).min()) if len(share) else 0.0
     if not fall < STARVED:
@@ -172,6 +173,7 @@ def rule_out(verdict: Verdict, trace: Trace, findings: tuple[Finding, ...]) -> t
         )
     if verdict.condensation is not None and Kind.ENTROPY_COLLAPSE not in kinds:
         out.append(f"entropy collapse (condensation ratio {verdict.condensation:.2f}, condensed from 1 on)")
-    if "weight_gradient.query" in trace.statistics and Kind.STARVED_QUERY_KEY not in kinds:
+    queries = trace.statistics.get("weight_gradient.query")
+    if queries is not None and np.isfinite(queries).any() and Kind.STARVED_QUERY_KEY not in kinds:
         out.append("starved query and key gradients")
     return tuple(out)

@@ -16,8 +16,10 @@ def normalize(norm: Norm, state: Simplex) -> Step:
     gradient on the sphere is O(1/d). DyT and Derf are x -> phi(slope x) [Zhu 2025; Alekseev 2026].
     """
     if norm.kind in ("layer", "rms"):
-        factor = 1.0 / state.norm
-        return Step(Simplex(np.ones_like(state.norm), state.separation), lambda g: g.scaled(factor))
+        alive = np.asarray(state.norm) > 0  # a norm leaves a vanished signal at zero
+        factor = np.where(alive, 1.0 / np.where(alive, state.norm, 1.0), 0.0)
+        after = Simplex(np.where(alive, 1.0, 0.0), np.asarray(state.difference * factor))
+        return Step(after, lambda g: g.scaled(factor))
     return _elementwise(norm, state)
 
 

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
-from edgewise.theory.perceptron import propagate_perceptron
+from edgewise.theory.activations import activation
+from edgewise.theory.perceptron import length_map, propagate_perceptron
 from edgewise.theory.simplex import READOUTS, Setting, backward, forward, output_gradient
 from edgewise.theory.state import Array, Gradient, Simplex, Step
 from edgewise.trace import Trace
@@ -47,6 +48,9 @@ def predict_transformer(
 def predict_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Trace:
     """Two inputs of unit length through a random perceptron, and the gradient back [Poole 2016, Schoenholz 2017]."""
     refuse_start(start_overlap, "token")
+    held = _layers_in_range(perceptron)
+    if held < perceptron.depth:
+        return _exploded(perceptron, held, start_overlap)
     orbit = propagate_perceptron(perceptron, q0=1.0, c0=start_overlap)
     with np.errstate(divide="ignore"):
         log_gradient = np.log(orbit.gradient)
@@ -57,6 +61,35 @@ def predict_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Tr
         separation=orbit.separation[None],
         readouts=("token",),
         log_gradient=log_gradient[None, None],
+        architecture=perceptron,
+        extrapolated=extrapolations(perceptron),
+        sampled=False,
+    )
+
+
+def _layers_in_range(perceptron: Perceptron) -> int:
+    """How many layers the length stays below the largest number."""
+    phi, length = activation(perceptron.activation), np.asarray(1.0)
+    for layer in range(perceptron.depth):
+        length = length_map(phi, perceptron.weight_variance, perceptron.bias_variance, length)
+        if not length < LARGEST:
+            return layer
+    return perceptron.depth
+
+
+def _exploded(perceptron: Perceptron, held: int, start_overlap: float) -> Trace:
+    """What is known of a perceptron whose signal leaves the range of numbers: infinite lengths, no gradient."""
+    missing = perceptron.depth - held
+    if held:
+        orbit = propagate_perceptron(perceptron.replace(depth=held), q0=1.0, c0=start_overlap)
+        lengths, separations = orbit.length, orbit.separation
+    else:
+        lengths, separations = np.ones(1), np.array([1 - start_overlap])
+    return Trace(
+        sites=perceptron.sites(),
+        source="theory: length and correlation maps, stopped where the signal leaves the range of numbers",
+        norm=np.concatenate([lengths, np.full(missing, np.inf)])[None],
+        separation=np.concatenate([separations, np.full(missing, separations[-1])])[None],
         architecture=perceptron,
         extrapolated=extrapolations(perceptron),
         sampled=False,

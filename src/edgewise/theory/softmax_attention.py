@@ -13,6 +13,8 @@ from edgewise.blocks import Attention
 from edgewise.theory.softmax_moments import OverlapMoments, moment_table
 from edgewise.theory.state import Array, Gradient, Simplex, Step
 
+HARDEST = 1e8  # logit variance: beyond it every row sits on one key to four digits
+
 Moments = Callable[[Array, Array, int], OverlapMoments]
 
 
@@ -55,7 +57,8 @@ class Row:
     @cached_property
     def variance(self) -> Array:
         scale = 1 / self.state.norm if self.layer.qk_norm else self.state.norm
-        return np.asarray(self.layer.score_gain**2 * self.state.difference * scale)
+        variance = self.layer.score_gain**2 * self.state.difference * scale
+        return np.minimum(variance, HARDEST)
 
     @cached_property
     def _nodes(self) -> list[tuple[float, float, OverlapMoments]]:
@@ -145,7 +148,7 @@ def _weights(row: Row, g: Gradient, width: int) -> Mapping[str, Array]:
     value_gain, query_gain = _ratio(layer.value_gain, layer.output_gain), _ratio(layer.score_gain, layer.key_gain)
     behind_query, behind_key = layer.key_gain**2, query_gain**2
     if layer.qk_norm:  # the norms divide by the projections' own gains, taken equal
-        behind_query = behind_key = row.logit_scale * q * _ratio(1.0, layer.key_gain) ** 2
+        behind_query = behind_key = row.logit_scale * _ratio(1.0, layer.key_gain) ** 2
     (r2, t11), (key_r2, key_t11) = row.query_side, row.key_side
     common = width * layer.value_gain**2 * D**2 * n
     return {

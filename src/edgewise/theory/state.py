@@ -28,8 +28,9 @@ class Simplex(NamedTuple):
 
     @property
     def separation(self) -> Array:
-        """1 - c, the cosine's distance from one."""
-        return self.difference / self.norm
+        """1 - c, the cosine's distance from one; 0 where the signal has vanished."""
+        alive = np.asarray(self.norm) > 0
+        return np.where(alive, self.difference / np.where(alive, self.norm, 1.0), 0.0)
 
     def scaled(self, factor: Array | float) -> Simplex:
         return Simplex(self.norm * factor, self.difference * factor)
