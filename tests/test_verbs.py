@@ -125,7 +125,7 @@ def test_an_exponential_stream_has_no_claimed_limit():
 
 
 def test_rotating_an_odd_head_is_refused():
-    with pytest.raises(BadInput, match="even number"):
+    with pytest.raises(BadInput, match="even head_width"):
         edgewise.transformer(width=28, heads=4, rope=True)
 
 

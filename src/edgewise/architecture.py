@@ -139,11 +139,11 @@ def _refuse_impossible(values: dict[str, Any], given: Mapping[str, Any]) -> None
     if heads and heads % values["kv_heads"]:
         raise BadInput(f"heads {heads} is not a multiple of kv_heads {values['kv_heads']}.")
     for rope in values["rope"] if isinstance(values["rope"], tuple) else (values["rope"],):
-        pairs = rope * values["head_width"] / 2
-        if heads and rope and abs(pairs - round(pairs)) > 1e-6:
+        rotated = 2 * round(rope * values["head_width"] / 2)
+        if heads and rope and not 0 < rotated <= values["head_width"]:
             raise BadInput(
-                f"rope = {rope:g} rotates {2 * pairs:g} of head_width {values['head_width']}; pairs are rotated, "
-                "so give an even number."
+                f"rope = {rope:g} cannot rotate pairs in a head_width of {values['head_width']}; give an even head_width, "
+                "or a fraction that leaves whole pairs."
             )
     if not heads and not values["mlp_width"]:
         raise BadInput("heads = 0 and mlp_width = 0 leave no layer. Give at least one of them.")
