@@ -142,7 +142,7 @@ def _refuse_impossible(values: dict[str, Any], given: Mapping[str, Any]) -> None
         rotated = 2 * round(rope * values["head_width"] / 2)
         if heads and rope and not 0 < rotated <= values["head_width"]:
             raise BadInput(
-                f"rope = {rope:g} cannot rotate pairs in a head_width of {values['head_width']}; give an even head_width, "
+                f"rope = {rope:g} cannot rotate pairs in head_width {values['head_width']}; give an even head_width, "
                 "or a fraction that leaves whole pairs."
             )
     if not heads and not values["mlp_width"]:
