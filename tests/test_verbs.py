@@ -25,6 +25,9 @@ DEAD = {
     "nn.TransformerEncoder, 48 layers": lambda: edgewise.describe("torch-encoder", depth=48),
     "attention alone": lambda: edgewise.transformer(depth=12, mlp_width=0, attention_skip=0.0, norm="none"),
     "attention alone, normed": lambda: edgewise.transformer(depth=12, mlp_width=0, attention_skip=0.0),
+    "attention alone, causal and deep": lambda: edgewise.transformer(
+        depth=30, tokens=16, width=64, heads=4, mlp_width=0, attention_skip=0.0, causal=True
+    ),
     "chaos": lambda: edgewise.transformer(
         depth=64, activation="tanh", mlp_in_gain=4.0, mlp_skip=0.0, attention_branch=0.1
     ),

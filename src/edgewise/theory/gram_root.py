@@ -24,7 +24,12 @@ def square_root(matrix: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         if not failed:
             return scales, lower
         jitter *= 30
-    raise ArithmeticError("a Gram matrix of the recursion is not positive: please report the architecture.")
+    # Deep in collapse distances differ by more digits than a double has: keep what is positive of the correlations.
+    values, vectors = torch.linalg.eigh(correlations.fill_diagonal_(1.0))
+    positive = (vectors * values.clamp_min(0.0)) @ vectors.T
+    norms = positive.diagonal().clamp_min(1e-300).sqrt()
+    nearest = positive / norms[:, None] / norms
+    return scales, torch.linalg.cholesky(nearest.fill_diagonal_(1.0 + 1e-6))
 
 
 @dataclass(frozen=True)
