@@ -8,7 +8,7 @@
 Nouns   Architecture Perceptron Trace Verdict
 Make    transformer describe sites
 Verbs   predict measure judge compare phase_diagram critical_point vector_field audit_initialization
-Rooms   theory stability critical probe audit view
+Rooms   theory stability critical probe audit nets laboratory study view
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from edgewise import view
+    from edgewise import laboratory, nets, study, view
     from edgewise.adapters.sites import sites
     from edgewise.architecture import Architecture, transformer
     from edgewise.errors import BadInput
@@ -45,11 +45,12 @@ _HOMES = {
     "describe": "verbs", "predict": "verbs", "judge": "verbs", "compare": "verbs", "phase_diagram": "verbs",
     "critical_point": "verbs", "vector_field": "verbs", "measure": "verbs", "audit_initialization": "verbs",
 }  # fmt: skip
-_ROOMS = ("view",)
+_ROOMS = ("laboratory", "nets", "study", "view")
 
 __all__ = [
     "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_point",
-    "describe", "judge", "measure", "phase_diagram", "predict", "sites", "transformer", "vector_field", "view",
+    "describe", "judge", "laboratory", "measure", "nets", "phase_diagram", "predict", "sites", "study", "transformer",
+    "vector_field", "view",
 ]  # fmt: skip
 
 

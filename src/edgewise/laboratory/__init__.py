@@ -1,0 +1,1 @@
+"""Small exactly solvable models of attention, with their theorems."""

@@ -1,0 +1,1 @@
+"""Small readable transformers with every knob exposed, built from an `Architecture`."""
