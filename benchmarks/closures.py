@@ -14,9 +14,9 @@ import numpy as np
 import edgewise
 from benchmarks.report import Findings, Table, Tell
 from edgewise.theory.simplex import Setting, backward, forward, output_gradient
+from edgewise.theory.softmax.closures import large_n, random_energy
+from edgewise.theory.softmax.moments import OverlapMoments
 from edgewise.theory.softmax_attention import Moments, exact
-from edgewise.theory.softmax_closures import large_n, random_energy
-from edgewise.theory.softmax_moments import OverlapMoments
 from edgewise.theory.state import Simplex
 from tests.simulation.simulate import simulate
 

@@ -12,7 +12,7 @@ import torch
 import edgewise
 from benchmarks.clock import Timing, once
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.theory.gram import propagate_gram
+from edgewise.theory.gram.recursion import propagate_gram
 from tests.simulation.simulate import simulate
 
 LIMIT = 60.0  # seconds

@@ -116,7 +116,7 @@ def compare(first: Any, second: Any, **how: Any) -> Comparison:
 def _transformer(source: Any) -> Architecture:
     described = _describe(source)
     if not isinstance(described, Architecture):
-        raise BadInput("this needs a transformer; for a perceptron use edgewise.theory.perceptron.")
+        raise BadInput("this needs a transformer; for a perceptron use edgewise.theory.perceptron.recursion.")
     return described
 
 

@@ -8,7 +8,7 @@ import pytest
 from edgewise.architecture import transformer
 from edgewise.critical.asymptotics import asymptotics, collapsed_norms
 from edgewise.critical.block_map import BlockMap
-from edgewise.theory.activations import activation
+from edgewise.theory.activation.activations import activation
 from edgewise.theory.predict import propagate_simplex
 
 

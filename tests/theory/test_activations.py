@@ -11,9 +11,9 @@ from scipy.special import ndtr
 
 from edgewise.errors import BadInput
 from edgewise.knobs import ACTIVATIONS
-from edgewise.theory.activation_functions import Pointwise
-from edgewise.theory.activation_quadrature import Quadrature
-from edgewise.theory.activations import activation
+from edgewise.theory.activation.activations import activation
+from edgewise.theory.activation.functions import Pointwise
+from edgewise.theory.activation.quadrature import Quadrature
 
 TORCH = {
     "linear": lambda x: x,

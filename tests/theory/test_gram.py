@@ -11,15 +11,18 @@ import torch
 
 from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
-from edgewise.theory import gram, gram_heads, gram_mask, gram_mlp
-from edgewise.theory.activations import activation
-from edgewise.theory.gram import default_samples, propagate_gram
-from edgewise.theory.gram_attention import attend
-from edgewise.theory.gram_attention_backward import pull_attention
-from edgewise.theory.gram_geometry import Geometry, from_overlaps, simplex
-from edgewise.theory.gram_heads import Sampling
-from edgewise.theory.gram_pairs import pair_averages, slope_averages
-from edgewise.theory.gram_root import geometry_root
+from edgewise.theory.activation.activations import activation
+from edgewise.theory.gram import heads as gram_heads
+from edgewise.theory.gram import mask as gram_mask
+from edgewise.theory.gram import mlp as gram_mlp
+from edgewise.theory.gram import recursion as gram
+from edgewise.theory.gram.attention import attend
+from edgewise.theory.gram.attention_backward import pull_attention
+from edgewise.theory.gram.geometry import Geometry, from_overlaps, simplex
+from edgewise.theory.gram.heads import Sampling
+from edgewise.theory.gram.pairs import pair_averages, slope_averages
+from edgewise.theory.gram.recursion import default_samples, propagate_gram
+from edgewise.theory.gram.root import geometry_root
 from edgewise.theory.predict import propagate_simplex
 from edgewise.trace import Trace
 from tests.simulation.simulate import simulate

@@ -7,8 +7,8 @@ import pytest
 
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
-from edgewise.theory import perceptron as theory
-from edgewise.theory.activations import activation
+from edgewise.theory.activation.activations import activation
+from edgewise.theory.perceptron import recursion as theory
 
 TANH, ERF, RELU, GELU = (activation(name) for name in ("tanh", "erf", "relu", "gelu"))
 

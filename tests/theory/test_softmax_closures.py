@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.theory.softmax_closures import (
+from edgewise.theory.softmax.closures import (
     Condensation,
     condensation_ratio,
     condensation_regime,
     large_n,
     random_energy,
 )
-from edgewise.theory.softmax_moments import softmax_moments
-from edgewise.theory.softmax_quadrature import quadrature_moments
+from edgewise.theory.softmax.moments import softmax_moments
+from edgewise.theory.softmax.quadrature import quadrature_moments
 
 
 def test_large_n_errors_at_64_tokens():

@@ -12,9 +12,9 @@ from scipy.integrate import quad
 from scipy.special import expit
 
 from edgewise.errors import BadInput
-from edgewise.theory.softmax_integrals import row_pair, single_row
-from edgewise.theory.softmax_moments import moment_table, softmax_moments
-from edgewise.theory.softmax_quadrature import converged_pair, converged_single, quadrature_moments
+from edgewise.theory.softmax.integrals import row_pair, single_row
+from edgewise.theory.softmax.moments import moment_table, softmax_moments
+from edgewise.theory.softmax.quadrature import converged_pair, converged_single, quadrature_moments
 
 CORNERS = [
     (1e-6, 0.5, 1_000_000),

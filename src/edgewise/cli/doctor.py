@@ -15,7 +15,7 @@ from edgewise.cli import exit_codes
 
 CORE = ("torch", "numpy", "scipy", "click", "rich", "matplotlib", "PyYAML")
 OPTIONAL = ("transformers", "timm", "lightning", "accelerate", "tensorboard", "wandb", "trackio")
-MOMENT_TABLE = "softmax_moments.npz"
+MOMENT_TABLE = "softmax/moments.npz"
 
 
 @click.command()

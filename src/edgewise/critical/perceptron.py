@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, replace
 
 from edgewise.perceptron import Perceptron
-from edgewise.theory.perceptron import PerceptronTheory, summary
+from edgewise.theory.perceptron.recursion import PerceptronTheory, summary
 from edgewise.verdict import Finding, Phase, Verdict, finite
 
 

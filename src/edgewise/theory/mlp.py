@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from edgewise.blocks import MLP
-from edgewise.theory.activations import Activation, activation
+from edgewise.theory.activation.activations import Activation, activation
 from edgewise.theory.state import Array, Gradient, Simplex, Step
 
 

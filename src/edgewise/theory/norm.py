@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgewise.blocks import Norm
-from edgewise.theory.activations import activation
+from edgewise.theory.activation.activations import activation
 from edgewise.theory.state import Simplex, Step
 
 

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
-from edgewise.theory.activations import activation
-from edgewise.theory.perceptron import length_map, propagate_perceptron
+from edgewise.theory.activation.activations import activation
+from edgewise.theory.perceptron.recursion import length_map, propagate_perceptron
 from edgewise.theory.simplex import READOUTS, Setting, backward, forward, output_gradient
 from edgewise.theory.state import Array, Gradient, Simplex, Step
 from edgewise.trace import Trace
@@ -37,7 +37,7 @@ def predict_transformer(
         architecture = architecture.replace(embedding_norm=start_norm)
     if start is None and architecture.symmetric:
         return propagate_simplex(architecture, start_overlap, readout)
-    from edgewise.theory.gram import propagate_gram  # torch is imported only where it is needed
+    from edgewise.theory.gram.recursion import propagate_gram  # torch is imported only where it is needed
 
     trace = propagate_gram(
         architecture, start=start, start_overlap=start_overlap, readout=readout, progress=progress

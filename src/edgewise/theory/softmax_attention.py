@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import roots_genlaguerre
 
 from edgewise.blocks import Attention
-from edgewise.theory.softmax_moments import OverlapMoments, moment_table
+from edgewise.theory.softmax.moments import OverlapMoments, moment_table
 from edgewise.theory.state import Array, Gradient, Simplex, Step
 
 HARDEST = 1e8  # logit variance: beyond it every row sits on one key to four digits

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
-from edgewise.theory.activations import activation
-from edgewise.theory.edge_of_chaos import boundary, boundary_decay, critical_weight_variance
+from edgewise.theory.activation.activations import activation
 from edgewise.theory.gaussian_mean import Array
-from edgewise.theory.perceptron_limits import (
+from edgewise.theory.perceptron.edge_of_chaos import boundary, boundary_decay, critical_weight_variance
+from edgewise.theory.perceptron.limits import (
     LengthFixedPoint,
     chi_1,
     chi_q,

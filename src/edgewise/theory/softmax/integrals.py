@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.theory.softmax_grids import grid, joint, range_of_u, smoothed, stretch
+from edgewise.theory.softmax.grids import grid, joint, range_of_u, smoothed, stretch
 
 Array = NDArray[np.float64]
 SMALLEST = 1e-140  # its inverse square is still a number; weights this far out do not count

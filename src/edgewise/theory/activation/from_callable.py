@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgewise.errors import BadInput
-from edgewise.theory.activation_functions import Pointwise
+from edgewise.theory.activation.functions import Pointwise
 from edgewise.theory.gaussian_mean import REACH, Array, Function, Grain, mean
 
 _RESOLVED = 1e-7

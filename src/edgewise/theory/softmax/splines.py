@@ -7,8 +7,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.theory import softmax_table as table
-from edgewise.theory.uniform_spline import spline_coefficients, spline_values
+from edgewise.theory.softmax import table
+from edgewise.theory.softmax.uniform_spline import spline_coefficients, spline_values
 
 Array = NDArray[np.float64]
 Names = tuple[str, ...]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from edgewise.blocks import MLP, Attention, Branch
-from edgewise.theory.gram_attention import attend
-from edgewise.theory.gram_attention_backward import pull_attention
-from edgewise.theory.gram_geometry import Geometry
-from edgewise.theory.gram_heads import Sampling
-from edgewise.theory.gram_mlp import perceive, pull_mlp
-from edgewise.theory.gram_norm import normalize
+from edgewise.theory.gram.attention import attend
+from edgewise.theory.gram.attention_backward import pull_attention
+from edgewise.theory.gram.geometry import Geometry
+from edgewise.theory.gram.heads import Sampling
+from edgewise.theory.gram.mlp import perceive, pull_mlp
+from edgewise.theory.gram.norm import normalize
 
 Weights = Mapping[str, float]
 PullWeights = Callable[[Tensor], tuple[Tensor, Weights]]

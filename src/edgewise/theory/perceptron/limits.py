@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from edgewise.theory.activations import Activation
+from edgewise.theory.activation.activations import Activation
 from edgewise.theory.gaussian_mean import Array
 
 FAR = 1e12

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from edgewise.theory.gram_geometry import Geometry
+from edgewise.theory.gram.geometry import Geometry
 
 
 def square_root(matrix: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

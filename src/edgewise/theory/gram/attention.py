@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from edgewise.blocks import Attention
-from edgewise.theory.gram_geometry import Geometry, mean_of_pair
-from edgewise.theory.gram_heads import Heads, Logits, Sampling, draw_heads
-from edgewise.theory.gram_mask import Mask, attention_mask, sandwich
-from edgewise.theory.gram_root import Root, geometry_root
+from edgewise.theory.gram.geometry import Geometry, mean_of_pair
+from edgewise.theory.gram.heads import Heads, Logits, Sampling, draw_heads
+from edgewise.theory.gram.mask import Mask, attention_mask, sandwich
+from edgewise.theory.gram.root import Root, geometry_root
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Coordinates, scales and contraction of the shipped table of softmax moments (built by build_moment_table).
+"""Coordinates, scales and contraction of the shipped table of softmax moments (built by build_table).
 
 The table holds Chebyshev coefficients of logarithms of moments, divided by their value at v = 0, in
 
@@ -19,7 +19,7 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-TABLE_FILE = Path(__file__).with_name("softmax_moments.npz")
+TABLE_FILE = Path(__file__).with_name("moments.npz")
 LARGEST_VARIANCE, LARGEST_TOKENS, LOWEST_CORRELATION = 256.0, 1_000_000, -0.05
 VARIANCE_SCALE, DISTANCE_SCALE = 3.0, 5.0
 ROW_NAMES = ("mean_t11", "entropy")  # functions of (v, n)

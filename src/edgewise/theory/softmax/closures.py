@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma, exprel
 
 from edgewise.errors import BadInput
-from edgewise.theory.softmax_quadrature import SoftmaxMoments
+from edgewise.theory.softmax.quadrature import SoftmaxMoments
 
 Array = NDArray[np.float64]
 

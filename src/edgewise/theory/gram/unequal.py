@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.theory import gaussian_mean
-from edgewise.theory.activations import Activation
-from edgewise.theory.gram_geometry import Geometry
+from edgewise.theory.activation.activations import Activation
+from edgewise.theory.gram.geometry import Geometry
 
 Array = NDArray[np.float64]
 ANGLES = 33

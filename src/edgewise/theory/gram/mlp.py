@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from edgewise.blocks import MLP
-from edgewise.theory.activations import activation
-from edgewise.theory.gram_geometry import Geometry, mean_of_pair
-from edgewise.theory.gram_pairs import pair_averages, value_and_slope_averages
+from edgewise.theory.activation.activations import activation
+from edgewise.theory.gram.geometry import Geometry, mean_of_pair
+from edgewise.theory.gram.pairs import pair_averages, value_and_slope_averages
 
 
 def _hidden(layer: MLP, state: Geometry) -> Geometry:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
-from edgewise.theory.gram_branch import PullWeights, apply_branch
-from edgewise.theory.gram_geometry import Geometry, from_overlaps, simplex
-from edgewise.theory.gram_heads import Sampling
+from edgewise.theory.gram.branch import PullWeights, apply_branch
+from edgewise.theory.gram.geometry import Geometry, from_overlaps, simplex
+from edgewise.theory.gram.heads import Sampling
 from edgewise.trace import Trace
 
 Array = NDArray[np.float64]

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from edgewise.blocks import Attention
-from edgewise.theory.gram_attention import Memory, generator_of
-from edgewise.theory.gram_geometry import Geometry
-from edgewise.theory.gram_heads import Heads, Sampling
-from edgewise.theory.gram_mask import attention_mask, sandwich
-from edgewise.theory.gram_root import square_root
+from edgewise.theory.gram.attention import Memory, generator_of
+from edgewise.theory.gram.geometry import Geometry
+from edgewise.theory.gram.heads import Heads, Sampling
+from edgewise.theory.gram.mask import attention_mask, sandwich
+from edgewise.theory.gram.root import square_root
 
 RANK = 32  # of the random m below: its second moments are exact at any rank
 

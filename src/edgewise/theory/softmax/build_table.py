@@ -1,4 +1,4 @@
-"""Rebuild the shipped table of softmax moments (minutes): python -m edgewise.theory.build_moment_table."""
+"""Rebuild the shipped table of softmax moments (minutes): python -m edgewise.theory.softmax.build_table."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from edgewise.theory.softmax_integrals import row_pair, single_row
-from edgewise.theory.softmax_quadrature import chords
-from edgewise.theory.softmax_table import (
+from edgewise.theory.softmax.integrals import row_pair, single_row
+from edgewise.theory.softmax.quadrature import chords
+from edgewise.theory.softmax.table import (
     LARGEST_TOKENS,
     PAIR_NAMES,
     ROW_NAMES,

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from edgewise.blocks import Norm
 from edgewise.errors import BadInput
-from edgewise.theory.activations import activation
-from edgewise.theory.gram_geometry import Geometry
-from edgewise.theory.gram_pairs import pair_averages, slope_averages
+from edgewise.theory.activation.activations import activation
+from edgewise.theory.gram.geometry import Geometry
+from edgewise.theory.gram.pairs import pair_averages, slope_averages
 
 Pull = Callable[[Tensor], Tensor]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.errors import BadInput
-from edgewise.theory.softmax_integrals import row_pair, single_row
+from edgewise.theory.softmax.integrals import row_pair, single_row
 
 Array = NDArray[np.float64]
 Pair = Callable[[float, float, Array], dict[str, Array]]

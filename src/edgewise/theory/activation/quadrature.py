@@ -10,8 +10,8 @@ from scipy.interpolate import BSpline, make_interp_spline
 
 from edgewise.errors import BadInput
 from edgewise.theory import gaussian_mean
-from edgewise.theory.activation_functions import Pointwise
-from edgewise.theory.activation_table import LARGEST_LENGTH, SMALLEST_LENGTH, PairTable
+from edgewise.theory.activation.functions import Pointwise
+from edgewise.theory.activation.table import LARGEST_LENGTH, SMALLEST_LENGTH, PairTable
 from edgewise.theory.gaussian_mean import Array, Function
 
 Pair = Callable[[Array, Array], Array]

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgewise.errors import BadInput
-from edgewise.theory.softmax_quadrature import SoftmaxMoments, quadrature_moments
-from edgewise.theory.softmax_splines import TokenSplines
-from edgewise.theory.softmax_table import LARGEST_TOKENS, LARGEST_VARIANCE, LOWEST_CORRELATION
+from edgewise.theory.softmax.quadrature import SoftmaxMoments, quadrature_moments
+from edgewise.theory.softmax.splines import TokenSplines
+from edgewise.theory.softmax.table import LARGEST_TOKENS, LARGEST_VARIANCE, LOWEST_CORRELATION
 
 __all__ = ["MomentTable", "OverlapMoments", "SoftmaxMoments", "moment_table", "softmax_moments"]
 Array = NDArray[np.float64]

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edgewise.errors import BadInput
-from edgewise.theory.activation_closed_forms import ErrorFunction, Rectifier, Sine, SquaredRectifier
-from edgewise.theory.activation_from_callable import from_callable
-from edgewise.theory.activation_functions import SMOOTH
-from edgewise.theory.activation_quadrature import Quadrature
+from edgewise.theory.activation.closed_forms import ErrorFunction, Rectifier, Sine, SquaredRectifier
+from edgewise.theory.activation.from_callable import from_callable
+from edgewise.theory.activation.functions import SMOOTH
+from edgewise.theory.activation.quadrature import Quadrature
 from edgewise.theory.gaussian_mean import Array
 
 LEAKY_SLOPE = 0.01

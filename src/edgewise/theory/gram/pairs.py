@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgewise.theory.activations import Activation
-from edgewise.theory.gram_geometry import Geometry
-from edgewise.theory.gram_unequal import pair_table
+from edgewise.theory.activation.activations import Activation
+from edgewise.theory.gram.geometry import Geometry
+from edgewise.theory.gram.unequal import pair_table
 
 NODES = 65  # exact evaluations in the angle, Chebyshev
 GRID = 8192  # points of the linear table read from them: error 2e-8 (1 + q)

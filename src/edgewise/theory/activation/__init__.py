@@ -1,0 +1,1 @@
+"""Gaussian averages of activations: closed forms, quadrature, tables."""

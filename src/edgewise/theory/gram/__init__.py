@@ -1,0 +1,1 @@
+"""The dense Gram recursion, for networks whose token positions are not alike."""

@@ -1,0 +1,1 @@
+"""Perceptrons: length and correlation maps, the edge of chaos, propagation of curves."""
