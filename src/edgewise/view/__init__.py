@@ -11,8 +11,9 @@ from typing import Any
 _ROOM = {
     "depth_profile": "profiles", "overlap": "profiles", "phase_diagram": "phase_planes",
     "perceptron_plane": "perceptron_planes", "vector_field": "flow", "prediction": "documents",
-    "comparison": "documents", "Sheet": "sheet", "block_numbers": "per_block",
-    "check_path": "files",
+    "comparison": "documents", "Sheet": "sheet", "Panel": "sheet", "Curve": "sheet", "Map": "sheet", "Dots": "sheet",
+    "Marker": "sheet", "finite_limit": "sheet", "block_numbers": "per_block",
+    "check_path": "files", "canvas": "canvas", "LINES": "style", "DIVERGING": "style", "INK": "style", "QUIET": "style",
 }  # fmt: skip
 __all__ = list(_ROOM)
 

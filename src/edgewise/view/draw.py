@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from edgewise.view.sheet import Arrows, Map, Panel, Sheet
+from edgewise.view.sheet import Arrows, Dots, Map, Panel, Sheet
 from edgewise.view.style import (
     DIVERGING,
+    INK,
     LINES,
     MARKS,
     OUTCOMES,
@@ -33,14 +34,18 @@ def draw(sheet: Sheet) -> Figure:
     lines = sheet.title.count("\n") + 1
     notes = max(panel.note.count("\n") + 1 for panel in sheet.panels)
     legends_above = 0.7 if any(panel.arrows is not None for panel in sheet.panels) else 0.0
-    width = max(PANEL_WIDTH * len(sheet.panels), SMALLEST_WIDTH) + 0.3
-    height = PANEL_HEIGHT + 0.25 * lines + 0.2 * notes + legends_above
+    columns = sheet.columns or len(sheet.panels)
+    rows = -(-len(sheet.panels) // columns)
+    width = max(PANEL_WIDTH * columns, SMALLEST_WIDTH) + 0.3
+    height = 0.25 * lines + rows * (PANEL_HEIGHT + 0.2 * notes + legends_above)
     with matplotlib.rc_context(SETTINGS):  # type: ignore[arg-type]
         figure = Figure(figsize=(width, height), layout="constrained")
         figure.suptitle(sheet.title, fontsize=12, fontweight="bold", x=0.01, ha="left")
-        row = figure.subplots(1, len(sheet.panels), squeeze=False)[0]
-        for axes, panel in zip(row, sheet.panels, strict=True):
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, panel in zip(grid, sheet.panels, strict=False):
             _panel(axes, panel)
+        for empty in grid[len(sheet.panels) :]:
+            empty.set_axis_off()
         if sheet.scale:
             figure.supxlabel(sheet.scale, fontsize=9, color=QUIET, x=0.99, ha="right")
         figure.draw_without_rendering()  # ticks are made late, and the style must still hold then
@@ -55,12 +60,13 @@ def _panel(axes: Axes, panel: Panel) -> None:
     if panel.note:
         axes.set_xlabel(f"{panel.x_label}\n{panel.note}", loc="left", fontsize=9.5, linespacing=1.3)
     if panel.background is not None:
-        _background(axes, panel.background)
+        _background(axes, panel.background, panel.dots)
     if panel.arrows is not None:
         _arrows(axes, panel.arrows)
     for curve in panel.curves:
         label = "_" + curve.label if curve.role == "fit" else curve.label
-        axes.plot(curve.x, curve.y, color=LINES[curve.group % len(LINES)], label=label, **ROLES[curve.role])
+        colour, error, x_error = LINES[curve.group % len(LINES)], curve.error, curve.x_error
+        axes.errorbar(curve.x, curve.y, error, x_error, color=colour, label=label, elinewidth=1.0, **ROLES[curve.role])
     for mark in panel.markers:
         axes.scatter([mark.x], [mark.y], label=mark.label, zorder=5, clip_on=False, **MARKS[mark.role])
     _scales(axes, panel)
@@ -114,7 +120,7 @@ def _one_minus(value: float) -> str:
     return f"{1 - value:.10f}".rstrip("0").rstrip(".")
 
 
-def _background(axes: Axes, background: Map) -> None:
+def _background(axes: Axes, background: Map, dots: Dots | None = None) -> None:
     if background.classes:
         norm = BoundaryNorm(np.arange(len(background.classes) + 1) - 0.5, len(background.classes))
         colours = ListedColormap(OUTCOMES)
@@ -124,6 +130,9 @@ def _background(axes: Axes, background: Map) -> None:
     signed = TwoSlopeNorm(0.0, -background.limit, background.limit)
     mesh = axes.pcolormesh(background.x, background.y, background.values, cmap=DIVERGING, norm=signed,
                            shading="nearest", rasterized=True)  # fmt: skip
+    if dots is not None:
+        axes.scatter(dots.x, dots.y, c=dots.values, cmap=DIVERGING, norm=signed, edgecolor=INK, linewidth=0.6, s=42,
+                     label=dots.label)  # fmt: skip
     axes.figure.colorbar(mesh, ax=axes, label=background.label, pad=0.02, extend="both")
 
 

@@ -21,13 +21,19 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A line through points (x, y), each (m,). The group chooses its colour, the role how it is drawn."""
+    """A line or points (x, y), each (m,). The group chooses its colour, the role how it is drawn.
+
+    Roles: line, second, third, fit, steps, orbit, boundary, second_boundary; of what was measured: points, hollow.
+    An error is drawn as a bar of that half-length.
+    """
 
     label: str
     x: Array
     y: Array
     group: int = 0
-    role: str = "line"  # line | second | fit | boundary | second_boundary | orbit
+    role: str = "line"
+    error: Array | None = None
+    x_error: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +46,16 @@ class Map:
     values: Array
     limit: float = 1.0  # colours run from -limit to limit
     classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Dots:
+    """Measured numbers at the points (x, y) of a map, in the map's own colours: where they agree they vanish in it."""
+
+    label: str
+    x: Array
+    y: Array
+    values: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,17 +94,19 @@ class Panel:
     log_y: bool = False
     complement: str = ""  # a second reading of the same axis, 1 - y, with this label
     background: Map | None = None
+    dots: Dots | None = None
     arrows: Arrows | None = None
     markers: tuple[Marker, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """A whole figure: panels side by side, a headline above, the scale stated below."""
+    """A whole figure: panels side by side (or `columns` to a row), a headline above, the scale stated below."""
 
     title: str
     panels: tuple[Panel, ...]
     scale: str = ""
+    columns: int | None = None
 
     def curve(self, panel: int, label: str) -> Curve:
         """The curve of that label, for reading numbers back."""

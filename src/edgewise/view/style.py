@@ -23,6 +23,12 @@ SETTINGS = {
 ROLES: dict[str, dict[str, Any]] = {
     "line": {"linestyle": "-"},
     "second": {"linestyle": (0, (4, 2)), "linewidth": 1.4, "alpha": 0.9},
+    "third": {"linestyle": (0, (1, 1.5)), "linewidth": 2.0, "alpha": 0.9},
+    "steps": {"linestyle": "-", "linewidth": 1.4, "drawstyle": "steps-mid"},
+    "points": {"linestyle": "none", "marker": "o", "markersize": 4.5, "markeredgecolor": "white",
+               "markeredgewidth": 0.6},
+    "hollow": {"linestyle": "none", "marker": "s", "markersize": 4.5, "markerfacecolor": "white",
+               "markeredgewidth": 1.3},
     "fit": {"linestyle": "-", "linewidth": 7.0, "alpha": 0.22, "solid_capstyle": "butt"},
     "boundary": {"linestyle": "-", "linewidth": 2.2},
     "second_boundary": {"linestyle": (0, (3, 2)), "linewidth": 2.2},  # the two edges often lie on each other
