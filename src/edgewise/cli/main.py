@@ -18,6 +18,7 @@ from edgewise.errors import BadInput
 VERBS = {
     "predict": "Say from a description alone whether a network will train.",
     "measure": "Read the same numbers from a real model, beside the predicted ones.",
+    "run": "Run a paper's recipe at any scale: measure what is missing, judge its claim, draw it.",
     "doctor": "Print versions and what is available on this machine.",
 }
 EPILOG = (

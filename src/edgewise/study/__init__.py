@@ -1,1 +1,24 @@
 """Runs at any scale: recipes, an append-only store, an engine, small real tasks, training."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgewise.study.claim import Claim
+    from edgewise.study.recipe import Recipe, find_recipes, load_recipe
+    from edgewise.study.result import Result
+
+# Names are fetched when first used: a recipe then depends on the files it uses, not on the whole room.
+_HOMES = {
+    "Claim": "claim", "Result": "result", "Recipe": "recipe", "load_recipe": "recipe", "find_recipes": "recipe",
+}  # fmt: skip
+
+__all__ = ["Claim", "Recipe", "Result", "find_recipes", "load_recipe"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"edgewise.study.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'edgewise.study' has no attribute {name!r}")

@@ -1,0 +1,150 @@
+"""A recipe: one Python file that says which cases to measure, how, what was claimed and how to draw it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edgewise.errors import BadInput
+from edgewise.study.claim import Claim
+from edgewise.study.json_values import dumps, loads, plain
+from edgewise.study.result import Result
+
+FUNCTIONS = ("cases", "measure", "claim", "draw")
+SCALES = ("small", "full")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A loaded recipe: its file, its title, and its four functions behind checks."""
+
+    path: Path
+    title: str
+    module: ModuleType
+
+    @property
+    def name(self) -> str:
+        """paper/figure: also its place below the folder of runs."""
+        return f"{self.path.parent.name}/{self.path.stem}"
+
+    def cases(self, scale: str = "small") -> list[dict[str, Any]]:
+        """The cases of one scale as the store would give them back; duplicates and non-JSON are refused."""
+        found = self._call("cases", scale)
+        if not isinstance(found, Sequence) or isinstance(found, str):
+            raise BadInput(f"{self.path}: cases({scale!r}) returned a {type(found).__name__}, not a list of dicts.")
+        places: dict[str, int] = {}
+        for place, case in enumerate(found):
+            text = self._canonical(case, f"{self.path}: cases({scale!r})[{place}]")
+            if places.setdefault(text, place) != place:
+                twins = f"cases {places[text]} and {place} of cases({scale!r}) are equal: {text}"
+                raise BadInput(f"{self.path}: {twins}. Give every case its own content, such as a seed.")
+        if not places:
+            raise BadInput(f"{self.path}: cases({scale!r}) is empty. At least one case is needed.")
+        return [loads(text) for text in places]
+
+    def checked_value(self, value: Any) -> dict[str, Any]:
+        """What `measure` returned, plain; anything that the store cannot hold is refused by its place."""
+        if not isinstance(value, dict):
+            raise BadInput(f"{self.path}: measure returned a {type(value).__name__}. A dict is expected.")
+        return dict(plain(value, f"{self.path}: measure(case)"))
+
+    def claim(self, results: Sequence[Result]) -> Claim:
+        claim = self._call("claim", list(results))
+        if not isinstance(claim, Claim):
+            raise BadInput(f"{self.path}: claim returned a {type(claim).__name__}, not an edgewise.study.Claim.")
+        return claim
+
+    def draw(self, results: Sequence[Result]) -> Any:
+        figure = self._call("draw", list(results))
+        if not hasattr(figure, "savefig"):
+            raise BadInput(f"{self.path}: draw returned a {type(figure).__name__}, not a matplotlib Figure.")
+        return figure
+
+    def _canonical(self, case: Any, where: str) -> str:
+        if not isinstance(case, dict):
+            raise BadInput(f"{where} is a {type(case).__name__}. A dict is expected.")
+        return dumps(plain(case, where))
+
+    def _call(self, name: str, argument: Any) -> Any:
+        """A mistake in these functions is the recipe's, and is told with its name and line."""
+        function: Callable[[Any], Any] = getattr(self.module, name)
+        try:
+            return function(argument)
+        except BadInput:
+            raise
+        except Exception as error:
+            raise BadInput(f"{self.path}: {name} raised {_where(error)}") from error
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """Load a recipe file; one that lacks a function, or cannot be imported, is refused by name."""
+    path = Path(path).resolve()
+    _check(path)
+    try:
+        module = _import(path)
+    except Exception as error:
+        raise BadInput(f"{path} cannot be imported: {_where(error)}") from error
+    lines = (module.__doc__ or path.stem).strip().splitlines()
+    return Recipe(path, lines[0].rstrip("."), module)
+
+
+def find_recipes(folder: str | Path = "papers") -> list[Path]:
+    """Every recipe in <folder>/<paper>/: files that define all of cases, measure, claim and draw."""
+    files = sorted(path for path in Path(folder).rglob("*.py") if "recorded" not in path.parts)
+    return [path for path in files if not _lacking(path)]
+
+
+def _check(path: Path) -> None:
+    if not path.is_file():
+        raise BadInput(f"There is no recipe {path}. `edgewise run --list` shows those in papers/.")
+    if path.suffix != ".py":
+        raise BadInput(f"{path} is not a Python file. A recipe is a .py file with {', '.join(FUNCTIONS)}.")
+    if lacking := _lacking(path):
+        raise BadInput(f"{path} has no function {' and no '.join(lacking)}. A recipe defines {', '.join(FUNCTIONS)}.")
+
+
+def _lacking(path: Path) -> list[str]:
+    """The functions that a file does not define, read without running it."""
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        raise BadInput(f"{path} is not Python: {error}") from error
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return [name for name in FUNCTIONS if name not in names]
+
+
+def _import(path: Path) -> ModuleType:
+    """Import the file inside a package made of its folder, so that `from .common import f` finds its neighbours.
+
+    The package's name holds the folder's path: two papers may both have a common.py.
+    """
+    package = "edgewise_papers_" + hashlib.sha256(str(path.parent).encode()).hexdigest()[:12]
+    if package not in sys.modules:
+        parent = ModuleType(package)
+        parent.__path__ = [str(path.parent)]
+        sys.modules[package] = parent
+    spec = importlib.util.spec_from_file_location(f"{package}.{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _where(error: BaseException) -> str:
+    """Type, message and the line of the recipe's own code at which it happened."""
+    place, frame = "", error.__traceback__
+    while frame is not None:
+        code = frame.tb_frame.f_code
+        if not code.co_filename.startswith(("<", str(Path(__file__).parent))):
+            place = f" ({Path(code.co_filename).name}, line {frame.tb_lineno})"
+        frame = frame.tb_next
+    return f"{type(error).__name__}: {error}{place}"
