@@ -1,0 +1,102 @@
+"""A network built from the very description that the theory reads.
+
+Shapes: B sequences, n tokens, d width; the stream x is (B, n, d).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgewise.architecture import Architecture
+from edgewise.blocks import Attention, Branch
+from edgewise.errors import BadInput
+from edgewise.nets.matrix import matrix
+from edgewise.nets.mlp import MLP
+from edgewise.nets.norm import norm
+from edgewise.nets.softmax_attention import SoftmaxAttention
+
+
+class BranchNet(nn.Module):
+    """x <- outside( skip x + sum over layers of multiplier after(layer(before(x))) )."""
+
+    def __init__(self, branch: Branch, width: int, tokens: int) -> None:
+        super().__init__()
+        self.skip, self.multipliers = branch.skip, [layer.branch for layer in branch.layers]
+        self.names = [layer.name for layer in branch.layers]
+        for layer in branch.layers:
+            made = SoftmaxAttention(layer, width, tokens) if isinstance(layer, Attention) else MLP(layer, width)
+            self.add_module(layer.name, made)
+        kind, where, slope = branch.norm.kind, branch.norm, branch.norm.slope
+        self.norm_before = norm(kind, width, slope) if where.before else None
+        self.norm_after = nn.ModuleList(norm(kind, width, slope) for _ in self.names if where.after)
+        self.norm_outside = norm(kind, width, slope) if where.outside else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        entering = x if self.norm_before is None else self.norm_before(x)
+        total = x if self.skip == 1 else self.skip * x
+        for i, (name, multiplier) in enumerate(zip(self.names, self.multipliers, strict=True)):
+            out = self.get_submodule(name)(entering)
+            out = self.norm_after[i](out) if len(self.norm_after) else out
+            total = torch.add(total, out, alpha=multiplier)
+        return total if self.norm_outside is None else self.norm_outside(total)
+
+
+class Transformer(nn.Module):
+    """Embedding, blocks, last norm and readout; `architecture` is the description it was built from."""
+
+    def __init__(
+        self, architecture: Architecture, inputs: int, outputs: int, vectors: bool, pooled: bool, readout_gain: float
+    ) -> None:
+        super().__init__()
+        self.architecture, self.pooled = architecture, pooled
+        d, n = architecture.width, architecture.tokens
+        share = math.sqrt(architecture.embedding_norm / 2)  # half of the first stream's square from positions
+        self.embed: nn.Module = matrix(inputs, d, share) if vectors else nn.Embedding(inputs, d)
+        self.positions = nn.Embedding(n, d)
+        for table in (self.embed, self.positions):
+            if isinstance(table, nn.Embedding):
+                nn.init.normal_(table.weight, std=share)
+        branches = [[BranchNet(branch, d, n) for branch in block] for block in architecture.blocks]
+        self.blocks = nn.ModuleList(nn.Sequential(*parts) for parts in branches)
+        after = architecture.norm != "post"  # a post-norm stream is normalised already
+        self.final_norm = norm(architecture.norm_kind, d, architecture.norm_slope) if after else None
+        self.readout = matrix(d, outputs, readout_gain, bias=0.0)
+
+    def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits (B, n, outputs), or (B, outputs) when pooled; with labels (loss, logits)."""
+        logits = self.readout(self.features(inputs))
+        if labels is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, -2), labels.flatten()), logits
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """What the readout reads."""
+        tokens = inputs.shape[1]
+        if tokens > self.architecture.tokens:
+            raise BadInput(f"{tokens} tokens were given; the description says at most {self.architecture.tokens}.")
+        x = self.embed(inputs) + self.positions.weight[:tokens]
+        for block in self.blocks:
+            x = block(x)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x.mean(1) if self.pooled else x
+
+
+def transformer(
+    architecture: Architecture, *, inputs: int, outputs: int, vectors: bool = False, pooled: bool = False,
+    readout_gain: float = 1.0,
+) -> Transformer:  # fmt: skip
+    """The network of a description, weights drawn from torch's global stream.
+
+    inputs: size of the vocabulary, or of an input vector where `vectors` (of unit mean square per coordinate).
+    outputs: classes, per token, or per sequence where `pooled` (the mean over tokens is read).
+    """
+    if not isinstance(architecture, Architecture):
+        kind = type(architecture).__name__
+        raise BadInput(f"nets.transformer builds an edgewise.Architecture, got {kind}. Call describe first.")
+    if architecture.unmodelled:
+        raise BadInput(f"this description leaves out what the network has: {'; '.join(architecture.unmodelled)}.")
+    return Transformer(architecture, inputs, outputs, vectors, pooled, readout_gain)

@@ -1,0 +1,167 @@
+"""One small training loop: the same batches for every network, a rate chosen by successive halving."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.errors import BadInput
+
+Batch = tuple[Tensor, Tensor]
+Factory = Callable[[], nn.Module]
+Maker = Callable[[nn.Module, float], torch.optim.Optimizer]
+DIVERGED = 3.0  # a loss above this many times the first one (or not a number) ends a run
+
+
+def _sgd(model: nn.Module, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), rate, momentum=0.9, fused=True)
+
+
+def _adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), rate, weight_decay=0.01, fused=True)
+
+
+OPTIMIZERS: dict[str, Maker] = {"sgd": _sgd, "adamw": _adamw}
+
+
+@dataclass
+class Run:
+    """One network under one rate: its losses, and whether it left the range of numbers."""
+
+    rate: float
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    losses: list[float] = field(default_factory=list)
+    first_gradient_norm: float | None = None
+    diverged: bool = False
+
+    def final(self, last: int = 10) -> float:
+        """Mean of the last losses; infinite when diverged."""
+        return math.inf if self.diverged else sum(self.losses[-last:]) / len(self.losses[-last:])
+
+
+@dataclass
+class Outcome:
+    """The best run, what every rate reached where it was left, and the seconds it took."""
+
+    best: Run
+    tried: list[tuple[float, int, float]]  # rate, steps, mean of its last losses
+    seconds: float
+
+
+def train(
+    factory: Factory, batches: Callable[[], Iterable[Batch]], *, optimizer: str | Maker = "adamw",
+    rates: Sequence[float] = (1e-3,), steps: int = 200, trial: float = 0.25, warmup: int = 0, clip: float | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Outcome:  # fmt: skip
+    """Train one network, its rate chosen among several by successive halving [Jamieson 2016].
+
+    factory   makes the network with the same weights each time (it seeds itself); called as `model(inputs, labels)`
+              it returns (loss, ...)
+    batches   starts the same sequence of batches each time
+    trial     share of the steps that every rate gets; the better half goes on for as long again, until one is left
+    """
+    maker = _maker(optimizer)
+    _refuse(rates, steps, trial)
+    started = time.perf_counter()
+    runs = [_fresh(factory, maker, rate) for rate in rates]
+    until = steps if len(runs) == 1 else max(1, round(trial * steps))
+    tried: dict[float, tuple[float, int, float]] = {}
+    alive = runs
+    while True:
+        for run in alive:
+            _advance(run, batches, until, warmup, clip, progress)
+            tried[run.rate] = (run.rate, len(run.losses), run.final())
+        if until >= steps:
+            break
+        alive = sorted(alive, key=Run.final)[: max(1, len(alive) // 2)]
+        until = steps if len(alive) == 1 else min(steps, 2 * until)
+    best = min(alive, key=Run.final)
+    return Outcome(best, list(tried.values()), time.perf_counter() - started)
+
+
+def _maker(optimizer: str | Maker) -> Maker:
+    if callable(optimizer):
+        return optimizer
+    if optimizer not in OPTIMIZERS:
+        raise BadInput(f"optimizer = {optimizer!r} is not known: expected {' or '.join(OPTIMIZERS)}, or a function.")
+    return OPTIMIZERS[optimizer]
+
+
+def _refuse(rates: Sequence[float], steps: int, trial: float) -> None:
+    if not rates or any(not (math.isfinite(rate) and rate > 0) for rate in rates) or len(set(rates)) != len(rates):
+        raise BadInput(f"rates = {rates!r} is not possible: expected different positive numbers.")
+    if steps < 1 or not 0 < trial <= 1:
+        raise BadInput(f"steps = {steps}, trial = {trial}: expected at least one step and a share above 0, at most 1.")
+
+
+def _fresh(factory: Factory, maker: Maker, rate: float) -> Run:
+    model = factory()
+    return Run(rate, model, maker(model, rate))
+
+
+def _advance(
+    run: Run, batches: Callable[[], Iterable[Batch]], until: int, warmup: int, clip: float | None,
+    progress: Callable[[int], None] | None,
+) -> None:  # fmt: skip
+    """Continue one run to a number of steps; the batches it has seen are skipped."""
+    for inputs, labels in islice(batches(), len(run.losses), until):
+        if run.diverged:
+            return
+        for group in run.optimizer.param_groups:
+            group["lr"] = run.rate * min(1.0, (len(run.losses) + 1) / max(warmup, 1))
+        _step(run, inputs, labels, clip)
+        if progress is not None:
+            progress(len(run.losses))
+
+
+def _step(run: Run, inputs: Tensor, labels: Tensor, clip: float | None) -> None:
+    loss: Tensor = run.model(inputs, labels)[0]
+    value = float(loss.detach())
+    run.losses.append(value)
+    if not value < DIVERGED * max(run.losses[0], 1.0):  # also when it is not a number
+        run.diverged = True
+        return
+    run.optimizer.zero_grad()
+    loss.backward()
+    if run.first_gradient_norm is None or clip is not None:
+        norm = float(nn.utils.clip_grad_norm_(run.model.parameters(), math.inf if clip is None else clip))
+        run.first_gradient_norm = norm if run.first_gradient_norm is None else run.first_gradient_norm
+    run.optimizer.step()
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batch: Batch) -> float:
+    """The loss on held-out examples, in evaluation mode."""
+    training = model.training
+    loss = float(model.eval()(*batch)[0])
+    model.train(training)
+    return loss
+
+
+def thinned(losses: Sequence[float], count: int = 25) -> list[float]:
+    """A curve short enough for a record: means over equal parts, four digits."""
+    size = max(1, -(-len(losses) // count))
+    parts = [losses[i : i + size] for i in range(0, len(losses), size)]
+    return [float(f"{sum(part) / len(part):.4g}") for part in parts]
+
+
+def seeded(factory: Callable[..., nn.Module], seed: int, *arguments: Any, **options: Any) -> Factory:
+    """A factory that draws the same weights each time and leaves the global stream alone."""
+
+    def make() -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return factory(*arguments, **options)
+
+    return make
+
+
+__all__ = ["OPTIMIZERS", "Outcome", "Run", "evaluate", "seeded", "thinned", "train"]
