@@ -57,13 +57,15 @@ def propagate_gram(
     for draw in range(draws):
         report = None if progress is None else _share(progress, draw, draws)
         runs.append(_Run(architecture, first, readout, sampling, (seed, draw), report))
+    left = any(run.left_range for run in runs)  # then no gradient was followed
+    source = f"theory: gram recursion, {sampling.samples} heads x {draws} draws"
     return Trace(
         sites=architecture.sites(),
-        source=f"theory: gram recursion, {sampling.samples} heads x {draws} draws",
+        source=source + (", stopped where the stream leaves the range of numbers" if left else ""),
         norm=np.array([run.norm for run in runs]),
         separation=np.array([run.separation for run in runs]),
-        readouts=(readout,),
-        log_gradient=np.array([[run.log_gradient for run in runs]]),
+        readouts=() if left else (readout,),
+        log_gradient=None if left else np.array([[run.log_gradient for run in runs]]),
         attention_entropy=np.array([run.entropy for run in runs])[..., None],
         statistics={name: np.array([run.statistics[name] for run in runs]) for name in runs[0].statistics},
         architecture=architecture,
@@ -127,8 +129,10 @@ class _Run:
         self.statistics = {name: np.full(self.sites, math.nan) for name in names}
         self.log_gradient = np.zeros(self.sites)
         self._progress, self._done = progress, 0
+        self.left_range = False
         pulls = self._forward(architecture, first, sampling, seed)
-        self._backward(pulls, _output_gradient(first.tokens, readout))
+        if not self.left_range:
+            self._backward(pulls, _output_gradient(first.tokens, readout))
 
     def _forward(
         self, architecture: Architecture, state: Geometry, sampling: Sampling, seed: tuple[int, int]
@@ -138,8 +142,10 @@ class _Run:
         for site, branch in enumerate(branches, start=1):
             number = int(np.random.SeedSequence([*seed, site]).generate_state(1, np.uint64)[0] >> 2)
             step = apply_branch(branch, state, architecture.width, sampling, number)
+            if not _in_range(step.state, sampling.dtype):
+                self._leave_range(state)
+                break
             state = step.state
-            self._refuse_overflow(state, site)
             self.norm.append(state.norm)
             self.separation.append(state.separation)
             self.entropy.append(step.seen.get("attention_entropy", math.nan))
@@ -170,17 +176,24 @@ class _Run:
             off = (float(gamma.sum()) - n * diagonal) / (n * (n - 1))
             self.statistics["gradient_coherence"][site] = off / diagonal
 
-    def _refuse_overflow(self, state: Geometry, site: int) -> None:
-        if not 0 < state.norm < math.inf:
-            raise BadInput(
-                f"the stream's norm is {state.norm} after branch {site}: out of range of floating point. "
-                "Give gains, skips or norms that keep it finite."
-            )
+    def _leave_range(self, last: Geometry) -> None:
+        """A stream that explodes or vanishes is an answer: norms infinite or 0 from here on, no gradient."""
+        self.left_range = True
+        missing = self.sites - len(self.norm)
+        self.norm += [math.inf if last.norm > 1 else 0.0] * missing
+        self.separation += [last.separation] * missing
+        self.entropy += [math.nan] * missing
 
     def _tick(self) -> None:
         self._done += 1
         if self._progress is not None:
             self._progress(self._done / (2 * (self.sites - 1)))
+
+
+def _in_range(state: Geometry, dtype: torch.dtype) -> bool:
+    """Whether logits, which are products of two tokens, can still be drawn in this precision."""
+    largest = torch.finfo(dtype).max ** 0.5
+    return 1 / largest < state.norm < largest
 
 
 def _output_gradient(tokens: int, readout: str) -> Tensor:

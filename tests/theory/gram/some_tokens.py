@@ -1,0 +1,20 @@
+"""Tokens the Gram tests share: one near copy, one opposite, and lengths that differ."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from edgewise.theory.gram.geometry import Geometry
+
+
+def tokens(seed: int = 0, spread: float = 1.0) -> torch.Tensor:
+    generator = np.random.default_rng(seed)
+    x = generator.standard_normal((6, 8)) / np.sqrt(8)
+    x[3] = 1.2 * x[2] + 1e-4 * x[3]
+    x[5] = -0.9 * x[4] + 0.1 * x[5]
+    return torch.from_numpy(x * np.exp(generator.uniform(-spread, spread, (6, 1))))
+
+
+def geometry(x: torch.Tensor) -> Geometry:
+    return Geometry(x.square().sum(-1), (x[:, None] - x).square().sum(-1) / 2)

@@ -1,0 +1,139 @@
+"""The Gram recursion keeps its digits, repeats, reports, and refuses bad input."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import edgewise
+from edgewise.architecture import Architecture, transformer
+from edgewise.errors import BadInput
+from edgewise.theory.gram import recursion as gram
+from edgewise.theory.gram.geometry import from_overlaps
+from edgewise.theory.gram.recursion import default_samples, propagate_gram
+from edgewise.theory.predict import propagate_simplex
+from edgewise.trace import Trace
+from edgewise.verdict import Kind, Outcome
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_post_norm_collapse_keeps_its_digits(dtype: torch.dtype) -> None:
+    """48 post-norm layers: 1 - c falls below 1e-6 and follows the exact recursion."""
+    made = transformer(depth=48, tokens=32, width=4096, heads=2, head_width=512, mlp_width=2048, norm="post",
+                       activation="tanh", attention_skip=0.9, mlp_skip=0.9, mlp_in_gain=0.7)  # fmt: skip
+    exact = propagate_simplex(made, 0.1)
+    dense = propagate_gram(made, start_overlap=0.1, samples=8, draws=2, dtype=dtype)
+    assert exact.separation[0, -1] < 1e-6
+    assert np.log(dense.separation.mean(0)) == pytest.approx(np.log(exact.separation[0]), abs=0.02)
+    assert dense.log_gradient is not None
+    assert exact.log_gradient is not None
+    assert dense.log_gradient[0].mean(0) == pytest.approx(exact.log_gradient[0, 0], abs=0.05)
+    keys = dense.statistics["weight_gradient.key"].mean(0)
+    assert keys == pytest.approx(exact.statistics["weight_gradient.key"][0], abs=0.4, nan_ok=True)
+
+
+def test_explosion_does_not_overflow() -> None:
+    """A squared gradient beyond the largest floating point number, e^709; the growth per layer in closed form."""
+    made = transformer(depth=120, tokens=8, width=64, heads=1, norm="none", attention_branch=0.0, causal=True,
+                       activation="erf", mlp_in_gain=1000.0, mlp_skip=0.0)  # fmt: skip
+    trace = propagate_gram(made, draws=1)
+    q = 1e6 * 2 / math.pi * math.asin(2e6 / (1 + 2e6))  # of the preactivation, from the second layer on
+    growth = math.log(1e6 * 4 / math.pi / math.sqrt(1 + 4 * q))
+    assert trace.log_gradient is not None
+    assert trace.log_gradient[0, 0, 2] == pytest.approx(119 * growth, rel=1e-3)
+    assert 119 * growth > 709
+    assert np.isfinite(trace.separation).all()
+
+
+def same(first: Trace, second: Trace, tolerance: float = 0.0) -> bool:
+    a, b = first.log_gradient, second.log_gradient
+    assert a is not None
+    assert b is not None
+    return np.allclose(a, b, rtol=0, atol=tolerance) and np.allclose(first.norm, second.norm, rtol=tolerance)
+
+
+def small(**knobs: Any) -> Architecture:
+    shape: dict[str, Any] = {"depth": 2, "tokens": 12, "width": 64, "heads": 2, "causal": True, "rope": True}
+    return transformer(**(shape | knobs))
+
+
+def test_seeds_repeat_and_draws_differ() -> None:
+    first = propagate_gram(small(), draws=2, seed=5)
+    assert same(first, propagate_gram(small(), draws=2, seed=5))
+    assert not same(first, propagate_gram(small(), draws=2, seed=6))
+    assert first.norm[0, -1] != first.norm[1, -1]
+    assert first.source == "theory: gram recursion, 32 heads x 2 draws"
+
+
+def test_heads_held_or_drawn_again_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = propagate_gram(small(alibi=True, qk_norm=True), draws=1)
+    monkeypatch.setattr(gram, "HELD", 0.0)
+    assert same(held, propagate_gram(small(alibi=True, qk_norm=True), draws=1), 1e-6)
+
+
+def test_a_measured_gram_matrix_is_followed_token_by_token() -> None:
+    """A simplex given as a matrix is the default start; a token nearer to all others changes what comes out."""
+    matrix = np.full((12, 12), 0.4) + 0.6 * np.eye(12)
+    given = propagate_gram(small(), start=matrix, draws=1)
+    assert same(given, propagate_gram(small(), start_overlap=0.4, draws=1), 1e-5)
+    matrix[0, 1:] = matrix[1:, 0] = 0.6
+    assert not same(given, propagate_gram(small(), start=torch.from_numpy(matrix), draws=1), 1e-3)
+    state = from_overlaps(torch.from_numpy(matrix))
+    torch.testing.assert_close(state.overlaps, torch.from_numpy(matrix))
+
+
+def test_progress_reaches_one() -> None:
+    seen: list[float] = []
+    propagate_gram(small(), draws=2, progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+def test_default_samples_fall_with_length_and_depth() -> None:
+    assert [default_samples(*shape) for shape in ((64, 12), (256, 32), (1024, 32))] == [32, 8, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"start": np.eye(11)}, r"shape \(11, 11\)"),
+        ({"start": np.triu(np.ones((12, 12)))}, "not symmetric"),
+        ({"start": np.full((12, 12), np.nan)}, "not finite"),
+        ({"start": 3 * np.eye(12) - 1}, "eigenvalue"),
+        ({"start": np.diag([0.0] + [1.0] * 11)}, "token 0"),
+        ({"start": np.eye(12), "start_overlap": 0.5}, "both"),
+        ({"start_overlap": -0.5}, "start_overlap"),
+        ({"start_overlap": math.nan}, "start_overlap"),
+        ({"readout": "mean"}, "readout"),
+        ({"samples": 0}, "samples"),
+        ({"draws": 1.5}, "draws"),
+        ({"dtype": torch.float16}, "dtype"),
+    ],
+)
+def test_refusals(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        propagate_gram(small(), **options)
+
+
+def test_a_norm_of_nothing_is_refused() -> None:
+    with pytest.raises(BadInput, match="divide by zero"):
+        propagate_gram(small(norm="sandwich", value_gain=0.0), draws=1)
+
+
+@pytest.mark.parametrize(("skip", "end", "dtype"), [
+    (1e3, math.inf, torch.float32), (1e-4, 0.0, torch.float32), (1e100, math.inf, torch.float64),
+])  # fmt: skip
+def test_a_stream_out_of_range_is_an_answer(skip: float, end: float, dtype: torch.dtype) -> None:
+    """The norm follows skip^2 per layer exactly until it cannot be drawn, then is infinite or 0; no gradient."""
+    made = small(norm="none", mlp_width=0, attention_skip=skip, attention_branch=0.0, depth=12)
+    trace = propagate_gram(made, draws=1, dtype=dtype)
+    held = int(np.argmax(trace.norm[0] == end))
+    expected = made.embedding_norm * skip ** (2.0 * np.arange(held))
+    np.testing.assert_allclose(trace.norm[0, :held], expected, rtol=1e-5)
+    assert held > 0 and (trace.norm[0, held:] == end).all() and trace.log_gradient is None
+    verdict = edgewise.judge(trace)
+    assert verdict.outcome is Outcome.FAILS and verdict.findings[0].kind is Kind.STREAM_OUT_OF_RANGE
