@@ -7,7 +7,7 @@
 
 Nouns   Architecture Perceptron Trace Verdict
 Make    transformer describe sites
-Verbs   predict measure judge compare phase_diagram critical_point vector_field audit_initialization
+Verbs   predict measure judge compare phase_diagram critical_point vector_field audit_initialization perceptron_maps
 Rooms   theory stability critical probe audit nets laboratory study view
 """
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         describe,
         judge,
         measure,
+        perceptron_maps,
         phase_diagram,
         predict,
         vector_field,
@@ -44,13 +45,14 @@ _HOMES = {
     "Verdict": "verdict", "BadInput": "errors", "sites": "adapters.sites",
     "describe": "verbs", "predict": "verbs", "judge": "verbs", "compare": "verbs", "phase_diagram": "verbs",
     "critical_point": "verbs", "vector_field": "verbs", "measure": "verbs", "audit_initialization": "verbs",
+    "perceptron_maps": "verbs",
 }  # fmt: skip
 _ROOMS = ("laboratory", "nets", "study", "view")
 
 __all__ = [
     "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_point",
-    "describe", "judge", "laboratory", "measure", "nets", "phase_diagram", "predict", "sites", "study", "transformer",
-    "vector_field", "view",
+    "describe", "judge", "laboratory", "measure", "nets", "perceptron_maps", "phase_diagram", "predict", "sites",
+    "study", "transformer", "vector_field", "view",
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edgewise.critical.critical_point import CriticalPoint
     from edgewise.critical.phase_diagram import PhaseDiagram
     from edgewise.critical.vector_field import VectorField
+    from edgewise.theory.perceptron.maps import PerceptronMaps
 
 
 def describe(source: Any, *, depth: int | None = None, tokens: int | None = None) -> Architecture | Perceptron:
@@ -103,6 +104,19 @@ def vector_field(source: Any, **grid: Any) -> VectorField:
     return flow(_transformer(source), **grid)
 
 
+def perceptron_maps(source: Any) -> PerceptronMaps:
+    """Length and correlation maps, limits, orbits, circles and the edge of chaos of one random perceptron.
+
+    source: a Perceptron, a dict of its knobs, or "mlp:ACTIVATION".
+    """
+    from edgewise.theory.perceptron.maps import PerceptronMaps
+
+    described = _describe(source)
+    if not isinstance(described, Perceptron):
+        raise BadInput('perceptron_maps takes a perceptron, got a transformer. Give a Perceptron or "mlp:tanh".')
+    return PerceptronMaps(described)
+
+
 def compare(first: Any, second: Any, **how: Any) -> Comparison:
     """Two networks side by side: what differs in the description, and what it does."""
     from edgewise.critical.comparison import Comparison, differences
@@ -116,11 +130,11 @@ def compare(first: Any, second: Any, **how: Any) -> Comparison:
 def _transformer(source: Any) -> Architecture:
     described = _describe(source)
     if not isinstance(described, Architecture):
-        raise BadInput("this needs a transformer; for a perceptron use edgewise.theory.perceptron.recursion.")
+        raise BadInput("this needs a transformer; for a perceptron use edgewise.perceptron_maps.")
     return described
 
 
 __all__ = [
-    "audit_initialization", "compare", "critical_point", "describe", "judge", "measure", "phase_diagram", "predict",
-    "vector_field",
+    "audit_initialization", "compare", "critical_point", "describe", "judge", "measure", "perceptron_maps",
+    "phase_diagram", "predict", "vector_field",
 ]  # fmt: skip
