@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgewise.study.claim import Claim
+    from edgewise.study.random_network import simulated, simulated_streams
     from edgewise.study.recipe import Recipe, find_recipes, load_recipe
     from edgewise.study.result import Result
 
 # Names are fetched when first used: a recipe then depends on the files it uses, not on the whole room.
 _HOMES = {
     "Claim": "claim", "Result": "result", "Recipe": "recipe", "load_recipe": "recipe", "find_recipes": "recipe",
+    "simulated": "random_network", "simulated_streams": "random_network",
 }  # fmt: skip
 
-__all__ = ["Claim", "Recipe", "Result", "find_recipes", "load_recipe"]
+__all__ = ["Claim", "Recipe", "Result", "find_recipes", "load_recipe", "simulated", "simulated_streams"]
 
 
 def __getattr__(name: str) -> Any:
