@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import mpmath
@@ -23,7 +24,7 @@ def rows(count: int, keys: int, scale: float, seed: int = 0) -> torch.Tensor:
 def test_extremes_are_those_of_the_dense_matrix(keys: int, scale: float) -> None:
     s = rows(20, keys, scale).exp()
     dense = torch.linalg.eigvalsh(torch.diag_embed(s) - s[:, :, None] * s[:, None, :])
-    found = jacobian.spectrum(jacobian.checked(s.log()))
+    found = jacobian.extremes(s.log())
     torch.testing.assert_close(found.largest.exp(), dense[:, -1], rtol=1e-12, atol=0)
     torch.testing.assert_close(found.smallest.exp(), dense[:, 1], rtol=1e-6, atol=1e-15)
 
@@ -34,31 +35,106 @@ def test_jacobian_is_that_of_autograd() -> None:
     J = torch.autograd.functional.jacobian(lambda x: torch.softmax(x, -1), z)
     row = jacobian.checked(torch.log_softmax(z, -1))
     assert float(jacobian.trace(row)) == pytest.approx(float(J.trace()), rel=1e-13)
-    assert float(jacobian.spectrum(row).largest.exp()) == pytest.approx(float(torch.linalg.eigvalsh(J)[-1]), rel=1e-12)
+    largest = float(jacobian.extremes_of_rows(row).largest.exp())
+    assert largest == pytest.approx(float(torch.linalg.eigvalsh(J)[-1]), rel=1e-12)
 
 
 @pytest.mark.parametrize("keys", [2, 5, 100])
 def test_uniform_rows(keys: int) -> None:
     row = jacobian.checked(torch.full((1, keys), -math.log(keys)))
-    found = jacobian.spectrum(row)
+    found = jacobian.extremes_of_rows(row)
     assert found.largest.exp().item() == pytest.approx(1 / keys, rel=1e-6)
     assert found.condition.item() == pytest.approx(0.0, abs=1e-6)
     assert jacobian.entropy(row).item() == pytest.approx(math.log(keys), rel=1e-6)
 
 
-def test_sharp_rows_need_logarithms() -> None:
-    """Logits spread over 200: the smallest entry is 1e-87 and its eigenvalue still right, against 60 digits."""
-    z = torch.linspace(0, 200, 7, dtype=torch.float64)
-    found = jacobian.spectrum(jacobian.checked(torch.log_softmax(z, -1)))
+def sixty_digits(row: torch.Tensor) -> list[mpmath.mpf]:
+    """log of every nonzero eigenvalue, descending: bisection of the secular equation in log lambda, sixty digits."""
     with mpmath.workdps(60):
-        powers = [mpmath.e ** mpmath.mpf(float(value)) for value in z]
-        s = sorted(p / sum(powers) for p in powers)
-        for low, high, ours in ((s[-2], s[-1], found.largest), (s[0], s[1], found.smallest)):
-            for _ in range(220):  # bisection in log lambda, in sixty digits
+        s = sorted((mpmath.exp(mpmath.mpf(float(value))) for value in row), reverse=True)
+        found = []
+        for high, low in itertools.pairwise(s):
+            for _ in range(70):
                 middle = mpmath.sqrt(low * high)
                 below = sum(value / (value - middle) for value in s) < 0
                 low, high = (middle, high) if below else (low, middle)
-            assert abs(mpmath.mpf(ours.item()) - mpmath.log(low)) < 1e-12
+            found.append(mpmath.log(low))
+        return found
+
+
+@pytest.mark.parametrize("smallest", [1e-3, 1e-12, 1e-45, 1e-300])
+@pytest.mark.parametrize("keys", [3, 8, 20])
+def test_every_eigenvalue_against_sixty_digits(keys: int, smallest: float) -> None:
+    """Relative errors below 1e-12, whether the row is spread evenly over its decades or has one tiny entry."""
+    drawn = torch.rand(keys, dtype=torch.float64, generator=torch.Generator().manual_seed(keys))
+    spread = (drawn - drawn.min()) / (drawn.max() - drawn.min()) * math.log(1 / smallest)
+    lonely = torch.cat([drawn[1:], torch.tensor([math.log(smallest)], dtype=torch.float64)])
+    for z in (spread, lonely):
+        row = torch.log_softmax(z, -1)
+        exact = sixty_digits(row)
+        found, ends = jacobian.spectrum(row), jacobian.extremes(row)
+        limit = 1e-12
+        assert max(abs(mpmath.mpf(float(a)) - b) for a, b in zip(found, exact, strict=True)) < limit
+        assert abs(mpmath.mpf(float(ends.largest)) - exact[0]) < limit
+        assert abs(mpmath.mpf(float(ends.smallest)) - exact[-1]) < limit
+
+
+def test_near_ties_and_ties_among_other_entries() -> None:
+    """Poles one unit in the last place apart: the root is between them, and the product of all is n prod s."""
+    generator = torch.Generator().manual_seed(5)
+    z = torch.randn(400, 13, generator=generator, dtype=torch.float64).round()  # many exact ties
+    z += z.abs() * 1e-15 * (torch.rand(400, 13, generator=generator, dtype=torch.float64) * 12).exp()
+    row = torch.log_softmax(z, -1)
+    every, ends = jacobian.spectrum(row), jacobian.extremes(row)
+    torch.testing.assert_close(every[:, 0], ends.largest, rtol=0, atol=1e-14)
+    torch.testing.assert_close(every[:, -1], ends.smallest, rtol=0, atol=1e-14)
+    torch.testing.assert_close(every.sum(-1), jacobian.log_determinant(row), rtol=1e-13, atol=0)
+    assert (every.diff(dim=-1) <= 0).all()
+
+
+def test_a_coarse_tolerance_is_kept() -> None:
+    row = rows(500, 40, 4.0, seed=2)
+    exact, coarse = jacobian.extremes_of_rows(row), jacobian.extremes_of_rows(row, 1e-2)
+    assert (exact.largest - coarse.largest).abs().max() < 1e-2
+    assert (exact.smallest - coarse.smallest).abs().max() < 1e-2
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 4.0])
+def test_numbers_without_eigenvalues(scale: float) -> None:
+    """Product, trace, Frobenius norm and determinant are those of the dense matrix and of the eigenvalues."""
+    row = rows(6, 9, scale, seed=4)
+    s = row.exp()
+    J = torch.diag_embed(s) - s[:, :, None] * s[:, None, :]
+    a = torch.randn(6, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(jacobian.product(s, a), (J @ a[..., None])[..., 0])
+    torch.testing.assert_close(jacobian.trace(row), J.diagonal(dim1=-2, dim2=-1).sum(-1))
+    torch.testing.assert_close(jacobian.frobenius(row), torch.linalg.matrix_norm(J), rtol=1e-13, atol=0)
+    eigenvalues = jacobian.spectrum(row).exp()
+    torch.testing.assert_close(eigenvalues.sum(-1), jacobian.trace(row), rtol=1e-13, atol=0)
+    torch.testing.assert_close(eigenvalues.square().sum(-1).sqrt(), jacobian.frobenius(row), rtol=1e-13, atol=0)
+    torch.testing.assert_close(eigenvalues.log().sum(-1), jacobian.log_determinant(row), rtol=1e-12, atol=0)
+
+
+def test_norms_of_a_saturated_row_do_not_cancel() -> None:
+    """One entry 1e-30, the other the rest: J = 1e-30 [[1, -1], [-1, 1]], where 1 - sum s^2 would be zero."""
+    row = torch.tensor([[math.log(1e-30), 0.0]], dtype=torch.float64)
+    assert jacobian.trace(row).item() == pytest.approx(2e-30, rel=1e-12)
+    assert jacobian.frobenius(row).item() == pytest.approx(2e-30, rel=1e-12)
+
+
+def test_the_entries_that_carry_the_mass() -> None:
+    """A long tail of 1e-9: kappa is that of the tail, the effective one that of the four entries that matter."""
+    head = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+    tail = torch.full((1000,), 1e-9, dtype=torch.float64)
+    row = torch.cat([head * (1 - tail.sum()), tail]).log()
+    short = jacobian.extremes(head.log())
+    assert jacobian.effective_condition(row).item() == pytest.approx(short.condition.item(), rel=1e-12)
+    assert jacobian.extremes(row).condition.item() > math.log(1e8)
+    assert jacobian.count(jacobian.mass_carrying(row, 0.25)).item() == 3  # 0.4 + 0.3 < 0.75
+    whole = jacobian.mass_carrying(row, 0.0)
+    torch.testing.assert_close(whole, row)
+    with pytest.raises(BadInput, match="left_out"):
+        jacobian.mass_carrying(row, 1.0)
 
 
 def test_one_hot_rows_are_flat_not_badly_conditioned() -> None:
@@ -66,7 +142,7 @@ def test_one_hot_rows_are_flat_not_badly_conditioned() -> None:
     keys, small = 8, 1e-12
     s = torch.full((keys,), small, dtype=torch.float64)
     s[3] = 1 - (keys - 1) * small
-    found = jacobian.spectrum(jacobian.checked(s.log()))
+    found = jacobian.extremes(s.log())
     assert found.condition.exp().item() == pytest.approx(keys, rel=1e-6)
     assert found.largest.exp().item() == pytest.approx(keys * small, rel=1e-6)
     assert jacobian.saturated(s.log()).item()
@@ -75,7 +151,7 @@ def test_one_hot_rows_are_flat_not_badly_conditioned() -> None:
 @pytest.mark.parametrize("scale", [0.1, 1.0, 5.0, 30.0])
 def test_brackets_and_estimate_hold(scale: float) -> None:
     row = jacobian.checked(rows(200, 12, scale, seed=3))
-    bounds, exact = jacobian.brackets(row), jacobian.spectrum(row)
+    bounds, exact = jacobian.brackets(row), jacobian.extremes_of_rows(row)
     for (low, high), value in ((bounds.largest, exact.largest), (bounds.smallest, exact.smallest)):
         assert (low <= value + 1e-12).all() and (value <= high + 1e-12).all()
         assert (high - low <= math.log(2) + 1e-12).all()
@@ -88,18 +164,18 @@ def test_masked_keys_are_removed() -> None:
     wide = torch.cat([row, torch.full((5, 3), 7.0)], -1)
     mask = torch.tensor([True] * 6 + [False] * 3)
     short, long = jacobian.checked(row), jacobian.checked(wide, mask)
-    for name in ("entropy", "trace", "condition_estimate", "log_rest"):
+    for name in ("entropy", "trace", "frobenius", "log_determinant", "condition_estimate", "log_rest"):
         torch.testing.assert_close(getattr(jacobian, name)(long), getattr(jacobian, name)(short))
-    torch.testing.assert_close(jacobian.spectrum(long).condition, jacobian.spectrum(short).condition)
+    torch.testing.assert_close(jacobian.extremes(wide, mask).condition, jacobian.extremes(row).condition)
 
 
 def test_one_two_and_tied_keys() -> None:
-    alone = jacobian.spectrum(jacobian.checked(torch.tensor([[0.0, -math.inf]])))
+    alone = jacobian.extremes(torch.tensor([[0.0, -math.inf]]))
     assert torch.isnan(alone.largest).all() and torch.isnan(alone.condition).all()
-    pair = jacobian.spectrum(jacobian.checked(torch.tensor([0.3, 0.7], dtype=torch.float64).log()))
+    pair = jacobian.extremes(torch.tensor([0.3, 0.7], dtype=torch.float64).log())
     assert pair.largest.exp().item() == pytest.approx(2 * 0.3 * 0.7, rel=1e-14)
     assert pair.condition.item() == 0.0
-    tied = jacobian.spectrum(jacobian.checked(torch.tensor([0.4, 0.4, 0.1, 0.1], dtype=torch.float64).log()))
+    tied = jacobian.extremes(torch.tensor([0.4, 0.4, 0.1, 0.1], dtype=torch.float64).log())
     assert tied.largest.exp().item() == pytest.approx(0.4, rel=1e-14)
     assert tied.smallest.exp().item() == pytest.approx(0.1, rel=1e-14)
 
@@ -114,5 +190,24 @@ def test_one_two_and_tied_keys() -> None:
     ],
 )
 def test_what_is_no_distribution_is_refused(bad: torch.Tensor, word: str) -> None:
-    with pytest.raises(BadInput, match=word):
-        jacobian.checked(bad)
+    for function in (jacobian.checked, jacobian.extremes, jacobian.spectrum):
+        with pytest.raises(BadInput, match=word):
+            function(bad)
+
+
+def test_masks_that_do_not_fit_are_refused() -> None:
+    row = torch.log_softmax(torch.zeros(4, 6), -1)
+    with pytest.raises(BadInput, match="broadcast"):
+        jacobian.extremes(row, torch.ones(5, dtype=torch.bool))
+    with pytest.raises(BadInput, match="booleans"):
+        jacobian.extremes(row, torch.ones(6))
+    with pytest.raises(BadInput, match="empty"):
+        jacobian.extremes(row, torch.zeros(6, dtype=torch.bool))
+
+
+def test_masked_rows_have_fewer_eigenvalues() -> None:
+    row = rows(3, 5, 1.0)
+    wide = torch.cat([row, torch.full((3, 2), -math.inf, dtype=torch.float64)], -1)
+    found = jacobian.spectrum(wide)
+    torch.testing.assert_close(found[:, :4], jacobian.spectrum(row))
+    assert torch.isnan(found[:, 4:]).all()

@@ -1,0 +1,46 @@
+"""The Jacobian of a softmax row, J(s) = diag(s) - s s^T, from log-probabilities and without ever forming J.
+
+    >>> import math, torch
+    >>> from edgewise import softmax_jacobian as jacobian
+    >>> found = jacobian.extremes(torch.tensor([0.3, 0.7], dtype=torch.float64).log())
+    >>> round(float(found.largest.exp()), 12)
+    0.42
+
+Everything is in logarithms: the smallest entry of a row underflows long before its eigenvalue stops mattering.
+Masked keys are removed (log-probability -inf), they are not zeros. Shapes: rows (..., n); one number per row (...).
+
+Check     checked count
+Product   product
+Numbers   entropy trace frobenius log_determinant log_rest saturated mass_carrying
+Spectrum  brackets extremes spectrum condition_estimate effective_condition Extremes Brackets extremes_of_rows
+"""
+
+from __future__ import annotations
+
+from edgewise.softmax_jacobian.brackets import Brackets, brackets, condition_estimate
+from edgewise.softmax_jacobian.eigenvalues import (
+    Extremes,
+    effective_condition,
+    extremes,
+    extremes_of_rows,
+    spectrum,
+)
+from edgewise.softmax_jacobian.invariants import (
+    SATURATED,
+    entropy,
+    frobenius,
+    log_determinant,
+    log_rest,
+    mass_carrying,
+    product,
+    saturated,
+    trace,
+)
+from edgewise.softmax_jacobian.rows import checked, count
+
+__all__ = [
+    "checked", "count", "product",
+    "SATURATED", "entropy", "trace", "frobenius", "log_determinant", "log_rest", "saturated", "mass_carrying",
+    "Brackets", "Extremes", "brackets", "condition_estimate", "effective_condition", "extremes", "extremes_of_rows",
+    "spectrum",
+]  # fmt: skip

@@ -1,0 +1,82 @@
+"""Numbers of J(s) = diag(s) - s s^T that need no eigenvalue: one pass over the row each. Shapes: rows (..., n)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from edgewise.errors import BadInput
+from edgewise.softmax_jacobian.rows import count, smallest_two
+
+SATURATED = 1e-2  # a row whose largest entry leaves less than this to all others
+
+
+def product(probabilities: Tensor, vectors: Tensor) -> Tensor:
+    """J(s) a = s * (a - s.a), for probabilities and vectors (..., n) that broadcast; differentiable, O(n)."""
+    return probabilities * (vectors - (probabilities * vectors).sum(-1, keepdim=True))
+
+
+def entropy(rows: Tensor) -> Tensor:
+    """-sum s log s, in nats; exp of it is the effective number of keys."""
+    return -(rows.exp() * rows.clamp_min(-1e300)).sum(-1).clamp_max(0.0)
+
+
+def log_rest(rows: Tensor) -> Tensor:
+    """log(1 - s_max), summed from the other entries: 1 - s_max itself rounds to zero in a saturated row."""
+    others = rows.scatter(-1, rows.argmax(-1, keepdim=True), -math.inf)
+    return torch.logsumexp(others, -1)
+
+
+def saturated(rows: Tensor, limit: float = SATURATED) -> Tensor:
+    """True where the largest entry leaves less than `limit` to all other keys."""
+    return log_rest(rows) < math.log(limit)
+
+
+def _complements(rows: Tensor) -> Tensor:
+    """1 - s_i, the one of the largest entry summed from the others."""
+    rest = log_rest(rows).exp()[..., None]
+    return (-torch.expm1(rows)).scatter(-1, rows.argmax(-1, keepdim=True), rest)
+
+
+def trace(rows: Tensor) -> Tensor:
+    """tr J = sum s_i (1 - s_i) = 1 - sum s^2."""
+    return (rows.exp() * _complements(rows)).sum(-1)
+
+
+def frobenius(rows: Tensor) -> Tensor:
+    """|J|_F, with |J|_F^2 = sum_i s_i^2 (1 - s_i)^2 + sum_{i != j} s_i^2 s_j^2, the last summed as
+    sum_i s_i^2 (sum_j s_j^2 - s_i^2); without the cancellation of sum s^2 - 2 sum s^3 + (sum s^2)^2 in a sharp row.
+    """
+    s = rows.exp()
+    square = s.square()
+    top = rows.argmax(-1, keepdim=True)
+    below = square.scatter(-1, top, 0.0)
+    first = square.gather(-1, top)[..., 0]
+    rest = below.sum(-1)
+    off = 2 * first * rest + (below * (rest[..., None] - below)).sum(-1)
+    return ((s * _complements(rows)).square().sum(-1) + off).sqrt()
+
+
+def log_determinant(rows: Tensor) -> Tensor:
+    """log of the product of the n - 1 nonzero eigenvalues, log n + sum log s_i; nan for a single key."""
+    keys = count(rows)
+    total = torch.where(torch.isneginf(rows), 0.0, rows).sum(-1) + torch.log(keys.double())
+    return torch.where(keys > 1, total, math.nan)
+
+
+def mass_carrying(rows: Tensor, left_out: float = 1e-3) -> Tensor:
+    """The fewest largest entries that together hold at least 1 - left_out, renormalized; the others masked."""
+    if not 0 <= left_out < 1:
+        raise BadInput(f"left_out = {left_out!r} is not possible: expected a share of the mass in [0, 1).")
+    ordered = rows.sort(-1).values  # ascending: what is dropped is summed from the smallest
+    tail = torch.logcumsumexp(ordered, -1)
+    dropped = (tail <= (math.log(left_out) if left_out else -math.inf)).sum(-1, keepdim=True)
+    least = ordered.gather(-1, dropped.clamp_max(rows.shape[-1] - 1))
+    return torch.log_softmax(rows.masked_fill(rows < least, -math.inf), -1)
+
+
+def log_smallest(rows: Tensor) -> Tensor:
+    """log s_min over the keys that are not masked."""
+    return smallest_two(rows)[0][..., 0]

@@ -1,0 +1,69 @@
+"""What a softmax row is: log-probabilities (..., n) in double precision, masked keys at -inf, refused unless sound."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from edgewise.errors import BadInput
+
+
+def checked(log_probabilities: Tensor, mask: Tensor | None = None, tolerance: float = 1e-4) -> Tensor:
+    """The rows in double precision with masked keys at -inf; refused unless each is a distribution.
+
+    mask: True where a key is attended to, broadcast against the rows; without it, -inf marks what is masked.
+    """
+    rows = log_probabilities.detach().double()
+    if rows.ndim == 0 or rows.shape[-1] == 0:
+        raise BadInput(f"softmax rows of shape {tuple(rows.shape)} have no keys. Give log-probabilities (..., keys).")
+    if mask is not None:
+        rows = rows.masked_fill(~_fitting(mask, rows), -math.inf)
+    total = torch.logsumexp(rows, -1)
+    worst = float(total.abs().max()) if total.numel() else 0.0
+    if not worst <= tolerance:  # also where it is nan or infinite
+        _refuse(rows, total)
+    return rows
+
+
+def _fitting(mask: Tensor, rows: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        raise BadInput(f"the mask holds {mask.dtype}, expected booleans: True where a key is attended to.")
+    try:
+        return mask.expand_as(rows)
+    except RuntimeError:
+        shapes = f"{tuple(mask.shape)} against rows {tuple(rows.shape)}"
+        raise BadInput(f"the mask does not broadcast to the rows: {shapes}. Its last dimension is the keys.") from None
+
+
+def _refuse(rows: Tensor, total: Tensor) -> None:
+    """Say which of the things that can be wrong is wrong."""
+    if torch.isnan(rows).any():
+        raise BadInput("a softmax row holds NaN. Take log_softmax of finite logits.")
+    if torch.isneginf(rows).all(-1).any():
+        raise BadInput("a softmax row has no key left: its mask is empty. Leave such rows out.")
+    worst = float(total.flatten()[total.abs().argmax()])
+    raise BadInput(
+        f"a softmax row sums to {math.exp(min(worst, 700.0)):.6g}, expected 1. "
+        "Give log-probabilities (log_softmax of the logits), with masked keys left out of the sum."
+    )
+
+
+def count(rows: Tensor) -> Tensor:
+    """Number of keys of each row that are not masked."""
+    return (rows > -math.inf).sum(-1)
+
+
+def largest_two(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The two largest entries and their places, (..., 2); a row of one key has -inf for its second."""
+    found = F.pad(rows, (0, 1), value=-math.inf).topk(2, dim=-1)
+    return found.values, found.indices
+
+
+def smallest_two(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The two smallest entries that are not masked, ascending, and their places; +inf for a missing second."""
+    kept = torch.where(torch.isneginf(rows), math.inf, rows)
+    found = F.pad(kept, (0, 1), value=math.inf).topk(2, dim=-1, largest=False)
+    return found.values, found.indices
