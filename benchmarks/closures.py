@@ -13,10 +13,9 @@ import numpy as np
 
 import edgewise
 from benchmarks.report import Findings, Table, Tell
+from edgewise.theory.attention_closures import CLOSURES
 from edgewise.theory.simplex import Setting, backward, forward, output_gradient
-from edgewise.theory.softmax.closures import large_n, random_energy
-from edgewise.theory.softmax.moments import OverlapMoments
-from edgewise.theory.softmax_attention import Moments, exact
+from edgewise.theory.softmax_attention import Moments
 from edgewise.theory.state import Simplex
 from tests.simulation.simulate import simulate
 
@@ -37,27 +36,11 @@ QUICK = ("pre, n 64, score gain 1", "pre one head, n 64, score gain 4")
 ERRORS = ("norm", "1 - overlap", "angle exponent", "gradient exponent")
 
 
-def _closure(function: Any) -> Moments:
-    """A closure as the moments of the recursion."""
-
-    def moments(variance: np.ndarray, correlation: np.ndarray, tokens: int) -> OverlapMoments:
-        found = function(variance, correlation, tokens)
-        return OverlapMoments(*(getattr(found, name) for name in OverlapMoments._fields))
-
-    return moments
-
-
-def _frozen(variance: np.ndarray, correlation: np.ndarray, tokens: int) -> OverlapMoments:
-    found = exact(variance, correlation, tokens)
-    nothing = np.zeros_like(found.r2)
-    return found._replace(r2=nothing, t11=nothing)
-
-
 THEORIES: dict[str, Moments] = {
-    "exact at finite n": exact,
-    "large n": _closure(large_n),
-    "random energy": _closure(random_energy),
-    "frozen attention": _frozen,
+    "exact at finite n": CLOSURES["exact"],
+    "large n": CLOSURES["large_n"],
+    "random energy": CLOSURES["random_energy"],
+    "frozen attention": CLOSURES["frozen"],
 }
 
 

@@ -33,6 +33,7 @@ def predict(
     start_overlap: float = 0.0,
     readout: str = "token",
     progress: Callable[[float], None] | None = None,
+    closure: str = "exact",
 ) -> Trace:
     """The orbit through depth, from the description alone: no weights, no data.
 
@@ -40,17 +41,23 @@ def predict(
     start_overlap: mean cosine of two input tokens when there is no `start`.
     readout: "token" for a loss per token, "pooled" for a mean-pooled one; the gradient differs.
     progress: called with the fraction done where the dense recursion is needed, which may take a while.
+    closure: the exact softmax moments, or a published approximation for comparison ("large_n", "random_energy"), or
+        "frozen", without the gradient through the softmax.
     """
     from edgewise.theory.predict import predict_perceptron, predict_transformer
 
     described = _describe(source)
     if isinstance(described, Perceptron):
+        if start is not None or readout != "token":
+            raise BadInput("a perceptron has two inputs and no readout choice: give start_overlap, not start or readout.")
         return predict_perceptron(described, start_overlap)
     if isinstance(start, Trace):
+        if start_overlap:
+            raise BadInput("both start and start_overlap were given; the start says it all: leave start_overlap out.")
         first, overlap = float(start.norm[:, 0].mean()), float(start.overlap[:, 0].mean())
         overlap = 0.0 if -0.05 < overlap < 0 else overlap  # independent tokens scatter around zero
-        return predict_transformer(described, None, first, overlap, readout, progress)
-    return predict_transformer(described, start, None, start_overlap, readout, progress)
+        return predict_transformer(described, None, first, overlap, readout, progress, closure)
+    return predict_transformer(described, start, None, start_overlap, readout, progress, closure)
 
 
 def measure(source: Any, batch: Any = None, *, seeds: int = 1, stream: bool = False, **options: Any) -> Trace:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,12 +13,14 @@ from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
+from edgewise.theory.attention_closures import closure_named
 from edgewise.theory.perceptron.recursion import length_map, propagate_perceptron
 from edgewise.theory.simplex import READOUTS, Setting, backward, forward, output_gradient
 from edgewise.theory.state import Array, Gradient, Simplex, Step
 from edgewise.trace import Trace
 
 LARGEST = 1e150  # of a stream's mean square: beyond it products overflow double precision
+_STATED = {"exact": "exact at finite length"}
 WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
 
 
@@ -30,13 +31,18 @@ def predict_transformer(
     start_overlap: float = 0.0,
     readout: str = "token",
     progress: Callable[[float], None] | None = None,
+    closure: str = "exact",
 ) -> Trace:
     """The orbit of a described transformer; `start` is an input Gram matrix (tokens, tokens), x_a.x_b / width."""
     refuse_start(start_overlap, readout)
+    if start is not None and start_overlap:
+        raise BadInput("both start and start_overlap were given; the start says it all: leave start_overlap out.")
     if start_norm is not None:
         architecture = architecture.replace(embedding_norm=start_norm)
     if start is None and architecture.symmetric:
-        return propagate_simplex(architecture, start_overlap, readout)
+        return propagate_simplex(architecture, start_overlap, readout, closure)
+    if closure != "exact":
+        raise BadInput(f"closure = {closure!r} needs tokens that are all alike: no mask, RoPE, ALiBi or Gram matrix.")
     from edgewise.theory.gram.recursion import propagate_gram  # torch is imported only where it is needed
 
     trace = propagate_gram(
@@ -107,20 +113,22 @@ def refuse_start(start_overlap: float, readout: str) -> None:
 
 
 def propagate_simplex(
-    architecture: Architecture, start_overlap: float = 0.0, readout: str = "token"
+    architecture: Architecture, start_overlap: float = 0.0, readout: str = "token", closure: str = "exact"
 ) -> Trace:
     """Exact for networks without a special token position [signal propagation at finite length]."""
     q = np.asarray(architecture.embedding_norm)
     start = Simplex(q, q * (1.0 - start_overlap))
-    setting = Setting(architecture.tokens, architecture.width)
-    steps = list(takewhile(_in_range, forward(architecture.blocks, start, setting)))
-    if len(steps) + 1 < len(architecture.sites()):
-        return _out_of_range(architecture, start, steps)
+    setting = Setting(architecture.tokens, architecture.width, closure_named(closure))
+    steps = []
+    for step in forward(architecture.blocks, start, setting):
+        if not _in_range(step):
+            return _out_of_range(architecture, start, steps, 0.0 if step.state.norm < 1 else math.inf)
+        steps.append(step)
     log_gradient, coherence, weights = _gradients(steps, readout)
     states = [start, *(step.state for step in steps)]
     return Trace(
         sites=architecture.sites(),
-        source="theory: simplex recursion, exact at finite length",
+        source="theory: simplex recursion, " + _STATED.get(closure, f"{closure} closure, for comparison only"),
         norm=_row([s.norm for s in states]),
         separation=_row([s.separation for s in states]),
         readouts=(readout,),
@@ -142,16 +150,15 @@ def _in_range(step: Step) -> bool:
     return bool(1 / LARGEST < step.state.norm < LARGEST)
 
 
-def _out_of_range(architecture: Architecture, start: Simplex, steps: Sequence[Step]) -> Trace:
+def _out_of_range(architecture: Architecture, start: Simplex, steps: Sequence[Step], beyond: float) -> Trace:
     """What is known of a network whose stream leaves the range of numbers: norms infinite or 0, no gradient."""
     states = [start, *(step.state for step in steps)]
     missing = len(architecture.sites()) - len(states)
     separations = [s.separation for s in states]
-    beyond = np.asarray(np.inf if states[-1].norm > 1 else 0.0)
     return Trace(
         sites=architecture.sites(),
         source="theory: simplex recursion, stopped where the stream leaves the range of numbers",
-        norm=_row([*(s.norm for s in states), *[beyond] * missing]),
+        norm=_row([*(s.norm for s in states), *[np.asarray(beyond)] * missing]),
         separation=_row(separations + [separations[-1]] * missing),
         architecture=architecture,
         extrapolated=extrapolations(architecture),
