@@ -22,8 +22,8 @@ def run(
 ) -> int:
     """Measure what is missing of a recipe's cases, judge its claim and draw its figure."""
     from edgewise.study.conclusion import conclude
-    from edgewise.study.engine import Plan
     from edgewise.study.engine import run as run_plan
+    from edgewise.study.plan import Plan
     from edgewise.study.recipe import load_recipe
 
     plan = Plan.of(load_recipe(recipe), "full" if full else "small", into)

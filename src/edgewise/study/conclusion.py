@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.study.claim import Claim
-from edgewise.study.engine import Outcome, Plan
+from edgewise.study.plan import Outcome, Plan
 from edgewise.study.record import versions
 
 

@@ -1,60 +1,18 @@
-"""Run what is missing: serially, on this machine's cores through joblib, or on a Dask cluster; never twice."""
+"""Run what is missing: serially, on this machine's cores, or on a cluster; nothing twice, nothing lost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from contextlib import closing
+from dataclasses import dataclass, field
 
 from edgewise.errors import BadInput
-from edgewise.study import store
-from edgewise.study.code_hash import code_hash
-from edgewise.study.json_values import dumps
-from edgewise.study.recipe import Recipe
-from edgewise.study.record import key_of
-from edgewise.study.result import Result
-from edgewise.study.worker import Done, Job, work
+from edgewise.study.backends import WorkerDied, answers
+from edgewise.study.plan import Outcome, Plan, outcome_of
+from edgewise.study.worker import Job
 
-Tell = Callable[[int, int], None]  # cases done, cases to do
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The cases of one scale by key, in the recipe's order, and the code that measures them."""
-
-    recipe: Recipe
-    scale: str
-    folder: Path
-    code: str
-    cases: dict[str, str]
-
-    @classmethod
-    def of(cls, recipe: Recipe, scale: str = "small", into: str | Path = "runs") -> Plan:
-        code = code_hash(recipe.path)
-        texts = [dumps(case) for case in recipe.cases(scale)]
-        cases = {key_of(text, code): text for text in texts}
-        return cls(recipe, scale, Path(into).resolve() / recipe.name, code, cases)
-
-    @property
-    def records(self) -> Path:
-        return self.folder / "records"
-
-    def contents(self) -> store.Contents:
-        """What the store holds of these cases."""
-        return store.read(store.files_of(self.records), set(self.cases))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Results in the order of the cases, and what is missing or went wrong."""
-
-    results: list[Result]
-    computed: int
-    failures: dict[str, str]
-    missing: int
-    damaged: int
-    differing: int
+Tell = Callable[[int, int], None]  # cases answered, cases to do
+PATIENCE = 3  # deaths of workers in a row without a finished case, before the rest is given up
 
 
 def run(
@@ -63,30 +21,56 @@ def run(
     """Measure the cases that the store lacks (at most `limit`), then read all results from the store."""
     plan.records.mkdir(parents=True, exist_ok=True)
     before = plan.contents()
-    missing = [text for key, text in plan.cases.items() if key not in before.done][:limit]
-    job = Job(str(plan.recipe.path), str(plan.records), plan.code)
-    for count, done in enumerate(_answers(job, missing, workers, scheduler), start=1):
-        if done.refusal:
-            raise BadInput(done.refusal)
-        if tell is not None:
-            tell(count, len(missing))
-    return outcome(plan, len(missing))
+    missing = plan.missing(before.done)[:limit]
+    if not missing:
+        return outcome_of(plan, before)
+    queue = _Queue(plan, missing, tell)
+    queue.measure(workers, scheduler)
+    return outcome_of(plan, plan.contents(), len(missing) - len(queue.left), len(queue.left))
 
 
-def outcome(plan: Plan, computed: int = 0) -> Outcome:
-    """What the store holds now."""
-    contents = plan.contents()
-    records = [contents.done[key] for key in plan.cases if key in contents.done]
-    results = [Result(record.case, record.value or {}, record.seconds) for record in records]
-    failures = {plan.cases[key]: record.error or "" for key, record in contents.failed.items()}
-    return Outcome(results, computed, failures, len(plan.cases) - len(results), contents.damaged, contents.differing)
+@dataclass
+class _Queue:
+    """The cases still to be measured; shortened whenever a worker's death makes a new start necessary."""
 
+    plan: Plan
+    left: list[str]
+    tell: Tell | None
+    _sent: set[str] = field(default_factory=set)
+    _failed: set[str] = field(default_factory=set)
 
-def _answers(job: Job, missing: list[str], workers: int, scheduler: str | None) -> Iterator[Done]:
-    if workers == 1 and scheduler is None:
-        return (work(job, text) for text in missing)
-    import joblib
+    def measure(self, workers: int, scheduler: str | None) -> None:
+        """Measure all; what is left at the end lost its worker again and again."""
+        barren, total = 0, len(self.left)
+        while self.left and barren < PATIENCE:
+            try:
+                self._one_round(workers, scheduler, total)
+                self.left = []
+            except WorkerDied:
+                before = len(self.left)
+                self._look_again()
+                barren = 0 if len(self.left) < before else barren + 1
 
-    parallel: Any = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")
-    answers: Iterator[Done] = parallel(joblib.delayed(work)(job, text) for text in missing)
-    return answers
+    def _one_round(self, workers: int, scheduler: str | None, total: int) -> None:
+        self._sent.clear()
+        job = Job(str(self.plan.recipe.path), str(self.plan.records), self.plan.code)
+        with closing(answers(job, self._sending(), workers, scheduler)) as stream:
+            for count, done in enumerate(stream, start=total - len(self.left) + 1):
+                if done.refusal:
+                    raise BadInput(done.refusal)
+                if done.failed:
+                    self._failed.add(self.plan.cases[done.key])
+                if self.tell is not None:
+                    self.tell(count, total)
+
+    def _sending(self) -> Iterator[str]:
+        for case in self.left:
+            self._sent.add(case)
+            yield case
+
+    def _look_again(self) -> None:
+        """Ask the store what is left. The cases that were under way go to the end of the queue: one that kills
+        its worker each time must not keep the others from being measured."""
+        done = self.plan.contents().done
+        left = [case for case in self.plan.missing(done) if case in set(self.left) - self._failed]
+        self.left = sorted(left, key=lambda case: case in self._sent)

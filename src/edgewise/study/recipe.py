@@ -126,10 +126,11 @@ def _import(path: Path) -> ModuleType:
     The package's name holds the folder's path: two papers may both have a common.py.
     """
     package = "edgewise_papers_" + hashlib.sha256(str(path.parent).encode()).hexdigest()[:12]
-    if package not in sys.modules:
-        parent = ModuleType(package)
-        parent.__path__ = [str(path.parent)]
-        sys.modules[package] = parent
+    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
+        del sys.modules[name]  # neighbours are read again too: they may have been edited since
+    parent = ModuleType(package)
+    parent.__path__ = [str(path.parent)]
+    sys.modules[package] = parent
     spec = importlib.util.spec_from_file_location(f"{package}.{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None

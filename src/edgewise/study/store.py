@@ -80,8 +80,9 @@ class Writer:
                 raise OSError(f"only {written} of {len(line)} bytes of a record could be written: is the disk full?")
             os.fsync(self._file)
 
-    def close(self) -> None:
-        os.close(self._file)
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):  # not if the folder was refused
+            os.close(self._file)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,12 +6,14 @@ import hashlib
 import os
 import random
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.study.code_hash import code_hash
@@ -19,6 +21,9 @@ from edgewise.study.json_values import loads
 from edgewise.study.recipe import Recipe, load_recipe
 from edgewise.study.record import Record, key_of, versions
 from edgewise.study.store import Writer
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_one_at_a_time = threading.RLock()  # a Dask worker may have several threads, random numbers are the process's
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Done:
-    """A worker's answer; the value itself is already in the store. `refusal` stops the run."""
+    """A worker's answer; the value itself is already in the store. A `refusal` stops the run."""
 
     key: str
     failed: bool = False
@@ -42,60 +47,77 @@ class Done:
 def work(job: Job, case_text: str) -> Done:
     """Measure one case and append its record; a case that raises is recorded as failed."""
     try:
-        recipe = _recipe(job.recipe, job.code)
-        record = _measured(recipe, case_text, job.code)
-        _writer(job.records, os.getpid()).append(record)
+        with _one_at_a_time:
+            record = _measured(_recipe(job.recipe, job.code), case_text, job.code)
+            _append(job.records, record)
     except BadInput as mistake:
         return Done(key_of(case_text, job.code), refusal=str(mistake))
     return Done(record.key, failed=record.error is not None)
 
 
 def _measured(recipe: Recipe, case_text: str, code: str) -> Record:
-    case, key = loads(case_text), key_of(case_text, code)
-    _seed(case_text)
-    began = time.perf_counter()
+    """The record of one case, whatever `measure` did; values that a file cannot hold are refused."""
+    _prepare(case_text)
+    value, error, began = None, None, time.perf_counter()
     try:
-        value, error = recipe.module.measure(loads(case_text)), None
-    except Exception:  # noqa: BLE001  whatever a case raises is its result, and must not stop the others
-        value, error = None, traceback.format_exc()
+        value = recipe.module.measure(loads(case_text))
+    except Exception:  # noqa: BLE001  whatever a case raises is its outcome, and must not stop the others
+        error = traceback.format_exc()
     seconds = round(time.perf_counter() - began, 6)
-    if error is None:
-        value = recipe.checked_value(value)
-    return Record(key, case, code, seconds, value, error, versions())
+    checked = None if error else recipe.checked_value(value)
+    return Record(key_of(case_text, code), loads(case_text), code, seconds, checked, error, versions())
 
 
-def _seed(case_text: str) -> None:
-    """Global random numbers begin at the case, so that neither order nor worker changes a result."""
+def _prepare(case_text: str) -> None:
+    """Global random numbers begin at the case, so that neither order nor worker changes a result; one thread."""
     seed = int.from_bytes(hashlib.sha256(case_text.encode()).digest()[:4], "big")
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)
 
 
 @lru_cache(maxsize=8)
 def _recipe(path: str, code: str) -> Recipe:
-    """The recipe, loaded once per process, one torch thread; other code than the run's is refused."""
+    """The recipe, loaded once per process; other code than the run's is refused, or its key would lie."""
     recipe = load_recipe(path)
     if (found := code_hash(Path(path))) != code:
-        raise BadInput(f"The code of {path} is {found} at a worker and {code} at the run: install the same version.")
-    one_thread()
+        raise BadInput(
+            f"The code behind {path} is {found} at a worker and {code} at the run: it was edited meanwhile, or "
+            "another version is installed there. Run again, with the same version everywhere."
+        )
     return recipe
 
 
-def one_thread() -> None:
-    """Processes share the cores, so each gets one thread; also makes sums independent of the machine."""
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+def _append(folder: str, record: Record) -> None:
+    """Append to this process's own file; after a failed write the file is left, since its last line may be torn."""
+    try:
+        _writer(folder, os.getpid()).append(record)
+    except OSError:
+        _writer.cache_clear()
+        raise
 
 
 @lru_cache(maxsize=8)
-def _writer(folder: str, process: int) -> Writer:  # noqa: ARG001  a forked process must not share its parent's file
+def _writer(folder: str, process: int) -> Writer:  # noqa: ARG001  a forked process must not use its parent's file
     return Writer(Path(folder))
 
 
-def forget() -> Any:
-    """Close what this process has open (a serial run leaves nothing behind)."""
-    _writer.cache_clear()
-    _recipe.cache_clear()
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for numerical libraries in this process, as in workers: the same sums in the same order."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else None
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        if torch and threads:
+            torch.set_num_threads(threads)
+        _writer.cache_clear()
