@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgewise.study.averages import chosen, over_seeds, rounded
     from edgewise.study.claim import Claim
     from edgewise.study.random_network import simulated, simulated_streams
     from edgewise.study.recipe import Recipe, find_recipes, load_recipe
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
 # Names are fetched when first used: a recipe then depends on the files it uses, not on the whole room.
 _HOMES = {
     "Claim": "claim", "Result": "result", "Recipe": "recipe", "load_recipe": "recipe", "find_recipes": "recipe",
+    "chosen": "averages", "over_seeds": "averages", "rounded": "averages",
     "simulated": "random_network", "simulated_streams": "random_network",
 }  # fmt: skip
 
-__all__ = ["Claim", "Recipe", "Result", "find_recipes", "load_recipe", "simulated", "simulated_streams"]
+__all__ = [
+    "Claim", "Recipe", "Result", "chosen", "find_recipes", "load_recipe", "over_seeds", "rounded", "simulated", "simulated_streams",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

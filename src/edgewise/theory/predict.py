@@ -119,7 +119,7 @@ def propagate_simplex(
     q = np.asarray(architecture.embedding_norm)
     start = Simplex(q, q * (1.0 - start_overlap))
     setting = Setting(architecture.tokens, architecture.width, closure_named(closure))
-    steps = []
+    steps: list[Step] = []
     for step in forward(architecture.blocks, start, setting):
         if not _in_range(step):
             return _out_of_range(architecture, start, steps, 0.0 if step.state.norm < 1 else math.inf)
