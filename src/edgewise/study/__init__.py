@@ -20,7 +20,8 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "Claim", "Recipe", "Result", "chosen", "find_recipes", "load_recipe", "over_seeds", "rounded", "simulated", "simulated_streams",
+    "Claim", "Recipe", "Result", "chosen", "find_recipes", "load_recipe", "over_seeds", "rounded", "simulated",
+    "simulated_streams",
 ]  # fmt: skip
 
 
