@@ -94,6 +94,8 @@ def test_compare_names_what_differs():
         (lambda: edgewise.predict("gpt2", readout="mean"), "readout = 'mean'"),
         (lambda: edgewise.predict(edgewise.transformer(), start_overlap=1.0), "start_overlap = 1.0"),
         (lambda: edgewise.predict(edgewise.transformer(), start_overlap=float("nan")), "start_overlap = nan"),
+        (lambda: edgewise.predict("mlp:tanh", readout="pooled"), "no readout choice"),
+        (lambda: edgewise.predict("gpt2", start=np.eye(1024), start_overlap=0.1), "both start and start_overlap"),
         (lambda: edgewise.phase_diagram("mlp:tanh", a=(0, 1, 2), b=(0, 1, 2)), "needs a transformer"),
     ],
 )
@@ -141,3 +143,22 @@ def test_a_perceptron_far_from_the_edge_is_told_where_it_is():
     verdict = edgewise.judge(edgewise.predict(edgewise.Perceptron("tanh", weight_variance=0.5, depth=100)))
     assert verdict.outcome is Outcome.FAILS
     assert "Set weight_variance to 1 instead of 0.5" in verdict.findings[0].remedy
+
+
+def test_a_skip_that_overflows_at_once_explodes_and_does_not_vanish():
+    made = edgewise.transformer(depth=4, width=64, tokens=8, heads=2, norm="none", attention_skip=1e100)
+    trace = edgewise.predict(made)
+    assert np.isinf(trace.norm[0, 1:]).all()
+    assert "explodes" in str(edgewise.judge(trace))
+
+
+def test_a_remedy_is_said_once_and_names_only_what_the_network_has():
+    made = edgewise.transformer(depth=64, width=512, tokens=32, heads=8, norm="post", mlp_width=0)
+    remedies = [finding.remedy for finding in edgewise.judge(edgewise.predict(made)).findings]
+    assert sum("By theory" in remedy for remedy in remedies) == 1
+    assert not any("mlp_branch = " in remedy for remedy in remedies)
+
+
+def test_a_user_name_is_left_alone():
+    named = edgewise.Perceptron(depth=8, width=200, weight_variance=1.0).replace(name="block of tokens")
+    assert str(edgewise.judge(edgewise.predict(named))).startswith("block of tokens ")

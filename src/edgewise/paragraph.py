@@ -24,8 +24,8 @@ def headline(verdict: Verdict) -> str:
 
 def paragraph(verdict: Verdict) -> str:
     """Headline, numbers, findings with remedies, what was ruled out, what is not vouched for."""
-    text = "\n".join((headline(verdict), *_numbers(verdict), *_findings(verdict), *_caveats(verdict)))
-    return text if verdict.perceptron is None else _of_layers(text)
+    text = "\n".join((*_numbers(verdict), *_findings(verdict), *_caveats(verdict)))
+    return headline(verdict) + "\n" + (text if verdict.perceptron is None else _of_layers(text))
 
 
 def _of_layers(text: str) -> str:
@@ -79,6 +79,8 @@ def _fixed_point(point: FixedPoint) -> str:
 
 def _perceptron(facts: dict[str, object]) -> Iterator[str]:
     for name, value in facts.items():
+        if value is None:
+            continue  # a scale or a limit that this network does not have
         text = f"{value:.6g}" if isinstance(value, float) else value
         yield f"  {name.replace('_', ' ')}: {text}"
 

@@ -92,7 +92,8 @@ class Exponent:
 
     def __str__(self) -> str:
         limit = "" if self.asymptotic is None else f", {self.asymptotic:+.4f} at infinite depth"
-        return f"{self.at_depth:+.4f} ± {self.error:.4f} per block{limit}"
+        error = f" ± {self.error:.4f}" if math.isfinite(self.error) and math.isfinite(self.at_depth) else ""
+        return f"{self.at_depth:+.4f}{error} per block{limit}"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from edgewise.errors import BadInput
 VERBS = {
     "predict": "Say from a description alone whether a network will train.",
     "measure": "Read the same numbers from a real model, beside the predicted ones.",
-    "run": "Run a paper's recipe at any scale: measure what is missing, judge its claim, draw it.",
+    "run": "Run a recipe at any scale: measure, judge its claim, draw it.",
     "doctor": "Print versions and what is available on this machine.",
 }
 EPILOG = (
@@ -57,7 +57,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
               help="Show the version and exit.")  # fmt: skip
 def edgewise() -> None:
-    """Know from a description alone whether a transformer will train."""
+    """Know whether a transformer will train before you train it."""
 
 
 def main() -> NoReturn:

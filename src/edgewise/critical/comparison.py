@@ -32,7 +32,8 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        lines = [f"{name}: {verdict}" for name, verdict in zip(self.names, self.verdicts, strict=True)]
+        lines = [str(verdict) if verdict.name else f"{name}: {verdict}"
+                 for name, verdict in zip(self.names, self.verdicts, strict=True)]  # fmt: skip
         changed = [f"  {knob}: {a} against {b}" for knob, a, b in self.differences]
         return "\n\n".join(lines) + "\n\nThey differ in\n" + ("\n".join(changed) or "  nothing")
 

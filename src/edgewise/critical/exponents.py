@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
-from edgewise.blocks import fold
+from edgewise.blocks import Block, fold
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
-from edgewise.theory.simplex import Setting, backward, forward
+from edgewise.theory.predict import LARGEST
+from edgewise.theory.simplex import Setting, apply_branch, backward
 from edgewise.theory.state import Gradient, Simplex, Step
 
 Array = NDArray[np.float64]
@@ -39,6 +40,10 @@ class Exponents:
     angle_change: Array
     gradient_change: Array
     overlap: Array
+
+    def without(self, lost: NDArray[np.bool_]) -> Exponents:
+        """Not a number at the points whose stream left the range of numbers."""
+        return Exponents(**{name: np.where(lost, np.nan, getattr(self, name)) for name in self.__dataclass_fields__})
 
     @classmethod
     def concatenate(cls, parts: list[Exponents]) -> Exponents:
@@ -77,10 +82,23 @@ def _chunk(
     q = np.broadcast_to(np.asarray(knobs["embedding_norm"], float), (2 * size,))
     separation = np.repeat([1 - start_overlap, NEAR], size)
     setting = Setting(architecture.tokens, architecture.width)
-    steps = list(forward(fold(knobs), Simplex(q, q * separation), setting))
+    steps, lost = _follow(fold(knobs), Simplex(q, q * separation), setting)
     shared = np.repeat([float(readout == "pooled"), 1.0], size)
     logs = [log for _, log in backward(steps, Gradient(np.ones(2 * size), shared))][::-1]
-    return _rates(architecture.depth, Simplex(q, q * separation), steps, logs, size)
+    rates = _rates(architecture.depth, Simplex(q, q * separation), steps, logs, size)
+    return rates.without(lost[:size] | lost[size:])
+
+
+def _follow(blocks: Sequence[Block], start: Simplex, setting: Setting) -> tuple[list[Step], NDArray[np.bool_]]:
+    """Every branch's step, and which points left the range of numbers: those are put back to the start and told."""
+    steps, state, lost = [], start, np.zeros(np.shape(start.norm), bool)
+    for branch in (branch for block in blocks for branch in block):
+        with np.errstate(over="ignore", invalid="ignore"):
+            step = apply_branch(branch, state, setting)
+        lost |= ~((1 / LARGEST < step.state.norm) & (step.state.norm < LARGEST))
+        state = Simplex(*(np.where(lost, first, now) for first, now in zip(start, step.state, strict=True)))
+        steps.append(replace(step, state=state))
+    return steps, lost
 
 
 def _rates(depth: int, start: Simplex, steps: list[Step], logs: list[Array], size: int) -> Exponents:

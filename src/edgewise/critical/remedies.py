@@ -27,10 +27,13 @@ def remedies(verdict: Verdict, architecture: Architecture) -> tuple[Finding, ...
     sharp = (verdict.condensation or 0.0) * 2 * math.log(architecture.tokens) > SHARP
     cures = () if sharp else (_branches, _pre_norm, _input_gain)
     tried = [text for cure in cures if (text := cure(verdict, architecture))]
-    advice = "By theory, any one of these brings it below the limit: " + "; ".join(tried) + "." if tried else ""
-    return tuple(
-        replace(f, remedy=f"{advice} {f.remedy}".strip()) if f.kind in _CURABLE else f for f in verdict.findings
-    )
+    curable = [finding for finding in verdict.findings if finding.kind in _CURABLE]
+    if not tried or not curable:
+        return verdict.findings
+    which = "this" if len(tried) == 1 else "any one of these"
+    advice = f"By theory, {which} brings it below the limit: {'; '.join(tried)}."
+    first = replace(curable[0], remedy=f"{advice} {curable[0].remedy}")  # it cures the others with it: said once
+    return tuple(first if finding is curable[0] else finding for finding in verdict.findings)
 
 
 def _worst(verdict: Verdict, architecture: Architecture, **knobs: Array) -> Array:
@@ -50,7 +53,8 @@ def _branches(verdict: Verdict, architecture: Architecture) -> str:
         if not len(good):
             return ""
         multipliers = np.linspace(good.max(), min(2 * good.max(), 1.0), 17)
-    return f"attention_branch = mlp_branch = {good.max():.2g} with skips of 1"
+    layers = [name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size]
+    return f"{' = '.join(f'{name}_branch' for name in layers)} = {good.max():.2g} with skips of 1"
 
 
 def _pre_norm(verdict: Verdict, architecture: Architecture) -> str:

@@ -1,10 +1,13 @@
-"""Tokens the Gram tests share: one near copy, one opposite, and lengths that differ."""
+"""Tokens (one near copy, one opposite, lengths that differ) and the small network the Gram tests share."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
 
+from edgewise.architecture import Architecture, transformer
 from edgewise.theory.gram.geometry import Geometry
 
 
@@ -18,3 +21,8 @@ def tokens(seed: int = 0, spread: float = 1.0) -> torch.Tensor:
 
 def geometry(x: torch.Tensor) -> Geometry:
     return Geometry(x.square().sum(-1), (x[:, None] - x).square().sum(-1) / 2)
+
+
+def small(**knobs: Any) -> Architecture:
+    shape: dict[str, Any] = {"depth": 2, "tokens": 12, "width": 64, "heads": 2, "causal": True, "rope": True}
+    return transformer(**(shape | knobs))

@@ -18,7 +18,7 @@ from edgewise.theory.gram.geometry import simplex
 from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.recursion import propagate_gram
 from edgewise.theory.gram.root import geometry_root
-from tests.theory.gram.some_tokens import geometry, tokens
+from tests.theory.gram.some_tokens import geometry, small, tokens
 
 
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 5), (False, 7)])

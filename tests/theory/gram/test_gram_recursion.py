@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import edgewise
-from edgewise.architecture import Architecture, transformer
+from edgewise.architecture import transformer
 from edgewise.errors import BadInput
 from edgewise.theory.gram import recursion as gram
 from edgewise.theory.gram.geometry import from_overlaps
@@ -18,6 +18,7 @@ from edgewise.theory.gram.recursion import default_samples, propagate_gram
 from edgewise.theory.predict import propagate_simplex
 from edgewise.trace import Trace
 from edgewise.verdict import Kind, Outcome
+from tests.theory.gram.some_tokens import small
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -54,11 +55,6 @@ def same(first: Trace, second: Trace, tolerance: float = 0.0) -> bool:
     assert a is not None
     assert b is not None
     return np.allclose(a, b, rtol=0, atol=tolerance) and np.allclose(first.norm, second.norm, rtol=tolerance)
-
-
-def small(**knobs: Any) -> Architecture:
-    shape: dict[str, Any] = {"depth": 2, "tokens": 12, "width": 64, "heads": 2, "causal": True, "rope": True}
-    return transformer(**(shape | knobs))
 
 
 def test_seeds_repeat_and_draws_differ() -> None:

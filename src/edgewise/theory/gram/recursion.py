@@ -108,7 +108,7 @@ def _start(architecture: Architecture, start: Any, overlap: float) -> Geometry:
             raise BadInput(f"start_overlap = {overlap!r} is not possible: expected between {lowest:g} and 1.")
         return simplex(n, architecture.embedding_norm, overlap)
     if overlap:
-        raise BadInput("both start and start_overlap were given; the Gram matrix says it all: leave start_overlap out.")
+        raise BadInput("both start and start_overlap were given; the start says it all: leave start_overlap out.")
     gram = torch.as_tensor(np.asarray(start) if not isinstance(start, Tensor) else start.detach().cpu())
     if tuple(gram.shape) != (n, n):
         raise BadInput(f"the start Gram matrix has shape {tuple(gram.shape)}; the architecture needs {(n, n)}.")
@@ -143,7 +143,7 @@ class _Run:
             number = int(np.random.SeedSequence([*seed, site]).generate_state(1, np.uint64)[0] >> 2)
             step = apply_branch(branch, state, architecture.width, sampling, number)
             if not _in_range(step.state, sampling.dtype):
-                self._leave_range(state)
+                self._leave_range(step.state, state.separation)
                 break
             state = step.state
             self.norm.append(state.norm)
@@ -176,12 +176,12 @@ class _Run:
             off = (float(gamma.sum()) - n * diagonal) / (n * (n - 1))
             self.statistics["gradient_coherence"][site] = off / diagonal
 
-    def _leave_range(self, last: Geometry) -> None:
+    def _leave_range(self, beyond: Geometry, separation: float) -> None:
         """A stream that explodes or vanishes is an answer: norms infinite or 0 from here on, no gradient."""
         self.left_range = True
         missing = self.sites - len(self.norm)
-        self.norm += [math.inf if last.norm > 1 else 0.0] * missing
-        self.separation += [last.separation] * missing
+        self.norm += [0.0 if beyond.norm < 1 else math.inf] * missing  # what overflowed on the way is not a number
+        self.separation += [separation] * missing
         self.entropy += [math.nan] * missing
 
     def _tick(self) -> None:
