@@ -21,3 +21,8 @@ def of_outcomes(outcomes: Iterable[Outcome], fail_on: str = "risky") -> int:
     """The worst outcome's code; with `fail_on="fails"`, risky and undecided count as fine."""
     worst = max(outcome.exit_code for outcome in outcomes)
     return FINE if fail_on == "fails" and worst == RISKY else worst
+
+
+def of_claim(held: bool | None, failed: bool) -> int:
+    """Of a recipe's run: 2 if cases failed, else 0 if its claim held, else 1 (not held, or not decided)."""
+    return FAILS if failed else FINE if held else RISKY

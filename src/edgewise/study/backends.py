@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,7 +27,7 @@ def answers(job: Job, cases: Iterable[str], workers: int, scheduler: str | None)
             yield from _parallel(job, cases, cores, max(_AHEAD, 2 * cores))
     elif workers > 1:
         with _cores():
-            yield from _parallel(job, cases, workers, 2 * workers)
+            yield from _parallel(replace(job, parent=os.getpid()), cases, workers, 2 * workers)
     else:
         with one_thread():
             yield from (work(job, case) for case in cases)

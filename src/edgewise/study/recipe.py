@@ -96,9 +96,15 @@ def load_recipe(path: str | Path) -> Recipe:
 
 
 def find_recipes(folder: str | Path = "papers") -> list[Path]:
-    """Every recipe in <folder>/<paper>/: files that define all of cases, measure, claim and draw."""
-    files = sorted(path for path in Path(folder).rglob("*.py") if "recorded" not in path.parts)
-    return [path for path in files if not _lacking(path)]
+    """Every file below the folder that means to be a recipe: it defines cases and measure, or is not even Python."""
+    return [path for path in sorted(Path(folder).rglob("*.py")) if _meant(path)]
+
+
+def _meant(path: Path) -> bool:
+    try:
+        return not {"cases", "measure"} & set(_lacking(path))
+    except BadInput:
+        return True  # shown and refused with its reason, rather than passed over
 
 
 def _check(path: Path) -> None:

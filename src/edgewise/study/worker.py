@@ -23,16 +23,21 @@ from edgewise.study.record import Record, key_of, versions
 from edgewise.study.store import Writer
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_SECONDS_BETWEEN_LOOKS = 0.5
 _one_at_a_time = threading.RLock()  # a Dask worker may have several threads, random numbers are the process's
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all cases of one run have in common; small, because it travels with every case."""
+    """What all cases of one run have in common; small, because it travels with every case.
+
+    parent: the process without which a worker must not go on, where the worker is its child.
+    """
 
     recipe: str
     records: str
     code: str
+    parent: int | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Done:
 
 def work(job: Job, case_text: str) -> Done:
     """Measure one case and append its record; a case that raises is recorded as failed."""
+    if job.parent is not None:
+        _live_with(job.parent)
     try:
         with _one_at_a_time:
             record = _measured(_recipe(job.recipe, job.code), case_text, job.code)
@@ -104,6 +111,18 @@ def _append(folder: str, record: Record) -> None:
 @lru_cache(maxsize=8)
 def _writer(folder: str, process: int) -> Writer:  # noqa: ARG001  a forked process must not use its parent's file
     return Writer(Path(folder))
+
+
+@lru_cache(maxsize=8)
+def _live_with(parent: int) -> None:
+    """End this process soon after its parent: a run that was killed must not leave workers computing for nobody."""
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        os._exit(1)  # at any moment: a torn record is detected and measured again
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 @contextmanager
