@@ -72,6 +72,13 @@ def test_width_too_small_for_the_depth_is_extrapolated():
     assert "sqrt(2 L / d)" in verdict.extrapolated[0] and "Extrapolated" in str(verdict)
 
 
+def test_sharp_attention_in_narrow_heads_is_extrapolated():
+    wide = edgewise.transformer(depth=4, width=256, tokens=32, heads=2, score_gain=3.0)
+    assert not edgewise.predict(wide).extrapolated
+    (reason,) = edgewise.predict(wide.replace(head_width=8)).extrapolated
+    assert "heads of width 8" in reason
+
+
 def test_a_trace_without_description_has_no_asymptotics():
     from dataclasses import replace
 

@@ -152,7 +152,8 @@ def outcomes(angle: Array, gradient: Array) -> NDArray[np.int8]:
 
 def _phases(architecture: Architecture, near_angle: Array) -> NDArray[np.int8]:
     error = math.sqrt(2 / (architecture.depth * architecture.width))
-    return (np.sign(near_angle) * (np.abs(near_angle) > error)).astype(np.int8)
+    sure = np.abs(near_angle) > error  # nowhere where the stream left the range of numbers
+    return np.where(sure, np.sign(near_angle), 0).astype(np.int8)
 
 
 def zero_lines(x: Array, y: Array, values: Array) -> Lines:
