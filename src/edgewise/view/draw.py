@@ -33,7 +33,7 @@ def draw(sheet: Sheet) -> Figure:
     """All panels side by side in one figure; no window, no global state."""
     lines = sheet.title.count("\n") + 1
     notes = max(panel.note.count("\n") + 1 for panel in sheet.panels)
-    legends_above = 0.7 if any(panel.arrows is not None for panel in sheet.panels) else 0.0
+    legends_above = 0.7 if any(panel.arrows is not None and not panel.legend_at for panel in sheet.panels) else 0.0
     columns = sheet.columns or len(sheet.panels)
     rows = -(-len(sheet.panels) // columns)
     width = max(PANEL_WIDTH * columns, SMALLEST_WIDTH) + 0.3
@@ -153,8 +153,8 @@ def _legend(axes: Axes, panel: Panel) -> None:
     on_map = panel.background is not None or panel.arrows is not None
     if len(handles) > 1 or (on_map and handles):
         kept = {str(handle.get_label()): handle for handle in handles}  # a boundary in pieces is named once
-        place: dict[str, Any] = {"loc": "best"}
-        if panel.arrows is not None:  # no corner of a flow is empty
+        place: dict[str, Any] = {"loc": panel.legend_at or "best"}
+        if panel.arrows is not None and not panel.legend_at:  # no corner of a flow is empty
             place = {"loc": "lower left", "bbox_to_anchor": (-0.08, 1.0), "ncols": 3, "columnspacing": 1.0}
         legend = axes.legend(handles=list(kept.values()), frameon=on_map, framealpha=0.85, **place)
         legend.get_frame().set_edgecolor("none")

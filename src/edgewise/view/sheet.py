@@ -90,6 +90,7 @@ class Panel:
     curves: tuple[Curve, ...] = ()
     note: str = ""
     legend: bool = True
+    legend_at: str = ""  # a corner, as matplotlib names it; else where it hides least
     log_x: bool = False
     log_y: bool = False
     complement: str = ""  # a second reading of the same axis, 1 - y, with this label

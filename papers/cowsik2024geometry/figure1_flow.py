@@ -1,0 +1,131 @@
+"""Figure 1: norm and overlap of the tokens flow to a line in the ordered phase, to a simplex in the chaotic one.
+
+Arrows and lines are theory without a fitted number; points are random networks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import edgewise
+from edgewise.study import Claim, Result, chosen, over_seeds
+from edgewise.view import Curve, Panel, Sheet
+
+from .common import ABSTRACT, beyond_error, orbit, paper_block, scale_of
+
+PHASES = {"ordered": 1.0, "chaotic": 4.0}  # gain of the MLP's first matrix; both strengths are the same
+STARTS = ((0.1, 0.1), (0.1, 0.9), (4.0, 0.05), (4.0, 0.8), (0.6, 0.97))  # norm q, overlap
+SMALL, FULL = {"depth": 12, "tokens": 16, "width": 128}, {"depth": 24, "tokens": 32, "width": 512}
+WITHIN = {"overlap": 0.03, "log norm": 0.05}
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    """Two phases, five starts, several seeds."""
+    size, seeds = (FULL, 6) if scale == "full" else (SMALL, 2)
+    return [
+        {"phase": phase, "start": i, "start_overlap": overlap, "seed": seed,
+         "knobs": paper_block(0.5, 0.8, mlp_in_gain=gain, embedding_norm=norm, **size)}
+        for phase, gain in PHASES.items() for i, (norm, overlap) in enumerate(STARTS) for seed in range(seeds)
+    ]  # fmt: skip
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """The orbit of one random network."""
+    return orbit(case)
+
+
+def theory(case: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Predicted norm and overlap at every block."""
+    trace = edgewise.predict(edgewise.transformer(**case["knobs"]), start_overlap=case["start_overlap"])
+    return trace.blocks("norm"), trace.blocks("overlap")
+
+
+def claim(results: list[Result]) -> Claim:
+    """Collapse, the simplex, and how well the equations follow both."""
+    return Claim.all([_collapse(results), _simplex(results), _tracking(results)])
+
+
+def _ends(results: list[Result], phase: str) -> np.ndarray:
+    """Mean overlap after the last block, per start."""
+    return np.array([1 - over_seeds(results, "separation", phase=phase, start=i)[0][-1] for i in range(len(STARTS))])
+
+
+def _collapse(results: list[Result]) -> Claim:
+    rows = [over_seeds(results, "separation", phase="ordered", start=i)[0] for i in range(len(STARTS))]
+    fall = np.array([row[-1] / row[0] for row in rows])
+    falling = all((np.diff(row[len(row) // 2 :]) < 0).all() for row in rows)
+    return Claim(
+        f"In the ordered phase the tokens attract each other and collapse to a line {ABSTRACT}.",
+        f"1 - overlap falls in every later block, to at most {fall.max():.2g} of its start.",
+        scale_of(results, "start"), bool(falling and fall.max() < 0.1), {"largest_remaining_fraction": fall.max()},
+    )  # fmt: skip
+
+
+def _simplex(results: list[Result]) -> Claim:
+    field = _field(results, "chaotic", points=2)
+    fixed = next(point.overlap for point in field.fixed_points if point.stable)
+    ends = _ends(results, "chaotic")
+    coming = [theory(chosen(results, phase="chaotic", start=i)[0].case)[1][-1] for i in range(len(STARTS))]
+    left = float(np.max(np.abs(np.array(coming) - fixed)))  # this depth is not infinity, by theory
+    held = fixed < 0.99 and bool(np.all(np.abs(ends - fixed) < left + WITHIN["overlap"]))
+    return Claim(
+        f"In the chaotic phase they repel each other and converge to a regular simplex {ABSTRACT}.",
+        f"Overlaps end between {ends.min():.3f} and {ends.max():.3f} from all starts; the fixed point is {fixed:.3f}.",
+        scale_of(results, "start"), held, {"fixed_point": fixed, "ends": ends.tolist(), "theory_still_to_go": left},
+    )  # fmt: skip
+
+
+def _tracking(results: list[Result]) -> Claim:
+    gaps = np.array([_gaps(results, phase, i) for phase in PHASES for i in range(len(STARTS))])
+    (overlap_gap, overlap_error), (norm_gap, norm_error) = gaps[:, 0].swapaxes(0, 1), gaps[:, 1].swapaxes(0, 1)
+    pairs = {"overlap": (overlap_gap, overlap_error), "log norm": (norm_gap, norm_error)}
+    beyond = any(beyond_error(*pair, WITHIN[name]) for name, pair in pairs.items())
+    worst = {name: float(np.abs(gap).max()) for name, (gap, _) in pairs.items()}
+    mean = {name: float(np.abs(gap).mean()) for name, (gap, _) in pairs.items()}
+    return Claim(
+        f"The update equations quantitatively track the geometry with MLP layers present {ABSTRACT}.",
+        f"At the worst block of all starts theory is off by {worst['overlap']:.3f} in overlap and "
+        f"{100 * worst['log norm']:.1f} % in norm (mean {mean['overlap']:.3f}, {100 * mean['log norm']:.1f} %).",
+        scale_of(results, "start"), not beyond, {"largest": worst, "mean": mean, "allowed": WITHIN},
+    )  # fmt: skip
+
+
+def _gaps(results: list[Result], phase: str, start: int) -> list[list[np.ndarray]]:
+    """Measured minus predicted overlap and log norm at every block, each with its standard error."""
+    norm, overlap = theory(chosen(results, phase=phase, start=start)[0].case)
+    q, q_error = over_seeds(results, "norm", phase=phase, start=start)
+    s, s_error = over_seeds(results, "separation", phase=phase, start=start)
+    return [[1 - s - overlap, s_error], [np.log(q / norm), q_error / q]]
+
+
+def _field(results: list[Result], phase: str, points: int = 15) -> Any:
+    network = edgewise.transformer(**chosen(results, phase=phase)[0].case["knobs"])
+    return edgewise.vector_field(network, norms=(0.07, 40.0, points), overlaps=(0.0, 0.995, points), starts=())
+
+
+def draw(results: list[Result]) -> Figure:
+    """The two planes, side by side."""
+    panels = tuple(_panel(results, phase, gain) for phase, gain in PHASES.items())
+    title = "Two phases of one block: attention strength 0.5, MLP strength 0.8, tanh, pre-norm"
+    foot = f"lines and arrows: theory; points: {scale_of(results, 'start')}, bars: standard error"
+    return Sheet(title, panels, foot).draw()
+
+
+def _panel(results: list[Result], phase: str, gain: float) -> Panel:
+    curves, field = [], _field(results, phase)
+    for i in range(len(STARTS)):
+        norm, overlap = theory(chosen(results, phase=phase, start=i)[0].case)
+        q, q_error = over_seeds(results, "norm", phase=phase, start=i)
+        s, s_error = over_seeds(results, "separation", phase=phase, start=i)
+        hidden = "_" if i else ""  # one entry in the legend for all starts
+        curves += [Curve(hidden + "theory", norm, overlap, i),
+                   Curve(hidden + "random networks", q, 1 - s, i, "points", s_error, q_error)]  # fmt: skip
+    (plane,) = edgewise.view.vector_field(field).panels
+    stable = next(point for point in field.fixed_points if point.stable)
+    note = f"stable fixed point: q = {stable.norm:.3f}, overlap {stable.overlap:.3f}"
+    title = f"{phase} phase, MLP input gain {gain:g}"
+    return replace(plane, title=title, note=note, curves=tuple(curves), legend_at="center right")
