@@ -1,13 +1,10 @@
 """What a look inside costs: `measure` over one forward and backward pass, the cosine trick, streaming.
 
-The memory of a streamed model is the peak (VmHWM) of a fresh process, imports included; ru_maxrss would be inherited
-from the process that started it.
+The memory of a streamed model is the peak of a fresh process, imports included (tests/memory.py).
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import torch
@@ -16,18 +13,9 @@ from benchmarks.clock import Task, interleaved
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise.probe.activations import separation
 from edgewise.probe.measure import measure
+from tests.memory import BLOCK_MEGABYTES, streamed_peaks
 
 ONE, ALL = 1.3, 3.2  # the project's goals
-STREAMED = (
-    "import torch, transformers\n"
-    "from edgewise.probe.measure import measure\n"
-    "c = transformers.LlamaConfig(hidden_size=512, intermediate_size=3072, num_hidden_layers={depth}, "
-    "num_attention_heads=8, vocab_size=64, max_position_embeddings=64)\n"
-    "measure(c, stream=True, tokens=8)\n"
-    "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
-    "print(float(peak.split()[1]) / 1e3)"
-)
-BLOCK_MEGABYTES = 4 * (4 * 512**2 + 3 * 512 * 3072) / 1e6
 
 
 def run(quick: bool, tell: Tell) -> Findings:
@@ -39,7 +27,8 @@ def run(quick: bool, tell: Tell) -> Findings:
     tell(0.75, "sum trick")
     trick = _trick(quick)
     depths = (2, 8) if quick else (2, 12, 48)
-    memory = [[depth, depth * BLOCK_MEGABYTES, _peak(depth)] for depth in depths]
+    peaks = zip(depths, streamed_peaks(*depths), strict=True)
+    memory = [[depth, depth * BLOCK_MEGABYTES, peak] for depth, peak in peaks]
     one, everything = ratio["one readout"], ratio["everything"]
     goals = [
         Goal(f"one readout, no nearby pair: at most {ONE}", f"{one:.2f}", None if quick else one <= ONE),
@@ -90,8 +79,3 @@ def _trick(quick: bool) -> list[list[Any]]:
         found = interleaved({"gram": Task(gram, 5), "trick": Task(lambda x=x: separation(x), 5)}, 5)
         rows.append([tokens, found["trick"].cpu, found["gram"].cpu, found["gram"].cpu / found["trick"].cpu])
     return rows
-
-
-def _peak(depth: int) -> float:
-    command = [sys.executable, "-c", STREAMED.format(depth=depth)]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from edgewise.probe.isolation import tensors
 
 READOUTS = ("own", "token", "pooled")
 WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
+PIECE = 1 << 22  # numbers that are copied to double precision at a time
 
 
 def own_loss(output: Any) -> Tensor | None:
@@ -63,6 +64,11 @@ def _of_mlp(mlp: MLPSite) -> list[tuple[str, Projection]]:
     return [*inside, ("mlp_out", mlp.output), *(_of_mlp(mlp.shared) if mlp.shared else [])]
 
 
+def parameters_of(listed: Sequence[Matrix]) -> list[str]:
+    """The parameters that hold these matrices, each once: fused ones hold several."""
+    return list(dict.fromkeys(name for matrix in listed for name in matrix.projection.parameters))
+
+
 def site_gradients(
     target: Tensor, streams: Sequence[Tensor], start: Tensor | None, parameters: Sequence[Tensor] = ()
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
@@ -94,16 +100,30 @@ def rows_of(stored: Tensor, projection: Projection) -> Tensor:
     return apart.narrow(-2, rows.start, rows.stop - rows.start)
 
 
-WeightLogs = dict[tuple[str, int], float]  # by the matrix's name and its block
+def square_sum(values: Tensor) -> float:
+    """Sum of squares in double precision, in pieces: a double copy of a whole matrix may not fit beside it."""
+    if values.numel() <= PIECE:
+        return float(values.double().square().sum())
+    longest = max(range(values.ndim), key=lambda dimension: values.shape[dimension])
+    return sum(square_sum(half) for half in values.split(-(-values.shape[longest] // 2), dim=longest))
 
 
-def weight_logs(listed: Sequence[Matrix], found: Mapping[str, Tensor | None]) -> WeightLogs:
-    """log |dL/dW|^2 by (name, block); fused matrices are split by their rows, experts and shared parts add up."""
-    squares: WeightLogs = {}
+WeightSquares = dict[tuple[str, int], float]  # by the matrix's name and its block
+WeightLogs = dict[tuple[str, int], float]
+
+
+def no_squares(listed: Sequence[Matrix]) -> WeightSquares:
+    """Zero for every matrix: one that no gradient reaches stays there."""
+    return {(matrix.name, matrix.block): 0.0 for matrix in listed}
+
+
+def add_squares(squares: WeightSquares, listed: Sequence[Matrix], parameter: str, gradient: Tensor) -> None:
+    """Add |dL/dW|^2 of a parameter; fused ones are split by their rows, experts and shared parts add up."""
     for matrix in listed:
-        place = (matrix.name, matrix.block)
-        for parameter in matrix.projection.parameters:
-            gradient = found[parameter]
-            part = 0.0 if gradient is None else float(rows_of(gradient, matrix.projection).double().square().sum())
-            squares[place] = squares.get(place, 0.0) + part
+        if parameter in matrix.projection.parameters:
+            squares[matrix.name, matrix.block] += square_sum(rows_of(gradient, matrix.projection))
+
+
+def weight_logs(squares: WeightSquares) -> WeightLogs:
+    """log |dL/dW|^2; -inf where no gradient arrived."""
     return {place: math.log(square) if square > 0 else -math.inf for place, square in squares.items()}

@@ -18,9 +18,10 @@ from edgewise.probe.batches import default_batch
 from edgewise.probe.gradients import READOUTS
 from edgewise.probe.isolation import random_streams
 from edgewise.probe.places import places, unread
-from edgewise.probe.reading import Reading, Wanted, read
+from edgewise.probe.reading import Reading, Wanted
 from edgewise.probe.rows import RowStatistics
 from edgewise.probe.subjects import seeded, subject
+from edgewise.probe.whole import read
 from edgewise.trace import Trace
 
 Array = NDArray[np.float64]

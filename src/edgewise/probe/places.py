@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from edgewise.adapters.site_types import BlockSite, ModelSites
 from edgewise.errors import BadInput
+from edgewise.probe.block_call import BlockCall, stream_of
 
 
 @dataclass(frozen=True)
@@ -75,22 +76,20 @@ class Catch:
 
     def _output(self, index: int) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG001
-            self._keep(index, output if isinstance(output, Tensor) else output[0])
+            self._keep(index, stream_of(output))
 
         return hook
 
     def _input(self, index: int, swap: Tensor | None) -> Callable[..., Any]:
         def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:  # noqa: ARG001
-            position, key = _first_tensor(inputs, named, self.listed[index])
-            stream = inputs[position] if key is None else named[key]
+            given = BlockCall(self.listed[index].module, inputs, named)
+            stream = given.stream
             if swap is None and (stream.requires_grad or index or not torch.is_grad_enabled()):
                 return self._keep(index, stream)
             # A model without an embedding is given its first stream as data: the same numbers, with a gradient.
-            given = stream.detach().requires_grad_() if swap is None else swap
-            self._keep(index, given)
-            if key is None:
-                return (*inputs[:position], given, *inputs[position + 1 :]), named
-            return inputs, named | {key: given}
+            other = given.on(stream.detach().requires_grad_() if swap is None else swap)
+            self._keep(index, other.stream)
+            return other.inputs, other.named
 
         return hook
 
@@ -125,17 +124,6 @@ class Catch:
         if stream.ndim != 3:
             raise BadInput(f"a stream has shape {tuple(stream.shape)}; expected (sequences, tokens, width).")
         return stream if self.sequence_first else stream.transpose(0, 1)
-
-
-def _first_tensor(inputs: tuple[Any, ...], named: dict[str, Any], place: Place) -> tuple[int, str | None]:
-    """Where the stream is among a module's arguments: the first tensor, by position and then by name."""
-    for position, value in enumerate(inputs):
-        if isinstance(value, Tensor):
-            return position, None
-    for key in ("hidden_states", "x", "src", *named):
-        if isinstance(named.get(key), Tensor):
-            return -1, key
-    raise BadInput(f"{place.module} was called without a tensor, so {place.site} cannot be read.")
 
 
 def sequence_first(model: nn.Module) -> bool:

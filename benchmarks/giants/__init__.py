@@ -1,0 +1,1 @@
+"""Initializations of the largest published shapes, measured block by block and recorded."""

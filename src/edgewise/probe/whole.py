@@ -1,0 +1,133 @@
+"""A network in memory read once: a forward pass with hooks, a backward pass per readout, a nearby input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.adapters.site_types import ModelSites
+from edgewise.probe.attention import AttentionWatch
+from edgewise.probe.batches import kept_tokens
+from edgewise.probe.gradients import (
+    add_squares,
+    log_norms,
+    matrices,
+    no_squares,
+    output_gradient,
+    own_loss,
+    parameters_of,
+    site_gradients,
+    weight_logs,
+)
+from edgewise.probe.isolation import call, observed, same
+from edgewise.probe.nearby import nearby_input, pair_growth
+from edgewise.probe.places import Catch, places, sequence_first
+from edgewise.probe.reading import NO_LOSS, Array, Reading, Wanted, geometry, keep_attention, weight_arrays
+
+
+def read(model: nn.Module, batch: Any, found: ModelSites, wanted: Wanted) -> Reading:
+    """The model is exactly as before afterwards, also when something inside raises."""
+    with observed(model) as stack:
+        return _Pass(model, batch, found, wanted).run(stack)
+
+
+class _Pass:
+    def __init__(self, model: nn.Module, batch: Any, found: ModelSites, wanted: Wanted) -> None:
+        self.model, self.batch, self.found, self.wanted = model, batch, found, wanted
+        self.places = places(found)
+        self.names = tuple(place.site for place in self.places)
+        self.catch = Catch(self.places, sequence_first(model.get_submodule(found.stacks[0].blocks[0].name)))
+
+    def run(self, stack: ExitStack) -> Reading:
+        watch = None
+        if self.wanted.attention:
+            watch = AttentionWatch(self.found.blocks, torch.Generator().manual_seed(self.wanted.seeds[0]))
+            self.catch.counted = watch.sample
+            if self.wanted.check:
+                with torch.no_grad():
+                    self.plain = call(self.model, self.batch)  # before any hook, to compare with
+        hooks = stack.enter_context(ExitStack())
+        self.catch.attach(self.model, hooks)
+        output = self._forward(watch)
+        hooks.close()
+        streams = self.catch.finished()
+        shaped = [self.catch.shaped(stream) for stream in streams]
+        kept = kept_tokens(self.batch, tuple(shaped[0].shape[:2]))  # type: ignore[arg-type]
+        reading = geometry(self.places, shaped, kept)
+        if watch is not None:
+            self._attention(reading, watch, output)
+        if reading.finite:
+            for seed in self.wanted.seeds:
+                self._directions(reading, seed, streams, own_loss(output), kept)
+        return reading
+
+    def _forward(self, watch: AttentionWatch | None) -> Any:
+        if watch is None:
+            return call(self.model, self.batch)
+        with ExitStack() as stack:
+            watch.attach(self.model, stack)
+            with watch:
+                return call(self.model, self.batch)
+
+    def _attention(self, reading: Reading, watch: AttentionWatch, output: Any) -> None:
+        if self.wanted.check and not same(self.plain, output):
+            self.plain = call(self.model, self.batch)  # with a graph: some kernels differ without one
+        if self.wanted.check and not same(self.plain, output):
+            return reading.note("attention not measured: the output changed while observed (not deterministic?)")
+        keep_attention(reading, watch, self.places)
+
+    def _directions(
+        self, reading: Reading, seed: int, streams: Sequence[Tensor], loss: Tensor | None, kept: Tensor | None
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        logs: dict[str, list[float]] = {}
+        statistics: dict[str, Array] = {}
+        weighed = self.wanted.weighed(self.wanted.readouts)
+        for readout in self.wanted.readouts:
+            if readout == "own" and loss is None:
+                reading.note(NO_LOSS)
+                continue
+            logs[readout] = self._readout(readout, streams, loss, kept, generator, statistics, readout == weighed)
+        if self.wanted.pair:
+            statistics["pair_growth"] = self._pair(streams, kept, seed)
+        reading.log_gradient.append(logs)
+        reading.statistics.append(statistics)
+
+    def _readout(
+        self, readout: str, streams: Sequence[Tensor], loss: Tensor | None, kept: Tensor | None,
+        generator: torch.Generator, statistics: dict[str, Array], weighed: bool,
+    ) -> list[float]:  # fmt: skip
+        listed = matrices(self.found.blocks) if weighed else []
+        names = parameters_of(listed)
+        parameters = [self.model.get_parameter(name) for name in names]
+        last = self.catch.shaped(streams[-1])
+        if readout == "own":
+            assert loss is not None
+            target, start = loss, None
+        else:
+            start = output_gradient(last, readout, generator, kept)
+            start = start if self.catch.sequence_first else start.transpose(0, 1)
+            target, start = streams[-1], start.reshape(streams[-1].shape)
+        at_sites, at_weights = site_gradients(target, streams, start, parameters)
+        shaped = [None if g is None else self.catch.shaped(g) for g in at_sites]
+        logs = log_norms(shaped, self.names, kept)
+        if weighed:
+            squares = no_squares(listed)
+            for name, gradient in zip(names, at_weights, strict=True):
+                if gradient is not None:
+                    add_squares(squares, listed, name, gradient)
+            statistics |= weight_arrays(self.places, weight_logs(squares), logs[-1] + math.log(last.shape[0]))
+        return [value - logs[-1] for value in logs]
+
+    def _pair(self, streams: Sequence[Tensor], kept: Tensor | None, seed: int) -> Array:
+        catch = Catch(self.places, self.catch.sequence_first)
+        with torch.no_grad(), ExitStack() as stack:
+            catch.attach(self.model, stack, replace_first=nearby_input(streams[0].detach(), seed))
+            call(self.model, self.batch)
+        first, near = ([self.catch.shaped(x) for x in found] for found in (streams, catch.finished()))
+        return pair_growth(first, near, kept)
