@@ -1,0 +1,123 @@
+"""Linear convergence of over-parametrized prompt attention: every constant from the initialization, and a certificate.
+
+With d >= N and independent features the value alone gives a Polyak-Lojasiewicz constant; the theorem asks that the
+prompt cannot walk out of the ball where it holds. Shape of the statement [Tarmoun 2025]; the constants are derived
+here from central moments of the softmax, u.grad^2(a.s).u = E_s[(a - mean)(u - mean)^2] <= range(a) Var_s(u).
+One output. Shapes: model (N, n, d), p (d,), v (d, 1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from edgewise.errors import BadInput
+from edgewise.laboratory.prompt_attention import PromptAttention
+from edgewise.laboratory.prompt_teacher import log_ratios
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What the initialization promises under gradient descent with step 1/L, and whether the promise is valid."""
+
+    attention_lipschitz: float  # Gamma: |Phi(p) - Phi(p')| <= Gamma |p - p'|
+    feature_bound: float  # B >= |Phi(p)|_F for every p
+    smallest_feature: float  # sigma_0 = sigma_min(Phi(p_0)), zero when N > d
+    radius: float  # R = sigma_0 / (2 Gamma): inside, sigma_min(Phi) >= sigma_0 / 2
+    polyak_lojasiewicz: float  # mu = sigma_0^2 / 4
+    residual: float  # r_0
+    value_bound: float  # V >= |v_t|
+    smoothness: float  # L
+    prompt_path: float  # bound on the length of the path of p
+    largest_log_ratio: float  # bound on log(max s / min s) of every sample, for ever
+
+    @property
+    def applies(self) -> bool:
+        """The path of p ends before the ball does."""
+        return self.prompt_path <= self.radius
+
+    @property
+    def step(self) -> float:
+        return 1 / self.smoothness
+
+    @property
+    def rate(self) -> float:
+        """Loss_{t+1} <= rate Loss_t with step 1/L, where it applies: 1 - mu/L."""
+        return 1 - self.polyak_lojasiewicz / self.smoothness
+
+    def __str__(self) -> str:
+        if self.applies:
+            return f"certified: the loss falls by a factor {self.rate:.6f} per step of {self.step:.3g}."
+        short = f"the prompt may walk {self.prompt_path:.3g}, the ball has radius {self.radius:.3g}"
+        return f"not certified: {short}. The run may still converge; see along_the_run."
+
+
+def diameters(points: Tensor) -> Tensor:
+    """Largest distance of two rows of each sample, points (N, n, d) to (N,)."""
+    return torch.stack([torch.pdist(sample).amax() if len(sample) > 1 else sample.new_zeros(()) for sample in points])
+
+
+def attention_slopes(model: PromptAttention) -> Tensor:
+    """gamma_i = min(|X_i||K_i|/2, D^x_i D^k_i/4) >= sup_s |X_i^T J(s) K_i|, (N,)."""
+    norms = torch.linalg.matrix_norm(model.tokens, 2) * torch.linalg.matrix_norm(model.keys, 2)
+    return torch.minimum(norms / 2, diameters(model.tokens) * diameters(model.keys) / 4)
+
+
+def output_curvatures(model: PromptAttention, value_bound: float) -> Tensor:
+    """h_i = gamma_i + D^x_i V min(|K_i|^2/2, (D^k_i)^2/4) >= |grad^2 f_i| while |v| <= V, (N,)."""
+    variance = torch.minimum(torch.linalg.matrix_norm(model.keys, 2).square() / 2, diameters(model.keys).square() / 4)
+    return attention_slopes(model) + diameters(model.tokens) * value_bound * variance
+
+
+def certificate(model: PromptAttention, p: Tensor, v: Tensor) -> Certificate:
+    """Every constant of the theorem, computed at the initialization (p, v), for the step 1/L (so that c = 1/2)."""
+    if model.outputs != 1:
+        raise BadInput(f"the theorem is about one output, the model has {model.outputs}.")
+    c = 0.5
+    Gamma = float(attention_slopes(model).norm())
+    B = float(model.tokens.norm(dim=-1).amax(-1).norm())
+    sigma = _smallest_singular(model.features(p))
+    R, mu, r0 = sigma / (2 * Gamma) if Gamma else math.inf, sigma**2 / 4, math.sqrt(2 * model.loss(p, v))
+    path = r0 / (math.sqrt(mu) * c) if mu else math.inf
+    V = float(v.norm()) + path
+    L = V**2 * Gamma**2 + B**2 + r0 * float(output_curvatures(model, V).norm()) if math.isfinite(V) else math.inf
+    of_prompt = min(Gamma * V * r0 / (mu * c), path) if mu else math.inf
+    bound = float(diameters(model.keys).amax()) * (float(p.norm()) + R)
+    return Certificate(Gamma, B, sigma, R, mu, r0, V, L, of_prompt, bound)
+
+
+def _smallest_singular(features: Tensor) -> float:
+    """The N-th singular value of Phi (N, d): zero when there are more samples than coordinates."""
+    samples, width = features.shape
+    return float(torch.linalg.svdvals(features)[samples - 1]) if samples <= width else 0.0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The same quantities at one point of a run."""
+
+    step: int
+    polyak_lojasiewicz: float  # sigma_min([G Phi])^2
+    smoothness: float  # |lambda|_max of the Hessian
+    smallest_feature: float
+    prompt_distance: float  # |p_t - p_0|
+    prompt_norm: float
+    value_norm: float
+    largest_log_ratio: float
+
+
+def observe(model: PromptAttention, theta: Tensor, start: Tensor, step: int) -> Observation:
+    """What holds at theta, whatever was promised."""
+    from edgewise.laboratory.prompt_curvature import largest_curvature
+
+    p, v = model.split(theta)
+    J = model.jacobian(theta)
+    singular = torch.linalg.svdvals(J)
+    mu = float(singular[len(J) - 1]) ** 2 if len(singular) == len(J) else 0.0
+    return Observation(
+        step, mu, largest_curvature(model, theta), _smallest_singular(model.features(p)),
+        float((p - model.split(start)[0]).norm()), float(p.norm()), float(v.norm()), float(log_ratios(model, p).amax()),
+    )  # fmt: skip
