@@ -1,8 +1,11 @@
 """The record of an orbit: derived growths, blocks, saving and loading."""
 
+import os
+
 import numpy as np
 import pytest
 
+import edgewise
 from edgewise.architecture import transformer
 from edgewise.errors import BadInput
 from edgewise.theory.predict import propagate_simplex
@@ -37,12 +40,6 @@ def test_save_and_load_give_the_same_trace(trace, tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "a.npz"]  # nothing half-written beside it
 
 
-def test_what_is_not_a_trace_is_refused(tmp_path):
-    (tmp_path / "b.npz").write_bytes(b"not a trace")
-    with pytest.raises(BadInput, match="not a saved trace"):
-        Trace.load(tmp_path / "b.npz")
-
-
 def test_a_callable_activation_cannot_be_saved(tmp_path):
     made = propagate_simplex(transformer(depth=2, tokens=8, width=64, heads=1, activation=np.tanh))
     with pytest.raises(BadInput, match="callable"):
@@ -55,3 +52,28 @@ def test_shapes_are_checked(trace):
         Trace(sites=trace.sites, source="made", norm=trace.norm, separation=trace.separation[:, :2])
     with pytest.raises(BadInput, match="not observed"):
         Trace(sites=trace.sites, source="m", norm=trace.norm, separation=trace.separation).blocks("gradient_norm")
+
+
+@pytest.mark.parametrize("content", ["empty", "array", "no_meta", "text"])
+def test_what_is_not_a_trace_is_refused(content, tmp_path):
+    path = tmp_path / "trace.npz"
+    if content == "array":
+        with path.open("wb") as file:
+            np.save(file, np.ones(3))
+    elif content == "no_meta":
+        np.savez(path, norm=np.ones((1, 2)))
+    else:
+        path.write_bytes(b"" if content == "empty" else b"PK not really")
+    with pytest.raises(BadInput, match="not a saved trace"):
+        Trace.load(path)
+
+
+def test_a_saved_trace_can_be_read_by_others(tmp_path):
+    edgewise.predict("mlp:tanh").save(tmp_path / "trace.npz")
+    assert (tmp_path / "trace.npz").stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -68,7 +69,7 @@ def _integer(knob: Knob, value: Any) -> int:
 def _number(knob: Knob, value: Any) -> float:
     bound = f"a finite number {'above' if knob.exclusive else 'of at least'} {knob.minimum:g}"
     expected = "a finite number" if knob.minimum == -math.inf else bound
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         raise knob.refuse(value, expected)
     if value < knob.minimum or (knob.exclusive and value == knob.minimum):
         raise knob.refuse(value, expected)

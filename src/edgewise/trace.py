@@ -6,8 +6,7 @@ Shapes: S seeds, N sites, R readouts, H heads.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
+from edgewise.whole_file import whole_file
 
 Array = NDArray[np.float64]
 
@@ -107,16 +107,10 @@ class Trace:
         """Write one .npz file (arrays and JSON, no pickle), whole or not at all."""
         if self.architecture is not None and callable(self.architecture.activation):
             raise BadInput("a trace of a callable activation cannot be saved: a file cannot carry the function.")
-        path, arrays = Path(path), {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
+        arrays = {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
         arrays |= {f"statistics/{name}": value for name, value in self.statistics.items()}
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez_compressed(file, meta=np.array(json.dumps(self._meta())), **arrays)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with whole_file(path) as file:
+            np.savez_compressed(file, meta=np.array(json.dumps(self._meta())), **arrays)
 
     def _meta(self) -> dict[str, Any]:
         kind = type(self.architecture).__name__ if self.architecture is not None else None
@@ -131,13 +125,15 @@ class Trace:
         """Read what `save` wrote."""
         try:
             with np.load(path, allow_pickle=False) as data:
-                arrays = {name: data[name] for name in data.files}
-            meta = json.loads(str(arrays.pop("meta")))
-        except (OSError, ValueError, KeyError) as cause:
+                return cls._from_arrays({name: data[name] for name in data.files})
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as cause:
             raise BadInput(f"{path} is not a saved trace ({cause}). Write one with Trace.save.") from cause
+
+    @classmethod
+    def _from_arrays(cls, arrays: dict[str, Any]) -> Trace:
+        meta = json.loads(str(arrays.pop("meta")))
         kinds: dict[str, Any] = {"Architecture": Architecture, "Perceptron": Perceptron}
-        described = meta.pop("architecture")
-        kind = meta.pop("kind")
+        described, kind = meta.pop("architecture"), meta.pop("kind")
         statistics = {k.partition("/")[2]: arrays.pop(k) for k in list(arrays) if k.startswith("statistics/")}
         lists: dict[str, Any] = {k: tuple(meta.pop(k)) for k in ("sites", "readouts", "extrapolated")}
         architecture = kinds[kind].from_dict(described) if kind else None

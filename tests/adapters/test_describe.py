@@ -230,3 +230,20 @@ def test_a_perceptron_has_no_tokens() -> None:
 def test_lists_cannot_change_their_depth() -> None:
     with pytest.raises(BadInput, match="value_gain"):
         describe({"depth": 2, "value_gain": [1.0, 2.0]}, depth=3)
+
+
+def test_yaml_numbers_are_read_as_people_mean_them(tmp_path):
+    (tmp_path / "net.yaml").write_text("depth: 4\nscore_gain: 1e-1\nvalue_gain: [1e0, 2E+0, 1, 1]\n")
+    known = describe(str(tmp_path / "net.yaml"))
+    assert known.score_gain == 0.1 and known.value_gain == (1.0, 2.0, 1.0, 1.0)
+
+
+def test_an_empty_file_is_no_description(tmp_path):
+    (tmp_path / "net.json").write_text("{}")
+    with pytest.raises(BadInput, match="holds nothing"):
+        describe(str(tmp_path / "net.json"))
+
+
+def test_a_number_beyond_floating_point_is_refused():
+    with pytest.raises(BadInput, match="finite number"):
+        describe({"score_gain": 10**400})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ ACCEPTED = (
     "folder with one); a model (nn.Module); a .json or .yaml file of either; a preset name; or mlp:ACTIVATION"
 )
 Described = Architecture | Perceptron
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 FILES = (".json", ".yaml", ".yml")
 
 
@@ -125,13 +127,26 @@ def _read(path: Path) -> Mapping[str, Any]:
 
     try:
         text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
+        values = json.loads(text) if path.suffix.lower() == ".json" else _with_numbers(yaml.safe_load(text))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}. Check the path.") from error
     except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not valid {path.suffix.lstrip('.').upper()}: {error}.") from error
     if not isinstance(values, Mapping):
         raise BadInput(f"{path} holds {_seen(values)}; expected knobs by name, or a Hugging Face config.")
+    if not values:
+        raise BadInput(f"{path} holds nothing; expected knobs by name (at least one), or a Hugging Face config.")
+    return values
+
+
+def _with_numbers(values: Any) -> Any:
+    """YAML reads 1e-1 as a word (its numbers need a dot and a sign); people mean the number."""
+    if isinstance(values, dict):
+        return {name: _with_numbers(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_with_numbers(value) for value in values]
+    if isinstance(values, str) and _EXPONENT.fullmatch(values):
+        return float(values)
     return values
 
 

@@ -33,6 +33,8 @@ def _once(name: str, option: int | None, settings: dict[str, Any]) -> int | None
         return option
     if option is not None:
         raise BadInput(f"--{name} and --set {name} were both given. Give one of them.")
+    if settings[name] is None:
+        raise BadInput(f"--set {name}=null says nothing. Give a whole number, or leave it out.")
     value: int | None = settings.pop(name)
     return value
 

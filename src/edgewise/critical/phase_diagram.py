@@ -18,6 +18,7 @@ from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, refuse_unknown
 from edgewise.stability.phases import FAILS, RISKY
 from edgewise.theory.predict import refuse_start
+from edgewise.whole_file import whole_file
 
 Array = NDArray[np.float64]
 Lines = list[Array]
@@ -64,9 +65,8 @@ class PhaseDiagram:
 
     def save(self, path: str | Path) -> None:
         """Write the data as JSON, whole or not at all."""
-        partial = Path(f"{path}.partial")
-        partial.write_text(json.dumps(self.json()))
-        partial.replace(path)
+        with whole_file(path) as file:
+            file.write(json.dumps(self.json()).encode())
 
 
 def _plain(values: NDArray[Any]) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgewise.errors import BadInput
+from edgewise.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +24,12 @@ def check_path(path: str | Path) -> Path:
         raise BadInput(f"a figure cannot be written as {path.name!r}. End its name in {', '.join(SUFFIXES)}.")
     if not path.parent.is_dir():
         raise BadInput(f"the folder {str(path.parent)!r} for the figure is not there. Make it first.")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):  # permissions alone do not tell: some file systems take no files
+            writable = not path.is_dir()
+    except OSError:
+        writable = False
+    if not writable:
         raise BadInput(f"the figure {str(path)!r} cannot be written. Name a file in a folder you may change.")
     return path
 
@@ -34,15 +39,8 @@ def save(figure: Figure, path: Path) -> Path:
     suffix = path.suffix.lower()
     from matplotlib import rc_context
 
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".edgewise-", suffix=suffix)
-    try:
-        with os.fdopen(handle, "wb") as file, rc_context({"svg.hashsalt": "edgewise"}):
-            figure.savefig(file, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=_undated(suffix))
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner may read
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with whole_file(path) as file, rc_context({"svg.hashsalt": "edgewise"}):
+        figure.savefig(file, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=_undated(suffix))
     return path
 
 
@@ -56,9 +54,3 @@ def png(figure: Figure) -> bytes:
 def _undated(suffix: str) -> dict[str, None]:
     """No date inside the file: the same numbers give the same bytes."""
     return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -109,10 +109,20 @@ def _start(architecture: Architecture, start: Any, overlap: float) -> Geometry:
         return simplex(n, architecture.embedding_norm, overlap)
     if overlap:
         raise BadInput("both start and start_overlap were given; the start says it all: leave start_overlap out.")
-    gram = torch.as_tensor(np.asarray(start) if not isinstance(start, Tensor) else start.detach().cpu())
+    gram = start.detach().cpu() if isinstance(start, Tensor) else _as_tensor(start)
     if tuple(gram.shape) != (n, n):
         raise BadInput(f"the start Gram matrix has shape {tuple(gram.shape)}; the architecture needs {(n, n)}.")
     return from_overlaps(gram)
+
+
+def _as_tensor(start: Any) -> Tensor:
+    try:
+        return torch.from_numpy(np.asarray(start, dtype=np.float64))
+    except (TypeError, ValueError) as cause:
+        raise BadInput(
+            f"start = {type(start).__name__} cannot be read as a matrix of numbers ({cause}). Give a Trace, or a Gram "
+            "matrix x_a.x_b / width of shape (tokens, tokens)."
+        ) from cause
 
 
 class _Run:
