@@ -36,8 +36,8 @@ def _bar(title: str, total: int) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left", TimeRemainingColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left", TimeRemainingColumn())
+    progress = Progress("{task.description}", *columns, console=Console(stderr=True), transient=True)
     progress.add_task(title, total=total)
     progress.start()
     return progress

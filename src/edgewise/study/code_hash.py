@@ -16,7 +16,7 @@ from pathlib import Path
 from edgewise.study.source_file import SourceFile, Statement, read_source
 
 LIBRARY = Path(__file__).parents[1]
-PEOPLE_ONLY = ("view", "cli")  # rooms that a bare `edgewise` does not stand for: they draw and speak
+PEOPLE_ONLY = ("view", "cli", "__main__.py")  # rooms that a bare `edgewise` does not stand for: they draw and speak
 _DOORS = ("__init__.py", "verbs.py")
 _WHOLE = "*"
 _NEIGHBOURS = "neighbours"  # our own dotted name for the recipe's folder

@@ -40,11 +40,14 @@ def key_of(case_text: str, code: str) -> str:
 
 
 def read_line(line: bytes) -> Record | None:
-    """The record of a line, or None where the line is damaged."""
-    body, mark, tail = line.rstrip(b"\n").rpartition(_MARK)
+    """The record of a line, or None where the line is damaged or of a form that this version does not know."""
+    body, mark, tail = line.rstrip(b"\r\n").rpartition(_MARK)
     if not mark or tail != _check(body).encode() + b'"}':
         return None
-    return Record(**loads(body + b"}"))
+    try:
+        return Record(**loads(body + b"}"))
+    except (TypeError, ValueError):
+        return None
 
 
 def _check(body: bytes) -> str:

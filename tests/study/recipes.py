@@ -1,0 +1,32 @@
+"""Tiny recipes written to a folder, so that tests can change one function and leave the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PARTS = {
+    "head": '"""Squares of small numbers.\n\nMore words."""\nimport math\nfrom edgewise.study import Claim\n\nFACTOR = 2\n',
+    "cases": 'def cases(scale="small"):\n    return [{"x": x} for x in range(6 if scale == "small" else 40)]\n',
+    "helper": "def square(x):\n    return FACTOR * x * x\n",
+    "measure": 'def measure(case):\n    return {"y": square(case["x"])}\n',
+    "claim": (
+        "def claim(results):\n"
+        '    right = all(r.value["y"] == 2 * r.case["x"] ** 2 for r in results)\n'
+        '    return Claim("y = 2 x^2.", "It is.", f"{len(results)} cases", right, {"cases": len(results)})\n'
+    ),
+    "draw": (
+        "def draw(results):\n"
+        "    from matplotlib.figure import Figure\n"
+        "    figure = Figure()\n"
+        '    figure.subplots().plot([r.case["x"] for r in results], [r.value["y"] for r in results])\n'
+        "    return figure\n"
+    ),
+}
+
+
+def write_recipe(folder: Path, name: str = "figure1.py", **changed: str) -> Path:
+    """A recipe file below folder/paper2020idea; every part can be replaced, or left out as ''."""
+    path = folder / "paper2020idea" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join({**PARTS, **changed}.values()))
+    return path

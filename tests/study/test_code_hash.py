@@ -1,0 +1,139 @@
+"""Results go stale exactly when the code behind `measure` changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgewise.study import code_hash as code
+from edgewise.study.code_hash import LIBRARY, code_hash, reach
+from tests.study.recipes import PARTS, write_recipe
+
+SETTINGS = PARTS["head"] + "OTHER = 1\nTABLE = {}\nTABLE['a'] = 3\n"
+
+
+def hashed(tmp_path: Path, **changed: str) -> str:
+    return code_hash(write_recipe(tmp_path, **changed))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"draw": PARTS["draw"].replace("results]", "results[:3]]")},
+        {"claim": PARTS["claim"].replace("It is.", "So it is.")},
+        {"cases": PARTS["cases"].replace("40", "50")},
+        {"head": PARTS["head"].replace("Squares", "Products").replace("import math", "import math, os  # new")},
+        {"measure": 'def measure(case):\n    """Words."""\n    # a remark\n\n    return {\n        "y": square(case["x"])}\n'},
+        {"helper": 'def square(x):\n    "Words."\n    return (FACTOR * x) * x\n'},
+        {"head": PARTS["head"] + "COLOUR = 'red'\n"},
+        {"head": PARTS["head"] + "if __name__ == '__main__':\n    print(FACTOR)\n"},
+    ],
+)
+def test_what_does_not_compute_does_not_count(tmp_path: Path, changed: dict[str, str]) -> None:
+    assert hashed(tmp_path, **changed) == hashed(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"measure": PARTS["measure"].replace("square(", "1 + square(")},
+        {"helper": PARTS["helper"].replace("x * x", "x * x * x")},
+        {"head": PARTS["head"].replace("FACTOR = 2", "FACTOR = 3")},
+        {"head": PARTS["head"] + "FACTOR += 1\n"},
+        {"head": PARTS["head"] + "math.tau_is_two_pi = setattr(math, 'tau', 6.3)\nmath.floor(2.0)\n"},
+        {"helper": "if math.pi > 3:\n    def square(x):\n        return FACTOR * x * x\n"},
+        {"measure": "@staticmethod\n" + PARTS["measure"]},
+    ],
+)
+def test_what_computes_counts(tmp_path: Path, changed: dict[str, str]) -> None:
+    assert hashed(tmp_path, **changed) != hashed(tmp_path)
+
+
+def test_a_table_filled_later_counts_where_it_is_used(tmp_path: Path) -> None:
+    uses = PARTS["measure"].replace("square(", "TABLE['a'] + square(")
+    other = SETTINGS.replace("['a'] = 3", "['a'] = 4")
+    assert hashed(tmp_path, head=SETTINGS, measure=uses) != hashed(tmp_path, head=other, measure=uses)
+    assert hashed(tmp_path, head=SETTINGS) == hashed(tmp_path, head=other)
+
+
+def test_a_neighbour_counts_by_the_names_used(tmp_path: Path) -> None:
+    head = PARTS["head"].replace("FACTOR = 2", "from .common import FACTOR")
+    common = write_recipe(tmp_path, head=head).with_name("common.py")
+
+    def with_common(text: str) -> str:
+        common.write_text(text)
+        return hashed(tmp_path, head=head)
+
+    first = with_common("FACTOR = BASE = 2\nCOLOUR = 1\n")
+    assert with_common("# words\nFACTOR = BASE = 2\nCOLOUR = 22\n") == first
+    assert with_common("FACTOR = BASE = 3\nCOLOUR = 1\n") != first
+
+
+def places(tmp_path: Path, imports: str, uses: str) -> set[str]:
+    head = PARTS["head"].replace("import math", f"import math\n{imports}")
+    path = write_recipe(tmp_path, head=head, measure=f"def measure(case):\n    {uses}\n    return {{}}\n")
+    return {place.split()[0] for place in reach(path).pieces} - {"figure1.py"}
+
+
+def test_the_library_counts_by_the_files_behind_the_names_used(tmp_path: Path) -> None:
+    found = places(tmp_path, "import edgewise", "edgewise.predict('gpt2')")
+    assert {"theory/predict.py", "adapters/describe.py", "adapters/presets.yaml", "verbs.py"} <= found
+    rooms = {place.split("/")[0] for place in found}
+    assert not rooms & {"probe", "audit", "view", "cli", "study", "nets", "__init__.py"}
+    assert "theory/softmax/moments.npz" in found  # a table decides numbers as code does
+
+
+@pytest.mark.parametrize(
+    ("imports", "uses"),
+    [
+        ("from edgewise import predict", "predict('gpt2')"),
+        ("import edgewise as e", "e.predict('gpt2')"),
+        ("", "from edgewise import predict\n    predict('gpt2')"),
+        ("from edgewise.verbs import predict as p", "p('gpt2')"),
+    ],
+)
+def test_every_way_to_import_leads_to_the_same_code(tmp_path: Path, imports: str, uses: str) -> None:
+    assert places(tmp_path, imports, uses) == places(tmp_path, "import edgewise", "edgewise.predict('gpt2')")
+
+
+def test_nothing_of_the_library_counts_where_only_the_claim_uses_it(tmp_path: Path) -> None:
+    assert places(tmp_path, "import edgewise", "pass") == set()
+
+
+def test_a_bare_library_counts_as_a_whole_but_for_what_draws(tmp_path: Path) -> None:
+    found = places(tmp_path, "import edgewise", "getattr(edgewise, case['verb'])()")
+    assert {"probe/measure.py", "critical/phase_diagram.py", "study/claim.py"} <= found
+    assert not [place for place in found if place.startswith(("view/", "cli/"))]
+
+
+def test_a_changed_file_deep_in_the_library_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a small library, in which a file two imports away is edited."""
+    library = tmp_path / "edgewise"
+    (library / "room").mkdir(parents=True)
+    (library / "__init__.py").write_text('_HOMES = {"verb": "verbs"}\ndef __getattr__(name): ...\n')
+    (library / "verbs.py").write_text("def verb():\n    from edgewise.room.one import f\n    return f()\ndef other(): ...\n")
+    (library / "room" / "__init__.py").write_text("")
+    (library / "room" / "one.py").write_text("from edgewise.room import two\ndef f():\n    return two.g()\n")
+    deep = library / "room" / "two.py"
+    deep.write_text("def g():\n    return 1\n")
+    monkeypatch.setattr(code, "LIBRARY", library)
+    recipe = {"head": PARTS["head"] + "import edgewise\n", "measure": "def measure(case):\n    return edgewise.verb()\n"}
+    first = hashed(tmp_path, **recipe)
+    deep.write_text('"""Words."""\ndef g():\n    return 1  # one\n')
+    assert hashed(tmp_path, **recipe) == first
+    deep.write_text("def g():\n    return 2\n")
+    second = hashed(tmp_path, **recipe)
+    assert second != first
+    (library / "verbs.py").write_text((library / "verbs.py").read_text().replace("other(): ...", "other(): return 3"))
+    assert hashed(tmp_path, **recipe) == second  # a door counts by the names used
+    (library / "room" / "data.yaml").write_text("a: 1\n")
+    assert hashed(tmp_path, **recipe) != second
+
+
+def test_the_hash_is_the_same_wherever_the_files_lie(tmp_path: Path) -> None:
+    head = PARTS["head"] + "import edgewise\n"
+    uses = "def measure(case):\n    return edgewise.transformer(depth=2)\n"
+    hashes = {hashed(tmp_path / name, head=head, measure=uses) for name in ("one", "two")}
+    assert len(hashes) == 1
+    assert (LIBRARY / "verbs.py").is_file()

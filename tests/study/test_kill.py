@@ -1,0 +1,159 @@
+"""Killing it, many times, at random moments: nothing is lost but the case under way, and no record is wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edgewise.study import load_recipe, store
+from edgewise.study.engine import run
+from edgewise.study.plan import Plan
+from edgewise.study.record import read_line
+from tests.study.recipes import write_recipe
+
+RUN = """
+import sys
+from edgewise.study import load_recipe
+from edgewise.study.engine import run
+from edgewise.study.plan import Plan
+print("ready", flush=True)
+run(Plan.of(load_recipe(sys.argv[1]), "full", sys.argv[2]), workers=int(sys.argv[3]))
+"""
+
+
+def slow_recipe(folder: Path, cases: int, seconds: float) -> Path:
+    """A recipe that notes every beginning of a case in a file of its own, before it is measured."""
+    head = '"""Killed."""\nimport os\nimport time\nfrom edgewise.study import Claim\n'
+    note = f"os.open({str(folder / 'begun')!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)"
+    body = f'    file = {note}\n    os.write(file, b"%d\\n" % case["x"])\n    os.close(file)\n    time.sleep({seconds})\n'
+    measure = f'def measure(case):\n{body}    return {{"y": case["x"] ** 2, "words": "long" * 50}}\n'
+    listed = f"def cases(scale):\n    return [{{'x': x}} for x in range({cases})]\n"
+    return write_recipe(folder, head=head, measure=measure, cases=listed)
+
+
+@contextmanager
+def running(path: Path, workers: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A run in a process of its own, ready to measure; it and its workers are gone at the end."""
+    command = [sys.executable, "-c", RUN, str(path), str(path.parents[1] / "runs"), str(workers)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=path.parents[1])
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    try:
+        yield process
+    finally:
+        workers = workers_of(process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        _, alive = psutil.wait_procs(workers, timeout=20)
+        assert not alive, "workers outlived their run"
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The loky processes of a run."""
+    try:
+        children = psutil.Process(process.pid).children()
+        return [child for child in children if "LokyProcess" in " ".join(child.cmdline())]
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
+def check_records(folder: Path) -> tuple[Counter[int], int]:
+    """Every line is either a right record or seen to be damaged; how often each case is stored, and the damaged."""
+    stored: Counter[int] = Counter()
+    damaged = 0
+    for file in store.files_of(folder):
+        for line in file.read_bytes().splitlines(keepends=True):
+            record = read_line(line)
+            damaged += record is None
+            if record is not None:
+                assert record.value == {"y": record.case["x"] ** 2, "words": "long" * 50}
+                stored[record.case["x"]] += 1
+    return stored, damaged
+
+
+def check_resumed(path: Path, cases: int, kills: int, workers: int) -> None:
+    """After the last kill: what is missing is measured, all is there once, and little was measured twice."""
+    plan = Plan.of(load_recipe(path), "full", path.parents[1] / "runs")
+    before, _ = check_records(plan.records)
+    outcome = run(plan)
+    assert outcome.computed == cases - len(before)  # what was stored is not measured again
+    assert [(r.case["x"], r.value["y"]) for r in outcome.results] == [(x, x * x) for x in range(cases)]
+    stored, damaged = check_records(plan.records)
+    assert set(stored) == set(range(cases))
+    assert sum(stored.values()) <= cases + kills * workers
+    assert damaged <= kills * workers
+    begun = len((path.parents[1] / "begun").read_bytes().splitlines())
+    assert begun <= cases + kills * workers, "more than the cases under way were measured again"
+    assert run(plan).computed == 0
+
+
+def kill_the_run(tmp_path: Path, workers: int, kills: int, cases: int, longest: float) -> int:
+    """Kill one run after another, then let one complete; how many were killed before they had ended."""
+    path, moments, struck = slow_recipe(tmp_path, cases, 0.002), random.Random(workers), 0
+    for _ in range(kills):
+        with running(path, workers) as process:  # leaving it kills it
+            time.sleep(moments.uniform(0, longest))
+            struck += process.poll() is None
+        check_records(tmp_path / "runs" / "paper2020idea" / "figure1" / "records")
+    check_resumed(path, cases, kills, workers)
+    return struck
+
+
+def kill_workers(tmp_path: Path, kills: int, cases: int, seconds: float) -> int:
+    """Kill one worker after another while the run goes on; it must end by itself, complete."""
+    path, moments, killed = slow_recipe(tmp_path, cases, seconds), random.Random(0), 0
+    with running(path, 2) as process:
+        while killed < kills and process.poll() is None:
+            time.sleep(moments.uniform(0.1, 1.5))
+            if alive := workers_of(process):
+                os.kill(moments.choice(alive).pid, signal.SIGKILL)
+                killed += 1
+        assert process.wait() == 0
+    check_resumed(path, cases, killed, 2)
+    return killed
+
+
+def test_a_serial_run_is_killed_at_random_moments(tmp_path: Path) -> None:
+    assert kill_the_run(tmp_path, workers=1, kills=6, cases=200, longest=0.15) > 0
+
+
+def test_a_run_with_workers_is_killed_at_random_moments(tmp_path: Path) -> None:
+    assert kill_the_run(tmp_path, workers=2, kills=2, cases=300, longest=1.0) > 0
+
+
+def test_workers_are_killed_and_the_run_completes(tmp_path: Path) -> None:
+    assert kill_workers(tmp_path, kills=1, cases=150, seconds=0.01) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers, longest, cases", [(1, 0.4, 5000), (2, 3.0, 12000)])
+def test_runs_are_killed_forty_times(tmp_path: Path, workers: int, longest: float, cases: int) -> None:
+    assert kill_the_run(tmp_path, workers, kills=40, cases=cases, longest=longest) >= 30
+
+
+@pytest.mark.slow
+def test_workers_are_killed_thirty_times(tmp_path: Path) -> None:
+    assert kill_workers(tmp_path, kills=30, cases=6000, seconds=0.02) >= 20
+
+
+def test_two_runs_share_a_folder(tmp_path: Path) -> None:
+    """At the same time, on the same cases: each ends complete, and what both measured is the same."""
+    path = slow_recipe(tmp_path, 60, 0.005)
+    with running(path, 1) as first, running(path, 1) as second:
+        assert [process.wait() for process in (first, second)] == [0, 0]
+    stored, damaged = check_records(tmp_path / "runs" / "paper2020idea" / "figure1" / "records")
+    assert (set(stored), damaged) == (set(range(60)), 0)
+    outcome = run(Plan.of(load_recipe(path), "full", tmp_path / "runs"))
+    assert (outcome.computed, outcome.missing, outcome.differing) == (0, 0, 0)

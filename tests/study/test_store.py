@@ -1,0 +1,133 @@
+"""The store: every damage is seen, nothing good is lost, writers do not disturb each other."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgewise.errors import BadInput
+from edgewise.study.record import Record, key_of, read_line
+from edgewise.study.store import Writer, files_of, read
+
+
+def record(x: int, value: dict[str, object] | None = None, error: str | None = None) -> Record:
+    value = {"nan": float("nan"), "y": x * x} if value is None and error is None else value
+    return Record(key_of(f'{{"x":{x}}}', "code"), {"x": x}, "code", 0.5, value, error, {"python": "3"})
+
+
+def test_a_record_survives_its_line() -> None:
+    again = read_line(record(3).line())
+    assert again is not None
+    assert repr(again) == repr(record(3))
+    assert read_line(record(3).line().replace(b"\n", b"\r\n")) is not None  # a repository may change line ends
+
+
+def test_every_truncation_of_a_line_is_seen() -> None:
+    line = record(3).line()
+    assert [length for length in range(len(line)) if read_line(line[:length]) is not None] == [len(line) - 1]
+
+
+def test_every_changed_byte_of_a_line_is_seen() -> None:
+    line, numbers = record(3).line(), random.Random(0)
+    for place in range(len(line) - 1):
+        garbled = bytearray(line)
+        garbled[place] ^= numbers.randrange(1, 256)
+        assert read_line(bytes(garbled)) is None
+
+
+@pytest.mark.parametrize("line", [b"\n", b"{}\n", b'{"key":"a"}\n', b"\xff\xfe\x00\n", b"null\n"])
+def test_other_lines_are_damage_and_not_errors(line: bytes) -> None:
+    assert read_line(line) is None
+
+
+def test_a_record_of_a_later_form_is_left_out(tmp_path: Path) -> None:
+    from edgewise.study import record as form
+
+    body = b'{"key":"a","later":1'
+    line = body + form._MARK + form._check(body).encode() + b'"}\n'
+    (tmp_path / "a.jsonl").write_bytes(line)
+    assert read(files_of(tmp_path)).damaged == 1
+
+
+def test_damaged_lines_are_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
+    lines = [record(x).line() for x in range(5)]
+    lines[1] = lines[1][:40] + b"\n"  # torn, and the file went on: not by us, but an editor may do it
+    lines[3] = os.urandom(100).replace(b"\n", b"?") + b"\n"
+    (tmp_path / "a.jsonl").write_bytes(b"".join(lines)[:-20])  # the last one half-written
+    contents = read(files_of(tmp_path))
+    assert contents.damaged == 3
+    assert sorted(found.case["x"] for found in contents.done.values()) == [0, 2]
+
+
+def test_writers_have_their_own_files_and_are_read_together(tmp_path: Path) -> None:
+    writers = [Writer(tmp_path) for _ in range(3)]
+    for x in range(9):
+        writers[x % 3].append(record(x))
+    assert len(files_of(tmp_path)) == 3
+    contents = read(files_of(tmp_path))
+    assert sorted(found.case["x"] for found in contents.done.values()) == list(range(9))
+    assert contents.damaged == contents.differing == 0
+
+
+def test_the_same_case_twice_is_harmless_and_a_difference_is_told(tmp_path: Path) -> None:
+    first, second = Writer(tmp_path), Writer(tmp_path)
+    for writer in (first, second):
+        writer.append(record(1))
+    first.append(record(2, {"y": 4}))
+    second.append(record(2, {"y": 5}))
+    contents = read(files_of(tmp_path))
+    assert len(contents.done) == 2
+    assert contents.differing == 1
+
+
+def test_a_success_makes_a_failure_good_in_any_order(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    for item in (record(1, error="no"), record(1), record(2), record(2, error="no"), record(3, error="no")):
+        writer.append(item)
+    contents = read(files_of(tmp_path))
+    assert [found.case["x"] for found in contents.done.values()] == [1, 2]
+    assert [found.case["x"] for found in contents.failed.values()] == [3]
+
+
+def test_only_the_wanted_keys_are_kept(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    for x in range(4):
+        writer.append(record(x))
+    assert list(read(files_of(tmp_path), {record(2).key}).done) == [record(2).key]
+
+
+def test_a_folder_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not visible from"):
+        Writer(tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_full_disk_is_an_error_and_never_a_record(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the full disk: the write that does not fit raises."""
+    import signal
+
+    writer = Writer(tmp_path)
+    writer.append(record(1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    size = files_of(tmp_path)[0].stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, hard))
+    try:
+        with pytest.raises(OSError, match="only 50 of"):
+            writer.append(record(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    contents = read(files_of(tmp_path))
+    assert (len(contents.done), contents.damaged) == (1, 1)
+
+
+def test_keys_depend_on_case_and_code() -> None:
+    keys = {key_of('{"x":1}', "a"), key_of('{"x":1}', "b"), key_of('{"x":1.0}', "a"), key_of('{"x":2}', "a")}
+    assert len(keys) == 4
+    assert replace(record(1), seconds=9.0).key == record(1).key
