@@ -8,6 +8,7 @@
 Nouns   Architecture Perceptron Trace Verdict
 Make    transformer describe sites
 Verbs   predict measure judge compare phase_diagram critical_point vector_field audit_initialization perceptron_maps
+Fix     critical_plan initialize_ total_changes
 Rooms   theory stability critical probe audit nets laboratory study view
 """
 
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
     from edgewise.verbs import (
         audit_initialization,
         compare,
+        critical_plan,
         critical_point,
         describe,
+        initialize_,
         judge,
         measure,
         perceptron_maps,
         phase_diagram,
         predict,
+        total_changes,
         vector_field,
     )  # fmt: skip
     from edgewise.verdict import Verdict
@@ -45,14 +49,14 @@ _HOMES = {
     "Verdict": "verdict", "BadInput": "errors", "sites": "adapters.sites",
     "describe": "verbs", "predict": "verbs", "judge": "verbs", "compare": "verbs", "phase_diagram": "verbs",
     "critical_point": "verbs", "vector_field": "verbs", "measure": "verbs", "audit_initialization": "verbs",
-    "perceptron_maps": "verbs",
+    "perceptron_maps": "verbs", "critical_plan": "verbs", "initialize_": "verbs", "total_changes": "verbs",
 }  # fmt: skip
 _ROOMS = ("laboratory", "nets", "study", "view")
 
 __all__ = [
-    "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_point",
-    "describe", "judge", "laboratory", "measure", "nets", "perceptron_maps", "phase_diagram", "predict", "sites",
-    "study", "transformer", "vector_field", "view",
+    "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_plan",
+    "critical_point", "describe", "initialize_", "judge", "laboratory", "measure", "nets", "perceptron_maps",
+    "phase_diagram", "predict", "sites", "study", "total_changes", "transformer", "vector_field", "view",
 ]  # fmt: skip
 
 
