@@ -24,13 +24,9 @@ def paper_block(attention: float, mlp: float, **others: Any) -> dict[str, Any]:
 
 def orbit(case: dict[str, Any]) -> dict[str, Any]:
     """Norm, 1 - overlap and both gradients (log, over the last) of one random network, embedding first."""
-    trace = simulated(edgewise.transformer(**case["knobs"]), seed=case["seed"], start_overlap=case["start_overlap"])
-    return {
-        "norm": rounded(trace.blocks("norm")),
-        "separation": rounded(trace.blocks("separation")),
-        "token_gradient": rounded(trace.blocks("log_gradient", "token")),
-        "pooled_gradient": rounded(trace.blocks("log_gradient", "pooled")),
-    }
+    network = edgewise.transformer(**case["knobs"])
+    found = simulated(network, seed=case["seed"], start_overlap=case["start_overlap"])
+    return {name: rounded(row) for name, row in vars(found).items()}
 
 
 def scale_of(results: Sequence[Result], per: str = "point") -> str:

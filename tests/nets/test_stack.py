@@ -33,17 +33,34 @@ def test_tokens_start_where_they_are_told() -> None:
         random_tokens(SMALL, 1.5)
 
 
-def test_the_measured_orbit_is_that_of_the_streams_and_of_the_seed() -> None:
-    trace, streams = simulated(SMALL, seed=3), simulated_streams(SMALL, seed=3)
-    assert trace.blocks("norm") == pytest.approx([stream.square().mean().item() for stream in streams])
-    assert trace.readouts == ("token", "pooled")
+def test_the_orbit_is_that_of_the_streams_and_of_the_seed() -> None:
+    orbit, streams = simulated(SMALL, seed=3), simulated_streams(SMALL, seed=3)
+    assert orbit.norm == pytest.approx([stream.square().mean().item() for stream in streams])
     again, other = simulated(SMALL, seed=3), simulated(SMALL, seed=4)
-    assert (again.separation == trace.separation).all()
-    assert (again.log_gradient == trace.log_gradient).all()
-    assert (other.separation != trace.separation).any()
+    assert (again.token_gradient == orbit.token_gradient).all()
+    assert (other.separation != orbit.separation).any()
+
+
+def test_a_plain_reading_agrees_with_the_probe() -> None:
+    torch.manual_seed(3)
+    tokens, network = random_tokens(SMALL, 0.2), Stack(SMALL).double()
+    orbit = simulated(SMALL, seed=3, start_overlap=0.2)
+    trace = edgewise.measure(network, tokens, readouts=("token", "pooled"), attention=False, pair=False, seeds=64)
+    assert orbit.norm == pytest.approx(trace.blocks("norm"))
+    assert orbit.separation == pytest.approx(trace.blocks("separation"))
+    for row, readout in ((orbit.token_gradient, 0), (orbit.pooled_gradient, 1)):  # other directions, same network
+        logs = trace.log_gradient[readout][:, trace.block_ends()]
+        assert (abs(row - logs.mean(0)) < 4 * logs.std(0) + 1e-9).all()
 
 
 def test_merged_tokens_are_told_apart() -> None:
-    trace = simulated(SMALL.replace(causal=False, rope=False), seed=0, start_overlap=1 - 1e-12)
-    theory = edgewise.predict(SMALL.replace(causal=False, rope=False), start_overlap=1 - 1e-12)
-    assert trace.blocks("separation") == pytest.approx(theory.blocks("separation"), rel=0.6)
+    alike = SMALL.replace(causal=False, rope=False, width=256)
+    orbit = simulated(alike, seed=0, start_overlap=1 - 1e-12)
+    theory = edgewise.predict(alike, start_overlap=1 - 1e-12)
+    assert orbit.separation == pytest.approx(theory.blocks("separation"), rel=0.2)
+
+
+def test_attention_alone_has_an_orbit() -> None:
+    alone = edgewise.transformer(depth=2, tokens=16, width=512, heads=8, mlp_width=0, norm="none", attention_skip=0.0)
+    orbit = simulated(alone, seed=0)
+    assert orbit.norm == pytest.approx(edgewise.predict(alone).blocks("norm"), rel=0.1)

@@ -1,0 +1,160 @@
+"""Figure 3: without MLP layers tokens collapse to a line; with a skip exponentially, without one doubly so."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import log
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import edgewise
+from edgewise.study import Claim, Result, chosen, over_seeds
+from edgewise.view import Curve, Panel, Sheet
+
+from .common import ABSTRACT, orbit, paper_block, scale_of
+
+STRENGTHS = (0.3, 0.5, 0.7)
+SCORE_GAINS = (1.0, 2.0, 4.0)
+START_OVERLAPS = (0.05, 0.5, 0.9, 0.99)  # where a single layer without a skip is tried
+SMALLEST = 1e-25  # a separation is the square of a distance: smaller ones are rounding
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    """Deep networks with skips; two layers without, from several overlaps."""
+    tokens, width, depth, seeds = (32, 512, 24, 8) if scale == "full" else (16, 64, 24, 3)
+    deep, bare = [], []
+    for seed in range(seeds):
+        for strength in STRENGTHS:
+            knobs = paper_block(strength, 0.0, depth=depth, tokens=tokens, width=width)
+            deep.append({"skip": True, "strength": strength, "start_overlap": 0.05, "seed": seed, "knobs": knobs})
+        for gain in SCORE_GAINS:
+            knobs = paper_block(1.0, 0.0, depth=2, tokens=tokens, width=width, score_gain=gain)
+            starts = ({"start_overlap": overlap, "seed": seed, "knobs": knobs} for overlap in START_OVERLAPS)
+            bare += [{"skip": False, "gain": gain} | start for start in starts]
+    return deep + bare
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """The orbit of one random network of attention layers."""
+    return orbit(case)
+
+
+def claim(results: list[Result]) -> Claim:
+    """Collapse, its rate, and its speed without skips."""
+    return Claim.all([_collapse(results), _rates(results), _cubes(results)])
+
+
+def _deep(results: list[Result]) -> list[Result]:
+    return chosen(results, skip=True)
+
+
+def _collapse(results: list[Result]) -> Claim:
+    falls = [np.diff(np.log(over_seeds(_deep(results), "separation", strength=a)[0])) for a in STRENGTHS]
+    ends = [over_seeds(_deep(results), "separation", strength=a)[0][-1] for a in STRENGTHS]
+    return Claim(
+        f"Without MLP layers the tokens collapse to a line {ABSTRACT}.",
+        f"1 - overlap falls in every block; after the last it is {', '.join(f'{end:.2g}' for end in ends)} "
+        f"at strengths {', '.join(f'{a:g}' for a in STRENGTHS)}.",
+        scale_of(_deep(results)), all((fall < 0).all() for fall in falls), {"last_separation": ends},
+    )  # fmt: skip
+
+
+def rate(results: list[Result], strength: float) -> tuple[float, float]:
+    """Measured log-rate of 1 - overlap over the second half of depth, and its standard error over seeds."""
+    rows = np.log([r.value["separation"] for r in chosen(_deep(results), strength=strength)])
+    half = rows.shape[1] // 2
+    slopes = (rows[:, -1] - rows[:, half]) / (rows.shape[1] - 1 - half)
+    return float(slopes.mean()), float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
+
+
+def _rates(results: list[Result]) -> Claim:
+    numbers, held = {}, True
+    for strength in STRENGTHS:
+        found, error = rate(results, strength)
+        limit = log(1 - strength**2)
+        predicted = _predicted_rate(chosen(_deep(results), strength=strength)[0].case)
+        held &= abs(found - predicted) < 3 * error + 0.02 * abs(limit)
+        numbers[f"{strength:g}"] = {"measured": found, "error": error, "theory": predicted, "limit": limit}
+    text = ", ".join(f"{n['measured']:.3f} ± {n['error']:.3f} ({n['theory']:.3f})" for n in numbers.values())
+    return Claim(
+        "Theory, near collapse: the rate is log(1 - a^2) for strength a, whatever the length and the score gain.",
+        f"Measured (predicted) over the second half: {text}; limits "
+        f"{', '.join(format(n['limit'], '.3f') for n in numbers.values())}.",
+        scale_of(_deep(results)), held, numbers,
+    )  # fmt: skip
+
+
+def _predicted_rate(case: dict[str, Any]) -> float:
+    logs = np.log(_separations(case["knobs"], case["start_overlap"]))
+    half = len(logs) // 2
+    return float((logs[-1] - logs[half]) / (len(logs) - 1 - half))
+
+
+def _separations(knobs: dict[str, Any], overlap: float, closure: str = "exact") -> np.ndarray:
+    network = edgewise.transformer(**knobs)
+    return edgewise.predict(network, start_overlap=overlap, closure=closure).blocks("separation")
+
+
+def steps(results: list[Result], gain: float) -> tuple[np.ndarray, np.ndarray]:
+    """1 - overlap before and after a layer without a skip, of every network."""
+    rows = [r.value["separation"] for r in chosen(results, skip=False, gain=gain)]
+    pairs = np.array([pair for row in rows for pair in pairwise(row)])
+    return pairs[pairs[:, 1] > SMALLEST].T
+
+
+def powers(results: list[Result]) -> dict[str, float]:
+    """Slope of log(after) on log(before) near collapse, per score gain."""
+    found = {}
+    for gain in SCORE_GAINS:
+        before, after = steps(results, gain)
+        near = before < 0.05 / gain**2
+        found[f"{gain:g}"] = float(np.polyfit(np.log(before[near]), np.log(after[near]), 1)[0])
+    return found
+
+
+def _cubes(results: list[Result]) -> Claim:
+    found = powers(results)
+    text, held = ", ".join(f"{power:.2f}" for power in found.values()), all(abs(p - 3) < 0.15 for p in found.values())
+    return Claim(
+        "Pure attention loses rank doubly exponentially with depth [Dong 2021].",
+        f"Near collapse 1 - overlap is cubed by every layer: measured powers {text} at score gains "
+        f"{', '.join(found)}; theory says 3.",
+        scale_of(chosen(results, skip=False)), held, {"powers": found},
+    )  # fmt: skip
+
+
+def draw(results: list[Result]) -> Figure:
+    """Left: decay with skips. Right: one layer without a skip, before against after."""
+    title = "Attention alone: tokens collapse to a line"
+    foot = f"lines: theory; points: {scale_of(_deep(results))}, bars: standard error"
+    return Sheet(title, (_decay(results), _map(results)), foot).draw()
+
+
+def _decay(results: list[Result]) -> Panel:
+    curves, notes = [], []
+    for group, strength in enumerate(STRENGTHS):
+        case = chosen(_deep(results), strength=strength)[0].case
+        line = _separations(case["knobs"], case["start_overlap"])
+        mean, error = over_seeds(_deep(results), "separation", strength=strength)
+        blocks = np.arange(len(line))
+        curves += [Curve(f"strength {strength:g}", blocks, line, group),
+                   Curve("_", blocks, mean, group, "points", error)]  # fmt: skip
+        found, scatter = rate(results, strength)
+        notes.append(f"{found:.3f} ± {scatter:.3f} (limit {log(1 - strength**2):.3f})")
+    return Panel("with a skip: exponential", "block", "1 − overlap", tuple(curves),
+                 "rate per block, second half:\n" + "\n".join(notes), log_y=True)  # fmt: skip
+
+
+def _map(results: list[Result]) -> Panel:
+    curves = []
+    for group, gain in enumerate(SCORE_GAINS):
+        knobs = chosen(results, skip=False, gain=gain)[0].case["knobs"] | {"depth": 1}
+        starts = np.geomspace(1e-7, 0.999, 40)
+        exact = np.array([_separations(knobs, 1 - start)[1] for start in starts])
+        before, after = steps(results, gain)
+        curves += [Curve(f"score gain {gain:g}", starts, exact, group), Curve("_", before, after, group, "points")]
+    note = "measured powers near collapse: " + ", ".join(f"{power:.2f}" for power in powers(results).values())
+    return Panel("without a skip: each layer cubes 1 − overlap", "1 − overlap before the layer", "after it",
+                 tuple(curves), note, log_x=True, log_y=True)  # fmt: skip
