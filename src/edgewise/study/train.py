@@ -16,6 +16,7 @@ from edgewise.errors import BadInput
 
 Batch = tuple[Tensor, Tensor]
 Factory = Callable[[], nn.Module]
+Schedule = Callable[[float], float]
 Maker = Callable[[nn.Module, float], torch.optim.Optimizer]
 DIVERGED = 3.0  # a loss above this many times the first one (or not a number) ends a run
 
@@ -26,6 +27,17 @@ def _sgd(model: nn.Module, rate: float) -> torch.optim.Optimizer:
 
 def _adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), rate, weight_decay=0.01, fused=True)
+
+
+def _constant(_: float) -> float:
+    return 1.0
+
+
+def trapezoid(fraction: float, rise: float = 0.04, fall: float = 0.5) -> float:
+    """Up over the first `rise` of the steps, flat, down to a twentieth over the last `fall`."""
+    up = min(1.0, (fraction + 0.01) / (rise + 0.01))
+    down = min(1.0, (1.0 - fraction) / fall)
+    return up * max(down, 0.05)
 
 
 OPTIMIZERS: dict[str, Maker] = {"sgd": _sgd, "adamw": _adamw}
@@ -58,8 +70,8 @@ class Outcome:
 
 def train(
     factory: Factory, batches: Callable[[], Iterable[Batch]], *, optimizer: str | Maker = "adamw",
-    rates: Sequence[float] = (1e-3,), steps: int = 200, trial: float = 0.25, warmup: int = 0, clip: float | None = None,
-    progress: Callable[[int], None] | None = None,
+    rates: Sequence[float] = (1e-3,), steps: int = 200, trial: float = 0.25, schedule: Schedule | None = None,
+    clip: float | None = None, progress: Callable[[int], None] | None = None,
 ) -> Outcome:  # fmt: skip
     """Train one network, its rate chosen among several by successive halving [Jamieson 2016].
 
@@ -67,6 +79,8 @@ def train(
               it returns (loss, ...)
     batches   starts the same sequence of batches each time
     trial     share of the steps that every rate gets; the better half goes on for as long again, until one is left
+    schedule  multiplies the rate at a fraction of the steps; constant unless given
+    clip      largest norm of the gradient, none unless given
     """
     maker = _maker(optimizer)
     _refuse(rates, steps, trial)
@@ -77,7 +91,7 @@ def train(
     alive = runs
     while True:
         for run in alive:
-            _advance(run, batches, until, warmup, clip, progress)
+            _advance(run, batches, until, steps, schedule or _constant, clip, progress)
             tried[run.rate] = (run.rate, len(run.losses), run.final())
         if until >= steps:
             break
@@ -108,7 +122,7 @@ def _fresh(factory: Factory, maker: Maker, rate: float) -> Run:
 
 
 def _advance(
-    run: Run, batches: Callable[[], Iterable[Batch]], until: int, warmup: int, clip: float | None,
+    run: Run, batches: Callable[[], Iterable[Batch]], until: int, steps: int, schedule: Schedule, clip: float | None,
     progress: Callable[[int], None] | None,
 ) -> None:  # fmt: skip
     """Continue one run to a number of steps; the batches it has seen are skipped."""
@@ -116,7 +130,7 @@ def _advance(
         if run.diverged:
             return
         for group in run.optimizer.param_groups:
-            group["lr"] = run.rate * min(1.0, (len(run.losses) + 1) / max(warmup, 1))
+            group["lr"] = run.rate * schedule(len(run.losses) / steps)
         _step(run, inputs, labels, clip)
         if progress is not None:
             progress(len(run.losses))
@@ -164,4 +178,4 @@ def seeded(factory: Callable[..., nn.Module], seed: int, *arguments: Any, **opti
     return make
 
 
-__all__ = ["OPTIMIZERS", "Outcome", "Run", "evaluate", "seeded", "thinned", "train"]
+__all__ = ["OPTIMIZERS", "Outcome", "Run", "Schedule", "evaluate", "seeded", "thinned", "train", "trapezoid"]

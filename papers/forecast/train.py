@@ -1,0 +1,73 @@
+"""The forecast, runs: 312 deep small transformers trained from starts in both phases.
+
+Two tasks (digits as 16 patches, bytes of film reviews), three families of blocks (the paper's, GPT-2-like,
+Llama-like), two optimizers, 26 starts each, the rate by successive halving among four.
+
+*Trains* means: final loss below half the chance loss, log(10)/2 on digits and log(256)/2 on bytes. This, the starts,
+the rates and the numbers of steps were written here before the sweep ran and have not been changed since.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from edgewise.study import forecast_starts, tasks, training_report
+from edgewise.study.train import evaluate, seeded, thinned, train, trapezoid
+
+STARTS = 26
+STEPS = {"digits": 128, "bytes": 160}
+BATCH = {"digits": 16, "bytes": 8}
+RATES = {"sgd": [0.003, 0.02, 0.08, 0.3], "adamw": [2e-4, 8e-4, 2.5e-3, 8e-3]}
+CURVE = 32  # points of a recorded curve: every 4 steps on digits, every 5 on bytes
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    """Every start under both optimizers; small: the first start of each family on each task, 4 blocks, 20 steps."""
+    full = scale == "full"
+    found = []
+    for start in range(STARTS if full else 1):
+        for task in STEPS:
+            for family in forecast_starts.FAMILIES:
+                knobs = forecast_starts.starts(family, STARTS)[start] | ({} if full else {"depth": 4})
+                for optimizer in RATES if full else ("adamw",):
+                    found.append({
+                        "task": task, "family": family, "start": start, "optimizer": optimizer, "knobs": knobs,
+                        "steps": STEPS[task] if full else 20, "rates": RATES[optimizer] if full else [8e-4, 2.5e-3],
+                        "batch": BATCH[task], "seed": start,
+                    })  # fmt: skip
+    return found
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """Train one network; losses, the chosen rate and what the others reached when they were left."""
+    torch.set_num_threads(1)
+    data = tasks.task(case["task"])
+    outcome = train(
+        seeded(forecast_starts.network, case["seed"], case["knobs"], data),
+        lambda: data.batches(case["batch"], case["seed"]),
+        optimizer=case["optimizer"], rates=case["rates"], steps=case["steps"], trial=0.15, schedule=trapezoid,
+    )  # fmt: skip
+    best = outcome.best
+    held_out = evaluate(best.model, data.held_out(256 if data.pooled else 96))
+    return {
+        "final": _number(best.final()), "validation": _number(held_out), "diverged": best.diverged,
+        "rate": best.rate, "tried": [[rate, steps, _number(loss)] for rate, steps, loss in outcome.tried],
+        "early": _number(sum(best.losses[16:20]) / 4 if len(best.losses) >= 20 else best.losses[-1]),
+        "gradient_norm": _number(best.first_gradient_norm), "chance": round(data.chance, 6),
+        "curve": [_number(loss) for loss in thinned(best.losses, CURVE)],
+    }  # fmt: skip
+
+
+def _number(value: float | None) -> float | None:
+    """Five digits; None for what is not a finite number."""
+    return None if value is None or not abs(value) < float("inf") else float(f"{value:.5g}")
+
+
+def claim(results: list[Any]) -> Any:
+    return training_report.claim(results)
+
+
+def draw(results: list[Any]) -> Any:
+    return training_report.draw(results)
