@@ -90,8 +90,10 @@ def network(knobs: Knobs, task: Task) -> Transformer:
     Otherwise the first steps go into learning how often each byte occurs, which every network does, fastest at
     rates that later prove too large.
     """
-    sizes = {"inputs": task.inputs, "outputs": task.outputs, "vectors": task.vectors, "pooled": task.pooled}
-    made = network_of(architecture(knobs, task), **sizes, readout_gain=READOUT_GAIN)
+    made = network_of(
+        architecture(knobs, task), inputs=task.inputs, outputs=task.outputs, vectors=task.vectors,
+        pooled=task.pooled, readout_gain=READOUT_GAIN,
+    )  # fmt: skip
     with torch.no_grad():
         made.readout.bias.copy_(task.prior)
     return made
