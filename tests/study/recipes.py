@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 PARTS = {
-    "head": '"""Squares of small numbers.\n\nMore words."""\nimport math\nfrom edgewise.study import Claim\n\nFACTOR = 2\n',
+    "head": (
+        '"""Squares of small numbers.\n\nMore words."""\n'
+        "import math\nfrom edgewise.study import Claim\n\nFACTOR = 2\n"
+    ),
     "cases": 'def cases(scale="small"):\n    return [{"x": x} for x in range(6 if scale == "small" else 40)]\n',
     "helper": "def square(x):\n    return FACTOR * x * x\n",
     "measure": 'def measure(case):\n    return {"y": square(case["x"])}\n',

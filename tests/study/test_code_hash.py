@@ -24,7 +24,7 @@ def hashed(tmp_path: Path, **changed: str) -> str:
         {"claim": PARTS["claim"].replace("It is.", "So it is.")},
         {"cases": PARTS["cases"].replace("40", "50")},
         {"head": PARTS["head"].replace("Squares", "Products").replace("import math", "import math, os  # new")},
-        {"measure": 'def measure(case):\n    """Words."""\n    # a remark\n\n    return {\n        "y": square(case["x"])}\n'},
+        {"measure": 'def measure(case):\n    """Words."""\n    # a remark\n\n    return {\n "y": square(case["x"])}\n'},
         {"helper": 'def square(x):\n    "Words."\n    return (FACTOR * x) * x\n'},
         {"head": PARTS["head"] + "COLOUR = 'red'\n"},
         {"head": PARTS["head"] + "if __name__ == '__main__':\n    print(FACTOR)\n"},
@@ -112,20 +112,22 @@ def test_a_changed_file_deep_in_the_library_counts(tmp_path: Path, monkeypatch: 
     library = tmp_path / "edgewise"
     (library / "room").mkdir(parents=True)
     (library / "__init__.py").write_text('_HOMES = {"verb": "verbs"}\ndef __getattr__(name): ...\n')
-    (library / "verbs.py").write_text("def verb():\n    from edgewise.room.one import f\n    return f()\ndef other(): ...\n")
+    verb = "def verb():\n    from edgewise.room.one import f\n    return f()\n"
+    (library / "verbs.py").write_text(verb + "def other(): ...\n")
     (library / "room" / "__init__.py").write_text("")
     (library / "room" / "one.py").write_text("from edgewise.room import two\ndef f():\n    return two.g()\n")
     deep = library / "room" / "two.py"
     deep.write_text("def g():\n    return 1\n")
     monkeypatch.setattr(code, "LIBRARY", library)
-    recipe = {"head": PARTS["head"] + "import edgewise\n", "measure": "def measure(case):\n    return edgewise.verb()\n"}
+    measure = "def measure(case):\n    return edgewise.verb()\n"
+    recipe = {"head": PARTS["head"] + "import edgewise\n", "measure": measure}
     first = hashed(tmp_path, **recipe)
     deep.write_text('"""Words."""\ndef g():\n    return 1  # one\n')
     assert hashed(tmp_path, **recipe) == first
     deep.write_text("def g():\n    return 2\n")
     second = hashed(tmp_path, **recipe)
     assert second != first
-    (library / "verbs.py").write_text((library / "verbs.py").read_text().replace("other(): ...", "other(): return 3"))
+    (library / "verbs.py").write_text(verb + "def other(): return 3\n")
     assert hashed(tmp_path, **recipe) == second  # a door counts by the names used
     (library / "room" / "data.yaml").write_text("a: 1\n")
     assert hashed(tmp_path, **recipe) != second

@@ -108,7 +108,7 @@ def test_values_that_a_file_cannot_hold_are_refused_by_name(tmp_path: Path, work
 
 
 def test_a_value_that_is_not_a_dict_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="measure returned a float. A dict is expected"):
+    with pytest.raises(BadInput, match=r"measure returned a float\. A dict is expected"):
         run(plan_of(write_recipe(tmp_path, measure="def measure(case):\n    return 1.0\n")))
 
 
@@ -143,7 +143,8 @@ def test_code_that_is_edited_during_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_case_that_kills_its_worker_each_time_is_given_up_and_the_rest_is_measured(tmp_path: Path) -> None:
-    deadly = PARTS["measure"].replace("return", "if case['x'] == 0:\n        import os\n        os._exit(9)\n    return")
+    ends = "if case['x'] == 0:\n        import os\n        os._exit(9)\n    return"
+    deadly = PARTS["measure"].replace("return", ends)
     plan = plan_of(write_recipe(tmp_path, measure=deadly))
     outcome = run(plan, workers=2)
     assert [result.case["x"] for result in outcome.results] == [1, 2, 3, 4, 5]

@@ -36,7 +36,8 @@ def slow_recipe(folder: Path, cases: int, seconds: float) -> Path:
     """A recipe that notes every beginning of a case in a file of its own, before it is measured."""
     head = '"""Killed."""\nimport os\nimport time\nfrom edgewise.study import Claim\n'
     note = f"os.open({str(folder / 'begun')!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)"
-    body = f'    file = {note}\n    os.write(file, b"%d\\n" % case["x"])\n    os.close(file)\n    time.sleep({seconds})\n'
+    body = f'    file = {note}\n    os.write(file, b"%d\\n" % case["x"])\n    os.close(file)\n'
+    body += f"    time.sleep({seconds})\n"
     measure = f'def measure(case):\n{body}    return {{"y": case["x"] ** 2, "words": "long" * 50}}\n'
     listed = f"def cases(scale):\n    return [{{'x': x}} for x in range({cases})]\n"
     return write_recipe(folder, head=head, measure=measure, cases=listed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -48,7 +49,9 @@ def _parallel(job: Job, cases: Iterable[str], workers: int, ahead: int) -> Itera
             raise WorkerDied(str(death)) from death
         raise
     finally:
-        stream.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # joblib's advice about cancelled cases: we mean to
+            stream.close()
 
 
 def _cores() -> AbstractContextManager[Any]:
