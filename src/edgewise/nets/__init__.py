@@ -1,6 +1,16 @@
-"""Small readable transformers and perceptrons with every knob exposed, built from their descriptions."""
+"""Small readable transformers and perceptrons built from their descriptions, and attention kernels for any network."""
 
+from torch.nn.functional import scaled_dot_product_attention
+
+from edgewise.nets.gaussian_attention import gaussian_attention
+from edgewise.nets.linear_attention import linear_attention
+from edgewise.nets.normalized_gaussian_attention import normalized_gaussian_attention
 from edgewise.nets.perceptron import RandomPerceptron, circle, circle_derivatives
 from edgewise.nets.transformer import Transformer, transformer
 
-__all__ = ["RandomPerceptron", "Transformer", "circle", "circle_derivatives", "transformer"]
+softmax_attention = scaled_dot_product_attention  # torch's own, under the name its siblings have
+
+__all__ = [
+    "RandomPerceptron", "Transformer", "circle", "circle_derivatives", "gaussian_attention", "linear_attention",
+    "normalized_gaussian_attention", "softmax_attention", "transformer",
+]  # fmt: skip
