@@ -21,7 +21,7 @@ START_OVERLAP = 0.3
 EDGES = {"angle": np.linspace(0, 120, 97), "length": np.linspace(0.4, 1.4, 81)}  # degrees; |x| / sqrt(d)
 LABELS = {"angle": "angle between two tokens (degrees)", "length": "length of a token, |x| / √d"}
 WITHIN = {"angle": 1.0, "length": 0.02}
-HEIGHT = 1.6  # of the tallest ridge, in blocks
+HEIGHT = 1.9  # of the tallest ridge, in blocks
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -95,24 +95,28 @@ def _means(results: list[Result]) -> Claim:
     )  # fmt: skip
 
 
-def slopes(results: list[Result]) -> dict[str, float]:
-    """Power of the width with which each spread falls, at the last block."""
+def powers(results: list[Result]) -> dict[str, tuple[float, float]]:
+    """Power of the width with which each spread falls at the last block, and its standard error."""
     widths = sorted({r.case["width"] for r in results})
     found = {}
     for phase in PHASES:
         for name in WITHIN:
-            last = [over_seeds(results, f"{name}_spread", phase=phase, width=w)[0][-1] for w in widths]
-            found[f"{phase} {name}"] = float(np.polyfit(np.log(widths), np.log(last), 1)[0])
+            pairs = [over_seeds(results, f"{name}_spread", phase=phase, width=w) for w in widths]
+            last, error = np.array([(mean[-1], error[-1]) for mean, error in pairs]).T
+            x = np.log(widths) - np.log(widths).mean()
+            power, scatter = x @ np.log(last) / (x @ x), np.sqrt(x**2 @ (error / last) ** 2) / (x @ x)
+            found[f"{phase} {name}"] = (float(power), float(scatter))
     return found
 
 
 def _narrowing(results: list[Result]) -> Claim:
-    found = slopes(results)
-    text = ", ".join(f"{value:.2f} ({name})" for name, value in found.items())
+    found = powers(results)
+    text = ", ".join(f"{power:.2f} ± {error:.2f} ({name})" for name, (power, error) in found.items())
     return Claim(
         f"The state is a regular simplex: all pairs of tokens have one angle, all tokens one length {ABSTRACT}.",
         f"True as the width grows: the histograms narrow like the width to the power {text}; expected -1/2.",
-        _scale(results, "several widths"), all(abs(value + 0.5) < 0.15 for value in found.values()), {"powers": found},
+        _scale(results, "several widths"), all(abs(power + 0.5) < 0.1 + 3 * error for power, error in found.values()),
+        {"powers": found},
     )  # fmt: skip
 
 
@@ -132,7 +136,8 @@ def _ridges(results: list[Result], phase: str, name: str) -> Panel:
     counts = np.sum([r.value[f"{name}_counts"] for r in found], axis=0)
     middle = (EDGES[name][1:] + EDGES[name][:-1]) / 2
     ridges = []
-    for block, row in enumerate(counts):
+    for block in range(0, len(counts), 2):
+        row = counts[block]
         shown = np.flatnonzero(row)
         part = slice(max(shown[0] - 1, 0), shown[-1] + 2)
         high = block + HEIGHT * row[part] / max(row.max(), 1)
@@ -152,7 +157,8 @@ def _spreads(results: list[Result], name: str) -> Panel:
         through = np.exp(np.log(last * np.sqrt(widths)).mean()) / np.sqrt(widths)
         curves += [Curve(f"{phase}, block 16", widths, last, group, "points", error),
                    Curve("∝ 1/√d" if group == 0 else "_", widths, through, group, "second")]  # fmt: skip
-    note = ", ".join(f"{p}: power {slopes(results)[f'{p} {name}']:.2f}" for p in PHASES)
+    fitted = {phase: powers(results)[f"{phase} {name}"] for phase in PHASES}
+    note = "power of d: " + ", ".join(f"{power:.2f} ± {error:.2f} ({p})" for p, (power, error) in fitted.items())
     unit = "degrees" if name == "angle" else "over √d"
     return Panel("spread within a network", "width d", f"standard deviation ({unit})", tuple(curves), note,
                  log_x=True, log_y=True)  # fmt: skip

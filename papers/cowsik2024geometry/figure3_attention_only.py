@@ -142,16 +142,16 @@ def _decay(results: list[Result]) -> Panel:
         curves += [Curve(f"strength {strength:g}", blocks, line, group),
                    Curve("_", blocks, mean, group, "points", error)]  # fmt: skip
         found, scatter = rate(results, strength)
-        notes.append(f"{found:.3f} ± {scatter:.3f} (limit {log(1 - strength**2):.3f})")
+        notes.append(f"strength {strength:g}: {found:.3f} ± {scatter:.3f}, limit {log(1 - strength**2):.3f}")
     return Panel("with a skip: exponential", "block", "1 − overlap", tuple(curves),
-                 "rate per block, second half:\n" + "\n".join(notes), log_y=True)  # fmt: skip
+                 "rate per block over the second half, and log(1 − a²):\n" + "\n".join(notes), log_y=True)  # fmt: skip
 
 
 def _map(results: list[Result]) -> Panel:
     curves = []
     for group, gain in enumerate(SCORE_GAINS):
         knobs = chosen(results, skip=False, gain=gain)[0].case["knobs"] | {"depth": 1}
-        starts = np.geomspace(1e-7, 0.999, 40)
+        starts = np.geomspace(1e-8, 0.999, 40)
         exact = np.array([_separations(knobs, 1 - start)[1] for start in starts])
         before, after = steps(results, gain)
         curves += [Curve(f"score gain {gain:g}", starts, exact, group), Curve("_", before, after, group, "points")]

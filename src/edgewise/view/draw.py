@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import BoundaryNorm, ListedColormap, LogNorm, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -77,8 +78,11 @@ def _panel(axes: Axes, panel: Panel) -> None:
 def _scales(axes: Axes, panel: Panel) -> None:
     if panel.log_x:
         axes.set_xscale("log")
+        _plain_if_short(axes.xaxis, *np.log10(axes.get_xlim()))
     elif panel.x_label == "block":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if panel.y_label == "block":
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     if panel.log_y:
         axes.set_yscale("log")
         if panel.background is None and panel.arrows is None:
@@ -94,10 +98,16 @@ def _open_up(axes: Axes, decades: float = 1.0, below_only: bool = False) -> None
     above = 0.0 if below_only else missing / 2
     axes.set_ylim(10 ** (low - missing + above), 10 ** (high + above))
     axes.yaxis.set_major_locator(LogLocator(numticks=6))
-    if high - low + missing < 1.6:  # too short for powers of ten alone
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    _plain_if_short(axes.yaxis, low - missing, high)
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _plain_if_short(axis: Axis, low: float, high: float) -> None:
+    """Plain numbers on a logarithmic axis that is too short for powers of ten alone."""
+    if high - low < 1.6:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _complement(axes: Axes, label: str) -> None:
