@@ -1,0 +1,183 @@
+"""Softmax regression: one attention layer that must learn a linear map, with finite data and in the limit.
+
+    ŷ_i = V C_i ,   C_i = Σ_j σ_j(x_iᵀ A x_j) x_j ,   L_n = 1/(2n) Σ_i ‖y_i − ŷ_i‖²           [Goel 2026]
+
+with x_j ~ N(0, Σ) in R^d and y_j = M x_j + noise in R^m. Tilting a Gaussian moves its mean to Σ Aᵀ x_i, so that for
+n → ∞ the layer is linear in x and quartic in (V, A): L = ½ ‖(M − VΣAᵀ) Σ^{1/2}‖² + m noise²/2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.errors import BadInput
+
+Array = NDArray[np.float64]
+
+
+class Parameters(NamedTuple):
+    """The layer: `value` V (outputs, width) and `score` A (width, width)."""
+
+    value: Array
+    score: Array
+
+
+class Objective(Protocol):
+    """What descent needs: the covariance Σ it may precondition with, E[y xᵀ], loss and gradient."""
+
+    @property
+    def covariance(self) -> Array: ...
+
+    @property
+    def correlation(self) -> Array: ...
+
+    def loss(self, at: Parameters) -> float: ...
+
+    def gradient(self, at: Parameters) -> Parameters: ...
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxRegression:
+    """A problem: covariance Σ (d, d) of the tokens, target map M (m, d), standard deviation of the noise."""
+
+    covariance: Array
+    target: Array
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        covariance, target = np.asarray(self.covariance, float), np.asarray(self.target, float)
+        d = covariance.shape[0]
+        if covariance.shape != (d, d) or target.ndim != 2 or target.shape[1] != d:
+            raise BadInput(
+                f"covariance {covariance.shape} and target {target.shape} do not fit: expected (d, d) and (m, d)."
+            )
+        if not np.allclose(covariance, covariance.T) or np.linalg.eigvalsh(covariance)[0] <= 0:
+            raise BadInput("the covariance must be symmetric with positive eigenvalues; add a small multiple of 1.")
+        if not self.noise >= 0:
+            raise BadInput(f"noise is {self.noise}; expected a standard deviation, zero or more.")
+
+    def population(self) -> Population:
+        """The limit of infinitely many tokens, in closed form."""
+        return Population(self.covariance, self.target, self.noise)
+
+    def sample(self, tokens: int, seed: int) -> Sample:
+        """Draw n tokens and their targets."""
+        if tokens < 2:
+            raise BadInput(f"{tokens} tokens are not a sample; expected 2 or more.")
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((tokens, len(self.covariance))) @ np.linalg.cholesky(self.covariance).T
+        noise = self.noise * rng.standard_normal((tokens, len(self.target)))
+        return Sample(x, x @ self.target.T + noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """L(V, A) = ½ ‖(M − VΣAᵀ) Σ^{1/2}‖² + m noise²/2 and its gradients E Σ A Σ, Σ Eᵀ V Σ with E = VΣAᵀ − M."""
+
+    covariance: Array
+    target: Array
+    noise: float = 0.0
+
+    @property
+    def correlation(self) -> Array:
+        """E[y xᵀ] = M Σ."""
+        return self.target @ self.covariance
+
+    @property
+    def floor(self) -> float:
+        """The smallest loss there is: the noise alone."""
+        return 0.5 * len(self.target) * self.noise**2
+
+    def excess(self, at: Parameters) -> float:
+        """The loss above the noise, without the cancellation of subtracting it."""
+        error = self._error(at)
+        return 0.5 * float(np.sum((error @ self.covariance) * error))
+
+    def loss(self, at: Parameters) -> float:
+        return self.excess(at) + self.floor
+
+    def gradient(self, at: Parameters) -> Parameters:
+        error, sigma = self._error(at), self.covariance
+        return Parameters(error @ sigma @ at.score @ sigma, sigma @ error.T @ at.value @ sigma)
+
+    def _error(self, at: Parameters) -> Array:
+        return at.value @ self.covariance @ at.score.T - self.target
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Finite data: `inputs` X (n, d), `targets` Y (n, m); gradients by hand in O(n² d), the Jacobian never formed.
+
+    S = softmax rows, C = S X, R = C Vᵀ − Y, D = R V, Z = S∘(D Xᵀ − rowsum(S∘D Xᵀ)):
+    ∇_V = Rᵀ C/n,  ∇_A = Xᵀ Z X/n.
+    """
+
+    inputs: Array
+    targets: Array
+
+    @property
+    def covariance(self) -> Array:
+        """Σ̂ = Xᵀ X/n."""
+        return self.inputs.T @ self.inputs / len(self.inputs)
+
+    @property
+    def correlation(self) -> Array:
+        """Yᵀ X/n."""
+        return self.targets.T @ self.inputs / len(self.inputs)
+
+    def predict(self, at: Parameters) -> Array:
+        """ŷ (n, m)."""
+        return self._attend(at, self.inputs)[1] @ at.value.T
+
+    def loss(self, at: Parameters) -> float:
+        return 0.5 * float(np.sum((self.predict(at) - self.targets) ** 2)) / len(self.inputs)
+
+    def gradient(self, at: Parameters, queries: NDArray[np.int64] | None = None) -> Parameters:
+        """Exact, or of the loss of a few query tokens (their numbers) that attend to all: the SGD of the paper."""
+        x = self.inputs if queries is None else self.inputs[queries]
+        y = self.targets if queries is None else self.targets[queries]
+        rows, mean = self._attend(at, x)
+        residual = mean @ at.value.T - y
+        direction = residual @ at.value  # D; rowsum(S∘D Xᵀ) = rowsum(D∘C)
+        z = direction @ self.inputs.T - np.sum(direction * mean, axis=1, keepdims=True)
+        z *= rows
+        return Parameters(residual.T @ mean / len(x), x.T @ (z @ self.inputs) / len(x))
+
+    def _attend(self, at: Parameters, queries: Array) -> tuple[Array, Array]:
+        rows = queries @ at.score @ self.inputs.T
+        rows -= rows.max(axis=1, keepdims=True)
+        np.exp(rows, out=rows)  # in place: an n × n copy costs as much as the products
+        rows /= rows.sum(axis=1, keepdims=True)
+        return rows, rows @ self.inputs
+
+
+def random_problem(
+    width: int, outputs: int, covariance_condition: float, target_condition: float, seed: int, noise: float = 0.0
+) -> SoftmaxRegression:
+    """Σ with log-spaced eigenvalues and det Σ = 1, M with log-spaced singular values from 1 down, random bases."""
+    if min(covariance_condition, target_condition) < 1 or min(width, outputs) < 1:
+        raise BadInput(
+            f"sizes ({width}, {outputs}) must be at least 1, condition numbers ({covariance_condition}, "
+            f"{target_condition}) too."
+        )
+    rng = np.random.default_rng(seed)
+    sizes = np.logspace(0.5, -0.5, width, base=covariance_condition) if width > 1 else np.ones(1)
+    basis = _rotation(rng, width)
+    left, right, rank = _rotation(rng, outputs), _rotation(rng, width), min(width, outputs)
+    singular = np.logspace(0.0, -1.0, rank, base=target_condition) if rank > 1 else np.ones(1)
+    return SoftmaxRegression((basis * sizes) @ basis.T, (left[:, :rank] * singular) @ right[:, :rank].T, noise)
+
+
+def gaussian_start(problem: SoftmaxRegression, deviation: float, seed: int) -> Parameters:
+    """V and A with independent N(0, deviation²) entries."""
+    m, d = problem.target.shape
+    rng = np.random.default_rng(seed)
+    return Parameters(deviation * rng.standard_normal((m, d)), deviation * rng.standard_normal((d, d)))
+
+
+def _rotation(rng: np.random.Generator, size: int) -> Array:
+    return np.linalg.qr(rng.standard_normal((size, size)))[0]
