@@ -15,7 +15,7 @@ FLOORS = {
     0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "paragraph", "errors",
         "softmax_jacobian", "whole_file"},
     1: {"theory", "stability", "adapters", "nets"},
-    2: {"audit", "probe", "optim", "landscape", "laboratory"},
+    2: {"audit", "probe", "optim", "landscape", "laboratory", "kernel_swap"},
     3: {"critical"},
     4: {"verbs", "study"},
     5: {"view"},

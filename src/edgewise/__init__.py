@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         phase_diagram,
         predict,
         total_changes,
+        use_kernel,
         vector_field,
     )  # fmt: skip
     from edgewise.verdict import Verdict
@@ -49,6 +50,7 @@ _HOMES = {
     "Verdict": "verdict", "BadInput": "errors", "sites": "adapters.sites",
     "describe": "verbs", "predict": "verbs", "judge": "verbs", "compare": "verbs", "phase_diagram": "verbs",
     "critical_point": "verbs", "vector_field": "verbs", "measure": "verbs", "audit_initialization": "verbs",
+    "use_kernel": "verbs",
     "perceptron_maps": "verbs", "critical_plan": "verbs", "initialize_": "verbs", "total_changes": "verbs",
 }  # fmt: skip
 _ROOMS = ("laboratory", "nets", "study", "view")
@@ -56,7 +58,7 @@ _ROOMS = ("laboratory", "nets", "study", "view")
 __all__ = [
     "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_plan",
     "critical_point", "describe", "initialize_", "judge", "laboratory", "measure", "nets", "perceptron_maps",
-    "phase_diagram", "predict", "sites", "study", "total_changes", "transformer", "vector_field", "view",
+    "phase_diagram", "predict", "sites", "study", "total_changes", "transformer", "use_kernel", "vector_field", "view",
 ]  # fmt: skip
 
 

@@ -100,6 +100,14 @@ def initialize_(model: Any, plan: Plan | str = "critical", **options: Any) -> Ap
     return _initialize(model, plan, **options)
 
 
+def use_kernel(model: Any, kernel: str) -> Any:
+    """Swap the attention kernel of an unmodified Hugging Face model, in place: softmax, gaussian,
+    normalized_gaussian or linear."""
+    from edgewise.kernel_swap import use_kernel as _use_kernel
+
+    return _use_kernel(model, kernel)
+
+
 def judge(trace: Trace) -> Verdict:
     """What a trace means; asymptotics and remedies are added when it carries its description."""
     if not isinstance(trace, Trace):
@@ -166,5 +174,5 @@ def _transformer(source: Any) -> Architecture:
 
 __all__ = [
     "audit_initialization", "compare", "critical_plan", "critical_point", "describe", "initialize_", "judge", "measure",
-    "perceptron_maps", "phase_diagram", "predict", "total_changes", "vector_field",
+    "perceptron_maps", "phase_diagram", "predict", "total_changes", "use_kernel", "vector_field",
 ]  # fmt: skip
