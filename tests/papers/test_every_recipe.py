@@ -1,0 +1,65 @@
+"""Every recipe in papers/ runs at small scale, judges its claim and draws; what is recorded can be read and judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+from edgewise.study import Claim, find_recipes, load_recipe
+from edgewise.study.conclusion import conclude
+from edgewise.study.engine import run
+from edgewise.study.plan import Plan
+from edgewise.study.recorded import LARGE, read_recorded, recorded_file
+
+PAPERS = Path(__file__).parents[2] / "papers"
+RECIPES = find_recipes(PAPERS)
+RECORDED = [path for path in RECIPES if (path.parent / "recorded" / f"{path.stem}.jsonl").exists()]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(PAPERS))
+
+
+def recorded_outcome(path: Path) -> bool | None:
+    """What the committed claim says; None where nothing is recorded."""
+    claim = path.parent / "recorded" / f"{path.stem}.json"
+    return json.loads(claim.read_text())["claim"]["held"] if claim.exists() else None
+
+
+def check_words(claim: Claim) -> None:
+    for part in claim.parts or (claim,):
+        assert min(len(part.published), len(part.ours), len(part.scale)) > 4
+
+
+def test_there_are_recipes() -> None:
+    assert RECIPES
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_a_recipe_runs_at_small_scale(path: Path, tmp_path: Path) -> None:
+    """No case fails; the claim does not fail where it is recorded as held; the picture shows something."""
+    plan = Plan.of(load_recipe(path), "small", tmp_path)
+    outcome = run(plan)
+    assert outcome.failures == {}
+    claim = conclude(plan, outcome, tmp_path)
+    check_words(claim)
+    assert claim.held is not False or recorded_outcome(path) is False, str(claim)
+    picture = matplotlib.image.imread(tmp_path / "figure.png")
+    assert min(picture.shape[:2]) > 300
+    assert picture[..., :3].std() > 0.01
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=name)
+def test_what_is_recorded_gives_the_recorded_claim(path: Path) -> None:
+    """Complete, undamaged, small, and judged today as on the day it was recorded."""
+    plan = Plan.of(load_recipe(path), "full")
+    found = read_recorded(plan).outcome
+    assert (found.missing, found.damaged) == (0, 0)
+    claim = plan.recipe.claim(found.results)
+    check_words(claim)
+    assert claim.held is recorded_outcome(path)
+    assert recorded_file(plan.recipe).stat().st_size < LARGE
+    assert recorded_file(plan.recipe).with_suffix(".png").is_file()
