@@ -119,7 +119,10 @@ def judge(trace: Trace) -> Verdict:
 
 
 def phase_diagram(source: Any, *, readout: str = "token", start_overlap: float = 0.0, **axes: Any) -> PhaseDiagram:
-    """Exponents and phases over two knobs, each given as knob=(low, high, count)."""
+    """Exponents and phases over two knobs, each given as knob=(low, high, count).
+
+    attention_strength and mlp_strength are axes too: a on the branch and sqrt(1 - a^2) on the skip around it.
+    """
     from edgewise.critical.phase_diagram import draw_up
 
     return draw_up(_transformer(source), axes, readout=readout, start_overlap=start_overlap)

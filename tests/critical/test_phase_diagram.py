@@ -153,3 +153,15 @@ def test_the_vector_field_vanishes_at_its_fixed_points():
     json.dumps(field.json())
     with pytest.raises(BadInput, match="causal"):
         edgewise.vector_field(family(causal=True))
+
+
+def test_strengths_move_a_branch_and_its_skip_together():
+    made = edgewise.phase_diagram(family(), attention_strength=(0.2, 0.8, 3), mlp_strength=(0.1, 0.5, 3))
+    assert made.marker == (0.2, 0.5)
+    network = family(attention_branch=0.8, attention_skip=0.6, mlp_branch=0.3, mlp_skip=math.sqrt(0.91))
+    assert made.angle[1, 2] == pytest.approx(edgewise.judge(edgewise.predict(network)).angle.at_depth, rel=1e-9)
+    assert edgewise.phase_diagram(network, attention_strength=(0.1, 0.9, 2), mlp_in_gain=(1, 2, 2)).marker == (0.8, 1.0)
+    unpaired = family(attention_skip=1.0)
+    assert edgewise.phase_diagram(unpaired, attention_strength=(0.1, 0.9, 2), mlp_in_gain=(1, 2, 2)).marker is None
+    with pytest.raises(BadInput, match="attention_strength"):
+        edgewise.phase_diagram(family(), attention_strength=(0.1, 1.2, 3), mlp_in_gain=(1, 2, 2))

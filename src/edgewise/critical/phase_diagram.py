@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
 from edgewise.critical.exponents import Exponents, evaluate
+from edgewise.critical.strengths import AXES, as_knobs, is_strength, value_of
 from edgewise.errors import BadInput
-from edgewise.knobs import KNOBS, refuse_unknown
+from edgewise.knobs import refuse_unknown
 from edgewise.stability.phases import FAILS, RISKY
 from edgewise.theory.predict import refuse_start
 from edgewise.whole_file import whole_file
@@ -100,7 +101,7 @@ def draw_up(
 def _axes(axes: Mapping[str, Any]) -> list[tuple[str, Array]]:
     if len(axes) != 2:
         raise BadInput(f"a phase diagram has two knobs, got {len(axes)} ({', '.join(axes) or 'none'}).")
-    refuse_unknown(axes, KNOBS)
+    refuse_unknown(axes, AXES)
     return [(name, _axis(name, given)) for name, given in axes.items()]
 
 
@@ -108,11 +109,11 @@ def _axis(name: str, given: Any) -> Array:
     if isinstance(given, (tuple, list)) and len(given) == 3 and isinstance(given[2], int) and given[2] >= 2:
         low, high, count = given
         values = np.linspace(low, high, count)
-        if KNOBS[name].kind == "integer":
+        if AXES[name].kind == "integer":
             values = np.unique(np.rint(values))
         for value in (values[0], values[-1]):
-            KNOBS[name].check(int(value) if KNOBS[name].kind == "integer" else float(value), 1)
-        if KNOBS[name].kind in ("number", "integer") and low < high:
+            AXES[name].check(int(value) if AXES[name].kind == "integer" else float(value), 1)
+        if (AXES[name].kind in ("number", "integer") or is_strength(name)) and low < high:
             return values
     raise BadInput(
         f"{name} = {given!r}: expected (low, high, count) of a numeric knob, low below high, count >= 2."
@@ -128,20 +129,20 @@ def _grid(
     readout: str,
     start_overlap: float,
 ) -> Exponents:
-    if KNOBS[x_name].kind == "integer" == KNOBS[y_name].kind:
+    if AXES[x_name].kind == "integer" == AXES[y_name].kind:
         raise BadInput(f"{x_name} and {y_name} are both whole numbers; let one axis be real-valued.")
-    if KNOBS[x_name].kind == "integer":
+    if AXES[x_name].kind == "integer":
         rows = _grid(architecture, y_name, y, x_name, x, readout, start_overlap)
         names = (f.name for f in fields(Exponents))
         return Exponents(**{n: getattr(rows, n).reshape(len(x), len(y)).T.ravel() for n in names})
-    if KNOBS[y_name].kind == "integer":
+    if AXES[y_name].kind == "integer":
         parts = [
-            evaluate(architecture.replace(**{y_name: int(value)}), {x_name: x}, readout, start_overlap)
+            evaluate(architecture.replace(**{y_name: int(value)}), as_knobs(x_name, x), readout, start_overlap)
             for value in y
         ]
         return Exponents.concatenate(parts)
     xs, ys = np.meshgrid(x, y)
-    return evaluate(architecture, {x_name: xs.ravel(), y_name: ys.ravel()}, readout, start_overlap)
+    return evaluate(architecture, as_knobs(x_name, xs.ravel()) | as_knobs(y_name, ys.ravel()), readout, start_overlap)
 
 
 def outcomes(angle: Array, gradient: Array) -> NDArray[np.int8]:
@@ -165,7 +166,7 @@ def zero_lines(x: Array, y: Array, values: Array) -> Lines:
 
 
 def _marker(architecture: Architecture, x_name: str, y_name: str) -> tuple[float, float] | None:
-    values = (getattr(architecture, x_name), getattr(architecture, y_name))
+    values = (value_of(x_name, architecture), value_of(y_name, architecture))
     return (
         None
         if any(isinstance(v, tuple) or v is None for v in values)
