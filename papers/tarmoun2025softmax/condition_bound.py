@@ -1,0 +1,120 @@
+"""The condition number at a stationary point: the talk's lower bound fails, the corrected one never did.
+
+Random rows and Hessians (H at least the identity, as the talk asks), and one-hot rows; exact condition numbers of
+J H J on the tangent space beside both bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from edgewise.laboratory.condition_bounds import ConditionBounds, condition_bounds, random_cases
+from edgewise.study import Claim, Result, rounded
+from edgewise.view import Curve, Panel, Sheet
+
+from .common import distinct
+
+KEPT = 12  # points per case that are drawn
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    full = scale == "full"
+    sizes, count = ((2, 3, 5, 8, 16, 32), 400) if full else ((2, 3, 8), 60)
+    rows = [{"kind": "random", "tokens": n, "sharpness": sharp, "curvature": curvature, "count": count, "seed": 0}
+            for n in sizes for sharp in (0.3, 1.0, 2.0, 3.0) for curvature in (0.0, 0.5, 2.0)]  # fmt: skip
+    return rows + [{"kind": "one-hot", "tokens": n, "rest": rest} for n in sizes for rest in (1e-2, 1e-3, 1e-4, 1e-6)]
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """Violations of both bounds, by how much, and a few points to draw (log10)."""
+    log_x, H = _one_hot(case) if case["kind"] == "one-hot" else random_cases(
+        case["count"], case["tokens"], case["sharpness"], case["curvature"], case["seed"] + 7 * case["tokens"]
+    )  # fmt: skip
+    found = condition_bounds(log_x, H)
+    over = (found.spoken - found.exact) / math.log(10)
+    return {
+        "count": len(log_x), "corrected": int(found.violated("corrected").sum()),
+        "spectral": int(found.violated("spectral").sum()), "spoken": int(found.violated("spoken").sum()),
+        "spoken_tenfold": int((over > 1).sum()), "slack": float((found.exact - found.corrected).median().exp()),
+        "points": rounded(_points(found)),
+    }  # fmt: skip
+
+
+def _one_hot(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    n, rest = case["tokens"], case["rest"]
+    x = torch.full((1, n), rest, dtype=torch.float64)
+    x[0, 0] = 1 - (n - 1) * rest
+    return x.log(), torch.eye(n, dtype=torch.float64)[None]
+
+
+def _points(found: ConditionBounds) -> list[list[float]]:
+    return [(getattr(found, name)[:KEPT] / math.log(10)).tolist() for name in ("exact", "corrected", "spoken")]
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([_spoken(results), _corrected(results)])
+
+
+def _scale(results: Sequence[Result]) -> str:
+    count = sum(r.value["count"] for r in results)
+    return f"{count:,} cases, n = {', '.join(str(n) for n in distinct(results, 'tokens'))}"
+
+
+def _spoken(results: Sequence[Result]) -> Claim:
+    rates = {}
+    for curvature in distinct(results, "curvature"):
+        group = [r.value for r in results if r.case.get("curvature") == curvature]
+        total = sum(v["count"] for v in group)
+        rates[f"{curvature:g}"] = [sum(v[name] for v in group) / total for name in ("spoken", "spoken_tenfold")]
+    hot = [r for r in results if r.case["kind"] == "one-hot"]
+    failed = sum(r.value["spoken"] for r in hot)
+    said = ", ".join(f"{rate:.0%} (tenfold or more {ten:.0%}) at curvature {c}" for c, (rate, ten) in rates.items())
+    return Claim(
+        "kappa_T(J H J) >= (mu/L)(max s / min s)^2, as spoken in the talk.",
+        f"Violated in {said} (H = I at 0), and in {failed} of {len(hot)} one-hot rows. With H = I it fails always: "
+        "max/min is an upper bound of kappa(J). Uneven Hessians hide it, their mu/L makes every bound loose.",
+        _scale(results), all(rate == 0 for rate, _ in rates.values()), {"rates": rates, "one_hot": failed},
+    )  # fmt: skip
+
+
+def _corrected(results: Sequence[Result]) -> Claim:
+    failed = sum(r.value["corrected"] + r.value["spectral"] for r in results)
+    slack = {f"{c:g}": float(np.median([r.value["slack"] for r in results if r.case.get("curvature") == c]))
+             for c in distinct(results, "curvature")}  # fmt: skip
+    said = ", ".join(f"{value:.2f} at curvature {c}" for c, value in slack.items())
+    return Claim("(ours) kappa_T(J H J) >= (mu/L) [s_max (1 - s_max) / (s_min (1 - s_min))]^2.",
+                 f"{failed} violations; median slack factor {said}.", _scale(results), failed == 0,
+                 {"violations": failed, "slack": slack})  # fmt: skip
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    panels = (_scatter(results, 2, "as spoken in the talk"), _scatter(results, 1, "corrected"), _rates(results))
+    return Sheet("Lower bounds of the condition number at a stationary point", panels, _scale(results)).draw()
+
+
+def _scatter(results: Sequence[Result], which: int, name: str) -> Panel:
+    curves = [Curve("bound = exact", np.array([0.0, 14.0]), np.array([0.0, 14.0]), 6, "third")]
+    kinds = [("H = I", lambda c: c.get("curvature") == 0), ("uneven H", lambda c: c.get("curvature", 0) > 0),
+             ("one-hot rows", lambda c: c["kind"] == "one-hot")]  # fmt: skip
+    for group, (label, wanted) in enumerate(kinds):
+        points = [r.value["points"] for r in results if wanted(r.case)]
+        x, y = (np.concatenate([p[i] for p in points]) for i in (0, which))
+        curves.append(Curve(label, x, y, group, "points"))
+    return Panel(f"{name}: above the line is false", "log10 of the exact value", "log10 of the bound", tuple(curves))
+
+
+def _rates(results: Sequence[Result]) -> Panel:
+    curves, at = [], distinct(results, "sharpness")
+    for group, c in enumerate(distinct(results, "curvature")):
+        rates = []
+        for sharp in at:
+            group_of = [r.value for r in results if r.case.get("curvature") == c and r.case["sharpness"] == sharp]
+            rates.append(sum(v["spoken"] for v in group_of) / sum(v["count"] for v in group_of))
+        curves.append(Curve(f"curvature {c:g}", np.array(at), np.array(rates), group))
+    return Panel("how often the spoken bound fails", "sharpness: deviation of the logits", "share", tuple(curves))

@@ -1,0 +1,170 @@
+"""SGD against Adam on a convolutional net, a residual net and a transformer [opening observation of the talk].
+
+The same digits, tuned rates, full-batch and stochastic; on the best run of each: gradient imbalance, condition of the
+Hessian's diagonal, and sharpness along the step that was taken, so that the competing explanations can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional as F
+
+from edgewise.study import Claim, Result, chosen, rounded
+from edgewise.view import Curve, Panel, Sheet
+
+from .common import seeds_of
+from .networks import NETWORKS, digits, geometry, make
+
+RATES = {"sgd": (0.01, 0.03, 0.1, 0.3), "adam": (1e-3, 3e-3, 1e-2, 3e-2)}
+NUMBERS = ("imbalance", "condition", "top", "along_update", "along_gradient")
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    full = scale == "full"
+    steps, size, seeds = ({"full": 100, "stochastic": 200}, 256, 2) if full else ({"full": 4, "stochastic": 8}, 64, 1)
+    rates = {name: list(grid if full else grid[2:3]) for name, grid in RATES.items()}
+    return [
+        {"network": network, "optimizer": optimizer, "batch": batch, "size": size if batch == "full" else 64,
+         "steps": steps[batch], "probes": 12 if full else 1, "rates": rates[optimizer], "seed": seed}
+        for seed in range(seeds) for network in NETWORKS for batch in steps for optimizer in RATES
+    ]  # fmt: skip
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """The losses of the best rate, and the geometry at its start, a third, two thirds and the end."""
+    runs = {rate: _train(case, rate, looks=()) for rate in case["rates"]}
+    finals = {rate: _final(losses) for rate, (losses, _) in runs.items()}
+    best = min(finals, key=lambda rate: finals[rate])
+    last = case["steps"] - 1
+    losses, seen = _train(case, best, looks=(0, last // 3, 2 * last // 3, last))
+    return {
+        "rate": best, "final": _final(losses), "finals": {f"{rate:g}": value for rate, value in finals.items()},
+        "losses": rounded(losses, 4), "geometry": {name: rounded([s[name] for s in seen], 4) for name in NUMBERS},
+    }  # fmt: skip
+
+
+def _final(losses: list[float]) -> float:
+    """Mean of the last tenth; huge for a run that diverged."""
+    tail = losses[-max(1, len(losses) // 10) :]
+    mean = sum(tail) / len(tail)
+    return mean if math.isfinite(mean) else 1e9
+
+
+def _train(case: dict[str, Any], rate: float, looks: Sequence[int]) -> tuple[list[float], list[dict[str, float]]]:
+    model = make(case["network"], case["seed"])
+    makers = {"sgd": lambda p: torch.optim.SGD(p, rate, momentum=0.9), "adam": lambda p: torch.optim.Adam(p, rate)}
+    optimizer = makers[case["optimizer"]](list(model.parameters()))
+    x, y = digits()
+    generator = torch.Generator().manual_seed(case["seed"])
+    losses, seen = [], []
+    for step in range(case["steps"]):
+        batch = _batch(case, x, y, generator)
+        before = [p.detach().clone() for p in model.parameters()] if step in looks else []
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        if step in looks:
+            seen.append(_look(model, before, (x[:256], y[:256]), case["probes"]))
+    return losses, seen
+
+
+def _batch(case: dict[str, Any], x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    if case["batch"] == "full":
+        return x[: case["size"]], y[: case["size"]]
+    chosen_ones = torch.randint(len(x), (case["size"],), generator=generator)
+    return x[chosen_ones], y[chosen_ones]
+
+
+def _look(model: torch.nn.Module, before: list[Tensor], batch: tuple[Tensor, Tensor], probes: int) -> dict[str, float]:
+    """Geometry at the point before the step, along the step; the weights are put back afterwards."""
+    after = [p.detach().clone() for p in model.parameters()]
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), before, strict=True):
+            p.copy_(old)
+    seen = geometry(model, batch, [new - old for new, old in zip(after, before, strict=True)], probes)
+    with torch.no_grad():
+        for p, new in zip(model.parameters(), after, strict=True):
+            p.copy_(new)
+    return seen
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([_observation(results, batch) for batch in ("full", "stochastic")] + [_explanations(results)])
+
+
+def _scale(results: Sequence[Result]) -> str:
+    case = {r.case["batch"]: r.case for r in results}
+    steps = f"{case['full']['steps']} full-batch and {case['stochastic']['steps']} stochastic steps"
+    rates = f"best of {len(case['full']['rates'])} rates, seeds: {seeds_of(results)}"
+    return f"8x8 digits, 15,000 to 18,000 weights, {steps}, {rates}"
+
+
+def _gap(results: Sequence[Result], network: str, batch: str) -> float:
+    """log10 of SGD's final loss over Adam's, mean over seeds."""
+    losses = [[r.value["final"] for r in chosen(results, network=network, batch=batch, optimizer=o)] for o in RATES]
+    return float(np.mean(np.log10(losses[0]) - np.log10(losses[1])))
+
+
+def _observation(results: Sequence[Result], batch: str) -> Claim:
+    gaps = {network: _gap(results, network, batch) for network in NETWORKS}
+    others = max(gap for network, gap in gaps.items() if network != "transformer")
+    said = ", ".join(f"{10**gap:.2g} on the {network}" for network, gap in gaps.items())
+    return Claim(f"SGD is far behind Adam on transformers and not on convolutional nets ({batch} batch).",
+                 f"Final loss of SGD over that of Adam: {said}.", _scale(results),
+                 bool(gaps["transformer"] > others + math.log10(2)), gaps)  # fmt: skip
+
+
+def _explanations(results: Sequence[Result]) -> Claim:
+    """Along SGD's full-batch path: is any quantity worst on the transformer? Means of log10 over the looks."""
+    found = {}
+    for name in ("imbalance", "condition", "along_gradient"):
+        for network in NETWORKS:
+            runs = chosen(results, network=network, batch="full", optimizer="sgd")
+            values = np.array([r.value["geometry"][name] for r in runs])
+            found[f"{name}, {network}"] = float(np.mean(np.log10(np.maximum(np.abs(values), 1e-12))))
+    worst = {name: max(NETWORKS, key=lambda n, name=name: found[f"{name}, {n}"]) for name in ("imbalance", "condition",
+             "along_gradient")}  # fmt: skip
+    said = "; ".join(f"{name} is largest on the {network} (10^{found[f'{name}, {network}']:.1f})"
+                     for name, network in worst.items())  # fmt: skip
+    held = all(network == "transformer" for network in worst.values())
+    return Claim("Gradient imbalance, ill-conditioning and directional sharpness single out the transformer.",
+                 f"Along SGD's full-batch path, means of log10: {said}.", _scale(results), held, found)  # fmt: skip
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    panels = [_losses(results, network, batch) for batch in ("full", "stochastic") for network in NETWORKS]
+    return Sheet("SGD and Adam on three networks, the same digits",
+                 (*panels, *(_geometry(results, name) for name in ("imbalance", "condition", "along_update"))),
+                 _scale(results), columns=3).draw()  # fmt: skip
+
+
+def _losses(results: Sequence[Result], network: str, batch: str) -> Panel:
+    curves = []
+    for group, optimizer in enumerate(RATES):
+        for i, r in enumerate(chosen(results, network=network, batch=batch, optimizer=optimizer)):
+            y = np.array(r.value["losses"])
+            width = max(1, len(y) // 30)
+            smooth = np.array([y[max(0, t - width) : t + 1].mean() for t in range(len(y))])
+            curves.append(Curve(f"{optimizer}" if i == 0 else "_", np.arange(len(y)) + 1.0, smooth, group))
+    return Panel(f"{network}, {batch} batch", "step", "training loss", tuple(curves), log_y=True)
+
+
+def _geometry(results: Sequence[Result], name: str) -> Panel:
+    titles = {"imbalance": "gradient imbalance between matrices", "condition": "max / median of the Hessian's diagonal",
+              "along_update": "sharpness along the step taken"}  # fmt: skip
+    curves = []
+    for group, network in enumerate(NETWORKS):
+        for optimizer, role in (("sgd", "line"), ("adam", "third")):
+            runs = chosen(results, network=network, batch="full", optimizer=optimizer)
+            y = np.exp(np.mean([np.log(np.maximum(np.abs(r.value["geometry"][name]), 1e-9)) for r in runs], 0))
+            curves.append(Curve(f"{network}, {optimizer}", np.arange(len(y)) / 3, y, group, role))
+    return Panel(titles[name], "share of the full-batch run", "", tuple(curves), log_y=True)

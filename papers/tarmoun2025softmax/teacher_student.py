@@ -1,0 +1,168 @@
+"""Under-parametrized teacher and student: sharp teachers are slow to learn, and why [Tarmoun 2025, talk].
+
+A student with more samples than coordinates learns from teachers of mean ratio max s / min s from 10 to 1e25, by
+gradient descent, Adam, the natural gradient and damped Gauss-Newton, each with the best step of a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from edgewise.laboratory import descent
+from edgewise.laboratory.prompt_teacher import teacher_student
+from edgewise.study import Claim, Result, chosen
+from edgewise.view import Curve, Panel, Sheet
+
+from .common import distinct, mean_of, middle_of, portrait, seeds_of, thinned
+
+METHODS = ("gradient descent", "adam", "natural gradient", "gauss-newton")
+GRID = {"gradient descent": (0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.003, 0.01, 0.03, 0.1, 0.3),
+        "natural gradient": (0.03, 0.1, 0.3, 1.0)}  # fmt: skip
+TARGET = 1e-2
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    full = scale == "full"
+    size = dict(samples=100, tokens=20, width=20) if full else dict(samples=40, tokens=8, width=8)
+    ratios, seeds, steps = ((10.0, 1e8, 1e25), 2, 1500) if full else ((10.0, 1e8), 1, 150)
+    return [
+        {**size, "ratio": ratio, "value": value, "method": method, "seed": seed, "steps": steps}
+        for ratio in ratios for value in ("frozen", "joint") for method in METHODS for seed in range(seeds)
+    ]  # fmt: skip
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """The best run of one method, where it ends, and what the teacher's place looks like."""
+    made = teacher_student(case["samples"], case["tokens"], case["width"], case["ratio"], case["seed"])
+    model, joint = made.model, case["value"] == "joint"
+    problem = model.joint() if joint else model.frozen(made.teacher_value)
+    start = model.join(made.prompt, made.value) if joint else made.prompt
+    step, run = _best(problem, start, case["method"], case["steps"])
+    p, V = model.split(run.last) if joint else (run.last, made.teacher_value)
+    steps, losses = thinned(run.losses)
+    return {
+        "step": step, "steps": steps, "losses": losses, "final": losses[-1], "target": run.first_below(TARGET),
+        "student": portrait(model, p, V), "teacher": portrait(model, made.teacher_prompt, made.teacher_value),
+    }  # fmt: skip
+
+
+def _best(problem: descent.LeastSquares, start: torch.Tensor, method: str, steps: int) -> tuple[float, Any]:
+    """Gradient descent's grid is in units of 1/L at the start; the second-order methods get a tenth of the steps."""
+    if method == "gauss-newton":
+        return 0.0, descent.descend(problem, start, descent.damped_gauss_newton(problem), steps // 10, until=1e-12)
+    makers = {"gradient descent": descent.gradient_descent, "adam": descent.adam,
+              "natural gradient": descent.natural_gradient}  # fmt: skip
+    unit = 1.0
+    if method == "gradient descent":
+        unit = 1 / float(torch.linalg.matrix_norm(problem.jacobian(start), 2)) ** 2
+    budget = steps // 5 if method == "natural gradient" else steps
+    grid = [unit * share for share in GRID[method]]
+    return descent.tuned(problem, start, lambda s: makers[method](problem, s), grid, budget, until=1e-12)
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([_slower(results), _because(results), _cure(results)])
+
+
+def _extremes(results: Sequence[Result]) -> tuple[float, float]:
+    ratios = distinct(results, "ratio")
+    return ratios[0], ratios[-1]
+
+
+def _scale(results: Sequence[Result]) -> str:
+    case = results[0].case
+    size = f"N = {case['samples']}, n = {case['tokens']}, d = {case['width']}"
+    return f"{size}, {case['steps']} steps, best step of a grid, {seeds_of(results)} seeds"
+
+
+def _slower(results: Sequence[Result]) -> Claim:
+    mild, sharp = _extremes(results)
+    found, held = {}, True
+    for value in ("frozen", "joint"):
+        for ratio in (mild, sharp):
+            runs = chosen(results, ratio=ratio, value=value, method="gradient descent")
+            found[f"{value}, r = {ratio:g}"] = middle_of(runs, "final")
+        held &= found[f"{value}, r = {sharp:g}"] > 3 * found[f"{value}, r = {mild:g}"]
+    said = "; ".join(f"{name}: {loss:.2g}" for name, loss in found.items())
+    return Claim("Gradient descent learns a teacher of sharp attention more slowly than one of flat attention.",
+                 f"Median loss where gradient descent stopped: {said}.", _scale(results), held, found)  # fmt: skip
+
+
+def _because(results: Sequence[Result]) -> Claim:
+    """If kappa of the Hessian grew like (max/min)^2, it would grow as the rows' condition number squared."""
+    rows, hessian = {}, {}
+    for ratio in distinct(results, "ratio"):
+        runs = chosen(results, ratio=ratio, value="frozen", method="gradient descent")
+        rows[ratio] = middle_of(runs, "row_condition", "teacher")
+        tops, lows = (np.array([r.value["teacher"][f"hessian_{end}"] for r in runs]) for end in ("largest", "smallest"))
+        hessian[ratio] = float(np.median(tops / lows))
+    mild, sharp = _extremes(results)
+    growth, spread = hessian[sharp] / hessian[mild], {
+        r: middle_of(chosen(results, ratio=r, value="frozen"), "gradient_spread", "teacher") for r in (mild, sharp)
+    }
+    listed = ", ".join(f"{hessian[r]:.1e} (r = {r:g}, rows {rows[r]:.1e})" for r in hessian)
+    return Claim(
+        "It is slow because the condition number grows at least like (max s / min s)^2.",
+        f"The condition number of the true Hessian G^T G at the teacher: {listed}; it grows {growth:.1f} times while "
+        f"that of a row grows {rows[sharp] / rows[mild]:.0e} times. What grows is the spread of per-sample gradients, "
+        f"{spread[mild]:.0f} to {spread[sharp]:.0f}, and the distance to walk.",
+        _scale(results), bool(growth > rows[sharp] / rows[mild]),
+        {name: {f"{r:g}": value for r, value in numbers.items()} for name, numbers in
+         (("hessian_condition", hessian), ("row_condition", rows), ("gradient_spread", spread))},
+    )  # fmt: skip
+
+
+def _cure(results: Sequence[Result]) -> Claim:
+    _, sharp = _extremes(results)
+    final = {m: middle_of(chosen(results, ratio=sharp, value="frozen", method=m), "final") for m in METHODS}
+    joint = {m: middle_of(chosen(results, ratio=sharp, value="joint", method=m), "final") for m in METHODS}
+    better = final["gauss-newton"] < 0.1 * final["gradient descent"] and final["adam"] < final["gradient descent"]
+    said = ", ".join(f"{m} {final[m]:.1g} (joint {joint[m]:.1g})" for m in METHODS)
+    return Claim("Preconditioning (Adam, second order) removes the slow-down.",
+                 f"Sharpest teacher, value frozen, median final loss: {said}.", _scale(results), bool(better),
+                 {"frozen": final, "joint": joint})  # fmt: skip
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    mild, sharp = _extremes(results)
+    panels = [_losses(results, value, ratio) for value in ("frozen", "joint") for ratio in (mild, sharp)]
+    return Sheet("Prompt attention learns from a flat and from a sharp teacher",
+                 (*panels, _portraits(results), _reached(results)), _scale(results), columns=2).draw()  # fmt: skip
+
+
+def _losses(results: Sequence[Result], value: str, ratio: float) -> Panel:
+    curves = []
+    for group, method in enumerate(METHODS):
+        for i, run in enumerate(chosen(results, ratio=ratio, value=value, method=method)):
+            steps = np.array(run.value["steps"], dtype=float) + 1
+            curves.append(Curve(method if i == 0 else "_", steps, np.maximum(run.value["losses"], 1e-13), group))
+    return Panel(f"value {value}, teacher ratio {ratio:g}", "step + 1", "loss", tuple(curves), log_x=True, log_y=True)
+
+
+def _portraits(results: Sequence[Result]) -> Panel:
+    at = np.array(distinct(results, "ratio"))
+    runs = [chosen(results, ratio=r, value="frozen", method="gradient descent") for r in at]
+    hessian = [np.median([x.value["teacher"]["hessian_largest"] / x.value["teacher"]["hessian_smallest"] for x in g])
+               for g in runs]  # fmt: skip
+    numbers = {"condition of a row's J (median)": [middle_of(g, "row_condition", "teacher") for g in runs],
+               "condition of the Hessian": hessian,
+               "spread of gradients": [middle_of(g, "gradient_spread", "teacher") for g in runs]}  # fmt: skip
+    curves = tuple(Curve(name, at, np.array(y), i) for i, (name, y) in enumerate(numbers.items()))
+    return Panel("at the teacher", "teacher ratio r", "largest over smallest", curves, legend_at="upper left",
+                 log_x=True, log_y=True)  # fmt: skip
+
+
+def _reached(results: Sequence[Result]) -> Panel:
+    at = np.array(distinct(results, "ratio"))
+    curves = [Curve("teacher", np.log10(at), np.log10(at), 6, "third")]
+    for group, method in enumerate(METHODS):
+        runs = [chosen(results, ratio=r, value="frozen", method=method) for r in at]
+        y = [mean_of(group_of, "log10_mean_ratio", "student") for group_of in runs]
+        curves.append(Curve(method, np.log10(at), np.array(y), group, "points"))
+    return Panel("ratio the student reached, value frozen", "log10 of the teacher's ratio", "log10 of the student's",
+                 tuple(curves))  # fmt: skip
