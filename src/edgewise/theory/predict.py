@@ -44,6 +44,11 @@ def predict_transformer(
         return propagate_simplex(architecture, start_overlap, readout, closure)
     if closure != "exact":
         raise BadInput(f"closure = {closure!r} needs tokens that are all alike: no mask, RoPE, ALiBi or Gram matrix.")
+    if architecture.kernel != "softmax":
+        raise BadInput(
+            f"kernel = {architecture.kernel!r} is modelled for tokens that are all alike: no mask, window, RoPE, ALiBi "
+            "or Gram matrix. Leave them out, or use the softmax kernel."
+        )
     from edgewise.theory.gram.recursion import propagate_gram  # torch is imported only where it is needed
 
     trace = propagate_gram(

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgewise.blocks import Attention, Block, Branch
+from edgewise.theory.bilinear_attention import bilinear_attention
+from edgewise.theory.gaussian_attention import gaussian_attention
 from edgewise.theory.mlp import mlp
 from edgewise.theory.norm import identity, normalize
-from edgewise.theory.softmax_attention import Moments, attention, exact
+from edgewise.theory.softmax_attention import Moments, exact, softmax_attention
 from edgewise.theory.state import Array, Gradient, Simplex, Step, chain
 
 READOUTS = ("token", "pooled")
@@ -54,7 +56,7 @@ def apply_branch(branch: Branch, state: Simplex, setting: Setting) -> Step:
 def _path(branch: Branch, layer: object, before: Step, setting: Setting) -> Step:
     """One layer between the norms, with its multiplier."""
     if isinstance(layer, Attention):
-        inner = attention(layer, before.state, setting.tokens, setting.width, setting.moments)
+        inner = _attention(layer, before.state, setting)
     else:
         inner = mlp(layer, before.state, setting.tokens, setting.width)  # type: ignore[arg-type]
     after = normalize(branch.norm, inner.state) if branch.norm.after else identity(inner.state)
@@ -69,6 +71,14 @@ def _path(branch: Branch, layer: object, before: Step, setting: Setting) -> Step
 
     pull = chain(before.pull, inner.pull, after.pull, scale)
     return Step(after.state.scaled(multiplier), pull, inner.seen, weights)
+
+
+def _attention(layer: Attention, state: Simplex, setting: Setting) -> Step:
+    if layer.kernel == "gaussian":
+        return gaussian_attention(layer, state, setting.tokens, setting.width)
+    if layer.kernel == "bilinear":
+        return bilinear_attention(layer, state, setting.tokens, setting.width)
+    return softmax_attention(layer, state, setting.tokens, setting.width, setting.moments)
 
 
 def forward(blocks: Sequence[Block], start: Simplex, setting: Setting) -> Iterator[Step]:

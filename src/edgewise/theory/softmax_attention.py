@@ -11,7 +11,7 @@ from scipy.special import roots_genlaguerre
 
 from edgewise.blocks import Attention
 from edgewise.theory.softmax.moments import OverlapMoments, moment_table
-from edgewise.theory.state import Array, Gradient, Simplex, Step
+from edgewise.theory.state import Array, Gradient, Simplex, Step, ratio
 
 HARDEST = 1e8  # logit variance: beyond it every row sits on one key to four digits
 
@@ -23,7 +23,7 @@ def exact(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
     return moment_table(tokens).overlaps(variance, correlation)
 
 
-def attention(
+def softmax_attention(
     layer: Attention, state: Simplex, tokens: int, width: int, moments: Moments = exact
 ) -> Step:
     """q_att = sV^2 (p + D S2), D_att = sV^2 D (S2 - S11), the latter by its chord.
@@ -145,10 +145,10 @@ def _weights(row: Row, g: Gradient, width: int) -> Mapping[str, Array]:
     """
     layer, n, q, p, D = row.layer, row.tokens, row.state.norm, row.state.cross, row.state.difference
     mixed = n * (g.own * (p + D * row.s2) + (n - 1) * g.cross * (p + D * row.s11))
-    value_gain, query_gain = _ratio(layer.value_gain, layer.output_gain), _ratio(layer.score_gain, layer.key_gain)
+    value_gain, query_gain = ratio(layer.value_gain, layer.output_gain), ratio(layer.score_gain, layer.key_gain)
     behind_query, behind_key = layer.key_gain**2, query_gain**2
     if layer.qk_norm:  # the norms divide by the projections' own gains, taken equal
-        behind_query = behind_key = row.logit_scale * _ratio(1.0, layer.key_gain) ** 2
+        behind_query = behind_key = row.logit_scale * ratio(1.0, layer.key_gain) ** 2
     (r2, t11), (key_r2, key_t11) = row.query_side, row.key_side
     common = width * layer.value_gain**2 * D**2 * n
     return {
@@ -157,9 +157,3 @@ def _weights(row: Row, g: Gradient, width: int) -> Mapping[str, Array]:
         "query": common * behind_query * (q * g.own * r2 + (n - 1) * p * g.cross * t11),
         "key": common * behind_key * (q * g.own * key_r2 + (n - 1) * p * g.cross * key_t11),
     }
-
-
-def _ratio(product: Array | float, factor: Array | float) -> Array:
-    """product / factor, 0 where the factor is 0 (and so the product)."""
-    safe = np.where(np.asarray(factor) > 0, factor, 1.0)
-    return np.where(np.asarray(factor) > 0, product / safe, 0.0)

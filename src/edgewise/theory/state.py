@@ -66,6 +66,12 @@ class Step:
     weights: WeightGradients | None = None
 
 
+def ratio(product: Array | float, factor: Array | float) -> Array:
+    """product / factor, 0 where the factor is 0 (and so the product)."""
+    safe = np.where(np.asarray(factor) > 0, factor, 1.0)
+    return np.where(np.asarray(factor) > 0, product / safe, 0.0)
+
+
 def chain(first: Pullback, *later: Pullback) -> Pullback:
     """The pullback of maps applied one after another, first map first."""
 
