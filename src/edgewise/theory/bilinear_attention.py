@@ -3,8 +3,8 @@
     o_a = (1/n) sum_b (q_a . k_b) / sqrt(h) v_b
     E[(q_a.k_b)(q_a'.k_c)] / h = sA^2 C_aa' C_bc   so   O_aa' = (sV sA / n)^2 C_aa' F ,   F = sum_bc C_bc^2 .
 
-The output's Gram matrix is the input's, times a number: cosines are kept in the mean, whatever the gains and
-length. Softmax, and linear attention with positive features and a normaliser, average with positive weights and merge tokens.
+The output's Gram matrix is the input's, times a number: cosines are kept in the mean, whatever the gains and length.
+Softmax, and linear attention with positive features and a normaliser, average with positive weights: they merge tokens.
 Derived here; heads enter by their mean only.
 """
 
