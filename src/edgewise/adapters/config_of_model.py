@@ -20,6 +20,8 @@ def config_of(model: nn.Module) -> dict[str, Any]:
 
 
 def described_by_config(model: nn.Module, tokens: int | None = None) -> Architecture | None:
-    """What the model's own config says, if it is of a family that is known."""
-    config = config_of(model)
+    """What the model's own config says, if it is of a family that is known; or the description it was built from."""
+    config, built_from = config_of(model), getattr(model, "architecture", None)
+    if isinstance(built_from, Architecture):
+        return built_from if tokens is None else built_from.replace(tokens=tokens)
     return translate(config, tokens=tokens) if config.get("model_type") in FAMILIES else None

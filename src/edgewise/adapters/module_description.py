@@ -75,7 +75,7 @@ def _by_config(known: Architecture, found: ModelSites, notes: Notes) -> dict[str
 
 def _logit_scale(model: nn.Module, known: Architecture | None, found: ModelSites, notes: Notes) -> list[float]:
     """What multiplies q.k/sqrt(head width), per block: the family's score gain over that of its matrices."""
-    if known is None:
+    if known is None or not config_of(model):  # not of a family: nothing is known to scale logits
         return [1.0] * found.depth
     scores = known.score_gain if isinstance(known.score_gain, tuple) else (known.score_gain,) * found.depth
     if known.qk_norm:
