@@ -1,0 +1,208 @@
+"""AttentionPreconditioner: steepest descent for W_Q and W_K in the norm "root mean square change of the logits"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from edgewise.errors import BadInput
+from edgewise.optim.logit_metric import LogitMetric
+from edgewise.optim.parallel import by_name, like_shard, processes_of, whole
+from edgewise.optim.query_key import Layout, QueryKey, Side, query_keys
+from edgewise.optim.token_sample import TokenSample
+from edgewise.optim.wrapper import OptimizerWrapper
+
+
+class AttentionPreconditioner(OptimizerWrapper):
+    """W_Q and W_K by our step, everything else by the wrapped optimizer (Adam, Muon, SGD, ...):
+
+        u = K⁻¹ G C⁻¹ / (scale² √v),   v = running mean of ‖G‖*² = ⟨G, K⁻¹ G C⁻¹⟩/scale²,   u ← u min(1, cap/‖u‖)
+        m ← β m + (1 − β) u,           ΔW = −lr m̂                        (K = E[kkᵀ] for W_Q, E[qqᵀ] for W_K)
+
+    per head, biases as one more column. lr is in logits: a typical step moves the logits of a head by lr, none by more
+    than cap · lr. v divides by a running size of the gradient, not by that of this step: steps of fixed length keep
+    jittering near the optimum and were worse than Adam. Inverses are refreshed every `refresh` steps; C and K are
+    shrunk towards a multiple of 1 by `damping` plus the share of directions not yet seen.
+
+    Memory per attention, in floats: 2(d+1)² for C and its inverse, 4 h d_h² for K, Q and inverses, (h + h_kv) d_h (d+1)
+    momentum, and the token sample. Gradients of the rows of W_Q, W_K are hidden from the wrapped optimizer during its
+    step. `param_groups` gains a last group with our lr, which schedulers see. No QK-norm, no latents: refused.
+    """
+
+    KEY = "attention_preconditioner"
+
+    def __init__(
+        self, optimizer: Optimizer, model: nn.Module, lr: float = 0.01, *, damping: float = 0.01, refresh: int = 10,
+        cap: float = 2.0, momentum: float = 0.9, decay: float = 0.95, weight_decay: float = 0.0, rows: int = 4,
+        positions: int = 16, passes: int = 4, seed: int = 0, process_group: Any = None, enabled: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(optimizer)
+        if not lr > 0 or not damping > 0 or refresh < 1 or not cap > 0 or not (0 <= momentum < 1 and 0 <= decay < 1):
+            raise BadInput(
+                f"lr {lr}, damping {damping}, cap {cap} must be positive, refresh {refresh} at least 1, momentum "
+                f"{momentum} and decay {decay} in [0, 1)."
+            )
+        self.attentions = query_keys(model)
+        _refuse_normed(self.attentions)
+        self.refresh, self.cap, self.decay, self.enabled, self.steps = refresh, cap, decay, enabled, 0
+        self.sample = TokenSample(model, self.attentions, rows, positions, passes, seed)
+        group = processes_of(model, process_group)
+        self.metrics = [
+            LogitMetric(a, rings, damping, decay, group)
+            for a, rings in zip(self.attentions, self.sample.rings, strict=True)
+        ]
+        self._model = model
+        self._moments: dict[str, tuple[Tensor, Tensor]] = {}
+        self._masks = self._row_masks()
+        self.group: dict[str, Any] = {
+            "params": self._alone(), "lr": lr, "momentum": momentum, "weight_decay": weight_decay
+        }  # fmt: skip
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The wrapped optimizer's groups and ours; ours lists only what no other group does (each is scaled once)."""
+        return [*self.optimizer.param_groups, self.group]
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        *self.optimizer.param_groups, self.group = groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for parameter in self.group["params"]:
+            parameter.grad = None if set_to_none or parameter.grad is None else parameter.grad.zero_()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        if not self.enabled:
+            return self._inner_step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            parameters = self._parameters()
+            gradients = {n: whole(p.grad) for n, p in parameters.items() if p.grad is not None}
+            old = {name: whole(p).clone() for name, p in parameters.items()}
+            hidden = self._hide(parameters)
+            self._inner_step(None)
+            for parameter, gradient in hidden:
+                parameter.grad = gradient
+            self._move(parameters, gradients, old)
+            self.sample.redraw()
+        return loss
+
+    def remove(self) -> None:
+        """Take the hooks off and be the wrapped optimizer from now on."""
+        self.sample.remove()
+        self.enabled = False
+
+    def own_state(self) -> dict[str, Any]:
+        settings = {key: value for key, value in self.group.items() if key != "params"}
+        metrics = [metric.state_dict() for metric in self.metrics]
+        moments = {key: (m.clone(), v.clone()) for key, (m, v) in self._moments.items()}
+        return {"steps": self.steps, "group": settings, "metrics": metrics, "moments": moments,
+                **self.sample.state_dict()}  # fmt: skip
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        self.group.update(state["group"])
+        self._moments = {key: (m.clone(), v.clone()) for key, (m, v) in state["moments"].items()}
+        self.sample.load_state_dict(state)
+        for metric, kept in zip(self.metrics, state["metrics"], strict=True):
+            metric.load_state_dict(kept)
+
+    def _alone(self) -> list[nn.Parameter]:
+        """Query and key parameters that the wrapped optimizer does not hold; refuses fused ones among them."""
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        alone = {name: p for name, p in self._parameters().items() if id(p) not in held}
+        for side in (s for a in self.attentions for s in (a.query, a.key)):
+            fused = [n for n in side.projection.parameters if n in alone] if side.projection.fused else []
+            if fused:
+                raise BadInput(
+                    f"{fused[0]} holds values beside queries and keys, and the wrapped optimizer does not train it. "
+                    "Give it to the wrapped optimizer: only the rows of queries and keys are taken over."
+                )
+        return list(alone.values())
+
+    def _row_masks(self) -> dict[str, Tensor | None]:
+        """Which entries of a fused parameter are of queries or keys; None where all are."""
+        found = self._parameters()
+        layout = Layout.of(self.attentions, found)
+        rows = {name: torch.zeros(size, dtype=torch.bool) for name, size in layout.outputs.items()}
+        for side in (s for a in self.attentions for s in (a.query, a.key)):
+            for name, numbers, _ in side.parts(torch.ones(side.projection.fan_out), layout.outputs):
+                rows[name][numbers] = True
+        shaped = {name: layout.shaped(name, r, found[name].ndim) for name, r in rows.items()}
+        return {n: None if bool(r.all()) else r.to(found[n].device) for n, r in shaped.items()}
+
+    def _hide(self, parameters: dict[str, nn.Parameter]) -> list[tuple[nn.Parameter, Tensor | None]]:
+        """Take the gradients of queries and keys away: whole parameters, or rows of fused ones."""
+        kept = [(p, p.grad) for p in parameters.values()]
+        for name, p in parameters.items():
+            mask = self._masks[name]
+            if p.grad is not None:
+                p.grad = None if mask is None else like_shard(whole(p.grad).masked_fill(mask, 0.0), p)
+        return kept
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return by_name(self._model, (n for a in self.attentions for n in a.parameters))
+
+    def _move(
+        self, parameters: dict[str, nn.Parameter], gradients: dict[str, Tensor], old: dict[str, Tensor]
+    ) -> None:
+        self.steps += 1
+        # Early and often, then on schedule: the first covariances are of few tokens.
+        due = self.steps % self.refresh == 0 or (self.steps & (self.steps - 1)) == 0
+        new = {name: whole(p).clone() for name, p in parameters.items()}
+        outputs = Layout.of(self.attentions, parameters).outputs
+        for attention, metric in zip(self.attentions, self.metrics, strict=True):
+            metric.see(old, invert=due)
+            for side, inverse, inputs in metric.sides():
+                matrices, biases = side.projection.parameters, side.projection.biases
+                if not all(name in gradients for name in matrices):
+                    continue  # frozen, or not part of this loss
+                slopes = {n: gradients[n] if n in gradients else torch.zeros_like(old[n]) for n in (*matrices, *biases)}
+                key = f"{attention.name}.{side.projection.role}"
+                direction = self._direction(key, side.read(slopes), inverse, inputs, attention.scale)
+                changed = side.read(old) * (1 - self.group["lr"] * self.group["weight_decay"])
+                _write(side, changed - self.group["lr"] * direction, new, outputs)
+        for name, parameter in parameters.items():
+            if parameter.requires_grad:
+                parameter.data.copy_(like_shard(new[name].to(parameter.dtype), parameter))
+
+    def _direction(self, key: str, gradient: Tensor, partner: Tensor, inputs: Tensor, scale: float) -> Tensor:
+        """m̂ (heads, d_h, d + 1), in logits."""
+        preconditioned = partner @ gradient @ inputs / scale**2
+        dual = (gradient * preconditioned).sum((1, 2)).clamp_min(0)
+        m, v = self._moments.get(key, (torch.zeros_like(gradient), torch.zeros_like(dual)))
+        v = self.decay * v + (1 - self.decay) * dual
+        size = (v / (1 - self.decay**self.steps)).sqrt().clamp_min(1e-30)
+        shrink = (self.cap * size / dual.sqrt().clamp_min(1e-30)).clamp_max(1.0)
+        β = self.group["momentum"]
+        m = β * m + (1 - β) * preconditioned * (shrink / size)[:, None, None]
+        self._moments[key] = (m, v)
+        return m / (1 - β**self.steps)
+
+
+def _write(side: Side, rows: Tensor, new: dict[str, Tensor], outputs: dict[str, int]) -> None:
+    """Put (heads, d_h, d + 1) back where `read` found it."""
+    p = side.projection
+    for name, numbers, values in side.parts(rows.flatten(0, 1), outputs):
+        target = new[name]
+        if target.ndim == 1:
+            target[numbers] = values[:, -1].to(target.dtype)
+        else:
+            (target.T if p.transposed else target)[numbers] = values[:, :-1].to(target.dtype)
+
+
+def _refuse_normed(attentions: list[QueryKey]) -> None:
+    normed = next((a.name for a in attentions if a.query.norm or a.key.norm), None)
+    if normed is not None:
+        raise BadInput(
+            f"{normed} normalizes its queries or keys, so its logits are not bilinear in W_Q and W_K. LogitTrust "
+            "covers it; the preconditioner does not."
+        )

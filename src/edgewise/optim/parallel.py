@@ -1,0 +1,73 @@
+"""Parameters that may be spread over processes (replicas of DDP, shards of FSDP2), as if they were not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.func import functional_call
+
+from edgewise.adapters.discovery import unwrap
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The full tensor: gathered where it is a shard (DTensor), itself where it is not."""
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor.detach() if gather is None else gather().detach()
+
+
+def like_shard(full: Tensor, parameter: Tensor) -> Tensor:
+    """A full tensor, the same on all processes, cut as the parameter is."""
+    if not hasattr(parameter, "full_tensor"):
+        return full
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(parameter, DTensor)
+    # src_data_rank=None: every process holds the same values, nothing is sent.
+    return distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def processes_of(model: nn.Module, given: Any = None) -> Any:
+    """The group to average over: the given one, that of DistributedDataParallel, the world; None if alone."""
+    if given is False or not dist.is_available() or not dist.is_initialized():
+        return None
+    if given is not None:
+        return given
+    own: Any = next((m.process_group for m in _layers(model) if type(m).__name__ == "DistributedDataParallel"), None)
+    group = own if own is not None else dist.group.WORLD
+    return group if dist.get_world_size(group) > 1 else None
+
+
+def summed(tensor: Tensor, group: Any) -> Tensor:
+    """The sum over the processes of a group."""
+    if group is not None:
+        dist.all_reduce(tensor, group=group)
+    return tensor
+
+
+def norm_function(model: nn.Module, name: str | None) -> Callable[[Tensor], Tensor] | None:
+    """A norm of the model as a function of its input, with gathered gains."""
+    if name is None:
+        return None
+    module = unwrap(model).get_submodule(name)
+    gains = {key: whole(parameter) for key, parameter in module.named_parameters()}
+    kinds = {g.dtype for g in gains.values()}
+    kind = kinds.pop() if len(kinds) == 1 else torch.float32
+    return lambda x: functional_call(module, gains, (x.to(kind),)).to(x.dtype)
+
+
+def by_name(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
+    """The parameters of these names in the bare model."""
+    bare = unwrap(model)
+    return {name: bare.get_parameter(name) for name in dict.fromkeys(names)}
+
+
+def _layers(model: nn.Module) -> Iterable[nn.Module]:
+    """The model and what it wraps, outermost first."""
+    yield model
+    for name in ("_orig_mod", "module"):
+        if name in model._modules:
+            yield from _layers(model.get_submodule(name))

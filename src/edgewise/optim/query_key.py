@@ -1,0 +1,152 @@
+"""The queries and keys of one attention of any model: where their matrices are, and how logits are made of them.
+
+Shapes: x (rows, positions, d); matrices with their bias as last column (heads, d_h, d + 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.adapters.config_of_model import described_by_config
+from edgewise.adapters.discovery import unwrap
+from edgewise.adapters.projections import Projection
+from edgewise.adapters.site_types import KEY_NORM, QUERY_NORM, AttentionSite, BlockSite, NormSite
+from edgewise.adapters.sites import sites
+from edgewise.errors import BadInput
+from edgewise.optim.rotation import Rotation, rotation_of
+
+SCALES = ("scaling", "scale", "softmax_scale", "inv_norm_factor")  # how modules call what multiplies q.k
+
+
+@dataclass(frozen=True)
+class Side:
+    """Queries or keys: their matrix, number of heads, and norm if there is one."""
+
+    projection: Projection
+    heads: int
+    norm: NormSite | None
+
+    @property
+    def norm_of_heads(self) -> bool:
+        """Whether the norm acts on each head, not on all together (its width tells)."""
+        return self.norm is not None and self.norm.width != self.projection.fan_out
+
+    def read(self, stored: Mapping[str, Tensor]) -> Tensor:
+        """(heads, d_h, d + 1): the matrix, its bias (or zero) last."""
+        p = self.projection
+        matrix = torch.cat([_picked(_upright(p, stored[name]), p) for name in p.parameters])
+        if p.biases:
+            bias = torch.cat([_picked(stored[name], p) for name in p.biases])
+        else:
+            bias = matrix.new_zeros(len(matrix))
+        return torch.cat([matrix, bias[:, None]], 1).unflatten(0, (self.heads, -1)).float()
+
+    def parts(self, values: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Rows in the order of `read`, given back to their parameters: (name, row numbers there, values)."""
+        p = self.projection
+        for names in (p.parameters, p.biases):
+            for name, some in zip(names, values.chunk(len(names)) if names else (), strict=True):
+                numbers = torch.arange(sizes[name], device=values.device)
+                yield name, _picked(numbers, p), some
+
+
+@dataclass(frozen=True)
+class QueryKey:
+    """One attention: z = scale * q.k, with q and k normalized and rotated where the model does so."""
+
+    name: str
+    query: Side
+    key: Side
+    scale: float
+    causal: bool
+    rotation: Rotation | None
+    crossed: bool  # keys come from another stream
+
+    @property
+    def share(self) -> int:
+        """Query heads per key head."""
+        return self.query.heads // self.key.heads
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Every parameter that queries or keys are made with, once each."""
+        both = (self.query.projection, self.key.projection)
+        return tuple(dict.fromkeys(name for p in both for name in (*p.parameters, *p.biases)))
+
+
+def query_keys(model: nn.Module) -> list[QueryKey]:
+    """All attentions of a model, found by the adapters; refuses, by name, what has no bilinear logits."""
+    bare, found = unwrap(model), []
+    described = described_by_config(bare)
+    for stack in sites(bare).stacks:
+        decoder = len(stack.blocks) > 0 and stack.blocks[0].cross_attention is not None
+        for block in stack.blocks:
+            causal = _causal(bare, block.attention, (described is not None and described.causal) or decoder)
+            found.append(_query_key(bare, block, block.attention, causal, crossed=False))
+            if block.cross_attention is not None:
+                found.append(_query_key(bare, block, block.cross_attention, False, crossed=True))
+    return found
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the parameters of queries and keys are stored: which are turned (in, out), how many outputs each has."""
+
+    turned: dict[str, bool]
+    outputs: dict[str, int]
+
+    @classmethod
+    def of(cls, attentions: list[QueryKey], parameters: Mapping[str, Tensor]) -> Layout:
+        sides = [side.projection for a in attentions for side in (a.query, a.key)]
+        turned = {n: p.transposed and n in p.parameters for p in sides for n in (*p.parameters, *p.biases)}
+        return cls(turned, {n: p.shape[-1] if turned[n] else p.shape[0] for n, p in parameters.items()})
+
+    def shaped(self, name: str, per_output: Tensor, dimensions: int) -> Tensor:
+        """One number per output, ready to multiply the parameter."""
+        return per_output if dimensions == 1 else per_output[None, :] if self.turned[name] else per_output[:, None]
+
+
+def _query_key(model: nn.Module, block: BlockSite, site: AttentionSite, causal: bool, *, crossed: bool) -> QueryKey:
+    if site.extra:
+        raise BadInput(
+            f"{site.name} makes its keys through a latent; expected keys that are one matrix times the input. "
+            "Optimize it with the plain optimizer."
+        )
+    if site.heads is None or site.kv_heads is None or site.head_width is None:
+        raise BadInput(f"how many heads {site.name} has was not found; give its module an attribute num_heads.")
+    kv_heads = site.key.fan_out // site.head_width
+    norms = (None, None) if crossed else (block.norm(QUERY_NORM), block.norm(KEY_NORM))
+    used = [norm if norm is not None and norm.kind != "identity" else None for norm in norms]
+    rotation = None if crossed else rotation_of(model, site.name)
+    return QueryKey(
+        site.name, Side(site.query, site.heads, used[0]), Side(site.key, kv_heads, used[1]),
+        _scale(model.get_submodule(site.name), site.head_width), causal, rotation, crossed,
+    )  # fmt: skip
+
+
+def _scale(attention: nn.Module, head_width: int) -> float:
+    """What multiplies q.k, as the module says; else 1/sqrt(d_h)."""
+    said = [getattr(attention, name, None) for name in SCALES]
+    return float(next((s for s in said if isinstance(s, float) and s > 0), head_width**-0.5))
+
+
+def _causal(model: nn.Module, site: AttentionSite, assumed: bool) -> bool:
+    attention = model.get_submodule(site.name)
+    said = [getattr(attention, name, None) for name in ("is_causal", "causal_only")]
+    return bool(next((s for s in said if isinstance(s, bool)), assumed))
+
+
+def _upright(projection: Projection, stored: Tensor) -> Tensor:
+    return stored.transpose(-1, -2) if projection.transposed else stored
+
+
+def _picked(stored: Tensor, projection: Projection) -> Tensor:
+    """The rows of a projection out of those stored."""
+    rows = projection.rows
+    if rows is None:
+        return stored
+    return stored.unflatten(0, (rows.groups, rows.size))[:, rows.start : rows.stop].flatten(0, 1)

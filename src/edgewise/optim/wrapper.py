@@ -1,0 +1,104 @@
+"""An optimizer around another: its groups, its state and its hooks are the other's, live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from edgewise.errors import BadInput
+
+
+class OptimizerWrapper(Optimizer):
+    """What schedulers, gradient scalers and checkpoints ask of an optimizer, passed on to the wrapped one.
+
+    It does not announce `_step_supports_amp_scaling`: GradScaler then unscales the gradients itself, so that fused
+    optimizers work as well.
+    """
+
+    KEY = "wrapper"  # under which `state_dict` holds what is ours
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise BadInput(
+                f"expected a torch.optim.Optimizer to wrap, got {type(optimizer).__name__}. "
+                "Give the optimizer first, then the model."
+            )
+        self.optimizer = optimizer  # no super().__init__: groups and state must be the same objects
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.optimizer.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.optimizer.state = state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.optimizer.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.optimizer.defaults = defaults
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.optimizer.add_param_group(param_group)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        return self._inner_step(closure)
+
+    def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
+        return self.optimizer.step() if closure is None else self.optimizer.step(closure)
+
+    def own_state(self) -> dict[str, Any]:
+        """What `state_dict` adds to that of the wrapped optimizer."""
+        return {}
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        """Take back what `own_state` gave."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict() | {self.KEY: self.own_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Also of the wrapped optimizer alone: a run may begin without us."""
+        inner = {key: value for key, value in state_dict.items() if key != self.KEY}
+        self.optimizer.load_state_dict(inner)
+        if self.KEY in state_dict:
+            with torch.no_grad():
+                self.load_own_state(state_dict[self.KEY])
+
+    def register_step_pre_hook(self, hook: Any) -> Any:
+        return self.optimizer.register_step_pre_hook(hook)
+
+    def register_step_post_hook(self, hook: Any) -> Any:
+        return self.optimizer.register_step_post_hook(hook)
+
+    def register_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.optimizer.register_state_dict_pre_hook(hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.optimizer.register_state_dict_post_hook(hook, prepend)
+
+    def register_load_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.optimizer.register_load_state_dict_pre_hook(hook, prepend)
+
+    def register_load_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.optimizer.register_load_state_dict_post_hook(hook, prepend)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.optimizer!r})"
