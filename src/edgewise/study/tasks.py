@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +66,7 @@ class Task:
 
 
 def task(name: str, **options: object) -> Task:
-    """digits, fashion (folder=...) or bytes (tokens=...)."""
+    """digits, fashion (folder=...), cifar10 (folder=...) or bytes (tokens=...)."""
     if name not in TASKS:
         raise BadInput(f"{name!r} is not a task; known: {', '.join(TASKS)}.")
     return TASKS[name](**options)
@@ -162,4 +163,12 @@ def _windows(text: bytes, tokens: int) -> Tensor:
     return windows[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
 
 
-TASKS: dict[str, Callable[..., Task]] = {"digits": digits, "fashion": fashion, "bytes": byte_text}
+def _cifar10(**options: Any) -> Task:
+    from edgewise.study.cifar import cifar10  # its file needs Task
+
+    return cifar10(**options)
+
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "digits": digits, "fashion": fashion, "cifar10": _cifar10, "bytes": byte_text,
+}  # fmt: skip
