@@ -18,6 +18,7 @@ Batch = tuple[Tensor, Tensor]
 Factory = Callable[[], nn.Module]
 Schedule = Callable[[float], float]
 Maker = Callable[[nn.Module, float], torch.optim.Optimizer]
+LATE = 0.02  # a rate that was left is continued when it was better by this share of the first loss
 DIVERGED = 3.0  # a loss above this many times the first one (or not a number) ends a run
 
 
@@ -78,7 +79,9 @@ def train(
     factory   makes the network with the same weights each time (it seeds itself); called as `model(inputs, labels)`
               it returns (loss, ...)
     batches   starts the same sequence of batches each time
-    trial     share of the steps that every rate gets; the better half goes on for as long again, until one is left
+    trial     share of the steps that every rate gets; the better half goes on for as long again, until one is left.
+              Where that one ends above what another rate had reached when it was left, the other is continued too:
+              a rate that wins early may break later
     schedule  multiplies the rate at a fraction of the steps; constant unless given
     clip      largest norm of the gradient, none unless given
     """
@@ -98,6 +101,11 @@ def train(
         alive = sorted(alive, key=Run.final)[: max(1, len(alive) // 2)]
         until = steps if len(alive) == 1 else min(steps, 2 * until)
     best = min(alive, key=Run.final)
+    second = min((run for run in runs if run is not best), key=Run.final, default=best)
+    if second.final() < best.final() - LATE * best.losses[0]:
+        _advance(second, batches, steps, steps, schedule or _constant, clip, progress)
+        tried[second.rate] = (second.rate, len(second.losses), second.final())
+        best = min((best, second), key=Run.final)
     return Outcome(best, list(tried.values()), time.perf_counter() - started)
 
 
