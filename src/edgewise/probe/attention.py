@@ -89,6 +89,10 @@ class AttentionWatch(TorchFunctionMode):
         else:
             self.found[index] = seen
 
+    def statistics(self, logits: Tensor) -> RowStatistics:
+        """What is kept of the sampled rows; a watch that keeps more overrides this."""
+        return row_statistics(logits)
+
     def _fused(
         self, result: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
         dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
@@ -110,7 +114,7 @@ class AttentionWatch(TorchFunctionMode):
         size = float(value.abs().max())
         if not gap <= TOLERANCE.get(query.dtype, 1e-2) * max(size, 1e-30):
             return f"rows rebuilt from queries and keys miss the model's own output by {gap / max(size, 1e-30):.2g}"
-        return row_statistics(logits)
+        return self.statistics(logits)
 
     def _eager(self, logits: Tensor, dim: int | None = None, *_: Any, **named: Any) -> RowStatistics | None:
         dim = named.get("dim", dim)
@@ -123,7 +127,7 @@ class AttentionWatch(TorchFunctionMode):
             return None
         kept = logits[:, :, self.rows.to(logits.device)]
         wide = kept.to(torch.promote_types(kept.dtype, torch.float32))
-        return row_statistics(wide.masked_fill(kept <= torch.finfo(kept.dtype).min / 2, -math.inf))
+        return self.statistics(wide.masked_fill(kept <= torch.finfo(kept.dtype).min / 2, -math.inf))
 
 
 def _masked(logits: Tensor, mask: Tensor | None, is_causal: bool, rows: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 
 def measure(
     source: Any, batch: Any = None, *, seeds: int = 1, readouts: Sequence[str] = READOUTS, attention: bool = True,
-    pair: bool = True, stream: bool = False, tokens: int | None = None,
+    pair: bool = True, gain: bool = False, stream: bool = False, tokens: int | None = None,
 ) -> Trace:  # fmt: skip
     """The orbit through depth, read from a module (or a factory or config, initialised anew for every seed).
 
@@ -38,6 +38,7 @@ def measure(
     readouts   own: the model's loss; token: an independent gradient per token at the last block; pooled: a shared one
     attention  entropy, support, largest eigenvalue and condition of the softmax Jacobian, saturation, largest logit
     pair       `statistics["pair_growth"]`, the local growth of the angle between two nearby inputs
+    gain       `statistics["softmax_gain"]` and the spread of the rows' gradients; one more backward pass
     stream     one block in memory at a time (configs of Hugging Face only)
     tokens     length of the random input, 64 unless given
 
@@ -45,7 +46,9 @@ def measure(
     """
     _refuse(seeds, readouts, batch, tokens)
     module, factory, name = subject(source)
-    wanted = Wanted(tuple(readouts), attention, pair, range(seeds))
+    if gain and (stream or not attention or not readouts):
+        raise BadInput("gain needs a model in memory, attention=True and a readout to send backwards.")
+    wanted = Wanted(tuple(readouts), attention, pair, range(seeds), gain=gain)
     if stream:
         from edgewise.probe.stream import measure_stream
 
@@ -58,7 +61,7 @@ def measure(
         readings, last = [], None
         for seed in range(seeds):
             last = seeded(factory, seed)
-            only = Wanted(wanted.readouts, attention, pair, [seed], check=seed == 0)
+            only = Wanted(wanted.readouts, attention, pair, [seed], check=seed == 0, gain=gain)
             readings.append(_one(last, batch, only, tokens))
         assert last is not None
         return _trace(readings, last, name, f"{seeds} seeds, each a new initialization")

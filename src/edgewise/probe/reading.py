@@ -29,6 +29,7 @@ class Wanted:
     pair: bool
     seeds: Sequence[int]
     check: bool = True
+    gain: bool = False
 
     def weighed(self, readouts: Sequence[str]) -> str | None:
         """The readout whose gradients of the matrices are kept."""

@@ -28,6 +28,7 @@ from edgewise.probe.isolation import call, observed, same
 from edgewise.probe.nearby import nearby_input, pair_growth
 from edgewise.probe.places import Catch, places, sequence_first
 from edgewise.probe.reading import NO_LOSS, Array, Reading, Wanted, geometry, keep_attention, weight_arrays
+from edgewise.probe.softmax_gain import GainWatch
 
 
 def read(model: nn.Module, batch: Any, found: ModelSites, wanted: Wanted) -> Reading:
@@ -46,11 +47,13 @@ class _Pass:
     def run(self, stack: ExitStack) -> Reading:
         watch = None
         if self.wanted.attention:
-            watch = AttentionWatch(self.found.blocks, torch.Generator().manual_seed(self.wanted.seeds[0]))
+            kind = GainWatch if self.wanted.gain else AttentionWatch
+            watch = kind(self.found.blocks, torch.Generator().manual_seed(self.wanted.seeds[0]))
             self.catch.counted = watch.sample
             if self.wanted.check:
                 with torch.no_grad():
                     self.plain = call(self.model, self.batch)  # before any hook, to compare with
+        self.watch = watch
         hooks = stack.enter_context(ExitStack())
         self.catch.attach(self.model, hooks)
         output = self._forward(watch)
@@ -122,6 +125,8 @@ class _Pass:
                 if gradient is not None:
                     add_squares(squares, listed, name, gradient)
             statistics |= weight_arrays(self.places, weight_logs(squares), logs[-1] + math.log(last.shape[0]))
+            if isinstance(self.watch, GainWatch):
+                statistics |= self.watch.gains(target, start, self.places)
         return [value - logs[-1] for value in logs]
 
     def _pair(self, streams: Sequence[Tensor], kept: Tensor | None, seed: int) -> Array:
