@@ -155,8 +155,8 @@ KNOBS: dict[str, Knob] = {
         Knob("alibi", "flag", False, "linear position bias on the logits"),
         Knob("qk_norm", "flag", False, "queries and keys normalised; score_gain is then the product of their gains"),
         Knob("kernel", "choice", "softmax",
-             "weights of the keys, with s = 1/sqrt(head_width): softmax of s q.k; gaussian, exp(-s (q-k)^2/2), rows not "
-             "normalised; bilinear, s q.k over the number of tokens", choices=KERNELS),
+             "weights of the keys, with s = 1/sqrt(head_width): softmax of s q.k; gaussian, exp(-s (q-k)^2/2), rows "
+             "not normalised; bilinear, s q.k over the number of tokens", choices=KERNELS),
     )
 }  # fmt: skip
 

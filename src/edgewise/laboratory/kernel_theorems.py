@@ -1,0 +1,212 @@
+"""Two convergence theorems for attention kernels as certificates on a user's own data [Song 2024].
+
+1. All of W^Q, W^K, W^V trained and H D >= N n: f_t <= (1 - eta beta)^t f_0 from some initialization, for both kernels.
+2. Only W^Q trained: the Gaussian converges at a rate gamma, softmax is only promised vanishing gradients.
+
+The constants are derived here. |grad_V f|^2 = sum_h |B_h^T r|^2 |W^O_h|^2, so beta = min_h |W^O_h|^2 sigma_min(B)^2 is
+safe; the literal reading |W^O|^2 sigma_min(B)^2 is larger and does not follow. gamma = lambda_min(Theta),
+Theta = (X X^T) o (u u^T), the tangent kernel of W^Q alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import jacrev
+
+from edgewise.errors import BadInput
+from edgewise.laboratory.kernel_layer import KernelLayer
+
+TRAINED = ("query", "key", "value")
+DEAD = -8.0  # mean exponent of a Gaussian kernel below which nothing reaches the queries
+
+
+@dataclass(frozen=True)
+class Theorem1:
+    """What the initialization promises when queries, keys and values are trained with step `step`."""
+
+    heads_times_width: int  # H D
+    samples_times_tokens: int  # N n
+    rank: int  # of B_0
+    smallest_singular: float  # sigma_min(B_0), zero when H D < N n
+    beta_safe: float
+    beta_literal: float
+    step: float  # 1 / lambda_max of the tangent kernel of all trained weights
+
+    @property
+    def applies(self) -> bool:
+        return self.heads_times_width >= self.samples_times_tokens and self.beta_safe > 0
+
+    def iterations(self, factor: float) -> float:
+        """Steps after which the loss has fallen by this factor, as promised; infinite when nothing is."""
+        per_step = -math.log1p(-min(self.step * self.beta_safe, 1.0 - 1e-16))
+        return math.log(factor) / per_step if self.applies else math.inf
+
+    def __str__(self) -> str:
+        sizes = f"H D = {self.heads_times_width}, N n = {self.samples_times_tokens}, rank of B {self.rank}"
+        if not self.applies:
+            return f"Theorem 1 does not apply ({sizes}): it needs H D >= N n and independent rows. A run may still fit."
+        return (
+            f"Theorem 1 applies ({sizes}): with step {self.step:.3g} the loss falls at least by 1 - "
+            f"{self.step * self.beta_safe:.3g} per step, a million times in {self.iterations(1e6):.3g} steps, while "
+            f"sigma_min(B) = {self.smallest_singular:.3g} does not fall below its start."
+        )
+
+
+def check_theorem1(layer: KernelLayer) -> Theorem1:
+    """Constants of theorem 1 at the weights of `layer`."""
+    samples, tokens, width, heads, _ = layer.sizes
+    singular = torch.linalg.svdvals(layer.features())
+    enough = heads * width >= samples * tokens
+    smallest = float(singular[samples * tokens - 1]) if enough else 0.0
+    rank = int((singular > singular[0] * max(layer.features().shape) * torch.finfo(torch.float64).eps).sum())
+    norms = layer.output.square().sum(-1)
+    beta = float(norms.min()) * smallest**2
+    return Theorem1(
+        heads * width, samples * tokens, rank, smallest, beta, float(norms.sum()) * smallest**2, largest_step(layer)
+    )
+
+
+def largest_step(layer: KernelLayer, trained: tuple[str, ...] = TRAINED) -> float:
+    """1 / lambda_max(J J^T), J the Jacobian of the outputs in the trained weights."""
+    return 1 / float(torch.linalg.matrix_norm(jacobian(layer, trained), 2) ** 2)
+
+
+def jacobian(layer: KernelLayer, trained: tuple[str, ...] = TRAINED) -> Tensor:
+    """dF/dW (N n, P) for the trained weights, flattened in order."""
+
+    def outputs(*weights: Tensor) -> Tensor:
+        return layer.with_weights(**dict(zip(trained, weights, strict=True))).outputs().flatten()
+
+    start = tuple(getattr(layer, name) for name in trained)
+    parts = jacrev(outputs, argnums=tuple(range(len(trained))))(*start)
+    return torch.cat([part.flatten(1) for part in parts], -1)
+
+
+@dataclass(frozen=True)
+class Theorem2:
+    """What is known beforehand when only the queries are trained."""
+
+    gamma: float  # smallest eigenvalue of the tangent kernel of W^Q
+    largest: float  # its largest
+    floor: float  # loss that no W^Q can go below
+    outside: float  # share of targets outside the range of the outputs
+    mean_exponent: float  # of a Gaussian's weights, or nan
+
+    @property
+    def step(self) -> float:
+        return 1 / self.largest if self.largest > 0 else math.inf
+
+    @property
+    def condition(self) -> float:
+        return self.largest / self.gamma if self.gamma > 0 else math.inf
+
+    def __str__(self) -> str:
+        said = [f"gamma = {self.gamma:.3g} (condition {self.condition:.3g})."]
+        if self.floor > 0:
+            said.append(
+                f"{self.outside:.0%} of the targets lie outside the range of the outputs: no query weights bring the "
+                f"loss below {self.floor:.3g}. Larger values (W^V W^O) would."
+            )
+        if self.mean_exponent < DEAD:
+            said.append(
+                f"The Gaussian's weights are e^{self.mean_exponent:.1f} on average: no gradient reaches the queries. "
+                "Scale queries and keys to |q|, |k| of order d^(1/4)."
+            )
+        return " ".join(said)
+
+
+def check_theorem2(layer: KernelLayer) -> Theorem2:
+    """Constants of theorem 2 at the weights of `layer`; the tangent kernel is (N n)^2, no Jacobian is formed."""
+    rows = layer.inputs.flatten(0, 1)
+    slopes = layer.query_slopes()
+    eigenvalues = torch.linalg.eigvalsh((rows @ rows.T) * (slopes @ slopes.T))
+    low, high = output_range(layer)
+    short = torch.clamp(low - layer.targets, min=0) + torch.clamp(layer.targets - high, min=0)
+    exponent = float(layer.logits().mean()) if layer.kernel == "gaussian" else math.nan
+    return Theorem2(
+        gamma=max(float(eigenvalues[0]), 0.0),
+        largest=float(eigenvalues[-1]),
+        floor=0.5 * float(short.square().sum()),
+        outside=float((short > 0).double().mean()),
+        mean_exponent=exponent,
+    )
+
+
+def output_range(layer: KernelLayer) -> tuple[Tensor, Tensor]:
+    """What F_ik can be whatever the queries are, (N, n) each.
+
+    Softmax: convex weights, sum_h [min_j a, max_j a].  Gaussian: weights in (0, 1], sum_h sum_j of the negative and of
+    the positive scalars. Necessary, not sufficient: heads share one W^Q over all tokens.
+    """
+    a = layer.value_scalars()
+    if layer.kernel == "softmax":
+        low, high = a.amin(-1).sum(-1), a.amax(-1).sum(-1)
+    else:
+        low, high = a.clamp(max=0).sum((-2, -1)), a.clamp(min=0).sum((-2, -1))
+    return low[:, None].expand_as(layer.targets), high[:, None].expand_as(layer.targets)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelRun:
+    """Losses before every step and after the last, the bounds beside them, and the last weights."""
+
+    losses: Tensor
+    initial_bound: Tensor  # f_0 (1 - eta beta_0)^t
+    path_bound: Tensor  # f_0 prod_s (1 - eta beta_s), beta refreshed on the way
+    betas: Tensor
+    last: KernelLayer
+    moved: dict[str, float]  # |W - W_0| / |W_0| of queries and keys
+
+    @property
+    def violations(self) -> int:
+        """Steps at which the loss is above the initial bound."""
+        return int((self.losses > self.initial_bound * (1 + 1e-9) + 1e-300).sum())
+
+    def first_below(self, factor: float) -> int | None:
+        found = (self.losses < self.losses[0] * factor).nonzero()
+        return int(found[0]) if len(found) else None
+
+
+def descend(
+    layer: KernelLayer, steps: int, trained: tuple[str, ...] = TRAINED, step: float | None = None, refresh: int = 50,
+    until: float = 1e-24,
+) -> KernelRun:  # fmt: skip
+    """Gradient descent on f with theorem 1's bounds beside it; the step is 1/lambda_max, taken anew every `refresh`."""
+    if steps < 1 or refresh < 1:
+        raise BadInput(f"steps = {steps} and refresh = {refresh} must be at least 1.")
+    weights = {name: getattr(layer, name).clone().requires_grad_() for name in trained}
+    first, losses, betas, etas = check_theorem1(layer), [], [], []
+    beta, eta = first.beta_safe, first.step if step is None else step
+    for t in range(steps):
+        now = layer.with_weights(**weights)
+        if t and t % refresh == 0:
+            frozen = now.with_weights(**{k: w.detach() for k, w in weights.items()})
+            beta, eta = check_theorem1(frozen).beta_safe, largest_step(frozen, trained) if step is None else step
+        loss = 0.5 * now.residual().square().sum()
+        losses.append(float(loss.detach()))
+        betas.append(beta)
+        etas.append(eta)
+        if losses[-1] < until * losses[0]:
+            break
+        for w, g in zip(weights.values(), torch.autograd.grad(loss, list(weights.values())), strict=True):
+            w.data -= eta * g
+    last = layer.with_weights(**{k: w.detach() for k, w in weights.items()})
+    return _finish(layer, last, losses, betas, etas)
+
+
+def _finish(
+    start: KernelLayer, last: KernelLayer, losses: list[float], betas: list[float], etas: list[float]
+) -> KernelRun:
+    kept = torch.tensor(losses, dtype=torch.float64)
+    b, eta = (torch.tensor(x, dtype=torch.float64) for x in (betas, etas))
+    path = torch.cat([torch.zeros(1, dtype=torch.float64), torch.log1p(-(eta * b).clamp(max=1 - 1e-16)).cumsum(0)[:-1]])
+    first = torch.arange(len(losses), dtype=torch.float64) * math.log1p(-min(etas[0] * betas[0], 1 - 1e-16))
+    moved = {
+        name: float((getattr(last, name) - getattr(start, name)).norm() / getattr(start, name).norm().clamp_min(1e-300))
+        for name in ("query", "key")
+    }
+    return KernelRun(kept, kept[0] * first.exp(), kept[0] * path.exp(), b, last, moved)

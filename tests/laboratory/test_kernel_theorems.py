@@ -1,0 +1,116 @@
+"""Certificates of the kernel theorems against autograd, definitions written out, and runs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from edgewise.errors import BadInput
+from edgewise.laboratory.kernel_layer import KernelLayer, random_layer
+from edgewise.laboratory.kernel_theorems import (
+    check_theorem1,
+    check_theorem2,
+    descend,
+    jacobian,
+    output_range,
+)
+
+KERNELS = ("softmax", "gaussian")
+
+
+def layer(kernel: str = "softmax", seed: int = 0, **how: float) -> KernelLayer:
+    return random_layer(3, 4, 8, 4, 5, kernel, seed=seed, **how)  # N n = 12, H D = 32
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_outputs_are_the_definition(kernel: str) -> None:
+    made = layer(kernel)
+    for i in range(3):
+        expected = torch.zeros(4, dtype=torch.float64)
+        for h in range(4):
+            q, k = made.inputs[i] @ made.query[h], made.inputs[i] @ made.key[h]
+            if kernel == "softmax":
+                S = torch.softmax(q @ k.T / 5**0.5, -1)
+            else:
+                S = torch.exp(-torch.cdist(q, k).square() / (2 * 5**0.5))
+            expected += S @ made.inputs[i] @ made.value[h] @ made.output[h]
+        torch.testing.assert_close(made.outputs()[i], expected)
+    joined = torch.einsum("hDd,hd->hD", made.value, made.output).flatten()
+    torch.testing.assert_close(made.features() @ joined, made.outputs().flatten())
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_tangent_kernel_of_the_queries(kernel: str) -> None:
+    made = layer(kernel)
+    J = jacobian(made, ("query",))
+    eigenvalues = torch.linalg.eigvalsh(J @ J.T)
+    found = check_theorem2(made)
+    assert found.gamma == pytest.approx(float(eigenvalues[0]), rel=1e-6, abs=1e-14)
+    assert found.largest == pytest.approx(float(eigenvalues[-1]), rel=1e-10)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_safe_constant_is_a_polyak_lojasiewicz_constant(kernel: str) -> None:
+    """|grad f|^2 >= 2 beta f at every point, by autograd; at 40 random points."""
+    for seed in range(40):
+        made = layer(kernel, seed=seed)
+        gradient = jacobian(made).T @ made.residual().flatten()
+        assert float(gradient.square().sum()) >= 2 * check_theorem1(made).beta_safe * made.loss()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_bound_holds_from_the_constructive_start(kernel: str, seed: int) -> None:
+    """W^V = 0 and a large W^O: queries and keys hardly move, and the loss stays below the bound at every step."""
+    run = descend(layer(kernel, seed, value_scale=0.0, output_scale=10.0), steps=400)
+    assert run.violations == 0
+    assert float(run.losses[-1]) < 0.1 * float(run.losses[0])
+    assert max(run.moved.values()) < 0.2
+
+
+def test_the_hypothesis_is_sufficient_and_not_necessary() -> None:
+    narrow = random_layer(3, 4, 4, 2, 4, "gaussian", seed=1)  # H D = 8 < 12 = N n
+    found = check_theorem1(narrow)
+    assert not found.applies and found.beta_safe == 0 and found.iterations(10) == math.inf
+    assert "does not apply" in str(found)
+    run = descend(narrow, steps=400)
+    assert float(run.losses[-1]) < 0.5 * float(run.losses[0])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_no_queries_leave_the_range(kernel: str) -> None:
+    made = layer(kernel)
+    low, high = output_range(made)
+    for seed in range(30):
+        scale = 3.0 ** (seed % 5 - 2)
+        other = made.with_weights(query=scale * layer(kernel, seed + 100).query)
+        assert bool(((other.outputs() > low - 1e-9) & (other.outputs() < high + 1e-9)).all())
+
+
+def test_softmax_queries_alone_end_on_the_floor_computed_before_training() -> None:
+    made = layer("softmax", seed=3, target_scale=4.0)
+    found = check_theorem2(made)
+    assert found.floor > 0.05 * made.loss() and "no query weights" in str(found)
+    run = descend(made, steps=600, trained=("query",))
+    assert found.floor <= float(run.losses[-1]) < 2.5 * found.floor + 0.1 * float(run.losses[0])
+
+
+def test_a_gaussian_of_large_queries_is_dead() -> None:
+    made = layer("gaussian", query_key_scale=4.0)
+    found = check_theorem2(made)
+    assert found.mean_exponent < -8 and "no gradient reaches" in str(found)
+    assert found.gamma < 1e-6 * check_theorem2(layer("gaussian", query_key_scale=0.3)).gamma
+
+
+def test_refusals() -> None:
+    with pytest.raises(BadInput, match="expected softmax or gaussian"):
+        layer("cosine")
+    made = layer()
+    with pytest.raises(BadInput, match=r"targets has shape \(3, 3\)"):
+        made.with_weights(targets=made.targets[:, :3])
+    with pytest.raises(BadInput, match=r"torch\.float64"):
+        made.with_weights(query=made.query.float())
+    with pytest.raises(BadInput, match="not finite"):
+        made.with_weights(key=made.key * math.nan)
