@@ -28,11 +28,11 @@ NUMBERS = ("imbalance", "condition", "top", "along_update", "along_gradient")
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    steps, size, seeds = ({"full": 100, "stochastic": 200}, 256, 2) if full else ({"full": 4, "stochastic": 8}, 64, 1)
+    steps, size, seeds = ({"full": 100, "stochastic": 200}, 256, 1) if full else ({"full": 3, "stochastic": 4}, 32, 1)
     rates = {name: list(grid if full else grid[2:3]) for name, grid in RATES.items()}
     return [
         {"network": network, "optimizer": optimizer, "batch": batch, "size": size if batch == "full" else 64,
-         "steps": steps[batch], "probes": 12 if full else 1, "rates": rates[optimizer], "seed": seed}
+         "steps": steps[batch], "probes": 12 if full else 1, "look": 256 if full else 16, "rates": rates[optimizer], "seed": seed}
         for seed in range(seeds) for network in NETWORKS for batch in steps for optimizer in RATES
     ]  # fmt: skip
 
@@ -73,7 +73,7 @@ def _train(case: dict[str, Any], rate: float, looks: Sequence[int]) -> tuple[lis
         optimizer.step()
         losses.append(float(loss.detach()))
         if step in looks:
-            seen.append(_look(model, before, (x[:256], y[:256]), case["probes"]))
+            seen.append(_look(model, before, (x[: case["look"]], y[: case["look"]]), case["probes"]))
     return losses, seen
 
 
