@@ -32,7 +32,8 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     rates = {name: list(grid if full else grid[2:3]) for name, grid in RATES.items()}
     return [
         {"network": network, "optimizer": optimizer, "batch": batch, "size": size if batch == "full" else 64,
-         "steps": steps[batch], "probes": 12 if full else 1, "look": 256 if full else 16, "rates": rates[optimizer], "seed": seed}
+         "steps": steps[batch], "probes": 12 if full else 1, "look": 256 if full else 16,
+         "rates": rates[optimizer], "seed": seed}
         for seed in range(seeds) for network in NETWORKS for batch in steps for optimizer in RATES
     ]  # fmt: skip
 
