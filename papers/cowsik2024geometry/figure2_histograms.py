@@ -158,7 +158,7 @@ def _spreads(results: list[Result], name: str) -> Panel:
         curves += [Curve(f"{phase}, block 16", widths, last, group, "points", error),
                    Curve("∝ 1/√d" if group == 0 else "_", widths, through, group, "second")]  # fmt: skip
     fitted = {phase: powers(results)[f"{phase} {name}"] for phase in PHASES}
-    note = "power of d: " + ", ".join(f"{power:.2f} ± {error:.2f} ({p})" for p, (power, error) in fitted.items())
+    note = "power of d: " + ", ".join(f"{power:.2f} ± {error:.2f}" for power, error in fitted.values())
     unit = "degrees" if name == "angle" else "over √d"
     return Panel("spread within a network", "width d", f"standard deviation ({unit})", tuple(curves), note,
                  log_x=True, log_y=True)  # fmt: skip

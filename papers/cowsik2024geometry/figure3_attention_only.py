@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -18,6 +17,7 @@ from .common import ABSTRACT, orbit, paper_block, scale_of
 STRENGTHS = (0.3, 0.5, 0.7)
 SCORE_GAINS = (1.0, 2.0, 4.0)
 START_OVERLAPS = (0.05, 0.5, 0.9, 0.99)  # where a single layer without a skip is tried
+HEADS = (1, 4, 16)
 SMALLEST = 1e-25  # a separation is the square of a distance: smaller ones are rounding
 
 
@@ -32,7 +32,11 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
         for gain in SCORE_GAINS:
             knobs = paper_block(1.0, 0.0, depth=2, tokens=tokens, width=width, score_gain=gain)
             starts = ({"start_overlap": overlap, "seed": seed, "knobs": knobs} for overlap in START_OVERLAPS)
-            bare += [{"skip": False, "gain": gain} | start for start in starts]
+            bare += [{"skip": False, "gain": gain, "heads": 1} | start for start in starts]
+        for heads in HEADS[1:]:
+            knobs = paper_block(1.0, 0.0, depth=2, tokens=tokens, width=width, score_gain=1.0) | {"heads": heads}
+            start = {"start_overlap": 0.9, "seed": seed, "knobs": knobs}
+            bare.append({"skip": False, "gain": 1.0, "heads": heads} | start)
     return deep + bare
 
 
@@ -43,7 +47,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 def claim(results: list[Result]) -> Claim:
     """Collapse, its rate, and its speed without skips."""
-    return Claim.all([_collapse(results), _rates(results), _cubes(results)])
+    return Claim.all([_collapse(results), _rates(results), _cubes(results), _second_layer(results)])
 
 
 def _deep(results: list[Result]) -> list[Result]:
@@ -97,10 +101,10 @@ def _separations(knobs: dict[str, Any], overlap: float, closure: str = "exact") 
     return edgewise.predict(network, start_overlap=overlap, closure=closure).blocks("separation")
 
 
-def steps(results: list[Result], gain: float) -> tuple[np.ndarray, np.ndarray]:
-    """1 - overlap before and after a layer without a skip, of every network."""
-    rows = [r.value["separation"] for r in chosen(results, skip=False, gain=gain)]
-    pairs = np.array([pair for row in rows for pair in pairwise(row)])
+def steps(results: list[Result], gain: float, layer: int) -> np.ndarray:
+    """1 - overlap before and after one layer without a skip, of every network with one head; (2, networks)."""
+    rows = [r.value["separation"] for r in chosen(results, skip=False, gain=gain, heads=1)]
+    pairs = np.array([row[layer : layer + 2] for row in rows])
     return pairs[pairs[:, 1] > SMALLEST].T
 
 
@@ -108,7 +112,7 @@ def powers(results: list[Result]) -> dict[str, float]:
     """Slope of log(after) on log(before) near collapse, per score gain."""
     found = {}
     for gain in SCORE_GAINS:
-        before, after = steps(results, gain)
+        before, after = np.concatenate([steps(results, gain, layer) for layer in (0, 1)], axis=1)
         near = before < 0.05 / gain**2
         found[f"{gain:g}"] = float(np.polyfit(np.log(before[near]), np.log(after[near]), 1)[0])
     return found
@@ -125,11 +129,39 @@ def _cubes(results: list[Result]) -> Claim:
     )  # fmt: skip
 
 
+def excess(results: list[Result], heads: int) -> tuple[float, float]:
+    """log of measured over predicted 1 - overlap after a second layer without a skip, and its standard error."""
+    found = chosen(results, skip=False, gain=1.0, heads=heads, start_overlap=0.9)
+    knobs, rows = found[0].case["knobs"] | {"depth": 1}, [r.value["separation"] for r in found]
+    logs = np.array([np.log(row[2] / _separations(knobs, 1 - row[1])[1]) for row in rows])
+    return float(logs.mean()), float(logs.std(ddof=1) / np.sqrt(len(logs)))
+
+
+def _second_layer(results: list[Result]) -> Claim:
+    found = {heads: excess(results, heads) for heads in HEADS}
+    text = ", ".join(f"{np.exp(value):.2f} ({heads} heads)" for heads, (value, _) in found.items())
+    held = all(abs(value) < 0.1 + 3 * error for value, error in found.values())
+    return Claim(
+        f"The tokens stay a simplex, so one map describes every layer {ABSTRACT}.",
+        f"Not without a skip at one head: after a second layer 1 - overlap is {text} times the prediction from where "
+        "that layer starts. One attention matrix of n rows does not average itself; many heads do.",
+        scale_of(chosen(results, skip=False)), held, {"log_excess_and_error": {str(h): v for h, v in found.items()}},
+    )  # fmt: skip
+
+
 def draw(results: list[Result]) -> Figure:
-    """Left: decay with skips. Right: one layer without a skip, before against after."""
+    """Decay with skips; one layer without a skip, before against after; what a second such layer adds."""
     title = "Attention alone: tokens collapse to a line"
     foot = f"lines: theory; points: {scale_of(_deep(results))}, bars: standard error"
-    return Sheet(title, (_decay(results), _map(results)), foot).draw()
+    return Sheet(title, (_decay(results), _map(results), _heads(results)), foot).draw()
+
+
+def _heads(results: list[Result]) -> Panel:
+    values, errors = np.array([excess(results, heads) for heads in HEADS]).T
+    measured = Curve("second layer", np.array(HEADS), np.exp(values), 1, "points", np.exp(values) * errors)
+    theory = Curve("theory", np.array([1.0, HEADS[-1]]), np.ones(2), 6)
+    return Panel("without a skip: few heads leave the simplex", "heads", "1 − overlap, measured over predicted",
+                 (theory, measured), "from overlap 0.9, score gain 1", log_x=True)  # fmt: skip
 
 
 def _decay(results: list[Result]) -> Panel:
@@ -150,11 +182,13 @@ def _decay(results: list[Result]) -> Panel:
 def _map(results: list[Result]) -> Panel:
     curves = []
     for group, gain in enumerate(SCORE_GAINS):
-        knobs = chosen(results, skip=False, gain=gain)[0].case["knobs"] | {"depth": 1}
+        knobs = chosen(results, skip=False, gain=gain, heads=1)[0].case["knobs"] | {"depth": 1}
         starts = np.geomspace(1e-8, 0.999, 40)
         exact = np.array([_separations(knobs, 1 - start)[1] for start in starts])
-        before, after = steps(results, gain)
-        curves += [Curve(f"score gain {gain:g}", starts, exact, group), Curve("_", before, after, group, "points")]
+        named = ("first layer", "second layer") if group == 0 else ("_", "_")
+        curves += [Curve(f"score gain {gain:g}", starts, exact, group),
+                   Curve(named[0], *steps(results, gain, 0), group, "points"),
+                   Curve(named[1], *steps(results, gain, 1), group, "hollow")]  # fmt: skip
     note = "measured powers near collapse: " + ", ".join(f"{power:.2f}" for power in powers(results).values())
     return Panel("without a skip: each layer cubes 1 − overlap", "1 − overlap before the layer", "after it",
                  tuple(curves), note, log_x=True, log_y=True)  # fmt: skip

@@ -1,0 +1,179 @@
+"""Figure 4: angle and gradient exponents over (attention strength, MLP strength), predicted and measured.
+
+Log-rates per block of squared quantities over this depth, from tokens that are almost the same: their separation
+forward, and backward the gradient relative to the stream, |g|^2 q, of a loss per token and of a pooled one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from contourpy import contour_generator
+from matplotlib.figure import Figure
+
+import edgewise
+from edgewise.study import Claim, Result, over_seeds
+from edgewise.view import Curve, Dots, Map, Panel, Sheet
+
+from .common import ABSTRACT, orbit, paper_block, scale_of
+
+GAIN = 3.0  # of the MLP's first matrix
+NEAR = 1e-8  # 1 - overlap of the tokens at the start: small at the end too, in every case
+RANGE = (0.1, 0.9)
+NAMES = {"angle": "angle exponent", "token": "gradient exponent, loss per token",
+         "pooled": "gradient exponent, pooled loss"}  # fmt: skip
+FIELDS = {"angle": "near_angle", "token": "relative_gradient", "pooled": "near_gradient"}  # of a phase diagram
+WITHIN = 0.02  # allowed mean size of measured minus predicted
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    """A square grid of strengths, several seeds."""
+    count, tokens, width, seeds = (7, 16, 256, 5) if scale == "full" else (3, 8, 96, 2)
+    strengths = np.round(np.linspace(*RANGE, count), 6).tolist()
+    return [
+        {"attention": attention, "mlp": mlp, "seed": seed, "start_overlap": 1 - NEAR,
+         "knobs": paper_block(attention, mlp, mlp_in_gain=GAIN, depth=16, tokens=tokens, width=width)}
+        for mlp in strengths for attention in strengths for seed in range(seeds)
+    ]  # fmt: skip
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """The three exponents of one random network."""
+    found, depth = orbit(case), case["knobs"]["depth"]
+    stream = np.log(found["norm"][0] / found["norm"][-1])
+    return {
+        "angle": float(np.log(found["separation"][-1] / found["separation"][0]) / depth),
+        "token": float((found["token_gradient"][0] + stream) / depth),
+        "pooled": float((found["pooled_gradient"][0] + stream) / depth),
+    }
+
+
+@cache
+def predicted(count: int, depth: int, tokens: int, width: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The strengths of a grid, and the same exponents from theory, each (mlp, attention)."""
+    network = edgewise.transformer(**paper_block(0.5, 0.5, mlp_in_gain=GAIN, depth=depth, tokens=tokens, width=width))
+    axes = {"attention_strength": (*RANGE, count), "mlp_strength": (*RANGE, count)}
+    diagram = edgewise.phase_diagram(network, start_overlap=1 - NEAR, **axes)
+    return diagram.x, {name: getattr(diagram, field) for name, field in FIELDS.items()}
+
+
+def _grid(results: list[Result]) -> list[float]:
+    return sorted({r.case["attention"] for r in results})
+
+
+def theory(results: list[Result], count: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Predictions at the size of the results, on `count` strengths each way."""
+    knobs = results[0].case["knobs"]
+    return predicted(count, knobs["depth"], knobs["tokens"], knobs["width"])
+
+
+def planes(results: list[Result], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Measured mean, its standard error and the prediction on the grid of cases; each (mlp, attention)."""
+    grid = _grid(results)
+    pairs = np.array([[over_seeds(results, name, attention=a, mlp=m) for a in grid] for m in grid])
+    return pairs[..., 0], pairs[..., 1], theory(results, len(grid))[1][name]
+
+
+def claim(results: list[Result]) -> Claim:
+    """The phase transition, both gradients, and whether both exponents can vanish together."""
+    return Claim.all([_transition(results), _gradients(results), _together(results)])
+
+
+def agreement(results: list[Result], name: str) -> dict[str, float]:
+    """Gaps between measurement and prediction, and the share of wrong signs where a sign is clear."""
+    found, error, line = planes(results, name)
+    scatter = np.sqrt(np.mean(error**2))
+    clear = np.abs(line) > WITHIN + 3 * scatter
+    wrong = np.sign(found[clear]) != np.sign(line[clear])
+    return {"mean_gap": float(np.abs(found - line).mean()), "largest_gap": float(np.abs(found - line).max()),
+            "standard_error": float(scatter), "clear_points": int(clear.sum()),
+            "wrong_signs": int(wrong.sum())}  # fmt: skip
+
+
+def _good(numbers: dict[str, float]) -> bool:
+    return numbers["mean_gap"] < WITHIN + numbers["standard_error"] and numbers["wrong_signs"] == 0
+
+
+def _transition(results: list[Result]) -> Claim:
+    n, found = agreement(results, "angle"), planes(results, "angle")[0]
+    both = bool((found > 0).any() and (found < 0).any())
+    return Claim(
+        f"An order-chaos transition in attention and MLP strength, governed by the angle exponent {ABSTRACT}.",
+        f"Both phases are there; predictions are off by {n['mean_gap']:.4f} per block on average and by "
+        f"{n['largest_gap']:.3f} at worst (standard error {n['standard_error']:.4f}); of {n['clear_points']} clear "
+        f"signs {n['wrong_signs']} are wrong.",
+        scale_of(results), both and _good(n), n,
+    )  # fmt: skip
+
+
+def _gradients(results: list[Result]) -> Claim:
+    numbers = {name: agreement(results, name) for name in ("token", "pooled")}
+    text = ", ".join(f"{n['mean_gap']:.4f} ({name}; at worst {n['largest_gap']:.3f})" for name, n in numbers.items())
+    return Claim(
+        f"A gradient exponent governs the growth or decay of backpropagated gradients {ABSTRACT}.",
+        f"There are two, one per readout; predictions are off by {text}.",
+        scale_of(results), all(_good(n) for n in numbers.values()), numbers,
+    )  # fmt: skip
+
+
+def on_the_edge(results: list[Result], name: str) -> list[tuple[float, float]]:
+    """(attention strength, measured gradient exponent) where the measured angle exponent crosses zero in a column."""
+    angle, gradient, found = planes(results, "angle")[0], planes(results, name)[0], []
+    for column, attention in enumerate(_grid(results)):
+        a, g = angle[:, column], gradient[:, column]
+        for row in np.flatnonzero((a[:-1] < 0) & (a[1:] >= 0)):
+            share = a[row] / (a[row] - a[row + 1])
+            found.append((attention, float(g[row] + share * (g[row + 1] - g[row]))))
+    return found
+
+
+def _together(results: list[Result]) -> Claim:
+    edges = {name: on_the_edge(results, name) for name in ("token", "pooled")}
+    strong = [value for edge in edges.values() for attention, value in edge if attention >= 0.3]
+    smallest, error = min(strong, default=np.nan), agreement(results, "pooled")["standard_error"]
+    text = "; ".join(f"{name}: " + ", ".join(f"{v:+.3f} at {a:.2f}" for a, v in edge) for name, edge in edges.items())
+    return Claim(
+        f"Best is where both exponents vanish {ABSTRACT}; read as: inside this plane, with attention on, they can.",
+        f"Only as attention fades: on the measured angle edge the gradient exponent (at attention strength) is {text}. "
+        "Near collapse the pooled one exceeds the angle exponent by log(1 + a²/((1 − a²) q)), and without a bias it is "
+        "never below zero.",
+        scale_of(results), bool(smallest < 0.01 + 2 * error) if strong else None, {"on_the_angle_edge": edges},
+    )  # fmt: skip
+
+
+def draw(results: list[Result]) -> Figure:
+    """Three maps with measured networks as dots in the map's colours, and all of them against theory."""
+    panels = [_map(results, name) for name in NAMES]
+    title = "Where near tokens merge and where gradients explode\n(tanh, pre-norm, MLP input gain 3, no bias)"
+    foot = f"colour and lines: theory; dots and dashed lines: {scale_of(results, 'dot')}"
+    return Sheet(title, (*panels, _scatter(results)), foot, columns=2).draw()
+
+
+def _lines(x: Any, values: np.ndarray, label: str, group: int, role: str) -> list[Curve]:
+    return [Curve(label, *line.T, group, role) for line in contour_generator(x, x, values).lines(0.0)]
+
+
+def _map(results: list[Result], name: str) -> Panel:
+    grid, found, (fine, maps) = _grid(results), planes(results, name)[0], theory(results, 33)
+    background = Map("log-rate per block", fine, fine, maps[name], limit=0.5)
+    curves = _lines(fine, maps[name], "zero, theory", 6, "boundary")
+    curves += _lines(grid, found, "zero, measured", 2, "second_boundary")
+    x, y = (part.ravel() for part in np.meshgrid(grid, grid))
+    note = f"from {maps[name].min():+.3f} to {maps[name].max():+.3f}" + ("" if curves else ": no zero line")
+    place = "upper left" if name == "pooled" else "lower right"
+    return Panel(NAMES[name], "attention strength a, skip √(1−a²)", "MLP strength", tuple(curves), note,
+                 background=background, dots=Dots("measured", x, y, found.ravel()), legend_at=place)  # fmt: skip
+
+
+def _scatter(results: list[Result]) -> Panel:
+    curves, notes = [], []
+    for group, name in enumerate(NAMES):
+        found, error, line = (part.ravel() for part in planes(results, name))
+        curves.append(Curve(NAMES[name], line, found, group, "points", error))
+        notes.append(f"{name} {agreement(results, name)['mean_gap']:.4f}")
+    ends = np.array([min(c.x.min() for c in curves), max(c.x.max() for c in curves)])
+    note = "mean gap: " + ", ".join(notes)
+    return Panel("measured against predicted", "predicted, per block", "measured, per block",
+                 (Curve("equal", ends, ends, 6, "second"), *curves), note, legend_at="upper left")  # fmt: skip
