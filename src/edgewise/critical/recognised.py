@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -109,13 +109,13 @@ def _of_block(block: BlockSite, described: bool) -> Iterator[Place]:
 
 def _of_attention(site: AttentionSite, block: int, described: bool) -> Iterator[Place]:
     for role in ("query", "key", "value", "output"):
-        yield Place(role, block, getattr(site, role), described)
+        yield Place(role, block, replace(getattr(site, role), role=role), described)
 
 
 def _of_mlp(site: MLPSite, block: int, described: bool) -> Iterator[Place]:
     inside = [("mlp_in", site.input)] if site.gate is None else [("mlp_in", site.gate), ("mlp_linear", site.input)]
     for role, matrix in (*inside, ("mlp_out", site.output)):
-        yield Place(role, block, matrix, described)
+        yield Place(role, block, replace(matrix, role=role), described)
     if site.shared is not None:
         yield from _of_mlp(site.shared, block, False)
 

@@ -1,0 +1,150 @@
+"""What a proof found: both arms over seeds, an effect size, a p-value, a paragraph and a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import stats
+
+from edgewise.verdict import finite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SURE = 0.05  # of the p-value
+TRAINED = 0.5  # a final loss below this share of chance is a network that trains
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to start: per seed the losses step by step, the rate that was chosen, and the final loss."""
+
+    name: str
+    losses: tuple[tuple[float, ...], ...]
+    rates: tuple[float, ...]
+    finals: tuple[float, ...]
+
+    def trained(self, chance: float) -> int:
+        return sum(final < TRAINED * chance for final in self.finals)
+
+    def json(self) -> dict[str, Any]:
+        thinned = [[finite(x) for x in losses[:: max(1, len(losses) // 50)]] for losses in self.losses]
+        return {"name": self.name, "rates": list(self.rates), "finals": [finite(f) for f in self.finals],
+                "losses": thinned}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Paired over seeds: final loss as it is minus with the plan; positive when the plan is better.
+
+    effect is Cohen's d of the pairs, mean/sd of the differences; p_value is of the paired t-test [Student 1908].
+    """
+
+    difference: float
+    interval: tuple[float, float]
+    effect: float | None
+    p_value: float | None
+
+
+def compare(plain: Sequence[float], planned: Sequence[float]) -> Comparison:
+    """Differences of finite final losses; one pair alone has neither effect size nor p-value."""
+    gap = np.asarray(plain, float) - np.asarray(planned, float)
+    mean = float(gap.mean())
+    if len(gap) < 2:
+        return Comparison(mean, (math.nan, math.nan), None, None)
+    deviation = float(gap.std(ddof=1))
+    if deviation == 0:
+        return Comparison(mean, (mean, mean), math.copysign(math.inf, mean) if mean else 0.0, 0.0 if mean else 1.0)
+    half = float(stats.t.ppf(0.975, len(gap) - 1)) * deviation / math.sqrt(len(gap))
+    return Comparison(mean, (mean - half, mean + half), mean / deviation, float(stats.ttest_1samp(gap, 0.0).pvalue))
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Does the plan help? `print(proof)` says it, `proof.json()` stores it, `proof.draw()` shows both bands."""
+
+    plain: Arm
+    planned: Arm
+    comparison: Comparison
+    chance: float
+    steps: int
+    plan: str
+    task: str
+
+    @property
+    def verdict(self) -> str:
+        """helps, hurts, or no difference shown."""
+        p = self.comparison.p_value
+        if p is None or p >= SURE:
+            return "no difference shown"
+        return "helps" if self.comparison.difference > 0 else "hurts"
+
+    @property
+    def rescued(self) -> bool:
+        """Most seeds train with the plan and most did not without."""
+        count = len(self.plain.finals)
+        return 2 * self.plain.trained(self.chance) < count < 2 * self.planned.trained(self.chance)
+
+    def json(self) -> dict[str, Any]:
+        c = self.comparison
+        return {
+            "verdict": self.verdict, "rescued": self.rescued, "difference": finite(c.difference),
+            "interval": [finite(x) for x in c.interval], "effect": finite(c.effect), "p_value": finite(c.p_value),
+            "chance": self.chance, "steps": self.steps, "task": self.task, "plan": self.plan,
+            "plain": self.plain.json(), "planned": self.planned.json(),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        c, count = self.comparison, len(self.plain.finals)
+        lines = [
+            f"The plan {self.verdict}." if self.verdict in ("helps", "hurts") else "No difference is shown.",
+            f"Task {self.task}, {self.steps} steps, {count} seeds, the same data in both arms, rates tuned in each; "
+            f"chance is {self.chance:.3f}.",
+            f"As it is the final loss is {_spread(self.plain.finals)} ({self.plain.trained(self.chance)} of {count} "
+            f"train); with the plan {_spread(self.planned.finals)} ({self.planned.trained(self.chance)} of {count}).",
+        ]
+        if c.p_value is not None:
+            effect = "unbounded" if c.effect is None or math.isinf(c.effect) else f"{c.effect:.2f}"
+            low, high = c.interval
+            lines.append(
+                f"Difference {c.difference:+.3f} (95 % between {low:+.3f} and {high:+.3f}), effect size {effect}, "
+                f"p = {c.p_value:.2g} (paired t-test)."
+            )
+        return " ".join(lines)
+
+    def draw(self) -> Figure:
+        """Loss against step: the mean over seeds as a line, all seeds as a band."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for arm, colour in ((self.plain, "tab:red"), (self.planned, "tab:blue")):
+            low, middle, high = _band(arm.losses, self.steps)
+            steps = np.arange(1, len(middle) + 1)
+            axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(steps, middle, color=colour, label=f"{arm.name}: {_spread(arm.finals)}")
+        axes.axhline(self.chance, color="grey", linestyle=":", label="chance")
+        axes.set_xlabel("step")
+        axes.set_ylabel("loss")
+        count = len(self.plain.finals)
+        axes.set_title(f"{self.task}, {count} seeds (band: lowest to highest), rates tuned per arm", fontsize=9)
+        axes.legend(fontsize=8)
+        return figure
+
+
+def _band(losses: Sequence[Sequence[float]], steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lowest, mean and highest of the seeds, each smoothed over a tenth of the run; what diverged stays at its last."""
+    whole = np.array([[*seed, *[seed[-1]] * (steps - len(seed))] for seed in losses])
+    window = max(1, steps // 10)
+    padded = np.pad(whole, ((0, 0), (window - 1, 0)), mode="edge")
+    smooth = np.array([np.convolve(seed, np.ones(window) / window, "valid") for seed in padded])
+    return smooth.min(0), smooth.mean(0), smooth.max(0)
+
+
+def _spread(finals: Sequence[float]) -> str:
+    middle = float(np.mean(finals))
+    return f"{middle:.3f}" if len(finals) < 2 else f"{middle:.3f} ± {float(np.std(finals, ddof=1)):.3f}"
