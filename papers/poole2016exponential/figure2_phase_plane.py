@@ -1,0 +1,160 @@
+"""Order and chaos in the plane of weight and bias variance, measured on random networks [Poole 2016, Fig. 2].
+
+How fast a small difference of inputs grows from layer to layer, and how fast a gradient grows on its way back, are
+read from random networks after the length has settled. Theory says that both are chi_1, and that chi_1 = 1 is a line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+import edgewise
+from edgewise.nets import RandomPerceptron, circle, circle_derivatives
+from edgewise.study import Claim, Result, over_seeds, rounded
+from edgewise.view import Curve, Dots, Panel, Sheet, perceptron_plane
+
+from .common import distinct, scale_of
+
+WEIGHTS = [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0]
+BIASES = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5]
+SETTLE = 10  # layers before rates are read
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    if scale == "full":
+        sizes = dict(width=500, depth=20, seeds=4, weights=WEIGHTS, biases=BIASES)
+    else:
+        sizes = dict(width=150, depth=12, seeds=2, weights=WEIGHTS[::3], biases=BIASES[1::3])
+    width, depth, seeds, weights, biases = sizes.values()
+    return [
+        {"weight_variance": sw2, "bias_variance": sb2, "width": width, "depth": depth, "seed": seed}
+        for sb2 in biases for sw2 in weights for seed in range(seeds)
+    ]  # fmt: skip
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """Mean logarithmic growth per layer of a squared small difference (forward) and of a squared gradient (back)."""
+    knobs = {name: case[name] for name in ("weight_variance", "bias_variance", "width")}
+    seed = case["seed"] + 1000 * round(100 * case["weight_variance"])  # no two points share their weights
+    network = RandomPerceptron(edgewise.Perceptron("tanh", depth=SETTLE + case["depth"], **knobs), seed=seed)
+    angles = torch.arange(8, dtype=torch.float64) * (math.pi / 4)
+    h, v, _ = circle_derivatives(network.double(), angles, 1.0, seed=case["seed"])
+    forward = (v[-1].square().sum(dim=1) / v[SETTLE].square().sum(dim=1)).log().mean() / case["depth"]
+    backward = _backward(network, h, case["seed"]) / case["depth"]
+    return {"forward": rounded(float(forward)), "backward": rounded(backward)}
+
+
+def _backward(network: RandomPerceptron, h: torch.Tensor, seed: int) -> float:
+    """log |g_S|^2 / |g_L|^2 for random output gradients of unit size, S the layer after which lengths are settled."""
+    upper = network.layers[SETTLE:]
+    start = h[SETTLE].clone().requires_grad_()
+    x = start
+    for layer in upper:
+        x = layer(torch.tanh(x))
+    out = circle(torch.zeros(len(x)), x.shape[1], 1.0, seed=seed + 1)
+    (g,) = torch.autograd.grad(x, start, out)
+    return float((g.square().sum(dim=1) / out.square().sum(dim=1)).log().mean())
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([_line(results), _both_ways(results)])
+
+
+def _line(results: Sequence[Result]) -> Claim:
+    off = [measured - expected for _, measured, _, expected in _crossings(results)]
+    scale, largest = scale_of(results), max(map(abs, off))
+    return Claim(
+        "The line chi_1 = 1 separates order from chaos in networks of finite width.",
+        f"Where the measured growth crosses zero, at {len(off)} bias variances, differs from the line by "
+        f"{np.mean(np.abs(off)):.3f} in weight variance on average, {largest:.3f} at most.",
+        scale, bool(largest < 0.1 + 4 * _chance(results)), {"differences": off, "largest": largest},
+    )  # fmt: skip
+
+
+def _both_ways(results: Sequence[Result]) -> Claim:
+    points = [_point(results, *at) for at in _grid(results)]
+    forward, backward, theory = (np.array([p[k] for p in points]) for k in ("forward", "backward", "theory"))
+    gaps = {"forward": np.abs(forward - theory), "backward": np.abs(backward - theory)}
+    largest, allowed = max(gap.max() for gap in gaps.values()), 4 * _chance(results)
+    return Claim(
+        "One number, chi_1, is the growth per layer of small differences forward and of gradients backward.",
+        f"log chi_1 over {len(points)} points of the plane: differences are off by {gaps['forward'].mean():.4f} on "
+        f"average and {gaps['forward'].max():.3f} at most, gradients by {gaps['backward'].mean():.4f} and "
+        f"{gaps['backward'].max():.3f} (chance allows {allowed:.3f}).",
+        scale_of(results), bool(largest < allowed),
+        {name: {"mean": gap.mean(), "largest": gap.max()} for name, gap in gaps.items()} | {"allowed": allowed},
+    )  # fmt: skip
+
+
+def _chance(results: Sequence[Result]) -> float:
+    """Standard deviation of a mean log-growth: one layer scatters by about sqrt(5 / width), as a fourth moment of a
+    saturating slope does; layers and seeds average."""
+    case, seeds = results[0].case, len(distinct(results, "seed"))
+    return math.sqrt(5 / case["width"] / case["depth"] / seeds)
+
+
+def _grid(results: Sequence[Result]) -> list[tuple[float, float]]:
+    return [(x, y) for y in distinct(results, "bias_variance") for x in distinct(results, "weight_variance")]
+
+
+def _point(results: Sequence[Result], sw2: float, sb2: float) -> dict[str, float]:
+    where = {"weight_variance": sw2, "bias_variance": sb2}
+    limits = edgewise.perceptron_maps(edgewise.Perceptron("tanh", sw2, sb2)).limits
+    found = {name: float(over_seeds(results, name, **where)[0]) for name in ("forward", "backward")}
+    return found | {"theory": math.log(limits.chi_1)}
+
+
+def _crossings(results: Sequence[Result]) -> list[tuple[float, float, float, float]]:
+    """Per bias variance: where the measured forward growth crosses zero, its error, and where theory does."""
+    weights, found = np.array(distinct(results, "weight_variance")), []
+    for sb2 in distinct(results, "bias_variance"):
+        rows = [over_seeds(results, "forward", weight_variance=w, bias_variance=sb2) for w in weights]
+        rates, errors = (np.array([row[k] for row in rows]) for k in (0, 1))
+        at = int(np.argmax(rates > 0))
+        slope = (rates[at] - rates[at - 1]) / (weights[at] - weights[at - 1])
+        edge = edgewise.perceptron_maps(edgewise.Perceptron("tanh", 1.0, sb2)).limits.boundary_weight_variance
+        found.append((sb2, float(weights[at] - rates[at] / slope), float(errors[at] / slope), edge))
+    return found
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    title = "Random tanh networks turn chaotic on the line χ₁ = 1\n(map and lines: theory, points: networks)"
+    foot = f"{scale_of(results)}; rates over {results[0].case['depth']} layers after {SETTLE}; bars: standard error"
+    return Sheet(title, (_plane(results), _rates(results)), foot).draw()
+
+
+def _plane(results: Sequence[Result]) -> Panel:
+    top = distinct(results, "bias_variance")[-1] + 0.05
+    plane = perceptron_plane("tanh", (0.3, 4.2, 79), (0.0, top, 56)).panels[0]
+    at = np.array(_grid(results))
+    values = np.array([over_seeds(results, "forward", weight_variance=x, bias_variance=y)[0] for x, y in at])
+    sb2, sw2, error, _ = (np.array(column) for column in zip(*_crossings(results), strict=True))
+    crossing = Curve("measured growth crosses zero", sw2, sb2, 1, "hollow", x_error=error)
+    dots = Dots("networks: growth of differences", at[:, 0], at[:, 1], values)
+    return replace(plane, title="A  phases", dots=dots, curves=(*plane.curves, crossing), note="")
+
+
+def _rates(results: Sequence[Result]) -> Panel:
+    biases = distinct(results, "bias_variance")
+    curves, weights = [], np.linspace(0.4, 4.1, 38)
+    at = np.array(distinct(results, "weight_variance"))
+    for group, sb2 in enumerate(biases[:: max(1, len(biases) // 2)]):
+        line = [edgewise.perceptron_maps(edgewise.Perceptron("tanh", w, sb2)).limits.chi_1 for w in weights]
+        curves.append(Curve(f"σ_b² = {sb2:g}", weights, np.log(line), group))
+        for name, role in (("forward", "points"), ("backward", "hollow")):
+            rows = [over_seeds(results, name, weight_variance=w, bias_variance=sb2) for w in at]
+            mean, error = (np.array([row[k] for row in rows]) for k in (0, 1))
+            label = (
+                {"forward": "differences, forward", "backward": "gradients, backward"}[name]
+                if group == 0
+                else "_"
+            )
+            curves.append(Curve(label, at, mean, group, role, error))
+    return Panel("B  growth per layer, forward and back", "weight variance σ_w²", "log χ₁", tuple(curves))
