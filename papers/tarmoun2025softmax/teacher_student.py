@@ -132,7 +132,8 @@ def draw(results: Sequence[Result]) -> Figure:
     mild, sharp = _extremes(results)
     panels = [_losses(results, value, ratio) for value in ("frozen", "joint") for ratio in (mild, sharp)]
     return Sheet("Prompt attention learns from a flat and from a sharp teacher",
-                 (*panels, _portraits(results), _reached(results)), _scale(results), columns=2).draw()  # fmt: skip
+                 (*panels, _portraits(results), _spectra(results), _sizes(results), _reached(results)),
+                 _scale(results), columns=2).draw()  # fmt: skip
 
 
 def _losses(results: Sequence[Result], value: str, ratio: float) -> Panel:
@@ -155,6 +156,26 @@ def _portraits(results: Sequence[Result]) -> Panel:
     curves = tuple(Curve(name, at, np.array(y), i) for i, (name, y) in enumerate(numbers.items()))
     return Panel("at the teacher", "teacher ratio r", "largest over smallest", curves, legend_at="upper left",
                  log_x=True, log_y=True)  # fmt: skip
+
+
+def _spectra(results: Sequence[Result]) -> Panel:
+    """All eigenvalues of G^T G at the teacher of the first seed, made anew: it takes no time."""
+    curves = []
+    for group, ratio in enumerate(distinct(results, "ratio")):
+        case = chosen(results, ratio=ratio)[0].case
+        made = teacher_student(case["samples"], case["tokens"], case["width"], ratio, case["seed"])
+        values = torch.linalg.svdvals(made.model.prompt_jacobian(made.teacher_prompt, made.teacher_value)).square()
+        curves.append(Curve(f"r = {ratio:g}", np.arange(1.0, len(values) + 1), values.numpy(), group))
+    return Panel("spectrum of GᵀG at the teacher, seed 0", "number", "eigenvalue", tuple(curves), log_y=True)
+
+
+def _sizes(results: Sequence[Result]) -> Panel:
+    at = np.array(distinct(results, "ratio"))
+    runs = [chosen(results, ratio=r, value="frozen", method="gradient descent") for r in at]
+    curves = [Curve(f"{name}, {who}", at, np.array([mean_of(g, key, who) for g in runs]), group, role)
+              for group, (name, key) in enumerate((("|p|", "prompt_norm"), ("saturated rows", "saturated")))
+              for who, role in (("teacher", "line"), ("student", "points"))]  # fmt: skip
+    return Panel("length of the prompt, saturated rows", "teacher ratio r", "", tuple(curves), log_x=True)
 
 
 def _reached(results: Sequence[Result]) -> Panel:
