@@ -140,9 +140,13 @@ def normed(model: nn.Module, layers: Layers) -> bool:
     """Whether norms stand in the layers, or between bare matrices: then sizes are relative to the stream."""
     first = model.get_submodule(layers.names[0])
     if not layers.leaf:
-        return bool(find_norms(first))
-    parent = model.get_submodule(layers.names[0].rpartition(".")[0])
-    return len(find_norms(parent)) >= layers.depth - 1
+        return bool(_norms(first))
+    return len(_norms(model.get_submodule(layers.names[0].rpartition(".")[0]))) >= layers.depth - 1
+
+
+def _norms(module: nn.Module) -> list[str]:
+    """Norms that are there: an Identity in the place of one is none."""
+    return [name for name in find_norms(module) if not isinstance(module.get_submodule(name), nn.Identity)]
 
 
 def _log(value: Tensor | float) -> float:

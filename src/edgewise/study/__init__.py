@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgewise.study.averages import chosen, over_seeds, rounded
     from edgewise.study.claim import Claim
+    from edgewise.study.proving import prove
     from edgewise.study.random_network import simulated, simulated_streams
     from edgewise.study.recipe import Recipe, find_recipes, load_recipe
     from edgewise.study.result import Result
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Claim": "claim", "Result": "result", "Recipe": "recipe", "load_recipe": "recipe", "find_recipes": "recipe",
     "chosen": "averages", "over_seeds": "averages", "rounded": "averages",
-    "simulated": "random_network", "simulated_streams": "random_network",
+    "prove": "proving", "simulated": "random_network", "simulated_streams": "random_network",
 }  # fmt: skip
 
 __all__ = [
-    "Claim", "Recipe", "Result", "chosen", "find_recipes", "load_recipe", "over_seeds", "rounded", "simulated",
+    "Claim", "Recipe", "Result", "chosen", "find_recipes", "load_recipe", "over_seeds", "prove", "rounded", "simulated",
     "simulated_streams",
 ]  # fmt: skip
 
