@@ -139,12 +139,12 @@ def excess(results: list[Result], heads: int) -> tuple[float, float]:
 
 def _second_layer(results: list[Result]) -> Claim:
     found = {heads: excess(results, heads) for heads in HEADS}
-    text = ", ".join(f"{np.exp(value):.2f} ({heads} heads)" for heads, (value, _) in found.items())
+    text = ", ".join(f"{np.exp(value):.2f} ({heads} head{'s' * (heads > 1)})" for heads, (value, _) in found.items())
     held = all(abs(value) < 0.1 + 3 * error for value, error in found.values())
     return Claim(
         f"The tokens stay a simplex, so one map describes every layer {ABSTRACT}.",
         f"Not without a skip at one head: after a second layer 1 - overlap is {text} times the prediction from where "
-        "that layer starts. One attention matrix of n rows does not average itself; many heads do.",
+        "that layer starts. One attention matrix of n rows does not average itself; more heads do so better.",
         scale_of(chosen(results, skip=False)), held, {"log_excess_and_error": {str(h): v for h, v in found.items()}},
     )  # fmt: skip
 

@@ -156,7 +156,8 @@ def _lines(x: Any, values: np.ndarray, label: str, group: int, role: str) -> lis
 
 
 def _map(results: list[Result], name: str) -> Panel:
-    grid, found, (fine, maps) = _grid(results), planes(results, name)[0], theory(results, 33)
+    grid, found = _grid(results), planes(results, name)[0]
+    fine, maps = theory(results, 4 * len(grid) + 5)
     background = Map("log-rate per block", fine, fine, maps[name], limit=0.5)
     curves = _lines(fine, maps[name], "zero, theory", 6, "boundary")
     curves += _lines(grid, found, "zero, measured", 2, "second_boundary")

@@ -23,11 +23,16 @@ LENGTHS = (16, 64, 256)
 LAYER_GAINS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # score gains; v is their square at overlap 0
 DEEP_GAINS = (1.0, 1.5, 2.0, 3.0, 4.0)
 CLOSURES = {"exact": "line", "large_n": "second", "random_energy": "third"}
-SHOWN = 1.5  # the score gain of the middle panel
+SHOWN = 2.0  # the score gain of the panel over depth
+START = 0.1  # overlap at which the deep networks start: from 0 the random-energy limit never leaves it
+SMALL = {"depth": 8, "tokens": 16, "width": 96, "heads": 4}
+FULL = {"depth": 16, "tokens": 32, "width": 256, "heads": 8}
+CHAOTIC = {"activation": "tanh", "norm": "pre", "attention_skip": 0.7, "attention_branch": sqrt(0.51), "mlp_skip": 0.6,
+           "mlp_branch": 0.8, "mlp_in_gain": 4.0}  # fmt: skip
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    """Single attention layers from orthogonal tokens, whose norm is S2; deep post-norm networks."""
+    """Single attention layers from orthogonal tokens, whose norm is S2; deep networks of the paper's block."""
     full = scale == "full"
     layer = {"depth": 1, "heads": 1, "mlp_width": 0, "norm": "none", "attention_skip": 0.0}
     single = [
@@ -35,12 +40,10 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
          "knobs": layer | {"tokens": n, "width": 512 if full else 128, "score_gain": gain}}
         for n in (LENGTHS if full else LENGTHS[:2]) for gain in LAYER_GAINS for seed in range(8 if full else 3)
     ]  # fmt: skip
-    deep = {"depth": 24, "tokens": 64, "width": 256, "heads": 8, "activation": "relu", "mlp_in_gain": sqrt(2),
-            "norm": "post"} if full else {"depth": 12, "tokens": 32, "width": 128, "heads": 4, "activation": "relu",
-            "mlp_in_gain": sqrt(2), "norm": "post"}  # fmt: skip
     networks = [
-        {"part": "deep", "gain": gain, "start_overlap": 0.0, "seed": seed, "knobs": deep | {"score_gain": gain}}
-        for gain in DEEP_GAINS for seed in range(5 if full else 2)
+        {"part": "deep", "gain": gain, "start_overlap": START, "seed": seed,
+         "knobs": CHAOTIC | (FULL if full else SMALL) | {"score_gain": gain}}
+        for gain in DEEP_GAINS for seed in range(6 if full else 2)
     ]  # fmt: skip
     return single + networks
 
@@ -53,7 +56,8 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _predicted(knobs: tuple[tuple[str, Any], ...], closure: str) -> edgewise.Trace:
-    return edgewise.predict(edgewise.transformer(**dict(knobs)), closure=closure)
+    network = edgewise.transformer(**dict(knobs))
+    return edgewise.predict(network, start_overlap=START if network.depth > 1 else 0.0, closure=closure)
 
 
 def predicted(knobs: dict[str, Any], closure: str, quantity: str) -> np.ndarray:
@@ -72,7 +76,7 @@ def _scale(results: list[Result]) -> str:
     single, deep = chosen(results, part="layer"), chosen(results, part="deep")
     knobs = deep[0].case["knobs"]
     layers = f"layers: d = {single[0].case['knobs']['width']}, {seeds_of(single)} seeds"
-    size = f"n = {knobs['tokens']}, d = {knobs['width']}, {knobs['depth']} post-norm blocks"
+    size = f"n = {knobs['tokens']}, d = {knobs['width']}, {knobs['depth']} blocks"
     return f"{layers}; networks: {size}, {seeds_of(deep)} seeds"
 
 
@@ -178,7 +182,7 @@ def _frozen(results: list[Result]) -> Claim:
 
 def draw(results: list[Result]) -> Figure:
     """S2 of a layer, a deep network, and gradients against the score gain."""
-    title = "Softmax attention at finite length: exact theory and published closures"
+    title = "Softmax attention at finite length: exact and closed\n(deep networks: the paper's block, chaotic phase)"
     panels = (_s2(results), _depth(results), _last(results), _gradient(results))
     return Sheet(title, panels, f"points: random networks; {_scale(results)}", columns=2).draw()
 
@@ -196,8 +200,8 @@ def _s2(results: list[Result]) -> Panel:
         pairs = [over_seeds(results, "s2", part="layer", tokens=n, gain=gain) for gain in LAYER_GAINS]
         mean, error = np.array(pairs).T
         curves.append(Curve("_", np.square(LAYER_GAINS), mean, group, "points", error))
-    return Panel("one layer: S₂, the inverse number of keys a row attends to", "logit variance v", "S₂ = E Σ s²",
-                 tuple(curves), "closures are cut where they exceed 1", legend_at="upper left")  # fmt: skip
+    return Panel("one layer: how sharp attention is", "logit variance v", "S₂ = E Σ s²",
+                 tuple(curves), "closures are cut where they exceed 1", legend_at="upper right")  # fmt: skip
 
 
 def _depth(results: list[Result]) -> Panel:
@@ -207,7 +211,7 @@ def _depth(results: list[Result]) -> Panel:
     curves = [Curve(name.replace("_", " "), blocks, np.maximum(predicted(knobs, name, "separation"), 1e-9), i, role)
               for i, (name, role) in enumerate(CLOSURES.items())]  # fmt: skip
     curves.append(Curve("random networks", blocks, mean, 6, "points", error))
-    return Panel(f"post-norm network, score gain {SHOWN:g}", "block", "1 − overlap", tuple(curves), log_y=True)
+    return Panel(f"deep network, score gain {SHOWN:g}", "block", "1 − overlap", tuple(curves), log_y=True)
 
 
 def _last(results: list[Result]) -> Panel:
