@@ -21,6 +21,7 @@ START_OVERLAP = 0.3
 EDGES = {"angle": np.linspace(0, 120, 97), "length": np.linspace(0.4, 1.4, 81)}  # degrees; |x| / sqrt(d)
 LABELS = {"angle": "angle between two tokens (degrees)", "length": "length of a token, |x| / √d"}
 WITHIN = {"angle": 1.0, "length": 0.02}
+EVERY = 2  # blocks between ridges
 HEIGHT = 1.9  # of the tallest ridge, in blocks
 
 
@@ -28,14 +29,14 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Two phases, several widths, several seeds."""
     widths, seeds, tokens = ((64, 128, 256, 512), 8, 32) if scale == "full" else ((64, 256), 3, 16)
     return [
-        {"phase": phase, "width": width, "seed": seed,
+        {"phase": phase, "width": width, "seed": seed, "drawn": width == widths[-1],
          "knobs": paper_block(0.4, 0.6, mlp_in_gain=gain, depth=16, tokens=tokens, width=width)}
         for phase, gain in PHASES.items() for width in widths for seed in range(seeds)
     ]  # fmt: skip
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
-    """Per block: mean and spread over pairs of the angle and over tokens of the length, and both histograms."""
+    """Per block: mean and spread over pairs of the angle and over tokens of the length; histograms where drawn."""
     network = edgewise.transformer(**case["knobs"])
     streams = simulated_streams(network, seed=case["seed"], start_overlap=START_OVERLAP)
     found: dict[str, Any] = {}
@@ -43,7 +44,8 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         rows = [np.asarray(row) for row in values]
         found[name] = rounded([row.mean() for row in rows])
         found[f"{name}_spread"] = rounded([row.std() for row in rows])
-        found[f"{name}_counts"] = [np.histogram(row, EDGES[name])[0].tolist() for row in rows]
+        if case["drawn"]:
+            found[f"{name}_counts"] = [np.histogram(row, EDGES[name])[0].tolist() for row in rows[::EVERY]]
     return found
 
 
@@ -136,8 +138,7 @@ def _ridges(results: list[Result], phase: str, name: str) -> Panel:
     counts = np.sum([r.value[f"{name}_counts"] for r in found], axis=0)
     middle = (EDGES[name][1:] + EDGES[name][:-1]) / 2
     ridges = []
-    for block in range(0, len(counts), 2):
-        row = counts[block]
+    for block, row in zip(range(0, 17, EVERY), counts, strict=True):
         shown = np.flatnonzero(row)
         part = slice(max(shown[0] - 1, 0), shown[-1] + 2)
         high = block + HEIGHT * row[part] / max(row.max(), 1)
