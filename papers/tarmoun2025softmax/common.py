@@ -58,3 +58,8 @@ def seeds_of(results: Sequence[Result]) -> int:
 def distinct(results: Sequence[Result], name: str) -> list[Any]:
     """The values that a knob takes, in increasing order."""
     return sorted({r.case[name] for r in results if name in r.case})
+
+
+def decided(held: bool, results: Sequence[Result], least: int, knob: str = "steps") -> bool | None:
+    """The outcome, or None where the runs are too small to tell (the small scale only shows that all works)."""
+    return bool(held) if min(r.case[knob] for r in results) >= least else None

@@ -19,10 +19,11 @@ from torch.nn import functional as F
 from edgewise.study import Claim, Result, chosen, rounded
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import seeds_of
+from .common import decided, seeds_of
 from .networks import NETWORKS, digits, geometry, make
 
 RATES = {"sgd": (0.01, 0.03, 0.1, 0.3), "adam": (1e-3, 3e-3, 1e-2, 3e-2)}
+LONG = 50  # steps from which a run can decide
 NUMBERS = ("imbalance", "condition", "top", "along_update", "along_gradient")
 
 
@@ -121,7 +122,7 @@ def _observation(results: Sequence[Result], batch: str) -> Claim:
     said = ", ".join(f"{10**gap:.2g} on the {network}" for network, gap in gaps.items())
     return Claim(f"SGD is far behind Adam on transformers and not on convolutional nets ({batch} batch).",
                  f"Final loss of SGD over that of Adam: {said}.", _scale(results),
-                 bool(gaps["transformer"] > others + math.log10(2)), gaps)  # fmt: skip
+                 decided(gaps["transformer"] > others + math.log10(2), results, LONG), gaps)  # fmt: skip
 
 
 def _explanations(results: Sequence[Result]) -> Claim:
@@ -138,7 +139,8 @@ def _explanations(results: Sequence[Result]) -> Claim:
                      for name, network in worst.items())  # fmt: skip
     held = all(network == "transformer" for network in worst.values())
     return Claim("Gradient imbalance, ill-conditioning and directional sharpness single out the transformer.",
-                 f"Along SGD's full-batch path, means of log10: {said}.", _scale(results), held, found)  # fmt: skip
+                 f"Along SGD's full-batch path, means of log10: {said}.", _scale(results),
+                 decided(held, results, LONG), found)  # fmt: skip
 
 
 def draw(results: Sequence[Result]) -> Figure:

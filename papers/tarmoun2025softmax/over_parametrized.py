@@ -21,7 +21,7 @@ from edgewise.laboratory.softmax_theorem import certificate
 from edgewise.study import Claim, Result, chosen
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import thinned
+from .common import decided, thinned
 
 GRID = (0.4, 0.8, 1.2)  # steps in units of 1/L, L the curvature where the run starts
 FULL = ({"samples": 100, "width": 150, "steps": 900}, {"samples": 100, "width": 400, "steps": 60})
@@ -86,7 +86,8 @@ def _linear(large: Sequence[Result]) -> Claim:
                      f"loss {r.value['losses'][-1]:.2g}, smallest feature "
                      f"{r.value['feature'][0]:.2f} to {r.value['feature'][1]:.2f}"
                      for (name, f), r in zip(factors.items(), large, strict=True))  # fmt: skip
-    return Claim("With d >= N gradient descent converges at a linear rate.", f"{said}.", _scale(large), held, factors)
+    return Claim("With d >= N gradient descent converges at a linear rate.", f"{said}.", _scale(large),
+                 decided(held, large, 100, "samples"), factors)  # fmt: skip
 
 
 def _flat(large: Sequence[Result]) -> Claim:
@@ -96,7 +97,7 @@ def _flat(large: Sequence[Result]) -> Claim:
     )  # fmt: skip
     held = all(r.value["student"] < 0.5 * r.value["teacher"] for r in large)
     return Claim("The prompt stays bounded, so the student's attention does not become as sparse as the teacher's.",
-                 f"{said}.", _scale(large), held,
+                 f"{said}.", _scale(large), decided(held, large, 100, "samples"),
                  {str(r.case["width"]): r.value["student"] for r in large})  # fmt: skip
 
 
@@ -110,7 +111,8 @@ def _certified(tiny: Sequence[Result]) -> Claim:
         "A condition on the initialization guarantees the rate a priori.",
         f"Applied to {counts} of 3 seeds each: only when the logits are scaled down. Where it applied every step kept "
         f"it ({pairs}).",
-        "N = 10, n = 6, d = 40, 3 seeds", bool(kept and applies_to_ordinary), {"applied": counts, "kept": kept},
+        "N = 10, n = 6, d = 40, 3 seeds", decided(kept and applies_to_ordinary, tiny, 400),
+        {"applied": counts, "kept": kept},
     )  # fmt: skip
 
 

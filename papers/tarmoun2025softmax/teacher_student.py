@@ -18,12 +18,13 @@ from edgewise.laboratory.prompt_teacher import teacher_student
 from edgewise.study import Claim, Result, chosen
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import distinct, mean_of, middle_of, portrait, seeds_of, thinned
+from .common import decided, distinct, mean_of, middle_of, portrait, seeds_of, thinned
 
 METHODS = ("gradient descent", "adam", "natural gradient", "gauss-newton")
 GRID = {"gradient descent": (0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.003, 0.01, 0.03, 0.1, 0.3),
         "natural gradient": (0.03, 0.1, 0.3, 1.0)}  # fmt: skip
 TARGET = 1e-2
+LONG = 1000  # steps from which a run can decide
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -90,7 +91,8 @@ def _slower(results: Sequence[Result]) -> Claim:
         held &= found[f"{value}, r = {sharp:g}"] > 3 * found[f"{value}, r = {mild:g}"]
     said = "; ".join(f"{name}: {loss:.2g}" for name, loss in found.items())
     return Claim("Gradient descent learns a teacher of sharp attention more slowly than one of flat attention.",
-                 f"Median loss where gradient descent stopped: {said}.", _scale(results), held, found)  # fmt: skip
+                 f"Median loss where gradient descent stopped: {said}.", _scale(results),
+                 decided(held, results, LONG), found)  # fmt: skip
 
 
 def _because(results: Sequence[Result]) -> Claim:
@@ -111,7 +113,7 @@ def _because(results: Sequence[Result]) -> Claim:
         f"The condition number of the true Hessian G^T G at the teacher: {listed}; it grows {growth:.1f} times while "
         f"that of a row grows {rows[sharp] / rows[mild]:.0e} times. What grows is the spread of per-sample gradients, "
         f"{spread[mild]:.0f} to {spread[sharp]:.0f}, and the distance to walk.",
-        _scale(results), bool(growth > rows[sharp] / rows[mild]),
+        _scale(results), decided(growth > rows[sharp] / rows[mild], results, LONG),
         {name: {f"{r:g}": value for r, value in numbers.items()} for name, numbers in
          (("hessian_condition", hessian), ("row_condition", rows), ("gradient_spread", spread))},
     )  # fmt: skip
@@ -124,7 +126,8 @@ def _cure(results: Sequence[Result]) -> Claim:
     better = final["gauss-newton"] < 0.1 * final["gradient descent"] and final["adam"] < final["gradient descent"]
     said = ", ".join(f"{m} {final[m]:.1g} (joint {joint[m]:.1g})" for m in METHODS)
     return Claim("Preconditioning (Adam, second order) removes the slow-down.",
-                 f"Sharpest teacher, value frozen, median final loss: {said}.", _scale(results), bool(better),
+                 f"Sharpest teacher, value frozen, median final loss: {said}.", _scale(results),
+                 decided(better, results, LONG),
                  {"frozen": final, "joint": joint})  # fmt: skip
 
 
