@@ -48,9 +48,9 @@ class Pathfinder:
         size = self.images.shape[-1]
         low, high = self.ink
         return (
-            f"{len(self.labels)} images of {size} x {size}, {self.labels.mean():.1%} connected; shortcut by the distance "
-            f"of the dots alone {self.shortcut:.1%} (chance 50 %); ink {low:.4f} / {high:.4f}; {self.kept:.1%} of layouts "
-            "kept."
+            f"{len(self.labels)} images of {size} x {size}, {self.labels.mean():.1%} connected; shortcut by the "
+            f"distance of the dots alone {self.shortcut:.1%} (chance 50 %); ink {low:.4f} / {high:.4f}; "
+            f"{self.kept:.1%} of layouts kept."
         )
 
 
@@ -72,7 +72,7 @@ def pathfinder(
         part = _layouts(look, tolerance, random)
         parts.append(part)
         made += len(part[2])
-        if tried > 400 * BATCH and made < tried / 10_000:
+        if tried > 10 * BATCH and made < tried / 5_000:
             raise BadInput(f"{paddles} paddles hardly fit into {size} x {size} pixels: {made} of {tried} layouts did.")
         if progress is not None:
             progress(min(made / count, 1.0) / 2)
