@@ -6,6 +6,7 @@ share 1/n in the mean, so that its exponent changes, even in sign, at a depth th
 
 from __future__ import annotations
 
+from functools import cache
 from math import log, sqrt
 from typing import Any
 
@@ -62,20 +63,24 @@ def _scale(results: list[Result]) -> str:
     return f"d = {knobs['width']}, {knobs['depth']} blocks (right: 16), {seeds_of(deep)} random networks per point"
 
 
-def theory(knobs: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Predicted rows by the names of the measured ones."""
-    network = edgewise.transformer(**knobs)
-    token, pooled = (edgewise.predict(network, start_overlap=1 - NEAR, readout=name) for name in ("token", "pooled"))
-    return {"token_gradient": token.blocks("log_gradient"), "pooled_gradient": pooled.blocks("log_gradient"),
-            "separation": token.blocks("separation"), "norm": token.blocks("norm")}  # fmt: skip
+@cache
+def _theory(knobs: tuple[tuple[str, Any], ...], readout: str) -> edgewise.Trace:
+    return edgewise.predict(edgewise.transformer(**dict(knobs)), start_overlap=1 - NEAR, readout=readout)
+
+
+def theory(knobs: dict[str, Any], name: str) -> np.ndarray:
+    """A predicted row by the name of the measured one."""
+    readout, _, gradient = name.rpartition("_")
+    trace = _theory(tuple(knobs.items()), readout if gradient == "gradient" else "token")
+    return trace.blocks("log_gradient" if gradient == "gradient" else name)
 
 
 def modes(knobs: dict[str, Any]) -> tuple[float, float]:
     """Rates of the mean and of the difference mode, from the last block of the predicted orbit."""
-    found = theory(knobs)
-    later = found["separation"][len(found["norm"]) // 2 :]
+    row = theory(knobs, "separation")
+    later = row[len(row) // 2 :]
     difference = float(np.log(later[-1] / later[0]) / (len(later) - 1))
-    a, q = knobs["attention_branch"], float(found["norm"][-1])
+    a, q = knobs["attention_branch"], float(theory(knobs, "norm")[-1])
     return difference + log(1 + a**2 / ((1 - a**2) * q)), difference
 
 
@@ -91,7 +96,7 @@ def _profiles(results: list[Result]) -> Claim:
             knobs = chosen(results, part="length", tokens=n)[0].case["knobs"]
             mean, error = over_seeds(results, name, part="length", tokens=n)
             depth = knobs["depth"]
-            worst[f"{name}, n = {n}"] = float(abs(mean[0] - theory(knobs)[name][0]) / depth)
+            worst[f"{name}, n = {n}"] = float(abs(mean[0] - theory(knobs, name)[0]) / depth)
             errors.append(error[0] / depth)
     scatter = float(np.sqrt(np.mean(np.square(errors))))
     return Claim(
@@ -149,7 +154,7 @@ def identity(results: list[Result], strengths: Any = STRENGTHS) -> np.ndarray:
     knobs = chosen(results, part="strength")[0].case["knobs"]
     rows = []
     for a in strengths:
-        q = theory(block(float(a), depth=64, tokens=knobs["tokens"], width=knobs["width"]))["norm"][-1]
+        q = theory(block(float(a), depth=24, tokens=knobs["tokens"], width=knobs["width"]), "norm")[-1]
         rows.append(log(1 + a**2 / ((1 - a**2) * q)))
     return np.array(rows)
 
@@ -177,7 +182,7 @@ def _profile(results: list[Result], n: int, name: str) -> tuple[np.ndarray, np.n
     """Blocks below the output, predicted, measured, error."""
     knobs = chosen(results, part="length", tokens=n)[0].case["knobs"]
     mean, error = over_seeds(results, name, part="length", tokens=n)
-    return np.arange(len(mean))[::-1], theory(knobs)[name], mean, error
+    return np.arange(len(mean))[::-1], theory(knobs, name), mean, error
 
 
 def _readouts(results: list[Result]) -> Panel:
@@ -205,7 +210,7 @@ def _by_length(results: list[Result]) -> Panel:
 
 
 def _by_strength(results: list[Result]) -> Panel:
-    (mean, error), fine = differences(results), np.linspace(0.05, 0.92, 12)
+    (mean, error), fine = differences(results), np.linspace(0.05, 0.92, 9)
     curves = (Curve("log(1 + a²/((1 − a²) q))", fine, identity(results, fine), 0),
               Curve("random networks", np.array(STRENGTHS), mean, 1, "points", error))  # fmt: skip
     return Panel("pooled gradient's rate minus angle's", "attention strength a", "difference per block", curves,
