@@ -40,13 +40,17 @@ def test_there_are_recipes() -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)
 def test_a_recipe_runs_at_small_scale(path: Path, tmp_path: Path) -> None:
-    """No case fails; the claim does not fail where it is recorded as held; the picture shows something."""
+    """No case fails, the claim speaks, and the picture shows something.
+
+    A claim that is recorded as held may be undecided at small scale, but must not fail: a scale at which it
+    cannot be seen is no evidence against it, and `held=None` says so.
+    """
     plan = Plan.of(load_recipe(path), "small", tmp_path)
     outcome = run(plan)
     assert outcome.failures == {}
     claim = conclude(plan, outcome, tmp_path)
     check_words(claim)
-    assert claim.held is not False or recorded_outcome(path) is False, str(claim)
+    assert not (claim.held is False and recorded_outcome(path) is True), str(claim)
     picture = matplotlib.image.imread(tmp_path / "figure.png")
     assert min(picture.shape[:2]) > 300
     assert picture[..., :3].std() > 0.01

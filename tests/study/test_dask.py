@@ -25,7 +25,7 @@ SLOW = 'def measure(case):\n    import time\n    time.sleep(0.02)\n    return {"
 def cluster() -> Iterator[Any]:
     from distributed import LocalCluster
 
-    settings: dict[str, Any] = dict(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
+    settings: dict[str, Any] = dict(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0")
     with LocalCluster(**settings) as cluster:
         yield cluster
 

@@ -82,7 +82,9 @@ def _prepare(case_text: str) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed writes down the stack for a GPU, each time
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)
 
