@@ -22,16 +22,16 @@ from edgewise.view import Curve, Dots, Panel, Sheet, perceptron_plane
 
 from .common import distinct, scale_of
 
-WEIGHTS = [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0]
-BIASES = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5]
+WEIGHTS = [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0]
+BIASES = [0.0, 0.05, 0.1, 0.2, 0.3]
 SETTLE = 10  # layers before rates are read
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale == "full":
-        sizes = dict(width=500, depth=20, seeds=4, weights=WEIGHTS, biases=BIASES)
+        sizes = dict(width=400, depth=20, seeds=2, weights=WEIGHTS, biases=BIASES)
     else:
-        sizes = dict(width=150, depth=12, seeds=2, weights=WEIGHTS[::3], biases=BIASES[1::3])
+        sizes = dict(width=150, depth=12, seeds=2, weights=WEIGHTS[::2], biases=BIASES[1::3])
     width, depth, seeds, weights, biases = sizes.values()
     return [
         {"weight_variance": sw2, "bias_variance": sb2, "width": width, "depth": depth, "seed": seed}
