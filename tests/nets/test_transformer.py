@@ -121,7 +121,7 @@ def test_describe_gives_the_description_back() -> None:
     net = nets.transformer(architecture, inputs=64, outputs=8)
     found = edgewise.describe(net)
     for name, value in architecture.knobs().items():
-        if name.endswith("gain") and value is not None or name in ("embedding_norm", "mlp_bias"):
+        if (name.endswith("gain") and value is not None) or name in ("embedding_norm", "mlp_bias"):
             assert getattr(found, name) == pytest.approx(value, rel=0.15), name
         elif not name.endswith("gain"):
             assert getattr(found, name) == value, name

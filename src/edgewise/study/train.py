@@ -71,8 +71,8 @@ class Outcome:
 
 def train(
     factory: Factory, batches: Callable[[], Iterable[Batch]], *, optimizer: str | Maker = "adamw",
-    rates: Sequence[float] = (1e-3,), steps: int = 200, trial: float = 0.25, schedule: Schedule | None = None,
-    clip: float | None = None, progress: Callable[[int], None] | None = None,
+    rates: Sequence[float] = (1e-3,), steps: int = 200, trial: float = 0.25, lower: float | None = None,
+    schedule: Schedule | None = None, clip: float | None = None, progress: Callable[[int], None] | None = None,
 ) -> Outcome:  # fmt: skip
     """Train one network, its rate chosen among several by successive halving [Jamieson 2016].
 
@@ -82,6 +82,8 @@ def train(
     trial     share of the steps that every rate gets; the better half goes on for as long again, until one is left.
               Where that one ends above what another rate had reached when it was left, the other is continued too:
               a rate that wins early may break later
+    lower     this share of the chosen rate is run to the end as well, none unless given: what wins early is often too
+              large later, and the smallest rate tried may not be small enough
     schedule  multiplies the rate at a fraction of the steps; constant unless given
     clip      largest norm of the gradient, none unless given
     """
@@ -89,24 +91,33 @@ def train(
     _refuse(rates, steps, trial)
     started = time.perf_counter()
     runs = [_fresh(factory, maker, rate) for rate in rates]
-    until = steps if len(runs) == 1 else max(1, round(trial * steps))
-    tried: dict[float, tuple[float, int, float]] = {}
-    alive = runs
-    while True:
-        for run in alive:
+
+    def advance(chosen: Sequence[Run], until: int) -> None:
+        for run in chosen:
             _advance(run, batches, until, steps, schedule or _constant, clip, progress)
-            tried[run.rate] = (run.rate, len(run.losses), run.final())
+
+    best = _halved(runs, advance, steps, trial)
+    second = min(runs, key=Run.final)
+    if second.final() < best.final() - LATE * best.losses[0]:
+        advance([second], steps)
+        best = min((best, second), key=Run.final)
+    if lower is not None:
+        runs.append(_fresh(factory, maker, lower * best.rate))
+        advance(runs[-1:], steps)
+        best = min((best, runs[-1]), key=Run.final)
+    return Outcome(best, [(run.rate, len(run.losses), run.final()) for run in runs], time.perf_counter() - started)
+
+
+def _halved(runs: Sequence[Run], advance: Callable[[Sequence[Run], int], None], steps: int, trial: float) -> Run:
+    """The rate that survives: all get a trial, the better half goes on for as long again, the last one to the end."""
+    alive = list(runs)
+    until = steps if len(runs) == 1 else max(1, round(trial * steps))
+    while True:
+        advance(alive, until)
         if until >= steps:
-            break
+            return min(alive, key=Run.final)
         alive = sorted(alive, key=Run.final)[: max(1, len(alive) // 2)]
         until = steps if len(alive) == 1 else min(steps, 2 * until)
-    best = min(alive, key=Run.final)
-    second = min((run for run in runs if run is not best), key=Run.final, default=best)
-    if second.final() < best.final() - LATE * best.losses[0]:
-        _advance(second, batches, steps, steps, schedule or _constant, clip, progress)
-        tried[second.rate] = (second.rate, len(second.losses), second.final())
-        best = min((best, second), key=Run.final)
-    return Outcome(best, list(tried.values()), time.perf_counter() - started)
 
 
 def _maker(optimizer: str | Maker) -> Maker:
