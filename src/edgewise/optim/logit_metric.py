@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from edgewise.optim.logit_change import heads_of, tokens_of, with_one
-from edgewise.optim.parallel import summed
+from edgewise.optim.parallel import processes_in, summed
 from edgewise.optim.query_key import QueryKey, Side
 from edgewise.optim.rotation import Rotation
 from edgewise.optim.token_sample import TokenRing
@@ -47,9 +47,14 @@ class LogitMetric:
         fresh = self._partner_moments(stored)
         kept = zip(self._partners, fresh, strict=True)
         self._partners = [new if old is None else torch.lerp(new, old, self.decay) for old, new in kept]
-        count = float(self.rings[0].tokens[..., 0].numel()) * self._inputs[0].steps
+        count = float(self.rings[0].tokens[..., 0].numel()) * self._inputs[0].steps * processes_in(self.group)
         partners = [_inverse(m, self.damping, count) for m in self._partners if m is not None]
-        self._inverses = [*partners, *(m.inverse(self.damping, self.group) for m in self._inputs)]
+        sides = (self.attention.query, self.attention.key)
+        moments = (self._inputs[0], self._inputs[-1])
+        means = {id(m): m.mean(self.group) for m in self._inputs}
+        kinds = [(id(m), bool(side.projection.biases)) for m, side in zip(moments, sides, strict=True)]
+        made = {kind: _input_inverse(means[kind[0]], self.damping, count, biased=kind[1]) for kind in kinds}
+        self._inverses = [*partners, *(made[kind] for kind in kinds)]
 
     def _partner_moments(self, stored: Mapping[str, Tensor]) -> list[Tensor]:
         """E[kkᵀ] per query head, and E[qqᵀ] per key head (summed over the queries that share it)."""
@@ -92,10 +97,9 @@ class _Moment:
         self.weight = decay * self.weight + 1 - decay
         self.steps += 1
 
-    def inverse(self, damping: float, group: Any) -> Tensor:
-        mean = summed(self.total / self.weight, group)
-        mean = mean / (1 if group is None else torch.distributed.get_world_size(group))
-        return _inverse(mean[None], damping, float(self.ring.tokens[..., 0].numel()) * self.steps)[0]
+    def mean(self, group: Any) -> Tensor:
+        """Over steps and processes."""
+        return summed(self.total / self.weight, group) / processes_in(group)
 
 
 def _turned_moment(vectors: Tensor, own: Tensor, others: Tensor, rotation: Rotation | None) -> Tensor:
@@ -109,6 +113,13 @@ def _turned_moment(vectors: Tensor, own: Tensor, others: Tensor, rotation: Rotat
         total = flat.mT @ flat if total is None else total + flat.mT @ flat
     assert total is not None
     return total / others.shape[1]
+
+
+def _input_inverse(mean: Tensor, damping: float, count: float, *, biased: bool) -> Tensor:
+    """(d + 1, d + 1); without a bias the last row and column are zero and do not enter the inverse."""
+    if biased:
+        return _inverse(mean[None], damping, count)[0]
+    return torch.nn.functional.pad(_inverse(mean[None, :-1, :-1], damping, count)[0], (0, 1, 0, 1))
 
 
 def _inverse(moments: Tensor, damping: float, count: float) -> Tensor:

@@ -41,6 +41,11 @@ def processes_of(model: nn.Module, given: Any = None) -> Any:
     return group if dist.get_world_size(group) > 1 else None
 
 
+def processes_in(group: Any) -> int:
+    """How many processes a group has; one where there is none."""
+    return 1 if group is None else dist.get_world_size(group)
+
+
 def summed(tensor: Tensor, group: Any) -> Tensor:
     """The sum over the processes of a group."""
     if group is not None:

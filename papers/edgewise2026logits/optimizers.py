@@ -1,0 +1,51 @@
+"""Plain optimizers and what can be put around the attention: clipping, a separate rate, our two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+import edgewise
+
+QUERY_KEY_RATE = 0.02  # of the preconditioner, in logits; the same everywhere
+DELTA = 0.03
+
+
+def is_query_or_key(name: str) -> bool:
+    return "q_proj" in name or "k_proj" in name
+
+
+def optimizers(model: nn.Module, base: str, variant: str, rate: float) -> list[torch.optim.Optimizer]:
+    """One optimizer, or Muon for the matrices of the blocks beside AdamW for the rest; then what goes around it."""
+    named = dict(model.named_parameters())
+    blocks = {n: p for n, p in named.items() if n.startswith("blocks.") and p.ndim == 2}
+    main = blocks if base == "muon" else named
+    if variant == "preconditioner":
+        main = {n: p for n, p in main.items() if not is_query_or_key(n)}
+    slow = 0.1 if variant == "qk_rate" else 1.0
+    groups = [
+        {"params": [p for n, p in main.items() if is_query_or_key(n)], "lr": slow * rate},
+        {"params": [p for n, p in main.items() if not is_query_or_key(n)], "lr": rate},
+    ]
+    first = _base(base, [group for group in groups if group["params"]], rate)
+    rest = [p for n, p in named.items() if n not in blocks] if base == "muon" else []
+    others = [torch.optim.AdamW(rest, rate, weight_decay=0.01)] if rest else []
+    return [_around(variant, first, model), *others]
+
+
+def _base(base: str, groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
+    if base == "sgd":
+        return torch.optim.SGD(groups, rate, momentum=0.9)
+    if base == "muon":
+        return torch.optim.Muon(groups, rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+    return torch.optim.AdamW(groups, rate, weight_decay=0.01)
+
+
+def _around(variant: str, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+    if variant == "trust":
+        return edgewise.optim.LogitTrust(optimizer, model, DELTA)
+    if variant == "preconditioner":
+        return edgewise.optim.AttentionPreconditioner(optimizer, model, QUERY_KEY_RATE)
+    return optimizer
