@@ -22,9 +22,8 @@ from edgewise.probe.isolation import random_streams
 from edgewise.probe.subjects import seeded
 from edgewise.probe.subjects import subject as understood
 from edgewise.trace import Trace
-from edgewise.verdict import SCHEMA, Verdict
-from edgewise.view.documents import listed, prediction
-from edgewise.view.measured import Rows, beside, rows_with_errors
+from edgewise.verdict import Verdict
+from edgewise.view.measured import Rows, rows_with_errors
 
 
 @dataclass(frozen=True)
@@ -57,29 +56,13 @@ def audited(subject: Any, trace: Trace) -> tuple[AuditFinding, ...] | None:
 
 
 def draw(found: Measured, path: Path) -> None:
-    beside(found.trace, found.verdict, found.theory).save(path)
+    edgewise.view.beside(found.trace, found.verdict, found.theory).save(path)
 
 
 def print_json(found: Measured) -> None:
-    from edgewise import __version__
-
-    rows = rows_with_errors(found.trace)
-    document = {
-        "measured": prediction(found.trace, found.verdict),
-        "standard_errors": {name: listed(error) for name, (_, error) in rows.items()},
-        "predicted": None if found.theory is None or found.theory_verdict is None
-        else prediction(found.theory, found.theory_verdict),
-        "audit": None if found.audit is None else [_finding(each) for each in found.audit],
-        "schema": SCHEMA,
-        "version": __version__,
-    }  # fmt: skip
+    predicted = None if found.theory is None or found.theory_verdict is None else (found.theory, found.theory_verdict)
+    document = edgewise.view.measurement(found.trace, found.verdict, predicted, found.audit)
     click.echo(json.dumps(document, allow_nan=False))
-
-
-def _finding(finding: AuditFinding) -> dict[str, Any]:
-    shown = {name: getattr(finding, name) for name in ("seen", "expected", "repair")}
-    names = {"kind": finding.kind.value, "severity": finding.severity.value, "parameters": list(finding.parameters)}
-    return names | shown
 
 
 def print_text(found: Measured, seconds: float) -> None:

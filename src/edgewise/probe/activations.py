@@ -21,17 +21,16 @@ def separation(x: Tensor, kept: Tensor | None = None) -> float:
     so that nearly identical tokens lose no digits (1 - cosine itself would), and the n x n matrix is never made.
     A token that is zero (DeiT's class token) has no direction: its cosine with every other counts as zero.
     """
-    unit = torch.nn.functional.normalize(x.detach().double(), dim=-1, eps=1e-300)
-    if kept is None:
-        weight = torch.ones(unit.shape[:-1], dtype=unit.dtype, device=unit.device)
-    else:
-        weight = kept.to(unit.dtype)
+    wide = x.detach().double()
+    length = torch.linalg.vector_norm(wide, dim=-1)  # (sequences, tokens)
+    weight = torch.ones_like(length) if kept is None else kept.to(length.dtype)
     count = weight.sum(-1)
     if bool((count < 2).any()):
         raise BadInput("a sequence has fewer than two tokens: an overlap needs two. Give longer sequences.")
-    mean = torch.einsum("bn,bnd->bd", weight, unit) / count[:, None]
-    apart = (unit - mean[:, None]).square().sum(-1) * weight
-    zero = ((unit == 0).all(-1) * weight).sum(-1) / count  # the sum of squares gives such a pair a half, not one
+    unit = wide / length.clamp_min(1e-300)[..., None]
+    mean = (weight[:, None] @ unit) / count[:, None, None]
+    apart = torch.linalg.vector_norm(unit - mean, dim=-1).square() * weight
+    zero = ((length == 0) * weight).sum(-1) / count  # the sum of squares gives such a pair a half, not one
     return float((apart.sum(-1) / (count - 1) + zero).mean())
 
 

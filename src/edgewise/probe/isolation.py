@@ -40,7 +40,9 @@ def observed(model: nn.Module) -> Iterator[ExitStack]:
     modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     fast = torch.backends.mha.get_fastpath_enabled()
-    with random_streams(), torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
+    # Compiled code, of the whole model or of a block, runs as it was written: hooks inside it would be compiled in.
+    as_written = torch.compiler.set_stance("force_eager")
+    with random_streams(), as_written, torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
         try:
             torch.backends.mha.set_fastpath_enabled(False)  # the fused encoder layer hides its inside
             for module, _ in modes:

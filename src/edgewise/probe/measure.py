@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edgewise.adapters.describe import describe
+from edgewise.adapters.site_types import ModelSites
 from edgewise.adapters.sites import sites
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
@@ -55,23 +56,23 @@ def measure(
         return measure_stream(source, batch, wanted, tokens)
     with random_streams():
         if module is not None:
-            said = f"{seeds} readout directions, weights as given"
-            return _trace([_one(module, batch, wanted, tokens)], module, name, said)
+            found, said = sites(module), f"{seeds} readout directions, weights as given"
+            return _trace([_one(module, found, batch, wanted, tokens)], module, found, name, said)
         assert factory is not None
-        readings, last = [], None
+        readings = []
         for seed in range(seeds):
             last = seeded(factory, seed)
+            found = sites(last)
             only = Wanted(wanted.readouts, attention, pair, [seed], check=seed == 0, gain=gain)
-            readings.append(_one(last, batch, only, tokens))
-        assert last is not None
-        return _trace(readings, last, name, f"{seeds} seeds, each a new initialization")
+            readings.append(_one(last, found, batch, only, tokens))
+        return _trace(readings, last, found, name, f"{seeds} seeds, each a new initialization")
 
 
-def _one(model: nn.Module, batch: Any, wanted: Wanted, tokens: int | None) -> Reading:
+def _one(model: nn.Module, found: ModelSites, batch: Any, wanted: Wanted, tokens: int | None) -> Reading:
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         raise BadInput(f"{type(model).__name__} has no floating-point parameters, so there is nothing to measure.")
     given = default_batch(model, torch.Generator().manual_seed(wanted.seeds[0]), tokens) if batch is None else batch
-    return read(model, given, sites(model), wanted)
+    return read(model, given, found, wanted)
 
 
 def _refuse(seeds: int, readouts: Sequence[str], batch: Any, tokens: int | None) -> None:
@@ -86,8 +87,8 @@ def _refuse(seeds: int, readouts: Sequence[str], batch: Any, tokens: int | None)
         raise BadInput(f"tokens = {tokens!r} is not possible: expected a whole number of at least 2.")
 
 
-def _trace(readings: Sequence[Reading], model: nn.Module, name: str, seeds: str) -> Trace:
-    return assemble(readings, _described(model, readings[0].tokens), _source(model, name, seeds, readings))
+def _trace(readings: Sequence[Reading], model: nn.Module, found: ModelSites, name: str, seeds: str) -> Trace:
+    return assemble(readings, _described(model, readings[0].tokens), _source(found, name, seeds, readings))
 
 
 def _described(model: nn.Module, tokens: int) -> Architecture | str:
@@ -99,8 +100,7 @@ def _described(model: nn.Module, tokens: int) -> Architecture | str:
     return found if isinstance(found, Architecture) else "not described: not a transformer"
 
 
-def _source(model: nn.Module, name: str, seeds: str, readings: Sequence[Reading]) -> str:
-    found = sites(model)
+def _source(found: ModelSites, name: str, seeds: str, readings: Sequence[Reading]) -> str:
     parts = [f"measured: {name}, {readings[0].tokens} tokens, {seeds}"]
     if len(found.stacks) > 1:
         others = ", ".join(stack.name for stack in found.stacks[1:])

@@ -24,11 +24,12 @@ from edgewise.probe.gradients import (
     site_gradients,
     weight_logs,
 )
-from edgewise.probe.isolation import call, observed, same
+from edgewise.probe.isolation import call, observed
 from edgewise.probe.nearby import nearby_input, pair_growth
 from edgewise.probe.places import Catch, places, sequence_first
 from edgewise.probe.reading import NO_LOSS, Array, Reading, Wanted, geometry, keep_attention, weight_arrays
 from edgewise.probe.softmax_gain import GainWatch
+from edgewise.probe.unchanged import Unchanged
 
 
 def read(model: nn.Module, batch: Any, found: ModelSites, wanted: Wanted) -> Reading:
@@ -50,9 +51,7 @@ class _Pass:
             kind = GainWatch if self.wanted.gain else AttentionWatch
             watch = kind(self.found.blocks, torch.Generator().manual_seed(self.wanted.seeds[0]))
             self.catch.counted = watch.sample
-            if self.wanted.check:
-                with torch.no_grad():
-                    self.plain = call(self.model, self.batch)  # before any hook, to compare with
+            self.unchanged = Unchanged(self.model, self.batch) if self.wanted.check else None
         self.watch = watch
         hooks = stack.enter_context(ExitStack())
         self.catch.attach(self.model, hooks)
@@ -78,9 +77,7 @@ class _Pass:
                 return call(self.model, self.batch)
 
     def _attention(self, reading: Reading, watch: AttentionWatch, output: Any) -> None:
-        if self.wanted.check and not same(self.plain, output):
-            self.plain = call(self.model, self.batch)  # with a graph: some kernels differ without one
-        if self.wanted.check and not same(self.plain, output):
+        if self.unchanged is not None and not self.unchanged.confirmed(output):
             return reading.note("attention not measured: the output changed while observed (not deterministic?)")
         keep_attention(reading, watch, self.places)
 

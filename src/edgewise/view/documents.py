@@ -27,12 +27,12 @@ def prediction(trace: Trace, verdict: Verdict, critical: CriticalPoint | None = 
         "trace": {"blocks": blocks, "source": trace.source, "readout": verdict.readout},
         "verdict": verdict.json(),
     }
-    return document | ({} if critical is None else {"critical": critical.json()}) | _stamp()
+    return document | ({} if critical is None else {"critical": critical.json()}) | stamp()
 
 
 def comparison(compared: Comparison, predictions: list[dict[str, Any]]) -> dict[str, Any]:
     """Two networks: both documents, and what differs between them."""
-    return {"comparison": compared.json(), "predictions": predictions} | _stamp()
+    return {"comparison": compared.json(), "predictions": predictions} | stamp()
 
 
 def listed(values: NDArray[np.float64]) -> list[float | None]:
@@ -40,7 +40,8 @@ def listed(values: NDArray[np.float64]) -> list[float | None]:
     return [finite(float(value)) for value in values]
 
 
-def _stamp() -> dict[str, Any]:
+def stamp() -> dict[str, Any]:
+    """The version of the schema and of the library."""
     from edgewise import __version__
 
     return {"schema": SCHEMA, "version": __version__}

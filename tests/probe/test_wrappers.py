@@ -1,0 +1,102 @@
+"""Models as people wrap them: DistributedDataParallel in two real processes, torch.compile, another device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from edgewise.probe.measure import measure
+from edgewise.trace import Trace
+from tests.probe.networks import Net, ids
+
+
+def arrays(trace: Trace) -> dict[str, np.ndarray]:
+    named = {name: getattr(trace, name) for name in ("norm", "separation", "log_gradient", "attention_entropy")}
+    assert trace.attention_entropy is not None, trace.source
+    return {name: np.asarray(value) for name, value in (named | dict(trace.statistics)).items()}
+
+
+def assert_same(first: dict[str, np.ndarray], second: dict[str, np.ndarray], **tolerance: float) -> None:
+    assert set(first) == set(second)
+    for name, values in first.items():
+        np.testing.assert_allclose(values, second[name], err_msg=name, **({"rtol": 0, "atol": 0} | tolerance))
+
+
+def worker(rank: int, folder: str) -> None:
+    """One of two processes: measure the wrapped model, then a training step whose gradients gloo averages."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    try:
+        wrapped = DistributedDataParallel(Net().eval())  # no dropout: gradients are compared too
+        np.savez(f"{folder}/trace{rank}.npz", **arrays(measure(wrapped, ids())))
+        wrapped(ids() if rank == 0 else ids().flip(0, 1)).square().sum().backward()
+        np.save(f"{folder}/gradient{rank}.npy", wrapped.module.blocks[0].mlp.fc1.weight.grad.numpy())
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel_in_two_processes(tmp_path: Path) -> None:
+    """Every rank reads what the bare module gives, bit for bit, and still averages its gradients afterwards."""
+    torch.multiprocessing.spawn(worker, args=(str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
+    bare = arrays(measure(Net(), ids()))
+    for rank in (0, 1):
+        assert_same(dict(np.load(tmp_path / f"trace{rank}.npz")), bare)
+    averaged = [np.load(tmp_path / f"gradient{rank}.npy") for rank in (0, 1)]
+    np.testing.assert_array_equal(*averaged)
+    alone = []
+    for batch in (ids(), ids().flip(0, 1)):
+        net = Net().eval()
+        net(batch).square().sum().backward()
+        alone.append(net.blocks[0].mlp.fc1.weight.grad.numpy())
+    np.testing.assert_allclose(averaged[0], np.mean(alone, axis=0), rtol=1e-4, atol=1e-6)
+
+
+def compiled_whole(backend: str) -> nn.Module:
+    return torch.compile(Net().eval(), backend=backend)  # type: ignore[return-value]
+
+
+def compiled_in_place(backend: str) -> nn.Module:
+    net = Net().eval()
+    net.compile(backend=backend)
+    return net
+
+
+def compiled_blocks(backend: str) -> nn.Module:
+    """As training scripts do it: every block on its own."""
+    net = Net().eval()
+    for block in net.blocks:
+        block.compile(backend=backend)
+    return net
+
+
+def replaced_blocks(backend: str) -> nn.Module:
+    net = Net().eval()
+    for index, block in enumerate(net.blocks):
+        net.blocks[index] = torch.compile(block, backend=backend)  # type: ignore[assignment]
+    return net
+
+
+@pytest.mark.parametrize("make", [compiled_whole, compiled_in_place, compiled_blocks, replaced_blocks])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_models_give_the_same_numbers(make: Any, backend: str) -> None:
+    """inductor: gcc compiles for half a minute. The compiled code still gives what it gave, afterwards."""
+    torch._dynamo.reset()
+    model = make(backend)
+    before = model(ids())
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    assert_same(arrays(measure(model, ids())), arrays(measure(Net(), ids())))
+    assert torch.equal(model(ids()), before)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_graphics_processor(dtype: torch.dtype) -> None:
+    cuda = measure(Net().to("cuda", dtype), ids().cuda())
+    cpu = measure(Net().to(dtype), ids())
+    assert_same(arrays(cuda), arrays(cpu), rtol=0.1 if dtype == torch.bfloat16 else 1e-2, atol=0.2)
