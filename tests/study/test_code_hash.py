@@ -90,11 +90,17 @@ def test_the_library_counts_by_the_files_behind_the_names_used(tmp_path: Path) -
         ("from edgewise import predict", "predict('gpt2')"),
         ("import edgewise as e", "e.predict('gpt2')"),
         ("", "from edgewise import predict\n    predict('gpt2')"),
+        ("", "import edgewise\n    edgewise.predict('gpt2')"),
         ("from edgewise.verbs import predict as p", "p('gpt2')"),
     ],
 )
 def test_every_way_to_import_leads_to_the_same_code(tmp_path: Path, imports: str, uses: str) -> None:
     assert places(tmp_path, imports, uses) == places(tmp_path, "import edgewise", "edgewise.predict('gpt2')")
+
+
+def test_a_star_counts_as_all_that_it_may_bring(tmp_path: Path) -> None:
+    found = places(tmp_path, "from edgewise.stability import *", "judge()")
+    assert {"stability/judge.py", "stability/lyapunov.py"} <= found
 
 
 def test_nothing_of_the_library_counts_where_only_the_claim_uses_it(tmp_path: Path) -> None:

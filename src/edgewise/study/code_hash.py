@@ -49,9 +49,15 @@ class Reach:
         for statement in statements:
             if not statement.is_import:
                 self.pieces[f"{place} {statement.digest}"] = ""
-            names = {name} if statement.is_import and name != _WHOLE else statement.chains | set(statement.imports)
-            for chain in names:
+            for chain in self._read_in(statement, name):
                 self._follow(source, statement, chain, inside=name != _WHOLE)
+
+    def _read_in(self, statement: Statement, name: str) -> set[str]:
+        """The names by which a statement reaches other code."""
+        if statement.is_import and name != _WHOLE and "*" not in statement.imports:
+            return {name}
+        doors = {bound for bound, target in statement.imports.items() if target == "edgewise"}  # lazy: no effect
+        return statement.chains | (set(statement.imports) - doors)
 
     def _follow(self, source: SourceFile, statement: Statement, chain: str, inside: bool) -> None:
         """A name read in a statement: something imported, or (`inside` a file taken by names) defined beside it."""

@@ -35,7 +35,8 @@ class Statement:
             self.bound.add(node.name)
             return
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            self.bound |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            names = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            self.bound |= names - {"*"}  # what a star binds cannot be read here: it always counts, as an effect
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
             self.bound |= {_root(node)}
         for inner in ast.iter_child_nodes(node):
@@ -120,7 +121,8 @@ def _targets(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[
         parts = package.split(".")
         up = parts[: len(parts) - node.level + 1] if node.level else []
         base = ".".join([*up, node.module] if node.module else up)
-        yield from ((alias.asname or alias.name, f"{base}.{alias.name}") for alias in node.names)
+        for alias in node.names:
+            yield alias.asname or alias.name, base if alias.name == "*" else f"{base}.{alias.name}"
         return
     for alias in node.names:
         first = alias.name.partition(".")[0]
