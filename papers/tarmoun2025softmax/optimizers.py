@@ -22,18 +22,18 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import decided, seeds_of
 from .networks import NETWORKS, digits, geometry, make
 
-RATES = {"sgd": (0.01, 0.03, 0.1, 0.3), "adam": (1e-3, 3e-3, 1e-2, 3e-2)}
+RATES = {"sgd": (0.03, 0.1, 0.3), "adam": (1e-3, 3e-3, 1e-2)}
 LONG = 50  # steps from which a run can decide
 NUMBERS = ("imbalance", "condition", "top", "along_update", "along_gradient")
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    steps, size, seeds = ({"full": 100, "stochastic": 200}, 256, 1) if full else ({"full": 3, "stochastic": 4}, 32, 1)
-    rates = {name: list(grid if full else grid[2:3]) for name, grid in RATES.items()}
+    steps, size, seeds = ({"full": 80, "stochastic": 120}, 128, 1) if full else ({"full": 3, "stochastic": 4}, 32, 1)
+    rates = {name: list(grid if full else grid[1:2]) for name, grid in RATES.items()}
     return [
-        {"network": network, "optimizer": optimizer, "batch": batch, "size": size if batch == "full" else 64,
-         "steps": steps[batch], "probes": 12 if full else 1, "look": 256 if full else 16,
+        {"network": network, "optimizer": optimizer, "batch": batch, "size": size if batch == "full" else 32,
+         "steps": steps[batch], "probes": 6 if full else 1, "look": 64 if full else 16,
          "rates": rates[optimizer], "seed": seed}
         for seed in range(seeds) for network in NETWORKS for batch in steps for optimizer in RATES
     ]  # fmt: skip
