@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from edgewise.verdict import Exponent, FixedPoint, Outcome, Verdict
+from edgewise.verdict import Exponent, FixedPoint, Outcome, Probability, Verdict
 
 _HEADLINES = {
     Outcome.TRAINS: "should train as configured",
@@ -44,6 +44,8 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
             f"Gradient exponent, relative to the stream ({verdict.readout} readout): {relative}{_change(relative)}; "
             f"raw {verdict.gradient.at_depth:+.4f}."
         )
+    if verdict.probability is not None:
+        yield _probability(verdict.probability)
     if verdict.power_law is not None:
         yield f"The stream grows for ever, so 1 - overlap follows the power {verdict.power_law:+.2f} of its norm."
     for point in verdict.fixed_points:
@@ -56,6 +58,15 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
         )
     if verdict.perceptron is not None:
         yield from _perceptron(verdict.perceptron)
+
+
+def _probability(found: Probability) -> str:
+    """How often such networks trained, and whether this one is like them."""
+    spread = f"{found.low:.0%} on its hardest task, {found.high:.0%} on its easiest"
+    if found.outside:
+        unlike = "; ".join(found.outside)
+        return f"Forecast: {found.value:.0%} of networks of this score trained ({spread}); unlike them: {unlike}."
+    return f"Forecast: {found.value:.0%} of such networks trained in the recorded sweep ({spread})."
 
 
 def _change(exponent: Exponent) -> str:

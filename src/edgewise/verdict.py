@@ -116,6 +116,23 @@ class FixedPoint:
 
 
 @dataclass(frozen=True)
+class Probability:
+    """How often networks of this score trained in a recorded sweep, from its hardest task to its easiest.
+
+    `outside`: in which ways this network is unlike those of the sweep; empty when it is like them.
+    """
+
+    value: float
+    low: float
+    high: float
+    outside: tuple[str, ...] = ()
+
+    def json(self) -> dict[str, Any]:
+        numbers = {name: round(getattr(self, name), 4) for name in ("value", "low", "high")}
+        return {**numbers, "outside": list(self.outside)}
+
+
+@dataclass(frozen=True)
 class Verdict:
     """Scalars only. `print(verdict)` is a paragraph, `verdict.json()` goes to machines."""
 
@@ -140,6 +157,7 @@ class Verdict:
     name: str = ""
     depth: int = 0
     limits: tuple[float, float] = field(default=(4.0, 7.0))
+    probability: Probability | None = None
     raw_decides: bool = False  # no norm follows (a perceptron): the scale of the signal counts
 
     @property
@@ -158,6 +176,7 @@ class Verdict:
             "gradient": part(self.gradient),
             "relative_gradient": part(self.relative_gradient),
             "readout": self.readout,
+            "training_probability": part(self.probability),
             "embedding_jump": finite(self.embedding_jump),
             "depth_scale": finite(self.depth_scale),
             "fixed_points": [point.json() for point in self.fixed_points],

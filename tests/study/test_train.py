@@ -77,10 +77,12 @@ def test_a_rate_that_breaks_late_gives_way() -> None:
     assert [steps for _, steps, _ in outcome.tried] == [40, 40]
 
 
-def test_a_lower_share_of_the_chosen_rate_runs_too() -> None:
-    outcome = train(seeded(Trap, 0), batches, optimizer="sgd", rates=[0.1], steps=40, lower=0.005)
-    assert outcome.best.rate == pytest.approx(0.0005)
-    assert len(outcome.tried) == 2
+def test_a_second_look_takes_a_third_of_the_rate() -> None:
+    easy = train(seeded(Trap, 0), batches, optimizer="sgd", rates=[0.0016], steps=40, second_look=1e9)
+    assert len(easy.tried) == 1
+    hard = train(seeded(Trap, 0), batches, optimizer="sgd", rates=[0.1, 0.0016], steps=40, second_look=1e-9)
+    assert hard.best.rate in (0.0016, pytest.approx(0.3 * 0.0016))
+    assert len(hard.tried) == 3
 
 
 def test_the_same_batches_for_every_rate_and_seed_of_weights() -> None:

@@ -48,7 +48,7 @@ def _all(
     model: nn.Module, found: ModelSites, looks: list[Look], family_recipe: bool, truncated_at: float | None
 ) -> Iterator[AuditFinding]:
     config = config_of(model)
-    known = described_by_config(model) if family_recipe else None
+    known = described_by_config(model) if family_recipe and config else None
     recipe = None if known is None else recipe_of(config, known, found)
     own = [look for look in looks if look.stack == found.stacks[0].name]
     yield from identical_layers(model, looks)

@@ -19,6 +19,7 @@ Factory = Callable[[], nn.Module]
 Schedule = Callable[[float], float]
 Maker = Callable[[nn.Module, float], torch.optim.Optimizer]
 LATE = 0.02  # a rate that was left is continued when it was better by this share of the first loss
+LOWER = 0.3  # share of the chosen rate that a second look takes
 DIVERGED = 3.0  # a loss above this many times the first one (or not a number) ends a run
 
 
@@ -71,7 +72,7 @@ class Outcome:
 
 def train(
     factory: Factory, batches: Callable[[], Iterable[Batch]], *, optimizer: str | Maker = "adamw",
-    rates: Sequence[float] = (1e-3,), steps: int = 200, trial: float = 0.25, lower: float | None = None,
+    rates: Sequence[float] = (1e-3,), steps: int = 200, trial: float = 0.25, second_look: float | None = None,
     schedule: Schedule | None = None, clip: float | None = None, progress: Callable[[int], None] | None = None,
 ) -> Outcome:  # fmt: skip
     """Train one network, its rate chosen among several by successive halving [Jamieson 2016].
@@ -82,8 +83,8 @@ def train(
     trial     share of the steps that every rate gets; the better half goes on for as long again, until one is left.
               Where that one ends above what another rate had reached when it was left, the other is continued too:
               a rate that wins early may break later
-    lower     this share of the chosen rate is run to the end as well, none unless given: what wins early is often too
-              large later, and the smallest rate tried may not be small enough
+    second_look  a network that ends above this loss gets a third of its rate too, none unless given: what wins early is
+              often too large later, and the smallest rate tried may not be small enough
     schedule  multiplies the rate at a fraction of the steps; constant unless given
     clip      largest norm of the gradient, none unless given
     """
@@ -101,8 +102,8 @@ def train(
     if second.final() < best.final() - LATE * best.losses[0]:
         advance([second], steps)
         best = min((best, second), key=Run.final)
-    if lower is not None:
-        runs.append(_fresh(factory, maker, lower * best.rate))
+    if second_look is not None and not best.final() < second_look:
+        runs.append(_fresh(factory, maker, LOWER * best.rate))
         advance(runs[-1:], steps)
         best = min((best, runs[-1]), key=Run.final)
     return Outcome(best, [(run.rate, len(run.losses), run.final()) for run in runs], time.perf_counter() - started)

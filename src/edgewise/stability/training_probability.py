@@ -1,0 +1,63 @@
+"""How often networks of such a score trained: the calibrated forecast, with the range it was calibrated on.
+
+The table `training_probability.json` is written by `python -m edgewise.study.forecast_calibration` from recorded runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from edgewise.architecture import Architecture
+from edgewise.trace import Trace
+from edgewise.verdict import Exponent, Probability
+
+TABLE = "training_probability.json"
+
+
+@cache
+def calibration() -> dict[str, Any]:
+    """The table: constants by readout, the range of what was trained, and how it was made."""
+    found: dict[str, Any] = json.loads(resources.files("edgewise.stability").joinpath(TABLE).read_text())
+    return found
+
+
+def training_probability(trace: Trace, angle: Exponent, gradient: Exponent | None) -> Probability | None:
+    """P = 1 / (1 + exp(w s - b)) with s = |angle change| + |relative gradient change|, doubled second half.
+
+    `low` and `high` are the same curve on the hardest and on the easiest task of the sweep. None without a gradient
+    or where the trace is not of a transformer.
+    """
+    if not isinstance(trace.architecture, Architecture) or gradient is None or not trace.readouts:
+        return None
+    curves = calibration()["curves"].get(trace.readouts[0])
+    if curves is None:
+        return None
+    score = abs(angle.change or 0.0) + abs(gradient.change or 0.0)
+    each = [_curve(score, **constants) for constants in curves["tasks"].values()]
+    whole = _curve(score, **curves["all"])
+    return Probability(whole, min(*each, whole), max(*each, whole), outside(trace, trace.architecture))
+
+
+def _curve(score: float, weight: float, offset: float) -> float:
+    return 0.0 if math.isinf(score) else 1 / (1 + math.exp(min(weight * score - offset, 700.0)))
+
+
+def outside(trace: Trace, architecture: Architecture) -> tuple[str, ...]:
+    """In which ways a network is unlike those that were trained, one phrase each."""
+    known = calibration()["range"]
+    found = []
+    for name, value in (("depth", trace.depth), ("tokens", architecture.tokens)):
+        low, high = known[name]
+        if not low <= value <= high:
+            found.append(f"{name} {value}, calibrated from {low} to {high}")
+    for name in ("norm", "norm_kind", "activation"):
+        value = getattr(architecture, name)
+        if value not in known[name]:
+            found.append(f"{name} {value}, calibrated on {', '.join(known[name])}")
+    if trace.sampled and not trace.source.startswith("theory"):
+        found.append("measured, calibrated on theory")
+    return tuple(found)
