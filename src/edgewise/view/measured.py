@@ -9,14 +9,19 @@ import math
 
 import numpy as np
 
+from edgewise.architecture import Architecture
 from edgewise.trace import Trace
 from edgewise.verdict import Verdict
 from edgewise.view.per_block import Array, within_blocks
-from edgewise.view.sheet import Curve, Marker, Panel, Sheet
+from edgewise.view.sheet import Curve, Panel, Sheet
 
 Rows = dict[str, tuple[Array, Array]]
-NAMES = {"norm": "q, mean square per coordinate", "separation": "1 − overlap",
-         "relative_gradient_norm": "relative |g|²q, over its value at the output"}  # fmt: skip
+TITLES = {
+    "norm": ("stream norm", "q, mean square per coordinate"),
+    "separation": ("token separation", "1 − overlap"),
+    "relative_gradient_norm": ("gradient, over its value at the output", "relative |g|²q, {readout} readout"),
+    "attention_entropy": ("attention entropy", "nats, mean over rows and heads"),
+}
 
 
 def rows_with_errors(trace: Trace) -> Rows:
@@ -41,36 +46,42 @@ def standard_error(seeds: Array) -> Array:
 
 
 def beside(trace: Trace, verdict: Verdict, theory: Trace | None = None) -> Sheet:
-    """Three panels: norm, separation and relative gradient; bars are two standard errors over seeds."""
+    """Norm, separation, relative gradient and entropy per block: theory as lines, points with two standard errors."""
     measured = rows_with_errors(trace)
     predicted = {} if theory is None else rows_with_errors(theory)
-    panels = tuple(_panel(name, measured[name], predicted.get(name)) for name in NAMES if name in measured)
-    name = verdict.name or "measured"
-    return Sheet(f"{name}, {verdict.depth} blocks: {verdict.outcome.value}", panels, trace.source.partition(";")[0])
+    readout = trace.readouts[0] if trace.readouts else ""
+    names = [name for name in TITLES if name in measured and np.isfinite(measured[name][0]).any()]
+    panels = tuple(_panel(name, measured[name], predicted.get(name), readout) for name in names)
+    title = f"{verdict.name or 'model'}, {verdict.depth} blocks, measured: {verdict.outcome.value}"
+    return Sheet(title, panels, _scale(trace), columns=2 if len(panels) == 4 else None)
 
 
-def _panel(name: str, measured: tuple[Array, Array], predicted: tuple[Array, Array] | None) -> Panel:
+def _panel(name: str, measured: tuple[Array, Array], predicted: tuple[Array, Array] | None, readout: str) -> Panel:
     y, error = measured
     x = np.arange(len(y), dtype=float)
     curves = [] if predicted is None else [Curve("theory", x, predicted[0])]
-    if np.isfinite(error).any():
-        curves.append(_bars(x, y, error))
-    pairs = [(float(a), float(b)) for a, b in zip(x, y, strict=True) if np.isfinite(b)]
-    points = tuple(Marker("measured", a, b, "stable") for a, b in pairs)
-    worst = "" if predicted is None else f"largest gap {100 * _gap(y, predicted[0]):.1f} %"
-    title = {"norm": "stream norm", "separation": "token separation"}.get(name, "gradient")
-    return Panel(title, "block", NAMES[name], tuple(curves), worst, log_y=True, markers=points)
+    bars = 2 * error if np.isfinite(error).any() else None
+    label = "measured" + ("" if bars is None else " ± 2 standard errors")
+    curves.append(Curve(label, x, y, 1, "points", bars))
+    title, unit = TITLES[name]
+    note = "" if predicted is None else _largest_gap(name, y, predicted[0])
+    log_y = name != "attention_entropy"
+    complement = "overlap (mean cosine)" if name == "separation" else ""
+    return Panel(
+        title, "block", unit.format(readout=readout), tuple(curves), note, log_y=log_y, complement=complement
+    )
 
 
-def _bars(x: Array, y: Array, error: Array) -> Curve:
-    """Vertical strokes of two standard errors each way, parted by gaps."""
-    low, high = np.maximum(y - 2 * error, 1e-300), y + 2 * error
-    gaps = np.full(len(x), np.nan)
-    across, along = np.stack([x, x, gaps], 1).ravel(), np.stack([low, high, gaps], 1).ravel()
-    return Curve("± 2 standard errors", across, along, 1, "fit")
-
-
-def _gap(measured: Array, predicted: Array) -> float:
+def _largest_gap(name: str, measured: Array, predicted: Array) -> str:
+    """In the units that the project's bounds are in: overlap and nats as they are, norms and gradients in per cent."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.abs(measured / predicted - 1)
-    return float(np.nanmax(ratios))
+        if name in ("separation", "attention_entropy"):
+            unit = " in overlap" if name == "separation" else " nats"
+            return f"largest gap {np.nanmax(np.abs(measured - predicted)):.2g}{unit}"
+        return f"largest gap {100 * np.nanmax(np.abs(measured / predicted - 1)):.1f} %"
+
+
+def _scale(trace: Trace) -> str:
+    """Where the points come from and at which size; theory is given the measured input and nothing else."""
+    width = f", width {trace.architecture.width:,}" if isinstance(trace.architecture, Architecture) else ""
+    return f"{trace.source.partition(';')[0]}{width}"
