@@ -18,5 +18,6 @@ BENCHMARKS = {
     "measure_cost": "measure against one pass of the same model, the sum trick, streaming memory",
     "engine_overhead": "cost of a case beside its own work: serial, loky, Dask; reading the store",
     "softmax_jacobian": "extreme eigenvalues of softmax Jacobians against torch.linalg.eigvalsh",
+    "optim_overhead": "LogitTrust and AttentionPreconditioner beside AdamW on a GPT-2-like model of 12 layers",
     "startup": "edgewise --help, beside an empty Python and beside importing torch",
 }

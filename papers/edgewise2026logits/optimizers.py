@@ -31,16 +31,16 @@ def optimizers(model: nn.Module, base: str, variant: str, rate: float) -> list[t
     ]
     first = _base(base, [group for group in groups if group["params"]], rate)
     rest = [p for n, p in named.items() if n not in blocks] if base == "muon" else []
-    others = [torch.optim.AdamW(rest, rate, weight_decay=0.01)] if rest else []
+    others = [torch.optim.AdamW(rest, rate, weight_decay=0.01, fused=True)] if rest else []
     return [_around(variant, first, model), *others]
 
 
 def _base(base: str, groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
     if base == "sgd":
-        return torch.optim.SGD(groups, rate, momentum=0.9)
+        return torch.optim.SGD(groups, rate, momentum=0.9, fused=True)
     if base == "muon":
         return torch.optim.Muon(groups, rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
-    return torch.optim.AdamW(groups, rate, weight_decay=0.01)
+    return torch.optim.AdamW(groups, rate, weight_decay=0.01, fused=True)
 
 
 def _around(variant: str, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:

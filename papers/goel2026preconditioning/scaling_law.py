@@ -1,0 +1,111 @@
+"""Data and compute: the population error falls like a exp(-ct) down to a floor b/n [Goel 2026, scaling law].
+
+Ours from N(0, 1) for several n; the floor is the error at the end, beside the error of the spectral start alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from edgewise.study import Claim, Result
+
+from .common import curve, run, scale_of, tuned
+
+SIZES = {"full": (50, 100, 200, 400, 800), "small": (40, 80)}
+PROBLEM = {"width": 4, "condition": 10.0, "target_condition": 3.0, "method": "all parts", "step": None}
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    steps, seeds = (40, 8) if scale == "full" else (20, 2)
+    return [
+        PROBLEM | {"start": "gaussian", "tokens": n, "steps": steps, "every": 1, "seed": seed}
+        for n in SIZES[scale]
+        for seed in range(seeds)
+    ]
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    return run(case)
+
+
+def sizes(results: Sequence[Result]) -> list[int]:
+    return sorted({r.case["tokens"] for r in results})
+
+
+def floors(results: Sequence[Result], key: str) -> np.ndarray:
+    """Median over seeds per n: of the last excess, or of the spectral start's."""
+    found = [tuned(results, tokens=n) for n in sizes(results)]
+    pick = (lambda r: r.value["excess"][-1]) if key == "end" else (lambda r: r.value["spectral"])
+    return np.array([np.median([pick(r) for r in runs.values()]) for runs in found])
+
+
+def power(x: Sequence[float], y: np.ndarray) -> tuple[float, float]:
+    """The exponent of y ~ x^p and its standard error."""
+    if len(x) < 3:
+        return float(np.polyfit(np.log(x), np.log(y), 1)[0]), float("nan")
+    (p, _), cov = np.polyfit(np.log(x), np.log(y), 1, cov=True)
+    return float(p), float(np.sqrt(cov[0, 0]))
+
+
+def transient(results: Sequence[Result]) -> float:
+    """The factor per step of the median error above twice its floor, at the largest n."""
+    steps, values = curve(tuned(results, tokens=sizes(results)[-1]), "excess")
+    chosen = [i for i in range(len(steps)) if values[i] > 2 * values[-1]]
+    if len(chosen) < 2:
+        return float("nan")
+    line = np.polyfit([steps[i] for i in chosen], [np.log(values[i]) for i in chosen], 1)
+    return float(np.exp(line[0]))
+
+
+def frontier(results: Sequence[Result]) -> tuple[np.ndarray, np.ndarray]:
+    """(n² t, error): the least median error over n at each cost of n² t products."""
+    points = []
+    for n in sizes(results):
+        steps, values = curve(tuned(results, tokens=n), "excess")
+        points += [(n * n * t, v) for t, v in zip(steps[1:], values[1:], strict=True)]
+    costs, errors = np.array(sorted(points)).T
+    return costs, np.minimum.accumulate(errors)
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    n = sizes(results)
+    ended, begun = floors(results, "end"), floors(results, "spectral")
+    (p, error), (q, other) = power(n, ended), power(n, begun)
+    costs, best = frontier(results)
+    late = costs >= costs[-1] / 300
+    r, _ = power(list(costs[late]), best[late])
+    rate = transient(results)
+    numbers = {"floor_exponent": p, "spectral_exponent": q, "compute_exponent": r, "factor_per_step": rate}
+    return Claim(
+        "The error is at most a exp(-ct) + b/n.",
+        f"Floor ~ n^({p:.2f} ± {error:.2f}), n · floor = {', '.join(f'{v:.1f}' for v in ended * n)}; the spectral "
+        f"start alone ~ n^({q:.2f} ± {other:.2f}). The transient falls by a factor {rate:.2f} per step. Along the "
+        f"frontier the error falls like compute^({r:.2f}), n² per step (1/n in a fixed number of steps: -0.5).",
+        scale_of(results), bool(p < -0.8) if len(n) > 2 else None, numbers,
+    )  # fmt: skip
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    left, centre, right = figure.subplots(1, 3)
+    n = sizes(results)
+    for i, size in enumerate(n):
+        steps, values = curve(tuned(results, tokens=size), "excess")
+        left.plot(steps, values, label=f"n = {size}", color=f"C{i}")
+        right.plot([size**2 * t for t in steps[1:]], values[1:], color=f"C{i}")
+    left.set(yscale="log", xlabel="step", ylabel="excess in the population")
+    left.legend(fontsize=8)
+    for key, name in (("end", "after descent"), ("spectral", "spectral start alone")):
+        centre.plot(n, floors(results, key), "o-", label=name)
+    centre.plot(n, floors(results, "end")[0] * n[0] / np.array(n), "k:", label="1/n")
+    centre.set(xscale="log", yscale="log", xlabel="n")
+    centre.legend(fontsize=8)
+    right.plot(*frontier(results), "k", linewidth=1, label="frontier")
+    right.set(xscale="log", yscale="log", xlabel="compute n² t")
+    right.legend(fontsize=8)
+    figure.suptitle(f"{scale_of(results)}; medians", fontsize=9)
+    return figure
