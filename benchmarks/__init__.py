@@ -19,5 +19,6 @@ BENCHMARKS = {
     "engine_overhead": "cost of a case beside its own work: serial, loky, Dask; reading the store",
     "softmax_jacobian": "extreme eigenvalues of softmax Jacobians against torch.linalg.eigvalsh",
     "optim_overhead": "LogitTrust and AttentionPreconditioner beside AdamW on a GPT-2-like model of 12 layers",
+    "plan_cost": "critical_plan and initialize_ over one training step",
     "startup": "edgewise --help, beside an empty Python and beside importing torch",
 }

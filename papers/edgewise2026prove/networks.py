@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 import edgewise
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+Activation = Callable[[Tensor], Tensor]
+ACTIVATIONS: dict[str, Activation] = {"tanh": torch.tanh, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
 
 def _linear(fan_in: int, fan_out: int, gain: float | None) -> nn.Linear:

@@ -60,7 +60,7 @@ def mixer(depth: int, tokens: int, width: int, scale: float = 1.0, post: bool = 
 
 
 class Unseen(nn.Module):
-    """A gated recurrence over depth that no adapter knows: x + W_o (sigmoid(W_g n) * tanh(W_h n)), attributes a, b, ..."""
+    """A gated block that no adapter knows: x + W_o (sigmoid(W_g n) * tanh(W_h n)), under names that say nothing."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

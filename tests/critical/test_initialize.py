@@ -1,4 +1,4 @@
-"""initialize_: in place, reproducible, undone bit for bit; fused, transposed, half precision, meta and sharded weights."""
+"""initialize_: in place, reproducible, undone bit for bit; fused, transposed, half, meta and sharded weights."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def test_orthogonal_is_orthogonal(shape: tuple[int, ...]) -> None:
     w = draw("orthogonal", shape, 0.5, torch.Generator().manual_seed(0)).double()
     gram = w @ w.mT if rows <= columns else w.mT @ w
     size = 0.25 * rows * columns / min(rows, columns)
-    torch.testing.assert_close(gram, torch.eye(min(rows, columns)).double().expand(gram.shape) * size, atol=1e-4, rtol=0)
+    one = torch.eye(min(rows, columns), dtype=torch.float64).expand(gram.shape)
+    torch.testing.assert_close(gram, one * size, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("groups", [1, 4])

@@ -95,7 +95,7 @@ def test_what_is_to_be_kept_is_kept(keep: str) -> None:
 
 
 def test_tied_weights_are_one_parameter() -> None:
-    """A matrix shared by all layers is listed once; a readout tied to the embedding stays, also when embeddings are asked."""
+    """A matrix shared by all layers is listed once; a readout tied to the embedding stays, embeddings asked or not."""
     torch.manual_seed(0)
     shared = encoder(12, 32, norm_first=True)
     for layer in shared.layers[1:]:

@@ -22,7 +22,7 @@ def embedding_changes(
     names = [f"{n}.weight" if _module(found.model, n) is not None else n for n in found.sites.embeddings]
     tied = [name for name in names if name in kept.tied]
     if tied:
-        notes.append(f"{tied[0]} is also the readout: all embeddings are left alone, so that the logits keep their size.")
+        notes.append(f"{tied[0]} is also the readout: all embeddings are left alone: the logits keep their size.")
         return []
     return [_change(found, name, q) for name in names if kept.allows(name)]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -29,7 +30,7 @@ RATES = (3e-4, 1e-3, 3e-3)
 def prove(
     factory: Callable[[], nn.Module], plan: Plan | str = "critical", batches: Batches | Sequence[Pair] | None = None, *,
     steps: int = 200, seeds: int = 3, rates: Sequence[float] = RATES, optimizer: str = "adamw", size: int = 32,
-    loss: Loss | None = None, progress: Callable[[float], None] | None = None,
+    loss: Loss | None = None, first_seed: int = 0, progress: Callable[[float], None] | None = None,
 ) -> Proof:  # fmt: skip
     """Train both arms on the same batches and compare their final losses, seed by seed.
 
@@ -38,24 +39,39 @@ def prove(
     batches   a function of the seed, or a list, of (inputs, labels); a built-in task fits the model unless given
     loss      of (model, inputs, labels); by itself the model's own with labels, else cross-entropy of its output
     rates     tried in each arm and seed by successive halving; the best goes on
+    progress  called with the fraction done; without it a bar is shown on a terminal
     """
     if steps < 2 or seeds < 1:
         raise BadInput(f"steps = {steps}, seeds = {seeds}: expected at least two steps and one seed.")
-    first = _seeded(factory, 0)
+    first = _seeded(factory, first_seed)
     learner, stream, chance, name = _task(first, batches, size, loss)
     made = plan if isinstance(plan, Plan) else _plan(learner(first), stream, plan)
     outcomes: dict[str, list[Outcome]] = {"as it is": [], made.goal: []}
-    done = 0
-    for seed in range(seeds):
-        for arm, found in outcomes.items():
+    runs = [(seed, arm) for seed in range(first_seed, first_seed + seeds) for arm in outcomes]
+    with _bar(progress) as tell:
+        for done, (seed, arm) in enumerate(runs):
             start = partial(_start, factory, learner, seed, made if arm == made.goal else None)
-            found.append(train(start, partial(stream, seed), optimizer=optimizer, rates=rates, steps=steps))
-            done += 1
-            if progress is not None:
-                progress(done / (2 * seeds))
+            found = train(start, partial(stream, seed), optimizer=optimizer, rates=rates, steps=steps)
+            outcomes[arm].append(found)
+            tell((done + 1) / len(runs))
     arms = [_arm(arm, found) for arm, found in outcomes.items()]
     chance = chance if chance is not None else max(losses[0] for arm in arms for losses in arm.losses)
     return Proof(arms[0], arms[1], compare(arms[0].finals, arms[1].finals), chance, steps, str(made), name)
+
+
+@contextmanager
+def _bar(progress: Callable[[float], None] | None) -> Iterator[Callable[[float], None]]:
+    """The caller's own, or a bar on standard error that is seen on a terminal only."""
+    if progress is not None:
+        yield progress
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("prove", total=1.0)
+        yield lambda fraction: bar.update(task, completed=fraction)
 
 
 class _Own(nn.Module):
@@ -126,4 +142,5 @@ def _start(
 def _arm(name: str, found: Sequence[Outcome]) -> Arm:
     """A run that diverged learned nothing: its final loss is its first."""
     finals = [run.best.losses[0] if math.isinf(final := run.best.final()) else final for run in found]
-    return Arm(name, tuple(tuple(run.best.losses) for run in found), tuple(run.best.rate for run in found), tuple(finals))
+    best = [run.best for run in found]
+    return Arm(name, tuple(tuple(run.losses) for run in best), tuple(run.rate for run in best), tuple(finals))

@@ -1,0 +1,144 @@
+"""Totals: what a plan states before measuring, and what is measured after initialize_.
+
+Seven deep networks: post-norm BERT 48, torch's encoder 48, a Llama-like 64, ViT 32, a tanh perceptron 200, filters 100,
+a post-norm MLP-Mixer 48. Weights are drawn orthogonal, since sqrt(2L/d) exceeds 0.25 at these widths. *Stated* are the
+total log-changes over depth, of 1 - overlap and of the gradient; *measured* are means over fresh draws.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+import edgewise
+from edgewise.study import Claim, Result
+
+sys.path.insert(0, str(Path(__file__).parent))
+from networks import Filters, Mixer, Plain
+
+CLOSE = 0.5
+WIDTH = 96
+NAMES = (
+    "post-norm BERT, 48", "torch encoder, 48", "Llama-like, 64", "ViT, 32", "tanh perceptron, 200", "tanh filters, 100",
+    "post-norm MLP-Mixer, 48",
+)  # fmt: skip
+
+
+def _bert() -> nn.Module:
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig(
+        hidden_size=WIDTH, num_hidden_layers=48, num_attention_heads=4, intermediate_size=4 * WIDTH, vocab_size=512,
+        initializer_range=0.1,
+    ))  # fmt: skip
+
+
+def _llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaModel
+
+    return LlamaModel(LlamaConfig(
+        hidden_size=WIDTH, num_hidden_layers=64, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=256, vocab_size=512, initializer_range=0.1,
+    ))  # fmt: skip
+
+
+def _vit() -> nn.Module:
+    from transformers import ViTConfig, ViTModel
+
+    return ViTModel(ViTConfig(
+        hidden_size=WIDTH, num_hidden_layers=32, num_attention_heads=4, intermediate_size=4 * WIDTH, image_size=32,
+        patch_size=8, initializer_range=0.1,
+    ))  # fmt: skip
+
+
+def network(name: str) -> tuple[nn.Module, Any]:
+    """The network and an input for it."""
+    ids = {"input_ids": torch.randperm(500)[:32][None] + 5}
+    encoder = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, 0.0, batch_first=True)
+    made: dict[str, Any] = {
+        "post-norm BERT, 48": lambda: (_bert(), ids),
+        "torch encoder, 48": lambda: (
+            nn.TransformerEncoder(encoder, 48, enable_nested_tensor=False), torch.randn(2, 16, WIDTH)
+        ),
+        "Llama-like, 64": lambda: (_llama(), ids),
+        "ViT, 32": lambda: (_vit(), {"pixel_values": torch.randn(2, 3, 32, 32)}),
+        "tanh perceptron, 200": lambda: (Plain(200, "tanh", width=WIDTH), torch.randn(32, 64)),
+        "tanh filters, 100": lambda: (Filters(100, "tanh"), torch.randn(8, 1, 8, 8)),
+        "post-norm MLP-Mixer, 48": lambda: (
+            nn.Sequential(*(Mixer(16, WIDTH, 2.0) for _ in range(48))), torch.randn(2, 16, WIDTH)
+        ),
+    }  # fmt: skip
+    return made[name]()  # type: ignore[no-any-return]
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    """All seven; the two cheapest at small scale."""
+    if scale == "full":
+        return [{"network": name, "seeds": 6} for name in NAMES]
+    return [{"network": name, "seeds": 2} for name in ("tanh perceptron, 200", "tanh filters, 100")]
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """State, write, measure, for several draws; the readout direction changes with the draw."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model, batch = network(case["network"])
+    plan = edgewise.critical_plan(model, batch, draw="orthogonal")
+    found = []
+    for seed in range(case["seeds"]):
+        edgewise.initialize_(model, plan, generator=1000 + seed)
+        totals = edgewise.total_changes(model, batch, seed=100 + seed)
+        found.append([totals.angle, totals.gradient])
+    before, stated = plan.before, plan.expected
+    assert before is not None and stated is not None
+    return {
+        "by": plan.source.split(" ")[0], "passes": plan.passes, "depth": plan.depth, "width": plan.width,
+        "before": [before.angle, before.gradient], "stated": [stated.angle, stated.gradient], "measured": found,
+        "changed": len(plan.changes), "raw": stated.raw,
+    }  # fmt: skip
+
+
+def _off(result: Result) -> float:
+    return float(np.max(np.abs(np.mean(result.value["measured"], axis=0) - result.value["stated"])))
+
+
+def claim(results: list[Result]) -> Claim:
+    """Mean totals within 0.5 of what was stated, for every network."""
+    off = {r.case["network"]: round(_off(r), 3) for r in results}
+    worst = max(off, key=lambda name: off[name])
+    passes = max(r.value["passes"] for r in results)
+    return Claim(
+        f"After initialize_ the total log-changes over depth are within {CLOSE} of what the plan stated.",
+        f"{sum(o <= CLOSE for o in off.values())} of {len(off)}; the largest difference is {off[worst]:.2f} ({worst}). "
+        f"At most {passes} forward-backward passes per plan.",
+        f"{len(off)} networks, {results[0].case['seeds']} draws each, width {WIDTH}, orthogonal weights",
+        all(o <= CLOSE for o in off.values()) and passes <= 30, {"off": off, "passes": passes},
+    )  # fmt: skip
+
+
+def draw(results: list[Result]) -> Figure:
+    """Before, stated and measured, for angle and gradient."""
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    names = [f"{r.case['network']} ({r.value['by']})" for r in results]
+    for column, (axes, title) in enumerate(zip(figure.subplots(1, 2, sharey=True), ("angle", "gradient"), strict=True)):
+        for row, result in enumerate(results):
+            measured = [seed[column] for seed in result.value["measured"]]
+            first = row == 0
+            axes.scatter([np.clip(result.value["before"][column], -50, 50)], [row], color="tab:red", marker="x", s=30,
+                         label="before (cut at 50)" if first else None)  # fmt: skip
+            axes.scatter(measured, [row] * len(measured), color="tab:blue", s=12, label="measured" if first else None)
+            axes.scatter([result.value["stated"][column]], [row], facecolors="none", edgecolors="black", s=60,
+                         label="stated" if first else None)  # fmt: skip
+        axes.set_xscale("symlog", linthresh=1)
+        axes.set_title(f"total log-change over depth: {title}", fontsize=9)
+        axes.axvspan(-1, 1, color="lightgrey", alpha=0.4, zorder=0)
+    figure.axes[0].set_yticks(range(len(names)), names, fontsize=8)
+    figure.axes[0].legend(fontsize=8)
+    figure.suptitle(f"{results[0].case['seeds']} draws each, width {WIDTH}, orthogonal; grey: the budget", fontsize=9)
+    return figure
