@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.study import load_recipe, store
+from edgewise.study import engine, load_recipe, store
 from edgewise.study.engine import run
 from edgewise.study.plan import Outcome, Plan
 from tests.study.recipes import PARTS, write_recipe
@@ -149,3 +149,11 @@ def test_a_case_that_kills_its_worker_each_time_is_given_up_and_the_rest_is_meas
     outcome = run(plan, workers=2)
     assert [result.case["x"] for result in outcome.results] == [1, 2, 3, 4, 5]
     assert (outcome.lost, outcome.missing, outcome.computed) == (1, 1, 5)
+
+
+def test_a_fault_of_every_case_ends_the_run_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "TRIES", 1)  # starting workers takes a second each time
+    plan = plan_of(write_recipe(tmp_path, measure="def measure(case):\n    import os\n    os._exit(9)\n"), "full")
+    outcome = run(plan, workers=2)
+    assert (outcome.lost, outcome.missing, outcome.computed) == (40, 40, 0)
+    assert lines(plan) == 0

@@ -120,7 +120,7 @@ def kill_the_run(tmp_path: Path, workers: int, kills: int, cases: int, longest: 
 def kill_workers(tmp_path: Path, kills: int, cases: int, seconds: float) -> int:
     """Kill one worker after another while the run goes on; it must end by itself, complete.
 
-    A case is finished between two kills: after three without one, the engine rightly gives up.
+    Something is stored between two kills: a case that is hit three times when alone is rightly given up.
     """
     path, moments, killed, size = slow_recipe(tmp_path, cases, seconds), random.Random(0), 0, 0
     with running(path, 2) as process:

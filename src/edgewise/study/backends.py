@@ -42,7 +42,8 @@ def _on_cores(job: Job, cases: Iterable[str], workers: int) -> Iterator[Done]:
         parallel: Any = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch=2 * workers)
         stream = parallel(delayed(work)(job, case) for case in cases)
         try:
-            yield from stream
+            for done in stream:  # noqa: UP028  `yield from` would close the stream itself, before the filter below
+                yield done
         except BrokenProcessPool as death:
             raise WorkerDied(str(death)) from death
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 from edgewise.errors import BadInput
 from edgewise.study.backends import WorkerDied, answers
@@ -12,7 +13,7 @@ from edgewise.study.plan import Outcome, Plan, outcome_of
 from edgewise.study.worker import Job
 
 Tell = Callable[[int, int], None]  # cases answered, cases to do
-PATIENCE = 3  # deaths of workers in a row without a finished case, before the rest is given up
+TRIES = 3  # deaths of the worker of one case, alone in flight, before that case is given up
 
 
 def run(
@@ -27,7 +28,7 @@ def run(
     del before  # a million records need a gigabyte: not while others work
     queue = _Queue(plan, missing, tell)
     queue.measure(workers, scheduler)
-    return outcome_of(plan, plan.contents(), len(missing) - len(queue.left), len(queue.left))
+    return outcome_of(plan, plan.contents(), len(missing) - len(queue.lost), len(queue.lost))
 
 
 @dataclass
@@ -37,25 +38,44 @@ class _Queue:
     plan: Plan
     left: list[str]
     tell: Tell | None
-    _sent: set[str] = field(default_factory=set)
+    lost: list[str] = field(default_factory=list)
     _failed: set[str] = field(default_factory=set)
 
     def measure(self, workers: int, scheduler: str | None) -> None:
-        """Measure all; what is left at the end lost its worker again and again."""
-        barren, total = 0, len(self.left)
-        while self.left and barren < PATIENCE:
+        """Measure all; what is `lost` at the end lost its worker again and again.
+
+        After a death the cases that were under way go to the end. If not even one case was finished before it,
+        they are measured one by one: then it is known which of them kills its worker.
+        """
+        total = len(self.left)
+        one_round = partial(self._one_round, workers=workers, scheduler=scheduler, total=total)
+        while self.left:
+            before, sent = len(self.left), set[str]()
             try:
-                self._one_round(workers, scheduler, total)
+                one_round(self.left, sent)
                 self.left = []
             except WorkerDied:
-                before = len(self.left)
-                self._look_again()
-                barren = 0 if len(self.left) < before else barren + 1
+                self._look_again(sent)
+                if len(self.left) == before:
+                    self._one_by_one(one_round, [case for case in self.left if case in sent])
 
-    def _one_round(self, workers: int, scheduler: str | None, total: int) -> None:
-        self._sent.clear()
+    def _one_by_one(self, one_round: Callable[[list[str], set[str]], None], suspects: list[str]) -> None:
+        """Each alone, with three tries; if that loses three in a row, the fault is not the cases', and all stop."""
+        in_a_row = 0
+        for case in suspects:
+            survived = any(_survives(one_round, case) for _ in range(TRIES))
+            self.left.remove(case)
+            in_a_row = 0 if survived else in_a_row + 1
+            self.lost += [] if survived else [case]
+            if in_a_row == TRIES:
+                self.lost, self.left = self.lost + self.left, []
+                return
+
+    def _one_round(
+        self, cases: list[str], sent: set[str], workers: int, scheduler: str | None, total: int
+    ) -> None:
         job = Job(str(self.plan.recipe.path), str(self.plan.records), self.plan.code)
-        with closing(answers(job, self._sending(), workers, scheduler)) as stream:
+        with closing(answers(job, _noted(cases, sent), workers, scheduler)) as stream:
             for count, done in enumerate(stream, start=total - len(self.left) + 1):
                 if done.refusal:
                     raise BadInput(done.refusal)
@@ -64,14 +84,22 @@ class _Queue:
                 if self.tell is not None:
                     self.tell(count, total)
 
-    def _sending(self) -> Iterator[str]:
-        for case in self.left:
-            self._sent.add(case)
-            yield case
+    def _look_again(self, sent: set[str]) -> None:
+        """Ask the store what is left; what was sent comes last."""
+        open_cases = set(self.left) - self._failed
+        left = [case for case in self.plan.missing(self.plan.contents().done) if case in open_cases]
+        self.left = sorted(left, key=lambda case: case in sent)
 
-    def _look_again(self) -> None:
-        """Ask the store what is left. The cases that were under way go to the end of the queue: one that kills
-        its worker each time must not keep the others from being measured."""
-        done = self.plan.contents().done
-        left = [case for case in self.plan.missing(done) if case in set(self.left) - self._failed]
-        self.left = sorted(left, key=lambda case: case in self._sent)
+
+def _survives(one_round: Callable[[list[str], set[str]], None], case: str) -> bool:
+    try:
+        one_round([case], set())
+    except WorkerDied:
+        return False
+    return True
+
+
+def _noted(cases: list[str], sent: set[str]) -> Iterator[str]:
+    for case in cases:
+        sent.add(case)
+        yield case
