@@ -13,6 +13,7 @@ from benchmarks.clock import Task, interleaved
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise.probe.activations import separation
 from edgewise.probe.measure import measure
+from edgewise.probe.unchanged import forget
 from tests.memory import BLOCK_MEGABYTES, streamed_peaks
 
 ONE, ALL = 1.3, 3.2  # the project's goals
@@ -20,7 +21,7 @@ ONE, ALL = 1.3, 3.2  # the project's goals
 
 def run(quick: bool, tell: Tell) -> Findings:
     model, batch = _model(quick)
-    cost = interleaved(_tasks(model, batch), 2 if quick else 9, lambda f, what: tell(0.7 * f, what))
+    cost = interleaved(_tasks(model, batch), 2 if quick else 7, lambda f, what: tell(0.7 * f, what))
     base = cost["forward and backward"].cpu
     rows: list[Any] = [[name, t.cpu, t.cpu / base, t.scatter] for name, t in cost.items()]
     ratio = {name: t.cpu / base for name, t in cost.items()}
@@ -29,7 +30,7 @@ def run(quick: bool, tell: Tell) -> Findings:
     depths = (2, 8) if quick else (2, 12, 48)
     peaks = zip(depths, streamed_peaks(*depths), strict=True)
     memory = [[depth, depth * BLOCK_MEGABYTES, peak] for depth, peak in peaks]
-    one, everything = ratio["one readout"], ratio["everything"]
+    one, everything = ratio["one readout"], ratio["everything, first time"]
     goals = [
         Goal(f"one readout, no nearby pair: at most {ONE}", f"{one:.2f}", None if quick else one <= ONE),
         Goal(f"everything: at most {ALL}", f"{everything:.2f}", None if quick else everything <= ALL),
@@ -39,7 +40,10 @@ def run(quick: bool, tell: Tell) -> Findings:
         Table("mean cosine of n tokens, width 384", ("tokens", "sum trick, s", "Gram matrix, s", "ratio"), trick),
         Table("streamed Llama", ("blocks", "weights, MB", "peak memory, MB"), memory),
     ]
-    notes = ["`everything` is three readouts, matrices, attention with its check of the output, and a nearby pair."]
+    notes = [
+        "`everything` is three readouts, matrices, attention and a nearby pair. The first time a model is measured at a "
+        "shape, its output is compared with that of one more forward pass, without hooks."
+    ]
     return tables, goals, notes
 
 
@@ -57,12 +61,17 @@ def _tasks(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, Task]:
         model(**batch).loss.backward()
         model.zero_grad()
 
-    few = {"attention": False, "pair": False, "readouts": ("token",)}
+    def first(**wanted: Any) -> None:
+        forget()
+        measure(model, batch, **wanted)
+
+    one = {"pair": False, "readouts": ("token",)}
     return {
         "forward and backward": Task(step),
-        "one readout": Task(lambda: measure(model, batch, **few)),
-        "one readout and attention": Task(lambda: measure(model, batch, **(few | {"attention": True}))),
-        "everything": Task(lambda: measure(model, batch)),
+        "one readout, no attention": Task(lambda: measure(model, batch, attention=False, **one)),
+        "one readout": Task(lambda: measure(model, batch, **one)),
+        "one readout, first time": Task(lambda: first(**one)),
+        "everything, first time": Task(first),
     }
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from edgewise.probe.measure import measure
 from edgewise.probe.subjects import build
-from tests.agreement.families import TOKENS, WIDTH, against_theory, config, misses
+from tests.agreement.families import NARROW, TOKENS, WIDTH, against_theory, config, misses
 from tests.models import CONFIGS
 
 RECORD = Path(__file__).with_name("without_the_cause.json")
@@ -53,6 +53,8 @@ CASES: dict[str, tuple[str, tuple[Change, ...], dict[str, Any]]] = {
     "gptoss, all experts": ("gptoss", (), {"num_experts_per_tok": 4}),
     "gptoss, no sinks, no shift": ("gptoss", (no_sinks, no_shift), {}),
     "gptoss, none of the three": ("gptoss", (no_sinks, no_shift), {"num_experts_per_tok": 4}),
+    "olmo2, epsilon 1e-14": ("olmo2", (), {"rms_norm_eps": 1e-14}),
+    "mixtral, all experts": ("mixtral", (), {"num_experts_per_tok": 4}),
     "deit, as it comes": ("deit", (), {}),
     "deit, class tokens like patches": ("deit", (class_tokens_like_patches,), {}),
 }
@@ -72,12 +74,19 @@ def compare(case: str, width: int = WIDTH) -> dict[str, Any]:
     return row | {"width": width, "outside": misses(row)}
 
 
+NARROW_CASES = ("olmo2, epsilon 1e-14", "mixtral, all experts")  # also outside at width 256
+
+
 def main(chosen: list[str]) -> None:
     torch.set_num_threads(1)
     rows = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    for case in chosen or CASES:
-        rows[case] = compare(case)
-        print(case, json.dumps(rows[case]), flush=True)
+    jobs = [(case, case, WIDTH) for case in CASES]
+    jobs += [(f"{case}, width {NARROW}", case, NARROW) for case in NARROW_CASES]
+    for name, case, width in jobs:
+        if chosen and name not in chosen:
+            continue
+        rows[name] = compare(case, width)
+        print(name, json.dumps(rows[name]), flush=True)
         RECORD.write_text(json.dumps(rows, indent=1) + "\n")
 
 

@@ -39,6 +39,11 @@ class Unchanged:
         return True
 
 
+def forget() -> None:
+    """Compare every model again, as after the first import."""
+    _SEEN.clear()
+
+
 def _signature(model: nn.Module, batch: Any) -> Hashable:
     """What may choose another kernel: the implementation, and shapes, types and devices of model and input."""
     chosen = getattr(getattr(model, "config", None), "_attn_implementation", None)
