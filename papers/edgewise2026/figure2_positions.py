@@ -40,7 +40,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
             knobs = BASE | size | positions | {"score_gain": gain}
             common = {"variant": name, "gain": gain, "start_overlap": START_OVERLAP, "knobs": knobs}
             found.append(common | {"theory": True})
-            found += [common | {"theory": False, "seed": seed} for seed in range(6 if full else 3)]
+            found += [common | {"theory": False, "seed": seed} for seed in range(4 if full else 3)]
     return found
 
 
