@@ -41,8 +41,8 @@ def run(quick: bool, tell: Tell) -> Findings:
         Table("streamed Llama", ("blocks", "weights, MB", "peak memory, MB"), memory),
     ]
     notes = [
-        "`everything` is three readouts, matrices, attention and a nearby pair. The first time a model is measured at a "
-        "shape, its output is compared with that of one more forward pass, without hooks."
+        "`everything` is three readouts, matrices, attention and a nearby pair. The first time a model is measured at "
+        "a shape, its output is compared with that of one more forward pass, without hooks."
     ]
     return tables, goals, notes
 

@@ -18,6 +18,15 @@ from tests.probe.networks import Net
 def make():
     return Net(seed=int(torch.randint(1 << 30, ())))
 
+def wide():
+    net = make()
+    net.embedding = torch.nn.Embedding(256, 16)
+    return net
+
+def bare():
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
 number = 3
 '''
 
@@ -58,6 +67,12 @@ def test_checkpoint_with_text(folder: Path, tmp_path: Path, capsys: pytest.Captu
     assert "Initialization audit" in printed and "theory" in printed
 
 
+def test_text_for_a_model_of_ones_own(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its forward takes ids by position, under a name of its own."""
+    assert run(["measure", f"{script}:wide", "--text", str(script), "--tokens", "20", "--seeds", "1"]) in (0, 1, 2)
+    assert "20 tokens" in capsys.readouterr().out
+
+
 def test_config_streamed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["measure", str(folder / "config.json"), "--stream", "--tokens", "8", "--seeds", "1", "--json"])
     document = json.loads(capsys.readouterr().out)
@@ -82,6 +97,9 @@ def test_pickles_are_refused_by_name(folder: Path, tmp_path: Path, capsys: pytes
         (["{script}:make", "--seeds", "0"], "seeds"),
         (["{script}:make", "--stream"], "stream=True needs"),
         (["{script}:make", "--figure", "m.bmp"], "m.bmp"),
+        (["{script}:make", "--text", "{script}"], "largest table of Net has 40"),
+        (["{script}:bare", "--text", "{script}"], "looks no tokens up"),
+        (["{script}:wide", "--text", "nowhere.txt"], "cannot be read"),
     ],
 )
 def test_refusals(words: list[str], said: str, script: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,12 @@ def test_the_command_follows_the_schema(
         assert found["predicted"] is not None and (found["audit"] is None) == bool(options)
 
 
+def test_the_gain_of_the_softmax_follows_the_schema(validator: jsonschema.Draft202012Validator) -> None:
+    found = document(Net(), ids(), gain=True)
+    validator.validate(found)
+    assert "softmax_gain" in found["statistics"]
+
+
 def test_an_explosion_follows_the_schema(validator: jsonschema.Draft202012Validator) -> None:
     """Without gradients, with infinities: null."""
     net = Net()

@@ -61,7 +61,7 @@ def _measured(source: str, text: str | None, seeds: int, tokens: int | None, str
     from edgewise.probe.measure import measure as _measure
 
     subject = found(source)
-    batch = None if text is None else text_batch(Path(text), source, tokens or TOKENS)
+    batch = None if text is None else text_batch(Path(text), source, subject, tokens or TOKENS)
     length = tokens if text is None else None
     readouts = ("token", "own", "pooled")  # the verdict reads the first, which is the one that theory predicts
     return subject, _measure(subject, batch, seeds=seeds, readouts=readouts, stream=stream, tokens=length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 from edgewise.adapters import presets
 from edgewise.errors import BadInput
-from edgewise.probe.subjects import as_config, model_class, transformers
+from edgewise.probe.isolation import random_streams
+from edgewise.probe.subjects import as_config, build, is_config, model_class, transformers
+from edgewise.probe.subjects import subject as understood
 
 ACCEPTED = "a preset name, a config.json, a folder with a checkpoint in safetensors, or file.py:function"
 
@@ -77,7 +80,7 @@ def user_function(path: Path, name: str) -> Callable[[], Any]:
     return made
 
 
-def text_batch(path: Path, source: str, tokens: int) -> dict[str, Any]:
+def text_batch(path: Path, source: str, subject: Any, tokens: int) -> Any:
     """The beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes where there is none."""
     import torch
 
@@ -92,4 +95,37 @@ def text_batch(path: Path, source: str, tokens: int) -> dict[str, Any]:
     if len(ids) < 2:
         raise BadInput(f"the text {path} has {len(ids)} tokens; an overlap needs two.")
     row = torch.tensor(ids[:tokens])[None]
-    return {"input_ids": row, "labels": row.clone()}
+    return as_arguments(row, meta_model(subject))
+
+
+def meta_model(subject: Any) -> Any:
+    """The model without its memory where it can be built so, to look at what it accepts."""
+    import torch
+
+    if is_config(subject) and not isinstance(subject, dict):
+        with torch.device("meta"):
+            return build(subject)
+    module, factory, _ = understood(subject)
+    if module is not None:
+        return module
+    assert factory is not None
+    with random_streams():
+        return factory()
+
+
+def as_arguments(row: Any, model: Any) -> Any:
+    """Ids (1, tokens) the way the model takes them; refused where it has no table for them, or too small a one."""
+    from torch import nn
+
+    tables = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)]
+    if not tables:
+        raise BadInput(f"{type(model).__name__} looks no tokens up, so a text cannot be given to it. Leave --text out.")
+    if int(row.max()) >= max(tables):
+        raise BadInput(
+            f"the text holds token {int(row.max())}, but the largest table of {type(model).__name__} has {max(tables)} "
+            "rows. Without a tokenizer a text is read as bytes, which needs 256."
+        )
+    accepted = inspect.signature(model.forward).parameters
+    if "input_ids" not in accepted:
+        return row
+    return {"input_ids": row} | ({"labels": row.clone()} if "labels" in accepted else {})
