@@ -29,7 +29,7 @@ SETTLE = 10  # layers before rates are read
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale == "full":
-        sizes = dict(width=400, depth=20, seeds=2, weights=WEIGHTS, biases=BIASES)
+        sizes = dict(width=200, depth=20, seeds=2, weights=WEIGHTS, biases=BIASES)
     else:
         sizes = dict(width=150, depth=12, seeds=2, weights=WEIGHTS[::2], biases=BIASES[1::3])
     width, depth, seeds, weights, biases = sizes.values()

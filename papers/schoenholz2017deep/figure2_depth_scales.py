@@ -75,15 +75,16 @@ def _gaps(results: Sequence[Result], w: float) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _forward_scales(results: Sequence[Result], w: float) -> tuple[float, float]:
-    """xi_c of theory and of networks, each the slope of log |c - c*| over the same layers.
+    """xi_c of theory and of networks, each the slope of log |c - c*| over the same layers with the same weights.
 
-    The layers are chosen by theory (from the third until the distance is 5 % of its start, where the scatter of
-    finite width would take over), so that a weak signal cannot choose its own range.
+    Layers (from the third until the distance is 5 % of its start) and weights (distance over standard error) come from
+    theory's distance, so that a weak signal cannot choose its own range.
     """
-    theory, measured, _ = _gaps(results, w)
+    theory, measured, error = _gaps(results, w)
     last = max(int(np.sum(theory > 0.05 * theory[0])), 8)
     layers = np.arange(3, min(last, len(measured)))
-    slopes = [np.polyfit(layers, np.log(gap[layers]), 1)[0] for gap in (theory, measured)]
+    weights = theory[layers] / error[layers] if np.all(error[layers] > 0) else None
+    slopes = [np.polyfit(layers, np.log(gap[layers]), 1, w=weights)[0] for gap in (theory, measured)]
     return float(-1 / slopes[0]), float(-1 / slopes[1])
 
 
