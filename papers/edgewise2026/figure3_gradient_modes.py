@@ -167,7 +167,8 @@ def _identity(results: list[Result]) -> Claim:
         f"Near collapse the pooled gradient's rate exceeds the angle's by log(1 + a²/((1 − a²) q)): {line[0]:.3f} at "
         f"strength {STRENGTHS[0]:g}, {line[-1]:.2f} at {STRENGTHS[-1]:g}; measured within {gap:.3f} (standard error "
         f"{scatter:.3f}). They vanish together only as attention fades.",
-        _scale(results), bool((mean < WITHIN + 3 * scatter).all()), {"measured": mean.tolist(), "theory": line.tolist(), "gap": gap},
+        _scale(results), bool((mean < WITHIN + 3 * scatter).all()),
+        {"measured": mean.tolist(), "theory": line.tolist(), "gap": gap},
     )  # fmt: skip
 
 
