@@ -62,7 +62,7 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
 
 def _probability(found: Probability) -> str:
     """How often such networks trained, and whether this one is like them."""
-    spread = f"{found.low:.0%} on its hardest task, {found.high:.0%} on its easiest"
+    spread = f"{found.low:.0%} to {found.high:.0%} as families are left out"
     if found.outside:
         unlike = "; ".join(found.outside)
         return f"Forecast: {found.value:.0%} of networks of this score trained ({spread}); unlike them: {unlike}."

@@ -117,7 +117,7 @@ class FixedPoint:
 
 @dataclass(frozen=True)
 class Probability:
-    """How often networks of this score trained in a recorded sweep, from its hardest task to its easiest.
+    """How often networks of this score trained in a recorded sweep; low and high as families of it are left out.
 
     `outside`: in which ways this network is unlike those of the sweep; empty when it is like them.
     """

@@ -108,7 +108,7 @@ def test_changes_of_constant_exponents() -> None:
 
 def a_row(task: str, family: str, start: int, score: float, failed: bool) -> Row:
     found = orbit(-score / 10, 0.0, 0.0, 10)
-    geometry = {"theory": found | {"pooled": found["token"]}}
+    geometry = {"theory": found | {"pooled": found["token"], "forgotten": [score / 5 * l for l in range(11)]}}
     run = {"final": 0.9 if failed else 0.1, "validation": 0.9 if failed else 0.1, "chance": 1.0}
     return Row(task, family, start, "sgd", 10, geometry, run)
 
@@ -121,7 +121,8 @@ ROWS = [
 
 def test_rows_know_what_became_of_them() -> None:
     assert held.plain(ROWS[3]) == pytest.approx(3.0)
-    assert held.defects(ROWS[3]) == pytest.approx([3.0, 0.0, 0.0, 0.0])
+    assert held.defects(ROWS[3]) == pytest.approx([3.0, 6.0])
+    assert held.with_forgetting(ROWS[3]) == pytest.approx(5.0)
     assert ROWS[7].failed
     assert not ROWS[5].failed
     assert Row("digits", "gpt", 0, "sgd", 8, {}, {"final": None, "validation": 3.0, "chance": 1.0}).loss == 2.0

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from edgewise.architecture import Architecture
 from edgewise.critical.asymptotics import asymptotics
+from edgewise.critical.forgetting import forgotten
 from edgewise.critical.remedies import remedies
 from edgewise.perceptron import Perceptron
 from edgewise.stability.depth_scale import depth_scale
+from edgewise.stability.lyapunov import exponent
 from edgewise.stability.phases import phase
+from edgewise.stability.training_probability import training_probability
 from edgewise.trace import Trace
-from edgewise.verdict import Exponent, Outcome, Verdict
+from edgewise.verdict import Exponent, Outcome, Probability, Verdict
 
 
 def complete(verdict: Verdict, trace: Trace) -> Verdict:
@@ -22,7 +27,17 @@ def complete(verdict: Verdict, trace: Trace) -> Verdict:
         return complete_perceptron(verdict, trace.architecture)
     if not isinstance(trace.architecture, Architecture):
         return verdict
-    return _complete(verdict, trace.architecture)
+    forecast = _probability(verdict, trace, trace.architecture)
+    return _complete(replace(verdict, probability=forecast), trace.architecture)
+
+
+def _probability(verdict: Verdict, trace: Trace, architecture: Architecture) -> Probability | None:
+    """How often such networks trained; not said where the stream left the range of numbers."""
+    norms, separations = (trace.blocks(name) for name in ("norm", "separation"))
+    if not (np.isfinite(norms).all() and (norms > 0).all() and verdict.relative_gradient is not None):
+        return None
+    lost = exponent(forgotten(architecture, norms.tolist(), separations.tolist())[None]).change
+    return training_probability(trace, verdict.angle, verdict.relative_gradient, abs(lost or 0.0))
 
 
 def _complete(verdict: Verdict, architecture: Architecture) -> Verdict:

@@ -13,7 +13,6 @@ from edgewise.stability.depth_scale import depth_scale
 from edgewise.stability.findings import find, out_of_range, rule_out
 from edgewise.stability.lyapunov import exponent
 from edgewise.stability.phases import FAILS, RISKY, outcome, phase
-from edgewise.stability.training_probability import training_probability
 from edgewise.trace import Trace
 from edgewise.verdict import Exponent, Outcome, Verdict
 
@@ -45,7 +44,6 @@ def judge(trace: Trace) -> Verdict:
         name=getattr(trace.architecture, "name", ""),
         depth=trace.depth,
         limits=(RISKY, FAILS),
-        probability=training_probability(trace, angle, relative),
         raw_decides=raw_decides,
     )
     findings = find(verdict, trace)

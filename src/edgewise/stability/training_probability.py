@@ -25,11 +25,14 @@ def calibration() -> dict[str, Any]:
     return found
 
 
-def training_probability(trace: Trace, angle: Exponent, gradient: Exponent | None) -> Probability | None:
-    """P = 1 / (1 + exp(w s - b)) with s = |angle change| + |relative gradient change|, doubled second half.
+def training_probability(
+    trace: Trace, angle: Exponent, gradient: Exponent | None, forgetting: float
+) -> Probability | None:
+    """P = 1 / (1 + exp(w s + u F - b)), s = |angle change| + |relative gradient change|, F the stream's forgetting.
 
-    `low` and `high` are the same curve on the hardest and on the easiest task of the sweep. None without a gradient
-    or where the trace is not of a transformer.
+    All three are doubled second halves of the depth. A readout per token was calibrated on text, a pooled one on
+    images. `low` and `high`: the same curve fitted without one family of blocks or another. None without a gradient,
+    for another readout, or where the trace is not of a transformer.
     """
     if not isinstance(trace.architecture, Architecture) or gradient is None or not trace.readouts:
         return None
@@ -37,13 +40,13 @@ def training_probability(trace: Trace, angle: Exponent, gradient: Exponent | Non
     if curves is None:
         return None
     score = abs(angle.change or 0.0) + abs(gradient.change or 0.0)
-    each = [_curve(score, **constants) for constants in curves["tasks"].values()]
-    whole = _curve(score, **curves["all"])
-    return Probability(whole, min(*each, whole), max(*each, whole), outside(trace, trace.architecture))
+    each = [_curve(score, forgetting, constants) for constants in (curves["all"], *curves["without"].values())]
+    return Probability(each[0], min(each), max(each), outside(trace, trace.architecture))
 
 
-def _curve(score: float, weight: float, offset: float) -> float:
-    return 0.0 if math.isinf(score) else 1 / (1 + math.exp(min(weight * score - offset, 700.0)))
+def _curve(score: float, forgetting: float, constants: dict[str, float]) -> float:
+    risk = constants["exponents"] * score + constants["forgetting"] * forgetting - constants["offset"]
+    return 0.0 if not math.isfinite(risk) else 1 / (1 + math.exp(min(risk, 700.0)))
 
 
 def outside(trace: Trace, architecture: Architecture) -> tuple[str, ...]:

@@ -19,28 +19,24 @@ from edgewise.study.forecast_starts import FAMILIES, starts
 from edgewise.study.forecast_statistics import auroc
 from edgewise.study.forecast_table import Row, recorded_runs, table
 
-READOUTS = ("token", "pooled")
+READOUTS = {"token": "bytes", "pooled": "digits"}  # by the task that is read so
 SPAN = "half"  # what `judge` decides by: it forgives power laws and the first block's jump
 
 
-def constants(rows: Sequence[Row], readout: str) -> dict[str, float]:
-    """Weight and offset of P = 1 / (1 + exp(w s - b)), of theory's score."""
-    scores = [[combined(*row.changes("theory", readout, span=SPAN))] for row in rows]
-    fit = fit_logistic(scores, [row.failed for row in rows])
-    return {"weight": round(fit.weights[0], 4), "offset": round(fit.offset, 4)}
+def features(row: Row) -> list[float]:
+    """(sum of both exponents with the task's own readout, forgetting), doubled second halves."""
+    return [combined(*row.changes(span=SPAN)), row.forgetting(SPAN)]
+
+
+def constants(rows: Sequence[Row]) -> dict[str, float]:
+    """Weights and offset of P = 1 / (1 + exp(w s + u F - b)), of theory's scores."""
+    fit = fit_logistic([features(row) for row in rows], [row.failed for row in rows])
+    names = ("exponents", "forgetting", "offset")
+    return {name: round(value, 4) for name, value in zip(names, (*fit.weights, fit.offset), strict=True)}
 
 
 def calibration_table(rows: Sequence[Row]) -> dict[str, Any]:
-    """The whole table: curves over all runs and per task, by readout, and what was trained."""
-    tasks = {task: [row for row in rows if row.task == task] for task in dict.fromkeys(row.task for row in rows)}
-    curves = {
-        readout: {
-            "all": constants(rows, readout),
-            "tasks": {task: constants(mine, readout) for task, mine in tasks.items()},
-            "auroc": {task: _ranking(mine, readout) for task, mine in tasks.items()},
-        }
-        for readout in READOUTS
-    }
+    """The whole table: a curve per readout, the same without each family, and what was trained."""
     depths = [row.depth for row in rows]
     return {
         "made_by": "python -m edgewise.study.forecast_calibration papers/forecast/recorded",
@@ -48,13 +44,32 @@ def calibration_table(rows: Sequence[Row]) -> dict[str, Any]:
         "trained": sum(not row.failed for row in rows),
         "optimizers": sorted({row.optimizer for row in rows}),
         "range": {"depth": [min(depths), max(depths)], "tokens": [16, 32], **_kinds()},
-        "curves": curves,
+        "curves": {
+            readout: _curves([row for row in rows if row.task == task], task) for readout, task in READOUTS.items()
+        },
     }
 
 
-def _ranking(rows: Sequence[Row], readout: str) -> float:
-    scores = [combined(*row.changes("theory", readout, span=SPAN)) for row in rows]
-    return round(auroc(scores, [row.failed for row in rows]), 3)
+def _curves(rows: Sequence[Row], task: str) -> dict[str, Any]:
+    """All runs of a task; without one family, and how that fit ranks the family it has not seen."""
+    families = {family: [row for row in rows if row.family == family] for family in FAMILIES}
+    without = {family: [row for row in rows if row.family != family] for family in FAMILIES}
+    unseen = {
+        family: auroc(
+            fit_logistic([features(r) for r in rest], [r.failed for r in rest]).score(
+                [features(r) for r in families[family]]
+            ),
+            [r.failed for r in families[family]],
+        )
+        for family, rest in without.items()
+    }
+    return {
+        "task": task,
+        "networks": len(rows),
+        "all": constants(rows),
+        "without": {family: constants(rest) for family, rest in without.items()},
+        "auroc_on_the_family_left_out": {family: round(value, 3) for family, value in unseen.items()},
+    }
 
 
 def _kinds() -> dict[str, list[str]]:

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.study import forecast_held_out as held
-from edgewise.study.forecast_report import BASELINES, HEADLINE, evaluate, headline_scores
+from edgewise.study.forecast_report import BASELINES, FORGETTING, HEADLINE, evaluate, headline_scores
 from edgewise.study.forecast_statistics import auroc, interval, reliability
 from edgewise.study.forecast_table import Row
 from edgewise.study.training_report import TRAINS
 
 Array = NDArray[np.float64]
 COLOURS = {"sgd": "tab:orange", "adamw": "tab:blue"}
-SHOWN = (HEADLINE, "paper's three constants", "loss after 20 steps", "Koopman near-unit share")
+SHOWN = (HEADLINE, FORGETTING, "paper's three constants", "loss after 20 steps", "Koopman near-unit share")
 RATES = np.linspace(0, 1, 101)
 
 
@@ -101,8 +101,8 @@ def _band(score: Array, failed: NDArray[np.bool_], clusters: Sequence[object]) -
 
 def _reliability(panel: Any, rows: Sequence[Row]) -> None:
     trained = [not row.failed for row in rows]
-    for name, tasks in (("new family", False), ("new task and family", True)):
-        p = held.cross_fitted(rows, held.plain_probability, tasks=tasks)
+    for name, same_task in (("new family", True), ("new task and family", False)):
+        p = held.cross_fitted(rows, held.fitted_probability, same_task)
         points = np.array(reliability(p, trained))
         panel.plot(points[:, 0], points[:, 1], "o-", label=name)
     panel.plot([0, 1], [0, 1], color="black", ls=":", lw=0.8)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edgewise.critical.forgetting import forgotten
 from edgewise.study.forecast_starts import Knobs, architecture, network
 from edgewise.study.koopman import near_unit_share, streams_of
 from edgewise.study.tasks import Task
@@ -39,7 +40,14 @@ def geometry(knobs: Knobs, task: Task, seed: int) -> dict[str, Any]:
 def theory(knobs: Knobs, task: Task) -> Orbit:
     """From the description and the overlap of the data alone: no network is built."""
     traces = {readout: _predicted(knobs, task, readout=readout) for readout in ("token", "pooled")}
-    return _orbit(traces["token"]) | {readout: _gradient(trace, readout) for readout, trace in traces.items()}
+    orbit = _orbit(traces["token"]) | {readout: _gradient(trace, readout) for readout, trace in traces.items()}
+    return orbit | {"forgotten": forgetting(knobs, task, orbit)}
+
+
+def forgetting(knobs: Knobs, task: Task, orbit: Orbit) -> list[float | None]:
+    """The log-share of the stream that is no longer the input, after every block of an orbit."""
+    norms, separations = ([np.exp(-np.inf if v is None else v) for v in orbit[n]] for n in ("norm", "separation"))
+    return _rounded(forgotten(architecture(knobs, task), norms, separations))
 
 
 def measured(knobs: Knobs, task: Task, seed: int) -> Orbit:

@@ -4,6 +4,8 @@ With e the separation 1 - c, q the norm and g the gradient at block l of L:
 
     A = log e_L - log e_0        G = log |g_0|^2 - log |g_L|^2        G_rel = G + log q_0 - log q_L
 
+and F the log-share of the stream that is no longer the input (`edgewise.critical.forgetting`).
+
 `span` is "total", "layer" (divided by L) or "half" (twice the change over the second half).
 """
 
@@ -27,6 +29,11 @@ def changes(orbit: Mapping[str, Any], readout: str, relative: bool, span: str = 
     if relative:
         gradient = gradient + _curve(orbit, "norm")
     return _change(_curve(orbit, "separation"), span), -_change(gradient, span)
+
+
+def forgetting(orbit: Mapping[str, Any], span: str = "total") -> float:
+    """F over the depth, never negative."""
+    return abs(_change(_curve(orbit, "forgotten"), span))
 
 
 def _curve(orbit: Mapping[str, Any], name: str) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.study import store
-from edgewise.study.forecast_scores import changes, own_readout
+from edgewise.study.forecast_scores import changes, forgetting, own_readout
 from edgewise.study.result import Result
 from edgewise.study.training_report import trained
 
@@ -57,6 +57,10 @@ class Row:
     ) -> tuple[float, float]:
         """The signed log-changes of angle and gradient; `readout` is the task's own unless given."""
         return changes(self.geometry[source], readout or own_readout(self.task), relative, span)
+
+    def forgetting(self, span: str = "total") -> float:
+        """How much of the input the stream forgets, by theory."""
+        return forgetting(self.geometry["theory"], span)
 
 
 def table(geometries: Sequence[Result], runs: Sequence[Result]) -> list[Row]:
