@@ -141,8 +141,8 @@ def _together(results: list[Result]) -> Claim:
     return Claim(
         f"Best is where both exponents vanish {ABSTRACT}; read as: inside this plane, with attention on, they can.",
         f"With a pooled loss only as attention fades: on the measured angle edge its gradient exponent (at attention "
-        f"strength) is {said['pooled']}. A loss per token has {said['token']} at this depth. Near collapse the pooled one "
-        "exceeds the angle exponent by log(1 + a²/((1 − a²) q)), and without a bias it is never below zero.",
+        f"strength) is {said['pooled']}. A loss per token has {said['token']} at this depth. Near collapse the pooled "
+        "one exceeds the angle exponent by log(1 + a²/((1 − a²) q)), and without a bias it is never below zero.",
         scale_of(results), bool(min(strong) < allowed) if strong else None, {"on_the_angle_edge": edges},
     )  # fmt: skip
 
