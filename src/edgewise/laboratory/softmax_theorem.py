@@ -16,6 +16,7 @@ from torch import Tensor
 
 from edgewise.errors import BadInput
 from edgewise.laboratory.prompt_attention import PromptAttention
+from edgewise.laboratory.prompt_curvature import largest_curvature
 from edgewise.laboratory.prompt_teacher import log_ratios
 
 
@@ -111,8 +112,6 @@ class Observation:
 
 def observe(model: PromptAttention, theta: Tensor, start: Tensor, step: int) -> Observation:
     """What holds at theta, whatever was promised."""
-    from edgewise.laboratory.prompt_curvature import largest_curvature
-
     p, v = model.split(theta)
     J = model.jacobian(theta)
     singular = torch.linalg.svdvals(J)
