@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from edgewise.cli.main import run
 from edgewise.verdict import Outcome
@@ -86,6 +87,22 @@ def test_pickles_are_refused_by_name(folder: Path, tmp_path: Path, capsys: pytes
     assert run(["measure", str(tmp_path)]) == 64
     assert "pytorch_model.bin is a pickle" in capsys.readouterr().err
     assert run(["measure", str(tmp_path / "pytorch_model.bin")]) == 64
+
+
+def test_incomplete_and_broken_checkpoints_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers would draw what is missing at random and go on."""
+    weights = load_file(folder / "model.safetensors")
+    lost = "model.layers.1.mlp.down_proj.weight"
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    save_file({name: value for name, value in weights.items() if name != lost}, tmp_path / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+    assert run(["measure", str(tmp_path)]) == 64
+    assert f"no weights for {lost}" in capsys.readouterr().err
+    (tmp_path / "model.safetensors").write_bytes(b"not a header")
+    assert run(["measure", str(tmp_path)]) == 64
+    assert "cannot be loaded" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

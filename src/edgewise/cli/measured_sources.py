@@ -52,7 +52,26 @@ def checkpoint(folder: Path) -> Any:
             for path in sorted(folder.glob(pattern)):
                 raise pickled(path)
         return config
-    return model_class(config).from_pretrained(folder, use_safetensors=True, local_files_only=True)
+    return loaded(folder, config)
+
+
+def loaded(folder: Path, config: Any) -> Any:
+    """All weights from the files: transformers would draw what is missing, and its numbers would be nobody's."""
+    from safetensors import SafetensorError
+
+    options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
+    try:
+        model, info = model_class(config).from_pretrained(folder, **options)
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise BadInput(f"the checkpoint in {folder} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise BadInput(
+            f"the checkpoint in {folder} has no weights for {', '.join(missing[:3])}"
+            f"{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}. Expected all of {type(model).__name__}: "
+            "name the class it was saved from as `architectures` in config.json."
+        )
+    return model
 
 
 def read_json(path: Path) -> dict[str, Any]:
