@@ -31,7 +31,9 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     width, seeds, depth = (500, 2, 26) if full else (150, 2, 10)
     deep = networks(STRENGTHS, seeds, kind="deep", bias=BIAS, width=width, depth=depth)
     wide, gains = (SHALLOW, GAINS) if full else (SHALLOW[:1], GAINS[::3])
-    shallow: dict[str, Any] = dict(kind="shallow", bias=0.0, depth=1)  # these hardly scatter: two seeds suffice
+    shallow: dict[str, Any] = dict(
+        kind="shallow", bias=0.0, depth=1
+    )  # these hardly scatter: two seeds suffice
     return deep + [case for n in wide for case in networks(gains, 2, width=n, **shallow)]
 
 
@@ -129,11 +131,9 @@ def _growth_panel(results: Sequence[Result]) -> Panel:
         mean, error = over_seeds(results, "length", strength=strength)
         curves.append(Curve(f"σ_w = {strength}", np.arange(depth + 1), theory, group))
         curves.append(Curve("_", np.arange(depth + 1), mean, group, "points", error))
-    for n in (1000, 1_000_000):
-        bound = Curve(
-            f"bound of {n:,} units in one layer", np.array([0, depth]), np.full(2, 4.0 * n), 6, "third"
-        )
-        curves.append(bound)
+    for n, name in ((1000, "10³"), (1_000_000, "10⁶")):
+        bound = np.full(2, _maps(results, STRENGTHS[0]).shallow_length_bound(n))
+        curves.append(Curve(f"one layer, N₁ = {name}", np.array([0, depth]), bound, 6, "third"))
     return Panel(
         f"A  deep, {width} units per layer",
         "layer",

@@ -237,22 +237,17 @@ def _map(results: Sequence[Result]) -> Panel:
     curves.append(Curve("loss passes half of chance", *np.array(at).T, 2, "hollow"))
     background = Map("log₂ (loss / half of chance)", np.array(weights), np.array(depths), values, 1.0)
     return Panel(f"A  training loss after {results[0].case['steps'][-1]} steps", "weight variance σ_w² (σ_b² = 0.05)",
-                 "depth (layers)", tuple(curves), background=background, log_y=True)  # fmt: skip
+                 "depth (layers)", tuple(curves), background=background)  # fmt: skip
 
 
 def _ratios(results: Sequence[Result]) -> Panel:
-    names, roles = (
-        {"correlation": "ξ_c", "shorter": "min(ξ_c, ξ_∇)"},
-        {"correlation": "points", "shorter": "hollow"},
-    )
-    curves = []
-    for mark, steps in enumerate(results[0].case["steps"]):
-        for scale in SCALES:
-            at = np.array(_constants(results, scale, mark)).reshape(-1, 2)
-            curves.append(
-                Curve(f"over {names[scale]}, {steps} steps", at[:, 0], at[:, 1], mark, roles[scale])
-            )
+    marks, curves = results[0].case["steps"], []
+    for mark, steps in enumerate(marks):
+        at = np.array(_constants(results, "shorter", mark)).reshape(-1, 2)
+        curves.append(Curve(f"{steps} steps", at[:, 0], at[:, 1], mark, "hollow"))
+    at = np.array(_constants(results, "correlation")).reshape(-1, 2)
+    curves.append(Curve(f"{marks[-1]} steps, over ξ_c", at[:, 0], at[:, 1], len(marks) - 1, "points"))
     ends = np.array(_weights(results))[[0, -1]]
     six = Curve("6, as published", ends, np.full(2, PUBLISHED), 6, "third")
-    x_label, y_label = "weight variance σ_w²", "trainable depth / depth scale"
-    return Panel("B  the constant, re-estimated", x_label, y_label, (*curves, six), log_y=True)
+    x_label, y_label = "weight variance σ_w²", "trainable depth / min(ξ_c, ξ_∇)"
+    return Panel("B  the constant, re-estimated", x_label, y_label, (*curves, six))
