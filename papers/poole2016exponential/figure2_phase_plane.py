@@ -157,7 +157,7 @@ def draw(results: Sequence[Result]) -> Figure:
 
 
 def _plane(results: Sequence[Result]) -> Panel:
-    top = distinct(results, "bias_variance")[-1] + 0.05
+    top = 1.6 * distinct(results, "bias_variance")[-1]  # room for the legend
     plane = perceptron_plane("tanh", (0.3, 4.2, 79), (0.0, top, 56)).panels[0]
     at = np.array(_grid(results))
     values = np.array([over_seeds(results, "forward", weight_variance=x, bias_variance=y)[0] for x, y in at])

@@ -170,9 +170,11 @@ def _scales(results: Sequence[Result]) -> Panel:
              for name in ("correlation", "gradient")}  # fmt: skip
     at = np.array(_weights(results))
     back = np.array([_backward_scale(results, w) for w in at]).T
+    fitted = np.array([_forward_scales(results, w) for w in at])
     curves = (
         Curve("ξ_c", fine, lines["correlation"]), Curve("ξ_∇", fine, lines["gradient"], 1, "second"),
-        Curve("ξ_c of networks", at, np.array([_forward_scales(results, w)[1] for w in at]), 0, "points"),
+        Curve(f"ξ_c over {results[0].case['depth']} layers", at, fitted[:, 0], 0, "third"),
+        Curve("ξ_c of networks", at, fitted[:, 1], 0, "points"),
         Curve("ξ_∇ of networks", at, back[0], 1, "hollow", back[1]),
     )  # fmt: skip
     note = f"edge of chaos at σ_w² = {edge:.3f}"
