@@ -24,6 +24,7 @@ NEAR = 1e-8  # 1 - overlap of the tokens at the start: small at the end too, in 
 RANGE = (0.1, 0.9)
 NAMES = {"angle": "angle exponent", "token": "gradient exponent, loss per token",
          "pooled": "gradient exponent, pooled loss"}  # fmt: skip
+SHORT = {"angle": "angle", "token": "gradient, per token", "pooled": "gradient, pooled"}
 FIELDS = {"angle": "near_angle", "token": "relative_gradient", "pooled": "near_gradient"}  # of a phase diagram
 WITHIN = 0.02  # allowed mean size of measured minus predicted
 
@@ -176,9 +177,9 @@ def _scatter(results: list[Result]) -> Panel:
     curves, notes = [], []
     for group, name in enumerate(NAMES):
         found, error, line = (part.ravel() for part in planes(results, name))
-        curves.append(Curve(NAMES[name], line, found, group, "points", error))
+        curves.append(Curve(SHORT[name], line, found, group, "points", error))
         notes.append(f"{name} {agreement(results, name)['mean_gap']:.4f}")
     ends = np.array([min(c.x.min() for c in curves), max(c.x.max() for c in curves)])
     note = "mean gap: " + ", ".join(notes)
     return Panel("measured against predicted", "predicted, per block", "measured, per block",
-                 (Curve("equal", ends, ends, 6, "second"), *curves), note, legend_at="lower right")  # fmt: skip
+                 (Curve("equal", ends, ends, 6, "second"), *curves), note, legend_at="upper left")  # fmt: skip
