@@ -103,6 +103,8 @@ def draw(results: Sequence[Result]) -> Figure:
         centre.plot(n, floors(results, key), "o-", label=name)
     centre.plot(n, floors(results, "end")[0] * n[0] / np.array(n), "k:", label="1/n")
     centre.set(xscale="log", yscale="log", xlabel="n")
+    centre.set_xticks(n, [str(size) for size in n])
+    centre.minorticks_off()
     centre.legend(fontsize=8)
     right.plot(*frontier(results), "k", linewidth=1, label="frontier")
     right.set(xscale="log", yscale="log", xlabel="compute n² t")
