@@ -2,45 +2,60 @@
 
 A network of width d scatters around the theory by O(1/sqrt d) (and lies beside it by O(1/d)), so the mean over seeds of
 the squared gap falls as 1/d: slope -1 on logarithmic axes. Gains are the same at every width (matrices drawn with
-standard deviation 1/sqrt d), the number of heads is fixed. Gaps: overlap, log q and log |g|^2, mean over blocks.
+standard deviation 1/sqrt d), and so are the width of a head, 32 (theory averages over heads too, so their number must
+grow) and the norm of the input: BERT has a norm there, GPT-2's embeddings are scaled to q = 1. Gaps: overlap, log q and
+log |g|^2, mean over blocks; and the part of each that is scatter between seeds ("overlap scatter", ...).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 import edgewise
 from edgewise.probe.measure import measure
+from edgewise.probe.subjects import build
 from tests.models import transformers
 
 RECORD = Path(__file__).with_name("width_rate.json")
-DEPTH, HEADS, TOKENS, VOCABULARY = 4, 4, 16, 64
-WIDTHS, SEEDS = (64, 128, 256, 512), 64  # of the recorded run
+DEPTH, HEAD_WIDTH, TOKENS, VOCABULARY = 4, 32, 16, 64
+WIDTHS, SEEDS = (64, 128, 256, 512), 48  # of the recorded run
 FAMILIES = ("gpt2", "bert")
 
 
 def config(name: str, width: int) -> Any:
     """GPT-2 (pre-norm, causal) or BERT (post-norm), as their classes initialise them, at unit gains."""
     common = {"vocab_size": VOCABULARY, "initializer_range": width**-0.5}
+    heads = width // HEAD_WIDTH
     if name == "gpt2":
         return transformers.GPT2Config(
-            n_embd=width, n_layer=DEPTH, n_head=HEADS, n_positions=TOKENS, bos_token_id=1, eos_token_id=2, **common
+            n_embd=width, n_layer=DEPTH, n_head=heads, n_positions=TOKENS, bos_token_id=1, eos_token_id=2, **common
         )
     return transformers.BertConfig(
-        hidden_size=width, num_hidden_layers=DEPTH, num_attention_heads=HEADS, intermediate_size=4 * width,
+        hidden_size=width, num_hidden_layers=DEPTH, num_attention_heads=heads, intermediate_size=4 * width,
         max_position_embeddings=TOKENS, **common,
     )  # fmt: skip
+
+
+def network(name: str, width: int) -> nn.Module:
+    """A new initialization; an input that shrinks with the width would be another network at every width."""
+    model = build(config(name, width))
+    if name == "gpt2":
+        for table in (model.transformer.wte, model.transformer.wpe):  # type: ignore[union-attr]
+            table.weight.data *= math.sqrt(width / 2)  # type: ignore[union-attr, operator]
+    return model
 
 
 def squared_gaps(name: str, width: int, seeds: int) -> dict[str, np.ndarray]:
     """Per quantity, one number per seed: the squared gap to theory, mean over blocks."""
     plain = {"attention": False, "pair": False, "readouts": ("token",)}
-    measured = measure(config(name, width), tokens=TOKENS, seeds=seeds, **plain)
+    measured = measure(lambda: network(name, width), tokens=TOKENS, seeds=seeds, **plain)
     theory = edgewise.predict(measured.architecture, start=measured)
     ends = measured.block_ends()[1:]
     assert measured.log_gradient is not None and theory.log_gradient is not None
@@ -51,7 +66,11 @@ def squared_gaps(name: str, width: int, seeds: int) -> dict[str, np.ndarray]:
     if name != "bert":  # behind BERT's last norm q is one, exactly
         gaps["norm"] = np.log(measured.norm / theory.norm.mean(axis=0))
     places = {"overlap": ends, "norm": ends, "gradient": [0, *ends[:-1]]}  # the last gradient is one by definition
-    return {key: np.square(gap[:, places[key]]).mean(axis=1) for key, gap in gaps.items()}
+    found = {key: np.square(gap[:, places[key]]).mean(axis=1) for key, gap in gaps.items()}
+    for key, gap in gaps.items():
+        apart = (gap - gap.mean(axis=0))[:, places[key]]
+        found[f"{key} scatter"] = np.square(apart).mean(axis=1) * seeds / (seeds - 1)
+    return found
 
 
 def summary(gaps: np.ndarray) -> list[float]:
