@@ -110,12 +110,14 @@ def _forward(results: Sequence[Result]) -> Claim:
     pairs = [_forward_scales(results, w) for w in _weights(results)]
     off = np.array([measured / theory - 1 for theory, measured in pairs])
     networks = results[0].case["width"] * len({r.case["seed"] for r in results})
-    allowed = max(0.1, 6 / math.sqrt(networks))
+    allowed = 0.1
+    visible = networks >= 2000  # fewer units in all leave a floor under |c - c*| that hides its decay
+    held = bool(np.mean(np.abs(off)) < allowed) if visible else None
     return Claim(
         "Correlations decay exponentially with the depth scale xi_c of theory.",
         f"Over {len(off)} weight variances the fitted scale differs from theory over the same layers by "
         f"{np.mean(np.abs(off)):.1%} on average (allowed {allowed:.0%}) and {np.max(np.abs(off)):.1%} at most.",
-        _scale(results), bool(np.mean(np.abs(off)) < allowed), {"relative_differences": off.tolist()},
+        _scale(results), held, {"relative_differences": off.tolist()},
     )  # fmt: skip
 
 
