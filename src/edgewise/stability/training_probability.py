@@ -16,6 +16,7 @@ from edgewise.trace import Trace
 from edgewise.verdict import Exponent, Probability
 
 TABLE = "training_probability.json"
+ALIKE = {"gelu_tanh": "gelu"}  # the same function to three digits
 
 
 @cache
@@ -59,7 +60,7 @@ def outside(trace: Trace, architecture: Architecture) -> tuple[str, ...]:
             found.append(f"{name} {value}, calibrated from {low} to {high}")
     for name in ("norm", "norm_kind", "activation"):
         value = getattr(architecture, name)
-        if value not in known[name]:
+        if ALIKE.get(value, value) not in known[name]:
             found.append(f"{name} {value}, calibrated on {', '.join(known[name])}")
     if trace.sampled and not trace.source.startswith("theory"):
         found.append("measured, calibrated on theory")
