@@ -6,6 +6,7 @@ Arrows and lines are theory without a fitted number; points are random networks.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,13 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 def theory(case: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Predicted norm and overlap at every block."""
-    trace = edgewise.predict(edgewise.transformer(**case["knobs"]), start_overlap=case["start_overlap"])
+    trace = _predicted(tuple(case["knobs"].items()), case["start_overlap"])
     return trace.blocks("norm"), trace.blocks("overlap")
+
+
+@cache
+def _predicted(knobs: tuple[tuple[str, Any], ...], start_overlap: float) -> edgewise.Trace:
+    return edgewise.predict(edgewise.transformer(**dict(knobs)), start_overlap=start_overlap)
 
 
 def claim(results: list[Result]) -> Claim:
@@ -67,7 +73,7 @@ def _collapse(results: list[Result]) -> Claim:
 
 
 def _simplex(results: list[Result]) -> Claim:
-    field = _field(results, "chaotic", points=2)
+    field = _field(results, "chaotic")
     fixed = next(point.overlap for point in field.fixed_points if point.stable)
     ends, errors = _ends(results, "chaotic")
     coming = [theory(chosen(results, phase="chaotic", start=i)[0].case)[1][-1] for i in range(len(STARTS))]
@@ -104,9 +110,15 @@ def _gaps(results: list[Result], phase: str, start: int) -> list[list[np.ndarray
     return [[1 - s - overlap, s_error], [np.log(q / norm), q_error / q]]
 
 
-def _field(results: list[Result], phase: str, points: int = 15) -> Any:
-    network = edgewise.transformer(**chosen(results, phase=phase)[0].case["knobs"])
-    return edgewise.vector_field(network, norms=(0.07, 40.0, points), overlaps=(0.0, 0.995, points), starts=())
+def _field(results: list[Result], phase: str) -> Any:
+    """The flow and its fixed points in one phase, computed once."""
+    return _flow(tuple(chosen(results, phase=phase)[0].case["knobs"].items()))
+
+
+@cache
+def _flow(knobs: tuple[tuple[str, Any], ...]) -> Any:
+    network = edgewise.transformer(**dict(knobs))
+    return edgewise.vector_field(network, norms=(0.07, 40.0, 15), overlaps=(0.0, 0.995, 15), starts=())
 
 
 def draw(results: list[Result]) -> Figure:
