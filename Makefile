@@ -17,7 +17,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m "slow and not gpu and not network"
