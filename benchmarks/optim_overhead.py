@@ -38,7 +38,7 @@ def run(quick: bool, tell: Tell) -> Findings:
     optimizers = {name: MAKERS[name](model) for name, model in models.items()}
     ids = torch.randint(0, 1024, (sequences, tokens), generator=torch.Generator().manual_seed(0))
     whole = {name: Task(lambda n=name: _step(models[n], optimizers[n], ids)) for name in MAKERS}
-    steps = interleaved(whole, 1 if quick else 3, lambda f, what: tell(0.8 * f, what))
+    steps = interleaved(whole, 1 if quick else 2, lambda f, what: tell(0.8 * f, what))
     tell(0.8, "optimizers alone")
     count = 3 if quick else 20
     # The mean over steps in a row, not a median: renewals of the inverses count with their share.
@@ -98,6 +98,6 @@ def _model(quick: bool) -> nn.Module:
 
     torch.manual_seed(0)
     depth = 2 if quick else 12
-    config = GPT2Config(n_embd=384, n_layer=depth, n_head=6, vocab_size=1024, n_positions=256, resid_pdrop=0.0)
+    config = GPT2Config(n_embd=256, n_layer=depth, n_head=4, vocab_size=1024, n_positions=256, resid_pdrop=0.0)
     model: nn.Module = GPT2LMHeadModel(config)
     return model
