@@ -35,9 +35,9 @@ VARIANTS = {
 }  # fmt: skip
 CORE = ("plain", "trust", "preconditioner")
 # All controls where failure is at stake; elsewhere plain against ours.
-PLAN = (
-    ("retrieval", ("sgd", "adamw"), tuple(VARIANTS)), ("digits", ("adamw",), CORE), ("bytes", ("adamw",), CORE),
-    ("retrieval", ("muon",), CORE),
+PLAN = (  # task, bases, variants, seeds
+    ("retrieval", ("sgd", "adamw"), tuple(VARIANTS), 3), ("digits", ("adamw",), CORE, 3), ("bytes", ("adamw",), CORE, 3),
+    ("retrieval", ("muon",), CORE, 1),
 )  # fmt: skip
 SEEDS = 3
 BATCH = 32
@@ -52,8 +52,8 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
         ]
     return [
         dict(task=task, base=base, variant=variant, rate=rate, seed=seed, steps=TASKS[task])
-        for task, bases, variants in PLAN
-        for seed in range(SEEDS)
+        for task, bases, variants, seeds in PLAN
+        for seed in range(seeds)
         for base in bases
         for rate in RATES[task, base]
         for variant in variants

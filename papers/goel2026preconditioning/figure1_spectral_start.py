@@ -41,7 +41,7 @@ def claim(results: Sequence[Result]) -> Claim:
     after, n = middle(found[LINES[0]], "excess"), results[0].case["tokens"]
     first = Claim(
         "From its spectral start the algorithm converges where SGD from a random start stalls.",
-        f"After {results[0].case['steps']} steps the loss is {ours:.2g} with ours, {sgd:.2g} with SGD at its best step; "
+        f"After {results[0].case['steps']} steps the loss is {ours:.2g} with ours, {sgd:.2g} with SGD (best step); "
         f"from the spectral start SGD ends at {middle(found[LINES[2]]):.2g}, Adam at {middle(found[LINES[3]]):.2g}.",
         scale_of(results), ours < sgd / 10, {"ours": ours, "sgd": sgd},
     )  # fmt: skip

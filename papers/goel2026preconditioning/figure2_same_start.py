@@ -10,15 +10,16 @@ from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
 
-from .common import BASELINES, HARD, OURS, curve, end, middle, run, scale_of, tuned
+from .common import BASELINES, HARD, curve, end, middle, run, scale_of, tuned
 
+PARTS = ("all parts", "no preconditioner", "no balancing", "no renormalization", "first version")
 GRID = {"SGD": (0.001, 0.003, 0.01, 0.03), "GD": (0.003, 0.01, 0.03, 0.1), "Adam": (0.01, 0.03, 0.1, 0.3)}
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     tokens, steps, seeds = (400, 200, 3) if scale == "full" else (60, 30, 2)
     shared = HARD | {"tokens": tokens, "steps": steps, "every": max(steps // 40, 1), "start": "gaussian"}
-    grid = {method: GRID.get(method, (None,)) for method in (*BASELINES, *OURS)}
+    grid = {method: GRID.get(method, (None,)) for method in (*BASELINES, *PARTS)}
     return [
         shared | {"method": method, "step": step, "seed": seed}
         for method, steps_of in grid.items()
@@ -32,7 +33,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    found = {method: tuned(results, method=method) for method in (*BASELINES, *OURS)}
+    found = {method: tuned(results, method=method) for method in (*BASELINES, *PARTS)}
     ours = found["all parts"]
     ratios = sorted(end(found["Adam"][seed]) / end(ours[seed]) for seed in ours)
     ends = {method: middle(runs) for method, runs in found.items()}
@@ -43,7 +44,7 @@ def claim(results: Sequence[Result]) -> Claim:
         f"at its best step. Adam's over ours: median {np.median(ratios):.0f}, {ratios[0]:.0f} to {ratios[-1]:.0f}.",
         scale_of(results), bool(np.median(ratios) >= 20), {"ends": _finite(ends), "adam_over_ours": ratios},
     )  # fmt: skip
-    parts = {m: ends[m] for m in OURS if m != "all parts"}
+    parts = {m: ends[m] for m in PARTS[1:]}
     worst = ", ".join(f"{m} {'diverges' if np.isinf(v) else f'{v:.2g}'}" for m, v in parts.items())
     second = Claim(
         "(ours) Every part is needed.", f"Median loss: all parts {ends['all parts']:.2g}; {worst}.", scale_of(results),
@@ -59,7 +60,7 @@ def _finite(ends: dict[str, float]) -> dict[str, float | None]:
 def draw(results: Sequence[Result]) -> Figure:
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    panels = ((("all parts", *BASELINES), "baselines"), (tuple(OURS), "without a part"))
+    panels = ((("all parts", *BASELINES), "baselines"), (PARTS, "without a part"))
     for axis, (methods, title) in zip(axes, panels, strict=True):
         for method in methods:
             steps, values = curve(tuned(results, method=method))

@@ -10,10 +10,18 @@ import torch
 
 from edgewise.errors import BadInput
 from edgewise.laboratory.softmax_regression import (
-    Parameters, Population, Sample, SoftmaxRegression, gaussian_start, random_problem,
+    Parameters,
+    Population,
+    Sample,
+    SoftmaxRegression,
+    gaussian_start,
+    random_problem,
 )  # fmt: skip
 from edgewise.laboratory.softmax_regression_baselines import (
-    Adam, GradientDescent, StochasticGradientDescent, tuned,
+    Adam,
+    GradientDescent,
+    StochasticGradientDescent,
+    tuned,
 )  # fmt: skip
 from edgewise.laboratory.softmax_regression_descent import StructureAware, descend, spectral_start
 
