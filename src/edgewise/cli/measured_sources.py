@@ -12,7 +12,7 @@ from typing import Any
 from edgewise.adapters import presets
 from edgewise.errors import BadInput
 from edgewise.probe.isolation import random_streams
-from edgewise.probe.subjects import as_config, build, is_config, model_class, transformers
+from edgewise.probe.subjects import as_config, build, is_config, model_class, shortened, transformers
 from edgewise.probe.subjects import subject as understood
 
 ACCEPTED = "a preset name, a config.json, a folder with a checkpoint in safetensors, or file.py:function"
@@ -59,11 +59,12 @@ def loaded(folder: Path, config: Any) -> Any:
     """All weights from the files: transformers would draw what is missing, and its numbers would be nobody's."""
     from safetensors import SafetensorError
 
+    transformers().utils.logging.disable_progress_bar()  # bars are ours to draw, and only for a terminal
     options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
     try:
         model, info = model_class(config).from_pretrained(folder, **options)
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise BadInput(f"the checkpoint in {folder} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+        raise BadInput(f"the checkpoint in {folder} cannot be loaded: {shortened(error)}") from error
     missing = sorted(info["missing_keys"])
     if missing:
         raise BadInput(

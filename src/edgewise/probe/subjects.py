@@ -26,7 +26,8 @@ def subject(source: Any) -> tuple[nn.Module | None, Factory | None, str]:
         return unwrap(source), None, type(unwrap(source)).__name__
     if is_config(source):
         config = as_config(source)
-        return None, lambda: build(config), getattr(config, "model_type", "config")
+        name = config["model_type"] if isinstance(config, Mapping) else config.model_type
+        return None, lambda: build(config), name
     if callable(source):
         return None, lambda: _made(source), getattr(source, "__name__", type(source).__name__)
     raise BadInput(
@@ -60,7 +61,13 @@ def as_config(source: Any) -> Any:
     try:
         return transformers().AutoConfig.for_model(values.pop("model_type"), **values)
     except ValueError as error:
-        raise BadInput(f"transformers does not build this config: {error}") from error
+        raise BadInput(f"transformers does not build this config: {shortened(error)}") from error
+
+
+def shortened(error: Exception, longest: int = 300) -> str:
+    """An error of another library on one line; some list every model they know."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def transformers() -> Any:
