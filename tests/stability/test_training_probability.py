@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import edgewise
+from edgewise.critical.complete import forecast
 from edgewise.critical.forgetting import forgotten
+from edgewise.stability.judge import judge
 from edgewise.stability.training_probability import calibration
 from edgewise.verdict import Probability
 
@@ -16,8 +18,14 @@ LIKE = {"depth": 12, "width": 64, "tokens": 32, "heads": 2}
 
 
 def judged(readout: str = "token", **knobs: object) -> Probability | None:
-    trace = edgewise.predict(edgewise.transformer(**LIKE | knobs), readout=readout)
-    return edgewise.judge(trace).probability
+    """The probability alone: a whole verdict of a failing network searches for remedies as well."""
+    architecture = edgewise.transformer(**LIKE | knobs)
+    return expected_of(architecture, readout)
+
+
+def expected_of(architecture: edgewise.Architecture, readout: str) -> Probability | None:
+    trace = edgewise.predict(architecture, readout=readout)
+    return forecast(judge(trace), trace, architecture)
 
 
 def test_the_curve_is_the_table() -> None:
@@ -52,14 +60,12 @@ def test_no_probability_where_nothing_was_calibrated() -> None:
     perceptron = edgewise.judge(edgewise.predict(edgewise.Perceptron(depth=10, width=64)))
     assert perceptron.probability is None
     assert perceptron.json()["training_probability"] is None
-    exploded = edgewise.predict(edgewise.transformer(**LIKE | {"norm": "none", "mlp_out_gain": 1e20}))
-    assert edgewise.judge(exploded).probability is None
+    assert judged(norm="none", mlp_out_gain=1e20) is None
 
 
 @pytest.mark.parametrize(("name", "readout"), [("gpt2", "token"), ("bert-base", "token"), ("vit-base", "pooled")])
 def test_published_recipes_are_expected_to_train(name: str, readout: str) -> None:
-    described = edgewise.describe(name, tokens=32)
-    assert edgewise.judge(edgewise.predict(described, readout=readout)).probability.value > 0.9
+    assert expected_of(edgewise.describe(name, tokens=32), readout).value > 0.9
 
 
 def test_forgetting_in_closed_form() -> None:

@@ -27,11 +27,11 @@ def complete(verdict: Verdict, trace: Trace) -> Verdict:
         return complete_perceptron(verdict, trace.architecture)
     if not isinstance(trace.architecture, Architecture):
         return verdict
-    forecast = _probability(verdict, trace, trace.architecture)
-    return _complete(replace(verdict, probability=forecast), trace.architecture)
+    known = replace(verdict, probability=forecast(verdict, trace, trace.architecture))
+    return _complete(known, trace.architecture)
 
 
-def _probability(verdict: Verdict, trace: Trace, architecture: Architecture) -> Probability | None:
+def forecast(verdict: Verdict, trace: Trace, architecture: Architecture) -> Probability | None:
     """How often such networks trained; not said where the stream left the range of numbers."""
     norms, separations = (trace.blocks(name) for name in ("norm", "separation"))
     if not (np.isfinite(norms).all() and (norms > 0).all() and verdict.relative_gradient is not None):

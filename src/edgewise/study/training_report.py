@@ -59,6 +59,6 @@ def draw(results: Sequence[Result]) -> Any:
             axes.plot(steps, curve, color="tab:blue" if trained(result) else "tab:red", lw=0.8, alpha=0.6)
         chance = group[0].value["chance"]
         axes.axhline(TRAINS * chance, color="black", ls="--", lw=1)
-        axes.set(title=f"{task}, {family}", xlabel="step", ylabel="training loss", ylim=(0, 1.6 * chance))
+        axes.set(title=f"{task}, {family}", xlabel="step", ylabel="training loss")
     figure.suptitle(f"{len(results)} networks, one seed each; red: final loss above half of chance (dashed)")
     return figure
