@@ -64,7 +64,9 @@ def draw(results: Sequence[Result]) -> Figure:
     for axis, (methods, title) in zip(axes, panels, strict=True):
         for method in methods:
             steps, values = curve(tuned(results, method=method))
-            axis.plot(steps, np.where(values < 1e3, values, np.nan), label="ours" if method == "all parts" else method)
+            name = "ours" if method == "all parts" else method
+            name += "" if np.isfinite(values[-1]) else " (diverges)"
+            axis.plot(steps, np.where(values < 1e3, values, np.nan), label=name)
         axis.set(yscale="log", xlabel="step", title=title)
         axis.legend(fontsize=8)
     axes[0].set_ylabel("loss on the sample")

@@ -41,8 +41,11 @@ def measured_change(model: nn.Module, trust: LogitTrust, run: Any) -> tuple[torc
 
 @pytest.mark.parametrize(
     "family",
-    ["gpt2", "llama", "qwen2", "qwen3", "gemma3", "phi", "phi3", "pythia", "olmo2", "modernbert", "bert", "t5", "falcon"],
-)
+    [
+        "gpt2", "llama", "qwen2", "qwen3", "gemma3", "phi", "phi3", "pythia", "olmo2", "modernbert", "bert", "t5",
+        "falcon",
+    ],
+)  # fmt: skip
 def test_the_bound_holds_in_real_families(family: str) -> None:
     """Fused, transposed, grouped, biased, rotated, partly rotated, normalized: measured = predicted <= delta."""
     model, inputs = FAMILIES[family](), family_batch(family)
