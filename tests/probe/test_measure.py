@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from edgewise import BadInput
+from edgewise.probe.chance import generator_for
 from edgewise.probe.measure import measure
 from tests.probe.networks import Net, ids
 
@@ -121,7 +122,7 @@ def test_weight_gradients_are_autograds() -> None:
     net, tokens = Net().double(), ids(sequences=1)
     trace = measure(net, tokens, readouts=("token",), attention=False, pair=False)
     found = streams(net, tokens)
-    g = torch.randn(1, 10, 16, generator=torch.Generator().manual_seed(0)).double() / 4
+    g = torch.randn(1, 10, 16, generator=generator_for(0, "readout")).double() / 4
     names = {"query": "attention.q_proj", "value": "attention.v_proj", "mlp_in": "mlp.fc1", "mlp_out": "mlp.fc2"}
     size = float(g.square().sum(-1).mean())
     for name, module in names.items():
@@ -296,3 +297,12 @@ def test_what_is_no_model_is_refused() -> None:
         measure("nobody")
     with pytest.raises(BadInput, match="no list of blocks"):
         measure(nn.Linear(3, 3), torch.zeros(2, 3))
+
+
+def test_the_readout_does_not_repeat_the_input() -> None:
+    """An input made after manual_seed(0), as people do, is no special direction."""
+    x = torch.randn(2, 16, 64, generator=torch.Generator().manual_seed(0))
+    for purpose in ("readout", "nearby"):
+        drawn = torch.randn(2, 16, 64, generator=generator_for(0, purpose))
+        cosine = (drawn * x).sum() / drawn.norm() / x.norm()
+        assert abs(float(cosine)) < 0.1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,13 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.probe.activations import pair_separation
+from edgewise.probe.chance import generator_for
 
 DISTANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; 0.1 for half precisions, which is not local
 
 
 def nearby_input(first: Tensor, seed: int) -> Tensor:
     """first (…, width) plus Gaussian noise of a small part of each token's length; a draw of its own per seed."""
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/nearby".encode()))
+    generator = generator_for(seed, "nearby")
     noise = torch.randn(first.shape, generator=generator, dtype=torch.float32).to(first)
     scale = first.square().mean(-1, keepdim=True).sqrt()
     return first + DISTANCE.get(first.dtype, 0.1) * scale * noise

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgewise.probe.chance import generator_for
 from edgewise.probe.gradients import (
     Matrix,
     WeightLogs,
@@ -60,7 +61,7 @@ class StreamedBackward:
         """dLoss/dx at the last site for every readout."""
         stream, starts = self.forward.last, {}
         assert stream is not None
-        generator = torch.Generator().manual_seed(self.wanted.seeds[0])
+        generator = generator_for(self.wanted.seeds[0], "readout")
         for readout in self.wanted.readouts:
             if readout != "own":
                 starts[readout] = output_gradient(stream, readout, generator, self.kept)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from edgewise.adapters.site_types import ModelSites
 from edgewise.probe.attention import AttentionWatch
 from edgewise.probe.batches import kept_tokens
+from edgewise.probe.chance import generator_for
 from edgewise.probe.gradients import (
     add_squares,
     log_norms,
@@ -84,7 +85,7 @@ class _Pass:
     def _directions(
         self, reading: Reading, seed: int, streams: Sequence[Tensor], loss: Tensor | None, kept: Tensor | None
     ) -> None:
-        generator = torch.Generator().manual_seed(seed)
+        generator = generator_for(seed, "readout")
         logs: dict[str, list[float]] = {}
         statistics: dict[str, Array] = {}
         weighed = self.wanted.weighed(self.wanted.readouts)
