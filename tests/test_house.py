@@ -17,8 +17,8 @@ FLOORS = {
     1: {"theory", "stability", "adapters", "nets"},
     2: {"audit", "probe", "optim", "landscape", "laboratory", "kernel_swap"},
     3: {"critical"},
-    4: {"verbs", "study"},
-    5: {"view"},
+    4: {"verbs"},
+    5: {"view", "study"},
     6: {"cli"},
     7: {"__main__"},
 }
