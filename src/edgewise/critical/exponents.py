@@ -95,7 +95,7 @@ def _follow(blocks: Sequence[Block], start: Simplex, setting: Setting) -> tuple[
     for branch in (branch for block in blocks for branch in block):
         with np.errstate(over="ignore", invalid="ignore"):
             step = apply_branch(branch, state, setting)
-        lost |= ~((1 / LARGEST < step.state.norm) & (step.state.norm < LARGEST))
+        lost |= ~((step.state.norm > 1 / LARGEST) & (step.state.norm < LARGEST))
         state = Simplex(*(np.where(lost, first, now) for first, now in zip(start, step.state, strict=True)))
         steps.append(replace(step, state=state))
     return steps, lost
