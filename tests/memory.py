@@ -20,7 +20,7 @@ def peak_megabytes() -> float:
 
 
 def streamed_peaks(*depths: int) -> list[float]:
-    """Peak memory in MB of a fresh process after a streamed Llama of each depth, shallow ones first; imports included."""
+    """Peak memory in MB of a fresh process after a streamed Llama of each depth, shallow first, with imports."""
     command = [sys.executable, "-m", "tests.memory", *map(str, sorted(depths))]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     return [float(line) for line in done.stdout.split()[-len(depths) :]]

@@ -51,7 +51,7 @@ def predict(
     described = _describe(source)
     if isinstance(described, Perceptron):
         if start is not None or readout != "token":
-            raise BadInput("a perceptron has two inputs and no readout choice: give start_overlap, no start or readout.")
+            raise BadInput("a perceptron has two inputs and no readout choice: give start_overlap alone.")
         return predict_perceptron(described, start_overlap)
     if isinstance(start, Trace):
         if start_overlap:
