@@ -69,7 +69,7 @@ def claim(results: Sequence[Result]) -> Claim:
         f"ours {'/'.join('-' if np.isinf(v[-1]) else f'{v[-1]:.0f}' for v in ours.values())}. "
         f"Fitted factor per step of ours: {min(rates):.2f} to {max(rates):.2f}, the slower the larger cond(Σ).",
         f"population, d = m = 6, cond(M) = 3, {len(ours[1.0])} seeds (GD and Adam {len(counts(results, 'GD', 1.0))})",
-        all(medians[c] <= most for c, most in LIMITS.items()) if len(ours[1.0]) >= 5 else None,  # few seeds decide nothing
+        all(medians[c] <= most for c, most in LIMITS.items()) if len(ours[1.0]) >= 5 else None,
         {"ours": {str(c): m for c, m in medians.items()}},
     )  # fmt: skip
 
