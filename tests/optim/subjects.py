@@ -52,7 +52,7 @@ def train(model: nn.Module, optimizer: Any, steps: int, begin: int = 0) -> list[
         loss = loss_of(model, batch(t))
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     return losses
 
 

@@ -69,11 +69,12 @@ def test_a_sample_of_the_tokens_is_nearly_as_good() -> None:
 
 def test_independent_tokens_give_the_trace_formula() -> None:
     """E[Δz²] = tr(ΔW_Q C ΔW_Qᵀ K)/d_h when only queries move and tokens are independent."""
-    model, x = small(norm="none", causal=False), batch(sequences=64)
-    trust = LogitTrust(torch.optim.SGD(model.parameters(), 1.0), model, 1e9, rows=64, positions=8, passes=1)
+    model, x = small(norm="none", causal=False, tokens=64), batch(sequences=32, tokens=64)  # few pairs with oneself
+    torch.nn.init.zeros_(model.positions.weight)  # positions would make tokens of two sequences alike
+    trust = LogitTrust(torch.optim.SGD(model.parameters(), 1.0), model, 1e9, rows=32, positions=64, passes=1)
     attention = model.blocks[0][0].attention
     loss_of(model, x).backward()
-    stream = (model.embed(x) + model.positions.weight).detach()
+    stream = model.embed(x).detach()
     for name, parameter in model.named_parameters():
         if "q_proj" not in name:
             parameter.grad = None
@@ -87,7 +88,7 @@ def test_independent_tokens_give_the_trace_formula() -> None:
         k = keys[:, rows]
         formula = torch.trace(change[rows] @ c @ change[rows].T @ (k.T @ k / len(k))) / 8
         predicted = float(trust.predicted[trust.attentions[0].name][head])
-        assert predicted == pytest.approx(float(formula.sqrt()), rel=0.1)
+        assert predicted == pytest.approx(float(formula.sqrt()), rel=0.03)
 
 
 @pytest.mark.parametrize("off", ["disabled", "removed", "infinite"])
