@@ -113,7 +113,8 @@ def _reliability(panel: Any, rows: Sequence[Row]) -> None:
 def _bars(part: Any, rows: Sequence[Row]) -> None:
     panel = part.subplots()
     found = {name: evaluate(score, rows) for name, score in headline_scores(rows).items()}
-    names = sorted(found, key=lambda name: found[name]["auroc within task"])
+    ranked = {name: values for name, values in found.items() if values["spearman mean"] is not None}
+    names = sorted(ranked, key=lambda name: ranked[name]["auroc within task"])
     for place, name in enumerate(names):
         low, high = found[name]["interval within task"]
         value = found[name]["auroc within task"]

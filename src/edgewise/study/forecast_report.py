@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 GOALS = {"auroc": 0.97, "auroc_low": 0.93, "spearman": 0.85}
 HEADLINE = "plain sum, theory"
 FORGETTING = "plain sum and forgetting, theory"
+DRAWS = 300  # of the bootstrap
 ENOUGH = 100  # rows below which nothing is decided
 
 
@@ -81,7 +82,7 @@ def evaluate(score: Array, rows: Sequence[Row], bootstrap: bool = True) -> dict[
         failed = [rows[i].failed for i in mine]
         found[f"auroc {task}"] = _three(auroc(score[mine], failed))
         if bootstrap:
-            ends = interval(auroc, score[mine], failed, [rows[i].cluster for i in mine])
+            ends = interval(auroc, score[mine], failed, [rows[i].cluster for i in mine], draws=DRAWS)
             found[f"interval {task}"] = [_three(end) for end in ends]
     found["auroc within task"] = _three(within_task(score, rows))
     if bootstrap:
@@ -91,12 +92,13 @@ def evaluate(score: Array, rows: Sequence[Row], bootstrap: bool = True) -> dict[
             picked = chosen.astype(int)
             return within_task(score[picked], [rows[i] for i in picked])
 
-        ends = interval(again, places, places, clusters, draws=500)
+        ends = interval(again, places, places, clusters, draws=DRAWS)
         found["interval within task"] = [_three(end) for end in ends]
     found["auroc all"] = _three(auroc(score, [row.failed for row in rows]))
     groups = spearman_by_group(score, rows)
     found["spearman"] = {name: _three(value) for name, value in groups.items()}
-    found["spearman mean"] = _three(float(np.nanmean(list(groups.values()))))
+    known = [value for value in groups.values() if np.isfinite(value)]
+    found["spearman mean"] = _three(float(np.mean(known))) if known else None
     return found
 
 
