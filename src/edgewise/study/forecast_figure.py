@@ -29,8 +29,9 @@ def figure(rows: Sequence[Row]) -> Any:
     parts: Any = drawn.subfigures(3, 1, height_ratios=[3.4 * len(tasks), 4, 3.6])
     losses, curves, bars = parts
     _losses(losses, rows, tasks, families)
-    _curves(curves, rows, tasks)
-    _bars(bars, rows)
+    scores = headline_scores(rows)
+    _curves(curves, rows, tasks, scores)
+    _bars(bars, rows, scores)
     drawn.suptitle(f"{len(rows)} networks of width 48, 8 to 18 blocks, one seed each; scores from theory alone")
     return drawn
 
@@ -54,9 +55,8 @@ def _losses(part: Any, rows: Sequence[Row], tasks: list[str], families: list[str
     axes[0][0].legend(title="larger: deeper", frameon=False)
 
 
-def _curves(part: Any, rows: Sequence[Row], tasks: list[str]) -> None:
+def _curves(part: Any, rows: Sequence[Row], tasks: list[str], scores: dict[str, Array]) -> None:
     panels = part.subplots(1, len(tasks) + 1, squeeze=False)[0]
-    scores = headline_scores(rows)
     for panel, task in zip(panels, tasks, strict=False):
         mine = [i for i, row in enumerate(rows) if row.task == task]
         _roc(panel, {name: scores[name][mine] for name in SHOWN}, [rows[i] for i in mine])
@@ -94,7 +94,7 @@ def _band(score: Array, failed: NDArray[np.bool_], clusters: Sequence[object]) -
             picked = chosen.astype(int)
             return float(roc(score[picked], failed[picked])[k])
 
-        found.append(interval(at, places, places, clusters, draws=200))
+        found.append(interval(at, places, places, clusters, draws=100))
     low, high = np.array(found).T
     return np.interp(RATES, RATES[::10], low), np.interp(RATES, RATES[::10], high)
 
@@ -110,9 +110,9 @@ def _reliability(panel: Any, rows: Sequence[Row]) -> None:
     panel.legend(frameon=False)
 
 
-def _bars(part: Any, rows: Sequence[Row]) -> None:
+def _bars(part: Any, rows: Sequence[Row], scores: dict[str, Array]) -> None:
     panel = part.subplots()
-    found = {name: evaluate(score, rows) for name, score in headline_scores(rows).items()}
+    found = {name: evaluate(score, rows) for name, score in scores.items()}
     ranked = {name: values for name, values in found.items() if values["spearman mean"] is not None}
     names = sorted(ranked, key=lambda name: ranked[name]["auroc within task"])
     for place, name in enumerate(names):
