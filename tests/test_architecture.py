@@ -68,7 +68,7 @@ def test_replace_lets_what_followed_follow_again():
         ({"score_gain": "big"}, "finite number"),
         ({"embedding_norm": 0.0}, "above 0"),
         ({"norm": "middle"}, "one of pre, post"),
-        ({"kernel": "gaussian"}, "one of softmax"),
+        ({"kernel": "cosine"}, "one of softmax"),
         ({"activation": "swash"}, "a callable or one of"),
         ({"causal": 1}, "true or false"),
         ({"rope": 1.5}, "fraction"),
