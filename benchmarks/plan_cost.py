@@ -9,10 +9,10 @@ from torch import nn
 
 from benchmarks.clock import Task, interleaved, once
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.critical.constraints import Kept
-from edgewise.critical.initialize import initialize_
-from edgewise.critical.measured_plan import measured_plan
-from edgewise.critical.planning import critical_plan
+from edgewise.critical.plan.constraints import Kept
+from edgewise.critical.plan.initialize import initialize_
+from edgewise.critical.plan.measured import measured_plan
+from edgewise.critical.plan.planning import critical_plan
 
 PASSES = 30  # the project's goal
 

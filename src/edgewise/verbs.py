@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from edgewise.critical.comparison import Comparison
     from edgewise.critical.critical_point import CriticalPoint
     from edgewise.critical.phase_diagram import PhaseDiagram
-    from edgewise.critical.plan import Plan, Totals
-    from edgewise.critical.undo import Applied
+    from edgewise.critical.plan.plan import Plan, Totals
+    from edgewise.critical.plan.undo import Applied
     from edgewise.critical.vector_field import VectorField
     from edgewise.theory.perceptron.maps import PerceptronMaps
 
@@ -80,22 +80,22 @@ def audit_initialization(model: Any, **options: Any) -> tuple[AuditFinding, ...]
 
 
 def critical_plan(model: Any, batch: Any = None, *, keep: Sequence[str] = (), **options: Any) -> Plan:
-    """Which matrices get which gain and why, before anything is touched; see `edgewise.critical.planning`."""
-    from edgewise.critical.planning import critical_plan as _plan
+    """Which matrices get which gain and why, before anything is touched; see `edgewise.critical.plan.planning`."""
+    from edgewise.critical.plan.planning import critical_plan as _plan
 
     return _plan(model, batch, keep=keep, **options)
 
 
 def total_changes(model: Any, batch: Any = None, *, seed: int = 0) -> Totals:
     """The total log-changes over depth, of angle and gradient, of any module with a repeated stack: one pass."""
-    from edgewise.critical.meter import total_changes as _totals
+    from edgewise.critical.plan.meter import total_changes as _totals
 
     return _totals(model, batch, seed)
 
 
 def initialize_(model: Any, plan: Plan | str = "critical", **options: Any) -> Applied:
-    """Write a plan (or that of a goal) into a module, in place; see `edgewise.critical.initialize`."""
-    from edgewise.critical.initialize import initialize_ as _initialize
+    """Write a plan (or that of a goal) into a module, in place; see `edgewise.critical.plan.initialize`."""
+    from edgewise.critical.plan.initialize import initialize_ as _initialize
 
     return _initialize(model, plan, **options)
 

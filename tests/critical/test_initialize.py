@@ -11,7 +11,7 @@ import torch
 from torch import multiprocessing, nn
 
 import edgewise
-from edgewise.critical.draws import draw
+from edgewise.critical.plan.draws import draw
 from tests.critical.stacks import Convolutions, encoder, perceptron
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.critical.plan import TOLERANCE, Plan, spell
+from edgewise.critical.plan.plan import TOLERANCE, Plan, spell
 from tests.critical.stacks import Convolutions, NormedPerceptron, Unseen, encoder, mixer, perceptron
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgewise.critical.batches import made_up
+from edgewise.critical.plan.batches import made_up
 from edgewise.errors import BadInput
 from edgewise.probe.isolation import call, observed, tensors
 from edgewise.study.tasks import Task, task

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgewise.critical.initialize import initialize_
-from edgewise.critical.plan import Plan
-from edgewise.critical.planning import critical_plan
+from edgewise.critical.plan.initialize import initialize_
+from edgewise.critical.plan.plan import Plan
+from edgewise.critical.plan.planning import critical_plan
 from edgewise.errors import BadInput
 from edgewise.study.built_in import Learner, first_output, lesson
 from edgewise.study.proof import Arm, Proof, compare

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from edgewise.critical.plan import Plan
+from edgewise.critical.plan.plan import Plan
 from edgewise.errors import BadInput
 
 

@@ -9,19 +9,19 @@ from typing import Any
 from torch import nn
 
 from edgewise.adapters.discovery import unwrap
-from edgewise.critical.batches import made_up
-from edgewise.critical.constraints import Kept
-from edgewise.critical.diagnosis import diagnose
-from edgewise.critical.drawing import drawn
-from edgewise.critical.embedding_plan import embedding_changes
-from edgewise.critical.goals import SCHEMES, Matrix, refuse_goal
-from edgewise.critical.measured_plan import measured_plan, measured_scheme
-from edgewise.critical.meter import Meter
-from edgewise.critical.plan import TOLERANCE, Change, Plan, Totals
-from edgewise.critical.recognised import Recognised, recognise, with_changes
-from edgewise.critical.stack import Layers
-from edgewise.critical.stack_matrices import copied, zero_biases
-from edgewise.critical.theory_plan import Pairs, allowed, critical_changes, stated
+from edgewise.critical.plan.batches import made_up
+from edgewise.critical.plan.constraints import Kept
+from edgewise.critical.plan.diagnosis import diagnose
+from edgewise.critical.plan.drawing import drawn
+from edgewise.critical.plan.embeddings import embedding_changes
+from edgewise.critical.plan.goals import SCHEMES, Matrix, refuse_goal
+from edgewise.critical.plan.measured import measured_plan, measured_scheme
+from edgewise.critical.plan.meter import Meter
+from edgewise.critical.plan.plan import TOLERANCE, Change, Plan, Totals
+from edgewise.critical.plan.recognised import Recognised, recognise, with_changes
+from edgewise.critical.plan.stack import Layers
+from edgewise.critical.plan.stack_matrices import copied, zero_biases
+from edgewise.critical.plan.theory import Pairs, allowed, critical_changes, stated
 from edgewise.errors import BadInput
 
 TRIALS = 2  # networks drawn to check what the theory stated

@@ -7,9 +7,9 @@ import math
 from torch import nn
 
 from edgewise.adapters.projections import Projection
-from edgewise.critical.constraints import Kept
-from edgewise.critical.plan import Change
-from edgewise.critical.recognised import Recognised
+from edgewise.critical.plan.constraints import Kept
+from edgewise.critical.plan.plan import Change
+from edgewise.critical.plan.recognised import Recognised
 
 
 def embedding_changes(

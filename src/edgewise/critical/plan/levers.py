@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from edgewise.adapters.norm_sites import find_norms
 from edgewise.adapters.role_names import FUSED, KEY, QUERY, leaf
-from edgewise.critical.meter import normed
-from edgewise.critical.stack import Layers
+from edgewise.critical.plan.meter import normed
+from edgewise.critical.plan.stack import Layers
 from edgewise.errors import BadInput
 from edgewise.probe.isolation import call, observed, tensors
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edgewise.critical.plan import Totals
+from edgewise.critical.plan.plan import Totals
 
 CLOSE = 0.05  # a total this near to its target is there
 STEP = math.log(4.0)  # the most that log gain moves at once

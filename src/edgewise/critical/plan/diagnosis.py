@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from edgewise.critical.plan import Totals
+from edgewise.critical.plan.plan import Totals
 from edgewise.stability.phases import FAILS, RISKY
 
 

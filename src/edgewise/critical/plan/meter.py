@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from edgewise.adapters.discovery import unwrap
 from edgewise.adapters.norm_sites import find_norms
-from edgewise.critical.batches import made_up
-from edgewise.critical.plan import Totals
-from edgewise.critical.stack import Layers, repeated
+from edgewise.critical.plan.batches import made_up
+from edgewise.critical.plan.plan import Totals
+from edgewise.critical.plan.stack import Layers, repeated
 from edgewise.errors import BadInput
 from edgewise.probe.activations import mean_square, separation
 from edgewise.probe.batches import kept_tokens

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.projections import Projection
-from edgewise.critical.constraints import Kept
-from edgewise.critical.plan import Change
-from edgewise.critical.stack import Layers
+from edgewise.critical.plan.constraints import Kept
+from edgewise.critical.plan.plan import Change
+from edgewise.critical.plan.stack import Layers
 
 
 def matrix_changes(

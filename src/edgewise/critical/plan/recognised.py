@@ -16,8 +16,8 @@ from edgewise.adapters.projections import Projection
 from edgewise.adapters.site_types import AttentionSite, BlockSite, MLPSite, ModelSites
 from edgewise.adapters.sites import sites
 from edgewise.architecture import Architecture
-from edgewise.critical.drawing import root_mean_square
-from edgewise.critical.plan import Change
+from edgewise.critical.plan.drawing import root_mean_square
+from edgewise.critical.plan.plan import Change
 from edgewise.errors import BadInput
 
 WRITERS = ("output", "mlp_out")

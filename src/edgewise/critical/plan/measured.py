@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgewise.critical.constraints import Kept
-from edgewise.critical.diagnosis import diagnose
-from edgewise.critical.drawing import drawn
-from edgewise.critical.goals import SCHEMES, Matrix, Scheme
-from edgewise.critical.levers import Anatomy, anatomy
-from edgewise.critical.meter import Meter
-from edgewise.critical.plan import TOLERANCE, Change, Plan, Totals
-from edgewise.critical.search import Search, largest_within, zero_of_gradient
-from edgewise.critical.stack import Layers, repeated
-from edgewise.critical.stack_matrices import copied, matrix_changes, norm_changes, zero_biases
+from edgewise.critical.plan.constraints import Kept
+from edgewise.critical.plan.diagnosis import diagnose
+from edgewise.critical.plan.drawing import drawn
+from edgewise.critical.plan.goals import SCHEMES, Matrix, Scheme
+from edgewise.critical.plan.levers import Anatomy, anatomy
+from edgewise.critical.plan.meter import Meter
+from edgewise.critical.plan.plan import TOLERANCE, Change, Plan, Totals
+from edgewise.critical.plan.search import Search, largest_within, zero_of_gradient
+from edgewise.critical.plan.stack import Layers, repeated
+from edgewise.critical.plan.stack_matrices import copied, matrix_changes, norm_changes, zero_biases
 
 MOST = 30  # forward-backward passes a plan may take
 AGAIN = 2  # more draws at the gains found, so that the stated totals are means of three networks

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.discovery import unwrap
-from edgewise.critical.drawing import drawn
-from edgewise.critical.plan import Plan
-from edgewise.critical.planning import critical_plan
-from edgewise.critical.undo import Applied, local
+from edgewise.critical.plan.drawing import drawn
+from edgewise.critical.plan.plan import Plan
+from edgewise.critical.plan.planning import critical_plan
+from edgewise.critical.plan.undo import Applied, local
 from edgewise.errors import BadInput
 
 

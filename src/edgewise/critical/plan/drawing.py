@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.projections import Projection
-from edgewise.critical.draws import draw
-from edgewise.critical.plan import Change
+from edgewise.critical.plan.draws import draw
+from edgewise.critical.plan.plan import Change
 from edgewise.probe.gradients import rows_of
 
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgewise.architecture import Architecture
-from edgewise.critical.constraints import Kept
-from edgewise.critical.plan import Change, Totals
-from edgewise.critical.recognised import Place, Recognised, with_changes
-from edgewise.critical.search import Search, largest_within
+from edgewise.critical.plan.constraints import Kept
+from edgewise.critical.plan.plan import Change, Totals
+from edgewise.critical.plan.recognised import Place, Recognised, with_changes
+from edgewise.critical.plan.search import Search, largest_within
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.predict import predict_transformer
 from edgewise.trace import Trace
