@@ -30,10 +30,10 @@ LONG = 1000  # steps from which a run can decide
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     size = dict(samples=100, tokens=20, width=20) if full else dict(samples=40, tokens=8, width=8)
-    ratios, seeds, steps = ((10.0, 1e8, 1e25), 2, 1500) if full else ((10.0, 1e8), 1, 150)
+    ratios, seeds, steps = ((10.0, 1e8, 1e25), 5, 1500) if full else ((10.0, 1e8), 1, 150)
     return [
         {**size, "ratio": ratio, "value": value, "method": method, "seed": seed, "steps": steps}
-        for ratio in ratios for value in ("frozen", "joint") for method in METHODS for seed in range(seeds)
+        for seed in range(seeds) for ratio in ratios for value in ("frozen", "joint") for method in METHODS
     ]  # fmt: skip
 
 
