@@ -144,6 +144,20 @@ def test_a_run_continues_from_its_state() -> None:
     assert equal(weights(whole), weights(second))
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_models(backend: str) -> None:
+    """The steps of the eager model, without a graph break, and with the same statistics."""
+    eager, source = small(), small()
+    plain = AttentionPreconditioner(torch.optim.SGD(rest_of(eager), 0.1), eager, 0.02)
+    compiled = torch.compile(source, backend=backend)
+    optimizer = AttentionPreconditioner(torch.optim.SGD(rest_of(source), 0.1), compiled, 0.02)
+    torch._dynamo.utils.counters.clear()
+    assert train(compiled, optimizer, 4) == pytest.approx(train(eager, plain, 4), rel=1e-4)
+    assert not torch._dynamo.utils.counters["graph_break"]
+    for ours, theirs in zip(plain.metrics, optimizer.metrics, strict=True):
+        torch.testing.assert_close(ours._inputs[0].total, theirs._inputs[0].total, rtol=1e-3, atol=1e-5)
+
+
 def test_off_is_the_wrapped_optimizer_bit_for_bit() -> None:
     plain, wrapped = small(), small()
     optimizer = AttentionPreconditioner(torch.optim.AdamW(wrapped.parameters(), 0.05), wrapped, enabled=False)

@@ -16,7 +16,7 @@ from tests.optim.two_processes import MAKERS, SIZES, batches, trained
 
 
 @pytest.fixture(scope="module")
-def found() -> list[dict[str, list[float]]]:
+def found() -> list[dict[str, Any]]:
     """What two processes printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -32,8 +32,12 @@ def found() -> list[dict[str, list[float]]]:
 
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_many_processes_are_one(found: list[dict[str, list[float]]], kind: str, maker: str) -> None:
+def test_many_processes_are_one(found: list[dict[str, Any]], kind: str, maker: str) -> None:
     one, other = (answer[f"{kind} {maker}"] for answer in found)
     assert one == other  # replicas must not drift apart by a bit
     alone = trained(small(), maker, batches(), SIZES | {"rows": 8})
     assert one == pytest.approx(alone, rel=2e-3, abs=2e-3)
+
+
+def test_copies_over_processes_are_refused(found: list[dict[str, Any]]) -> None:
+    assert all("state_dict()" in answer["copies"] for answer in found)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from edgewise.errors import BadInput
 from edgewise.optim import AttentionPreconditioner, LogitTrust
 from edgewise.optim.parallel import whole
 from tests.optim.subjects import batch, loss_of, small
@@ -51,11 +53,21 @@ def batches() -> list[torch.Tensor]:
     return [batch(t, sequences=8) for t in range(STEPS)]
 
 
+def refusal_of_a_copy() -> str:
+    """What a copy of an optimizer that averages over processes says."""
+    model = DistributedDataParallel(small())
+    try:
+        copy.deepcopy(MAKERS["trust"](model, SIZES))
+    except BadInput as refusal:
+        return str(refusal)
+    return "copied"
+
+
 def main(port: str, rank: int) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), "WORLD_SIZE": "2"}
     dist.init_process_group("gloo")
     mine = [x[4 * rank : 4 * rank + 4] for x in batches()]
-    found = {}
+    found: dict[str, Any] = {}
     for maker in MAKERS:
         found[f"ddp {maker}"] = trained(DistributedDataParallel(small()), maker, mine, SIZES)
         sharded = small()
@@ -63,6 +75,7 @@ def main(port: str, rank: int) -> None:
             fully_shard(block)
         fully_shard(sharded)
         found[f"fsdp {maker}"] = trained(sharded, maker, mine, SIZES)
+    found["copies"] = refusal_of_a_copy()
     print(json.dumps(found), flush=True)
     dist.destroy_process_group()
 

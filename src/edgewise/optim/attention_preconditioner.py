@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from edgewise.adapters.discovery import unwrap
 from edgewise.errors import BadInput
 from edgewise.optim.logit_metric import LogitMetric
 from edgewise.optim.parallel import by_name, like_shard, processes_of, whole
@@ -50,12 +51,12 @@ class AttentionPreconditioner(OptimizerWrapper):
         _refuse_normed(self.attentions)
         self.refresh, self.cap, self.decay, self.enabled, self.steps = refresh, cap, decay, enabled, 0
         self.sample = TokenSample(model, self.attentions, rows, positions, passes, seed)
-        group = processes_of(model, process_group)
+        self._group = processes_of(model, process_group)
         self.metrics = [
-            LogitMetric(a, rings, damping, decay, group)
+            LogitMetric(a, rings, damping, decay, self._group)
             for a, rings in zip(self.attentions, self.sample.rings, strict=True)
         ]
-        self._model = model
+        self._model = unwrap(model)  # what is compiled or replicated around it cannot be copied
         self._moments: dict[str, tuple[Tensor, Tensor]] = {}
         self._masks = self._row_masks()
         self.group: dict[str, Any] = {

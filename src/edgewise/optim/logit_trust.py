@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from edgewise.adapters.discovery import unwrap
 from edgewise.errors import BadInput
 from edgewise.optim.logit_change import change_moments
 from edgewise.optim.parallel import by_name, like_shard, norm_function, processes_of, summed, whole
@@ -42,7 +43,7 @@ class LogitTrust(OptimizerWrapper):
         self.delta, self.enabled = delta, enabled
         self.attentions = query_keys(model)
         self.sample = TokenSample(model, self.attentions, rows, positions, passes, seed)
-        self._model, self._group = model, processes_of(model, process_group)
+        self._model, self._group = unwrap(model), processes_of(model, process_group)
         self._seen = False
         self.predicted: dict[str, Tensor] = {}  # RMS logit change of the last step, per head
         self.scales: dict[str, Tensor] = {}  # what the step was multiplied by, per head

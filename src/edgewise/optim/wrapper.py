@@ -19,6 +19,7 @@ class OptimizerWrapper(Optimizer):
     """
 
     KEY = "wrapper"  # under which `state_dict` holds what is ours
+    _group: Any = None  # the processes it averages over
 
     def __init__(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -51,6 +52,22 @@ class OptimizerWrapper(Optimizer):
     @defaults.setter
     def defaults(self, defaults: dict[str, Any]) -> None:
         self.optimizer.defaults = defaults
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All of it, for copies and pickles: torch's own would leave out what is wrapped.
+
+        The model comes along, so that a copy moves a copy of the model, and of nothing else. A scheduler's counter
+        (an attribute `step`) stays behind, as with any optimizer.
+        """
+        if self._group is not None:
+            raise BadInput(
+                f"a {type(self).__name__} over several processes cannot be copied or pickled. Save its state_dict() "
+                "and load it into one made the same way."
+            )
+        return {key: value for key, value in self.__dict__.items() if key not in ("step", "_opt_called")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
