@@ -9,7 +9,7 @@ Nouns   Architecture Perceptron Trace Verdict
 Make    transformer describe sites
 Verbs   predict measure judge compare phase_diagram critical_point vector_field audit_initialization perceptron_maps
 Fix     critical_plan initialize_ total_changes
-Rooms   theory stability critical probe audit optim nets laboratory study view
+Rooms   theory stability critical probe audit optim nets laboratory landscape study view
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from edgewise import laboratory, nets, optim, study, view
+    from edgewise import laboratory, landscape, nets, optim, study, view
     from edgewise.adapters.sites import sites
     from edgewise.architecture import Architecture, transformer
     from edgewise.errors import BadInput
@@ -53,11 +53,11 @@ _HOMES = {
     "use_kernel": "verbs",
     "perceptron_maps": "verbs", "critical_plan": "verbs", "initialize_": "verbs", "total_changes": "verbs",
 }  # fmt: skip
-_ROOMS = ("laboratory", "nets", "optim", "study", "view")
+_ROOMS = ("laboratory", "landscape", "nets", "optim", "study", "view")
 
 __all__ = [
     "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_plan",
-    "critical_point", "describe", "initialize_", "judge", "laboratory", "measure", "nets", "optim", "perceptron_maps",
+    "critical_point", "describe", "initialize_", "judge", "laboratory", "landscape", "measure", "nets", "optim", "perceptron_maps",
     "phase_diagram", "predict", "sites", "study", "total_changes", "transformer", "use_kernel", "vector_field", "view",
 ]  # fmt: skip
 

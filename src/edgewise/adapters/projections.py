@@ -73,6 +73,12 @@ class Projection:
         parts = [self._slice(bare.get_parameter(name), -1).flatten(-2) for name in self.biases]
         return None if not parts else parts[0] if len(parts) == 1 else self._joined(parts, -1)
 
+    def row_numbers(self, stored: int) -> Tensor:
+        """Which of the stored output rows of one of its parameters are this matrix's, in its own order."""
+        import torch
+
+        return self._slice(torch.arange(stored), -1).flatten()
+
     def _slice(self, tensor: Tensor, dimension: int) -> Tensor:
         """(..., groups, rows, ...) in place of the output dimension."""
         size = tensor.shape[dimension]

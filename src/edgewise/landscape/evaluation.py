@@ -1,0 +1,116 @@
+"""The loss as a function of where the weights are, on a private copy: nothing of the user's model is touched.
+
+The copy shares the parameters (they are replaced per call by torch.func.functional_call, never written) and owns its
+buffers and its mode: dropout is off and batch norms use what they have learned, as in eval().
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
+
+from edgewise.errors import BadInput
+from edgewise.landscape.direction import Direction
+
+Loss = Callable[[nn.Module, Any], Tensor]
+
+
+class Surface:
+    """loss(theta + sum_i c_i d_i), the mean over batches, for coordinates c."""
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, batches: Sequence[Any], directions: Sequence[Direction],
+        start: Mapping[str, Tensor],
+    ) -> None:  # fmt: skip
+        self.directions = tuple(directions)
+        self.batches = list(batches)
+        self.module = LossOf(private_copy(model), loss)
+        parameters = {name: p.detach() for name, p in model.named_parameters()} | dict(start)
+        self.moved = {name: parameters[name] for d in directions for name in d.tensors}
+        self.still = {name: t for name, t in start.items() if name not in self.moved}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(iter(self.moved.values())).dtype
+
+    def weights(self, point: Sequence[float], without: Collection[str] = ()) -> dict[str, Tensor]:
+        """The parameters that differ from the model's own at a point, under their names inside `module`."""
+        made = {name: t for name, t in self.moved.items() if name not in without}
+        for c, direction in zip(point, self.directions, strict=True):
+            for name, d in direction.tensors.items():
+                if name in made:
+                    made[name] = torch.add(made[name], d, alpha=c)
+        return {f"model.{name}": t for name, t in (made | self.still).items()}
+
+    def loss_on(self, batch: Any, weights: dict[str, Tensor]) -> Tensor:
+        """One batch; random numbers inside the loss are the same at every point, and the caller's stream is kept."""
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(0)
+            value = functional_call(self.module, weights, (batch,))
+        return checked_loss(value)
+
+    def at(self, point: Sequence[float]) -> float:
+        weights = self.weights(point)
+        return sum(float(self.loss_on(batch, weights)) for batch in self.batches) / len(self.batches)
+
+
+class LossOf(nn.Module):
+    """A model and its loss as one module, so that any method of the model sees replaced weights."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model = model
+        self.function = (loss,)  # in a tuple: a loss that is a module is not made a part of this one
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.function[0](self.model, batch)
+
+
+def private_copy(model: nn.Module) -> nn.Module:
+    """A copy in eval mode that shares parameters and owns everything else."""
+    memo: dict[int, Any] = {id(p): p for p in model.parameters()}
+    for module in model.modules():  # tensors kept outside parameters and buffers may have a graph: not copied by torch
+        memo |= {id(value): value.detach() for value in vars(module).values() if isinstance(value, Tensor)}
+    return copy.deepcopy(model, memo).eval()
+
+
+def own_loss(model: nn.Module, batch: Any) -> Tensor:
+    """The loss that the model computes itself when labels are in the batch (Hugging Face)."""
+    output = model(**batch) if isinstance(batch, Mapping) else model(*batch)
+    loss = getattr(output, "loss", None)
+    if loss is None and isinstance(output, tuple):
+        loss = output[0]
+    if not isinstance(loss, Tensor):
+        raise BadInput("the model gave no loss of its own. Give loss=..., a function of (model, batch).")
+    return loss
+
+
+def checked_loss(value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        kind = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise BadInput(f"the loss returned {kind}; expected one number as a tensor: loss(model, batch).")
+    return value
+
+
+def batches_of(batch: Any) -> list[Any]:
+    """A list is several batches, anything else is one; an empty one is refused."""
+    batches = list(batch) if isinstance(batch, list) else [batch]
+    if not batches:
+        raise BadInput("the list of batches is empty: there is nothing to compute a loss on.")
+    for one in batches:
+        tensors = [leaf for leaf in tree_leaves(plain(one)) if isinstance(leaf, Tensor)]
+        if any(t.numel() == 0 for t in tensors):
+            shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
+            raise BadInput(f"a batch is empty (tensors of shape {shapes}): there is nothing to compute a loss on.")
+    return batches
+
+
+def plain(value: Any) -> Any:
+    """Mappings that are no dicts (tokenizer outputs) as dicts."""
+    return dict(value) if isinstance(value, Mapping) else value

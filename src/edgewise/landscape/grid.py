@@ -1,0 +1,173 @@
+"""One grid of losses around a model: what `line` and `plane` have in common."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from edgewise.adapters.discovery import unwrap
+from edgewise.errors import BadInput
+from edgewise.landscape.direction import Direction, Wanted, prepared
+from edgewise.landscape.evaluation import Loss, Surface, batches_of, own_loss
+from edgewise.landscape.fast_surface import Evaluated, chosen
+from edgewise.landscape.grid_file import GridFile, facts_of, read_grid
+from edgewise.landscape.patience import Tell, progress_bar
+from edgewise.landscape.reach import automatic_reach
+from edgewise.landscape.rebalance import check_unchanged, rebalanced
+from edgewise.landscape.roughness import Roughness, roughness
+from edgewise.whole_file import whole_file
+
+Array = NDArray[np.float64]
+Reach = float | str | Sequence[float]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to look; the same for a line and a plane."""
+
+    points: int = 25
+    reach: Reach = 1.0
+    normalization: str = "filter"
+    seed: int = 0
+    rebalance: bool = False
+    method: str = "auto"
+    file: str | Path | None = None
+    progress: Tell | bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Losses over one or two axes; the centre is the model. losses[row, column] is at (x[column], y[row])."""
+
+    axes: tuple[Array, ...]
+    losses: Array
+    names: tuple[str, ...]
+    normalization: str
+    seed: int
+    rebalanced: bool
+    method: str  # how it was computed
+    path: Array | None = field(default=None, kw_only=True)  # (steps, axes): where training came from
+
+    @property
+    def centre(self) -> float:
+        return float(self.losses[tuple(size // 2 for size in self.losses.shape)])
+
+    @property
+    def reach(self) -> tuple[float, ...]:
+        return tuple(float(axis[-1]) for axis in self.axes)
+
+    @property
+    def roughness(self) -> Roughness:
+        return roughness(self.axes, self.losses)
+
+    def __str__(self) -> str:
+        size = " x ".join(str(len(axis)) for axis in self.axes)
+        far = " x ".join(f"{r:g}" for r in self.reach)
+        return f"{' against '.join(self.names)}: {size} points to reach {far}, loss {self.centre:.4g}; {self.roughness}"
+
+    def save(self, file: str | Path) -> None:
+        """As .npz, readable with `load`."""
+        facts = self._facts()
+        with whole_file(file) as opened:
+            np.savez(opened, losses=self.losses, rows=len(self.losses), facts=json.dumps(facts))
+
+    @classmethod
+    def load(cls, file: str | Path) -> Self:
+        """A saved grid, or the file that a finished computation left."""
+        losses, rows, facts = read_grid(file)
+        if rows < len(losses):
+            raise BadInput(f"{file} holds {rows} of {len(losses)} rows. Compute it again with file=...: it continues.")
+        axes = tuple(np.array(axis) for axis in facts["grid"])
+        path = None if facts.get("path") is None else np.array(facts["path"])
+        return cls(axes, losses, tuple(facts["names"]), facts["normalization"], facts["seed"], facts["rebalanced"],
+                   facts["method"], path=path)  # fmt: skip
+
+    def _facts(self) -> dict[str, Any]:
+        path = None if self.path is None else self.path.tolist()
+        return {"grid": [a.tolist() for a in self.axes], "names": list(self.names), "seed": self.seed, "path": path,
+                "normalization": self.normalization, "rebalanced": self.rebalanced, "method": self.method}  # fmt: skip
+
+
+def computed(
+    model: nn.Module, loss: Loss | None, batch: Any, wanted: Sequence[Wanted], settings: Settings
+) -> tuple[tuple[Array, ...], Array, dict[str, Any]]:
+    """Axes, losses and the facts of a grid around the model."""
+    _refuse(settings)
+    bare, loss, batches = unwrap(model), loss or own_loss, batches_of(batch)
+    start = rebalanced(bare) if settings.rebalance else {}
+    directions = prepared(bare, wanted, settings.seed, settings.normalization, start)
+    surface = Surface(bare, loss, batches, directions, start)
+    centre = _centre(surface, bare, start)
+    scaled = settings.normalization != "none" and not any(isinstance(w, Direction) for w in wanted)
+    reach = _reach(settings.reach, surface, centre, 1.0 if scaled else _longest(surface))
+    axes = tuple(np.linspace(-r, r, settings.points) for r in reach)
+    evaluated, method = chosen(surface, max(reach), settings.method)
+    grid = {"grid": [axis.tolist() for axis in axes], "seed": settings.seed, "rebalanced": settings.rebalance,
+            "normalization": settings.normalization}  # fmt: skip
+    facts = facts_of(bare, loss, batches, directions, centre, grid)
+    facts |= {"names": [d.name for d in directions], "path": None}
+    losses = _losses(evaluated, axes, facts, method, settings)
+    return axes, losses, facts | {"method": method}
+
+
+def _losses(
+    evaluated: Evaluated, axes: tuple[Array, ...], facts: Mapping[str, Any], method: str, how: Settings
+) -> Array:
+    """Row by row; finished rows of the file are kept."""
+    columns, rows = axes[0], axes[1] if len(axes) == 2 else np.zeros(1)
+    file = None if how.file is None else GridFile(how.file, facts)
+    found = None if file is None else file.read()
+    losses, done = found if found is not None else (np.full((len(rows), len(columns)), np.nan), 0)
+    losses = losses.reshape(len(rows), len(columns))
+    if file is not None:
+        file.facts["method"] = method
+    with progress_bar(how.progress, "landscape") as tell:
+        for i in range(done, len(rows)):
+            for j, x in enumerate(columns):
+                losses[i, j] = evaluated.at([float(x), float(rows[i])][: len(axes)])
+                tell((i * len(columns) + j + 1) / losses.size)
+            if file is not None:
+                file.write(losses if len(axes) == 2 else losses[0], (i + 1) if len(axes) == 2 else len(columns))
+    return losses if len(axes) == 2 else losses[0]
+
+
+def _centre(surface: Surface, model: nn.Module, start: Mapping[str, Tensor]) -> float:
+    """The loss where the model is; refused when it is not finite, or when rebalancing has changed it."""
+    centre = surface.at([0.0] * len(surface.directions))
+    if not math.isfinite(centre):
+        raise BadInput(f"the loss at the centre is {centre}: there is no landscape around it.")
+    if start:
+        plain = Surface(model, surface.module.function[0], surface.batches, surface.directions, {})
+        check_unchanged(plain.at([0.0] * len(surface.directions)), centre, surface.dtype)
+    return centre
+
+
+def _reach(given: Reach, surface: Surface, centre: float, most: float) -> list[float]:
+    axes = len(surface.directions)
+    if given == "auto":
+        return [automatic_reach(surface, axes, centre, most)] * axes
+    values = [given] * axes if isinstance(given, (int, float)) else given
+    fine = not isinstance(values, str) and len(values) == axes
+    if not fine or not all(isinstance(v, (int, float)) and math.isfinite(v) and v > 0 for v in values):
+        raise BadInput(f"reach = {given!r} is not possible: expected a number above 0, one per axis, or 'auto'.")
+    return [float(v) for v in values]
+
+
+def _longest(surface: Surface) -> float:
+    """How long the moved weights are beside the longest direction."""
+    weights = math.sqrt(sum(float(t.double().square().sum()) for t in surface.moved.values()))
+    return weights / max(direction.length for direction in surface.directions)
+
+
+def _refuse(settings: Settings) -> None:
+    if settings.points < 5 or settings.points % 2 == 0:
+        raise BadInput(f"points = {settings.points} is not possible: expected an odd number of at least 5.")
+

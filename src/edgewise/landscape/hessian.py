@@ -1,0 +1,110 @@
+"""Directions of largest curvature: Lanczos (ARPACK through scipy) on Hessian-vector products of any network.
+
+    H v = d/dtheta (g(theta) . v): the graph of the gradient g is built once and kept for all products.
+Fused attention has no second derivative, so the pass runs on torch's MATH backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from edgewise.adapters.discovery import unwrap
+from edgewise.errors import BadInput
+from edgewise.landscape.direction import Direction
+from edgewise.landscape.evaluation import Loss, LossOf, batches_of, checked_loss, own_loss, private_copy
+from edgewise.landscape.support import Along, support
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature:
+    """Eigenvalues of largest absolute value, their unit eigenvectors as directions, and |H v - lambda v| of each."""
+
+    values: tuple[float, ...]
+    directions: tuple[Direction, ...]
+    residuals: tuple[float, ...]
+
+
+class Hessian:
+    """v -> H v over the entries that `along` moves, the mean over batches."""
+
+    def __init__(self, model: nn.Module, loss: Loss | None, batch: Any, along: str | Along = "*") -> None:
+        bare = unwrap(model)
+        self.masks = support(bare, Along(along) if isinstance(along, str) else along)
+        self.parameters = {name: bare.get_parameter(name).detach().requires_grad_() for name in self.masks}
+        module = LossOf(private_copy(bare), loss or own_loss)
+        with torch.random.fork_rng(), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            torch.manual_seed(0)
+            self.gradients = [self._gradient(module, one) for one in batches_of(batch)]
+
+    def _gradient(self, module: LossOf, batch: Any) -> tuple[Tensor, ...]:
+        weights = {f"model.{name}": p for name, p in self.parameters.items()}
+        value = checked_loss(functional_call(module, weights, (batch,)))
+        if not bool(value.isfinite().all()):
+            raise BadInput(f"the loss is {float(value.detach())}: it has no curvature here.")
+        return torch.autograd.grad(value, list(self.parameters.values()), create_graph=True)
+
+    @property
+    def size(self) -> int:
+        return sum(p.numel() for p in self.parameters.values())
+
+    def product(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        """H v with entries that do not move left out on both sides."""
+        v = self._masked(self.unflatten(vector))
+        total = [torch.zeros_like(p) for p in self.parameters.values()]
+        for gradient in self.gradients:
+            slopes = torch.autograd.grad(
+                gradient, list(self.parameters.values()), v, retain_graph=True, materialize_grads=True
+            )
+            total = [t + s / len(self.gradients) for t, s in zip(total, slopes, strict=True)]
+        return torch.cat([t.flatten() for t in self._masked(total)]).double().cpu().numpy()
+
+    def unflatten(self, vector: NDArray[np.float64]) -> list[Tensor]:
+        like = list(self.parameters.values())
+        parts = torch.from_numpy(np.asarray(vector, np.float64).reshape(-1)).split([p.numel() for p in like])
+        return [part.view(p.shape).to(p) for part, p in zip(parts, like, strict=True)]
+
+    def _masked(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [t * mask for t, mask in zip(tensors, self.masks.values(), strict=True)]
+
+
+def top_directions(
+    model: nn.Module, loss: Loss | None, batch: Any, count: int = 2, *, along: str | Along = "*",
+    tolerance: float = 1e-3, seed: int = 0,
+) -> Curvature:  # fmt: skip
+    """The `count` eigenvectors of the Hessian with the largest eigenvalues in absolute value, largest first."""
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    hessian = Hessian(model, loss, batch, along)
+    if not 0 < count < hessian.size:
+        raise BadInput(f"count = {count} is not possible: {hessian.size} weights move, give 1 to {hessian.size - 1}.")
+    operator = LinearOperator((hessian.size, hessian.size), matvec=hessian.product, dtype=np.float64)
+    first = np.random.default_rng(seed).standard_normal(hessian.size)
+    try:
+        values, vectors = eigsh(operator, k=count, which="LM", tol=tolerance, v0=hessian.product(first))
+    except ArpackNoConvergence as error:
+        words = f"the eigenvectors did not converge to {tolerance:g}: give a larger tolerance. {error}"
+        raise BadInput(words) from error
+    order = np.argsort(-np.abs(values))
+    values, vectors = values[order], vectors[:, order]
+    residuals = [float(np.linalg.norm(hessian.product(v) - c * v)) for c, v in zip(values, vectors.T, strict=True)]
+    names = list(hessian.parameters)
+    made = [
+        Direction(f"Hessian eigenvector {k + 1} ({value:.3g})",
+                  dict(zip(names, (t.detach() for t in hessian.unflatten(v)), strict=True)))
+        for k, (value, v) in enumerate(zip(values, vectors.T, strict=True))
+    ]  # fmt: skip
+    return Curvature(tuple(map(float, values)), tuple(made), tuple(residuals))
+
+
+def top_eigenvalue(model: nn.Module, loss: Loss | None, batch: Any, **how: Any) -> float:
+    """The eigenvalue of the Hessian that is largest in absolute value; arguments as in `top_directions`."""
+    return top_directions(model, loss, batch, 1, **how).values[0]

@@ -1,0 +1,112 @@
+"""plane and line: the loss of any network over one or two directions in the space of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from edgewise.errors import BadInput
+from edgewise.landscape.direction import Wanted
+from edgewise.landscape.evaluation import Loss
+from edgewise.landscape.grid import Array, Grid, Reach, Settings, computed
+from edgewise.landscape.path import Path as TrainingPath
+from edgewise.landscape.patience import Tell
+from edgewise.landscape.roughness import Roughness
+
+
+class Plane(Grid):
+    """losses (rows, columns) at (x[column], y[row]); the centre is the model."""
+
+    @property
+    def x(self) -> Array:
+        return self.axes[0]
+
+    @property
+    def y(self) -> Array:
+        return self.axes[1]
+
+
+class Line(Grid):
+    """losses (points,) at x; the centre is the model."""
+
+    @property
+    def x(self) -> Array:
+        return self.axes[0]
+
+
+def plane(
+    model: nn.Module, loss: Loss | None, batch: Any,
+    directions: Sequence[Wanted] | TrainingPath = ("queries", "keys"), *, points: int = 25, reach: Reach = 1.0,
+    normalization: str = "filter", seed: int = 0, rebalance: bool = False, method: str = "auto",
+    file: str | Path | None = None, progress: Tell | bool | None = None,
+) -> Plane:  # fmt: skip
+    """L(theta + x d_1 + y d_2) over a square around the model, which is not changed.
+
+    loss           a function of (model, batch) that gives one number; None: the model's own, for batches with labels
+    batch          one batch (tensor, tuple, dict), or a list of batches, whose mean loss is drawn
+    directions     two of: "queries", "keys", "values", "outputs", a pattern of parameter names, an `Along` (by layer,
+                   by head), a `Direction` (Hessian eigenvectors, toward another model); or a training path
+    reach          how far, in units of the directions; one number or one per axis; "auto": until the loss has
+                   changed by half. A path brings its own
+    normalization  filter, layer, model or none, of directions that are drawn; given ones stay as they are
+    rebalance      draw around the same network with queries and keys of equal size (`rebalanced`)
+    method         auto computes once what does not move; direct computes all at every point
+    file           rows are kept here (.npz); a killed computation continues, another grid is refused
+    """
+    settings = Settings(points, reach, normalization, seed, rebalance, method, file, progress)
+    path = directions if isinstance(directions, TrainingPath) else None
+    if path is not None:
+        settings = replace(settings, reach=path.reach if reach == 1.0 else reach)
+    wanted = path.directions if path is not None else directions
+    assert not isinstance(wanted, TrainingPath)
+    if isinstance(wanted, str) or len(wanted) != 2:
+        raise BadInput(f"directions = {wanted!r}: a plane has two; use line for one.")
+    axes, losses, facts = computed(model, loss, batch, wanted, settings)
+    return Plane(axes, losses, tuple(facts["names"]), normalization, seed, rebalance, facts["method"],
+                 path=None if path is None else path.coordinates)  # fmt: skip
+
+
+def line(
+    model: nn.Module, loss: Loss | None, batch: Any, direction: Wanted = "*", *, points: int = 51, reach: Reach = 1.0,
+    normalization: str = "filter", seed: int = 0, rebalance: bool = False, method: str = "auto",
+    file: str | Path | None = None, progress: Tell | bool | None = None,
+) -> Line:  # fmt: skip
+    """L(theta + x d) on both sides of the model; arguments as in `plane`, with one direction."""
+    settings = Settings(points, reach, normalization, seed, rebalance, method, file, progress)
+    axes, losses, facts = computed(model, loss, batch, [direction], settings)
+    return Line(axes, losses, tuple(facts["names"]), normalization, seed, rebalance, facts["method"])
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """The same plane for several seeds of its directions: one picture is no evidence."""
+
+    planes: tuple[Plane, ...]
+
+    @property
+    def roughness(self) -> tuple[Roughness, ...]:
+        return tuple(plane.roughness for plane in self.planes)
+
+    def mean(self, name: str) -> tuple[float, float]:
+        """Mean and standard error over seeds of range, residual, minima or sharpness."""
+        values = np.array([float(getattr(found, name)) for found in self.roughness])
+        error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+        return float(values.mean()), float(error)
+
+    def __str__(self) -> str:
+        names = ("range", "sharpness", "residual", "minima")
+        means = ", ".join("{} {:.3g} ± {:.2g}".format(name, *self.mean(name)) for name in names)
+        return f"{' against '.join(self.planes[0].names)}, {len(self.planes)} direction seeds: {means}"
+
+
+def survey(model: nn.Module, loss: Loss | None, batch: Any, *, seeds: Iterable[int] = range(5), **how: Any) -> Survey:
+    """`plane` once for every seed of the directions; other arguments as there."""
+    found = tuple(plane(model, loss, batch, seed=seed, **how) for seed in seeds)
+    if not found:
+        raise BadInput("seeds is empty: give at least one.")
+    return Survey(found)

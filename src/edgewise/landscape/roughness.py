@@ -1,0 +1,89 @@
+"""Numbers beside a picture: how curved, how far from a quadratic, how many minima.
+
+    curvature   d²L at the centre along the axes, second differences of the grid
+    residual    root mean square distance of the grid from its best quadratic, over the range of the grid
+    minima      grid points inside the picture that lie below all their neighbours
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+NOISE = 1e-6  # of the range (and of the loss): a dip below it is rounding
+
+
+@dataclass(frozen=True)
+class Roughness:
+    """What one grid says. `finite`: share of points with a finite loss; the others are left out."""
+
+    centre: float
+    range: float
+    curvature: tuple[tuple[float, ...], ...]  # Hessian at the centre in the plane's own coordinates
+    residual: float
+    minima: int
+    finite: float
+
+    @property
+    def sharpness(self) -> float:
+        """The largest eigenvalue of the curvature in absolute value."""
+        return float(np.abs(np.linalg.eigvalsh(np.array(self.curvature))).max())
+
+    def __str__(self) -> str:
+        values = " ".join(f"{v:.3g}" for v in np.linalg.eigvalsh(np.array(self.curvature)))
+        lost = "" if self.finite == 1 else f", {1 - self.finite:.1%} of points not finite"
+        return (
+            f"range {self.range:.4g}, curvature {values}, residual from the best quadratic {self.residual:.2%} of the "
+            f"range, {self.minima} interior minim{'um' if self.minima == 1 else 'a'}{lost}"
+        )
+
+
+def roughness(axes: tuple[Array, ...], losses: Array) -> Roughness:
+    """Of a line (losses (P,)) or a plane (losses (P, P), rows along the second axis)."""
+    ok = np.isfinite(losses)
+    middle = tuple(size // 2 for size in losses.shape)
+    span = float(np.ptp(losses[ok])) if ok.any() else np.nan
+    return Roughness(
+        centre=float(losses[middle]), range=span, curvature=_curvature(axes, losses, middle),
+        residual=_residual(axes, losses, ok, span), minima=_minima(losses, span), finite=float(ok.mean()),
+    )  # fmt: skip
+
+
+def _curvature(axes: tuple[Array, ...], L: Array, middle: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
+    """Second differences over the three grid points around the centre."""
+    if L.ndim == 1:
+        (m,), h = middle, axes[0][1] - axes[0][0]
+        return ((float((L[m + 1] - 2 * L[m] + L[m - 1]) / h**2),),)
+    (i, j), hx, hy = middle, axes[0][1] - axes[0][0], axes[1][1] - axes[1][0]
+    xx = (L[i, j + 1] - 2 * L[i, j] + L[i, j - 1]) / hx**2
+    yy = (L[i + 1, j] - 2 * L[i, j] + L[i - 1, j]) / hy**2
+    xy = (L[i + 1, j + 1] - L[i + 1, j - 1] - L[i - 1, j + 1] + L[i - 1, j - 1]) / (4 * hx * hy)
+    return ((float(xx), float(xy)), (float(xy), float(yy)))
+
+
+def _residual(axes: tuple[Array, ...], losses: Array, ok: NDArray[np.bool_], span: float) -> float:
+    """Least squares with all monomials up to degree two."""
+    scaled = [axis / max(np.abs(axis).max(), 1e-300) for axis in axes]
+    grids = np.meshgrid(*scaled)
+    monomials = [np.ones_like(grids[0]), *grids]
+    monomials += [a * b for k, a in enumerate(grids) for b in grids[k:]]
+    design = np.stack([m[ok] for m in monomials], 1)
+    if len(design) <= design.shape[1] or not span > 0:
+        return 0.0
+    fitted = design @ np.linalg.lstsq(design, losses[ok], rcond=None)[0]
+    return float(np.sqrt(np.mean((losses[ok] - fitted) ** 2)) / span)
+
+
+def _minima(losses: Array, span: float) -> int:
+    """Points not on the border, below every neighbour by more than rounding."""
+    inner = losses[tuple(slice(1, -1) for _ in losses.shape)]
+    noise = NOISE * max(span, float(np.nanmin(np.abs(losses))))
+    lowest = np.ones(inner.shape, bool)
+    for shift in np.ndindex(*(3 for _ in losses.shape)):
+        if any(s != 1 for s in shift):
+            around = tuple(slice(s, s + size) for s, size in zip(shift, inner.shape, strict=True))
+            lowest &= inner < losses[around] - noise
+    return int(lowest.sum())

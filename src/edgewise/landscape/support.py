@@ -1,0 +1,157 @@
+"""Which weights a direction moves: queries or keys by name, by layer, by head, or parameters by a pattern.
+
+A mask is True where an entry moves, in a shape that broadcasts to the parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.adapters.projections import Projection
+from edgewise.adapters.site_types import AttentionSite
+from edgewise.adapters.sites import sites
+from edgewise.errors import BadInput
+
+ROLES = {"queries": "query", "keys": "key", "values": "value", "outputs": "output"}
+
+
+@dataclass(frozen=True)
+class Along:
+    """What moves: queries, keys, values, outputs (of attention), or a pattern of parameter names such as "*mlp*".
+
+    layers  numbers of blocks, all unless given (blocks of a decoder count on after those of its encoder)
+    heads   numbers of heads, for queries, keys and values; keys and values count their own, shared heads
+    vectors whether biases and gains of norms move as well; they stay unless asked for [Li 2018]
+    """
+
+    what: str = "*"
+    layers: Sequence[int] | None = None
+    heads: Sequence[int] | None = None
+    vectors: bool = False
+
+    def __str__(self) -> str:
+        given = (("layers", self.layers), ("heads", self.heads))
+        parts = [f"{word} {_listed(numbers)}" for word, numbers in given if numbers]
+        return ", ".join(["all matrices" if self.what == "*" else self.what, *parts])
+
+
+def support(model: nn.Module, along: Along) -> dict[str, Tensor]:
+    """Masks of the entries that move, by parameter; refuses, saying what there is, when nothing would."""
+    for word, given in (("layers", along.layers), ("heads", along.heads)):
+        if given is not None and (isinstance(given, str) or not all(isinstance(k, int) and k >= 0 for k in given)):
+            raise BadInput(f"{word} = {given!r} is not possible: expected whole numbers, counted from 0.")
+    found = _of_role(model, along) if along.what in ROLES else _of_pattern(model, along)
+    if not found:
+        names = [name for name, _ in model.named_parameters()]
+        raise BadInput(
+            f"{along.what!r} matches no parameter: expected one of {', '.join(ROLES)}, or a pattern of names such as "
+            f"{names[0] if names else '...'!r} ({len(names)} parameters in all)."
+        )
+    return found
+
+
+def _of_pattern(model: nn.Module, along: Along) -> dict[str, Tensor]:
+    if along.heads is not None:
+        raise BadInput(f"heads were given with the pattern {along.what!r}; only {', '.join(ROLES)} have heads.")
+    inside = None if along.layers is None else tuple(f"{name}." for name in _blocks_named(model, along.layers))
+    matched = {
+        name: p for name, p in model.named_parameters()
+        if fnmatchcase(name, along.what) and p.is_floating_point() and (inside is None or name.startswith(inside))
+    }  # fmt: skip
+    kept = {name: p for name, p in matched.items() if along.vectors or p.ndim > 1}
+    if matched and not kept:
+        raise BadInput(
+            f"{along.what!r} matches only vectors ({next(iter(matched))}), which stay where they are: biases and gains "
+            "of norms have no filters. Give Along(..., vectors=True) to move them."
+        )
+    return {name: torch.ones((1,) * p.ndim, dtype=torch.bool, device=p.device) for name, p in kept.items()}
+
+
+def _blocks_named(model: nn.Module, layers: Sequence[int]) -> list[str]:
+    blocks = [block for stack in sites(model).stacks for block in stack.blocks]
+    _refuse_beyond("layers", layers, len(blocks))
+    return [blocks[k].name for k in layers]
+
+
+def _of_role(model: nn.Module, along: Along) -> dict[str, Tensor]:
+    parameters = dict(model.named_parameters())
+    masks: dict[str, Tensor] = {}
+    for site in attentions(model, along.layers):
+        projection: Projection = getattr(site, ROLES[along.what])
+        chosen = _rows_of_heads(site, along, projection)
+        for name, rows, wanted in spread(projection, chosen, parameters):
+            for key, vector in ((name, False), *((b, True) for b in _bias_of(projection, name))):
+                if vector and not along.vectors:
+                    continue
+                _mark(masks, key, parameters[key], rows[wanted], projection.transposed and not vector)
+    return masks
+
+
+def attentions(model: nn.Module, layers: Sequence[int] | None = None) -> list[AttentionSite]:
+    """Every attention of the chosen blocks, cross-attention after its block's own."""
+    blocks = [block for stack in sites(model).stacks for block in stack.blocks]
+    if layers is not None:
+        _refuse_beyond("layers", layers, len(blocks))
+        blocks = [blocks[k] for k in layers]
+    own = [(block.attention, block.cross_attention) for block in blocks]
+    return [site for pair in own for site in pair if site is not None]
+
+
+def spread(
+    projection: Projection, chosen: Tensor, parameters: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """(parameter, its stored rows that are of this matrix, which of them are chosen); `chosen` is in matrix order."""
+    names = projection.parameters
+    for name, part in zip(names, chosen.chunk(len(names)), strict=True):
+        p = parameters[name]
+        yield name, projection.row_numbers(p.shape[-1] if projection.transposed else p.shape[0]), part
+
+
+def _bias_of(projection: Projection, parameter: str) -> list[str]:
+    """The bias of the same module as this parameter."""
+    place = projection.parameters.index(parameter)
+    return [projection.biases[place]] if projection.biases else []
+
+
+def head_width(site: AttentionSite) -> int:
+    if site.head_width is None or site.heads is None:
+        raise BadInput(f"how many heads {site.name} has was not found; give its module an attribute num_heads.")
+    return site.head_width
+
+
+def _rows_of_heads(site: AttentionSite, along: Along, projection: Projection) -> Tensor:
+    """(fan_out,): True for the rows of the chosen heads."""
+    if along.heads is None:
+        return torch.ones(projection.fan_out, dtype=torch.bool)
+    if along.what == "outputs":
+        raise BadInput("heads were given with outputs, whose rows belong to no head. Name queries, keys or values.")
+    width = head_width(site)
+    if along.what == "values":
+        assert site.heads is not None
+        width = site.output.fan_in // site.heads
+    count = projection.fan_out // width
+    _refuse_beyond("heads", along.heads, count)
+    rows = torch.zeros(count, dtype=torch.bool)
+    rows[list(along.heads)] = True
+    return rows.repeat_interleave(width)
+
+
+def _mark(masks: dict[str, Tensor], name: str, parameter: Tensor, rows: Tensor, transposed: bool) -> None:
+    dimension = parameter.ndim - 1 if transposed else 0
+    shape = [parameter.shape[k] if k == dimension else 1 for k in range(parameter.ndim)]
+    mask = masks.setdefault(name, torch.zeros(shape, dtype=torch.bool, device=parameter.device))
+    mask.view(-1)[rows.to(parameter.device)] = True
+
+
+def _refuse_beyond(word: str, given: Sequence[int], count: int) -> None:
+    if not given or max(given) >= count:
+        raise BadInput(f"{word} = {tuple(given)} is not possible: this model has {word} 0 to {count - 1}.")
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return " ".join(map(str, numbers))
