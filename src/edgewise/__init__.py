@@ -57,8 +57,9 @@ _ROOMS = ("laboratory", "landscape", "nets", "optim", "study", "view")
 
 __all__ = [
     "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_plan",
-    "critical_point", "describe", "initialize_", "judge", "laboratory", "landscape", "measure", "nets", "optim", "perceptron_maps",
-    "phase_diagram", "predict", "sites", "study", "total_changes", "transformer", "use_kernel", "vector_field", "view",
+    "critical_point", "describe", "initialize_", "judge", "laboratory", "landscape", "measure", "nets", "optim",
+    "perceptron_maps", "phase_diagram", "predict", "sites", "study", "total_changes", "transformer", "use_kernel",
+    "vector_field", "view",
 ]  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def random_direction(
 ) -> Direction:  # fmt: skip
     """Independent N(0, 1) entries where `along` says, scaled to the weights.
 
-    Numbers depend on seed and parameter name: two models with parameters of the same names and shapes get the same draw, whatever else differs between them.
+    Numbers depend on seed and parameter name alone: two models with parameters of the same names get the same draw.
     """
     bare = unwrap(model)
     along = Along(along) if isinstance(along, str) else along
