@@ -69,7 +69,7 @@ def test_a_transformer_is_planned_by_theory_and_queries_keys_readout_and_embeddi
     model = gpt2()
     plan = edgewise.critical_plan(model, tokens=16)
     assert plan.source == "theory"
-    assert {change.role for change in plan.changes} == {"output", "mlp_out"}
+    assert {change.role for change in plan.changes} == {"value", "output", "mlp_in", "mlp_out"}
     stated_is_measured(model, plan, {"input_ids": torch.arange(16)[None] + 3})
 
 
@@ -83,7 +83,7 @@ def test_the_plan_touches_nothing_and_says_everything() -> None:
     for word in ("parameter", "old std", "new std", "reason", "transformer.h.{0..7}.attn.c_proj.weight", "Stated"):
         assert word in text
     shown = json.loads(json.dumps(plan.json()))
-    assert shown["changes"][0]["reason"] and len(shown["changes"]) == 16
+    assert shown["changes"][0]["reason"] and len(shown["changes"]) == 32
     assert shown["expected"]["gradient"] == plan.expected.gradient  # type: ignore[union-attr]
 
 
@@ -159,10 +159,10 @@ def test_a_good_start_is_left_alone_and_the_tool_says_so() -> None:
 
 
 def test_what_no_gain_cures_is_refused_in_words() -> None:
-    """ReLU without skips merges its inputs like 1/l^2 at any gain: log of that is what is left."""
+    """ReLU without skips merges its inputs like 1/l^2 at any gain: log of that is what is left without mirrored pairs."""
     torch.manual_seed(0)
     model = perceptron(50, 128, nn.ReLU)
-    plan = edgewise.critical_plan(model, torch.randn(32, 20))
+    plan = edgewise.critical_plan(model, torch.randn(32, 20), draw="orthogonal")
     assert not plan.reached and plan.expected is not None
     assert abs(plan.expected.gradient) < 1
     assert plan.expected.angle < -3

@@ -30,7 +30,7 @@ RATES = (3e-4, 1e-3, 3e-3)
 def prove(
     factory: Callable[[], nn.Module], plan: Plan | str = "critical", batches: Batches | Sequence[Pair] | None = None, *,
     steps: int = 200, seeds: int = 3, rates: Sequence[float] = RATES, optimizer: str = "adamw", size: int = 32,
-    loss: Loss | None = None, first_seed: int = 0, progress: Callable[[float], None] | None = None,
+    loss: Loss | None = None, first_seed: int = 0, progress: Callable[[float], None] | None = None, **training: Any,
 ) -> Proof:  # fmt: skip
     """Train both arms on the same batches and compare their final losses, seed by seed.
 
@@ -40,6 +40,7 @@ def prove(
     loss      of (model, inputs, labels); by itself the model's own with labels, else cross-entropy of its output
     rates     tried in each arm and seed by successive halving; the best goes on
     progress  called with the fraction done; without it a bar is shown on a terminal
+    training  further options of `edgewise.study.train.train`, for both arms: trial, second_look, schedule, clip
     """
     if steps < 2 or seeds < 1:
         raise BadInput(f"steps = {steps}, seeds = {seeds}: expected at least two steps and one seed.")
@@ -51,7 +52,7 @@ def prove(
     with _bar(progress) as tell:
         for done, (seed, arm) in enumerate(runs):
             start = partial(_start, factory, learner, seed, made if arm == made.goal else None)
-            found = train(start, partial(stream, seed), optimizer=optimizer, rates=rates, steps=steps)
+            found = train(start, partial(stream, seed), optimizer=optimizer, rates=rates, steps=steps, **training)
             outcomes[arm].append(found)
             tell((done + 1) / len(runs))
     arms = [_arm(arm, found) for arm, found in outcomes.items()]

@@ -33,7 +33,8 @@ def _parameter(parameter: Tensor, name: str, listed: Sequence[Change], seed: int
         part = rows_of(values, change.projection)
         generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}/{change.role}".encode()))
         shape = _matrix_shape(part, change)
-        part.copy_(draw(change.draw, shape, change.new_std, generator, change.groups).reshape(part.shape))
+        made = draw(change.draw, shape, change.new_std, generator, change.groups) - change.offset
+        part.copy_(made.reshape(part.shape))
         if change.zero_row is not None:
             values[change.zero_row] = 0.0
     return values

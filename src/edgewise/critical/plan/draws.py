@@ -1,4 +1,4 @@
-"""Random matrices of a given root mean square: normal, uniform, orthogonal, delta-orthogonal; drawn in float32.
+"""Random matrices of a given root mean square: normal, uniform, orthogonal, mirrored; drawn in float32.
 
 Shapes: a matrix is (out, in) with any leading dimensions (experts); a filter is (out, in, *kernel).
 """
@@ -6,13 +6,16 @@ Shapes: a matrix is (out, in) with any leading dimensions (experts); a filter is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from edgewise.critical.plan.mirrored import halves, reflected
 from edgewise.errors import BadInput
+
+Draw = Callable[[tuple[int, ...], float, torch.Generator, int], Tensor]
 
 
 def draw(kind: str, shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int = 1) -> Tensor:
@@ -48,10 +51,34 @@ def _delta(shape: tuple[int, ...], std: float, generator: torch.Generator, group
     """Zero but for the centre of the kernel, which is orthogonal, per group [Xiao 2018]: an isometry of images."""
     rows, columns, *kernel = shape
     centre = orthogonal(rows // groups, columns, generator, (groups,)).reshape(rows, columns)
-    found = torch.zeros(shape)
+    return _centred(centre, kernel) * (std * math.sqrt(max(rows // groups, columns) * math.prod(kernel)))
+
+
+def _centred(centre: Tensor, kernel: Sequence[int]) -> Tensor:
+    """A filter that is this matrix in the centre of its kernel and zero elsewhere."""
+    found = torch.zeros((*centre.shape, *kernel))
     middle: tuple[Any, ...] = (..., *(size // 2 for size in kernel))
     found[middle] = centre
-    return found * (std * math.sqrt(max(rows // groups, columns) * math.prod(kernel)))
+    return found
+
+
+def _mirrored(rows: bool, columns: bool) -> Draw:
+    """An orthogonal matrix with its negatives below (rows), beside (columns), or both."""
+
+    def made(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
+        *copies, out, into = shape
+        part = _orthogonal((*copies, *halves(out, into, rows, columns)), std, generator, 1)
+        return reflected(part, out, into)
+
+    return made
+
+
+def _delta_mirrored(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:
+    """A filter whose centre is mirrored in rows and columns, per group."""
+    rows, columns, *kernel = shape
+    part = (groups, *halves(rows // groups, columns, True, True))
+    drawn = _orthogonal(part, std * math.sqrt(math.prod(kernel)), generator, 1)
+    return _centred(reflected(drawn, rows // groups, columns).reshape(rows, columns), kernel)
 
 
 def _zero(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
@@ -62,7 +89,8 @@ def _constant(shape: tuple[int, ...], std: float, generator: torch.Generator, gr
     return torch.full(shape, std)
 
 
-DRAWS: dict[str, Callable[[tuple[int, ...], float, torch.Generator, int], Tensor]] = {
+DRAWS: dict[str, Draw] = {
     "normal": _normal, "uniform": _uniform, "orthogonal": _orthogonal, "delta-orthogonal": _delta, "zero": _zero,
-    "constant": _constant,
+    "constant": _constant, "mirrored": _mirrored(True, True), "mirrored rows": _mirrored(True, False),
+    "mirrored columns": _mirrored(False, True), "delta-mirrored": _delta_mirrored,
 }  # fmt: skip

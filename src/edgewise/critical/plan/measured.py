@@ -1,8 +1,9 @@
 """A plan by measurement: the roots of the two measured totals over one gain, or two, for any repeated stack.
 
-With a skip the gain is that of the matrices that write into the stream: the largest at which neither total exceeds
-the budget (both vanish together only as branches do). Without one it is the gain of all matrices, drawn orthogonal
-(delta-orthogonal filters [Xiao 2018]): where the gradient total vanishes, or the larger of the two is smallest.
+With a skip the gain is that of the matrices (or norms) that write into the stream: the largest at which neither total
+exceeds the budget (both vanish together only as branches do). Without one it is the gain of all matrices, drawn
+orthogonal (delta-orthogonal filters [Xiao 2018]): where the gradient total vanishes; and where the activation still
+merges inputs, drawn in mirrored pairs, which makes ReLU and its kin linear at the start [Balduzzi 2017].
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from edgewise.critical.plan.diagnosis import diagnose
 from edgewise.critical.plan.drawing import drawn
 from edgewise.critical.plan.goals import SCHEMES, Matrix, Scheme
 from edgewise.critical.plan.levers import Anatomy, anatomy
-from edgewise.critical.plan.meter import Meter
+from edgewise.critical.plan.meter import BEYOND, Meter
 from edgewise.critical.plan.plan import TOLERANCE, Change, Plan, Totals
 from edgewise.critical.plan.search import Search, largest_within, zero_of_gradient
 from edgewise.critical.plan.stack import Layers, repeated
@@ -29,6 +30,9 @@ from edgewise.critical.plan.stack_matrices import copied, matrix_changes, norm_c
 
 MOST = 30  # forward-backward passes a plan may take
 AGAIN = 2  # more draws at the gains found, so that the stated totals are means of three networks
+FAR = 5.0  # a total that no scatter explains
+FAIR = 9  # passes that a lever gets before the next one is thought of
+DIES = -7.0  # log of the last mean square over the first: below, the epsilon of a norm decides what is measured
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,14 @@ class Lever:
 
     def at(self, gain: float) -> Lever:
         return replace(self, gain=gain)
+
+    def shift(self, name: str) -> float:
+        """What scaling adds to stored values that the module adds an offset o to: (v + o) gain - o = v gain + this."""
+        return self.offsets.get(name, 0.0) * (self.gain - 1)
+
+    @cached_property
+    def offsets(self) -> dict[str, float]:
+        return {change.projection.parameter: change.offset for change in self.changes if change.offset}
 
     def final(self) -> tuple[Change, ...]:
         return tuple(replace(change, new_std=change.new_std * self.gain) for change in self.changes)
@@ -67,7 +79,7 @@ def measured_plan(
             **frame, changes=(), expected=before, source="measurement", passes=meter.passes, diagnosis=text,
             findings=findings, notes=tuple(notes),
         )  # fmt: skip
-    fixed = (*_redrawn(model, layers, found, kept, same), *zero_biases(model, layers, found.biases, kept))
+    fixed = (*_redrawn(model, layers, found, kept, same, draw), *zero_biases(model, layers, found.biases, kept))
     levers = _levers(model, layers, found, kept, draw)
     chosen, expected = _solve(meter, fixed, levers, found, budget)
     changes = _merge(fixed, [change for lever in chosen for change in lever.final()])
@@ -112,9 +124,14 @@ def _width(meter: Meter) -> int:
 
 
 def _redrawn(
-    model: nn.Module, layers: Layers, found: Anatomy, kept: Kept, same: Sequence[str]
+    model: nn.Module, layers: Layers, found: Anatomy, kept: Kept, same: Sequence[str], draw: str | None
 ) -> tuple[Change, ...]:
-    """Layers that are copies of one another get values of their own, at the standard deviation they have."""
+    """What is drawn anew whatever the gains: layers without a skip, and layers that are copies of one another.
+
+    A product of random matrices keeps the mean square and loses its small singular values, of orthogonal ones neither.
+    """
+    if not found.skip:
+        return _alone(model, layers, found, kept, draw)
     if not same:
         return ()
     reason = "its own values: the layers were copies of one another"
@@ -123,40 +140,78 @@ def _redrawn(
 
 def _levers(model: nn.Module, layers: Layers, found: Anatomy, kept: Kept, draw: str | None) -> list[Lever]:
     """In the order in which they are tried; what has no parameters left is left out."""
-    if found.skip:
-        reason = "writes a branch into the stream: scaled so that the whole depth stays within the budget"
-        made = [Lever("writers", matrix_changes(model, layers, found.writers, kept, draw or "normal", reason))]
-    else:
-        reason = "no skip: one common gain where the gradient keeps its size, singular values all equal"
-        wanted = matrix_changes(model, layers, found.matrices, kept, draw or "orthogonal", reason, unit=True)
-        made = [Lever("matrices", wanted)]
-    reason = "sets the size of what follows the norm, which the matrices cannot"
-    made.append(Lever("norm gains", norm_changes(model, layers, found.norm_gains, kept, reason)))
-    if found.normed and not found.skip:
-        made.reverse()  # a norm undoes the gain of the matrix before it
-    if found.skip:
-        reason = "second gain: how strongly the branch's inside is driven"
-        made.append(Lever("inner matrices", matrix_changes(model, layers, found.inner, kept, draw or "normal", reason)))
+    made = (_with_skip if found.skip else _without_skip)(model, layers, found, kept, draw)
     return [lever for lever in made if lever.changes]
+
+
+def _with_skip(model: nn.Module, layers: Layers, found: Anatomy, kept: Kept, draw: str | None) -> list[Lever]:
+    kind = draw or "normal"
+    reason = "writes a branch into the stream: scaled so that the whole depth stays within the budget"
+    ends = {path: found.offsets[path] for path in found.writers if path in found.offsets}
+    matrices = [path for path in found.writers if path not in ends]
+    wanted = matrix_changes(model, layers, matrices, kept, kind, reason)
+    writers = Lever("writers", (*wanted, *norm_changes(model, layers, ends, kept, reason)))
+    if found.undone:
+        return [writers]
+    reason = "second gain: how strongly the branch's inside is driven"
+    inner = Lever("inner matrices", matrix_changes(model, layers, found.inner, kept, kind, reason))
+    return [writers, _norm_gains(model, layers, found, kept), inner]
+
+
+def _without_skip(model: nn.Module, layers: Layers, found: Anatomy, kept: Kept, draw: str | None) -> list[Lever]:
+    made = [Lever("matrices", _alone(model, layers, found, kept, draw)), _norm_gains(model, layers, found, kept)]
+    if found.normed:
+        made.reverse()  # a norm undoes the gain of the matrix before it
+    if draw is not None:
+        return made  # it was asked for
+    reason = "no skip, and an activation that merges inputs: mirrored pairs of units are linear at the start"
+    pairs = matrix_changes(model, layers, found.matrices, kept, "mirrored", reason, unit=True)
+    return [*made, Lever("mirrored matrices", pairs)]
+
+
+def _alone(model: nn.Module, layers: Layers, found: Anatomy, kept: Kept, draw: str | None) -> tuple[Change, ...]:
+    """All matrices at gain one; before norms in mirrored pairs, whose mean is zero, so that a norm takes none away."""
+    kind = draw or ("mirrored" if found.normed else "orthogonal")
+    reason = "no skip: one common gain where the gradient keeps its size, singular values all equal"
+    return matrix_changes(model, layers, found.matrices, kept, kind, reason, unit=True)
+
+
+def _norm_gains(model: nn.Module, layers: Layers, found: Anatomy, kept: Kept) -> Lever:
+    reason = "sets the size of what follows the norm, which the matrices cannot"
+    return Lever("norm gains", norm_changes(model, layers, found.offsets, kept, reason))
 
 
 def _solve(
     meter: Meter, fixed: Sequence[Change], levers: Sequence[Lever], found: Anatomy, budget: float
 ) -> tuple[list[Lever], Totals]:
-    """One lever after the other, each at its best while the earlier ones stay, until the budget is kept."""
+    """One lever after the other, each at its best while the earlier ones stay, until the budget is kept.
+
+    One draw decides where to look, the mean of several whether it is kept: single networks scatter.
+    """
     chosen: list[Lever] = []
     trial = _Trial(meter, fixed)
-    best = trial.read(chosen)
-    for lever in levers:
-        most = MOST - AGAIN - meter.passes
-        if best.worst <= budget or most < 3:
+    enough = budget + TOLERANCE if found.skip else min(budget, TOLERANCE)  # a whole network's signal hangs on it
+    best = _mean_of(trial, chosen, trial.read(chosen))
+    for index, lever in enumerate(levers):
+        left = MOST - AGAIN - meter.passes
+        most = min(left, max(left // (len(levers) - index), FAIR))
+        if best.worst <= enough or most < 3:
             break
         search = Search(partial(trial.along, lever, list(chosen)), _depth(meter), most)
         x = (largest_within if found.skip else zero_of_gradient)(search, budget)
-        if search.at(x).worst < best.worst - TOLERANCE / 5:
-            chosen, best = [*chosen, lever.at(math.exp(x))], search.at(x)
-    again = [best, *(trial.read(chosen, seed) for seed in range(1, 1 + min(AGAIN, MOST - meter.passes)))]
-    return chosen, _mean(again)
+        wanted = [*chosen, lever.at(math.exp(x))]
+        reached = _mean_of(trial, wanted, search.at(x))
+        if reached.worst < best.worst - TOLERANCE / 5:
+            chosen, best = wanted, reached
+    return chosen, best
+
+
+def _mean_of(trial: _Trial, levers: Sequence[Lever], first: Totals) -> Totals:
+    """The mean of this draw and of some more, as many as the passes allow; one that is far off needs no more."""
+    if not first.worst < FAR:
+        return first
+    more = range(1, 1 + min(AGAIN, MOST - trial.meter.passes))
+    return _mean([first, *(trial.read(levers, seed) for seed in more)])
 
 
 def _depth(meter: Meter) -> int:
@@ -181,9 +236,10 @@ class _Trial:
         replaced = dict(self._drawn("fixed", self.fixed, seed))
         for lever in levers:
             drawn = self._drawn(lever.name, lever.changes, seed)
-            replaced |= {name: values * lever.gain for name, values in drawn.items()}
+            replaced |= {name: values * lever.gain + lever.shift(name) for name, values in drawn.items()}
         cast = {name: values.to(self.meter.model.get_parameter(name)) for name, values in replaced.items()}
-        return self.meter.read(cast, seed)
+        found = self.meter.read(cast, seed)
+        return replace(found, gradient=-BEYOND) if not found.raw and self.meter.size < DIES else found
 
     def along(self, lever: Lever, others: Sequence[Lever], x: float) -> Totals:
         """The totals at log gain x of one lever, the others as they are."""

@@ -40,6 +40,7 @@ class Meter:
     raw: bool
     passes: int = 0
     streams: list[Tensor] = field(default_factory=list)
+    size: float = 0.0  # log of the last stream's mean square over the first's, in the last pass
 
     def read(self, replaced: Mapping[str, Tensor] | None = None, seed: int = 0) -> Totals:
         """Totals from the first stream to the last, for a random gradient at every coordinate of the last."""
@@ -89,6 +90,7 @@ class Meter:
         spread = math.sqrt(2 * (len(streams) - 1) / width)
         if not (math.isfinite(q1) and q1 > 0):
             return Totals(0.0, -BEYOND if q1 == 0 else BEYOND, self.raw, spread)
+        self.size = _log(q1) - _log(q0)
         generator = torch.Generator().manual_seed(READOUT + seed)  # not the stream of a made-up input
         readout = torch.randn(last.shape, generator=generator).to(last)
         (gradient,) = torch.autograd.grad(last, first, readout, allow_unused=True)

@@ -59,6 +59,7 @@ class Change:
     reason: str
     groups: int = 1  # of a grouped convolution
     zero_row: int | None = None  # of an embedding: its padding
+    offset: float = 0.0  # what the module adds to the stored value: one for the gains of Gemma's norms
 
     @property
     def role(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ def matrix_changes(
         parameter = model.get_parameter(name)
         fan_in = math.prod(parameter.shape[1:])
         old = _rms(parameter)
-        kind = "delta-orthogonal" if draw == "orthogonal" and parameter.ndim > 2 else draw
+        kind = f"delta-{draw}" if draw in ("orthogonal", "mirrored") and parameter.ndim > 2 else draw
         place = Projection(path.removesuffix(".weight"), (name,), fan_in, parameter.shape[0])
         new = 1 / math.sqrt(fan_in) if unit else old
         made.append(Change(place, old, new, kind, reason, _groups(model, name)))
@@ -31,13 +32,15 @@ def matrix_changes(
 
 
 def norm_changes(
-    model: nn.Module, layers: Layers, paths: Sequence[str], kept: Kept, reason: str
+    model: nn.Module, layers: Layers, offsets: Mapping[str, float], kept: Kept, reason: str
 ) -> tuple[Change, ...]:
-    """Gains of norms, all entries at their present root mean square."""
-    return tuple(
-        _vector(model, name, path, _rms(model.get_parameter(name)), "constant", reason)
-        for name, path in _named(layers, paths, kept)
-    )
+    """Gains of norms (path: what the module adds to them), all entries at their present root mean square."""
+    made = []
+    for name, path in _named(layers, tuple(offsets), kept):
+        gain = _rms(model.get_parameter(name).detach() + offsets[path])
+        change = _vector(model, name, path, gain, "constant", reason)
+        made.append(replace(change, old_std=gain, offset=offsets[path]))
+    return tuple(made)
 
 
 def zero_biases(model: nn.Module, layers: Layers, paths: Sequence[str], kept: Kept) -> tuple[Change, ...]:

@@ -1,9 +1,9 @@
 """A plan by theory: gains for a recognised transformer, its totals stated by the recursion before any is measured.
 
-Each branch is to add the share s^2 of the stream's mean square: attention output gain s skip sqrt(q) / (multiplier
-gain_V), MLP output gain s skip sqrt(q) / (multiplier sqrt(E phi^2)); s is the largest at which neither total exceeds
-the budget. Post-norm keeps q = 1; the exponents of a block are O(s^2) either way, and vanish together only as s does
-[Cowsik 2024]. Queries and keys, and with them the scale of the scores, are left alone; so are embeddings and readout.
+Each branch is to add the share s^2 of the stream's mean square (`branch_gains`), s the largest at which neither total
+exceeds the budget: the exponents of a block are O(s^2) and vanish together only as s does [Cowsik 2024]. Where weak
+skips would let the stream die, the MLP carries it. Queries and keys, and with them the scale of the scores, are left
+alone; so are embeddings and readout.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgewise.architecture import Architecture
+from edgewise.critical.plan.branch_gains import BranchGains
 from edgewise.critical.plan.constraints import Kept
 from edgewise.critical.plan.plan import Change, Totals
 from edgewise.critical.plan.recognised import Place, Recognised, with_changes
 from edgewise.critical.plan.search import Search, largest_within
-from edgewise.theory.activation.activations import activation
 from edgewise.theory.predict import predict_transformer
 from edgewise.trace import Trace
 
-BAND = (0.25, 4.0)  # gains of matrices inside a branch are left alone within this, and set to one outside
-CAP = 1.0  # a branch is never given a gain above this
 EVALUATIONS = 12  # of the theory, to find s
 
 Pairs = list[tuple[Place, Change]]
@@ -52,20 +50,20 @@ def stated(architecture: Architecture, start: tuple[float, float] | None) -> Tot
 def critical_changes(
     found: Recognised, fixed: Pairs, kept: Kept, budget: float, start: tuple[float, float] | None, draw: str
 ) -> tuple[Pairs, Totals]:
-    """The changes that put the writers at the share s, and the totals the theory states for them."""
-    inner = _inner(found, kept, draw)
-    base = _merged(fixed, inner)
-    known = with_changes(found, base, biases_off=True)
-    writers = [place for place in found.places() if place.writes and allowed(place, kept)]
+    """The changes that put every branch at the share s, and the totals the theory states for them."""
+    free = [place for place in found.places() if allowed(place, kept)]
+    gains = BranchGains.of(found.architecture, free, budget, start)
 
     def at(x: float) -> Pairs:
-        return _merged(base, _written(found, known, writers, math.exp(x), start, draw))
+        inside = _merged(fixed, _inner(found, free, gains, math.exp(x), draw))
+        known = with_changes(found, inside, biases_off=True)
+        return _merged(inside, _written(found, known, free, gains, math.exp(x), draw))
 
     def totals(x: float) -> Totals:
-        return stated(with_changes(found, at(x), biases_off=True), start)
+        return stated(gains.described(with_changes(found, at(x), biases_off=True)), start)
 
-    search = Search(totals, known.depth, EVALUATIONS)
-    x = largest_within(search, budget, guess=math.log(1.5 * budget / known.depth) / 2)
+    search = Search(totals, found.architecture.depth, EVALUATIONS)
+    x = largest_within(search, budget, guess=math.log(1.5 * budget / found.architecture.depth) / 2)
     return at(x), search.at(x)
 
 
@@ -78,62 +76,33 @@ def _merged(first: Pairs, second: Pairs) -> Pairs:
     return list(by_key.values())
 
 
-def _inner(found: Recognised, kept: Kept, draw: str) -> Pairs:
-    """Value and MLP input matrices far from gain one are set to it; others keep what they have."""
+def _inner(found: Recognised, free: Sequence[Place], gains: BranchGains, s: float, draw: str) -> Pairs:
+    """Value and MLP input matrices: the branch's gain is shared evenly between them and the matrix that writes."""
     made: Pairs = []
-    for place in found.places():
+    for place in free:
         old = found.old_std(place)
-        if place.role not in ("value", "mlp_in", "mlp_linear") or not old or not allowed(place, kept):
+        wanted = gains.inner(place.role, place.block, s)
+        if place.writes or not old or wanted is None:
             continue
         unit = 1 / math.sqrt(place.matrix.fan_in)
-        if not BAND[0] <= old / unit <= BAND[1]:
-            reason = f"gain {old / unit:.3g} is far from one"
-            made.append((place, Change(place.matrix, old, unit, draw, reason)))
+        kind, reason = gains.drawn(place.role, draw)
+        made.append((place, Change(place.matrix, old, wanted * unit, kind, reason)))
     return made
 
 
 def _written(
-    found: Recognised, known: Architecture, writers: Sequence[Place], s: float, start: tuple[float, float] | None,
-    draw: str,
-) -> Pairs:  # fmt: skip
+    found: Recognised, known: Architecture, free: Sequence[Place], gains: BranchGains, s: float, draw: str
+) -> Pairs:
     """O and W_2 of every block at the share s; matrices outside the description get its first block's ratio."""
     made: Pairs = []
-    for place in writers:
+    for place in free:
         old = found.old_std(place)
-        if old is None or not old:
+        if not place.writes or old is None or not old:
             continue
         block = place.block if place.described else min(place.block, known.depth - 1)
-        present, wanted = _gains(known, place.role, block, s, start)
+        present, wanted = gains.written(known, place.role, block, s)
         if not present:
             continue
-        reason = f"writes its branch into the stream: {s * s:.3g} of its mean square per branch"
-        made.append((place, Change(place.matrix, old, old * wanted / present, draw, reason)))
+        kind, reason = gains.drawn(place.role, draw, s)
+        made.append((place, Change(place.matrix, old, old * wanted / present, kind, reason)))
     return made
-
-
-def _gains(
-    known: Architecture, role: str, block: int, s: float, start: tuple[float, float] | None
-) -> tuple[float, float]:
-    """(present, wanted) gain of a branch: value and output together, or the MLP's output matrix."""
-    at = _At(known, block)
-    q = 1.0 if known.norm == "post" else (start[0] if start else known.embedding_norm)
-    entering = q if known.norm == "none" else 1.0
-    kind = "attention" if role == "output" else "mlp"
-    share = s * abs(at[f"{kind}_skip"] or 1.0) * math.sqrt(q) / max(abs(at[f"{kind}_branch"]), 1e-12)
-    if role == "output":
-        return at["value_gain"], min(share / math.sqrt(entering), CAP)
-    inside = float(activation(known.activation).square(at["mlp_in_gain"] ** 2 * entering + at["mlp_bias"] ** 2))
-    if known.gated:
-        inside *= at["mlp_linear_gain"] ** 2 * entering
-    return at["mlp_out_gain"], min(share / math.sqrt(inside), CAP / math.sqrt(inside))
-
-
-class _At:
-    """The knobs of one block."""
-
-    def __init__(self, known: Architecture, block: int) -> None:
-        self.known, self.block = known, block
-
-    def __getitem__(self, name: str) -> float:
-        value = getattr(self.known, name)
-        return float(value[self.block]) if isinstance(value, tuple) else float(value)
