@@ -159,7 +159,7 @@ def test_a_good_start_is_left_alone_and_the_tool_says_so() -> None:
 
 
 def test_what_no_gain_cures_is_refused_in_words() -> None:
-    """ReLU without skips merges its inputs like 1/l^2 at any gain: log of that is what is left without mirrored pairs."""
+    """ReLU without skips merges its inputs like 1/l^2 at any gain: log of that is left unless units are mirrored."""
     torch.manual_seed(0)
     model = perceptron(50, 128, nn.ReLU)
     plan = edgewise.critical_plan(model, torch.randn(32, 20), draw="orthogonal")
