@@ -26,7 +26,7 @@ def write(home: Path, part: str, label: int, texts: list[str]) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Six training reviews of each label, three to test; one text is in both parts, one twice in a part, one is empty."""
+    """Six training reviews of each label, three to test; one text is in both, one twice in a part, one is empty."""
     for label, word in enumerate(WORDS):
         both = f"Seen in both parts, {word}!"
         write(tmp_path, "train", label, [f"{word} film number{k}<br /><br />the end" for k in range(4)] + [both, both])

@@ -71,8 +71,9 @@ def check_theorem1(layer: KernelLayer) -> Theorem1:
 
 
 def largest_step(layer: KernelLayer, trained: tuple[str, ...] = TRAINED) -> float:
-    """1 / lambda_max(J J^T), J the Jacobian of the outputs in the trained weights."""
-    return 1 / float(torch.linalg.matrix_norm(jacobian(layer, trained), 2) ** 2)
+    """1 / lambda_max(J J^T), J the Jacobian of the outputs in the trained weights; infinite where J is zero."""
+    largest = float(torch.linalg.matrix_norm(jacobian(layer, trained), 2) ** 2)
+    return 1 / largest if largest > 0 else math.inf
 
 
 def jacobian(layer: KernelLayer, trained: tuple[str, ...] = TRAINED) -> Tensor:
@@ -175,12 +176,15 @@ def descend(
     layer: KernelLayer, steps: int, trained: tuple[str, ...] = TRAINED, step: float | None = None, refresh: int = 50,
     until: float = 1e-24,
 ) -> KernelRun:  # fmt: skip
-    """Gradient descent on f with theorem 1's bounds beside it; the step is 1/lambda_max, taken anew every `refresh`."""
+    """Gradient descent on f with theorem 1's bounds beside it; the step is 1/lambda_max, taken anew every `refresh`.
+
+    It ends early at `until` times the first loss, or where the weights that are trained no longer move the outputs.
+    """
     if steps < 1 or refresh < 1:
         raise BadInput(f"steps = {steps} and refresh = {refresh} must be at least 1.")
     weights = {name: getattr(layer, name).clone().requires_grad_() for name in trained}
     first, losses, betas, etas = check_theorem1(layer), [], [], []
-    beta, eta = first.beta_safe, first.step if step is None else step
+    beta, eta = first.beta_safe, largest_step(layer, trained) if step is None else step
     for t in range(steps):
         now = layer.with_weights(**weights)
         if t and t % refresh == 0:
@@ -189,8 +193,8 @@ def descend(
         loss = 0.5 * now.residual().square().sum()
         losses.append(float(loss.detach()))
         betas.append(beta)
-        etas.append(eta)
-        if losses[-1] < until * losses[0]:
+        etas.append(eta if math.isfinite(eta) else 0.0)
+        if losses[-1] < until * losses[0] or not math.isfinite(eta):
             break
         for w, g in zip(weights.values(), torch.autograd.grad(loss, list(weights.values())), strict=True):
             w.data -= eta * g
