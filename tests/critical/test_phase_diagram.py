@@ -113,6 +113,20 @@ def test_without_a_root_the_nearest_end_is_given():
     assert found.values["mlp_in_gain"] < 0.01 and 0 < found.angle < 1e-3
 
 
+def test_what_is_left_at_a_critical_point_knows_mask_and_positions():
+    """The search leaves them out; what it says of the point found is the prediction of that very network."""
+    network = family(depth=6, tokens=8, width=64, causal=True, rope=True)
+    found = edgewise.critical_point(network, free=["mlp_in_gain"])
+    trace = edgewise.predict(found.architecture)
+    ends = trace.block_ends()
+    angle = np.log(trace.separation[:, ends[-1]] / trace.separation[:, ends[0]]).mean() / 6
+    assert found.angle == pytest.approx(angle, abs=1e-9)
+    symmetric = edgewise.critical_point(network.replace(causal=False, rope=0.0), free=["mlp_in_gain"])
+    assert found.values["mlp_in_gain"] == pytest.approx(symmetric.values["mlp_in_gain"])
+    assert abs(found.angle - symmetric.angle) > 0.01
+    assert not found.reached and "mask and positions" in str(found)
+
+
 def test_critical_point_of_two_knobs_vanishes_or_says_why():
     found = edgewise.critical_point(family(), free=["mlp_in_gain", "attention_branch"])
     assert abs(found.angle) < 1e-6  # the inner root

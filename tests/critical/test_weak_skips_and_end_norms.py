@@ -132,3 +132,12 @@ def test_a_stored_gain_counts_from_one_in_gemma() -> None:
     edgewise.initialize_(model, plan, generator=0)
     stored = model.get_parameter(ends[0].projection.parameter)
     torch.testing.assert_close(stored, torch.full_like(stored, ends[0].new_std - 1))
+
+
+def test_nothing_changed_is_not_nothing_to_change() -> None:
+    """Where no lever helps, the plan is empty and still says NO, not that the start is fine."""
+    model, batch = network(depth=12, activation="silu", gated=True, attention_skip=0.4, mlp_skip=0.4)
+    names = [name for name, _ in model.named_parameters()]
+    plan = edgewise.critical_plan(model, batch, keep=names)
+    assert plan.changes == () and not plan.reached
+    assert "NO" in plan.diagnosis and "Nothing to change" not in str(plan)

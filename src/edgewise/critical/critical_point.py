@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from edgewise.architecture import Architecture
 from edgewise.blocks import attentions
 from edgewise.critical.asymptotics import collapsed_norms
 from edgewise.critical.block_map import BlockMap
-from edgewise.critical.exponents import evaluate, refuse_structural
+from edgewise.critical.exponents import evaluate, refuse_structural, totals
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, refuse_unknown
 from edgewise.theory.predict import refuse_start
@@ -75,7 +75,20 @@ def solve(
     angle, gradient = (float(x[0]) for x in exponents({k: np.array([v]) for k, v in values.items()}))
     reached = max(abs(angle), abs(gradient)) * architecture.depth < REACHED
     changed = architecture.replace(**values)
+    if not architecture.symmetric:
+        return _with_positions(CriticalPoint(values, angle, gradient, False, "", changed), readout, start_overlap)
     return CriticalPoint(values, angle, gradient, reached, _note(changed, reached), changed)
+
+
+def _with_positions(found: CriticalPoint, readout: str, start_overlap: float) -> CriticalPoint:
+    """What is left by the theory that knows mask and positions; the search does without, so it is only near."""
+    per_block = [total / found.architecture.depth for total in totals(found.architecture, readout, start_overlap)]
+    reached = max(map(abs, per_block)) * found.architecture.depth < REACHED
+    note = (
+        f"Sought without mask and positions (there it leaves angle {found.angle:+.5f}, relative gradient "
+        f"{found.gradient:+.5f}); what is left is said by the theory that has them."
+    )
+    return replace(found, angle=per_block[0], gradient=per_block[1], reached=reached, note=note)
 
 
 def _refuse(free: Sequence[str]) -> None:

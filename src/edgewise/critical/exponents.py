@@ -13,9 +13,10 @@ from edgewise.architecture import Architecture
 from edgewise.blocks import Block, fold
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
-from edgewise.theory.predict import LARGEST
+from edgewise.theory.predict import LARGEST, predict_transformer
 from edgewise.theory.simplex import Setting, apply_branch, backward
 from edgewise.theory.state import Gradient, Simplex, Step
+from edgewise.trace import Trace
 
 Array = NDArray[np.float64]
 
@@ -62,6 +63,26 @@ def evaluate(
         chunk = {name: np.asarray(values, float)[low : low + CHUNK] for name, values in changed.items()}
         parts.append(_chunk(architecture, chunk, readout, start_overlap))
     return Exponents.concatenate(parts)
+
+
+def totals(architecture: Architecture, readout: str = "token", start_overlap: float = 0.0) -> tuple[float, float]:
+    """Log-changes over the whole depth (angle, relative gradient) by the theory that fits: with mask and positions.
+
+    `evaluate` leaves both out. It is for many points at once; a number that is said of one network comes from here.
+    """
+    trace = predict_transformer(architecture, start_overlap=start_overlap, readout=readout)
+    return changes(trace, readout)
+
+
+def changes(trace: Trace, readout: str) -> tuple[float, float]:
+    """(angle, relative gradient) from the embedding to the last block, the mean over seeds."""
+    assert trace.log_gradient is not None
+    ends = trace.block_ends()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        separation = np.log(trace.separation[:, ends])
+        relative = trace.log_gradient[trace.readouts.index(readout)][:, ends] + np.log(trace.norm[:, ends])
+    angle = float((separation[:, -1] - separation[:, 0]).mean())
+    return angle, float((relative[:, 0] - relative[:, -1]).mean())
 
 
 def refuse_structural(names: Mapping[str, Any]) -> None:

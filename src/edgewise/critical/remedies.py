@@ -31,7 +31,8 @@ def remedies(verdict: Verdict, architecture: Architecture) -> tuple[Finding, ...
     if not tried or not curable:
         return verdict.findings
     which = "this" if len(tried) == 1 else "any one of these"
-    advice = f"By theory, {which} brings it below the limit: {'; '.join(tried)}."
+    theory = "By theory" if architecture.symmetric else "By the theory that leaves out mask and positions"
+    advice = f"{theory}, {which} brings it below the limit: {'; '.join(tried)}."
     first = replace(curable[0], remedy=f"{advice} {curable[0].remedy}")  # it cures the others with it: said once
     return tuple(first if finding is curable[0] else finding for finding in verdict.findings)
 

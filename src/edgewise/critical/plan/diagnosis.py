@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from edgewise.critical.plan.plan import Totals
+from edgewise.critical.plan.plan import TOLERANCE, Totals
 from edgewise.stability.phases import FAILS, RISKY
 
 
@@ -12,7 +12,7 @@ def diagnose(
     before: Totals | None, after: Totals | None, budget: float, changed: bool, skip: bool = True
 ) -> tuple[str, tuple[str, ...]]:
     """(diagnosis, what was found elsewhere)."""
-    if before is not None and not changed:
+    if before is not None and not changed and before.worst <= budget + TOLERANCE:
         return (
             f"Nothing to change: neither total exceeds {budget:g} by more than the tolerance, so if this network does "
             "not train, the start is not the reason.",
@@ -20,7 +20,7 @@ def diagnose(
              "leaves its band.",),
         )  # fmt: skip
     said = [] if before is None else [_cause(before)]
-    if after is not None and not after.worst <= budget + 0.5:
+    if after is not None and not after.worst <= budget + TOLERANCE:
         said.append(_left(after, budget, skip))
     return " ".join(said), ()
 
@@ -37,7 +37,8 @@ def _left(after: Totals, budget: float, skip: bool) -> str:
     """No gain does it: what is left, and what would."""
     which = "angle" if abs(after.angle) >= abs(after.gradient) else "gradient"
     why = (
-        "the gains of these matrices do not move it: the multipliers of the skips, or norms after the branches, do"
+        "the gains of these matrices do not move it, the multipliers of the skips would; where those are below one and "
+        "the MLP is gated, smaller branches only let the stream die"
         if skip
         else "without a skip this activation merges inputs whatever the gain: add a skip, or an odd one such as tanh"
         if which == "angle"

@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from edgewise.architecture import Architecture
+from edgewise.critical.exponents import changes
 from edgewise.critical.plan.branch_gains import BranchGains
 from edgewise.critical.plan.constraints import Kept
 from edgewise.critical.plan.plan import Change, Totals
@@ -29,13 +28,7 @@ Pairs = list[tuple[Place, Change]]
 
 def totals_of(trace: Trace) -> Totals:
     """Log-changes from the embedding to the last block."""
-    ends = trace.block_ends()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        separation = np.log(trace.separation[:, ends])
-        angle = float((separation[:, -1] - separation[:, 0]).mean())
-        assert trace.log_gradient is not None
-        relative = trace.log_gradient[0][:, ends] + np.log(trace.norm[:, ends])
-        gradient = float((relative[:, 0] - relative[:, -1]).mean())
+    angle, gradient = changes(trace, trace.readouts[0])
     spread = math.sqrt(2 * trace.depth / trace.architecture.width) if trace.architecture else 0.0
     return Totals(angle, gradient, False, spread)
 
