@@ -86,8 +86,8 @@ def _rate(results: Sequence[Result]) -> Claim:
     return Claim(
         "Gaussian kernel, only W^Q trained: f_t <= (1 - eta gamma)^t f_0 from a suitable start [Theorem 2].",
         f"From small queries and large values {done[0]} of {done[1]} runs fall to a millionth, by "
-        f"{np.median(loose) if loose else 0:.1f} times as many powers of ten as promised (median). Over all starts {above} "
-        f"of {every} Gaussian runs are above the bound at some step: gamma falls on the way.",
+        f"{np.median(loose) if loose else 0:.1f} times as many powers of ten as promised (median). Over all starts "
+        f"{above} of {every} Gaussian runs are above the bound at some step: gamma falls on the way.",
         scale_of(results), held if enough(results) else None,
         {"converged": done, "above_the_bound": [above, every], "powers_over_promised": sorted(map(float, loose))},
     )  # fmt: skip
