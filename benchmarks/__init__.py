@@ -20,5 +20,8 @@ BENCHMARKS = {
     "softmax_jacobian": "extreme eigenvalues of softmax Jacobians against torch.linalg.eigvalsh",
     "optim_overhead": "LogitTrust and AttentionPreconditioner beside AdamW on a GPT-2-like model of 12 layers",
     "plan_cost": "critical_plan and initialize_ over one training step",
+    "gaussian_attention": "Gaussian attention by the null key against the direct form and fused softmax",
+    "landscape": "our plane against the package loss-landscapes, on the same transformer and grid",
+    "pathfinder": "Pathfinder images per second of one core, and their shortcut",
     "startup": "edgewise --help, beside an empty Python and beside importing torch",
 }

@@ -7,7 +7,7 @@ buffers and its mode: dropout is off and batch norms use what they have learned,
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,18 +34,21 @@ class Surface:
         parameters = {name: p.detach() for name, p in model.named_parameters()} | dict(start)
         self.moved = {name: parameters[name] for d in directions for name in d.tensors}
         self.still = {name: t for name, t in start.items() if name not in self.moved}
+        self._row: tuple[Any, dict[str, Tensor]] | None = None
 
     @property
     def dtype(self) -> torch.dtype:
         return next(iter(self.moved.values())).dtype
 
-    def weights(self, point: Sequence[float], without: Collection[str] = ()) -> dict[str, Tensor]:
+    def weights(self, point: Sequence[float], without: frozenset[str] = frozenset()) -> dict[str, Tensor]:
         """The parameters that differ from the model's own at a point, under their names inside `module`."""
-        made = {name: t for name, t in self.moved.items() if name not in without}
-        for c, direction in zip(point, self.directions, strict=True):
-            for name, d in direction.tensors.items():
-                if name in made:
-                    made[name] = torch.add(made[name], d, alpha=c)
+        first, *others = point
+        if self._row is None or self._row[0] != (others, without):  # a row of the grid shares all but its first step
+            row = {name: t for name, t in self.moved.items() if name not in without}
+            for c, direction in zip(others, self.directions[1:], strict=True):
+                row = _stepped(row, direction, c)
+            self._row = ((others, without), row)
+        made = _stepped(self._row[1], self.directions[0], first)
         return {f"model.{name}": t for name, t in (made | self.still).items()}
 
     def loss_on(self, batch: Any, weights: dict[str, Tensor]) -> Tensor:
@@ -58,6 +61,11 @@ class Surface:
     def at(self, point: Sequence[float]) -> float:
         weights = self.weights(point)
         return sum(float(self.loss_on(batch, weights)) for batch in self.batches) / len(self.batches)
+
+
+def _stepped(weights: Mapping[str, Tensor], direction: Direction, c: float) -> dict[str, Tensor]:
+    moved = direction.tensors
+    return {name: torch.add(t, moved[name], alpha=c) if name in moved else t for name, t in weights.items()}
 
 
 class LossOf(nn.Module):

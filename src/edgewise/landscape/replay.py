@@ -58,7 +58,7 @@ class Replay:
         self.module = LossOf(private_copy(surface.module.model), surface.module.function[0])
         self.names = {module: name for name, module in self.module.named_modules()}
         self.calls: dict[nn.Module, list[Call]] = {}
-        self.linear: set[str] = set()  # parameters that need not be made any more
+        self.linear: frozenset[str] = frozenset()  # parameters that need not be made any more
         self.constants = 0
         self.logits: FourMatrices | None = None
         self._trace()

@@ -13,6 +13,7 @@ _ROOM = {
     "perceptron_plane": "perceptron_planes", "vector_field": "flow", "prediction": "documents",
     "comparison": "documents", "Sheet": "sheet", "Panel": "sheet", "Curve": "sheet", "Map": "sheet", "Dots": "sheet",
     "Marker": "sheet", "finite_limit": "sheet", "block_numbers": "per_block",
+    "landscape": "relief", "landscape_line": "relief", "Relief": "relief",
     "check_path": "files", "beside": "measured", "measurement": "measured_document",
 }  # fmt: skip
 __all__ = list(_ROOM)

@@ -1,0 +1,79 @@
+"""Landscapes as figures: one scale, one page, nothing fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from edgewise import view
+from edgewise.errors import BadInput
+from edgewise.landscape import Line, Plane
+
+AXIS = np.linspace(-1, 1, 9)
+
+
+def bowl(height: float, hole: bool = False, path: np.ndarray | None = None) -> Plane:
+    x, y = np.meshgrid(AXIS, AXIS)
+    losses = 1 + height * (x**2 + 2 * y**2)
+    if hole:
+        losses[0, 0] = np.inf
+    return Plane((AXIS, AXIS), losses, ("queries", "keys"), "filter", 3, False, "direct", path=path)
+
+
+def test_planes_share_one_scale_unless_told_otherwise() -> None:
+    both = view.landscape({"deep": bowl(2.0), "flat": bowl(0.1, hole=True)})
+    assert both.limits == (1.0, 7.0)
+    assert np.isnan(view.landscape({"deep": bowl(2.0)}, shared_scale=False).limits[0])
+    figure = both.draw()
+    surfaces = [axes for axes in figure.axes if axes.name == "3d"]
+    assert [axes.get_zlim() for axes in surfaces] == [pytest.approx((1.0, 7.0))] * 2
+    text = " ".join(axes.get_xlabel() for axes in figure.axes)
+    assert "1 interior" in text and "not finite" in text.replace("\n", " ")
+
+
+def test_files(tmp_path: Path) -> None:
+    steps = np.array([[0.8, 0.5], [0.3, -0.2], [0.0, 0.0]])
+    relief = view.landscape(bowl(1.0, path=steps))
+    picture = matplotlib.image.imread(relief.save(tmp_path / "plane.png"))
+    assert picture[..., :3].std() > 0.1
+    with pytest.raises(BadInput, match="End its name"):
+        relief.save(tmp_path / "plane.txt")
+    with pytest.raises(BadInput, match="is not there"):
+        relief.save(tmp_path / "nowhere" / "plane.html")
+
+
+def test_the_page_holds_the_numbers_and_fetches_nothing(tmp_path: Path) -> None:
+    steps = np.array([[0.5, 0.5], [0.0, 0.0]])
+    planes = {"</script> & co": bowl(1.0, hole=True), "with a path": bowl(2.0, path=steps)}
+    text = view.landscape(planes, title="a < b").save(tmp_path / "page.html").read_text()
+    assert not re.search(r"(src|href)\s*=|https?://|@import|fetch\(|XMLHttp", text)
+    assert "a &lt; b" in text and text.count("</script>") == 2
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1].replace("<\\/", "</"))
+    assert data["planes"][0]["name"] == "</script> & co"
+    assert data["planes"][0]["z"][0][0] is None
+    np.testing.assert_allclose(data["planes"][1]["z"], planes["with a path"].losses, rtol=1e-5)
+    assert data["limits"] == [1.0, 7.0] and data["planes"][1]["path"] == steps.tolist()
+
+
+def test_lines_are_curves() -> None:
+    line = Line((AXIS,), AXIS**2, ("keys",), "layer", 0, False, "direct")
+    sheet = view.landscape_line({"one": line, "two": line})
+    np.testing.assert_array_equal(sheet.curve(0, "two").y, AXIS**2)
+    assert "normalization: layer" in sheet.scale
+    assert sheet.draw().axes
+
+
+def test_what_cannot_be_drawn() -> None:
+    line = Line((AXIS,), AXIS**2, ("keys",), "layer", 0, False, "direct")
+    with pytest.raises(BadInput, match="expected a landscape plane"):
+        view.landscape(line)
+    with pytest.raises(BadInput, match="expected a landscape line"):
+        view.landscape_line({})
+    nothing = Plane((AXIS, AXIS), np.full((9, 9), np.nan), ("a", "b"), "filter", 0, False, "direct")
+    with pytest.raises(BadInput, match="nothing to draw"):
+        view.landscape(nothing)
