@@ -29,7 +29,7 @@ FULL = dict(
     size=16, patch=4, tokens=16, easy=2, paddles=3, distractors=1, tolerance=0.05, images=40_000, batch=64, rate=1e-3,
     steps=3600, easy_steps=800, more=0, every=200, glance=2000, state="fresh",
 )  # fmt: skip
-SMALL = FULL | dict(images=600, steps=40, easy_steps=10, every=10, glance=100, tolerance=0.2)
+SMALL = FULL | dict(images=200, batch=16, steps=12, easy_steps=4, every=4, glance=60, tolerance=0.2)
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ FULL = dict(
     tokens=256, words=8000, reviews=None, batch=8, rate=2e-3, steps=3000, more=500, every=125, glance=800,
     held_out=5000, state="fresh", source="movie-reviews",
 )  # fmt: skip
-SMALL = FULL | dict(tokens=48, words=500, reviews=400, steps=24, more=6, every=6, glance=40, held_out=80)
+SMALL = FULL | dict(tokens=48, words=500, reviews=300, steps=12, more=4, every=4, glance=20, held_out=40)
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ POINTS = 40  # of a curve that are kept
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    seeds, steps = (5, 1000) if scale == "full" else (1, 30)
+    seeds, steps = (5, 1000) if scale == "full" else (1, 8)
     shared = {"samples": 3, "tokens": 5, "width": 16, "heads": 4, "head_width": 16, "steps": steps}
     return [
         shared | {"kernel": kernel, "targets": targets, "query_key_scale": qk, "seed": seed}
