@@ -22,7 +22,7 @@ test: $(VENV)/.installed
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m "slow and not gpu and not network"
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
 lint: $(VENV)/.installed-dev
@@ -38,6 +38,10 @@ clean:
 # The stamps are older than what they depend on only when the set of packages may have changed.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[test]"
+	@touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(INSTALL) -e ".[test,bench]"
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
