@@ -115,7 +115,7 @@ def _by_theory(
         text, findings = diagnose(before, None, budget, changed=False)
         return Plan(**frame, changes=(), expected=before, diagnosis=text, findings=findings, notes=tuple(notes))
     if goal == "critical":
-        pairs, expected = critical_changes(found, redrawn, kept, budget, start, draw or "normal")
+        pairs, expected = critical_changes(found, redrawn, kept, budget, start, draw or "orthogonal")
     else:
         pairs = _scheme(found, kept, goal)
         notes.append(SCHEMES[goal].note(known.depth))
