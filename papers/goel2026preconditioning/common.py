@@ -53,7 +53,8 @@ def problem_of(case: dict[str, Any]) -> SoftmaxRegression:
 def method_of(case: dict[str, Any]) -> Any:
     if case["method"] in BASELINES:
         return BASELINES[case["method"]](case["step"])
-    return StructureAware(**OURS[case["method"]])
+    own = {} if case["step"] is None else {"step": case["step"]}
+    return StructureAware(**(OURS[case["method"]] | own))
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
