@@ -19,9 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edgewise.nets.kernel_shapes import check, pad_to, round_up, spread_heads
-
-SQUARES = 2  # columns in which a squared norm is kept, coarse and rest: bfloat16 alone would lose it
+from edgewise.nets.kernel_shapes import check, fused_columns, spread_heads
 
 
 def gaussian_attention(
@@ -37,23 +35,20 @@ def gaussian_attention(
     key, value = spread_heads(query, key, value) if enable_gqa else (key, value)
     s = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     query, key = centred(query, key)
-    q, k = _queries(query), _keys(key)
+    columns = fused_columns(max(query.shape[-1] + 2 * squares(query.dtype), value.shape[-1] + 1), query)
+    q, k, v = _queries(query, columns), _keys(key, columns), _values(value, columns)
     mask = None if attn_mask is None else _mask_with_null(attn_mask)
     if is_causal:  # a query in front of all others sees the null key alone, and moves the diagonal by one
         q = F.pad(q, (0, 0, 1, 0))
-    columns = round_up(max(q.shape[-1], value.shape[-1] + 1))
-    q, k = pad_to(q, columns), pad_to(k, columns)
-    null = F.pad(value.new_ones(*value.shape[:-2], 1, 1), (0, 0, 0, value.shape[-2]))  # 1 for the null key alone
-    values = torch.cat([F.pad(value, (0, 0, 1, 0)), null], -1)
 
     def attend(v: Tensor, drop: float) -> Tensor:
-        v = pad_to(v, columns)
         return F.scaled_dot_product_attention(q, k, v, mask, drop, is_causal, scale=s)
 
-    mixed = attend(values, dropout_p)
-    share = mixed[..., value.shape[-1], None]
+    mixed = attend(v, dropout_p)
     if dropout_p > 0:  # it may have fallen on the null key: its share is read without dropout
-        share = attend(null, 0.0)[..., :1]
+        share = attend(_values(torch.zeros_like(value), columns), 0.0)[..., value.shape[-1], None]
+    else:
+        share = mixed[..., value.shape[-1], None]
     result = mixed[..., : value.shape[-1]] / share
     return result[..., 1:, :] if is_causal else result
 
@@ -64,31 +59,47 @@ def centred(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     return query - mean, key - mean
 
 
-def distance_keys(key: Tensor) -> Tensor:
-    """Keys with -|k|^2/2 appended, in two columns: their product with (q, 1, 1) is -|q - k|^2/2 + |q|^2/2."""
-    return torch.cat([key, -_half_square(key)], -1)
+def squares(dtype: torch.dtype) -> int:
+    """Columns in which a squared norm is kept: bfloat16 alone would lose it, and keeps a coarse part and the rest."""
+    return 1 if torch.promote_types(dtype, torch.float32) == dtype else 2
 
 
-def _queries(query: Tensor) -> Tensor:
-    """(q, 1, 1, |q|^2/2): the last two columns meet the null key only."""
-    ones = torch.ones_like(query[..., :1]).expand(*query.shape[:-1], SQUARES)
-    return torch.cat([query, ones, _half_square(query)], -1)
-
-
-def _keys(key: Tensor) -> Tensor:
-    """The null key (0, 0, 0, 1, 1) first, then (k, -|k|^2/2, 0, 0)."""
-    keys = F.pad(distance_keys(key), (0, SQUARES, 1, 0))
-    null = F.pad(key.new_ones(SQUARES), (key.shape[-1] + SQUARES, 0))
-    first = F.pad(torch.ones_like(keys[..., 1:, :1]), (0, 0, 1, 0))
-    return torch.where(first > 0, keys, null)
-
-
-def _half_square(x: Tensor) -> Tensor:
-    """|x|^2/2 as a coarse part and the rest, each in the precision of x."""
+def half_square(x: Tensor) -> Tensor:
+    """|x|^2/2 in as many columns as its precision needs."""
     wide = torch.promote_types(x.dtype, torch.float32)
     half = x.to(wide).square().sum(-1, keepdim=True) / 2
+    if wide == x.dtype:
+        return half
     coarse = half.to(x.dtype)
     return torch.cat([coarse, (half - coarse.to(wide)).to(x.dtype)], -1)
+
+
+# Each of the three is padded once and then written into: copies would cost more than attention on short sequences.
+
+
+def _queries(query: Tensor, columns: int) -> Tensor:
+    """(q, 1, |q|^2/2, 0): the squares meet the null key only."""
+    d, m = query.shape[-1], squares(query.dtype)
+    made = F.pad(query, (0, columns - d))
+    made[..., d : d + m] = 1.0
+    made[..., d + m : d + 2 * m] = half_square(query)
+    return made
+
+
+def _keys(key: Tensor, columns: int) -> Tensor:
+    """The null key (0, 0, 1, 0) first, then (k, -|k|^2/2, 0, 0)."""
+    d, m = key.shape[-1], squares(key.dtype)
+    made = F.pad(key, (0, columns - d, 1, 0))
+    made[..., 1:, d : d + m] = -half_square(key)
+    made[..., 0, d + m : d + 2 * m] = 1.0
+    return made
+
+
+def _values(value: Tensor, columns: int) -> Tensor:
+    """The null key's value (0, 1, 0) first, then (v, 0, 0): the second part reads the null key's share."""
+    made = F.pad(value, (0, columns - value.shape[-1], 1, 0))
+    made[..., 0, value.shape[-1]] = 1.0
+    return made
 
 
 def _mask_with_null(mask: Tensor) -> Tensor:

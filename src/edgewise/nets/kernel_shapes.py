@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from edgewise.errors import BadInput
 
-FUSED_MULTIPLE = 8  # head sizes that torch's fused CPU kernel takes
+FUSED_MULTIPLE = 8  # head sizes that fused kernels take, except those of a CPU in full precision
 
 
 def check(
@@ -39,7 +39,10 @@ def spread_heads(query: Tensor, *shared: Tensor) -> list[Tensor]:
     return [x.repeat_interleave(heads // groups, -3) for x in shared]
 
 
-def round_up(size: int) -> int:
+def fused_columns(size: int, like: Tensor) -> int:
+    """The smallest head size from this one on for which torch has a fused kernel."""
+    if like.device.type == "cpu" and like.element_size() >= 4:
+        return size
     return FUSED_MULTIPLE * math.ceil(size / FUSED_MULTIPLE)
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edgewise.nets.gaussian_attention import SQUARES, centred, distance_keys
-from edgewise.nets.kernel_shapes import check, pad_to, round_up, spread_heads
+from edgewise.nets.gaussian_attention import centred, half_square, squares
+from edgewise.nets.kernel_shapes import check, fused_columns, pad_to, spread_heads
 
 
 def normalized_gaussian_attention(
@@ -27,9 +27,9 @@ def normalized_gaussian_attention(
     key, value = spread_heads(query, key, value) if enable_gqa else (key, value)
     s = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     query, key = centred(query, key)
-    ones = torch.ones_like(query[..., :1]).expand(*query.shape[:-1], SQUARES)
-    q, k = torch.cat([query, ones], -1), distance_keys(key)
-    columns = round_up(max(q.shape[-1], value.shape[-1]))
+    ones = torch.ones_like(query[..., :1]).expand(*query.shape[:-1], squares(query.dtype))
+    q, k = torch.cat([query, ones], -1), torch.cat([key, -half_square(key)], -1)  # q.k is -|q - k|^2/2 + |q|^2/2
+    columns = fused_columns(max(q.shape[-1], value.shape[-1]), query)
     q, k, v = (pad_to(x, columns) for x in (q, k, value))
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale=s)
     return mixed[..., : value.shape[-1]]
