@@ -1,192 +1,127 @@
-"""Does bounding or preconditioning the logit change help? Three plain optimizers and what goes around them.
+"""Does bounding or preconditioning the logit change help? Three tuned optimizers and what goes around them.
 
-Two causal blocks, two heads, width 32 on retrieval, digits and bytes of film reviews; constant rates, every rate of a
-grid for every method and seed, so that each method is judged at its best rate and over the whole grid.
+Two blocks, two heads, width 32; every arm at the setting and rate that `tune` found on another seed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
-from torch.nn import functional as F
 
-import edgewise
 from edgewise.study import Claim, Result
 
-from .optimizers import optimizers
-from .tasks import batches, held_out, subject
+from .chosen import chosen
+from .methods import BASES, OURS, TASKS, TITLES, VARIANTS, Arm, arm_of, arms, case_of
+from .training import BATCH, trained
 
-TASKS = {"retrieval": 110, "digits": 40, "bytes": 40}  # steps
-BASES = ("sgd", "adamw", "muon")
-# A rate that works and one that is too high or nearly so: retrieval at 0.1 fails with Adam.
-RATES = {
-    (task, base): (0.1, 0.3) if base == "sgd" else (0.01, 0.1) if task == "retrieval" else (0.01, 0.03)
-    for task in TASKS
-    for base in BASES
-}
-VARIANTS = {
-    "plain": "plain", "clip": "clipping 1.0", "qk_rate": "QK rate / 10", "qk_norm": "QK-norm",
-    "trust": "LogitTrust 0.03", "preconditioner": "preconditioner",
-}  # fmt: skip
-CORE = ("plain", "trust", "preconditioner")
-# All controls where failure is at stake; elsewhere plain against ours.
-PLAN = (  # task, bases, variants, seeds
-    ("retrieval", ("sgd", "adamw"), tuple(VARIANTS), 3), ("retrieval", ("muon",), CORE, 1),
-    ("digits", ("adamw",), CORE, 3), ("bytes", ("adamw",), CORE, 3),
-)  # fmt: skip
 SEEDS = 3
-BATCH = 32
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale != "full":
         return [
-            dict(task="retrieval", base=base, variant=variant, rate=RATES["retrieval", base][0], seed=0, steps=4)
+            case_of(("retrieval", base, variant), setting, 0.03, seed, 4, "decay")
+            for seed in (0, 1)
             for base in BASES
-            for variant in VARIANTS
+            for variant, setting in (("plain", None), ("qk_norm", None), ("trust", 0.03), ("preconditioner", 0.02))
         ]
+    picked = chosen()
     return [
-        dict(task=task, base=base, variant=variant, rate=rate, seed=seed, steps=TASKS[task])
-        for task, bases, variants, seeds in PLAN
-        for seed in range(seeds)
-        for base in bases
-        for rate in RATES[task, base]
-        for variant in variants
+        case_of(arm, picked[arm]["setting"], picked[arm]["rate"], seed, TASKS[arm[0]], "decay")
+        for seed in range(SEEDS)
+        for arm in arms()
     ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
-    """The loss now and then, at the end on held-out data, and the first step with a smoothed loss below 0.1."""
-    torch.manual_seed(case["seed"])
-    model = _network(case)
-    chosen = optimizers(model, case["base"], case["variant"], case["rate"])
-    stream = batches(case["task"], BATCH, case["seed"])
-    losses: list[float] = []
-    for _ in range(case["steps"]):
-        loss = _loss(model, case["task"], next(stream))
-        if not torch.isfinite(loss):
-            break
-        loss.backward()
-        if case["variant"] == "clip":
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in chosen:
-            optimizer.step()
-        model.zero_grad()
-        losses.append(float(loss.detach()))
-    with torch.no_grad():
-        end = float(_loss(model, case["task"], held_out(case["task"])))
-    smooth = np.convolve(losses, np.ones(10) / 10, "valid") if len(losses) >= 10 else np.array([])
-    below = np.flatnonzero(smooth < 0.1)
-    chance = math.log(subject(case["task"]).network["outputs"])
-    # A run that left the numbers is worth a uniform guess: nothing was learnt.
-    return {"end": min(end, 2 * chance) if math.isfinite(end) else 2 * chance, "finite": math.isfinite(end),
-            "steps_to_tenth": int(below[0]) + 10 if len(below) else None,
-            "losses": [round(value, 4) for value in losses[::10]]}  # fmt: skip
+    return trained(case)
 
 
-def _network(case: dict[str, Any]) -> torch.nn.Module:
-    about = subject(case["task"])
-    knobs = dict(depth=2, width=32, heads=2, mlp_width=64, tokens=about.tokens, norm="pre", causal=about.causal)
-    described = edgewise.transformer(**knobs, qk_norm=case["variant"] == "qk_norm")
-    return edgewise.nets.transformer(described, **about.network)
-
-
-def _loss(model: torch.nn.Module, task: str, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    inputs, labels = batch
-    logits, answers = model(inputs), subject(task).answers
-    logits = logits if answers is None else logits[:, -answers:]
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
-
-
-def table(results: Sequence[Result], task: str) -> dict[tuple[str, str], np.ndarray]:
-    """End losses (rates, seeds) per method; not-a-number where a case is missing."""
-    found: dict[tuple[str, str], np.ndarray] = {}
+def ends(results: Sequence[Result]) -> dict[Arm, np.ndarray]:
+    """End losses of every arm, seed by seed."""
+    found: dict[Arm, dict[int, float]] = {}
     for r in results:
-        c = r.case
-        if c["task"] == task:
-            grid = found.setdefault((c["base"], c["variant"]), np.full((2, SEEDS), np.nan))
-            grid[RATES[task, c["base"]].index(c["rate"]), c["seed"]] = r.value["end"]
-    return found
+        found.setdefault(arm_of(r.case), {})[r.case["seed"]] = r.value["end"]
+    return {arm: np.array([by_seed[seed] for seed in sorted(by_seed)]) for arm, by_seed in found.items()}
 
 
-def best(grid: np.ndarray) -> tuple[int, float, float]:
-    """(rate index, median over seeds, range) at the rate whose median is lowest."""
-    medians = [np.inf if np.isnan(row).all() else float(np.nanmedian(row)) for row in grid]
-    i = int(np.argmin(medians))
-    return i, medians[i], float(np.nanmax(grid[i]) - np.nanmin(grid[i]))
+def tuning(results: Sequence[Result]) -> dict[Arm, str]:
+    """Rate, and setting where there is one, of every arm."""
+    own = {arm_of(r.case): r.case for r in results}
+    return {a: f"{c['rate']:g}" + ("" if c["setting"] is None else f" / {c['setting']:g}") for a, c in own.items()}
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    tasks = [t for t in TASKS if any(r.case["task"] == t for r in results)]
-    return Claim.all([part for task in tasks for part in _claims(task, table(results, task), _scale(results, task))])
+    found, tuned = ends(results), tuning(results)
+    parts = [
+        _claim(task, base, {v: found[task, base, v] for v in VARIANTS if (task, base, v) in found}, tuned, results)
+        for task in TASKS
+        for base in BASES
+        if (task, base, "plain") in found
+    ]
+    return Claim.all(parts)
 
 
-def _scale(results: Sequence[Result], task: str) -> str:
-    runs = [r for r in results if r.case["task"] == task]
-    seeds, steps = len({r.case["seed"] for r in runs}), runs[0].case["steps"]
-    return f"{task}: 2 blocks, width 32, {steps} steps of {BATCH}, {seeds} seeds, {len(runs)} runs"
+def _claim(
+    task: str, base: str, by_variant: dict[str, np.ndarray], tuned: dict[Arm, str], results: Sequence[Result]
+) -> Claim:
+    """One statement per task and base: one of ours ends below plain in every seed."""
+    plain = by_variant["plain"]
+    below = [v for v, e in by_variant.items() if v != "plain" and (e < plain).all()]
+    controls = [v for v in by_variant if v not in OURS]
+    beat = [v for v in OURS if all((by_variant[v] < by_variant[c]).all() for c in controls)]
+    medians = {v: float(np.median(e)) for v, e in by_variant.items()}
+    factors = {v: float(np.median(plain / e)) for v, e in by_variant.items()}
+    losses = ", ".join(f"{VARIANTS[v]} {m:.3g} (at {tuned[task, base, v]})" for v, m in medians.items())
+    lower = ", ".join(f"{VARIANTS[v]} (by {factors[v]:.3g})" for v in below) or "none"
+    return Claim(
+        f"{TITLES[task]}, {base}: LogitTrust or the preconditioner end below the tuned plain optimizer in every seed.",
+        f"Median end loss: {losses}. Below plain in every seed, and by which median factor: {lower}. "
+        f"Ours below every control in every seed: {', '.join(VARIANTS[v] for v in beat) or 'none'}.",
+        _scale(results, task, len(plain)),
+        any(v in below for v in OURS) if len(plain) >= 3 else None,
+        {"medians": medians, "factors": factors, "below_plain": below, "below_all_controls": beat},
+    )
 
 
-def _claims(task: str, grids: dict[tuple[str, str], np.ndarray], scale: str) -> list[Claim]:
-    """One statement per base: at the best rates ours beats plain by more than the seeds scatter; and at the highest."""
-    made = []
-    for base in BASES:
-        if (base, "plain") not in grids:
-            continue
-        at_best = {v: best(grids[base, v]) for v in VARIANTS if (base, v) in grids}
-        rates = RATES[task, base]
-        high = max(i for i in range(2) if not np.isnan(grids[base, "plain"][i]).all())
-        top = {v: float(np.nanmedian(grids[base, v][high])) for v in at_best}
-        spread = max(at_best["plain"][2], 1e-4)
-        helped = [v for v in ("trust", "preconditioner") if v in at_best and
-                  at_best["plain"][1] - at_best[v][1] > spread]  # fmt: skip
-        words = ", ".join(f"{VARIANTS[v]} {at_best[v][1]:.3g} (rate {rates[at_best[v][0]]:g})" for v in at_best)
-        peak = ", ".join(f"{VARIANTS[v]} {top[v]:.3g}" for v in top)
-        asked = f"{task}, {base}: LogitTrust or the preconditioner lower the end loss at the best rate by more than"
-        found = f"Median end loss at the best rate: {words}. At the highest rate {rates[high]:g}: {peak}."
-        numbers = {"best": {v: b[1] for v, b in at_best.items()}, "highest": top, "helped": helped}
-        enough = not np.isnan(np.concatenate([grids[base, v] for v in at_best])).any()  # all rates, all seeds
-        made.append(Claim(f"{asked} the seeds scatter.", found, scale, bool(helped) if enough else None, numbers))
-    return made
+def _scale(results: Sequence[Result], task: str, seeds: int) -> str:
+    steps = next(r.case["steps"] for r in results if r.case["task"] == task)
+    return f"{task}: 2 blocks, width 32, {steps} steps of {BATCH}, warm-up and linear decay, {seeds} seeds"
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    """End loss against rate, one row per task, one column per base; bars are the range over seeds."""
-    tasks = [t for t in TASKS if any(r.case["task"] == t for r in results)]
-    figure = Figure(figsize=(12, 3.4 * len(tasks) + 0.7), layout="constrained")
-    axes = figure.subplots(len(tasks), len(BASES), squeeze=False)
+    """The end loss of every seed, one panel per task and base; a bar at the median, plain's across the panel."""
+    found, tuned = ends(results), tuning(results)
+    tasks = [t for t in TASKS if (t, BASES[0], "plain") in found]
+    figure = Figure(figsize=(13, 3.1 * len(tasks) + 0.6), layout="constrained")
+    axes = figure.subplots(len(tasks), len(BASES), squeeze=False, sharey="row")
     for row, task in zip(axes, tasks, strict=True):
-        grids = table(results, task)
         for axis, base in zip(row, BASES, strict=True):
-            shown = {v: grids[base, v] for v in VARIANTS if (base, v) in grids}
-            axis.set_visible(bool(shown))
-            _panel(axis, RATES[task, base], shown)
-            seeds = max((int((~np.isnan(g)).any(axis=0).sum()) for g in shown.values()), default=0)
-            axis.set_title(f"{task}, {base}, {seeds} seed{'s' * (seeds > 1)}")
-            axis.set_ylabel("held-out loss at the end")
-    axes[0, 0].legend(fontsize=7)
-    scales = "\n".join(_scale(results, task) for task in tasks)
-    figure.suptitle(f"{scales}\npoints: median over seeds, bars: range", fontsize=8)
+            _panel(axis, {v: found[task, base, v] for v in VARIANTS if (task, base, v) in found},
+                   [tuned[task, base, v] for v in VARIANTS if (task, base, v) in found])  # fmt: skip
+            axis.set_title(f"{TITLES[task]}, {base}", fontsize=9)
+        row[0].set_ylabel("held-out loss at the end")
+    scales = "; ".join(_scale(results, task, len(found[task, BASES[0], "plain"])) for task in tasks)
+    figure.suptitle(_folded(scales) + "\ndots: seeds, bars: medians, dashed: plain; below the names: rate / setting",
+                    fontsize=8)  # fmt: skip
     return figure
 
 
-def _panel(axis: Any, grid_of_rates: Sequence[float], grids: dict[str, np.ndarray]) -> None:
-    for variant, grid in grids.items():
-        number = list(VARIANTS).index(variant)  # one colour everywhere
-        known = ~np.isnan(grid).all(axis=1)
-        rates = np.array(grid_of_rates)[known] * 1.06 ** (number - 2.5)  # side by side, to be seen
-        middle = np.nanmedian(grid[known], axis=1)
-        low, high = np.nanmin(grid[known], axis=1), np.nanmax(grid[known], axis=1)
-        ours = variant in ("trust", "preconditioner")
-        axis.errorbar(rates, middle, [middle - low, high - middle], label=VARIANTS[variant], marker="o", capsize=2,
-                      markersize=4, linewidth=2.0 if ours else 1.0, color=f"C{number}")  # fmt: skip
-    values = np.concatenate([grid.ravel() for grid in grids.values()]) if grids else np.ones(1)
-    wide = np.nanmax(values) > 10 * np.nanmin(values)
-    axis.set(xscale="log", yscale="log" if wide else "linear", xlabel="rate")
-    axis.set_xticks(grid_of_rates, [f"{rate:g}" for rate in grid_of_rates])
-    axis.xaxis.set_minor_formatter(lambda *_: "")
+def _folded(text: str) -> str:
+    halves = text.split("; ")
+    return "\n".join("; ".join(halves[i : i + 2]) for i in range(0, len(halves), 2))
+
+
+def _panel(axis: Any, by_variant: dict[str, np.ndarray], tuned: list[str]) -> None:
+    for i, (variant, losses) in enumerate(by_variant.items()):
+        colour = f"C{list(VARIANTS).index(variant)}"
+        axis.plot([i] * len(losses), losses, "o", color=colour, markersize=4)
+        axis.plot([i - 0.3, i + 0.3], [np.median(losses)] * 2, color=colour, linewidth=2)
+    axis.axhline(np.median(by_variant["plain"]), color="0.6", linestyle="--", linewidth=0.8)
+    every = np.concatenate(list(by_variant.values()))
+    axis.set_yscale("log" if every.max() > 3 * every.min() else "linear")
+    labels = [f"{VARIANTS[v]}\n{t}" for v, t in zip(by_variant, tuned, strict=True)]
+    axis.set_xticks(range(len(labels)), labels, fontsize=6)

@@ -1,0 +1,118 @@
+"""Two failing runs and what saves them: SGD at 0.3 and Adam at 0.1 on retrieval, as in our notes, with controls.
+
+Constant rates, 300 steps. Beside them Adam at 0.03, which works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from edgewise.study import Claim, Result
+
+from .methods import VARIANTS, case_of
+from .training import BATCH, trained
+
+FAILED, SAVED = 1.0, 0.1  # losses; a uniform guess is 2.77
+
+RUNS = {"sgd": (0.3,), "adam": (0.1, 0.03)}
+METHODS: tuple[tuple[str, float | None], ...] = (
+    ("plain", None), ("trust", 0.02), ("trust", 0.05), ("trust", 0.2), ("clip", 0.3), ("clip", 1.0), ("qk_rate", 0.1),
+    ("qk_norm", None), ("preconditioner", 0.02),
+)  # fmt: skip
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    steps, seeds = (300, 5) if scale == "full" else (6, 1)
+    return [
+        case_of(("retrieval", base, variant), setting, rate, seed, steps, "constant")
+        for seed in range(seeds)
+        for base, rates in RUNS.items()
+        for rate in rates
+        for variant, setting in METHODS
+    ]
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    return trained(case)
+
+
+def ends(results: Sequence[Result], base: str, rate: float) -> dict[tuple[str, float | None], np.ndarray]:
+    """End losses of every method around one optimizer, seed by seed."""
+    found: dict[tuple[str, float | None], dict[int, float]] = {}
+    for c, value in ((r.case, r.value) for r in results):
+        if (c["base"], c["rate"]) == (base, rate):
+            found.setdefault((c["variant"], c["setting"]), {})[c["seed"]] = value["end"]
+    return {key: np.array([losses[seed] for seed in sorted(losses)]) for key, losses in found.items()}
+
+
+def name(variant: str, setting: float | None) -> str:
+    return VARIANTS[variant] + ("" if setting is None else f" {setting:g}")
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    runs = [_claim(results, base, rate) for base, rates in RUNS.items() for rate in rates]
+    return Claim.all([*runs, _criterion(results)])
+
+
+def _criterion(results: Sequence[Result]) -> Claim:
+    """What `tune` found, asked of runs that it did not see."""
+    moved = [r.value["change"][1] for r in results if r.case["variant"] == "plain"]
+    factors: dict[float, list[float]] = {}
+    for base, rate in ((base, rate) for base, rates in RUNS.items() for rate in rates):
+        found = ends(results, base, rate)
+        for delta in (0.02, 0.05):
+            factors.setdefault(delta, []).extend((found["plain", None] / found["trust", delta]).tolist())
+    words = [
+        f"bound {d:g}: lower in {sum(f > 1 for f in fs)} of {len(fs)}, factors {min(fs):.2g} to {max(fs):.2g}, median "
+        f"{np.median(fs):.2g}"
+        for d, fs in factors.items()
+    ]
+    return Claim(
+        "(tune.py) A plain run in which a step moves a head's logits by 1 or more is not harmed by a bound.",
+        f"All {len(moved)} plain runs have such a step (the least of them {min(moved):.2g}). {'; '.join(words)}.",
+        f"the same runs, {len({r.case['seed'] for r in results})} seeds",
+        all(f > 0.9 for fs in factors.values() for f in fs) if len(moved) >= 6 else None,
+        {f"factors_{d:g}": fs for d, fs in factors.items()},
+    )
+
+
+def _claim(results: Sequence[Result], base: str, rate: float) -> Claim:
+    found = ends(results, base, rate)
+    plain, seeds = found["plain", None], len(found["plain", None])
+    words = "; ".join(f"{name(*k)} {np.median(e):.2g} ({e.min():.2g} to {e.max():.2g})" for k, e in found.items())
+    bound = np.concatenate([found["trust", 0.02], found["trust", 0.05]])
+    saved = [name(*key) for key, e in found.items() if (e < SAVED).all()]
+    fails = (base, rate) != ("adam", 0.03)
+    asked = "fails, and a bound of 0.02 or 0.05 logits per step makes it good" if fails else "works without a bound"
+    held = bool((plain > FAILED).all() and (bound < SAVED).all()) if fails else bool((plain < SAVED).all())
+    return Claim(
+        f"(our notes) {base} at {rate:g}: {asked}.",
+        f"Median end loss (range): {words}. Below {SAVED:g} in every seed: {', '.join(saved) or 'none'}.",
+        f"retrieval, 2 blocks, width 32, {results[0].case['steps']} steps of {BATCH}, constant rate, {seeds} seeds",
+        held if seeds >= 2 else None,
+        {name(*key): float(np.median(e)) for key, e in found.items()},
+    )
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    """The end loss of every seed of every method, one panel per optimizer; dashed: a uniform guess."""
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    panels = [(base, rate) for base, rates in RUNS.items() for rate in rates]
+    for axis, (base, rate) in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):
+        found = ends(results, base, rate)
+        for i, ((variant, _), losses) in enumerate(found.items()):
+            colour = f"C{list(VARIANTS).index(variant)}"
+            axis.plot([i] * len(losses), losses, "o", color=colour, markersize=4)
+            axis.plot([i - 0.3, i + 0.3], [np.median(losses)] * 2, color=colour, linewidth=2)
+        axis.axhline(np.log(16), color="0.6", linestyle="--", linewidth=0.8)
+        axis.set_xticks(range(len(found)), [name(*key) for key in found], rotation=60, ha="right", fontsize=7)
+        axis.set(yscale="log", title=f"{base}, rate {rate:g}")
+    figure.axes[0].set_ylabel("held-out loss at the end")
+    seeds, steps = len({r.case["seed"] for r in results}), results[0].case["steps"]
+    said = f"retrieval, 2 blocks, width 32, {steps} steps of {BATCH}, constant rates, {seeds} seeds"
+    figure.suptitle(f"{said}; dots: seeds, bars: medians, dashed: chance", fontsize=9)
+    return figure
