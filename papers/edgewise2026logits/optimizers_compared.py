@@ -71,6 +71,7 @@ def _claim(
     """One statement per task and base: one of ours ends below plain in every seed."""
     plain = by_variant["plain"]
     below = [v for v, e in by_variant.items() if v != "plain" and (e < plain).all()]
+    above = [v for v, e in by_variant.items() if (e > plain).all()]
     controls = [v for v in by_variant if v not in OURS]
     beat = [v for v in OURS if all((by_variant[v] < by_variant[c]).all() for c in controls)]
     medians = {v: float(np.median(e)) for v, e in by_variant.items()}
@@ -78,12 +79,13 @@ def _claim(
     losses = ", ".join(f"{VARIANTS[v]} {m:.3g} (at {tuned[task, base, v]})" for v, m in medians.items())
     lower = ", ".join(f"{VARIANTS[v]} (by {factors[v]:.3g})" for v in below) or "none"
     return Claim(
-        f"{TITLES[task]}, {base}: LogitTrust or the preconditioner end below the tuned plain optimizer in every seed.",
+        f"(ours) {TITLES[task]}, {base}: LogitTrust or the preconditioner end below tuned plain in every seed.",
         f"Median end loss: {losses}. Below plain in every seed, and by which median factor: {lower}. "
+        f"Above plain in every seed: {', '.join(VARIANTS[v] for v in above) or 'none'}. "
         f"Ours below every control in every seed: {', '.join(VARIANTS[v] for v in beat) or 'none'}.",
         _scale(results, task, len(plain)),
         any(v in below for v in OURS) if len(plain) >= 3 else None,
-        {"medians": medians, "factors": factors, "below_plain": below, "below_all_controls": beat},
+        {"medians": medians, "factors": factors, "below_plain": below, "above_plain": above, "below_controls": beat},
     )
 
 
