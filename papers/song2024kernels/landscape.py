@@ -30,7 +30,7 @@ EXTRA = "extra minima"
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    shared, seeds = (FULL, 5) if scale == "full" else (SMALL, 2)
+    shared, seeds = (FULL, 3) if scale == "full" else (SMALL, 2)
     return [shared | {"seed": seed} for seed in range(seeds)]
 
 
