@@ -50,10 +50,14 @@ def stage_two(axis: Axes, results: Sequence[Result]) -> None:
 
 
 def one_stage_figure(results: Sequence[Result], title: str) -> Figure:
+    """Loss and accuracy; a dotted line where the easy level of the curriculum ends, and one at chance."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots(1, 2)
     stage_one(axes, results)
+    axes[0].set_yscale("log")
     axes[1].axhline(0.5, color="0.6", linewidth=0.8, linestyle=":")
+    for axis in axes:
+        axis.axvline(results[0].case["easy_steps"], color="0.6", linewidth=0.8, linestyle=":")
     figure.suptitle(title, fontsize=9)
     return figure
 
