@@ -172,3 +172,13 @@ def test_two_kernels_get_the_same_directions() -> None:
     edgewise.use_kernel(other, "softmax")
     a, b = (landscape.random_direction(model, "queries", normalization="none", seed=4) for model in (one, other))
     assert all(torch.equal(a.tensors[name], b.tensors[name]) for name in a.tensors)
+
+
+def test_a_matrix_used_twice_moves_in_both_places() -> None:
+    """GPT-2 reads out with its embedding."""
+    model, batch = models.FAMILIES["gpt2"](), models.batch("gpt2")
+    how = {"directions": ("*wte*", "*wpe*"), "points": 5}
+    short = landscape.plane(model, None, batch, **how)
+    long = landscape.plane(model, None, batch, **how, method="direct")
+    np.testing.assert_allclose(short.losses, long.losses, rtol=0, atol=3e-6)
+    assert "linear layers" in short.method
