@@ -1,4 +1,4 @@
-"""Networks for the proofs. The lists were written down before any of them was trained here (2026-11-16, 05:40 UTC).
+"""Networks for the proofs. `forecast` is a rule applied to a record, REPORTED was written before any of it was trained.
 
 forecast   every start of papers/forecast that its record of digits under AdamW calls untrainable: a final loss of half
            of chance or more. `trained` are those of its first five starts per family that did train.
@@ -9,6 +9,8 @@ REPORTED   what users report that does not start to learn: pytorch#55270 (the en
            from papers). Not copies of these programs: their blocks, depths and starts at a width of 32.
 PLAIN      deep networks of the literature [Schoenholz 2017, Xiao 2018, Zhang 2019], blocks of no known family.
 WHOLE      networks that train as they come.
+
+The plan was developed on some of the forecast's list and of PLAIN: the rate is not that of a held-out test.
 """
 
 from __future__ import annotations
