@@ -1,4 +1,4 @@
-"""The extra peak memory of one attention call, in a process of its own (benchmarks.one_attention KERNEL n PASS)."""
+"""The extra peak memory of one attention call in a process of its own: benchmarks.one_attention KERNEL n."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def call(kernel: str, tensors: list[Tensor], which: str) -> None:
         torch.autograd.grad(KERNELS[kernel](*tensors).sum(), tensors)
 
 
-def extra_megabytes(kernel: str, n: int, which: str) -> float:
-    """Peak minus what was resident before, measured in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.one_attention", kernel, str(n), which]
+def extra_megabytes(kernel: str, n: int) -> dict[str, float]:
+    """Peak minus what was resident before, by pass, measured in one fresh process: the second pass needs more."""
+    command = [sys.executable, "-m", "benchmarks.one_attention", kernel, str(n)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    return float(done.stdout)
+    return dict(zip(PASSES, map(float, done.stdout.split()), strict=True))
 
 
 def _resident(name: str) -> float:
@@ -59,9 +59,10 @@ def _resident(name: str) -> float:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    asked, tokens, which = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    call(asked, inputs(128), which)  # libraries are loaded and small pools filled
+    asked, tokens = sys.argv[1], int(sys.argv[2])
+    call(asked, inputs(128), PASSES[1])  # libraries are loaded and small pools filled
     given = inputs(tokens)
     before = _resident("VmRSS")
-    call(asked, given, which)
-    print(max(_resident("VmHWM") - before, 0.0))
+    for which in PASSES:
+        call(asked, given, which)
+        print(max(_resident("VmHWM") - before, 0.0))
