@@ -26,13 +26,13 @@ METHODS: tuple[tuple[str, float | None], ...] = (
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    steps, seeds = (300, 5) if scale == "full" else (6, 1)
+    steps, seeds, methods = (300, 5, METHODS) if scale == "full" else (3, 1, METHODS[:3])
     return [
         case_of(("retrieval", base, variant), setting, rate, seed, steps, "constant")
         for seed in range(seeds)
         for base, rates in RUNS.items()
         for rate in rates
-        for variant, setting in METHODS
+        for variant, setting in methods
     ]
 
 

@@ -24,9 +24,8 @@ LITTLE, MUCH = 0.5, 1.0  # logits in one step
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale != "full":
         return [
-            case_of(("retrieval", base, variant), setting, rate, SEED, 4, "decay")
+            case_of(("retrieval", base, variant), setting, 0.1, SEED, 3, "decay")
             for base in BASES
-            for rate in (0.03, 0.1)
             for variant, setting in (("plain", None), ("trust", 0.03))
         ]
     return [
