@@ -24,7 +24,7 @@ POINTS = 60  # of a curve that are kept
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    widths, seeds, steps = ((6, 8, 16, 32), 5, 1500) if scale == "full" else ((16,), 1, 20)
+    widths, seeds, steps = ((6, 8, 16, 32), 3, 1500) if scale == "full" else ((16,), 1, 20)
     shared = {"samples": 4, "tokens": 6, "heads": 4, "head_width": 8, "steps": steps}
     variants = [("constructive", width) for width in widths] + [("zero", 16), ("generic", 16), ("generic", NARROW)]
     return [

@@ -24,7 +24,7 @@ POINTS = 40  # of a curve that are kept
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    seeds, steps = (5, 1000) if scale == "full" else (1, 8)
+    seeds, steps = (3, 1000) if scale == "full" else (1, 8)
     shared = {"samples": 3, "tokens": 5, "width": 16, "heads": 4, "head_width": 16, "steps": steps}
     return [
         shared | {"kernel": kernel, "targets": targets, "query_key_scale": qk, "seed": seed}
@@ -81,15 +81,17 @@ def _rate(results: Sequence[Result]) -> Claim:
     done = converged(good)
     above = sum(r.value["violations"] > 0 for r in chosen(results, kernel="gaussian"))
     every = len(chosen(results, kernel="gaussian"))
-    loose = [np.log(max(r.value["fell_to"], 1e-300)) / np.log(r.value["bound"]) for r in good if r.value["bound"] < 1]
+    fell, bound = (np.array([max(r.value[name], 1e-300) for r in good]) for name in ("fell_to", "bound"))
+    powers = np.log(fell[bound < 1]) / np.log(bound[bound < 1])
     held = done[0] == done[1] and not any(r.value["violations"] for r in good)
     return Claim(
         "Gaussian kernel, only W^Q trained: f_t <= (1 - eta gamma)^t f_0 from a suitable start [Theorem 2].",
         f"From small queries and large values {done[0]} of {done[1]} runs fall to a millionth, by "
-        f"{np.median(loose) if loose else 0:.1f} times as many powers of ten as promised (median). Over all starts "
-        f"{above} of {every} Gaussian runs are above the bound at some step: gamma falls on the way.",
+        f"{np.median(powers) if len(powers) else 0:.2f} times as many powers of ten as promised (median). With gamma "
+        f"at the start and the steps of our line search {above} of {every} Gaussian runs are above the bound at some "
+        "step (gamma falls, steps grow; a fixed step was not tried).",
         scale_of(results), held if enough(results) else None,
-        {"converged": done, "above_the_bound": [above, every], "powers_over_promised": sorted(map(float, loose))},
+        {"converged": done, "above_the_bound": [above, every], "powers_over_promised": sorted(powers.tolist())},
     )  # fmt: skip
 
 
