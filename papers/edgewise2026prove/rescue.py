@@ -187,5 +187,5 @@ def _losses(axes: Any, listed: list[Result]) -> None:
     axes.set_yticks(range(len(listed)), [r.case["network"] for r in listed], fontsize=6)
     axes.set_xscale("log")
     axes.set_xlabel("final loss (mean of the last 10 steps), cut at four times chance")
-    axes.set_title("; ".join(TITLES[kind] for kind in dict.fromkeys(r.case["list"] for r in listed)), fontsize=9)
+    axes.set_title("; ".join(TITLES[kind] for kind in dict.fromkeys(r.case["list"] for r in listed)), fontsize=7)
     axes.invert_yaxis()

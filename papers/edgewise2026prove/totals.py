@@ -139,6 +139,7 @@ def draw(results: list[Result]) -> Figure:
         axes.set_title(f"total log-change over depth: {title}", fontsize=9)
         axes.axvspan(-1, 1, color="lightgrey", alpha=0.4, zorder=0)
     figure.axes[0].set_yticks(range(len(names)), names, fontsize=8)
-    figure.axes[0].legend(fontsize=8)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
     figure.suptitle(f"{results[0].case['seeds']} draws each, width {WIDTH}, orthogonal; grey: the budget", fontsize=9)
     return figure
