@@ -88,8 +88,8 @@ def _criterion(results: Sequence[Result]) -> Claim:
         if f
     ]
     return Claim(
-        f"(ours, thresholds chosen on these runs) A bound of 0.03 harms no plain run in which a step moves a head's "
-        f"logits by {MUCH:g} or more, helps half of them, and below {LITTLE:g} changes little on the whole.",
+        "(ours, quantity and thresholds chosen on these runs) A bound of 0.03 harms no plain run in which a step moves "
+        f"a head's logits by {MUCH:g} or more, helps half of them, and below {LITTLE:g} changes little on the whole.",
         "; ".join(words) + ".", _scale(results),
         bool(min(high) > 0.9 and np.mean([f > 1.1 for f in high]) >= 0.5 and 0.9 < np.median(low) < 1.1)
         if min(len(low), len(high)) >= 5 else None,
