@@ -49,7 +49,8 @@ class Change:
     """One matrix (or bias, or norm gain) that gets new values: where it is, how it is drawn, and why.
 
     draw: normal, uniform, orthogonal, delta-orthogonal (only the filter's centre, an orthogonal matrix), mirrored (in
-    pairs of opposite rows, columns or both), zero, or constant (every entry is `new_std`). The standard deviation is the root mean square over all entries.
+    pairs of opposite rows, columns or both), zero, or constant (every entry is `new_std`).
+    The standard deviation is the root mean square over all entries.
     """
 
     projection: Projection
