@@ -25,7 +25,7 @@ FULL: dict[str, Any] = dict(
     directions=3, source="movie-reviews",
 )  # fmt: skip
 SMALL = FULL | dict(tokens=16, words=200, reviews=200, batch=8, steps=20, more=5, held_out=20, drawn=8, points=5,
-                    directions=2)  # fmt: skip
+                    directions=1)  # fmt: skip
 EXTRA = "extra minima"
 
 
