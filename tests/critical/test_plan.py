@@ -167,6 +167,8 @@ def test_what_no_gain_cures_is_refused_in_words() -> None:
     assert abs(plan.expected.gradient) < 1
     assert plan.expected.angle < -3
     assert "NO" in plan.diagnosis and "angle" in plan.diagnosis
+    with pytest.warns(UserWarning, match="NO: no gain"):
+        edgewise.initialize_(model, "critical", batch=torch.randn(32, 20), draw="orthogonal", generator=0)
 
 
 def test_bad_requests_are_refused() -> None:

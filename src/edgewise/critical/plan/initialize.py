@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +28,7 @@ def initialize_(
                processes do not matter. Without one the seed comes from torch's global stream.
     device     where a model on the meta device is materialised first, each part by its own class
 
+    A goal whose plan says NO is written as near as it comes, with a warning that repeats why.
     Twice is once: the same plan and seed write the same bits, and a goal finds a model at its goal and leaves it.
     Half precisions are drawn in float32 and rounded; sharded parameters (DTensor) get this rank's part.
     """
@@ -34,6 +36,8 @@ def initialize_(
         raise BadInput(f"initialize_ takes a torch.nn.Module, got {type(model).__name__}.")
     bare = unwrap(model)
     made = plan if isinstance(plan, Plan) else critical_plan(bare, batch, goal=plan, **options)
+    if made is not plan and not made.reached:  # who names a goal has not read the plan
+        warnings.warn(f"{made.diagnosis} The gains that come nearest are written; undo() restores.", stacklevel=2)
     if isinstance(plan, Plan) and (options or batch is not None):
         raise BadInput(f"a Plan is complete; batch and {', '.join(options) or 'options'} belong to critical_plan.")
     _refuse_other(bare, made)
