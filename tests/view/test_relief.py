@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
@@ -34,6 +35,16 @@ def test_planes_share_one_scale_unless_told_otherwise() -> None:
     assert [axes.get_zlim() for axes in surfaces] == [pytest.approx((1.0, 7.0))] * 2
     text = " ".join(axes.get_xlabel() for axes in figure.axes)
     assert "1 interior" in text and "not finite" in text.replace("\n", " ")
+
+
+def test_a_shape_of_the_last_digits_is_called_that(tmp_path: Path) -> None:
+    """Six last places of float32: the picture keeps its heights, the numbers say what they are; float64 sees a bowl."""
+    exact = bowl(1e-6)
+    rounded = replace(exact, losses=exact.losses.astype(np.float32).astype(float))
+    assert exact.roughness.visible and exact.roughness.minima == 1 and "arithmetic" in str(rounded.roughness)
+    text = view.landscape(rounded).save(tmp_path / "page.html").read_text()
+    kept = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    assert np.array_equal(kept["planes"][0]["z"], rounded.losses) and kept["limits"][1] == rounded.losses.max()
 
 
 def test_files(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
     curvature   d²L at the centre along the axes, second differences of the grid
     residual    root mean square distance of the grid from its best quadratic, over the range of the grid
     minima      grid points inside the picture that lie below all their neighbours
+    rounding    the last place of the loss: a range of a few of them shows arithmetic, not the network
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-NOISE = 1e-6  # of the range (and of the loss): a dip below it is rounding
+NOISE = 1e-6, 8  # of the range, and roundings of the loss: a dip below it is arithmetic
+VISIBLE = 100  # roundings that a range must have before its shape is the network's
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,12 @@ class Roughness:
     residual: float
     minima: int
     finite: float
+    rounding: float = 0.0
+
+    @property
+    def visible(self) -> bool:
+        """Whether the grid shows the network and not the last digits of its loss."""
+        return self.range > VISIBLE * self.rounding
 
     @property
     def sharpness(self) -> float:
@@ -35,6 +43,11 @@ class Roughness:
     def __str__(self) -> str:
         values = " ".join(f"{v:.3g}" for v in np.linalg.eigvalsh(np.array(self.curvature)))
         lost = "" if self.finite == 1 else f", {1 - self.finite:.1%} of points not finite"
+        if not self.visible:
+            return (
+                f"range {self.range:.2g}, below {VISIBLE} roundings of the loss ({self.rounding:.1g}): the shape is "
+                f"that of the arithmetic. Reach farther, or use float64{lost}"
+            )
         return (
             f"range {self.range:.4g}, curvature {values}, residual from the best quadratic {self.residual:.2%} of the "
             f"range, {self.minima} interior minim{'um' if self.minima == 1 else 'a'}{lost}"
@@ -45,11 +58,20 @@ def roughness(axes: tuple[Array, ...], losses: Array) -> Roughness:
     """Of a line (losses (P,)) or a plane (losses (P, P), rows along the second axis)."""
     ok = np.isfinite(losses)
     middle = tuple(size // 2 for size in losses.shape)
-    span = float(np.ptp(losses[ok])) if ok.any() else np.nan
+    span, rounding = (float(np.ptp(losses[ok])) if ok.any() else np.nan), _rounding(losses[ok])
     return Roughness(
         centre=float(losses[middle]), range=span, curvature=_curvature(axes, losses, middle),
-        residual=_residual(axes, losses, ok, span), minima=_minima(losses, span), finite=float(ok.mean()),
+        residual=_residual(axes, losses, ok, span), minima=_minima(losses, span, rounding), finite=float(ok.mean()),
+        rounding=rounding,
     )  # fmt: skip
+
+
+def _rounding(losses: Array) -> float:
+    """One last place of the largest loss: of float32 where every value is one, else of float64."""
+    if not losses.size:
+        return 0.0
+    single = bool((losses.astype(np.float32) == losses).all())
+    return float(np.finfo(np.float32 if single else np.float64).eps * np.abs(losses).max())
 
 
 def _curvature(axes: tuple[Array, ...], L: Array, middle: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
@@ -77,10 +99,10 @@ def _residual(axes: tuple[Array, ...], losses: Array, ok: NDArray[np.bool_], spa
     return float(np.sqrt(np.mean((losses[ok] - fitted) ** 2)) / span)
 
 
-def _minima(losses: Array, span: float) -> int:
+def _minima(losses: Array, span: float, rounding: float) -> int:
     """Points not on the border, below every neighbour by more than rounding."""
     inner = losses[tuple(slice(1, -1) for _ in losses.shape)]
-    noise = NOISE * max(span, float(np.nanmin(np.abs(losses))))
+    noise = max(NOISE[0] * span, NOISE[1] * rounding)
     lowest = np.ones(inner.shape, bool)
     for shift in np.ndindex(*(3 for _ in losses.shape)):
         if any(s != 1 for s in shift):

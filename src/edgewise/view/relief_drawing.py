@@ -36,7 +36,8 @@ def draw(relief: Relief) -> Figure:
             _surface(figure.add_subplot(grid[0, column], projection="3d"), plane, name, limits)
             _contour(figure, figure.add_subplot(grid[1, column]), plane, limits)
         figure.supxlabel(how(relief.planes), fontsize=9, color=QUIET, x=0.99, ha="right")
-        figure.draw_without_rendering()
+        for _ in range(2):  # an equal aspect moves what the first layout has placed
+            figure.draw_without_rendering()
         figure.set_layout_engine("none")
     return figure
 

@@ -40,7 +40,8 @@ def page(relief: Relief) -> str:
 
 
 def _data(name: str, plane: Plane) -> dict[str, Any]:
-    rows = [[float(f"{v:.6g}") if np.isfinite(v) else None for v in row] for row in plane.losses]
+    # All digits: the range can be tiny beside the loss.
+    rows = [[float(v) if np.isfinite(v) else None for v in row] for row in plane.losses]
     path = None if plane.path is None else [[float(f"{c:.5g}") for c in point] for point in plane.path]
     return {"name": name or "loss", "x": plane.x.tolist(), "y": plane.y.tolist(), "z": rows, "path": path,
             "axes": list(plane.names), "note": str(plane.roughness)}  # fmt: skip
