@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,21 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Both arms of one network; the first is the forecast's record where there is one."""
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # dead networks are slow otherwise
+    with _denormals_flushed():
+        return _measured(case)
+
+
+@contextmanager
+def _denormals_flushed() -> Iterator[None]:
+    """Dead networks are slow otherwise; the processor's state is put back for whoever comes next."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def _measured(case: dict[str, Any]) -> dict[str, Any]:
     chance = tasks.task("digits").chance
     options = {"trial": TRIAL, "schedule": trapezoid, "second_look": HALF * chance}
     if "knobs" in case:
