@@ -118,6 +118,7 @@ def _nan(model: nn.Module, _: Any) -> torch.Tensor:
         ({"loss": lambda model, batch: model().expand(2)}, "one number"),
         ({"loss": lambda model, batch: 3.0}, "one number"),
         ({"points": 6}, "odd number"),
+        ({"points": "5"}, "points = '5'"),
         ({"reach": -1.0}, "reach = -1.0"),
         ({"reach": "far"}, "reach = 'far'"),
         ({"normalization": "row"}, "normalization = 'row'"),
@@ -143,5 +144,9 @@ def test_vectors_move_only_when_asked() -> None:
 def test_a_model_without_its_own_loss_is_told_so() -> None:
     with pytest.raises(BadInput, match="no loss of its own"):
         landscape.plane(seeded(networks.library_net), None, (networks.tokens()[0],), points=5)
+    with pytest.raises(BadInput, match="no loss of its own"):  # one tensor is one argument
+        landscape.plane(torch.nn.Linear(4, 2), None, torch.randn(3, 4), ("*", "*"), points=5)
+    with pytest.raises(BadInput, match="got int"):
+        landscape.plane(3, own, None, ("*", "*"), points=5)
     with pytest.raises(BadInput, match="no curvature"):
         landscape.top_directions(networks.Quadratic(), _nan, None)

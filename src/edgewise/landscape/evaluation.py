@@ -90,11 +90,12 @@ def private_copy(model: nn.Module) -> nn.Module:
 
 def own_loss(model: nn.Module, batch: Any) -> Tensor:
     """The loss that the model computes itself when labels are in the batch (Hugging Face)."""
-    output = model(**batch) if isinstance(batch, Mapping) else model(*batch)
+    several = isinstance(batch, (list, tuple))
+    output = model(**batch) if isinstance(batch, Mapping) else model(*batch) if several else model(batch)
     loss = getattr(output, "loss", None)
     if loss is None and isinstance(output, tuple):
         loss = output[0]
-    if not isinstance(loss, Tensor):
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise BadInput("the model gave no loss of its own. Give loss=..., a function of (model, batch).")
     return loss
 

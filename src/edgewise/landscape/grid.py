@@ -100,7 +100,7 @@ def computed(
     model: nn.Module, loss: Loss | None, batch: Any, wanted: Sequence[Wanted], settings: Settings
 ) -> tuple[tuple[Array, ...], Array, dict[str, Any]]:
     """Axes, losses and the facts of a grid around the model."""
-    _refuse(settings)
+    _refuse(model, settings)
     bare, loss, batches = unwrap(model), loss or own_loss, batches_of(batch)
     start = rebalanced(bare) if settings.rebalance else {}
     directions = prepared(bare, wanted, settings.seed, settings.normalization, start)
@@ -167,7 +167,9 @@ def _longest(surface: Surface) -> float:
     return weights / max(direction.length for direction in surface.directions)
 
 
-def _refuse(settings: Settings) -> None:
-    if settings.points < 5 or settings.points % 2 == 0:
-        raise BadInput(f"points = {settings.points} is not possible: expected an odd number of at least 5.")
+def _refuse(model: object, settings: Settings) -> None:
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"a landscape is that of a torch.nn.Module, got {type(model).__name__}.")
+    if not isinstance(settings.points, int) or settings.points < 5 or settings.points % 2 == 0:
+        raise BadInput(f"points = {settings.points!r} is not possible: expected an odd number of at least 5.")
 
