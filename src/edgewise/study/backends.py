@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -47,7 +48,8 @@ def _on_cores(job: Job, cases: Iterable[str], workers: int) -> Iterator[Done]:
         except BrokenProcessPool as death:
             raise WorkerDied(str(death)) from death
         finally:
-            with warnings.catch_warnings():
+            # An interrupt reaches the workers too: that they died while we stop must not take the interrupt's place.
+            with warnings.catch_warnings(), suppress(BrokenProcessPool):
                 warnings.simplefilter("ignore", UserWarning)  # joblib's advice about cancelled cases: we mean to
                 stream.close()
 
