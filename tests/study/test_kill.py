@@ -148,7 +148,7 @@ def test_workers_are_killed_and_the_run_completes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers, longest, cases", [(1, 0.4, 5000), (2, 3.0, 12000)])
+@pytest.mark.parametrize("workers, longest, cases", [(1, 0.4, 5000), (2, 3.0, 30000)])
 def test_runs_are_killed_forty_times(tmp_path: Path, workers: int, longest: float, cases: int) -> None:
     assert kill_the_run(tmp_path, workers, kills=40, cases=cases, longest=longest) >= 30
 
