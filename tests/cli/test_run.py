@@ -209,7 +209,11 @@ def test_an_interrupt_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     many = 'def cases(scale):\n    return [{"x": x} for x in range(4000)]\n'
     path = recipe(tmp_path, measure=slow, cases=many)
     command = [sys.executable, "-m", "edgewise", "run", path, "--workers", "2"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        # Tests started in the background of a script ignore SIGINT, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     folder = tmp_path / "runs" / "paper2020idea" / "figure1" / "records"
     while not (folder.is_dir() and sum(file.stat().st_size for file in folder.iterdir()) > 2000):
         assert process.poll() is None
