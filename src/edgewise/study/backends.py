@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -48,8 +47,7 @@ def _on_cores(job: Job, cases: Iterable[str], workers: int) -> Iterator[Done]:
         except BrokenProcessPool as death:
             raise WorkerDied(str(death)) from death
         finally:
-            # An interrupt reaches the workers too: that they died while we stop must not take the interrupt's place.
-            with warnings.catch_warnings(), suppress(BrokenProcessPool):
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # joblib's advice about cancelled cases: we mean to
                 stream.close()
 
