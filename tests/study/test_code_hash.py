@@ -73,7 +73,7 @@ def test_a_neighbour_counts_by_the_names_used(tmp_path: Path) -> None:
 def places(tmp_path: Path, imports: str, uses: str) -> set[str]:
     head = PARTS["head"].replace("import math", f"import math\n{imports}")
     path = write_recipe(tmp_path, head=head, measure=f"def measure(case):\n    {uses}\n    return {{}}\n")
-    return {place.split()[0] for place in reach(path).pieces} - {"figure1.py"}
+    return set(reach(path).pieces.values()) - {"figure1.py"}
 
 
 def test_the_library_counts_by_the_files_behind_the_names_used(tmp_path: Path) -> None:
@@ -135,8 +135,90 @@ def test_a_changed_file_deep_in_the_library_counts(tmp_path: Path, monkeypatch: 
     assert second != first
     (library / "verbs.py").write_text(verb + "def other(): return 3\n")
     assert hashed(tmp_path, **recipe) == second  # a door counts by the names used
-    (library / "room" / "data.yaml").write_text("a: 1\n")
-    assert hashed(tmp_path, **recipe) != second
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small library in the place of edgewise: a verb that needs one file, which needs another."""
+    library = tmp_path / "edgewise"
+    (library / "room").mkdir(parents=True)
+    (library / "__init__.py").write_text('_HOMES = {"verb": "room.one"}\ndef __getattr__(name): ...\n')
+    (library / "room" / "__init__.py").write_text("")
+    (library / "room" / "one.py").write_text(
+        "from edgewise.room.two import g\nUNUSED = 1\ndef verb():\n    from edgewise.room.two import LIMIT\n"
+        "    return g() + LIMIT\n"
+    )
+    (library / "room" / "two.py").write_text("LIMIT = 3\ndef g():\n    return open('numbers.json').read()\n")
+    monkeypatch.setattr(code, "LIBRARY", library)
+    return library
+
+
+def hash_of_verb(tmp_path: Path, head: str = "import edgewise\n") -> str:
+    measure = "def measure(case):\n    return edgewise.verb()\n"
+    return hashed(tmp_path, head=PARTS["head"] + head, measure=measure)
+
+
+def test_moving_and_merging_files_does_not_count(tmp_path: Path, library: Path) -> None:
+    first = hash_of_verb(tmp_path)
+    (library / "place").mkdir()
+    (library / "place" / "__init__.py").write_text("")
+    two = (library / "room" / "two.py").read_text()
+    (library / "place" / "three.py").write_text(two)
+    (library / "room" / "two.py").unlink()
+    one = library / "room" / "one.py"
+    one.write_text(one.read_text().replace("edgewise.room.two", "edgewise.place.three"))
+    assert hash_of_verb(tmp_path) == first
+    one.write_text(two + "def verb():\n    return g() + LIMIT\n")
+    (library / "place" / "three.py").unlink()
+    assert hash_of_verb(tmp_path) == first
+    one.write_text(two.replace("3", "4") + "def verb():\n    return g() + LIMIT\n")
+    assert hash_of_verb(tmp_path) != first
+
+
+def test_what_stands_beside_in_the_library_does_not_count_unless_used(tmp_path: Path, library: Path) -> None:
+    first = hash_of_verb(tmp_path)
+    one = library / "room" / "one.py"
+    one.write_text(one.read_text().replace("UNUSED = 1", "UNUSED = 2"))
+    assert hash_of_verb(tmp_path) == first
+
+
+def test_a_data_file_counts_where_it_is_named(tmp_path: Path, library: Path) -> None:
+    (library / "room" / "numbers.json").write_text("1")
+    (library / "room" / "other.json").write_text("1")
+    first = hash_of_verb(tmp_path)
+    (library / "room" / "other.json").write_text("2")
+    assert hash_of_verb(tmp_path) == first
+    (library / "room" / "numbers.json").write_text("2")
+    assert hash_of_verb(tmp_path) != first
+
+
+def test_every_data_file_of_the_library_is_named_in_its_code() -> None:
+    """The rule above sees names written out; a name put together from pieces would escape it."""
+    data = [path.name for path in LIBRARY.rglob("*") if path.suffix in code.DATA and path.parent.name != "schema"]
+    texts = "\n".join(path.read_text() for path in LIBRARY.rglob("*.py"))
+    assert data and not [name for name in data if f'"{name}"' not in texts]
+
+
+@pytest.mark.parametrize("patch", ["two.LIMIT = {}", "two.TABLE['a'] = {}", "setattr(two, 'LIMIT', {})"])
+def test_a_patch_of_another_module_counts_wherever_it_stands(tmp_path: Path, library: Path, patch: str) -> None:
+    """`measure` does not name the patched module; it runs with the patch all the same."""
+    head = "import edgewise\nfrom edgewise.room import two\n" + patch + "\n"
+    assert hash_of_verb(tmp_path, head.format(5)) != hash_of_verb(tmp_path, head.format(6))
+    one = library / "room" / "one.py"
+    text = "from edgewise.room import two\n" + patch + "\n" + one.read_text()
+    one.write_text(text.format(5))
+    first = hash_of_verb(tmp_path)
+    one.write_text(text.format(6))
+    assert hash_of_verb(tmp_path) != first
+
+
+def test_a_neighbour_imported_without_a_dot_counts(tmp_path: Path) -> None:
+    head = PARTS["head"].replace("FACTOR = 2", "from common import FACTOR")
+    common = write_recipe(tmp_path, head=head).with_name("common.py")
+    common.write_text("FACTOR = 2\n")
+    first = hashed(tmp_path, head=head)
+    common.write_text("FACTOR = 3\n")
+    assert hashed(tmp_path, head=head) != first
 
 
 def test_the_hash_is_the_same_wherever_the_files_lie(tmp_path: Path) -> None:

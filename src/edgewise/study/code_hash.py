@@ -1,9 +1,9 @@
 """The hash of the code that computes a case: what `measure` reaches, and nothing that only draws or explains.
 
-In the recipe and its neighbours: the functions and constants reachable from `measure`, by name.
-In the library: every file these depend on, through all imports, and the data files beside them.
-The doors (`__init__.py`, verbs.py) only pass on: there, the names used count and not the whole file.
-Comments, docstrings and layout do not count. What is installed (torch, numpy) is recorded and not hashed.
+In the recipe, its neighbours and the library alike: the statements reachable from `measure` by name, wherever they
+stand, so that a file may be moved, split or merged. With every file that is reached count its effects on import
+(calls, patches of other modules), and with every statement the data files that it names.
+Comments, docstrings, layout and import lines do not count. What is installed (torch, numpy) is recorded, not hashed.
 """
 
 from __future__ import annotations
@@ -13,42 +13,53 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgewise.study.source_file import SourceFile, Statement, read_source
+from edgewise.study.statements import SourceFile, Statement, read_source
 
 LIBRARY = Path(__file__).parents[1]
 PEOPLE_ONLY = ("view", "cli", "__main__.py")  # rooms that a bare `edgewise` does not stand for: they draw and speak
-_DOORS = ("__init__.py", "verbs.py")
+DATA = (".npz", ".yaml", ".json")
 _WHOLE = "*"
 _NEIGHBOURS = "neighbours"  # our own dotted name for the recipe's folder
 
 
 @dataclass
 class Reach:
-    """The walk from `measure`: pieces of code found so far, by the place they come from."""
+    """The walk from `measure`: digests of the statements and data files reached, with the place of each."""
 
     folder: Path
     pieces: dict[str, str] = field(default_factory=dict)
-    _seen: set[tuple[Path, str]] = field(default_factory=set)
+    _visited: set[tuple[Path, str]] = field(default_factory=set)
 
     def file(self, path: Path, name: str = _WHOLE) -> None:
-        """Add a name of a file, or the whole file."""
-        if (path, name) in self._seen:
+        """Add a name of a file, or the whole file; either way, what importing the file does."""
+        if (path, name) in self._visited:
             return
-        self._seen.add((path, name))
+        self._visited.add((path, name))
         source = read_source(path, self._package(path))
         if name == _WHOLE:
             self._add(source, list(source.statements), name)
-            self._data(path.parent)
-        elif found := source.binding(name):
-            self._add(source, found + source.effects, name)
+            return
+        self._enter(source)
+        if statements := source.binding(name):
+            self._add(source, statements, name)
         elif path.name == "__init__.py":
             self._passed_on(source, name)
 
+    def _enter(self, source: SourceFile) -> None:
+        """Importing a file runs its effects, and those of the files that it imports at its top."""
+        if (source.path, "") in self._visited:
+            return
+        self._visited.add((source.path, ""))
+        self._add(source, source.effects, "")
+        for target in source.imports.values():
+            for path in self._modules(target):
+                self._enter(read_source(path, self._package(path)))
+
     def _add(self, source: SourceFile, statements: list[Statement], name: str) -> None:
-        place = self._place(source.path)
         for statement in statements:
             if not statement.is_import:
-                self.pieces[f"{place} {statement.digest}"] = ""
+                self.pieces[statement.digest] = self._place(source.path)
+                self._data(statement)
             for chain in self._read_in(statement, name):
                 self._follow(source, statement, chain, inside=name != _WHOLE)
 
@@ -70,22 +81,41 @@ class Reach:
 
     def dotted(self, name: str) -> None:
         """Follow a dotted name into the library or to a neighbour of the recipe; other packages are not ours."""
-        root, _, rest = name.partition(".")
+        place, parts = self._start(name)
+        if place is not None:
+            self._walk(place, parts)
+
+    def _start(self, name: str) -> tuple[Path | None, list[str]]:
+        """The folder in which a dotted name begins; a neighbour may be imported with a dot or by its bare name."""
+        root, *parts = name.split(".")
         if root == "edgewise":
-            self._walk(LIBRARY, rest.split(".") if rest else [])
-        elif root == _NEIGHBOURS:
-            self._walk(self.folder, rest.split(".") if rest else [])
+            return LIBRARY, parts
+        if root == _NEIGHBOURS:
+            return self.folder, parts
+        beside = (self.folder / f"{root}.py").is_file() or (self.folder / root / "__init__.py").is_file()
+        return (self.folder, [root, *parts]) if beside else (None, [])
+
+    def _modules(self, name: str) -> list[Path]:
+        """The files that an import of a dotted name runs."""
+        place, parts = self._start(name)
+        files: list[Path] = []
+        for part in parts if place is not None else ():
+            assert place is not None
+            if (place / part).is_dir():
+                place = place / part
+                files += [path for path in [place / "__init__.py"] if path.is_file()]
+                continue
+            return files + [path for path in [place / f"{part}.py"] if path.is_file()]
+        return files
 
     def _walk(self, place: Path, parts: list[str]) -> None:
-        """Down packages as far as the name goes: a module, a name at a door, or a whole package."""
+        """Down packages as far as the name goes: a name in a module, a name at a door, or a whole package."""
         for depth, part in enumerate(parts):
             if (place / part).is_dir():
                 place = place / part
                 continue
-            rest = parts[depth + 1 :]
             if (module := place / f"{part}.py").is_file():
-                door = module.name in _DOORS or place == self.folder
-                return self.file(module, rest[0] if door and rest else _WHOLE)
+                return self.file(module, parts[depth + 1] if depth + 1 < len(parts) else _WHOLE)
             if (place / "__init__.py").is_file():
                 return self.file(place / "__init__.py", part)
         self._package_files(place)
@@ -104,12 +134,12 @@ class Reach:
             if not (folder == LIBRARY and path.relative_to(folder).parts[0] in PEOPLE_ONLY):
                 self.file(path)
 
-    def _data(self, folder: Path) -> None:
-        """Tables beside the code (.npz, .yaml, .json) decide numbers as much as code does."""
-        if LIBRARY in folder.parents:
-            for path in sorted(folder.iterdir()):
-                if path.suffix in (".npz", ".yaml", ".json"):
-                    self.pieces[self._place(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+    def _data(self, statement: Statement) -> None:
+        """Tables of the library (.npz, .yaml, .json) decide numbers as much as code does: those a statement names."""
+        for name in statement.texts:
+            if name.endswith(DATA) and "/" not in name:
+                for path in LIBRARY.rglob(name):
+                    self.pieces[hashlib.sha256(path.read_bytes()).hexdigest()] = self._place(path)
 
     def _package(self, path: Path) -> str:
         if path.is_relative_to(LIBRARY):
@@ -117,21 +147,19 @@ class Reach:
         return ".".join([_NEIGHBOURS, *path.parent.relative_to(self.folder).parts])
 
     def _place(self, path: Path) -> str:
-        """The same on every machine."""
         return str(path.relative_to(LIBRARY if path.is_relative_to(LIBRARY) else self.folder))
 
 
 def reach(path: Path) -> Reach:
     """All code that `measure` of a recipe depends on."""
-    found = Reach(path.parent)
-    found.file(path, "measure")
-    return found
+    walk = Reach(path.parent)
+    walk.file(path, "measure")
+    return walk
 
 
 def code_hash(path: Path) -> str:
-    """16 hexadecimal digits that change when the code behind `measure` does."""
-    pieces = reach(path.resolve()).pieces
-    return hashlib.sha256("\n".join(f"{place}\t{pieces[place]}" for place in sorted(pieces)).encode()).hexdigest()[:16]
+    """16 hexadecimal digits that change when the code behind `measure` does, and not when it moves."""
+    return hashlib.sha256("\n".join(sorted(reach(path.resolve()).pieces)).encode()).hexdigest()[:16]
 
 
 def _table(node: ast.AST | None) -> dict[str, str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 _NEVER_RUN = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -22,13 +23,25 @@ class Statement:
         self.bound: set[str] = set()  # module-level names that it defines or changes
         self.chains: set[str] = set()  # dotted names that it reads: edgewise.study.train
         self.imports: dict[str, str] = {}  # bound name: dotted target, of every import inside it
+        self.texts: set[str] = set()  # its string constants: names of data files among them
         links: set[int] = set()
         for inner in ast.walk(node):
             if isinstance(inner, (ast.Attribute, ast.Name)) and id(inner) not in links:
                 self.chains.add(_chain(inner, links))
             elif isinstance(inner, (ast.Import, ast.ImportFrom)):
                 self.imports.update(_targets(inner, package))
+            elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                self.texts.add(inner.value)
         self._bind(node)
+
+    def patches(self, imported: Collection[str]) -> bool:
+        """Whether it assigns to an attribute or item of something imported: other files then see another value."""
+        return not isinstance(self.node, _Definition) and any(
+            isinstance(inner, (ast.Attribute, ast.Subscript))
+            and isinstance(inner.ctx, (ast.Store, ast.Del))
+            and _root(inner) in imported
+            for inner in ast.walk(self.node)
+        )
 
     def _bind(self, node: ast.AST) -> None:
         if isinstance(node, _Definition):
@@ -60,8 +73,8 @@ class SourceFile:
 
     @cached_property
     def effects(self) -> list[Statement]:
-        """Statements that bind nothing but do something, such as np.seterr(...): always part of the code."""
-        return [statement for statement in self.statements if not statement.bound]
+        """Statements that do something on import, as np.seterr(...) or other.LIMIT = 3 do: always part of the code."""
+        return [item for item in self.statements if not item.bound or item.patches(self.imports)]
 
     @cached_property
     def imports(self) -> dict[str, str]:
@@ -87,7 +100,11 @@ def _runs(node: ast.stmt) -> bool:
 
 
 def text(node: object) -> str:
-    """A node as text, the same on every Python: no places, and no empty fields (newer versions add some)."""
+    """A node as text, the same on every Python and wherever its code stands.
+
+    No places, no empty fields (newer versions add some), no imports (they say where other code stands; that code
+    itself counts).
+    """
     if isinstance(node, ast.AST):
         values = [(name, getattr(node, name, None)) for name in node._fields if name != "ctx"]
         if isinstance(node, _Definition):
@@ -95,7 +112,7 @@ def text(node: object) -> str:
         inside = ",".join([f"{name}={text(value)}" for name, value in values if value is not None and value != []])
         return f"{type(node).__name__}({inside})"
     if isinstance(node, list):
-        return "[" + ",".join([text(item) for item in node]) + "]"
+        return "[" + ",".join([text(item) for item in node if not isinstance(item, _IMPORTS)]) + "]"
     return repr(node)
 
 
