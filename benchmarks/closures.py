@@ -13,11 +13,11 @@ import numpy as np
 
 import edgewise
 from benchmarks.report import Findings, Table, Tell
-from edgewise.theory.attention_closures import CLOSURES
-from edgewise.theory.simplex import Setting, backward, forward, output_gradient
-from edgewise.theory.softmax_attention import Moments
-from edgewise.theory.state import Simplex
-from tests.simulation.simulate import simulate
+from edgewise.theory.simplex.closures import CLOSURES
+from edgewise.theory.simplex.recursion import Setting, backward, forward, output_gradient
+from edgewise.theory.simplex.softmax_attention import Moments
+from edgewise.theory.simplex.state import Simplex
+from tests.agreement.simulation.simulate import simulate
 
 DEPTH = 12
 BASE = {"depth": DEPTH, "width": 512, "heads": 8, "activation": "relu", "mlp_in_gain": sqrt(2)}

@@ -18,9 +18,8 @@ import numpy as np
 from benchmarks.one_engine import RECIPE
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise.study import load_recipe
-from edgewise.study.plan import Plan
-from edgewise.study.record import Record, key_of, versions
-from edgewise.study.store import Writer
+from edgewise.study.engine import Plan
+from edgewise.study.store import Record, Writer, key_of, versions
 
 ENGINES = {
     "serial": ("serial", 1), "serial again": ("serial", 1), "loky 1": ("loky", 1), "loky 2": ("loky", 2),

@@ -13,7 +13,7 @@ import edgewise
 from benchmarks.clock import Timing, once
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise.theory.gram.recursion import propagate_gram
-from tests.simulation.simulate import simulate
+from tests.agreement.simulation.simulate import simulate
 
 LIMIT = 60.0  # seconds
 TURNS = 2  # recursion, network, recursion, network

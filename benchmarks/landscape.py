@@ -138,7 +138,7 @@ def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 def _model() -> nn.Module:
     torch.manual_seed(0)
     knobs = {"depth": 4, "width": 128, "heads": 4, "mlp_width": 512, "tokens": 64, "norm": "pre", "activation": "gelu"}
-    return edgewise.nets.transformer(edgewise.transformer(**knobs), inputs=256, outputs=256).eval()
+    return edgewise.nets.build(edgewise.transformer(**knobs), inputs=256, outputs=256).eval()
 
 
 def _batch(quick: bool) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """What a look inside costs: `measure` over one forward and backward pass, the cosine trick, streaming.
 
-The memory of a streamed model is the peak of a fresh process, imports included (tests/memory.py).
+The memory of a streamed model is the peak of a fresh process, imports included (tests/support/memory.py).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import torch
 
 from benchmarks.clock import Task, interleaved
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.probe.activations import separation
 from edgewise.probe.measure import measure
-from edgewise.probe.unchanged import forget
-from tests.memory import BLOCK_MEGABYTES, streamed_peaks
+from edgewise.probe.places import separation
+from edgewise.probe.whole import forget
+from tests.support.memory import BLOCK_MEGABYTES, streamed_peaks
 
 ONE, ALL = 1.3, 3.2  # the project's goals
 

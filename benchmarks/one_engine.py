@@ -17,9 +17,8 @@ from typing import Any
 import psutil
 
 from edgewise.study import load_recipe
-from edgewise.study.engine import run
-from edgewise.study.plan import Plan
-from edgewise.study.worker import Job, work
+from edgewise.study.engine import Plan, run
+from edgewise.study.workers import Job, work
 
 RECIPE = '''
 import time

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.clock import once
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.study.pathfinder import pathfinder
+from edgewise.study.tasks.pathfinder import pathfinder
 
 PADDLES = (9, 6, 4)
 RATE, SHORTCUT = 400.0, 0.55  # the project's goals, with nine paddles

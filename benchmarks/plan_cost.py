@@ -9,10 +9,10 @@ from torch import nn
 
 from benchmarks.clock import Task, interleaved, once
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.critical.plan.constraints import Kept
-from edgewise.critical.plan.initialize import initialize_
-from edgewise.critical.plan.measured import measured_plan
-from edgewise.critical.plan.planning import critical_plan
+from edgewise.repair.by_measurement import measured_plan
+from edgewise.repair.critical_plan import critical_plan
+from edgewise.repair.initialize import initialize_
+from edgewise.repair.layers import Kept
 
 PASSES = 30  # the project's goal
 

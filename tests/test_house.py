@@ -15,12 +15,13 @@ FLOORS = {
     0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "paragraph", "errors",
         "softmax_jacobian", "whole_file"},
     1: {"theory", "stability", "adapters", "nets"},
-    2: {"audit", "probe", "optim", "landscape", "laboratory", "kernel_swap"},
-    3: {"critical"},
-    4: {"verbs"},
-    5: {"view", "study"},
-    6: {"cli"},
-    7: {"__main__"},
+    2: {"audit", "probe", "optim", "landscape", "laboratory"},
+    3: {"critical", "repair"},
+    4: {"judgement"},
+    5: {"verbs"},
+    6: {"view", "study"},
+    7: {"cli"},
+    8: {"__main__"},
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "yaml", "rich")

@@ -18,7 +18,7 @@ def trace():
 
 
 def test_growths_sum_to_the_whole(trace):
-    assert trace.angle_growth.sum() == pytest.approx(np.log(trace.separation[0, -1] / trace.separation[0, 0]))
+    assert trace.total_changes("token")[0] == pytest.approx(np.log(trace.separation[0, -1] / trace.separation[0, 0]))
     assert trace.gradient_growth[0].sum() == pytest.approx(trace.log_gradient[0, 0, 0])
     assert trace.gradient_norm[0, 0, -1] == 1.0
 

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.study import store
-from edgewise.study.json_values import dumps
 from edgewise.study.recipe import find_recipes, load_recipe
-from edgewise.study.record import Record, key_of
+from edgewise.study.store import Record, dumps, key_of
 from edgewise.whole_file import whole_file
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ import numpy as np
 import edgewise
 from benchmarks.machine import Machine
 from edgewise.trace import Trace
-from tests.memory import peak_megabytes
+from tests.support.memory import peak_megabytes
 
 RESULTS = Path(__file__).parent
 WANTED = {"readouts": ("token",), "pair": False}  # what theory predicts too

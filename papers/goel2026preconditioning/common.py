@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.laboratory.softmax_regression import (
+from edgewise.laboratory.regression import (
     Parameters,
     Population,
     Sample,
@@ -15,8 +15,8 @@ from edgewise.laboratory.softmax_regression import (
     gaussian_start,
     random_problem,
 )
-from edgewise.laboratory.softmax_regression_baselines import Adam, GradientDescent, StochasticGradientDescent
-from edgewise.laboratory.softmax_regression_descent import StructureAware, descend, spectral_start
+from edgewise.laboratory.regression_baselines import Adam, GradientDescent, StochasticGradientDescent
+from edgewise.laboratory.regression_descent import StructureAware, descend, spectral_start
 from edgewise.study import Result
 
 BASELINES: dict[str, Any] = {"SGD": StochasticGradientDescent, "GD": GradientDescent, "Adam": Adam}

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgewise.laboratory.softmax_regression import Parameters, gaussian_start
-from edgewise.laboratory.softmax_regression_descent import descend
+from edgewise.laboratory.regression import Parameters, gaussian_start
+from edgewise.laboratory.regression_descent import descend
 from edgewise.study import Claim, Result
 
 from .common import method_of, problem_of

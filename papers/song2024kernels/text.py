@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
-from edgewise.study.imdb import imdb
+from edgewise.study.tasks.imdb import imdb
 
 from .figures import two_stage_figure
 from .report import one_stage_claims, scale_of, swap_claims

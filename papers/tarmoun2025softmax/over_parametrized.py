@@ -17,7 +17,7 @@ from edgewise.laboratory import descent
 from edgewise.laboratory.prompt_attention import PromptAttention
 from edgewise.laboratory.prompt_curvature import largest_curvature
 from edgewise.laboratory.prompt_teacher import log_mean_ratio, teacher_student
-from edgewise.laboratory.softmax_theorem import certificate
+from edgewise.laboratory.prompt_theorem import certificate
 from edgewise.study import Claim, Result, chosen
 from edgewise.view import Curve, Panel, Sheet
 

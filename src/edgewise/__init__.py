@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from edgewise import laboratory, landscape, nets, optim, study, view
-    from edgewise.adapters.sites import sites
+    from edgewise.adapters.roles.model import sites
     from edgewise.architecture import Architecture, transformer
     from edgewise.errors import BadInput
     from edgewise.perceptron import Perceptron
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # Names are fetched when first used, so that the command line answers --help without importing torch.
 _HOMES = {
     "Architecture": "architecture", "transformer": "architecture", "Perceptron": "perceptron", "Trace": "trace",
-    "Verdict": "verdict", "BadInput": "errors", "sites": "adapters.sites",
+    "Verdict": "verdict", "BadInput": "errors", "sites": "adapters.roles.model",
     "describe": "verbs", "predict": "verbs", "judge": "verbs", "compare": "verbs", "phase_diagram": "verbs",
     "critical_point": "verbs", "vector_field": "verbs", "measure": "verbs", "audit_initialization": "verbs",
     "use_kernel": "verbs",

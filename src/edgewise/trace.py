@@ -64,14 +64,6 @@ class Trace:
         return 1.0 - self.separation
 
     @property
-    def angle_growth(self) -> Array:
-        """log-change of the separation from the site before (S, N); 0 at the first site, -inf at full collapse."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.log(self.separation)
-            growth = np.diff(logs, axis=-1, prepend=logs[..., :1])
-        return np.where(np.isnan(growth), 0.0, growth)
-
-    @property
     def gradient_norm(self) -> Array | None:
         """|g|^2 at each site over |g|^2 at the last one (R, S, N); inf where that overflows."""
         with np.errstate(over="ignore"):
@@ -102,6 +94,17 @@ class Trace:
         if quantity in ("gradient_norm", "log_gradient", "gradient_growth"):
             values = values[self.readouts.index(readout) if readout else 0]
         return np.asarray(values.mean(axis=0)[self.block_ends()])
+
+    def total_changes(self, readout: str) -> tuple[float, float]:
+        """log-changes (angle, relative gradient) from the embedding to the last block, the mean over seeds."""
+        if self.log_gradient is None:
+            raise BadInput(f"gradients were not observed in this trace ({self.source}).")
+        ends = self.block_ends()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            separation = np.log(self.separation[:, ends])
+            relative = self.log_gradient[self.readouts.index(readout)][:, ends] + np.log(self.norm[:, ends])
+        angle = float((separation[:, -1] - separation[:, 0]).mean())
+        return angle, float((relative[:, 0] - relative[:, -1]).mean())
 
     def save(self, path: str | Path) -> None:
         """Write one .npz file (arrays and JSON, no pickle), whole or not at all."""

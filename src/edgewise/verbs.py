@@ -14,12 +14,12 @@ from edgewise.verdict import Verdict
 
 if TYPE_CHECKING:
     from edgewise.audit.finding import AuditFinding
-    from edgewise.critical.comparison import Comparison
     from edgewise.critical.critical_point import CriticalPoint
     from edgewise.critical.phase_diagram import PhaseDiagram
-    from edgewise.critical.plan.plan import Plan, Totals
-    from edgewise.critical.plan.undo import Applied
     from edgewise.critical.vector_field import VectorField
+    from edgewise.judgement.comparison import Comparison
+    from edgewise.repair.initialize import Applied
+    from edgewise.repair.plan import Plan, Totals
     from edgewise.theory.perceptron.maps import PerceptronMaps
 
 
@@ -80,22 +80,22 @@ def audit_initialization(model: Any, **options: Any) -> tuple[AuditFinding, ...]
 
 
 def critical_plan(model: Any, batch: Any = None, *, keep: Sequence[str] = (), **options: Any) -> Plan:
-    """Which matrices get which gain and why, before anything is touched; see `edgewise.critical.plan.planning`."""
-    from edgewise.critical.plan.planning import critical_plan as _plan
+    """Which matrices get which gain and why, before anything is touched; see `edgewise.repair.critical_plan`."""
+    from edgewise.repair.critical_plan import critical_plan as _plan
 
     return _plan(model, batch, keep=keep, **options)
 
 
 def total_changes(model: Any, batch: Any = None, *, seed: int = 0) -> Totals:
     """The total log-changes over depth, of angle and gradient, of any module with a repeated stack: one pass."""
-    from edgewise.critical.plan.meter import total_changes as _totals
+    from edgewise.repair.meter import total_changes as _totals
 
     return _totals(model, batch, seed)
 
 
 def initialize_(model: Any, plan: Plan | str = "critical", **options: Any) -> Applied:
-    """Write a plan (or that of a goal) into a module, in place; see `edgewise.critical.plan.initialize`."""
-    from edgewise.critical.plan.initialize import initialize_ as _initialize
+    """Write a plan (or that of a goal) into a module, in place; see `edgewise.repair.initialize`."""
+    from edgewise.repair.initialize import initialize_ as _initialize
 
     return _initialize(model, plan, **options)
 
@@ -103,7 +103,7 @@ def initialize_(model: Any, plan: Plan | str = "critical", **options: Any) -> Ap
 def use_kernel(model: Any, kernel: str) -> Any:
     """Swap the attention kernel of an unmodified Hugging Face model, in place: softmax, gaussian,
     normalized_gaussian or linear."""
-    from edgewise.kernel_swap import use_kernel as _use_kernel
+    from edgewise.nets.swap import use_kernel as _use_kernel
 
     return _use_kernel(model, kernel)
 
@@ -112,8 +112,8 @@ def judge(trace: Trace) -> Verdict:
     """What a trace means; asymptotics and remedies are added when it carries its description."""
     if not isinstance(trace, Trace):
         raise BadInput(f"judge takes a Trace, got {type(trace).__name__}. Call predict first.")
-    from edgewise.critical.complete import complete
-    from edgewise.stability.judge import judge as _judge
+    from edgewise.judgement.judge import complete
+    from edgewise.judgement.judge import judge as _judge
 
     return complete(_judge(trace), trace)
 
@@ -160,7 +160,7 @@ def perceptron_maps(source: Any) -> PerceptronMaps:
 
 def compare(first: Any, second: Any, **how: Any) -> Comparison:
     """Two networks side by side: what differs in the description, and what it does."""
-    from edgewise.critical.comparison import Comparison, differences
+    from edgewise.judgement.comparison import Comparison, differences
 
     sources = (_describe(first), _describe(second))
     traces = tuple(predict(source, **how) for source in sources)

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from edgewise.adapters import presets
+from edgewise.adapters.config.translate import FAMILIES
 from edgewise.adapters.describe import describe
-from edgewise.adapters.huggingface_config import FAMILIES
 from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron

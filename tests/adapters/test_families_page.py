@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.families_table import PAGE, page
+from tests.support.families_table import PAGE, page
 
 
 def test_the_tables_are_current() -> None:

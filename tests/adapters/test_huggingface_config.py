@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from edgewise.adapters import presets
+from edgewise.adapters.config.gains import truncated
+from edgewise.adapters.config.translate import FAMILIES
 from edgewise.adapters.describe import describe
-from edgewise.adapters.gains import truncated
-from edgewise.adapters.huggingface_config import FAMILIES
 from edgewise.architecture import Architecture
 
 MEASURED = json.loads(Path(__file__).with_name("measured_gains.json").read_text())["families"]

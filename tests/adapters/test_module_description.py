@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.describe import describe
-from edgewise.adapters.sites import sites
+from edgewise.adapters.roles.model import sites
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
-from tests import handwritten
-from tests.handwritten import EXPECTED, HANDWRITTEN, NanoBlock, NanoGPT, attend
-from tests.models import FAMILIES, build
+from tests.support import handwritten
+from tests.support.handwritten import EXPECTED, HANDWRITTEN, NanoBlock, NanoGPT, attend
+from tests.support.models import FAMILIES, build
 
 GAINS = ("score_gain", "value_gain", "key_gain", "output_gain", "mlp_in_gain", "mlp_linear_gain", "mlp_out_gain")
 MEASURED = (*GAINS, "embedding_norm", "mlp_bias", "attention_branch", "mlp_branch")

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters import site_types as roles
-from edgewise.adapters.projections import Projection, Rows
-from edgewise.adapters.sites import BlockSite, ModelSites, sites
+from edgewise.adapters.roles import record as roles
+from edgewise.adapters.roles.model import BlockSite, ModelSites, sites
+from edgewise.adapters.roles.record import Projection, Rows
 from edgewise.errors import BadInput
-from tests.handwritten import EXPECTED, HANDWRITTEN, NanoGPT, ids
-from tests.models import FAMILIES, batch, build
+from tests.support.handwritten import EXPECTED, HANDWRITTEN, NanoGPT, ids
+from tests.support.models import FAMILIES, batch, build
 
 # The same families in other layouts: fused by key head, gated, square and narrow MLPs, cross-attention, ...
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import edgewise
-from tests.adapters.timm_names import DEPTH, HEADS, HIDDEN, PATCH, SIDE, WIDTH, VisionTransformer
+from tests.support.timm_names import DEPTH, HEADS, HIDDEN, PATCH, SIDE, WIDTH, VisionTransformer
 
 Sizes = tuple[int, int, int, int]
 

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 import edgewise
-from edgewise.adapters.sites import sites
+from edgewise.adapters.roles.model import sites
 from edgewise.probe.batches import default_batch
 from edgewise.probe.measure import measure
 from edgewise.probe.subjects import build, seeded
 from edgewise.trace import Trace
-from tests.models import CONFIGS, transformers
+from tests.support.models import CONFIGS, transformers
 
 RECORD = Path(__file__).with_name("families.json")
 NARROW_RECORD = Path(__file__).with_name("families_256.json")
@@ -31,7 +31,7 @@ UNEQUAL = ("vit", "dinov2")  # the class token starts 25 times shorter: theory i
 
 
 def sizes_of(name: str, width: int) -> dict[str, Any]:
-    """What makes the family's config this wide; everything else as in tests/models.py."""
+    """What makes the family's config this wide; everything else as in tests/support/models.py."""
     common = {"hidden_size": width, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "vocab_size": 512}
     head = width // HEADS
     own: dict[str, dict[str, Any]] = {

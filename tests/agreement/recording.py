@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.simulation.simulate import simulate
+from tests.agreement.simulation.simulate import simulate
 
 from .cases import Case
 

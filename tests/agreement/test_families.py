@@ -12,7 +12,7 @@ import pytest
 
 from tests.agreement import without_the_cause
 from tests.agreement.families import NARROW_RECORD, RECORD, compare, misses
-from tests.models import CONFIGS
+from tests.support.models import CONFIGS
 
 # What the theory leaves out, each checked by taking the cause away at the same sizes (4 seeds, without_the_cause.json):
 # all four are within bounds then.

@@ -21,7 +21,7 @@ from torch import nn
 import edgewise
 from edgewise.probe.measure import measure
 from edgewise.probe.subjects import build
-from tests.models import transformers
+from tests.support.models import transformers
 
 RECORD = Path(__file__).with_name("width_rate.json")
 DEPTH, HEAD_WIDTH, TOKENS, VOCABULARY = 4, 32, 16, 64

@@ -18,7 +18,7 @@ from torch import nn
 from edgewise.probe.measure import measure
 from edgewise.probe.subjects import build
 from tests.agreement.families import NARROW, TOKENS, WIDTH, against_theory, config, misses
-from tests.models import CONFIGS
+from tests.support.models import CONFIGS
 
 RECORD = Path(__file__).with_name("without_the_cause.json")
 SEEDS = 4

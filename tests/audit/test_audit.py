@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from edgewise.adapters.sites import sites
+from edgewise.adapters.roles.model import sites
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.inspect import audit
 from edgewise.errors import BadInput
-from tests.handwritten import HANDWRITTEN, NanoBlock, NanoGPT
-from tests.models import FAMILIES, build
+from tests.support.handwritten import HANDWRITTEN, NanoBlock, NanoGPT
+from tests.support.models import FAMILIES, build
 
 # Findings on families as they come, beside ties of embedding and readout. Each is true:
 TRUE = {

@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 
 from edgewise.cli.main import run
 from edgewise.verdict import Outcome
-from tests.models import build
+from tests.support.models import build
 
 MODEL = '''
 import torch
-from tests.probe.networks import Net
+from tests.support.probe_networks import Net
 
 def make():
     return Net(seed=int(torch.randint(1 << 30, ())))

@@ -16,8 +16,8 @@ import edgewise
 from edgewise.audit.finding import Kind, Severity
 from edgewise.cli.main import run
 from edgewise.probe.gradients import WEIGHTS
-from tests.models import CONFIGS, FAMILIES, batch, build
-from tests.probe.networks import Net, ids
+from tests.support.models import CONFIGS, FAMILIES, batch, build
+from tests.support.probe_networks import Net, ids
 
 
 def loaded(name: str) -> dict[str, Any]:

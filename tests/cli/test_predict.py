@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import edgewise
-from edgewise.cli.human import overlap_text, selected
 from edgewise.cli.main import run
+from edgewise.cli.terminal import overlap_text, selected
 
 # A plain stack of MLPs with large biases, deep in the ordered phase: milliseconds, and the depth sets the verdict.
 KNOBS = {"heads": 0, "activation": "erf", "norm": "none", "mlp_skip": 0.0, "mlp_bias": 1.0}

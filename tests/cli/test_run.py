@@ -17,8 +17,8 @@ from edgewise.cli import exit_codes
 from edgewise.cli.main import run
 from edgewise.cli.run_progress import RunProgress
 from edgewise.study import load_recipe
-from edgewise.study.plan import Plan
-from tests.study.recipes import PARTS, write_recipe
+from edgewise.study.engine import Plan
+from tests.support.recipes import PARTS, write_recipe
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,21 +9,16 @@ import pytest
 import torch
 
 from edgewise.errors import BadInput
-from edgewise.laboratory.softmax_regression import (
+from edgewise.laboratory.regression import (
     Parameters,
     Population,
     Sample,
     SoftmaxRegression,
     gaussian_start,
     random_problem,
-)  # fmt: skip
-from edgewise.laboratory.softmax_regression_baselines import (
-    Adam,
-    GradientDescent,
-    StochasticGradientDescent,
-    tuned,
-)  # fmt: skip
-from edgewise.laboratory.softmax_regression_descent import StructureAware, descend, spectral_start
+)
+from edgewise.laboratory.regression_baselines import Adam, GradientDescent, StochasticGradientDescent, tuned
+from edgewise.laboratory.regression_descent import StructureAware, descend, spectral_start
 
 RELATIVE = 1e-8
 

@@ -11,8 +11,8 @@ from edgewise import BadInput
 from edgewise.laboratory.descent import descend, gradient_descent
 from edgewise.laboratory.prompt_attention import PromptAttention
 from edgewise.laboratory.prompt_teacher import TeacherStudent, log_ratios, teacher_student
+from edgewise.laboratory.prompt_theorem import attention_slopes, certificate, diameters, output_curvatures
 from edgewise.laboratory.softmax_run import along_the_run
-from edgewise.laboratory.softmax_theorem import attention_slopes, certificate, diameters, output_curvatures
 
 
 def weak_keys(scale: float, seed: int = 0, samples: int = 6) -> TeacherStudent:

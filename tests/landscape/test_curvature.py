@@ -10,9 +10,9 @@ from torch import nn
 from edgewise import landscape
 from edgewise.errors import BadInput
 from edgewise.landscape.roughness import roughness
-from tests import models
-from tests.landscape import networks
-from tests.landscape.networks import cross_entropy, own, seeded
+from tests.support import landscape_networks as networks
+from tests.support import models
+from tests.support.landscape_networks import cross_entropy, own, seeded
 
 
 def test_eigenvectors_of_a_quadratic() -> None:

@@ -13,9 +13,9 @@ import edgewise
 from edgewise import landscape
 from edgewise.errors import BadInput
 from edgewise.landscape import Along
-from tests import models
-from tests.landscape import networks
-from tests.landscape.networks import cross_entropy, seeded
+from tests.support import landscape_networks as networks
+from tests.support import models
+from tests.support.landscape_networks import cross_entropy, seeded
 
 HEAD = models.WIDTH // models.HEADS
 

@@ -17,8 +17,8 @@ from torch import nn
 
 from edgewise import landscape
 from edgewise.errors import BadInput
-from tests.landscape import networks
-from tests.landscape.networks import cross_entropy, own, seeded
+from tests.support import landscape_networks as networks
+from tests.support.landscape_networks import cross_entropy, own, seeded
 
 HOW: dict[str, Any] = {"points": 9, "seed": 2, "method": "direct"}
 KILLED = """

@@ -12,8 +12,8 @@ from torch import nn
 
 from edgewise import landscape
 from edgewise.landscape import Along
-from tests.landscape import networks
-from tests.landscape.networks import cross_entropy, own, seeded
+from tests.support import landscape_networks as networks
+from tests.support.landscape_networks import cross_entropy, own, seeded
 
 
 def quadratic_form(model: networks.Quadratic, one: landscape.Direction, other: landscape.Direction) -> float:

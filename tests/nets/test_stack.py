@@ -7,14 +7,14 @@ import torch
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.nets.stack import Stack, random_tokens
+from edgewise.nets.build import Stack, random_tokens
 from edgewise.study.random_network import simulated, simulated_streams
 
 SMALL = edgewise.transformer(depth=3, tokens=8, width=32, heads=2, norm="post", causal=True, rope=True, score_gain=2.0)
 
 
 def test_the_blocks_are_those_of_the_whole_network() -> None:
-    whole, alone = edgewise.nets.transformer(SMALL, inputs=5, outputs=4), Stack(SMALL)
+    whole, alone = edgewise.nets.build(SMALL, inputs=5, outputs=4), Stack(SMALL)
     alone.load_state_dict(whole.state_dict(), strict=False)
     ids = torch.randint(5, (2, 8))
     entering = whole.embed(ids) + whole.positions.weight

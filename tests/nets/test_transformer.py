@@ -11,9 +11,9 @@ import torch
 
 import edgewise
 from edgewise import nets
-from edgewise.stability.judge import judge
-from tests.simulation.knobs import Knobs
-from tests.simulation.network import block
+from edgewise.judgement.judge import judge
+from tests.agreement.simulation.knobs import Knobs
+from tests.agreement.simulation.network import block
 
 SMALL: dict[str, Any] = {"depth": 3, "tokens": 10, "width": 24, "heads": 4}
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -9,9 +9,9 @@ import torch
 
 from edgewise.errors import BadInput
 from edgewise.optim import AttentionPreconditioner
-from tests.models import FAMILIES
-from tests.models import batch as family_batch
-from tests.optim.subjects import batch, equal, loss_of, small, train, weights
+from tests.support.models import FAMILIES
+from tests.support.models import batch as family_batch
+from tests.support.optim_subjects import batch, equal, loss_of, small, train, weights
 
 EXACT: dict[str, Any] = {"rows": 64, "positions": 8, "passes": 1, "damping": 1e-9, "momentum": 0.0}
 

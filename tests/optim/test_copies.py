@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
 from edgewise.optim import AttentionPreconditioner, LogitTrust
-from tests.optim.subjects import batch, equal, loss_of, small, train, weights
+from tests.support.optim_subjects import batch, equal, loss_of, small, train, weights
 
 MAKERS: dict[str, Callable[[nn.Module], Any]] = {
     "trust": lambda m: LogitTrust(torch.optim.Adam(m.parameters(), 0.1), m, 0.03),

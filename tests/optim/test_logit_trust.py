@@ -11,9 +11,9 @@ from torch import nn
 
 from edgewise.errors import BadInput
 from edgewise.optim import LogitTrust
-from tests.models import FAMILIES
-from tests.models import batch as family_batch
-from tests.optim.subjects import Logits, batch, equal, loss_of, small, train, weights
+from tests.support.models import FAMILIES
+from tests.support.models import batch as family_batch
+from tests.support.optim_subjects import Logits, batch, equal, loss_of, small, train, weights
 
 ALL = {"rows": 4, "positions": 8, "passes": 1}  # every token of a batch is in the sample: predictions are exact
 DELTA = 0.03

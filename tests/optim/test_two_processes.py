@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.optim.subjects import small
-from tests.optim.two_processes import MAKERS, SIZES, batches, trained
+from tests.support.optim_subjects import small
+from tests.support.two_processes import MAKERS, SIZES, batches, trained
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def found() -> list[dict[str, Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "tests.optim.two_processes", port]
+    command = [sys.executable, "-m", "tests.support.two_processes", port]
     quiet = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": quiet}
     running = [subprocess.Popen([*command, str(rank)], **pipes) for rank in (0, 1)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from edgewise.probe.measure import measure
-from tests.models import CONFIGS, DEPTH, FAMILIES, HEADS, batch, build
+from tests.support.models import CONFIGS, DEPTH, FAMILIES, HEADS, batch, build
 
 PARALLEL = ("phi", "pythia", "falcon")
 

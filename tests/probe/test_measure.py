@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from edgewise import BadInput
-from edgewise.probe.chance import generator_for
 from edgewise.probe.measure import measure
-from tests.probe.networks import Net, ids
+from edgewise.probe.reading import generator_for
+from tests.support.probe_networks import Net, ids
 
 WAYS = ("fused", "function", "torch", "method")
 

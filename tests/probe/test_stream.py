@@ -11,8 +11,8 @@ from edgewise import BadInput
 from edgewise.probe.materialise import Phantom
 from edgewise.probe.measure import measure
 from edgewise.probe.subjects import build, model_class
-from tests.memory import BLOCK_MEGABYTES, streamed_peaks
-from tests.models import CONFIGS, transformers
+from tests.support.memory import BLOCK_MEGABYTES, streamed_peaks
+from tests.support.models import CONFIGS, transformers
 
 # Powers of two taken out of a gradient come back as logarithms, in double precision; all else is equal bit for bit.
 ROUNDING = {"log_gradient": 1e-12}

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from edgewise.probe.measure import measure
 from edgewise.trace import Trace
-from tests.probe.networks import Net, ids
+from tests.support.probe_networks import Net, ids
 
 
 def arrays(trace: Trace) -> dict[str, np.ndarray]:

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from edgewise.stability.depth_scale import depth_scale
 from edgewise.stability.fixed_points import crossings, eigenvalues, fixed_point
-from edgewise.stability.lyapunov import lyapunov_exponent
+from edgewise.stability.lyapunov import depth_scale, lyapunov_exponent
 
 
 def henon(x, a=1.4, b=0.3):

@@ -8,7 +8,7 @@ import pytest
 
 from edgewise.study import code_hash as code
 from edgewise.study.code_hash import LIBRARY, code_hash, reach
-from tests.study.recipes import PARTS, write_recipe
+from tests.support.recipes import PARTS, write_recipe
 
 SETTINGS = PARTS["head"] + "OTHER = 1\nTABLE = {}\nTABLE['a'] = 3\n"
 
@@ -100,7 +100,7 @@ def test_every_way_to_import_leads_to_the_same_code(tmp_path: Path, imports: str
 
 def test_a_star_counts_as_all_that_it_may_bring(tmp_path: Path) -> None:
     found = places(tmp_path, "from edgewise.stability import *", "judge()")
-    assert {"stability/judge.py", "stability/lyapunov.py"} <= found
+    assert {"judgement/judge.py", "stability/lyapunov.py"} <= found
 
 
 def test_nothing_of_the_library_counts_where_only_the_claim_uses_it(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_nothing_of_the_library_counts_where_only_the_claim_uses_it(tmp_path: Pa
 
 def test_a_bare_library_counts_as_a_whole_but_for_what_draws(tmp_path: Path) -> None:
     found = places(tmp_path, "import edgewise", "getattr(edgewise, case['verb'])()")
-    assert {"probe/measure.py", "critical/phase_diagram.py", "study/claim.py"} <= found
+    assert {"probe/measure.py", "critical/phase_diagram.py", "study/recipe.py"} <= found
     assert not [place for place in found if place.startswith(("view/", "cli/"))]
 
 

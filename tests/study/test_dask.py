@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.study import backends, load_recipe
-from edgewise.study.engine import run
-from edgewise.study.plan import Plan
+from edgewise.study import load_recipe
+from edgewise.study import workers as backends
+from edgewise.study.engine import Plan, run
 from edgewise.study.store import files_of
-from tests.study.recipes import write_recipe
+from tests.support.recipes import write_recipe
 
 SLOW = 'def measure(case):\n    import time\n    time.sleep(0.02)\n    return {"y": square(case["x"])}\n'
 

@@ -8,9 +8,8 @@ import pytest
 
 from edgewise.errors import BadInput
 from edgewise.study import engine, load_recipe, store
-from edgewise.study.engine import run
-from edgewise.study.plan import Outcome, Plan
-from tests.study.recipes import PARTS, write_recipe
+from edgewise.study.engine import Outcome, Plan, run
+from tests.support.recipes import PARTS, write_recipe
 
 RANDOM = {
     "head": '"""Chance."""\nimport os\nimport random\nimport numpy\nimport torch\nfrom edgewise.study import Claim\n',

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from edgewise.errors import BadInput
-from edgewise.study import imdb as loader
-from edgewise.study.imdb import imdb
+from edgewise.study.tasks import imdb as loader
+from edgewise.study.tasks.imdb import imdb
 
 WORDS = ("bad", "good")  # of negative and of positive reviews
 

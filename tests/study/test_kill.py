@@ -17,16 +17,15 @@ import psutil
 import pytest
 
 from edgewise.study import load_recipe, store
-from edgewise.study.engine import run
-from edgewise.study.plan import Plan
-from edgewise.study.record import read_line
-from tests.study.recipes import write_recipe
+from edgewise.study.engine import Plan, run
+from edgewise.study.store import read_line
+from tests.support.recipes import write_recipe
 
 RUN = """
 import sys
 from edgewise.study import load_recipe
 from edgewise.study.engine import run
-from edgewise.study.plan import Plan
+from edgewise.study.engine import Plan
 print("ready", flush=True)
 outcome = run(Plan.of(load_recipe(sys.argv[1]), "full", sys.argv[2]), workers=int(sys.argv[3]))
 sys.exit(outcome.missing)

@@ -7,7 +7,7 @@ import pytest
 from scipy import ndimage
 
 from edgewise.errors import BadInput
-from edgewise.study.pathfinder import best_window, pathfinder
+from edgewise.study.tasks.pathfinder import best_window, pathfinder
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.study import prove
-from edgewise.study.built_in import Learner, lesson
+from edgewise.study.lesson import Learner, lesson
 from edgewise.study.proof import Arm, Proof, compare
-from tests.critical.stacks import Convolutions, encoder, perceptron
+from tests.support.stacks import Convolutions, encoder, perceptron
 
 
 def test_a_dead_perceptron_is_rescued_on_the_built_in_task() -> None:

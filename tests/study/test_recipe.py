@@ -8,7 +8,7 @@ import pytest
 
 from edgewise.errors import BadInput
 from edgewise.study import Result, find_recipes, load_recipe
-from tests.study.recipes import write_recipe
+from tests.support.recipes import write_recipe
 
 
 def test_a_recipe_has_a_title_a_name_and_checked_cases(tmp_path: Path) -> None:

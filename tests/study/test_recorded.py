@@ -8,11 +8,9 @@ import pytest
 
 from edgewise.errors import BadInput
 from edgewise.study import load_recipe
-from edgewise.study.conclusion import conclude
-from edgewise.study.engine import run
-from edgewise.study.plan import Plan
-from edgewise.study.recorded import keep, read_recorded, recorded_file
-from tests.study.recipes import PARTS, write_recipe
+from edgewise.study.engine import Plan, run
+from edgewise.study.recorded import conclude, keep, read_recorded, recorded_file
+from tests.support.recipes import PARTS, write_recipe
 
 
 def full_plan(path: Path) -> Plan:

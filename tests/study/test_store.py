@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.study.record import Record, key_of, read_line
-from edgewise.study.store import Writer, files_of, read
+from edgewise.study.store import Record, Writer, files_of, key_of, read, read_line
 
 
 def record(x: int, value: dict[str, object] | None = None, error: str | None = None) -> Record:
@@ -46,7 +45,7 @@ def test_other_lines_are_damage_and_not_errors(line: bytes) -> None:
 
 
 def test_a_record_of_a_later_form_is_left_out(tmp_path: Path) -> None:
-    from edgewise.study import record as form
+    from edgewise.study import store as form
 
     body = b'{"key":"a","later":1'
     line = body + form._MARK + form._check(body).encode() + b'"}\n'

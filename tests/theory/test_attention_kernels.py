@@ -11,9 +11,9 @@ from torch import Tensor
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.theory.gaussian_attention import near_slope
-from edgewise.theory.simplex import Setting, apply_branch
-from edgewise.theory.state import Gradient, Simplex
+from edgewise.theory.simplex.kernels import near_slope
+from edgewise.theory.simplex.recursion import Setting, apply_branch
+from edgewise.theory.simplex.state import Gradient, Simplex
 
 N, WIDTH, HEADS, HEAD_WIDTH = 6, 512, 24, 8
 GAINS = {"score_gain": 0.8, "key_gain": 1.1, "value_gain": 1.3, "output_gain": 0.9}

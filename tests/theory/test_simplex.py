@@ -5,8 +5,8 @@ import pytest
 
 from edgewise.architecture import transformer
 from edgewise.theory.predict import propagate_simplex
-from edgewise.theory.simplex import Setting, forward
-from edgewise.theory.state import Simplex
+from edgewise.theory.simplex.recursion import Setting, forward
+from edgewise.theory.simplex.state import Simplex
 
 
 def orbit(start_overlap=0.0, readout="token", **knobs):
@@ -120,7 +120,7 @@ def test_deep_gradients_do_not_overflow():
 
 @pytest.mark.parametrize("gain", [4.0, 0.01])
 def test_a_stream_out_of_range_is_a_verdict_not_a_crash(gain):
-    from edgewise.stability.judge import judge
+    from edgewise.judgement.judge import judge
     from edgewise.verdict import Kind, Outcome
 
     trace = orbit(depth=300, tokens=16, heads=0, norm="none", activation="relu", mlp_in_gain=gain, mlp_skip=0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.theory.softmax.closures import (
+from edgewise.theory.simplex.closures import (
     Condensation,
     condensation_ratio,
     condensation_regime,

@@ -6,7 +6,7 @@ import numpy as np
 
 from edgewise.trace import Trace
 from edgewise.view.documents import listed, prediction
-from edgewise.view.per_block import block_numbers, within_blocks
+from edgewise.view.profiles import block_numbers, within_blocks
 
 SITES = ("embed", "block.0.attention", "block.0.mlp", "block.1.attention", "block.1.mlp")
 
@@ -42,7 +42,7 @@ def test_numbers_that_are_not_finite_are_null() -> None:
 
 
 def test_a_trace_without_description_still_has_a_document() -> None:
-    from edgewise.stability.judge import judge
+    from edgewise.judgement.judge import judge
 
     seen = trace()
     document = prediction(seen, judge(seen))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.adapters import presets
-from edgewise.adapters.huggingface_config import FAMILIES, translate
+from edgewise.adapters.config.translate import FAMILIES, translate
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
@@ -49,7 +49,7 @@ def describe(source: Any, *, depth: int | None = None, tokens: int | None = None
     if hasattr(source, "to_dict") and hasattr(source, "model_type"):
         return _from_mapping(_as_mapping(source), depth, tokens)
     if _is_module(source):
-        from edgewise.adapters.module_description import describe_module  # here, because it imports torch
+        from edgewise.adapters.module.describe import describe_module
 
         return describe_module(source, depth=depth, tokens=tokens)
     raise BadInput(f"cannot describe {_seen(source)}. Accepted: {ACCEPTED}.{_model_hint(source)}")

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from edgewise.adapters.huggingface_config import translate
+from edgewise.adapters.config.translate import translate
 from edgewise.architecture import Architecture
 
 

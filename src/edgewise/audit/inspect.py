@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edgewise.adapters.config_of_model import config_of, described_by_config
-from edgewise.adapters.discovery import unwrap
-from edgewise.adapters.site_types import ModelSites
-from edgewise.adapters.sites import sites
+from edgewise.adapters.config.translate import config_of, described_by_config
+from edgewise.adapters.roles.find import unwrap
+from edgewise.adapters.roles.model import sites
+from edgewise.adapters.roles.record import ModelSites
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.identical_layers import identical_layers
 from edgewise.audit.never_initialized import never_initialized

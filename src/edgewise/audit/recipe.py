@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from edgewise.adapters.site_types import ModelSites
+from edgewise.adapters.roles.record import ModelSites
 from edgewise.architecture import Architecture
 from edgewise.audit.finding import AuditFinding, Kind, Severity, redraw
 from edgewise.audit.siblings import departs

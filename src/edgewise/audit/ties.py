@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from edgewise.adapters.site_types import ModelSites
+from edgewise.adapters.roles.record import ModelSites
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from edgewise.adapters.gains import truncated
+from edgewise.adapters.config.gains import truncated
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.weights import Look, by
 from edgewise.errors import BadInput

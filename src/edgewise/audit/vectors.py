@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from edgewise.adapters.measured_gains import norm_gains, root_mean_square
-from edgewise.adapters.norm_sites import find_norms
+from edgewise.adapters.module.gains import norm_gains, root_mean_square
+from edgewise.adapters.roles.norm import find_norms
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 
 if TYPE_CHECKING:

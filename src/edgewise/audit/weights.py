@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgewise.adapters.projections import Projection
-from edgewise.adapters.site_types import BlockSite, MLPSite, ModelSites
+from edgewise.adapters.roles.record import BlockSite, MLPSite, ModelSites, Projection
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,7 +1,11 @@
-"""`edgewise run`: a recipe at any scale; what is missing is measured, then judged and drawn."""
+"""`edgewise run`: a recipe at any scale; what is missing is measured, then judged and drawn.
+
+What `edgewise run` says: the claim and the files on standard output, what went wrong on the error stream.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +16,62 @@ from edgewise.cli import exit_codes
 from edgewise.cli.patience import Patience
 from edgewise.cli.run_progress import RunProgress
 from edgewise.errors import BadInput
+from edgewise.study.engine import Outcome, Plan
+from edgewise.study.recipe import Claim
+from edgewise.study.recorded import Recorded, document
 
 if TYPE_CHECKING:
-    from edgewise.study.plan import Outcome, Plan
+    from edgewise.study.engine import Outcome, Plan
+
+_SHOWN = 3  # failures told in words; all of them are in the store and in --json
+
+
+def print_json(plan: Plan, outcome: Outcome, claim: Claim | None, folder: Path) -> None:
+    extra = {
+        "computed": outcome.computed, "missing": outcome.missing, "lost": outcome.lost, "damaged": outcome.damaged,
+        "differing": outcome.differing, "folder": str(folder),
+        "failures": [{"case": json.loads(case), "error": error} for case, error in outcome.failures.items()],
+    }  # fmt: skip
+    click.echo(json.dumps({**document(plan, outcome, claim), **extra}, allow_nan=False))
+
+
+def print_text(plan: Plan, outcome: Outcome, claim: Claim | None, folder: Path) -> None:
+    counts = f"{len(outcome.results)} of {len(plan.cases)} cases, {outcome.computed} measured now"
+    click.echo(f"{plan.recipe.title}\n{plan.recipe.name}, {plan.scale}: {counts}")
+    if claim is None:
+        click.echo(f"Claim undecided: {outcome.missing} cases are missing.")
+    else:
+        click.echo(f"{claim}\nWrote {shown(folder / 'figure.png')} and claim.json")
+
+
+def warn(outcome: Outcome) -> None:
+    """Everything that a reader of the result must know about how it came about."""
+    if outcome.damaged:
+        _tell(f"{outcome.damaged} damaged lines in the store were left out (half-written at a kill, or garbled).")
+    if outcome.differing:
+        _tell(f"{outcome.differing} cases were measured twice with different values: measure is not deterministic.")
+    if outcome.lost:
+        _tell(f"{outcome.lost} cases lost their worker each time (out of memory?). Fewer --workers may help.")
+    for case, error in list(outcome.failures.items())[:_SHOWN]:
+        _tell(f"failed: {case}\n{error.rstrip()}")
+    if outcome.failures:
+        _tell(f"{len(outcome.failures)} cases failed; they are tried again at the next run.")
+
+
+def warn_changed(plan: Plan, found: Recorded) -> None:
+    if found.changed:
+        then, now = ", ".join(found.codes), plan.code
+        _tell(f"the code behind measure has changed since {found.changed} cases were recorded ({then}, now {now}).")
+
+
+def shown(path: Path) -> str:
+    """Relative where that is shorter."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _tell(words: str) -> None:
+    click.echo(f"edgewise: {words}", err=True)
+
 
 EPILOG = (
     "FILE is a recipe: a Python file with cases, measure, claim and draw (docs/run.md). Results are kept below "
@@ -26,7 +83,7 @@ EPILOG = (
 
 @click.command(epilog=EPILOG)
 @click.argument("recipe", metavar="[FILE]", required=False)
-@click.option("--list", "listing", is_flag=True, help="List the recipes in papers/ (or the folder FILE).")
+@click.option("--list", "listing", is_flag=True, help="List the recipes in papers/ and experiments/ (or the folder FILE).")
 @click.option("--full", is_flag=True, help="The full scale instead of the small one.")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N",
               help="Processes; 1 works in this one.  [default: one per core]")
@@ -46,7 +103,7 @@ def run(
     if listing:
         from edgewise.cli.run_list import list_recipes
 
-        return list_recipes(recipe or "papers", into, as_json)
+        return list_recipes([recipe] if recipe else None, into, as_json)
     assert recipe is not None
     plan = _plan(recipe, full or recorded, into)
     outcome = _recorded(plan) if recorded else _measure(plan, workers, scheduler, limit)
@@ -63,7 +120,7 @@ def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: 
 def _plan(recipe: str, full: bool, into: str) -> Plan:
     with Patience() as patience:
         patience.say("loading the recipe")
-        from edgewise.study.plan import Plan
+        from edgewise.study.engine import Plan
         from edgewise.study.recipe import load_recipe
 
         return Plan.of(load_recipe(recipe), "full" if full else "small", into)
@@ -84,7 +141,6 @@ def _measure(plan: Plan, workers: int | None, scheduler: str | None, limit: int 
 
 
 def _recorded(plan: Plan) -> Outcome:
-    from edgewise.cli.run_report import warn_changed
     from edgewise.study.recorded import read_recorded
 
     found = read_recorded(plan)
@@ -93,8 +149,7 @@ def _recorded(plan: Plan) -> Outcome:
 
 
 def _conclude(plan: Plan, outcome: Outcome, folder: Path, keep: bool, as_json: bool) -> int:
-    from edgewise.cli.run_report import print_json, print_text, warn
-    from edgewise.study.conclusion import conclude, withdraw
+    from edgewise.study.recorded import conclude, withdraw
 
     warn(outcome)
     if outcome.missing:

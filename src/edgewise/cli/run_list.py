@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,29 @@ import click
 from edgewise.cli import exit_codes
 from edgewise.cli.patience import Patience
 from edgewise.errors import BadInput
-from edgewise.study.plan import Plan
-from edgewise.study.recipe import SCALES, find_recipes, load_recipe
+from edgewise.study.engine import Plan
+from edgewise.study.recipe import FOLDERS, SCALES, find_recipes, load_recipe
 from edgewise.study.recorded import recorded_file
 
 
-def list_recipes(folder: str, into: str, as_json: bool) -> int:
+def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int:
     """Print one line per recipe; one that cannot be used is shown with its reason, and the exit code is 64."""
     with Patience() as patience:
         rows = []
-        for path in _recipes(folder):
+        for path in _recipes(folders):
             patience.say(f"loading {path.name}")
             rows.append(_row(path, into))
     click.echo(json.dumps(rows)) if as_json else _print(rows)
     return exit_codes.BAD_INPUT if any("problem" in row for row in rows) else exit_codes.FINE
 
 
-def _recipes(folder: str) -> list[Path]:
-    if not Path(folder).is_dir():
-        raise BadInput(f"There is no folder {folder} of recipes here. Name one: edgewise run --list FOLDER.")
-    return find_recipes(folder)
+def _recipes(folders: Sequence[str] | None) -> list[Path]:
+    """Those of the named folders, by default of the ones that a checkout of edgewise has."""
+    present = [folder for folder in folders or FOLDERS if Path(folder).is_dir()]
+    if not present:
+        named = " or ".join(folders or FOLDERS)
+        raise BadInput(f"There is no folder {named} of recipes here. Name one: edgewise run --list FOLDER.")
+    return [path for folder in present for path in find_recipes(folder)]
 
 
 def _row(path: Path, into: str) -> dict[str, Any]:

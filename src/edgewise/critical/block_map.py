@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
 from edgewise.blocks import Block, attentions
-from edgewise.theory.simplex import Setting, apply_branch
-from edgewise.theory.state import Gradient, Simplex, Step
+from edgewise.theory.simplex.recursion import Setting, apply_branch
+from edgewise.theory.simplex.state import Gradient, Simplex, Step
 
 Array = NDArray[np.float64]
 

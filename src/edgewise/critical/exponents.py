@@ -14,9 +14,8 @@ from edgewise.blocks import Block, fold
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
 from edgewise.theory.predict import LARGEST, predict_transformer
-from edgewise.theory.simplex import Setting, apply_branch, backward
-from edgewise.theory.state import Gradient, Simplex, Step
-from edgewise.trace import Trace
+from edgewise.theory.simplex.recursion import Setting, apply_branch, backward
+from edgewise.theory.simplex.state import Gradient, Simplex, Step
 
 Array = NDArray[np.float64]
 
@@ -71,18 +70,7 @@ def totals(architecture: Architecture, readout: str = "token", start_overlap: fl
     `evaluate` leaves both out. It is for many points at once; a number that is said of one network comes from here.
     """
     trace = predict_transformer(architecture, start_overlap=start_overlap, readout=readout)
-    return changes(trace, readout)
-
-
-def changes(trace: Trace, readout: str) -> tuple[float, float]:
-    """(angle, relative gradient) from the embedding to the last block, the mean over seeds."""
-    assert trace.log_gradient is not None
-    ends = trace.block_ends()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        separation = np.log(trace.separation[:, ends])
-        relative = trace.log_gradient[trace.readouts.index(readout)][:, ends] + np.log(trace.norm[:, ends])
-    angle = float((separation[:, -1] - separation[:, 0]).mean())
-    return angle, float((relative[:, 0] - relative[:, -1]).mean())
+    return trace.total_changes(readout)
 
 
 def refuse_structural(names: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from edgewise.laboratory.descent import Descent, descend, gradient_descent
 from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.softmax_theorem import Observation, observe
+from edgewise.laboratory.prompt_theorem import Observation, observe
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edgewise.adapters.discovery import unwrap
+from edgewise.adapters.roles.find import unwrap
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
 

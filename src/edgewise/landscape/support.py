@@ -12,9 +12,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.projections import Projection
-from edgewise.adapters.site_types import AttentionSite
-from edgewise.adapters.sites import sites
+from edgewise.adapters.roles.model import sites
+from edgewise.adapters.roles.record import AttentionSite, Projection
 from edgewise.errors import BadInput
 
 ROLES = {"queries": "query", "keys": "key", "values": "value", "outputs": "output"}

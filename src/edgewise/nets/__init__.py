@@ -2,11 +2,10 @@
 
 from torch.nn.functional import scaled_dot_product_attention
 
-from edgewise.nets.gaussian_attention import gaussian_attention
+from edgewise.nets.build import Transformer, transformer
+from edgewise.nets.gaussian_attention import gaussian_attention, normalized_gaussian_attention
 from edgewise.nets.linear_attention import linear_attention
-from edgewise.nets.normalized_gaussian_attention import normalized_gaussian_attention
 from edgewise.nets.perceptron import RandomPerceptron, circle, circle_derivatives
-from edgewise.nets.transformer import Transformer, transformer
 
 softmax_attention = scaled_dot_product_attention  # torch's own, under the name its siblings have
 

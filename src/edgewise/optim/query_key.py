@@ -11,11 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.config_of_model import described_by_config
-from edgewise.adapters.discovery import unwrap
-from edgewise.adapters.projections import Projection
-from edgewise.adapters.site_types import KEY_NORM, QUERY_NORM, AttentionSite, BlockSite, NormSite
-from edgewise.adapters.sites import sites
+from edgewise.adapters.config.translate import described_by_config
+from edgewise.adapters.roles.find import unwrap
+from edgewise.adapters.roles.model import sites
+from edgewise.adapters.roles.record import (
+    KEY_NORM,
+    QUERY_NORM,
+    AttentionSite,
+    BlockSite,
+    NormSite,
+    Projection,
+)
 from edgewise.errors import BadInput
 from edgewise.optim.rotation import Rotation, rotation_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.config_of_model import config_of
+from edgewise.adapters.config.translate import config_of
 from edgewise.errors import BadInput
 
 # Families whose pairs are neighbours (2j, 2j + 1); in all others j turns with j + r/2.

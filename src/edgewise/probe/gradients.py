@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.adapters.projections import Projection
-from edgewise.adapters.site_types import BlockSite, MLPSite
+from edgewise.adapters.roles.record import BlockSite, MLPSite, Projection
 from edgewise.errors import BadInput
-from edgewise.probe.activations import mean_square
 from edgewise.probe.isolation import tensors
+from edgewise.probe.places import mean_square
 
 READOUTS = ("own", "token", "pooled")
 WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgewise.adapters.site_types import ModelSites
-from edgewise.adapters.sites import sites
+from edgewise.adapters.roles.model import sites
+from edgewise.adapters.roles.record import ModelSites
 from edgewise.errors import BadInput
 from edgewise.probe.subjects import model_class
 

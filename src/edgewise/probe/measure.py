@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edgewise.adapters.describe import describe
-from edgewise.adapters.site_types import ModelSites
-from edgewise.adapters.sites import sites
+from edgewise.adapters.roles.model import sites
+from edgewise.adapters.roles.record import ModelSites
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
+from edgewise.probe.attention import RowStatistics
 from edgewise.probe.batches import default_batch
 from edgewise.probe.gradients import READOUTS
 from edgewise.probe.isolation import random_streams
 from edgewise.probe.places import places, unread
 from edgewise.probe.reading import Reading, Wanted
-from edgewise.probe.rows import RowStatistics
 from edgewise.probe.subjects import seeded, subject
 from edgewise.probe.whole import read
 from edgewise.trace import Trace
@@ -51,7 +51,7 @@ def measure(
         raise BadInput("gain needs a model in memory, attention=True and a readout to send backwards.")
     wanted = Wanted(tuple(readouts), attention, pair, range(seeds), gain=gain)
     if stream:
-        from edgewise.probe.stream import measure_stream
+        from edgewise.probe.streamed import measure_stream
 
         return measure_stream(source, batch, wanted, tokens)
     with random_streams():

@@ -1,20 +1,33 @@
-"""What is asked of one network and what was read from it: numbers per site."""
+"""What is asked of one network and what was read from it: numbers per site.
+
+Random numbers by purpose: a readout must not repeat the numbers an input was made from.
+"""
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.probe.activations import mean_square, separation
-from edgewise.probe.attention import AttentionWatch
+from edgewise.probe.attention import AttentionWatch, RowStatistics
 from edgewise.probe.gradients import WEIGHTS, WeightLogs
-from edgewise.probe.places import Place
-from edgewise.probe.rows import RowStatistics
+from edgewise.probe.places import Place, mean_square, separation
+
+
+def generator_for(seed: int, purpose: str) -> torch.Generator:
+    """A stream of its own for every seed and purpose.
+
+    `torch.manual_seed(0); x = torch.randn(...)` is how most inputs are made. A readout drawn from a generator of the
+    same seed would be that input again, and its gradient not that of a random direction.
+    """
+    return torch.Generator().manual_seed(zlib.crc32(f"{seed}/{purpose}".encode()))
+
 
 Array = NDArray[np.float64]
 NO_LOSS = "no own loss: the model returned no scalar (give labels in the batch)"

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise import softmax_jacobian as jacobian
-from edgewise.probe.attention import FUSED, AttentionWatch
+from edgewise.probe.attention import COARSE, FUSED, AttentionWatch, RowStatistics
 from edgewise.probe.places import Place
-from edgewise.probe.rows import COARSE, RowStatistics
 
 Array = NDArray[np.float64]
 NAMES = ("softmax_gain", "row_gradient_spread", "row_eigenvalue_spread")

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.probe.chance import generator_for
 from edgewise.probe.gradients import (
     Matrix,
     WeightLogs,
@@ -22,8 +21,8 @@ from edgewise.probe.gradients import (
     parameters_of,
     weight_logs,
 )
-from edgewise.probe.reading import NO_LOSS, Reading, Wanted, weight_arrays
-from edgewise.probe.streamed_forward import StreamedForward
+from edgewise.probe.reading import NO_LOSS, Reading, Wanted, generator_for, weight_arrays
+from edgewise.probe.streamed import StreamedForward
 
 
 class StreamedBackward:

@@ -1,19 +1,28 @@
-"""A network in memory read once: a forward pass with hooks, a backward pass per readout, a nearby input."""
+"""A network in memory read once: a forward pass with hooks, a backward pass per readout, a nearby input.
+
+Observation must not change what a model computes: its output is compared with that of a run without any hook.
+
+Once per model, attention implementation and input shape: another measurement of the same model does not pay again.
+
+A pair of nearby inputs: where the second one starts, and how fast the two drift apart from site to site.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edgewise.adapters.site_types import ModelSites
+from edgewise.adapters.roles.record import ModelSites
 from edgewise.probe.attention import AttentionWatch
 from edgewise.probe.batches import kept_tokens
-from edgewise.probe.chance import generator_for
 from edgewise.probe.gradients import (
     add_squares,
     log_norms,
@@ -25,12 +34,76 @@ from edgewise.probe.gradients import (
     site_gradients,
     weight_logs,
 )
-from edgewise.probe.isolation import call, observed
-from edgewise.probe.nearby import nearby_input, pair_growth
-from edgewise.probe.places import Catch, places, sequence_first
-from edgewise.probe.reading import NO_LOSS, Array, Reading, Wanted, geometry, keep_attention, weight_arrays
+from edgewise.probe.isolation import call, observed, same, tensors
+from edgewise.probe.places import Catch, pair_separation, places, sequence_first
+from edgewise.probe.reading import (
+    NO_LOSS,
+    Array,
+    Reading,
+    Wanted,
+    generator_for,
+    geometry,
+    keep_attention,
+    weight_arrays,
+)
 from edgewise.probe.softmax_gain import GainWatch
-from edgewise.probe.unchanged import Unchanged
+
+_SEEN: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
+
+
+class Unchanged:
+    """Made before the hooks are attached: runs the plain forward pass unless this model and shape were compared."""
+
+    def __init__(self, model: nn.Module, batch: Any) -> None:
+        self.model, self.batch, self.key = model, batch, _signature(model, batch)
+        self.known = self.key in _SEEN.get(model, ())
+        if not self.known:
+            with torch.no_grad():
+                self.plain = call(model, batch)
+
+    def confirmed(self, output: Any) -> bool:
+        """True when the observed output is the plain one bit for bit, now or when it was compared before."""
+        if self.known:
+            return True
+        if not same(self.plain, output):
+            self.plain = call(self.model, self.batch)  # with a graph: some kernels differ without one
+        if not same(self.plain, output):
+            return False
+        _SEEN.setdefault(self.model, set()).add(self.key)
+        return True
+
+
+def forget() -> None:
+    """Compare every model again, as after the first import."""
+    _SEEN.clear()
+
+
+def _signature(model: nn.Module, batch: Any) -> Hashable:
+    """What may choose another kernel: the implementation, and shapes, types and devices of model and input."""
+    chosen = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    parameter = next(model.parameters())
+    shapes = tuple((tuple(t.shape), t.dtype, t.device) for t in tensors(batch))
+    return chosen, parameter.dtype, parameter.device, shapes
+
+
+DISTANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; 0.1 for half precisions, which is not local
+
+
+def nearby_input(first: Tensor, seed: int) -> Tensor:
+    """first (…, width) plus Gaussian noise of a small part of each token's length; a draw of its own per seed."""
+    generator = generator_for(seed, "nearby")
+    noise = torch.randn(first.shape, generator=generator, dtype=torch.float32).to(first)
+    scale = first.square().mean(-1, keepdim=True).sqrt()
+    return first + DISTANCE.get(first.dtype, 0.1) * scale * noise
+
+
+def pair_growth(
+    streams: Sequence[Tensor], near: Sequence[Tensor], kept: Tensor | None
+) -> NDArray[np.float64]:
+    """log-growth of 1 - cos between the same token of two nearby inputs, site before to site; 0 at the first."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log([pair_separation(a, b, kept) for a, b in zip(streams, near, strict=True)])
+        return np.diff(logs, prepend=logs[:1])
 
 
 def read(model: nn.Module, batch: Any, found: ModelSites, wanted: Wanted) -> Reading:

@@ -17,9 +17,11 @@ Spectrum  brackets extremes spectrum condition_estimate effective_condition Extr
 
 from __future__ import annotations
 
-from edgewise.softmax_jacobian.brackets import Brackets, brackets, condition_estimate
 from edgewise.softmax_jacobian.eigenvalues import (
+    Brackets,
     Extremes,
+    brackets,
+    condition_estimate,
     effective_condition,
     extremes,
     extremes_of_rows,

@@ -1,4 +1,7 @@
-"""Exponents from logs along depth: an average growth, its error, and the part that decides."""
+"""Exponents from logs along depth: an average growth, its error, and the part that decides.
+
+Depth scales: after how many layers a perturbation has changed by a factor e.
+"""
 
 from __future__ import annotations
 
@@ -51,3 +54,14 @@ def _error(values: Array) -> float:
 def lyapunov_exponent(derivatives: Array) -> float:
     """The mean log of a one-dimensional map's slopes along an orbit, lambda = <log |f'|> [Benettin 1976]."""
     return float(np.mean(np.log(np.abs(derivatives))))
+
+
+def depth_scale(rate: float | None) -> float | None:
+    """xi = 1/|lambda| for a log-rate per layer; infinite on the edge, None when there is no rate.
+
+    >>> depth_scale(-0.25)
+    4.0
+    """
+    if rate is None or math.isnan(rate):
+        return None
+    return math.inf if rate == 0 else 1.0 / abs(rate)

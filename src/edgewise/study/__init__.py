@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgewise.study.averages import chosen, over_seeds, rounded
-    from edgewise.study.claim import Claim
     from edgewise.study.proving import prove
     from edgewise.study.random_network import simulated, simulated_streams
-    from edgewise.study.recipe import Recipe, find_recipes, load_recipe
-    from edgewise.study.result import Result
+    from edgewise.study.recipe import Claim, Recipe, Result, find_recipes, load_recipe
 
 # Names are fetched when first used: a recipe then depends on the files it uses, not on the whole room.
 _HOMES = {
-    "Claim": "claim", "Result": "result", "Recipe": "recipe", "load_recipe": "recipe", "find_recipes": "recipe",
+    "Claim": "recipe", "Result": "recipe", "Recipe": "recipe", "load_recipe": "recipe", "find_recipes": "recipe",
     "chosen": "averages", "over_seeds": "averages", "rounded": "averages",
     "prove": "proving", "simulated": "random_network", "simulated_streams": "random_network",
 }  # fmt: skip

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edgewise.study.result import Result
+    from edgewise.study.recipe import Result
 
 
 def chosen(results: Sequence[Result], **where: Any) -> list[Result]:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgewise.critical.plan.initialize import initialize_
-from edgewise.critical.plan.plan import Plan
-from edgewise.critical.plan.planning import critical_plan
 from edgewise.errors import BadInput
-from edgewise.study.built_in import Learner, first_output, lesson
+from edgewise.repair.critical_plan import critical_plan
+from edgewise.repair.initialize import initialize_
+from edgewise.repair.plan import Plan
+from edgewise.study.lesson import Learner, first_output, lesson
 from edgewise.study.proof import Arm, Proof, compare
 from edgewise.study.train import Outcome, train
 

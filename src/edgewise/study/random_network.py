@@ -55,7 +55,7 @@ def simulated_streams(architecture: Architecture, *, seed: int, start_overlap: f
 def _streams(architecture: Architecture, seed: int, start_overlap: float) -> list[Tensor]:
     import torch
 
-    from edgewise.nets.stack import Stack, random_tokens
+    from edgewise.nets.build import Stack, random_tokens
 
     torch.manual_seed(seed)
     tokens, network = random_tokens(architecture, start_overlap), Stack(architecture).double()

@@ -1,4 +1,9 @@
-"""A recipe: one Python file that says which cases to measure, how, what was claimed and how to draw it."""
+"""A recipe: one Python file that says which cases to measure, how, what was claimed and how to draw it.
+
+A paper's claim beside ours: what was published, what was found, at which scale, held or not.
+
+What a recipe's `claim` and `draw` receive: a case and what was measured in it.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,80 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from edgewise.errors import BadInput
-from edgewise.study.claim import Claim
-from edgewise.study.json_values import dumps, loads, plain
-from edgewise.study.result import Result
+from edgewise.study.store import dumps, loads, plain
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement and its outcome; `held` is None where the results do not decide it.
+
+    numbers: what the outcome rests on, by name. parts: the single statements of a `Claim.all`.
+    """
+
+    published: str
+    ours: str
+    scale: str
+    held: bool | None
+    numbers: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[Claim, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("published", "ours", "scale"):
+            if not isinstance(getattr(self, name), str):
+                raise BadInput(f"Claim.{name} is {getattr(self, name)!r}. A sentence (str) is expected.")
+        held = plain(self.held, "Claim.held")
+        if held is not None and not isinstance(held, bool):
+            raise BadInput(f"Claim.held is {self.held!r}. Expected True, False, or None for undecided.")
+        object.__setattr__(self, "held", held)
+        object.__setattr__(self, "numbers", plain(dict(self.numbers), "Claim.numbers"))
+
+    @classmethod
+    def all(cls, claims: Sequence[Claim]) -> Claim:
+        """Several statements as one: it holds if all hold, and fails if one fails."""
+        if not claims:
+            raise BadInput("Claim.all needs at least one claim.")
+        outcomes = [claim.held for claim in claims]
+        held = False if False in outcomes else None if None in outcomes else True
+        published, ours = (" ".join(getattr(claim, name) for claim in claims) for name in ("published", "ours"))
+        scale = " / ".join(dict.fromkeys(claim.scale for claim in claims))
+        return cls(published, ours, scale, held, parts=tuple(claims))
+
+    @property
+    def outcome(self) -> str:
+        """In words."""
+        return {True: "held", False: "not held", None: "undecided"}[self.held]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a JSON file."""
+        words = {"published": self.published, "ours": self.ours, "scale": self.scale, "held": self.held}
+        parts = {"parts": [part.to_dict() for part in self.parts]} if self.parts else {}
+        return {**words, "numbers": self.numbers, **parts}
+
+    def __str__(self) -> str:
+        lines = [f"Claim {self.outcome}, at scale: {self.scale}"]
+        for part in self.parts or (self,):
+            lines += [f"  published: {part.published}", f"  ours:      {part.ours} [{part.outcome}]"]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One measured case; `seconds` is the time its `measure` took."""
+
+    case: dict[str, Any]
+    value: dict[str, Any]
+    seconds: float = 0.0
+
 
 FUNCTIONS = ("cases", "measure", "claim", "draw")
 SCALES = ("small", "full")
+FOLDERS = ("papers", "experiments")  # what others claimed, and what we asked
 
 
 @dataclass(frozen=True)
@@ -95,7 +162,7 @@ def load_recipe(path: str | Path) -> Recipe:
     return Recipe(path, lines[0].rstrip("."), module)
 
 
-def find_recipes(folder: str | Path = "papers") -> list[Path]:
+def find_recipes(folder: str | Path) -> list[Path]:
     """Every file below the folder that means to be a recipe: it defines cases and measure, or is not even Python."""
     return [path for path in sorted(Path(folder).rglob("*.py")) if _meant(path)]
 
@@ -109,7 +176,7 @@ def _meant(path: Path) -> bool:
 
 def _check(path: Path) -> None:
     if not path.is_file():
-        raise BadInput(f"There is no recipe {path}. `edgewise run --list` shows those in papers/.")
+        raise BadInput(f"There is no recipe {path}. `edgewise run --list` shows those that are here.")
     if path.suffix != ".py":
         raise BadInput(f"{path} is not a Python file. A recipe is a .py file with {', '.join(FUNCTIONS)}.")
     if lacking := _lacking(path):

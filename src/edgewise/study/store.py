@@ -1,17 +1,156 @@
-"""The store: a folder of append-only files, one per writer, so that processes and machines can share it."""
+"""The store: a folder of append-only files, one per writer, so that processes and machines can share it.
+
+Values that survive a file: what JSON can hold, and the three numbers it cannot (NaN and the infinities).
+
+One line of the store: what was measured, by which code, with a checksum over all of it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import os
+import platform
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from edgewise.errors import BadInput
-from edgewise.study.record import Record, read_line
+
+_FLOAT = "__float__"  # {"__float__": "nan"}: strict JSON, readable by every other program
+
+
+def plain(value: Any, where: str) -> Any:
+    """`value` in dicts, lists, strings, numbers, booleans and None; anything else is refused by its place.
+
+    Tuples become lists and numpy scalars become Python's, as after a round trip through the store.
+    """
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, dict):
+        return {_key(key, where): plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
+    if "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].generic):
+        return plain(value.item(), where)
+    raise BadInput(_refusal(value, where))
+
+
+def _key(key: Any, where: str) -> str:
+    if not isinstance(key, str) or key == _FLOAT:
+        raise BadInput(f"{where} has the key {key!r}. Keys must be strings (other than {_FLOAT!r}).")
+    return key
+
+
+def _refusal(value: Any, where: str) -> str:
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    advice = "Use float(...), .item() or .tolist()." if hasattr(value, "tolist") else "Turn it into one of these."
+    return f"{where} is a {kind}, which JSON cannot hold. Expected numbers, strings, lists, dicts. {advice}"
+
+
+def dumps(value: Any) -> str:
+    """Canonical JSON of a plain value: sorted keys, no spaces, non-finite numbers by name."""
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # some number is not finite
+        return json.dumps(_named(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of `dumps`; the hook is called only where a non-finite number may be."""
+    marked = _FLOAT in text if isinstance(text, str) else _FLOAT.encode() in text
+    return json.loads(text, object_hook=_number if marked else None)
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _named(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_named(item) for item in value]
+    return {_FLOAT: repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(item: dict[str, Any]) -> Any:
+    return float(item[_FLOAT]) if item.keys() == {_FLOAT} else item
+
+
+_MARK = b',"check":"'  # always the last field, so that it can cover every byte before it
+_CHECK_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A case and its value, or the traceback of its failure; key = hash of case and code."""
+
+    key: str
+    case: dict[str, Any]
+    code: str
+    seconds: float
+    value: dict[str, Any] | None = None
+    error: str | None = None
+    versions: dict[str, str] | None = None
+
+    def line(self) -> bytes:
+        """The record as one line of strict JSON that ends with the checksum of what stands before it."""
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        body = dumps({name: value for name, value in known.items() if value is not None}).encode()[:-1]
+        return body + _MARK + _check(body).encode() + b'"}\n'
+
+
+def key_of(case_text: str, code: str) -> str:
+    """The name of a case: hash of its canonical JSON and of the code that measures it."""
+    return hashlib.sha256(f"{code}\n{case_text}".encode()).hexdigest()[:32]
+
+
+def read_line(line: bytes) -> Record | None:
+    """The record of a line, or None where the line is damaged or of a form that this version does not know."""
+    body, mark, tail = line.rstrip(b"\r\n").rpartition(_MARK)
+    if not mark or tail != _check(body).encode() + b'"}':
+        return None
+    try:
+        return Record(**_shared(loads((body + b"}").decode())))
+    except (TypeError, ValueError):
+        return None
+
+
+def _shared(known: dict[str, Any]) -> dict[str, Any]:
+    """The same fields, with one object for what is equal in a million records: code and versions."""
+    for name in ("code", "versions"):
+        if name in known:
+            value = known[name]
+            known[name] = _equal.setdefault(str(value), value)
+    return known
+
+
+_equal: dict[str, Any] = {}
+
+
+def _check(body: bytes) -> str:
+    return hashlib.blake2b(body, digest_size=_CHECK_DIGITS // 2).hexdigest()
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of what a number may depend on beside our code."""
+    found = {"python": platform.python_version()}
+    for name in ("edgewise", "torch", "numpy", "scipy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    return found
 
 
 @dataclass

@@ -13,10 +13,10 @@ from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.attention_closures import closure_named
 from edgewise.theory.perceptron.recursion import length_map, propagate_perceptron
-from edgewise.theory.simplex import READOUTS, Setting, backward, forward, output_gradient
-from edgewise.theory.state import Array, Gradient, Simplex, Step
+from edgewise.theory.simplex.closures import closure_named
+from edgewise.theory.simplex.recursion import READOUTS, Setting, backward, forward, output_gradient
+from edgewise.theory.simplex.state import Array, Gradient, Simplex, Step
 from edgewise.trace import Trace
 
 LARGEST = 1e150  # of a stream's mean square: beyond it products overflow double precision

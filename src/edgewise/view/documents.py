@@ -1,7 +1,11 @@
-"""The JSON documents of the front door, described by schema/prediction-1.json."""
+"""The JSON documents of the front door, described by schema/prediction-1.json.
+
+The JSON document of `edgewise measure`, described by schema/measurement-1.json.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,11 +13,13 @@ from numpy.typing import NDArray
 
 from edgewise.trace import Trace
 from edgewise.verdict import SCHEMA, Verdict, finite
-from edgewise.view.per_block import block_numbers
+from edgewise.view.measured import rows_with_errors
+from edgewise.view.profiles import block_numbers, within_blocks
 
 if TYPE_CHECKING:
-    from edgewise.critical.comparison import Comparison
+    from edgewise.audit.finding import AuditFinding
     from edgewise.critical.critical_point import CriticalPoint
+    from edgewise.judgement.comparison import Comparison
 
 SHOWN = ("norm", "overlap", "gradient_norm", "relative_gradient_norm", "attention_entropy", "condensation")
 
@@ -45,3 +51,36 @@ def stamp() -> dict[str, Any]:
     from edgewise import __version__
 
     return {"schema": SCHEMA, "version": __version__}
+
+
+def measurement(
+    trace: Trace, verdict: Verdict, predicted: tuple[Trace, Verdict] | None = None,
+    audit: Sequence[AuditFinding] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Measured numbers with their errors and statistics, the prediction beside them, the audit of the weights."""
+    return {
+        "measured": prediction(trace, verdict),
+        "standard_errors": {name: listed(error) for name, (_, error) in rows_with_errors(trace).items()},
+        "statistics": statistics(trace),
+        "predicted": None if predicted is None else prediction(*predicted),
+        "audit": None if audit is None else [_finding(each) for each in audit],
+    } | stamp()
+
+
+def statistics(trace: Trace) -> dict[str, list[float | None]]:
+    """Per block, means over seeds and heads; growths add up over the sites of a block."""
+    found = {name: within_blocks(trace, values) for name, values in trace.statistics.items() if name != "pair_growth"}
+    if trace.softmax_condition is not None:
+        found["softmax_condition"] = within_blocks(trace, trace.softmax_condition)
+    if "pair_growth" in trace.statistics:
+        total = trace.statistics["pair_growth"].mean(axis=0).cumsum()[trace.block_ends()]
+        found["pair_growth"] = total - [0.0, *total[:-1]]
+    for readout in trace.readouts:
+        found[f"log_gradient.{readout}"] = trace.blocks("log_gradient", readout)
+    return {name: listed(row) for name, row in found.items()}
+
+
+def _finding(finding: AuditFinding) -> dict[str, Any]:
+    shown = {name: getattr(finding, name) for name in ("seen", "expected", "repair")}
+    names = {"kind": finding.kind.value, "severity": finding.severity.value, "parameters": list(finding.parameters)}
+    return names | shown

@@ -12,7 +12,7 @@ import numpy as np
 from edgewise.architecture import Architecture
 from edgewise.trace import Trace
 from edgewise.verdict import Verdict
-from edgewise.view.per_block import Array, within_blocks
+from edgewise.view.profiles import Array, within_blocks
 from edgewise.view.sheet import Curve, Panel, Sheet
 
 Rows = dict[str, tuple[Array, Array]]

@@ -10,15 +10,13 @@ import torch
 
 from edgewise.architecture import transformer
 from edgewise.theory.gram import heads as gram_heads
-from edgewise.theory.gram import mask as gram_mask
 from edgewise.theory.gram import mlp as gram_mlp
-from edgewise.theory.gram.attention import attend
-from edgewise.theory.gram.attention_backward import pull_attention
-from edgewise.theory.gram.geometry import simplex
+from edgewise.theory.gram import positions as gram_mask
+from edgewise.theory.gram.attention import attend, pull_attention
+from edgewise.theory.gram.geometry import geometry_root, simplex
 from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.recursion import propagate_gram
-from edgewise.theory.gram.root import geometry_root
-from tests.theory.gram.some_tokens import geometry, small, tokens
+from tests.support.some_tokens import geometry, small, tokens
 
 
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 5), (False, 7)])

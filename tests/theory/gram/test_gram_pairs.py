@@ -12,7 +12,7 @@ import torch
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.gram.geometry import Geometry
 from edgewise.theory.gram.pairs import pair_averages, slope_averages
-from tests.theory.gram.some_tokens import geometry, tokens
+from tests.support.some_tokens import geometry, tokens
 
 
 def pair_mean(function: Any, first: torch.Tensor, second: torch.Tensor) -> float:

@@ -18,7 +18,7 @@ from edgewise.theory.gram.recursion import default_samples, propagate_gram
 from edgewise.theory.predict import propagate_simplex
 from edgewise.trace import Trace
 from edgewise.verdict import Kind, Outcome
-from tests.theory.gram.some_tokens import small
+from tests.support.some_tokens import small
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

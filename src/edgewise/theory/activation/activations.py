@@ -22,8 +22,8 @@ from edgewise.errors import BadInput
 from edgewise.theory.activation.closed_forms import ErrorFunction, Rectifier, Sine, SquaredRectifier
 from edgewise.theory.activation.from_callable import from_callable
 from edgewise.theory.activation.functions import SMOOTH
+from edgewise.theory.activation.gaussian_mean import Array
 from edgewise.theory.activation.quadrature import Quadrature
-from edgewise.theory.gaussian_mean import Array
 
 LEAKY_SLOPE = 0.01
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgewise.errors import BadInput
 from edgewise.theory.activation.functions import Pointwise
-from edgewise.theory.gaussian_mean import REACH, Array, Function, Grain, mean
+from edgewise.theory.activation.gaussian_mean import REACH, Array, Function, Grain, mean
 
 _RESOLVED = 1e-7
 _WINDOW, _CELLS = 64.0, 4096  # where corners are looked for

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, ndtr
 
-from edgewise.theory.gaussian_mean import Array, Function, Grain
+from edgewise.theory.activation.gaussian_mean import Array, Function, Grain
 
 
 @dataclass(frozen=True)

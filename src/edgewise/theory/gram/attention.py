@@ -1,10 +1,18 @@
 """Softmax attention on the dense state, forward: C_att = sV^2 mean over sampled heads of S U S^T.
 
 Shapes: n tokens, h heads of a group.
+
+Softmax attention on the dense state, backward, through the values and through the softmax.
+
+    Gamma_in = sV^2 mean S^T Gamma S + sA^2 sV^2 mean (dq dq^T + dk dk^T)
+
+with dq, dk the gradients to the query and key features of a head, means over the sampled heads.
+Shapes: n tokens, h heads of a group, k head width.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -12,10 +20,9 @@ import torch
 from torch import Tensor
 
 from edgewise.blocks import Attention
-from edgewise.theory.gram.geometry import Geometry, mean_of_pair
+from edgewise.theory.gram.geometry import Geometry, Root, geometry_root, mean_of_pair, square_root
 from edgewise.theory.gram.heads import Heads, Logits, Sampling, draw_heads
-from edgewise.theory.gram.mask import Mask, attention_mask, sandwich
-from edgewise.theory.gram.root import Root, geometry_root
+from edgewise.theory.gram.positions import Mask, attention_mask, sandwich
 
 
 @dataclass(frozen=True)
@@ -99,3 +106,107 @@ class _Seen:
 
 def generator_of(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+RANK = 32  # of the random m below: its second moments are exact at any rank
+
+
+class _Back:
+    """Sums over heads of the backward pass, each (n, n)."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.value = torch.zeros_like(like)  # S^T Gamma S
+        self.query = torch.zeros_like(like)  # dq dq^T
+        self.key = torch.zeros_like(like)  # dk dk^T
+        self.key_along = 0.0  # sum_ab q_a dk_a . dk_b
+
+
+def pull_attention(
+    layer: Attention, state: Geometry, gamma: Tensor, width: int, sampling: Sampling, memory: Memory
+) -> tuple[Tensor, Mapping[str, float]]:
+    """Gamma at the layer's input from Gamma at its output, and |dL/dW|^2 of the four projections."""
+    mask = attention_mask(state.tokens, layer.causal, layer.window, sampling.dtype)
+    scales, lower = square_root(gamma, sampling.dtype)
+    gradient_root = (scales[:, None] * lower).to(sampling.dtype)
+    outer = gamma.to(sampling.dtype)
+    back = _Back(gamma)
+    draws = generator_of(memory.seed + 1)
+    for heads in memory.recall(layer, mask, sampling):
+        back.value += sandwich(heads.probabilities.mT, outer, mask.columns)
+        errors = _logit_gradients(heads, gradient_root, memory.root.apart, draws)
+        _add_logit_path(back, layer, state, heads, errors)
+    value_gain, score_gain = layer.value_gain**2, layer.score_gain**2
+    mean = 1.0 / sampling.samples
+    logit_path = (back.query + back.key) * (score_gain * value_gain * mean)
+    return back.value * (value_gain * mean) + logit_path, _weights(layer, state, back, width, mean)
+
+
+def _logit_gradients(heads: Heads, gradient_root: Tensor, root: Tensor, generator: torch.Generator) -> Tensor:
+    """e_ab = S_ab (m_ab - sum_c S_ac m_ac), Cov(m_ab, m_cd) = Gamma_ac U_bd (value gain left out) (h, n, n).
+
+    m = A V^T / sqrt(rank), A = Gamma^{1/2} N and V = U^{1/2} N'; what all b share drops out of e.
+    """
+    S = heads.probabilities
+    count, n = S.shape[:2]
+    A = gradient_root @ _isotropic(n, count, generator, S.dtype)
+    V = root @ _isotropic(n, count, generator, S.dtype)
+    m = A.unflatten(1, (count, RANK)).transpose(0, 1) @ V.unflatten(1, (count, RANK)).permute(1, 2, 0)
+    m = m / math.sqrt(RANK)
+    return S * (m - (S * m).sum(-1, keepdim=True))
+
+
+def _isotropic(tokens: int, heads: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Vectors of one length and random direction: second moments of Gaussians without the noise of their lengths."""
+    directions = torch.randn(tokens, heads, RANK, generator=generator, dtype=dtype)
+    lengths = torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
+    return (directions * (math.sqrt(RANK) / lengths)).flatten(1)
+
+
+def _add_logit_path(back: _Back, layer: Attention, state: Geometry, heads: Heads, errors: Tensor) -> None:
+    """dq_a = sum_b e_ab k_b / sqrt(d_k), dk_b = sum_a e_ab q_a / sqrt(d_k), undone through RoPE and QK-norm."""
+    scale = 1 / math.sqrt(layer.head_width)
+    query = _flat(heads.queries.pull(errors @ heads.keys.values * scale, layer))
+    key = _flat(heads.keys.pull(errors.mT @ heads.queries.values * scale, layer))
+    back.query += query @ query.T
+    back.key += key @ key.T
+    if layer.rope or layer.qk_norm:  # otherwise the key gradients sum to zero over tokens
+        back.key_along += float(state.squares @ (key @ key.sum(0)).double())
+
+
+def _flat(features: Tensor) -> Tensor:
+    """(h, n, k) to (n, h k)."""
+    return features.transpose(0, 1).flatten(1)
+
+
+def _weights(layer: Attention, state: Geometry, back: _Back, width: int, mean: float) -> Mapping[str, float]:
+    """|dL/dW|^2 = sum_ab (gradient overlap)_ab (input overlap)_ab, over all heads:
+
+    W_V: d gO^2 sum U.(S^T Gamma S);  W_O: H d_k gV^2 and the same sum;  W_Q: d gK^2 sV^2 sum U.dq dq^T;
+    W_K: d gQ^2 sV^2 sum U.dk dk^T, with U = (q_a + q_b)/2 - H so that small distances keep their digits.
+    """
+    overlaps = state.overlaps
+    mixed = float((back.value * overlaps).sum()) * mean
+    behind_query, behind_key = _projection_gains(layer)
+    common = width * layer.value_gain**2 * mean
+    return {
+        "value": width * layer.output_gain**2 * mixed,
+        "output": layer.heads * layer.head_width * _ratio(layer.value_gain, layer.output_gain) ** 2 * mixed,
+        "query": common * behind_query**2 * float((back.query * overlaps).sum()),
+        "key": common * behind_key**2 * (back.key_along - float((back.key * state.spreads).sum())),
+    }
+
+
+def _projection_gains(layer: Attention) -> tuple[float, float]:
+    """What multiplies dq and dk beside the features: the other side's gain, or with QK-norm the norms' gains.
+
+    QK-norm divides by the projection's own gain, taken equal on both sides.
+    """
+    if layer.qk_norm:
+        gain = _ratio(layer.score_gain, layer.key_gain)
+        return gain, gain
+    return layer.key_gain, _ratio(layer.score_gain, layer.key_gain)
+
+
+def _ratio(product: float, factor: float) -> float:
+    """product / factor, 0 where the factor is 0 (and so the product)."""
+    return product / factor if factor > 0 else 0.0

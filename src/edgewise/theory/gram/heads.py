@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from edgewise.blocks import Attention
-from edgewise.theory.gram.mask import Mask, alibi_slopes, distances
-from edgewise.theory.gram.root import Root
+from edgewise.theory.gram.geometry import Root
+from edgewise.theory.gram.positions import Mask, alibi_slopes, distances
 
 GROUP = 2**23  # entries of (h, n, n) held at once
 

@@ -23,7 +23,7 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.theory import gaussian_mean
+from edgewise.theory.activation import gaussian_mean
 from edgewise.theory.activation.activations import Activation
 from edgewise.theory.gram.geometry import Geometry
 

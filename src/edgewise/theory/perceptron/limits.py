@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from edgewise.theory.activation.activations import Activation
-from edgewise.theory.gaussian_mean import Array
+from edgewise.theory.activation.gaussian_mean import Array
 
 FAR = 1e12
 _LENGTHS = np.exp(np.linspace(np.log(1e-12), np.log(FAR), 561))

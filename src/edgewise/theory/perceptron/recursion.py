@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.gaussian_mean import Array
+from edgewise.theory.activation.gaussian_mean import Array
 from edgewise.theory.perceptron.edge_of_chaos import boundary, boundary_decay, critical_weight_variance
 from edgewise.theory.perceptron.limits import (
     LengthFixedPoint,

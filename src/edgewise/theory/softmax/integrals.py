@@ -5,16 +5,148 @@ of powers of the Gaussian averages H of softmax_grids, which do not depend on n 
 are sums of positive terms, because 1 - s_b is the sum of the other weights:
 
     T11 = n(n-1) [ 2 E s1 s2 s'1 s'2 + (n-2) E s1 s2 s'1 s'3 ],   R2 the same with s' = s.
+
+Gaussian averages of the kernels e^{ky} exp(-e^y) on grids, whose powers make the softmax moments.
+
+    H_k(u)      = E[ K_k(u+x) ],             K_k(y) = e^{ky} exp(-e^y), x ~ N(0, v)              (one row)
+    H_kl(u, u') = E[ K_k(u+x) K_l(u'+x') ],  x = sqrt(v rho) w + sqrt(v (1-rho)) z, own z in x'  (two rows)
+
+They are analytic in a strip of half-width pi/2, wider where the Gaussian is wide, so the trapezoidal rule
+converges like exp(-pi^2 / step) and its steps may grow with the Gaussian: the cost hardly depends on v.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-
-from edgewise.theory.softmax.grids import grid, joint, range_of_u, smoothed, stretch
+from scipy.special import ndtr
 
 Array = NDArray[np.float64]
+TAIL = 20.0  # e^-TAIL is the relative weight left outside the range of u
+REACH = 11.5  # Gaussians are cut at these standard deviations: E s^4 of 1e6 keys sees 1e-24 events
+HIGHEST = 4.0  # above this y every kernel e^{ky} exp(-e^y) has vanished
+SQRT_TWO_PI = np.sqrt(2 * np.pi)
+
+
+def range_of_u(v: float, n: Array) -> tuple[float, float]:
+    """Where u = -log Z + log Gamma lives: log Z is 1-Lipschitz in x, log n + mean x <= log Z <= log n + max x."""
+    few, many = float(np.min(n)), float(np.log(np.max(n)))
+    typical = many + v / 2 if v < 2 * many else np.sqrt(2 * v * many)
+    lipschitz = typical + np.sqrt(2 * v * (TAIL + 2 * many))
+    highest = many + np.sqrt(2 * v * (TAIL + 3 * many))
+    return -min(lipschitz, highest) - TAIL, -np.log(few) + REACH * np.sqrt(v / few) + 4.0
+
+
+def stretch(variance: float, n: Array) -> float:
+    """How much a step may grow: the strip of H^n widens as the spread sqrt(v / (2 log n)) of the largest x."""
+    return max(1.0, float(np.sqrt(variance / (2 * np.log(np.max(n)) + 8))))
+
+
+def grid(low: float, high: float, step: float) -> Array:
+    """Multiples of step that cover [low, high]."""
+    return step * np.arange(np.floor(low / step), np.ceil(high / step) + 1)
+
+
+def smoothed(u: Array, variance: float, step: float, n: Array, powers: int) -> dict[str, Array]:
+    """Averages over N(0, variance) at points u: "miss" = 1 - H_0, "0", "1", ... H_k, "log" for -y K_1(y)."""
+    std, fine = np.sqrt(variance), 0.6 * step
+    if 0.6 * std < fine:
+        return _smoothed_narrow(u, std, powers)
+    y = grid(_lowest(n), HIGHEST, fine)
+    distance = (u.reshape(-1, 1) - y) / std
+    kernels = fine * np.array([*(_kernel(y, k) for k in range(1, powers + 1)), -y * _kernel(y, 1)]).T
+    above, below = ndtr(distance) @ kernels[:, 0], ndtr(-distance) @ kernels[:, 0]  # K_1 is the slope of 1 - K_0
+    averages = (np.exp(-0.5 * distance**2) / (SQRT_TWO_PI * std)) @ kernels
+    names = ("miss", *(str(k) for k in range(powers + 1)), "log")
+    return {m: f.reshape(u.shape) for m, f in zip(names, (above, below, *averages.T), strict=True)}
+
+
+def _smoothed_narrow(u: Array, std: float, powers: int) -> dict[str, Array]:
+    result = {name: np.zeros_like(u) for name in ("miss", *(str(k) for k in range(powers + 1)), "log")}
+    for x, weight in zip(*gaussian(std, 0.6 * std), strict=True):
+        y = np.minimum(u + x, 50.0)  # all kernels are 0 there; beyond it e^{e^y} overflows
+        result["miss"] -= weight * np.expm1(-np.exp(y))
+        for k in range(powers + 1):
+            result[str(k)] += weight * _kernel(y, k)
+        result["log"] -= weight * y * _kernel(y, 1)
+    return result
+
+
+def _kernel(y: Array, k: int) -> Array:
+    return np.exp(k * y - np.exp(y))
+
+
+def gaussian(std: float, step: float) -> tuple[Array, Array]:
+    """Trapezoidal nodes and weights of N(0, std^2)."""
+    if std == 0.0:
+        return np.zeros(1), np.ones(1)
+    half = np.ceil(REACH * std / step)
+    nodes = step * np.arange(-half, half + 1)
+    weights = np.exp(-0.5 * (nodes / std) ** 2)
+    return nodes, weights / weights.sum()
+
+
+def joint(v: float, rho: float, n: Array, step: float) -> dict[str, Array]:
+    """ "miss" = 1 - H_00 and "kl" = H_kl on a grid of (u, u'), with "area" the weight of its points.
+
+    "21" is symmetrized. Nearly equal rows with a wide Gaussian need the coordinates (u+u')/2 and u-u'.
+    """
+    return _joint_rotated(v, rho, n, step) if rho >= 0.5 and v >= 16 else _joint_square(v, rho, n, step)
+
+
+def _joint_square(v: float, rho: float, n: Array, step: float) -> dict[str, Array]:
+    """The grid u x u': for each value of the shared part, rows of one-row averages; then a product over it."""
+    own = v * (1 - abs(rho))
+    shared = np.sqrt(v * abs(rho))
+    wide = step * stretch(own, n)
+    u = grid(*range_of_u(v, n), wide)
+    nodes, weights = gaussian(shared, min(wide, 0.6 * shared))
+    if 0.6 * shared >= wide:  # both grids have one step: every u + node lies on one line
+        line = smoothed(u[0] + nodes[0] + wide * np.arange(len(u) + len(nodes) - 1), own, step, n, 2)
+        first = {name: np.lib.stride_tricks.sliding_window_view(f, len(nodes)) for name, f in line.items()}
+    else:
+        first = smoothed(u[:, None] + nodes, own, step, n, 2)
+    second = first if rho >= 0 else {m: f[:, ::-1] for m, f in first.items()}  # x' takes -w: the nodes backwards
+    pairs = ((0, 0), (1, 0), (1, 1), (2, 1), (2, 2))
+    product = {f"{k}{m}": (first[str(k)] * weights) @ second[str(m)].T for k, m in pairs}
+    miss, other = first["miss"] * weights, second["miss"]
+    product["miss"] = miss.sum(1)[:, None] + (other * weights).sum(1) - miss @ other.T
+    return product | {"01": product["10"].T, "area": np.array(wide**2)}
+
+
+def _joint_rotated(v: float, rho: float, n: Array, step: float) -> dict[str, Array]:
+    """The grid a = (u+u')/2, b = u-u' >= 0: one-row averages at mu +- b/2, averaged over mu ~ N(a, v rho).
+
+    Only the mu where a product changes are needed: H_00 and 1 - H_00 come from its slope -(h_1 h_0 + h_0 h_1).
+    """
+    own, shared = v * (1 - rho), np.sqrt(v * rho)
+    half, outer = step * stretch(own, n), step * stretch(v, n)  # steps of b/2 and a
+    a = grid(*range_of_u(v, n), outer)
+    offset = np.arange(int((TAIL + 6 + np.sqrt(4 * own * (TAIL + 2 * np.log(np.max(n))))) / (2 * half)) + 2)
+    ratio = max(1, int(1.2 * step / np.sqrt(2 / max(own, 1e-12) + shared**-2) / half))
+    inner = half * ratio  # step of mu: products of two smooth functions times a Gaussian
+    reach = REACH * np.sqrt(own) + half * offset[-1]
+    mu = inner * np.arange(np.floor((_lowest(n) - reach) / inner), np.ceil((HIGHEST + reach) / inner) + 1)
+    around = np.arange(-offset[-1], ratio * (len(mu) - 1) + offset[-1] + 1)
+    line = smoothed(mu[0] + half * around, own, step, n, 2)
+    index = ratio * np.arange(len(mu))[:, None] + offset[-1]
+    plus = {name: f[index + offset] for name, f in line.items()}
+    minus = {name: f[index - offset] for name, f in line.items()}
+    products = {f"{k}{m}": plus[str(k)] * minus[str(m)] for k, m in ((1, 0), (0, 1), (1, 1), (2, 2))}
+    products["21"] = (plus["2"] * minus["1"] + plus["1"] * minus["2"]) / 2
+    distance = (a[:, None] - mu) / shared
+    density = inner * np.exp(-0.5 * distance**2) / (SQRT_TWO_PI * shared)
+    averages = {name: density @ product for name, product in products.items()}
+    slope = inner * (products["10"] + products["01"])
+    averages |= {"miss": ndtr(distance) @ slope, "00": ndtr(-distance) @ slope}
+    return averages | {"area": outer * 2 * half * np.where(offset == 0, 1.0, 2.0)}
+
+
+def _lowest(n: Array) -> float:
+    """Below this y the kernels K_k(y) do not count: all n keys of weight e^y together would not matter."""
+    return -float(np.log(np.max(n))) - TAIL - 10
+
+
 SMALLEST = 1e-140  # its inverse square is still a number; weights this far out do not count
 
 

@@ -1,0 +1,85 @@
+"""Proof: torch's encoder of 48 layers on digits, as it comes and after initialize_.
+
+The same as `edgewise.study.proving(factory)` with its built-in task, one case per seed so that workers share them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from edgewise.study import Claim, Result, prove
+from edgewise.study.proof import Arm, Proof, compare
+
+WIDTH, SIZE = 32, 32
+
+
+def encoder(depth: int) -> nn.Module:
+    """As its documentation builds it: post-norm, copies of one layer."""
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    """Three seeds of 48 layers and 200 steps; two of 4 layers and 10 steps at small scale."""
+    if scale == "full":
+        return [{"depth": 48, "steps": 200, "rates": [3e-4, 1e-3], "seed": seed} for seed in range(3)]
+    return [{"depth": 4, "steps": 10, "rates": [1e-3], "seed": seed} for seed in range(2)]
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """Both arms of one seed."""
+    torch.set_num_threads(1)
+    proof = prove(
+        lambda: encoder(case["depth"]), "critical", steps=case["steps"], seeds=1, rates=case["rates"], size=SIZE,
+        first_seed=case["seed"],
+    )  # fmt: skip
+    return proof.json()
+
+
+def _arm(results: list[Result], name: str, title: str) -> Arm:
+    parts = [r.value[name] for r in results]
+    return Arm(
+        title, tuple(tuple(part["losses"][0]) for part in parts), tuple(part["rates"][0] for part in parts),
+        tuple(part["finals"][0] for part in parts),
+    )  # fmt: skip
+
+
+def _proof(results: list[Result]) -> Proof:
+    """One proof of all seeds; the recorded curves are thinned, so that their steps are counted anew."""
+    plain, planned = _arm(results, "plain", "as it is"), _arm(results, "planned", "initialize_")
+    first = results[0].value
+    points = max(len(seed) for arm in (plain, planned) for seed in arm.losses)
+    found = compare(plain.finals, planned.finals)
+    return Proof(plain, planned, found, first["chance"], points, first["plan"], first["task"])
+
+
+def claim(results: list[Result]) -> Claim:
+    """It does not train as it comes, and does afterwards."""
+    proof, case = _proof(results), results[0].case
+    decided = len(results) > 2
+    c = proof.comparison
+    return Claim(
+        "torch's encoder of 48 layers does not learn as it comes (pytorch#55270, #86274); after initialize_ it does.",
+        f"{proof.plain.trained(proof.chance)} of {len(results)} seeds train as they come, "
+        f"{proof.planned.trained(proof.chance)} after; difference {c.difference:+.3f}, p = {c.p_value:.2g}.",
+        f"{case['depth']} layers of width {WIDTH}, digits, {case['steps']} steps, {len(results)} seeds",
+        (proof.rescued and proof.verdict == "helps") if decided else None,
+        {"difference": c.difference, "effect": c.effect, "p_value": c.p_value, "plain": list(proof.plain.finals),
+         "planned": list(proof.planned.finals)},
+    )  # fmt: skip
+
+
+def draw(results: list[Result]) -> Figure:
+    """Both bands."""
+    figure = _proof(results).draw()
+    case = results[0].case
+    figure.axes[0].set_title(
+        f"{case['depth']} layers, width {WIDTH}, digits, {len(results)} seeds (band: lowest to highest), rates tuned",
+        fontsize=9,
+    )
+    figure.axes[0].set_xlabel(f"part of {case['steps']} steps, in recorded points")
+    return figure

@@ -1,0 +1,140 @@
+"""sites(model): the blocks of a real model, and in each the matrices, norms and branches, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgewise.adapters.config.translate import described_by_config
+from edgewise.adapters.roles import norm as norm_sites
+from edgewise.adapters.roles import record as site_types
+from edgewise.adapters.roles.block import OpenBlock
+from edgewise.adapters.roles.find import embeddings_of, final_norm_of, find_stacks, head_of, unwrap
+from edgewise.adapters.roles.norm import trace_norms
+from edgewise.adapters.roles.record import (
+    AttentionSite,
+    BlockSite,
+    MLPSite,
+    ModelSites,
+    NormSite,
+    Projection,
+    Rows,
+    Stack,
+)
+from edgewise.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from edgewise.architecture import Architecture
+
+
+def sites(model: nn.Module) -> ModelSites:
+    """The places of a model, unmodified and never run with its own weights changed.
+
+    Refuses, naming the block, when a role is found in some blocks and not in all: nothing is ever averaged
+    over a part of the layers.
+    """
+    bare = unwrap(model)
+    config, described = getattr(bare, "config", None), described_by_config(bare)
+    assumed: list[str] = []
+    stacks = tuple(
+        _stack(bare, name, blocks, config, described, assumed) for name, blocks in find_stacks(bare)
+    )
+    inside = tuple(name for _, blocks in find_stacks(bare) for name in blocks)
+    width = stacks[0].blocks[0].attention.output.fan_out
+    return ModelSites(
+        stacks=stacks, width=width, embeddings=embeddings_of(bare, inside, width), head=head_of(bare, inside, width),
+        unrecognised=tuple(name for s in stacks for block in s.blocks for name in block.unrecognised),
+        assumed=tuple(dict.fromkeys(assumed)),
+    )  # fmt: skip
+
+
+def _stack(
+    model: nn.Module, name: str, blocks: Sequence[str], config: Any, described: Architecture | None,
+    assumed: list[str],
+) -> Stack:  # fmt: skip
+    opened = [OpenBlock(model, block, index, config) for index, block in enumerate(blocks)]
+    _refuse_partial(name, opened)
+    roles, position, parallel = _norms(model, opened[0], described, assumed)
+    closed = tuple(block.close(_at(roles, block), parallel) for block in opened)
+    _refuse_uneven_norms(closed)
+    return Stack(name, closed, final_norm_of(model, name, blocks), position, parallel)
+
+
+def _refuse_partial(stack: str, opened: Sequence[OpenBlock]) -> None:
+    """Every role in every block, or in none (which is refused too)."""
+    for role in opened[0].found():
+        lacking = [block.name for block in opened if block.found()[role] is None]
+        if len(lacking) == len(opened):
+            names = ", ".join(m.path for m in opened[0].matrices)
+            raise BadInput(
+                f"no {role} was recognised in the blocks of {stack or 'the model'}: their matrices are {names}. "
+                "Describe the network with flat knobs, or rename its parts (q_proj, k_proj, v_proj, o_proj, ...)."
+            )
+        if lacking:
+            raise BadInput(
+                f"{role} was found in {len(opened) - len(lacking)} of {len(opened)} blocks of {stack}, not in "
+                f"{', '.join(lacking)}. Nothing is averaged over a part of the layers."
+            )
+
+
+def _refuse_uneven_norms(blocks: Sequence[BlockSite]) -> None:
+    for role in sorted({norm.role for block in blocks for norm in block.norms}):
+        lacking = [block.name for block in blocks if block.norm(role) is None]
+        if lacking:
+            raise BadInput(
+                f"the norm {role} is there in {len(blocks) - len(lacking)} of {len(blocks)} blocks, not in "
+                f"{', '.join(lacking)}. Nothing is averaged over a part of the layers."
+            )
+
+
+def _norms(
+    model: nn.Module, block: OpenBlock, described: Architecture | None, assumed: list[str]
+) -> tuple[dict[str, str], str, bool]:
+    """(role by path, position, parallel): from the config's family, the layer's flag, or by watching it run."""
+    known = _known_position(block, described)
+    if known is not None:
+        position, parallel = known
+        roles = norm_sites.by_position(block.stream_norms, position, parallel, block.cross is not None)
+        if roles is not None:
+            return roles, position, parallel
+    return _watched(model, block, assumed)
+
+
+def _known_position(block: OpenBlock, described: Architecture | None) -> tuple[str, bool] | None:
+    if described is not None:
+        return described.norm, described.parallel
+    first = getattr(block.module, "norm_first", None)  # nn.TransformerEncoderLayer
+    return None if first is None else ("pre" if first else "post", False)
+
+
+def _watched(model: nn.Module, block: OpenBlock, assumed: list[str]) -> tuple[dict[str, str], str, bool]:
+    assert block.attention is not None and block.mlp is not None
+    full = [f"{block.name}.{path}" for path in block.stream_norms]
+    seen = trace_norms(model, block.name, full, block.attention, block.mlp, block.width)
+    if isinstance(seen, str):
+        roles = norm_sites.by_position(block.stream_norms, "pre", False, block.cross is not None)
+        if roles is None:
+            raise BadInput(
+                f"where the norms of {block.name} stand is not known: {seen}, and {len(full)} norms "
+                f"({', '.join(block.stream_norms)}) fit no usual position. Describe it with flat knobs."
+            )
+        assumed.append(f"norm: pre, assumed because {seen}")
+        return roles, "pre", False
+    by_path = {name.removeprefix(f"{block.name}."): role for name, role in seen[0].items()}
+    position = norm_sites.position_of(list(by_path.values()))
+    missed = [path for path in block.stream_norms if path not in by_path]
+    crossing = {path: norm_sites.of_cross_attention(path, position) for path in missed}
+    by_path |= {path: role for path, role in crossing.items() if role is not None}
+    return by_path, position, seen[1]
+
+
+def _at(roles: Mapping[str, str], block: OpenBlock) -> dict[str, str]:
+    return {path: role for path, role in roles.items() if path in block.norm_paths}
+
+
+__all__ = [
+    "AttentionSite", "BlockSite", "MLPSite", "ModelSites", "NormSite", "Projection", "Rows", "Stack", "site_types",
+    "sites",
+]  # fmt: skip

@@ -1,0 +1,192 @@
+"""A network built from the very description that the theory reads.
+
+Shapes: B sequences, n tokens, d width; the stream x is (B, n, d).
+
+A random matrix with a gain: entries iid N(0, gain^2 / fan_in).
+
+The norms a description can name: LayerNorm, RMSNorm, and elementwise tanh (DyT) or erf (Derf).
+
+The two-matrix perceptron of a block, plain or gated.
+
+The blocks alone, from a stream to a stream: a network that starts exactly where the theory starts.
+
+Shapes: B sequences, n tokens, d width; the stream x is (B, n, d).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgewise import blocks
+from edgewise.architecture import Architecture
+from edgewise.blocks import Attention, Branch
+from edgewise.errors import BadInput
+from edgewise.nets.activations import activation
+from edgewise.nets.softmax_attention import SoftmaxAttention
+
+
+def matrix(fan_in: int, fan_out: int, gain: float, bias: float | None = None) -> nn.Linear:
+    """A linear map (fan_out, fan_in); `bias` is the standard deviation of its bias, None for no bias."""
+    layer = nn.Linear(fan_in, fan_out, bias=bias is not None)
+    with torch.no_grad():
+        layer.weight.normal_(std=gain / math.sqrt(fan_in))
+        if bias is not None:
+            layer.bias.normal_(std=bias)
+    return layer
+
+
+class ElementwiseNorm(nn.Module):
+    """weight * phi(slope x) with phi = tanh or erf, in a norm's place [Zhu 2025]."""
+
+    def __init__(self, width: int, kind: str, slope: float) -> None:
+        super().__init__()
+        self.function = {"tanh": torch.tanh, "erf": torch.erf}[kind]
+        self.slope = nn.Parameter(torch.tensor(slope))
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * self.function(self.slope * x)
+
+
+def norm(kind: str, width: int, slope: float = 1.0) -> nn.Module:
+    """A norm with learned gains that start at one."""
+    if kind == "layer":
+        return nn.LayerNorm(width)
+    if kind == "rms":
+        return nn.RMSNorm(width)
+    return ElementwiseNorm(width, kind, slope)
+
+
+class MLP(nn.Module):
+    """W_2 phi(W_1 x + b), or W_2 (phi(W_1 x + b) * W_linear x) when gated [Shazeer 2020]."""
+
+    def __init__(self, layer: blocks.MLP, width: int) -> None:
+        super().__init__()
+        self.function = activation(layer.activation)
+        inward = matrix(width, layer.width, layer.in_gain, bias=layer.bias)
+        if layer.gated:
+            self.gate_proj, self.up_proj = inward, matrix(width, layer.width, layer.linear_gain)
+        else:
+            self.up_proj = inward
+        self.gated = layer.gated
+        self.down_proj = matrix(layer.width, width, layer.out_gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gated:
+            return self.down_proj(self.function(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(self.function(self.up_proj(x)))
+
+
+class Stack(nn.Module):
+    """Random blocks of a description, without embedding, last norm and readout."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        d, n = architecture.width, architecture.tokens
+        branches = [[BranchNet(branch, d, n) for branch in block] for block in architecture.blocks]
+        self.blocks = nn.ModuleList(nn.Sequential(*parts) for parts in branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.streams(x)[-1]
+
+    def streams(self, x: Tensor) -> list[Tensor]:
+        """The stream that enters, and the one after every block."""
+        found = [x]
+        for block in self.blocks:
+            found.append(block(found[-1]))
+        return found
+
+
+def random_tokens(architecture: Architecture, overlap: float = 0.0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Gaussian tokens x_a = sqrt(q) (sqrt(c) common + sqrt(1 - c) own_a), q = embedding_norm; (1, n, d)."""
+    if not 0 <= overlap <= 1:
+        raise BadInput(f"overlap = {overlap!r} is not possible: expected a mean cosine from 0 to 1.")
+    n, d = architecture.tokens, architecture.width
+    common, own = torch.randn(1, 1, d, dtype=dtype), torch.randn(1, n, d, dtype=dtype)
+    return math.sqrt(architecture.embedding_norm) * (math.sqrt(overlap) * common + math.sqrt(1 - overlap) * own)
+
+
+class BranchNet(nn.Module):
+    """x <- outside( skip x + sum over layers of multiplier after(layer(before(x))) )."""
+
+    def __init__(self, branch: Branch, width: int, tokens: int) -> None:
+        super().__init__()
+        self.skip, self.multipliers = branch.skip, [layer.branch for layer in branch.layers]
+        self.names = [layer.name for layer in branch.layers]
+        for layer in branch.layers:
+            made = SoftmaxAttention(layer, width, tokens) if isinstance(layer, Attention) else MLP(layer, width)
+            self.add_module(layer.name, made)
+        kind, where, slope = branch.norm.kind, branch.norm, branch.norm.slope
+        self.norm_before = norm(kind, width, slope) if where.before else None
+        self.norm_after = nn.ModuleList(norm(kind, width, slope) for _ in self.names if where.after)
+        self.norm_outside = norm(kind, width, slope) if where.outside else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        entering = x if self.norm_before is None else self.norm_before(x)
+        total = x if self.skip == 1 else self.skip * x
+        for i, (name, multiplier) in enumerate(zip(self.names, self.multipliers, strict=True)):
+            out = self.get_submodule(name)(entering)
+            out = self.norm_after[i](out) if len(self.norm_after) else out
+            total = torch.add(total, out, alpha=multiplier)
+        return total if self.norm_outside is None else self.norm_outside(total)
+
+
+class Transformer(nn.Module):
+    """Embedding, blocks, last norm and readout; `architecture` is the description it was built from."""
+
+    def __init__(
+        self, architecture: Architecture, inputs: int, outputs: int, vectors: bool, pooled: bool, readout_gain: float
+    ) -> None:
+        super().__init__()
+        self.architecture, self.pooled = architecture, pooled
+        d, n = architecture.width, architecture.tokens
+        share = math.sqrt(architecture.embedding_norm / 2)  # half of the first stream's square from positions
+        self.embed: nn.Module = matrix(inputs, d, share) if vectors else nn.Embedding(inputs, d)
+        self.positions = nn.Embedding(n, d)
+        for table in (self.embed, self.positions):
+            if isinstance(table, nn.Embedding):
+                nn.init.normal_(table.weight, std=share)
+        branches = [[BranchNet(branch, d, n) for branch in block] for block in architecture.blocks]
+        self.blocks = nn.ModuleList(nn.Sequential(*parts) for parts in branches)
+        after = architecture.norm != "post"  # a post-norm stream is normalised already
+        self.final_norm = norm(architecture.norm_kind, d, architecture.norm_slope) if after else None
+        self.readout = matrix(d, outputs, readout_gain, bias=0.0)
+
+    def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits (B, n, outputs), or (B, outputs) when pooled; with labels (loss, logits)."""
+        logits = self.readout(self.features(inputs))
+        if labels is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, -2), labels.flatten()), logits
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """What the readout reads."""
+        tokens = inputs.shape[1]
+        if tokens > self.architecture.tokens:
+            raise BadInput(f"{tokens} tokens were given; the description says at most {self.architecture.tokens}.")
+        x = self.embed(inputs) + self.positions.weight[:tokens]
+        for block in self.blocks:
+            x = block(x)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x.mean(1) if self.pooled else x
+
+
+def transformer(
+    architecture: Architecture, *, inputs: int, outputs: int, vectors: bool = False, pooled: bool = False,
+    readout_gain: float = 1.0,
+) -> Transformer:  # fmt: skip
+    """The network of a description, weights drawn from torch's global stream.
+
+    inputs: size of the vocabulary, or of an input vector where `vectors` (of unit mean square per coordinate).
+    outputs: classes, per token, or per sequence where `pooled` (the mean over tokens is read).
+    """
+    if not isinstance(architecture, Architecture):
+        kind = type(architecture).__name__
+        raise BadInput(f"nets.transformer builds an edgewise.Architecture, got {kind}. Call describe first.")
+    if architecture.unmodelled:
+        raise BadInput(f"this description leaves out what the network has: {'; '.join(architecture.unmodelled)}.")
+    return Transformer(architecture, inputs, outputs, vectors, pooled, readout_gain)

@@ -1,0 +1,175 @@
+"""Which gains of a stack nobody has translated can be moved: found by switching the matrices of one layer off.
+
+Matrices in series make one branch: switching any of them off gives the same output. The one that runs last writes the
+branch into the stream, so that its gain scales the branch and leaves everything inside it (also attention) as it was.
+Where a norm ends the branch (Gemma 2, OLMo 2) the gain of that norm is the last, and a matrix before it moves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.adapters.roles.names import FUSED, KEY, QUERY, leaf
+from edgewise.adapters.roles.norm import find_norms
+from edgewise.errors import BadInput
+from edgewise.probe.isolation import call, observed, tensors
+from edgewise.repair.layers import Layers
+from edgewise.repair.meter import normed
+
+SAME = 1e-4  # relative difference of two outputs of one layer that counts as none
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """One layer's parameters by their path in it. `writers` end the branches; without a skip there are none."""
+
+    matrices: tuple[str, ...]
+    writers: tuple[str, ...]  # matrices, or the gains of norms that end a branch
+    skip: bool
+    normed: bool  # a norm rescales the stream or what the matrices read
+    norm_gains: tuple[str, ...]
+    offsets: Mapping[str, float]  # what a norm adds to its stored gain: one in Gemma
+    biases: tuple[str, ...]
+    runs: int  # of one layer, to find this
+
+    @property
+    def inner(self) -> tuple[str, ...]:
+        """Matrices of the branches that write nothing and are no queries or keys, whose scale is kept."""
+        return tuple(path for path in self.matrices if path not in self.writers and not _scores(path))
+
+    @property
+    def undone(self) -> bool:
+        """A norm ends a branch: what is before it cannot be scaled."""
+        return any(path in self.norm_gains for path in self.writers)
+
+
+def anatomy(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
+    """Read from the first layer, run alone on the input it gets from this batch."""
+    block = model.get_submodule(layers.names[0])
+    shapes = dict(block.named_parameters())
+    matrices = tuple(path for path, p in shapes.items() if p.ndim > 1 and not path.endswith("bias"))
+    norms = find_norms(block) if not layers.leaf else []
+    gains = tuple(f"{norm}.weight" for norm in norms if f"{norm}.weight" in shapes)
+    owners = {_owner(path) for path in matrices}
+    biases = tuple(path for path in shapes if path.endswith("bias") and _owner(path) in owners)
+    offsets = {path: _offset(block.get_submodule(_owner(path))) for path in gains}
+    if layers.leaf:
+        return Anatomy(matrices, (), False, normed(model, layers), gains, offsets, biases, 0)
+    layer = _Alone(model, batch, layers.names[0], biases, offsets)
+    off = layer.run(dict.fromkeys(matrices, 0.0))
+    skip = _cosine(off, layer.stream) > 0.5
+    writers = _writers(layer, matrices, gains) if skip else ()
+    return Anatomy(matrices, writers, skip, normed(model, layers), gains, offsets, biases, layer.runs)
+
+
+def _offset(norm: nn.Module) -> float:
+    """One where a stored gain of zero is a gain of one."""
+    width = norm.get_parameter("weight").shape
+    x = torch.randn((2, *width), generator=torch.Generator().manual_seed(0)).to(norm.get_parameter("weight"))
+    given = {name: torch.zeros_like(p) for name, p in norm.named_parameters()}
+    with torch.no_grad():
+        return float(bool(torch.func.functional_call(norm, given, (x,)).any()))
+
+
+def _writers(layer: _Alone, matrices: Sequence[str], gains: Sequence[str]) -> tuple[str, ...]:
+    """The last to run of every class of parts that do the same when switched off; queries and keys are none."""
+    plain = layer.run({})
+    classes: list[tuple[Tensor, list[str]]] = []
+    for path in (*sorted(matrices, key=layer.position), *gains):
+        out = layer.run({path: 0.0})
+        if _difference(out, plain) < SAME or _scores(path):
+            continue
+        alike = next((members for found, members in classes if _difference(out, found) < SAME), None)
+        if alike is not None:
+            alike.append(path)
+        elif path in matrices:  # a norm on the stream is no branch
+            classes.append((out, [path]))
+    last = [max(members, key=layer.position) for _, members in classes]
+    off = layer.run(dict.fromkeys(last, 0.0))
+    # With every other branch off, a writer still writes; an unnamed query or key, whose values are off, does not.
+    alone = {path: layer.run({other: 0.0 for other in last if other != path}) for path in last}
+    return tuple(path for path, out in alone.items() if _difference(out, off) > SAME)
+
+
+class _Alone:
+    """One layer, run by itself with some matrices scaled and its biases off."""
+
+    def __init__(
+        self, model: nn.Module, batch: Any, name: str, biases: Sequence[str], offsets: Mapping[str, float]
+    ) -> None:
+        self.block, self.runs = model.get_submodule(name), 0
+        self.biases, self.offsets = biases, offsets
+        self.order: dict[str, int] = {}
+        self.args, self.named = _caught(model, batch, name, self.order)
+        self.stream = next(tensors((*self.args, *self.named.values()))).detach()
+
+    def position(self, path: str) -> int:
+        """When the module that owns a parameter ran; bare parameters last, in the order they are declared."""
+        return self.order.get(_owner(path), len(self.order))
+
+    def run(self, scales: Mapping[str, float]) -> Tensor:
+        self.runs += 1
+        given = {path: self._scaled(path, scale) for path, scale in scales.items()}
+        given |= {path: torch.zeros_like(self.block.get_parameter(path)) for path in self.biases}
+        copies = {name: buffer.clone() for name, buffer in self.block.named_buffers()}
+        with observed(self.block), torch.no_grad():
+            return next(tensors(torch.func.functional_call(self.block, {**copies, **given}, self.args, self.named)))
+
+    def _scaled(self, path: str, scale: float) -> Tensor:
+        offset = self.offsets.get(path, 0.0)
+        return (self.block.get_parameter(path).detach() + offset) * scale - offset
+
+
+def _caught(model: nn.Module, batch: Any, name: str, order: dict[str, int]) -> tuple[Any, Any]:
+    """The arguments the layer is called with, and the order in which its parts run."""
+    caught: list[Any] = []
+    block = model.get_submodule(name)
+
+    def keep(module: nn.Module, inputs: Any, named: Any) -> None:  # noqa: ARG001
+        if not caught:
+            caught.append((inputs, named))
+
+    with observed(model) as stack, torch.no_grad():
+        stack.callback(block.register_forward_pre_hook(keep, with_kwargs=True).remove)
+        _watch_order(block, order, stack)
+        call(model, batch)
+    if not caught:
+        raise BadInput(f"{name} was not run by this batch.")
+    inputs, named = caught[0]
+    return inputs, {key: value for key, value in named.items() if key not in ("past_key_values", "use_cache")}
+
+
+def _watch_order(block: nn.Module, order: dict[str, int], stack: ExitStack) -> None:
+    def note(path: str) -> None:
+        order.setdefault(path, len(order))
+
+    for path, module in block.named_modules():
+        stack.callback(module.register_forward_pre_hook(lambda *_, path=path: note(path)).remove)
+
+
+def _owner(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _scores(path: str) -> bool:
+    """Named as a query or key alone (a fused one holds the values too)."""
+    name = leaf(path.removesuffix(".weight"))
+    return name in (*QUERY, *KEY) and name not in FUSED
+
+
+def _difference(first: Tensor, second: Tensor) -> float:
+    return float((first - second).norm() / max(float(second.norm()), math.ulp(1.0)))
+
+
+def _cosine(first: Tensor, second: Tensor) -> float:
+    if first.shape != second.shape:
+        return 0.0
+    x, y = first.double().flatten(), second.double().flatten()
+    return float(x @ y / max(float(x.norm() * y.norm()), 1e-300))

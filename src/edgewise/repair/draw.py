@@ -1,0 +1,167 @@
+"""The values a plan gives to each parameter: the same for the same seed and name, whatever the order or the shards.
+
+Random matrices of a given root mean square: normal, uniform, orthogonal, mirrored; drawn in float32.
+
+Shapes: a matrix is (out, in) with any leading dimensions (experts); a filter is (out, in, *kernel).
+
+Mirrored pairs of units, which make a layer linear at the start whatever its activation's even part does.
+
+[V; -V] makes (phi(v), phi(-v)) and [U, -U] reads U (phi(v) - phi(-v)): exactly U v for ReLU, GELU and SiLU, twice the
+function for odd ones such as tanh [Shang 2016, Balduzzi 2017]. A unit left over by an odd size has no mirror image.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.adapters.roles.record import Projection
+from edgewise.errors import BadInput
+from edgewise.probe.gradients import rows_of
+from edgewise.repair.plan import Change
+
+Draw = Callable[[tuple[int, ...], float, torch.Generator, int], Tensor]
+
+
+def draw(kind: str, shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int = 1) -> Tensor:
+    """A tensor of this shape with root mean square `std`, on the CPU."""
+    if kind not in DRAWS:
+        raise BadInput(f"draw = {kind!r} is not known: expected one of {', '.join(DRAWS)}.")
+    return DRAWS[kind](shape, std, generator, groups)
+
+
+def _normal(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
+    return torch.randn(shape, generator=generator) * std
+
+
+def _uniform(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
+    return (2 * torch.rand(shape, generator=generator) - 1) * (std * math.sqrt(3))
+
+
+def orthogonal(rows: int, columns: int, generator: torch.Generator, copies: tuple[int, ...] = ()) -> Tensor:
+    """Haar orthonormal rows or columns, whichever are fewer: Q of a Gaussian matrix, signs from R [Mezzadri 2007]."""
+    long, short = max(rows, columns), min(rows, columns)
+    q, r = torch.linalg.qr(torch.randn((*copies, long, short), generator=generator))
+    q = q * torch.diagonal(r, dim1=-2, dim2=-1).sign()[..., None, :]
+    return q if rows >= columns else q.transpose(-1, -2)
+
+
+def _orthogonal(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
+    """W W^T or W^T W proportional to one; entries have root mean square std [Saxe 2014]."""
+    *copies, rows, columns = shape
+    return orthogonal(rows, columns, generator, tuple(copies)) * (std * math.sqrt(max(rows, columns)))
+
+
+def _delta(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:
+    """Zero but for the centre of the kernel, which is orthogonal, per group [Xiao 2018]: an isometry of images."""
+    rows, columns, *kernel = shape
+    centre = orthogonal(rows // groups, columns, generator, (groups,)).reshape(rows, columns)
+    return _centred(centre, kernel) * (std * math.sqrt(max(rows // groups, columns) * math.prod(kernel)))
+
+
+def _centred(centre: Tensor, kernel: Sequence[int]) -> Tensor:
+    """A filter that is this matrix in the centre of its kernel and zero elsewhere."""
+    found = torch.zeros((*centre.shape, *kernel))
+    middle: tuple[Any, ...] = (..., *(size // 2 for size in kernel))
+    found[middle] = centre
+    return found
+
+
+def _mirrored(rows: bool, columns: bool) -> Draw:
+    """An orthogonal matrix with its negatives below (rows), beside (columns), or both."""
+
+    def made(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
+        *copies, out, into = shape
+        part = _orthogonal((*copies, *halves(out, into, rows, columns)), std, generator, 1)
+        return reflected(part, out, into)
+
+    return made
+
+
+def _delta_mirrored(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:
+    """A filter whose centre is mirrored in rows and columns, per group."""
+    rows, columns, *kernel = shape
+    part = (groups, *halves(rows // groups, columns, True, True))
+    drawn = _orthogonal(part, std * math.sqrt(math.prod(kernel)), generator, 1)
+    return _centred(reflected(drawn, rows // groups, columns).reshape(rows, columns), kernel)
+
+
+def _zero(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
+    return torch.zeros(shape)
+
+
+def _constant(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
+    return torch.full(shape, std)
+
+
+DRAWS: dict[str, Draw] = {
+    "normal": _normal, "uniform": _uniform, "orthogonal": _orthogonal, "delta-orthogonal": _delta, "zero": _zero,
+    "constant": _constant, "mirrored": _mirrored(True, True), "mirrored rows": _mirrored(True, False),
+    "mirrored columns": _mirrored(False, True), "delta-mirrored": _delta_mirrored,
+}  # fmt: skip
+
+
+# phi(v) - phi(-v) = v for these, whatever the size of v, and 2 phi(v) for those
+LINEAR = ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu")
+ODD = ("tanh", "erf", "linear")
+
+
+def halves(out: int, into: int, rows: bool, columns: bool) -> tuple[int, int]:
+    """The shape of the part that is drawn."""
+    return (out + 1) // 2 if rows else out, (into + 1) // 2 if columns else into
+
+
+def reflected(part: Tensor, out: int, into: int) -> Tensor:
+    """The part with its negatives beside and below it, cut to (..., out, into)."""
+    wide = torch.cat([part, -part], -1)[..., :into]
+    return torch.cat([wide, -wide], -2)[..., :out, :]
+
+
+def drawn(model: nn.Module, changes: Sequence[Change], seed: int) -> Iterator[tuple[str, Tensor]]:
+    """(name, its new values in float32, whole) for every parameter; rows without a change keep theirs."""
+    by_name: dict[str, list[Change]] = {}
+    for change in changes:
+        for name in change.projection.parameters:
+            by_name.setdefault(name, []).append(change)
+    for name, listed in by_name.items():
+        yield name, _parameter(model.get_parameter(name), name, listed, seed)
+
+
+def _parameter(parameter: Tensor, name: str, listed: Sequence[Change], seed: int) -> Tensor:
+    if any(change.projection.rows is not None for change in listed):
+        values = whole(parameter).detach().float().clone()
+    else:
+        values = torch.empty(parameter.shape)
+    for change in listed:
+        part = rows_of(values, change.projection)
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}/{change.role}".encode()))
+        shape = _matrix_shape(part, change)
+        made = draw(change.draw, shape, change.new_std, generator, change.groups) - change.offset
+        part.copy_(made.reshape(part.shape))
+        if change.zero_row is not None:
+            values[change.zero_row] = 0.0
+    return values
+
+
+def _matrix_shape(part: Tensor, change: Change) -> tuple[int, ...]:
+    """(..., out, in): the groups of a fused matrix are joined, so that an orthogonal one is orthogonal as a whole."""
+    if change.projection.rows is None:
+        return tuple(part.shape)
+    *front, groups, rows, columns = part.shape
+    return (*front, groups * rows, columns)
+
+
+def whole(parameter: Tensor) -> Tensor:
+    """The full values of a parameter on this device, gathered where it is sharded (every rank must call)."""
+    gather = getattr(parameter, "full_tensor", None)
+    return gather() if callable(gather) else parameter
+
+
+def root_mean_square(parameter: Tensor, projection: Projection) -> float:
+    part = rows_of(parameter.detach(), projection)
+    return float(part.double().square().mean().sqrt())

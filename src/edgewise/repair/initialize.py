@@ -1,0 +1,167 @@
+"""initialize_: put a plan into a module, in place. The one hand of this room that touches the world.
+
+What initialize_ did, and the way back: every written parameter is kept as it was and restored bit for bit.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.adapters.roles.find import unwrap
+from edgewise.errors import BadInput
+from edgewise.repair.critical_plan import critical_plan
+from edgewise.repair.draw import drawn
+from edgewise.repair.plan import Plan
+
+
+def local(parameter: Tensor) -> Tensor:
+    """This rank's part of a sharded parameter (DTensor), or the parameter itself."""
+    part = getattr(parameter, "to_local", None)
+    return part() if callable(part) else parameter
+
+
+@dataclass(eq=False)
+class Applied:
+    """An applied plan; `undo()` restores the weights. It holds a copy of each written parameter until dropped."""
+
+    plan: Plan
+    seed: int
+    model: nn.Module
+    kept: Mapping[str, Tensor] | None  # None where there was nothing to keep: a model that came from the meta device
+
+    def undo(self) -> None:
+        """The weights from before, bit for bit; raises when the model had none."""
+        if self.kept is None:
+            raise BadInput("there is nothing to go back to: before initialize_ this model was on the meta device.")
+        with torch.no_grad():
+            for name, values in self.kept.items():
+                local(self.model.get_parameter(name)).copy_(values)
+
+    def __str__(self) -> str:
+        written = f"Written with seed {self.seed}: {len(self.plan.parameters)} parameters."
+        return f"{self.plan}\n{written if self.plan.changes else 'Nothing was written.'}"
+
+
+def initialize_(
+    model: nn.Module, plan: Plan | str = "critical", *, batch: Any = None,
+    generator: torch.Generator | int | None = None, device: Any = None, **options: Any,
+) -> Applied:  # fmt: skip
+    """Write the plan's matrices into the model; returns what was done, with `undo()`.
+
+    plan       a Plan from `critical_plan`, or a goal to make one for (with `batch` and its other options)
+    generator  a torch.Generator or a seed; every parameter is drawn from (seed, its name), so that order, shards and
+               processes do not matter. Without one the seed comes from torch's global stream.
+    device     where a model on the meta device is materialised first, each part by its own class
+
+    A goal whose plan says NO is written as near as it comes, with a warning that repeats why.
+    Twice is once: the same plan and seed write the same bits, and a goal finds a model at its goal and leaves it.
+    Half precisions are drawn in float32 and rounded; sharded parameters (DTensor) get this rank's part.
+    """
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"initialize_ takes a torch.nn.Module, got {type(model).__name__}.")
+    bare = unwrap(model)
+    made = plan if isinstance(plan, Plan) else critical_plan(bare, batch, goal=plan, **options)
+    if made is not plan and not made.reached:  # who names a goal has not read the plan
+        warnings.warn(f"{made.diagnosis} The gains that come nearest are written; undo() restores.", stacklevel=2)
+    if isinstance(plan, Plan) and (options or batch is not None):
+        raise BadInput(f"a Plan is complete; batch and {', '.join(options) or 'options'} belong to critical_plan.")
+    _refuse_other(bare, made)
+    born = any(parameter.is_meta for parameter in bare.parameters())
+    seed = _seed(generator, bare)
+    if born:
+        _materialise(bare, "cpu" if device is None else device, seed)
+    kept = {name: local(bare.get_parameter(name)).detach().clone() for name in made.parameters}
+    with torch.no_grad():
+        for name, values in drawn(bare, made.changes, seed):
+            _write(bare.get_parameter(name), values)
+    return Applied(made, seed, bare, None if born else kept)
+
+
+def _refuse_other(model: nn.Module, plan: Plan) -> None:
+    """The plan must be of this model: every parameter is there, in the shape its rows and fan-in say."""
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    missing = [name for name in plan.parameters if name not in names]
+    if missing:
+        raise BadInput(
+            f"the plan is of another model: {missing[0]} is not in this {type(model).__name__} "
+            f"({len(missing)} of {len(plan.parameters)} are missing). Make the plan from this model."
+        )
+    for change in plan.changes:
+        place = change.projection
+        for name in place.parameters:
+            shape = tuple(model.get_parameter(name).shape)
+            matrix = len(shape) > 1 and change.draw not in ("zero", "constant")
+            into = (shape[-2] if place.transposed else shape[-1]) if len(shape) < 4 else 0
+            if matrix and into and into != place.fan_in:
+                raise BadInput(f"the plan is of another model: {name} is {shape}, expected fan-in {place.fan_in}.")
+
+
+def _seed(generator: torch.Generator | int | None, model: nn.Module) -> int:
+    """One number for all parameters; ranks that share a sharded model take that of rank 0."""
+    if isinstance(generator, int) and not isinstance(generator, bool):
+        return generator
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise BadInput(f"generator = {generator!r} is not possible: expected a torch.Generator or a whole number.")
+    device = "cpu" if generator is None else generator.device
+    seed = torch.randint(2**62, (), generator=generator, device=device)
+    sharded = any(hasattr(parameter, "to_local") for parameter in model.parameters())
+    if generator is None and sharded and torch.distributed.is_initialized():
+        torch.distributed.broadcast(seed, src=0)
+    return int(seed)
+
+
+def _write(parameter: Tensor, values: Tensor) -> None:
+    """All of a plain parameter, this rank's shard of a DTensor; the cast rounds to the parameter's precision."""
+    if hasattr(parameter, "to_local"):
+        from torch.distributed.tensor import distribute_tensor
+
+        cast = values.to(device=local(parameter).device, dtype=parameter.dtype)
+        # Every rank drew the same values: no communication is needed to cut out its own part.
+        shard = distribute_tensor(cast, parameter.device_mesh, parameter.placements, src_data_rank=None)  # type: ignore[attr-defined]
+        local(parameter).copy_(local(shard))
+        return
+    parameter.copy_(values)
+
+
+def _materialise(model: nn.Module, device: Any, seed: int) -> None:
+    """A meta model comes to life, each module by its class; what none of them initialises is refused by name."""
+    model.to_empty(device=device)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        for _, tensor in _tensors(model):
+            tensor.fill_(torch.nan if tensor.is_floating_point() else 0)
+        for module in reversed(list(model.modules())):
+            _own_initialization(model, module)
+    unset = [name for name, t in _tensors(model) if t.is_floating_point() and bool(t.isnan().any())]
+    if unset:
+        raise BadInput(
+            f"{unset[0]} is on the meta device and {type(model).__name__} has no initialization for it "
+            f"({len(unset)} such). Materialise the model yourself, then call initialize_."
+        )
+
+
+def _own_initialization(model: nn.Module, module: nn.Module) -> None:
+    """Hugging Face's hook of the whole model, else the module's own reset_parameters."""
+    hook = getattr(model, "_init_weights", None)
+    if callable(hook):
+        hook(module)
+    elif any(True for _ in _own(module)):
+        for name in ("reset_parameters", "_reset_parameters"):
+            reset = getattr(module, name, None)
+            if callable(reset):
+                reset()
+                return
+
+
+def _tensors(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    return (*model.named_parameters(), *model.named_buffers())
+
+
+def _own(module: nn.Module) -> Iterable[Tensor]:
+    return (p for p in module._parameters.values() if p is not None)

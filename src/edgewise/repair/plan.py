@@ -1,0 +1,171 @@
+"""What is to be changed, before anything is touched: parameter, old and new standard deviation, and the reason."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgewise.adapters.roles.record import Projection
+from edgewise.verdict import finite
+
+TOLERANCE = 0.5  # a plan's stated totals are promised to this; what is within it of the budget is left alone
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Log-changes over the whole depth: of 1 - overlap, and of the squared gradient towards the input.
+
+    angle = log (1-c_L)/(1-c_0); gradient = log (|g_0|^2 q_0 / |g_L|^2 q_L), without q where no norm follows (`raw`).
+    `spread` is the finite-width scatter sqrt(2L/d) of one network's log-norms.
+    """
+
+    angle: float
+    gradient: float
+    raw: bool = False
+    spread: float = 0.0
+
+    @property
+    def worst(self) -> float:
+        """The larger of the two sizes; infinite where one is not a number."""
+        sizes = (abs(self.angle), abs(self.gradient))
+        return math.inf if any(math.isnan(size) for size in sizes) else max(sizes)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "angle": finite(self.angle), "gradient": finite(self.gradient),
+            "gradient_kind": "raw" if self.raw else "relative", "spread": finite(self.spread),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        kind = "gradient" if self.raw else "relative gradient"
+        return f"angle {self.angle:+.2f}, {kind} {self.gradient:+.2f}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One matrix (or bias, or norm gain) that gets new values: where it is, how it is drawn, and why.
+
+    draw: normal, uniform, orthogonal, delta-orthogonal (only the filter's centre, an orthogonal matrix), mirrored (in
+    pairs of opposite rows, columns or both), zero, or constant (every entry is `new_std`).
+    The standard deviation is the root mean square over all entries.
+    """
+
+    projection: Projection
+    old_std: float | None
+    new_std: float
+    draw: str
+    reason: str
+    groups: int = 1  # of a grouped convolution
+    zero_row: int | None = None  # of an embedding: its padding
+    offset: float = 0.0  # what the module adds to the stored value: one for the gains of Gemma's norms
+
+    @property
+    def role(self) -> str:
+        return self.projection.role
+
+    @property
+    def gain(self) -> float:
+        """new_std sqrt(fan_in)."""
+        return self.new_std * math.sqrt(self.projection.fan_in)
+
+    def json(self) -> dict[str, Any]:
+        place, rows = self.projection, self.projection.rows
+        return {
+            "parameters": list(place.parameters), "role": place.role, "fan_in": place.fan_in,
+            "rows": None if rows is None else [rows.groups, rows.size, rows.start, rows.stop],
+            "old_std": finite(self.old_std), "new_std": self.new_std, "draw": self.draw, "reason": self.reason,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The changes of one goal, what the totals are now, and what they will be: stated before they are measured."""
+
+    goal: str
+    changes: tuple[Change, ...]
+    before: Totals | None
+    expected: Totals | None
+    depth: int
+    width: int
+    budget: float
+    source: str  # what `expected` rests on
+    passes: int = 0  # forward-backward passes of the whole model that the plan took
+    reached: bool = True
+    diagnosis: str = ""
+    notes: tuple[str, ...] = ()
+    findings: tuple[str, ...] = field(default=())  # what measure found, where the start is not the reason
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Every parameter that would be written."""
+        return tuple(dict.fromkeys(name for change in self.changes for name in change.projection.parameters))
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "goal": self.goal, "depth": self.depth, "width": self.width, "budget": self.budget,
+            "before": None if self.before is None else self.before.json(),
+            "expected": None if self.expected is None else self.expected.json(),
+            "source": self.source, "passes": self.passes, "reached": self.reached, "diagnosis": self.diagnosis,
+            "notes": list(self.notes), "findings": list(self.findings),
+            "changes": [change.json() for change in self.changes],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [f"Plan «{self.goal}» for {self.depth} layers of width {self.width}, by {self.source}."]
+        if self.changes:
+            lines += ["", *table(self.changes), ""]
+        if self.before is not None:
+            lines.append(f"Total log-changes over depth now:   {self.before}")
+        if self.expected is not None and self.changes:
+            lines.append(f"Stated for after, before measuring: {self.expected}")
+        lines += [text for text in (self.diagnosis, *self.findings, *self.notes) if text]
+        return "\n".join(lines)
+
+
+def table(changes: Sequence[Change]) -> list[str]:
+    """One line per role: the same matrix of all layers together, its range of standard deviations, the reason."""
+    rows = [("parameter", "old std", "new std", "reason")]
+    for group in grouped(changes).values():
+        name = spell([name for change in group for name in change.projection.parameters])
+        part = f" ({group[0].role})" if group[0].projection.rows is not None else ""
+        old, new = (_range([getattr(change, key) for change in group]) for key in ("old_std", "new_std"))
+        rows.append((name + part, old, new, f"{group[0].draw}; {group[0].reason}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
+
+
+def grouped(changes: Sequence[Change]) -> dict[tuple[str, str, str, str], list[Change]]:
+    """Changes by the pattern of their names, their role, way of drawing and reason."""
+    found: dict[tuple[str, str, str, str], list[Change]] = {}
+    for change in changes:
+        key = (_pattern(change.projection.parameter), change.role, change.draw, change.reason)
+        found.setdefault(key, []).append(change)
+    return found
+
+
+def spell(names: Sequence[str]) -> str:
+    """`layers.0.w` ... `layers.47.w` as `layers.{0..47}.w`; the first name and a count where that does not fit."""
+    names = list(dict.fromkeys(names))
+    if len(names) == 1:
+        return names[0]
+    words = [name.split(".") for name in names]
+    differ = [i for i in range(len(words[0])) if len({tuple(w)[i : i + 1] for w in words}) > 1]
+    if len(differ) == 1 and all(len(w) == len(words[0]) for w in words):
+        inside = [w[differ[0]] for w in words]
+        return ".".join([*words[0][: differ[0]], f"{{{inside[0]}..{inside[-1]}}}", *words[0][differ[0] + 1 :]])
+    return f"{names[0]} and {len(names) - 1} more"
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def _range(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    low, high = min(known), max(known)
+    return f"{low:.4g}" if high - low <= 0.02 * abs(high) else f"{low:.3g}..{high:.3g}"

@@ -1,0 +1,117 @@
+"""Images as patches: scanned digits, Fashion-MNIST from its IDX files, CIFAR-10 from its binary files."""
+
+from __future__ import annotations
+
+import gzip
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from edgewise.errors import BadInput
+from edgewise.study.tasks.base import Pair, Task
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+CIFAR = Path("cifar-10-batches-bin")  # what its archive unpacks to
+PIXELS = 3 * 32 * 32
+_FILES = (*(f"data_batch_{part}.bin" for part in range(1, 6)), "test_batch.bin")
+
+
+@lru_cache(maxsize=1)
+def digits() -> Task:
+    """The 1,797 scanned digits of scikit-learn, 8x8 in 16 patches of 2x2; 1,437 to train, 360 held out."""
+    if find_spec("sklearn") is None:
+        raise BadInput("the digits come with scikit-learn, which is not installed. Install edgewise[tasks].")
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(images))
+    images, labels = images.reshape(-1, 8, 8)[order], labels[order]
+    return _images("digits", images, labels, images[1437:], labels[1437:], patch=2, count=1437)
+
+
+@lru_cache(maxsize=1)
+def fashion(folder: str | Path | None = None) -> Task:
+    """Fashion-MNIST [Xiao 2017], 28x28 in 49 patches of 4x4, from the four IDX files in a folder."""
+    home = FASHION if folder is None else Path(folder)
+    names = [f"{part}-{kind}.gz" for part in ("train", "t10k") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    missing = [name for name in names if not (home / name).is_file()]
+    if missing:
+        raise BadInput(
+            f"Fashion-MNIST is not in {home}: {missing[0]} is missing. Install the Debian package "
+            "dataset-fashion-mnist, or give the folder that holds its four IDX files."
+        )
+    train, labels, test, test_labels = (read_idx(home / name) for name in names)
+    return _images("fashion", train, labels, test, test_labels, patch=4, count=len(train))
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """An array of bytes in the IDX format: two zeros, type 8, rank, sizes (big-endian), data."""
+    data = gzip.decompress(path.read_bytes())
+    if data[:3] != b"\0\0\x08":
+        raise BadInput(f"{path} is not an IDX file of bytes; it begins with {data[:4]!r}.")
+    rank = data[3]
+    sizes = np.frombuffer(data, ">i4", rank, 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(sizes)
+
+
+def _images(
+    name: str, images: np.ndarray, labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray, patch: int, count: int
+) -> Task:
+    """Patches of the first `count` images to train, scaled to mean 0 and variance 1 over all their pixels."""
+    mean, std = float(images[:count].mean()), float(images[:count].std())
+
+    def pair(x: np.ndarray, y: np.ndarray) -> Pair:
+        return torch.tensor(_patches((x - mean) / std, patch), dtype=torch.float32), torch.tensor(y, dtype=torch.long)
+
+    train = pair(images[:count], labels[:count])
+    return Task(name, patch**2, 10, True, True, train, pair(test, test_labels))
+
+
+def _patches(images: np.ndarray, size: int) -> np.ndarray:
+    """(N, H, W) to (N, patches, size^2), row by row."""
+    rows, columns = (side // size for side in images.shape[1:])
+    split = images.reshape(len(images), rows, size, columns, size)
+    return split.transpose(0, 1, 3, 2, 4).reshape(len(images), rows * columns, size**2)
+
+
+def cifar10(folder: str | Path | None = None) -> Task:
+    """CIFAR-10 [Krizhevsky 2009]: colour images of 32x32 in 64 patches of 4x4x3, 50,000 to train, 10,000 held out."""
+    home = CIFAR if folder is None else Path(folder)
+    missing = [name for name in _FILES if not (home / name).is_file()]
+    if missing:
+        raise BadInput(
+            f"CIFAR-10 is not in {home}: {missing[0]} is missing. On a machine with a connection, fetch and unpack "
+            "cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html where the command is run, or "
+            "give the folder; without one, use the digits."
+        )
+    parts = [read_records(home / name) for name in _FILES]
+    images, labels = (np.concatenate([part[k] for part in parts[:-1]]) for k in (0, 1))
+    mean, std = float(images.mean()), float(images.std())
+
+    def pair(x: np.ndarray, y: np.ndarray) -> Pair:
+        scaled = (_colour_patches(x).astype(np.float32) - mean) / std
+        return torch.from_numpy(scaled.astype(np.float32)), torch.from_numpy(y.astype(np.int64))
+
+    return Task("cifar10", 48, 10, True, True, pair(images, labels), pair(*parts[-1]))
+
+
+def read_records(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Images (N, 3, 32, 32) and labels (N,) as bytes: a record is one label and three colour planes."""
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    if data.size == 0 or data.size % (1 + PIXELS):
+        raise BadInput(f"{path} has {data.size} bytes: expected records of {1 + PIXELS}. Fetch it again.")
+    records = data.reshape(-1, 1 + PIXELS)
+    if records[:, 0].max() > 9:
+        raise BadInput(
+            f"{path} holds the label {records[:, 0].max()}: expected 0 to 9. Is it the binary version?"
+        )
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+
+def _colour_patches(images: np.ndarray) -> np.ndarray:
+    """(N, 3, 32, 32) to (N, 64, 48): patches of 4x4 row by row, each with its colours."""
+    split = images.reshape(len(images), 3, 8, 4, 8, 4)
+    return split.transpose(0, 2, 4, 1, 3, 5).reshape(len(images), 64, 48)

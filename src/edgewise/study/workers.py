@@ -1,0 +1,218 @@
+"""Where cases are measured: in this process, on this machine's cores (joblib, loky), or on a Dask cluster.
+
+What happens in a worker: load the recipe once, measure a case, store the outcome before answering.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from edgewise.errors import BadInput
+from edgewise.study.code_hash import code_hash
+from edgewise.study.recipe import Recipe, load_recipe
+from edgewise.study.store import Record, Writer, key_of, loads, versions
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_SECONDS_BETWEEN_LOOKS = 0.5
+_one_at_a_time = threading.RLock()  # a Dask worker may have several threads, random numbers are the process's
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all cases of one run have in common; small, because it travels with every case.
+
+    parent: the process without which a worker must not go on, where the worker is its child.
+    """
+
+    recipe: str
+    records: str
+    code: str
+    parent: int | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """A worker's answer; the value itself is already in the store. A `refusal` stops the run."""
+
+    key: str
+    failed: bool = False
+    refusal: str = ""
+
+
+def work(job: Job, case_text: str) -> Done:
+    """Measure one case and append its record; a case that raises is recorded as failed."""
+    if job.parent is not None:
+        _live_with(job.parent)
+    try:
+        with _one_at_a_time:
+            record = _measured(_recipe(job.recipe, job.code), case_text, job.code)
+            _append(job.records, record)
+    except BadInput as mistake:
+        return Done(key_of(case_text, job.code), refusal=str(mistake))
+    return Done(record.key, failed=record.error is not None)
+
+
+def _measured(recipe: Recipe, case_text: str, code: str) -> Record:
+    """The record of one case, whatever `measure` did; values that a file cannot hold are refused."""
+    _prepare(case_text)
+    value, error, began = None, None, time.perf_counter()
+    try:
+        value = recipe.module.measure(loads(case_text))
+    except Exception:  # noqa: BLE001  whatever a case raises is its outcome, and must not stop the others
+        error = traceback.format_exc()
+    seconds = round(time.perf_counter() - began, 6)
+    checked = None if error else recipe.checked_value(value)
+    return Record(key_of(case_text, code), loads(case_text), code, seconds, checked, error, versions())
+
+
+def _prepare(case_text: str) -> None:
+    """Global random numbers begin at the case, so that neither order nor worker changes a result; one thread."""
+    seed = int.from_bytes(hashlib.sha256(case_text.encode()).digest()[:4], "big")
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed writes down the stack for a GPU, each time
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)
+
+
+@lru_cache(maxsize=8)
+def _recipe(path: str, code: str) -> Recipe:
+    """The recipe, loaded once per process; other code than the run's is refused, or its key would lie."""
+    recipe = load_recipe(path)
+    if (found := code_hash(Path(path))) != code:
+        raise BadInput(
+            f"The code behind {path} is {found} at a worker and {code} at the run: it was edited meanwhile, or "
+            "another version is installed there. Run again, with the same version everywhere."
+        )
+    return recipe
+
+
+def _append(folder: str, record: Record) -> None:
+    """Append to this process's own file; after a failed write the file is left, since its last line may be torn."""
+    try:
+        _writer(folder, os.getpid()).append(record)
+    except OSError:
+        _writer.cache_clear()
+        raise
+
+
+@lru_cache(maxsize=8)
+def _writer(folder: str, process: int) -> Writer:  # noqa: ARG001  a forked process must not use its parent's file
+    return Writer(Path(folder))
+
+
+@lru_cache(maxsize=8)
+def _live_with(parent: int) -> None:
+    """End this process soon after its parent: a run that was killed must not leave workers computing for nobody."""
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        os._exit(1)  # at any moment: a torn record is detected and measured again
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for numerical libraries in this process, as in workers: the same sums in the same order."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else None
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        if torch and threads:
+            torch.set_num_threads(threads)
+        _writer.cache_clear()
+
+
+_AHEAD = 256  # cases sent ahead at least, so that a cluster that grows finds work waiting
+_SECONDS_TO_CONNECT = 20
+
+
+class WorkerDied(Exception):
+    """A worker was killed (by the system, by a person, by running out of memory); its case is not done."""
+
+
+def answers(job: Job, cases: Iterable[str], workers: int, scheduler: str | None) -> Generator[Done, None, None]:
+    """Measure cases and answer in the order in which they finish; the records are stored by the workers."""
+    if scheduler is not None:
+        yield from _on_cluster(job, cases, scheduler)
+    elif workers > 1:
+        yield from _on_cores(replace(job, parent=os.getpid()), cases, workers)
+    else:
+        with one_thread():
+            yield from (work(job, case) for case in cases)
+
+
+def _on_cores(job: Job, cases: Iterable[str], workers: int) -> Iterator[Done]:
+    """joblib with loky: processes of one thread; short cases travel in batches, each is stored when it is done."""
+    from joblib import Parallel, delayed, parallel_config
+    from joblib.externals.loky.process_executor import BrokenProcessPool
+
+    with parallel_config(backend="loky", inner_max_num_threads=1):
+        parallel: Any = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch=2 * workers)
+        stream = parallel(delayed(work)(job, case) for case in cases)
+        try:
+            for done in stream:  # noqa: UP028  `yield from` would close the stream itself, before the filter below
+                yield done
+        except BrokenProcessPool as death:
+            raise WorkerDied(str(death)) from death
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # joblib's advice about cancelled cases: we mean to
+                stream.close()
+
+
+def _on_cluster(job: Job, cases: Iterable[str], address: str) -> Iterator[Done]:
+    """Dask itself, some cases sent ahead (joblib's own Dask backend works here when a cluster has one worker)."""
+    with _client(address) as client:
+        from distributed import KilledWorker, as_completed
+
+        waiting, measure = iter(cases), partial(work, job)
+        ahead = max(_AHEAD, 2 * sum(client.nthreads().values()))
+        first = client.map(measure, list(islice(waiting, ahead)), pure=False)
+        stream = as_completed(first, with_results=True, loop=client.loop)
+        try:
+            for batch in stream.batches():
+                stream.update(client.map(measure, list(islice(waiting, len(batch))), pure=False))
+                yield from (done for _, done in batch)
+        except KilledWorker as death:
+            raise WorkerDied(str(death)) from death
+
+
+def _client(address: str) -> Any:
+    """A connection to a Dask scheduler at which at least one worker has arrived."""
+    if find_spec("distributed") is None:
+        raise BadInput("--scheduler needs Dask, which is not installed: pip install 'edgewise[distributed]'.")
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"No Dask scheduler answers at {address}: {error}. Start one with `dask scheduler`.") from error
+    client.wait_for_workers(1)
+    return client

@@ -1,0 +1,129 @@
+"""Two limits of the softmax moments that other work uses, named as what they are, kept for comparison only.
+
+Neither is exact at finite n: the large-n closure is 10 % off at n = 64, v = 1 and a factor 5 at v = 4; the
+random energy limit says 0 where n = 256 keys at v = 9 give S2 = 0.216. Predictions use softmax_moments.
+
+Whose softmax moments the recursion uses: the exact ones, or a published approximation of them, for comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import digamma, exprel
+
+from edgewise.errors import BadInput
+from edgewise.theory.simplex.softmax_attention import Moments, exact
+from edgewise.theory.simplex.state import Array
+from edgewise.theory.softmax.moments import OverlapMoments
+from edgewise.theory.softmax.quadrature import SoftmaxMoments
+
+
+class Condensation(Enum):
+    """Regimes of softmax over n keys of logit variance v, as n grows; the value is what a reader is told."""
+
+    SPREAD = "attention is spread: the second moment is carried by typical keys, S2 = e^v/n (v < log(n)/2)"
+    RARE = "attention is spread, but rare large logits carry its second moment (log(n)/2 < v < 2 log n)"
+    CONDENSED = "attention is condensed on a few keys, its entropy is bounded as n grows (v > 2 log n)"
+
+
+def condensation_ratio(variance: ArrayLike, tokens: int) -> Array:
+    """v / (2 log n): 1 is the freezing point of the random energy model. [Derrida 1981]"""
+    return _state(variance, 0.0, tokens)[0] / (2 * np.log(tokens))
+
+
+def condensation_regime(variance: float, tokens: int) -> Condensation:
+    """Name of the regime of one state."""
+    ratio = float(condensation_ratio(variance, tokens))
+    if ratio < 0.25:
+        return Condensation.SPREAD
+    return Condensation.RARE if ratio < 1 else Condensation.CONDENSED
+
+
+def large_n(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> SoftmaxMoments:
+    """Leading order in 1/n at fixed v, where Z = n e^{v/2} does not fluctuate. [Cowsik 2024]
+
+    S2 = e^v/n, S11 = e^{rho v}/n; then R2 = S2 and T11 = S11 (also by Price's theorem), S3 = e^{3v}/n^2,
+    S21 = e^{(1 + 2 rho) v}/n^2, SS = S2^2, OO = S11^2, entropy = log n - v/2. Nothing keeps S2 below 1.
+    """
+    v, rho = _state(variance, correlation, tokens)
+    s2, s11 = np.exp(v) / tokens, np.exp(rho * v) / tokens
+    return SoftmaxMoments.of(
+        s2=s2,
+        s3=np.exp(3 * v) / tokens**2,
+        ss=s2**2,
+        s11=s11,
+        s21=np.exp((1 + 2 * rho) * v) / tokens**2,
+        oo=s11**2,
+        chord=s11 * exprel(v * (1 - rho)),
+        r2=s2,
+        t11=s11,
+        entropy=np.log(tokens) - v / 2,
+    )
+
+
+def random_energy(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> SoftmaxMoments:
+    """The limit n -> infinity at a fixed ratio v / (2 log n) = 1/x^2. [Derrida 1981; Derrida and Toulouse 1985]
+
+    Condensed (x < 1): the weights are Poisson-Dirichlet, S2 = 1 - x, S3 = (1-x)(2-x)/2,
+    SS = (1-x)(3-2x)/3, R2 = x(1-x)/3, entropy = psi(1) - psi(1-x). Else these vanish and the entropy is
+    log n - v/2.
+    Rows that are not equal share no key: S11 = S21 = OO = T11 = 0 for rho < 1.
+    """
+    v, rho = _state(variance, correlation, tokens)
+    frozen, same = v > 2 * np.log(tokens), rho == 1
+    x = np.sqrt(2 * np.log(tokens) / np.where(frozen, v, 2 * np.log(tokens)))  # 1 where nothing is condensed
+    s2, s3, ss, r2 = 1 - x, (1 - x) * (2 - x) / 2, (1 - x) * (3 - 2 * x) / 3, x * (1 - x) / 3
+    bounded = digamma(1.0) - digamma(np.where(frozen, 1 - x, 1.0))
+    return SoftmaxMoments.of(
+        s2=s2,
+        s3=s3,
+        ss=ss,
+        s11=s2 * same,
+        s21=s3 * same,
+        oo=ss * same,
+        chord=np.where(same, r2, s2 / np.where(same | ~frozen, 1.0, v * (1 - rho))),
+        r2=r2,
+        t11=r2 * same,
+        entropy=np.where(frozen, bounded, np.log(tokens) - v / 2),
+    )
+
+
+def _state(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> tuple[Array, Array]:
+    v, rho = np.broadcast_arrays(np.asarray(variance, np.float64), np.asarray(correlation, np.float64))
+    if not (np.all(v >= 0) and np.all(np.abs(rho) <= 1) and tokens >= 2):
+        raise BadInput(
+            f"a closure needs variance >= 0, correlation in [-1, 1] and tokens >= 2; got variance={v}, "
+            f"correlation={rho}, tokens={tokens}: check the state that was passed"
+        )
+    return v, rho
+
+
+def _closure(function: Callable[[Array, Array, int], SoftmaxMoments]) -> Moments:
+    def moments(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
+        with np.errstate(over="ignore", invalid="ignore"):  # a closure may overflow: that is its result
+            found = function(variance, correlation, tokens)
+        return OverlapMoments(*(getattr(found, name) for name in OverlapMoments._fields))
+
+    return moments
+
+
+def _frozen(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
+    """The exact moments forward, and no gradient through the softmax: R2 = T11 = 0."""
+    found = exact(variance, correlation, tokens)
+    return found._replace(r2=np.zeros_like(found.r2), t11=np.zeros_like(found.t11))
+
+
+CLOSURES: dict[str, Moments] = {
+    "exact": exact, "large_n": _closure(large_n), "random_energy": _closure(random_energy), "frozen": _frozen,
+}  # fmt: skip
+
+
+def closure_named(name: str) -> Moments:
+    """The moments of that name, or a refusal."""
+    if name not in CLOSURES:
+        raise BadInput(f"closure = {name!r} is not possible: expected {', '.join(CLOSURES)}.")
+    return CLOSURES[name]

@@ -1,0 +1,113 @@
+"""The judge on traces whose answer is known by construction."""
+
+import math
+
+import numpy as np
+import pytest
+
+from edgewise.judgement.judge import judge
+from edgewise.stability.limits import outcome
+from edgewise.stability.lyapunov import exponent
+from edgewise.trace import Trace
+from edgewise.verdict import Exponent, Kind, Outcome, Phase
+
+
+def made(angle=0.0, gradient=0.0, norm_growth=0.0, depth=20, seeds=1, noise=0.0):
+    """A trace with constant exponents: 1 - c = e^(angle l), |g|^2 = e^(gradient (L - l)), q = e^(growth l)."""
+    rng = np.random.default_rng(0)
+    layers = np.arange(depth + 1)
+    wobble = noise * rng.standard_normal((seeds, depth + 1)).cumsum(axis=1)
+    ones = np.ones((seeds, 1))
+    return Trace(
+        sites=("embed", *(f"block.{i}.mlp" for i in range(depth))),
+        source="made",
+        norm=ones * np.exp(norm_growth * layers),
+        separation=0.9 * np.exp(angle * layers) * np.exp(wobble),
+        readouts=("token",),
+        log_gradient=(ones * gradient * (depth - layers))[None],
+    )
+
+
+def test_constant_exponents_are_read_back():
+    verdict = judge(made(angle=-0.1, gradient=0.05, norm_growth=-0.02))
+    assert verdict.angle.at_depth == pytest.approx(-0.1)
+    assert verdict.gradient.at_depth == pytest.approx(0.05)
+    assert verdict.relative_gradient.at_depth == pytest.approx(0.05 + 0.02)
+    assert verdict.angle.change == pytest.approx(-0.1 * 20)
+    assert verdict.outcome is Outcome.TRAINS
+
+
+@pytest.mark.parametrize(
+    "angle,gradient,expected,kind",
+    [
+        (-0.1, 0.0, Outcome.TRAINS, None),
+        (-0.25, 0.0, Outcome.RISKY, Kind.RANK_COLLAPSE),
+        (-0.5, 0.0, Outcome.FAILS, Kind.RANK_COLLAPSE),
+        (0.0, 0.5, Outcome.FAILS, Kind.EXPLODING_GRADIENT),
+        (0.0, -0.5, Outcome.FAILS, Kind.VANISHING_GRADIENT),
+    ],
+)
+def test_outcome_and_finding(angle, gradient, expected, kind):
+    verdict = judge(made(angle, gradient))
+    assert verdict.outcome is expected
+    assert (kind in {f.kind for f in verdict.findings}) if kind else not verdict.findings
+    assert all(f.sentence and f.remedy for f in verdict.findings)
+
+
+def test_a_jump_at_the_start_does_not_decide():
+    trace = made()
+    trace.log_gradient[0, :, 0] += 9.0  # embedding to first block only
+    verdict = judge(trace)
+    assert verdict.outcome is Outcome.TRAINS
+    assert verdict.embedding_jump == pytest.approx(9.0)
+    assert {f.kind for f in verdict.findings} == {Kind.EMBEDDING_JUMP}
+
+
+def test_a_power_law_does_not_decide():
+    depth = 80
+    layers = np.arange(depth + 1)
+    trace = Trace(
+        sites=("embed", *(f"block.{i}.mlp" for i in range(depth))), source="made",
+        norm=np.ones((1, depth + 1)), separation=(1.0 / (1 + layers))[None] ** 2,
+    )  # fmt: skip
+    verdict = judge(trace)
+    assert abs(verdict.angle.at_depth * depth) > 7  # the total alone would have raised an alarm
+    assert verdict.outcome is Outcome.TRAINS
+    assert verdict.gradient is None and verdict.json()["gradient"] is None
+
+
+def test_full_collapse_is_null_in_json_with_a_finding():
+    trace = made(angle=-0.1)
+    trace.separation[:, 15:] = 0.0
+    verdict = judge(trace)
+    assert verdict.outcome is Outcome.FAILS
+    assert verdict.json()["angle"]["at_depth"] is None
+    assert Kind.FULL_COLLAPSE in {f.kind for f in verdict.findings}
+    assert "block.14.mlp" in verdict.findings[0].sentence
+
+
+def test_error_bars_come_from_seeds_and_undecided_exists():
+    verdict = judge(made(angle=0.0, seeds=8, noise=0.05))
+    assert verdict.angle.error > 0
+    assert verdict.phase is Phase.UNDECIDED
+    assert judge(made(angle=-0.2, seeds=8, noise=0.001)).phase is Phase.ORDERED
+
+
+def test_error_is_the_spread_over_seeds_when_it_is_larger():
+    logs = np.array([[0.0, 1.0, 2.0], [0.0, 1.0, 4.0]])
+    found = exponent(logs, width=1e9)
+    assert found.at_depth == pytest.approx(1.5)
+    assert found.error == pytest.approx(np.std([2, 4], ddof=1) / math.sqrt(2) / 2)
+    assert exponent(logs[:1], width=100).error == pytest.approx(math.sqrt(2 / (2 * 100)))
+
+
+def test_outcome_is_undecided_when_the_error_spans_everything():
+    wide = Exponent(0.3, 0.1, change=5.5, change_error=3.0)
+    assert outcome(wide) is Outcome.UNDECIDED
+    assert outcome(Exponent(0.3, 0.1, change=7.5, change_error=1.0)) is Outcome.RISKY
+    assert outcome(Exponent(0.3, 0.1, change=-8.5, change_error=1.0), wide) is Outcome.FAILS
+
+
+def test_what_was_ruled_out_is_said():
+    text = str(judge(made()))
+    assert "Ruled out: rank collapse" in text and "vanishing and exploding" in text

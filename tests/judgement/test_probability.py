@@ -1,0 +1,84 @@
+"""The calibrated forecast: its curve, its range, its place in the verdict, and what it says of published recipes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import edgewise
+from edgewise.judgement.judge import forecast, judge
+from edgewise.judgement.probability import calibration, forgotten
+from edgewise.verdict import Probability
+
+LIKE = {"depth": 12, "width": 64, "tokens": 32, "heads": 2}
+
+
+def judged(readout: str = "token", **knobs: object) -> Probability | None:
+    """The probability alone: a whole verdict of a failing network searches for remedies as well."""
+    architecture = edgewise.transformer(**LIKE | knobs)
+    return expected_of(architecture, readout)
+
+
+def expected_of(architecture: edgewise.Architecture, readout: str) -> Probability | None:
+    trace = edgewise.predict(architecture, readout=readout)
+    return forecast(judge(trace), trace, architecture)
+
+
+def test_the_curve_is_the_table() -> None:
+    trace = edgewise.predict(edgewise.transformer(**LIKE | {"attention_skip": 0.9}))
+    verdict = edgewise.judge(trace)
+    lost = forgotten(trace.architecture, trace.blocks("norm").tolist(), trace.blocks("separation").tolist())
+    constants = calibration()["curves"]["token"]["all"]
+    score = abs(verdict.angle.change) + abs(verdict.relative_gradient.change)
+    risk = constants["exponents"] * score + constants["forgetting"] * 2 * (lost[12] - lost[6]) - constants["offset"]
+    assert verdict.probability.value == pytest.approx(1 / (1 + math.exp(risk)))
+    assert verdict.probability.low <= verdict.probability.value <= verdict.probability.high
+    assert verdict.json()["training_probability"]["value"] == pytest.approx(verdict.probability.value, abs=1e-4)
+    assert "Forecast:" in str(verdict)
+
+
+def test_defects_lower_it() -> None:
+    fine, collapsing = judged(), judged(attention_skip=0.5, mlp_skip=0.5)
+    exploding = judged(score_gain=12.0, norm="post")
+    assert fine.value > 0.8
+    assert collapsing.value < 0.2
+    assert exploding.value < 0.2
+
+
+def test_outside_of_what_was_trained_is_said() -> None:
+    assert judged().outside == ()
+    assert judged(depth=96).outside == ("depth 96, calibrated from 8 to 18",)
+    assert judged(norm_kind="tanh").outside == ("norm_kind tanh, calibrated on layer, rms",)
+    assert judged(activation="gelu_tanh").outside == ()
+
+
+def test_no_probability_where_nothing_was_calibrated() -> None:
+    perceptron = edgewise.judge(edgewise.predict(edgewise.Perceptron(depth=10, width=64)))
+    assert perceptron.probability is None
+    assert perceptron.json()["training_probability"] is None
+    assert judged(norm="none", mlp_out_gain=1e20) is None
+
+
+@pytest.mark.parametrize(("name", "readout"), [("gpt2", "token"), ("bert-base", "token"), ("vit-base", "pooled")])
+def test_published_recipes_are_expected_to_train(name: str, readout: str) -> None:
+    assert expected_of(edgewise.describe(name, tokens=32), readout).value > 0.9
+
+
+def test_forgetting_in_closed_form() -> None:
+    """Without attention, a linear MLP of gain 2 under pre-norm: q <- s^2 q + b^2 4; under post-norm q stays one."""
+    knobs = {"depth": 3, "width": 8, "tokens": 4, "heads": 0, "activation": "linear", "mlp_in_gain": 2.0,
+             "mlp_skip": 0.5, "mlp_branch": 0.3}  # fmt: skip
+    pre, norm, expected = edgewise.transformer(**knobs), 1.0, [0.0]
+    norms = [norm]
+    for _ in range(3):
+        whole = 0.25 * norm + 0.36
+        expected.append(expected[-1] + math.log(whole / (0.25 * norm)))
+        norm = whole
+        norms.append(norm)
+    np.testing.assert_allclose(forgotten(pre, norms, [1.0] * 4), expected)
+    post = edgewise.transformer(**knobs | {"norm": "post"})
+    np.testing.assert_allclose(forgotten(post, [1.0] * 4, [1.0] * 4), np.arange(4) * math.log(0.61 / 0.25))
+    none = edgewise.transformer(**knobs | {"mlp_skip": 0.0})
+    assert forgotten(none, [1.0] * 4, [1.0] * 4)[-1] == math.inf
