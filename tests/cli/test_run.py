@@ -15,7 +15,7 @@ import pytest
 
 from edgewise.cli import exit_codes
 from edgewise.cli.main import run
-from edgewise.cli.run_progress import RunProgress
+from edgewise.progress import ProgressBar
 from edgewise.study import load_recipe
 from edgewise.study.engine import Plan
 from tests.support.recipes import PARTS, write_recipe
@@ -237,9 +237,9 @@ def test_progress_is_shown_to_a_person_only(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("TERM", "xterm")
     for stream in (Terminal(), io.StringIO()):
         monkeypatch.setattr(sys, "stderr", stream)
-        with RunProgress("figure1") as progress:
-            progress.tell(1, 4)
-            progress.tell(2, 4)
+        with ProgressBar(quiet_seconds=0) as bar:
+            bar.count("figure1", 1, 4)
+            bar.count("figure1", 2, 4)
         shown = stream.getvalue()
         assert ("figure1" in shown and "2/4" in shown and "left" in shown) is stream.isatty()
 

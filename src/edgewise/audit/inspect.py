@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.config.translate import config_of, described_by_config
-from edgewise.adapters.roles.find import unwrap
 from edgewise.adapters.roles.model import sites
 from edgewise.adapters.roles.record import ModelSites
+from edgewise.adapters.unwrap import unwrap
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.identical_layers import identical_layers
 from edgewise.audit.never_initialized import never_initialized

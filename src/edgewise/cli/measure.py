@@ -22,11 +22,11 @@ from edgewise.architecture import Architecture
 from edgewise.audit.finding import AuditFinding
 from edgewise.audit.inspect import audit
 from edgewise.cli import exit_codes
-from edgewise.cli.patience import Patience
 from edgewise.cli.terminal import COLOURS, SEVERITIES, console, overlap_text, selected
 from edgewise.probe.isolation import random_streams
 from edgewise.probe.subjects import seeded
 from edgewise.probe.subjects import subject as understood
+from edgewise.progress import ProgressBar
 from edgewise.trace import Trace
 from edgewise.verdict import Verdict
 from edgewise.view.measured import Rows, rows_with_errors
@@ -151,12 +151,12 @@ def measure(
     """Read the same numbers from a real model, beside the predicted ones."""
     path = _checked(figure)
     began = time.perf_counter()
-    with Patience() as patience:
-        patience.say("importing torch")
+    with ProgressBar() as bar:
+        bar.say("importing torch")
 
-        patience.say(f"measuring {source}")
+        bar.say(f"measuring {source}")
         subject, trace = _measured(source, text, seeds, tokens, stream)
-        patience.say("predicting")
+        bar.say("predicting")
         found = compared(subject, trace)
         if path is not None:
             draw(found, path)

@@ -18,11 +18,11 @@ import edgewise
 from edgewise.cli import exit_codes
 from edgewise.cli import terminal as human
 from edgewise.cli.critical_setting import critical_setting
-from edgewise.cli.patience import Patience
 from edgewise.cli.settings import parse_settings
 from edgewise.critical.critical_point import CriticalPoint
 from edgewise.errors import BadInput
 from edgewise.judgement.comparison import Comparison
+from edgewise.progress import ProgressBar
 from edgewise.trace import Trace
 from edgewise.verdict import Verdict
 
@@ -100,15 +100,15 @@ def predict(
     changes, path = parse_settings(settings), _checked(figure)
     how: dict[str, Any] = {"start_overlap": start_overlap, "readout": readout}
     began = time.perf_counter()
-    with Patience() as patience:
-        patience.say("importing the theory")
+    with ProgressBar() as bar:
+        bar.say("importing the theory")
         from edgewise.cli.sources import described
 
         networks = [described(source, depth, tokens, changes) for source in sources]
-        patience.say("following " + " and ".join(sources) + " through depth")
-        found = answer(networks, how, critical, patience.fill)
+        bar.say("following " + " and ".join(sources) + " through depth")
+        found = answer(networks, how, critical, bar.fill)
         if path is not None:
-            patience.say("drawing")
+            bar.say("drawing")
             draw(found, path)
     print_json(found) if as_json else print_text(found, time.perf_counter() - began)
     if path is not None:

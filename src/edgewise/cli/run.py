@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.patience import Patience
-from edgewise.cli.run_progress import RunProgress
 from edgewise.errors import BadInput
+from edgewise.progress import ProgressBar
 from edgewise.study.engine import Outcome, Plan
 from edgewise.study.recipe import Claim
 from edgewise.study.recorded import Recorded, document
@@ -83,7 +83,8 @@ EPILOG = (
 
 @click.command(epilog=EPILOG)
 @click.argument("recipe", metavar="[FILE]", required=False)
-@click.option("--list", "listing", is_flag=True, help="List the recipes in papers/ and experiments/ (or the folder FILE).")
+@click.option("--list", "listing", is_flag=True,
+              help="List the recipes of papers/ and experiments/ (or of the folder FILE).")
 @click.option("--full", is_flag=True, help="The full scale instead of the small one.")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N",
               help="Processes; 1 works in this one.  [default: one per core]")
@@ -118,8 +119,8 @@ def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: 
 
 
 def _plan(recipe: str, full: bool, into: str) -> Plan:
-    with Patience() as patience:
-        patience.say("loading the recipe")
+    with ProgressBar() as bar:
+        bar.say("loading the recipe")
         from edgewise.study.engine import Plan
         from edgewise.study.recipe import load_recipe
 
@@ -132,8 +133,9 @@ def _measure(plan: Plan, workers: int | None, scheduler: str | None, limit: int 
     from edgewise.study.engine import run as run_plan
 
     try:
-        with RunProgress(plan.recipe.name) as progress:
-            return run_plan(plan, workers or joblib.cpu_count(), scheduler, limit, progress.tell)
+        with ProgressBar("reading the store, starting workers") as bar:
+            tell = partial(bar.count, plan.recipe.name)
+            return run_plan(plan, workers or joblib.cpu_count(), scheduler, limit, tell)
     except KeyboardInterrupt:
         stored = len(plan.contents().done)
         click.echo(f"\n{stored} of {len(plan.cases)} cases are stored; the same command goes on from there.", err=True)

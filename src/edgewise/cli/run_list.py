@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.patience import Patience
 from edgewise.errors import BadInput
+from edgewise.progress import ProgressBar
 from edgewise.study.engine import Plan
 from edgewise.study.recipe import FOLDERS, SCALES, find_recipes, load_recipe
 from edgewise.study.recorded import recorded_file
@@ -19,10 +19,10 @@ from edgewise.study.recorded import recorded_file
 
 def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int:
     """Print one line per recipe; one that cannot be used is shown with its reason, and the exit code is 64."""
-    with Patience() as patience:
+    with ProgressBar() as bar:
         rows = []
         for path in _recipes(folders):
-            patience.say(f"loading {path.name}")
+            bar.say(f"loading {path.name}")
             rows.append(_row(path, into))
     click.echo(json.dumps(rows)) if as_json else _print(rows)
     return exit_codes.BAD_INPUT if any("problem" in row for row in rows) else exit_codes.FINE

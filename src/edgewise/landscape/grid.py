@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.find import unwrap
+from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction, Wanted, prepared
 from edgewise.landscape.evaluation import Loss, Surface, batches_of, own_loss
 from edgewise.landscape.fast_surface import Evaluated, chosen
 from edgewise.landscape.grid_file import GridFile, facts_of, read_grid
-from edgewise.landscape.patience import Tell, progress_bar
 from edgewise.landscape.reach import automatic_reach
 from edgewise.landscape.rebalance import check_unchanged, rebalanced
 from edgewise.landscape.roughness import Roughness, roughness
+from edgewise.progress import Tell, progress_bar
 from edgewise.whole_file import whole_file
 
 Array = NDArray[np.float64]

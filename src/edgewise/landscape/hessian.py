@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from edgewise.adapters.roles.find import unwrap
+from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
 from edgewise.landscape.evaluation import Loss, LossOf, batches_of, checked_loss, own_loss, private_copy

@@ -15,8 +15,8 @@ from edgewise.landscape.direction import Wanted
 from edgewise.landscape.evaluation import Loss
 from edgewise.landscape.grid import Array, Grid, Reach, Settings, computed
 from edgewise.landscape.path import Path as TrainingPath
-from edgewise.landscape.patience import Tell
 from edgewise.landscape.roughness import Roughness
+from edgewise.progress import Tell
 
 
 class Plane(Grid):

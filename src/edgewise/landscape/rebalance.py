@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.find import unwrap
 from edgewise.adapters.roles.model import sites
 from edgewise.adapters.roles.record import KEY_NORM, QUERY_NORM, AttentionSite, Projection
+from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.landscape.support import attentions, head_width, spread
 

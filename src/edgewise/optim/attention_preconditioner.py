@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from edgewise.adapters.roles.find import unwrap
+from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.optim.logit_metric import LogitMetric
 from edgewise.optim.parallel import by_name, like_shard, processes_of, whole

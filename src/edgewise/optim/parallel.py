@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.func import functional_call
 
-from edgewise.adapters.roles.find import unwrap
+from edgewise.adapters.unwrap import unwrap
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.config.translate import described_by_config
-from edgewise.adapters.roles.find import unwrap
 from edgewise.adapters.roles.model import sites
 from edgewise.adapters.roles.record import (
     KEY_NORM,
@@ -22,6 +21,7 @@ from edgewise.adapters.roles.record import (
     NormSite,
     Projection,
 )
+from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.optim.rotation import Rotation, rotation_of
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from edgewise.adapters import presets
-from edgewise.adapters.roles.find import unwrap
+from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 
 Factory = Callable[[], nn.Module]

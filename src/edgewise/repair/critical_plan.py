@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from edgewise.adapters.roles.find import unwrap
+from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.repair.by_measurement import measured_plan, measured_scheme
 from edgewise.repair.by_theory import Pairs, allowed, critical_changes, stated

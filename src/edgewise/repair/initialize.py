@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.find import unwrap
+from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.repair.critical_plan import critical_plan
 from edgewise.repair.draw import drawn

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.find import unwrap
 from edgewise.adapters.roles.norm import find_norms
+from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.probe.batches import default_batch, kept_tokens
 from edgewise.probe.isolation import observed, tensors

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgewise.errors import BadInput
+from edgewise.progress import progress_bar
 from edgewise.repair.critical_plan import critical_plan
 from edgewise.repair.initialize import initialize_
 from edgewise.repair.plan import Plan
@@ -49,7 +49,7 @@ def prove(
     made = plan if isinstance(plan, Plan) else _plan(learner(first), stream, plan)
     outcomes: dict[str, list[Outcome]] = {"as it is": [], made.goal: []}
     runs = [(seed, arm) for seed in range(first_seed, first_seed + seeds) for arm in outcomes]
-    with _bar(progress) as tell:
+    with progress_bar(progress, "prove") as tell:
         for done, (seed, arm) in enumerate(runs):
             start = partial(_start, factory, learner, seed, made if arm == made.goal else None)
             found = train(start, partial(stream, seed), optimizer=optimizer, rates=rates, steps=steps, **training)
@@ -58,21 +58,6 @@ def prove(
     arms = [_arm(arm, found) for arm, found in outcomes.items()]
     chance = chance if chance is not None else max(losses[0] for arm in arms for losses in arm.losses)
     return Proof(arms[0], arms[1], compare(arms[0].finals, arms[1].finals), chance, steps, str(made), name)
-
-
-@contextmanager
-def _bar(progress: Callable[[float], None] | None) -> Iterator[Callable[[float], None]]:
-    """The caller's own, or a bar on standard error that is seen on a terminal only."""
-    if progress is not None:
-        yield progress
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("prove", total=1.0)
-        yield lambda fraction: bar.update(task, completed=fraction)
 
 
 class _Own(nn.Module):

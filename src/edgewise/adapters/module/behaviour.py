@@ -12,13 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.config.reader import ACTIVATIONS, DEPTH_KEYS
 from edgewise.adapters.config.translate import config_of
-from edgewise.adapters.module.describe import Notes
 from edgewise.adapters.module.watching import TOKENS, Seen, random_stream, run_block
 from edgewise.adapters.roles import record as roles
 from edgewise.adapters.roles.record import BlockSite, ModelSites
+from edgewise.architecture import Architecture
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+MEASURED = ("initializer_range", "init_std", "initializer_factor", "initializer_cutoff_factor")
+
+
+class Notes:
+    """What had to be assumed and what the theory leaves out, begun with what the config's family says."""
+
+    def __init__(self, found: ModelSites, known: Architecture | None) -> None:
+        said = () if known is None else known.assumed
+        self.assumed = [line for line in said if not line.startswith(MEASURED)] + list(found.assumed)
+        self.unmodelled = [] if known is None else list(known.unmodelled)
+
 
 @dataclass(frozen=True)
 class Behaviour:

@@ -2,8 +2,6 @@
 
 Structure (mask, rotation, windows, activation) comes from the model's config when its family is known, and
 from watching one block otherwise; what neither tells is assumed and said.
-
-What a description of a module had to assume, and what the theory leaves out.
 """
 
 from __future__ import annotations
@@ -13,29 +11,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.config.translate import config_of, described_by_config
-from edgewise.adapters.module.behaviour import structure_by_watching
+from edgewise.adapters.module.behaviour import Notes, structure_by_watching
 from edgewise.adapters.module.first_stream import first_norm, table_norm
 from edgewise.adapters.module.gains import measured_knobs, norm_gains
 from edgewise.adapters.roles import record as roles
-from edgewise.adapters.roles.find import unwrap
 from edgewise.adapters.roles.model import sites
 from edgewise.adapters.roles.record import ModelSites
+from edgewise.adapters.unwrap import unwrap
 from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import nn
-
-MEASURED = ("initializer_range", "init_std", "initializer_factor", "initializer_cutoff_factor")
-
-
-class Notes:
-    """What had to be assumed and what the theory leaves out, begun with what the config's family says."""
-
-    def __init__(self, found: ModelSites, known: Architecture | None) -> None:
-        said = () if known is None else known.assumed
-        self.assumed = [line for line in said if not line.startswith(MEASURED)] + list(found.assumed)
-        self.unmodelled = [] if known is None else list(known.unmodelled)
 
 
 def describe_module(model: nn.Module, *, depth: int | None = None, tokens: int | None = None) -> Architecture:

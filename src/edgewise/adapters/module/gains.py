@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.roles import record as roles
-from edgewise.adapters.roles.find import unwrap
 from edgewise.adapters.roles.norm import norm_kind
 from edgewise.adapters.roles.record import BlockSite, Projection
+from edgewise.adapters.unwrap import unwrap
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

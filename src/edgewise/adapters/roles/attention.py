@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.roles import names
-from edgewise.adapters.roles.block import Matrix, container_of, projection
+from edgewise.adapters.roles.matrices import Matrix, container_of, projection
 from edgewise.adapters.roles.record import AttentionSite, Projection, Rows
 from edgewise.errors import BadInput
 

@@ -16,18 +16,6 @@ from edgewise.errors import BadInput
 if TYPE_CHECKING:
     from torch import nn
 
-WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile and DistributedDataParallel, whose names are the ones used."""
-    if "_orig_mod" in model._modules:
-        return unwrap(model.get_submodule("_orig_mod"))
-    if type(model).__name__ in WRAPPERS and "module" in model._modules:
-        return unwrap(model.get_submodule("module"))
-    return model
-
-
 def find_stacks(model: nn.Module) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The outermost lists of blocks of one class, as (name, names of the blocks), the encoder of two first.
 

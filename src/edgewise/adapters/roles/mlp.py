@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgewise.adapters.roles import names
-from edgewise.adapters.roles.block import Matrix, container_of, projection
+from edgewise.adapters.roles.matrices import Matrix, container_of, projection
 from edgewise.adapters.roles.record import MLPSite, Projection, Rows
 
 Group = list[Matrix]

@@ -9,7 +9,7 @@ from edgewise.adapters.config.translate import described_by_config
 from edgewise.adapters.roles import norm as norm_sites
 from edgewise.adapters.roles import record as site_types
 from edgewise.adapters.roles.block import OpenBlock
-from edgewise.adapters.roles.find import embeddings_of, final_norm_of, find_stacks, head_of, unwrap
+from edgewise.adapters.roles.find import embeddings_of, final_norm_of, find_stacks, head_of
 from edgewise.adapters.roles.norm import trace_norms
 from edgewise.adapters.roles.record import (
     AttentionSite,
@@ -21,6 +21,7 @@ from edgewise.adapters.roles.record import (
     Rows,
     Stack,
 )
+from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 
 if TYPE_CHECKING:

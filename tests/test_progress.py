@@ -1,0 +1,74 @@
+"""The progress bar: only for a person, only after a while, and gone at the end."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+
+import pytest
+
+from edgewise.progress import ProgressBar, progress_bar
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    stream = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
+
+
+def wait(quiet_seconds: float, seconds: float) -> None:
+    with ProgressBar("first step", quiet_seconds) as bar:
+        time.sleep(seconds)
+        bar.say("second step")
+
+
+def test_a_long_wait_is_shown(terminal: Terminal) -> None:
+    wait(0.01, 0.8)
+    assert "first step" in terminal.getvalue()
+
+
+def test_a_short_wait_is_not_shown(terminal: Terminal) -> None:
+    wait(5.0, 0.0)
+    assert terminal.getvalue() == ""
+
+
+def test_a_pipe_is_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+    wait(0.01, 0.1)
+    assert pipe.getvalue() == ""
+
+
+def test_parts_are_counted_and_the_rest_is_estimated(terminal: Terminal) -> None:
+    with ProgressBar(quiet_seconds=0) as bar:
+        bar.count("cases", 1, 4)
+        bar.count("cases", 2, 4)
+    assert "cases" in terminal.getvalue() and "2/4" in terminal.getvalue() and "left" in terminal.getvalue()
+
+
+def test_a_bar_that_appears_late_shows_the_step_of_that_moment(terminal: Terminal) -> None:
+    with ProgressBar("first step", 0.3) as bar:
+        bar.count("cases", 3, 4)
+        time.sleep(1.0)
+    assert "3/4" in terminal.getvalue() and "first step" not in terminal.getvalue()
+
+
+def test_the_callers_function_takes_the_place_of_the_bar(terminal: Terminal) -> None:
+    fractions: list[float] = []
+    with progress_bar(fractions.append, "plane") as tell:
+        tell(0.5)
+    assert fractions == [0.5] and terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_true_shows_a_bar_at_once_and_false_none(terminal: Terminal, wanted: bool) -> None:
+    with progress_bar(wanted, "plane") as tell:
+        tell(0.5)
+    assert ("plane" in terminal.getvalue()) is wanted
