@@ -1,4 +1,4 @@
-"""Every recipe of papers/ and experiments/ runs at small scale, judges its claim and draws; what is recorded can be read and judged."""
+"""Every recipe runs at small scale, judges its claim and draws; what is recorded can be read and judged."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""A network built from the very description that the theory reads.
-
-Shapes: B sequences, n tokens, d width; the stream x is (B, n, d).
-
-A random matrix with a gain: entries iid N(0, gain^2 / fan_in).
-
-The norms a description can name: LayerNorm, RMSNorm, and elementwise tanh (DyT) or erf (Derf).
-
-The two-matrix perceptron of a block, plain or gated.
-
-The blocks alone, from a stream to a stream: a network that starts exactly where the theory starts.
+"""A network built from the very description that the theory reads, and its blocks alone, from a stream to a stream.
 
 Shapes: B sequences, n tokens, d width; the stream x is (B, n, d).
 """
@@ -21,64 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgewise import blocks
 from edgewise.architecture import Architecture
 from edgewise.blocks import Attention, Branch
 from edgewise.errors import BadInput
-from edgewise.nets.activations import activation
+from edgewise.nets.layers import MLP, matrix, norm
 from edgewise.nets.softmax_attention import SoftmaxAttention
-
-
-def matrix(fan_in: int, fan_out: int, gain: float, bias: float | None = None) -> nn.Linear:
-    """A linear map (fan_out, fan_in); `bias` is the standard deviation of its bias, None for no bias."""
-    layer = nn.Linear(fan_in, fan_out, bias=bias is not None)
-    with torch.no_grad():
-        layer.weight.normal_(std=gain / math.sqrt(fan_in))
-        if bias is not None:
-            layer.bias.normal_(std=bias)
-    return layer
-
-
-class ElementwiseNorm(nn.Module):
-    """weight * phi(slope x) with phi = tanh or erf, in a norm's place [Zhu 2025]."""
-
-    def __init__(self, width: int, kind: str, slope: float) -> None:
-        super().__init__()
-        self.function = {"tanh": torch.tanh, "erf": torch.erf}[kind]
-        self.slope = nn.Parameter(torch.tensor(slope))
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weight * self.function(self.slope * x)
-
-
-def norm(kind: str, width: int, slope: float = 1.0) -> nn.Module:
-    """A norm with learned gains that start at one."""
-    if kind == "layer":
-        return nn.LayerNorm(width)
-    if kind == "rms":
-        return nn.RMSNorm(width)
-    return ElementwiseNorm(width, kind, slope)
-
-
-class MLP(nn.Module):
-    """W_2 phi(W_1 x + b), or W_2 (phi(W_1 x + b) * W_linear x) when gated [Shazeer 2020]."""
-
-    def __init__(self, layer: blocks.MLP, width: int) -> None:
-        super().__init__()
-        self.function = activation(layer.activation)
-        inward = matrix(width, layer.width, layer.in_gain, bias=layer.bias)
-        if layer.gated:
-            self.gate_proj, self.up_proj = inward, matrix(width, layer.width, layer.linear_gain)
-        else:
-            self.up_proj = inward
-        self.gated = layer.gated
-        self.down_proj = matrix(layer.width, width, layer.out_gain)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.gated:
-            return self.down_proj(self.function(self.gate_proj(x)) * self.up_proj(x))
-        return self.down_proj(self.function(self.up_proj(x)))
 
 
 class Stack(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.nets.activations import activation
-from edgewise.nets.build import matrix
+from edgewise.nets.layers import matrix
 from edgewise.perceptron import Perceptron
 
 

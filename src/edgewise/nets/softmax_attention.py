@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from edgewise.blocks import Attention
 from edgewise.errors import BadInput
-from edgewise.nets.build import matrix
+from edgewise.nets.layers import matrix
 
 
 class SoftmaxAttention(nn.Module):

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from edgewise.repair.anatomy import Anatomy, anatomy
-from edgewise.repair.critical_plan import diagnose
+from edgewise.repair.diagnosis import diagnose
 from edgewise.repair.draw import drawn
 from edgewise.repair.layers import Kept, Layers, copied, matrix_changes, norm_changes, repeated, zero_biases
 from edgewise.repair.meter import BEYOND, Meter

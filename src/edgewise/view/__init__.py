@@ -10,11 +10,11 @@ from typing import Any
 
 _ROOM = {
     "depth_profile": "profiles", "overlap": "profiles", "phase_diagram": "phase_planes",
-    "perceptron_plane": "perceptron_planes", "vector_field": "flow", "prediction": "documents",
+    "perceptron_plane": "perceptron_planes", "vector_field": "phase_planes", "prediction": "documents",
     "comparison": "documents", "Sheet": "sheet", "Panel": "sheet", "Curve": "sheet", "Map": "sheet", "Dots": "sheet",
-    "Marker": "sheet", "finite_limit": "sheet", "block_numbers": "per_block",
+    "Marker": "sheet", "finite_limit": "sheet", "block_numbers": "profiles",
     "landscape": "relief", "landscape_line": "relief", "Relief": "relief",
-    "check_path": "files", "beside": "measured", "measurement": "measured_document",
+    "check_path": "files", "beside": "measured", "measurement": "documents",
 }  # fmt: skip
 __all__ = list(_ROOM)
 
