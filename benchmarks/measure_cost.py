@@ -12,7 +12,7 @@ import torch
 from benchmarks.clock import Task, interleaved
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise.probe.measure import measure
-from edgewise.probe.places import separation
+from edgewise.probe.geometry import separation
 from edgewise.probe.whole import forget
 from tests.support.memory import BLOCK_MEGABYTES, streamed_peaks
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from edgewise import BadInput
 from edgewise.probe.measure import measure
-from edgewise.probe.reading import generator_for
+from edgewise.probe.geometry import generator_for
 from tests.support.probe_networks import Net, ids
 
 WAYS = ("fused", "function", "torch", "method")

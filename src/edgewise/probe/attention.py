@@ -2,9 +2,8 @@
 
 A `TorchFunctionMode` sees F.scaled_dot_product_attention (queries and keys after rotary embedding) and every form of
 softmax (eager attention: logits after bias, mask, cap and sinks). The model's own call runs unchanged and its own
-result is returned; rows rebuilt from queries and keys must give that result back, or the layer is refused.
-
-What is kept of one layer's attention rows: one number per head, over sampled queries.
+result is returned; rows rebuilt from queries and keys must reproduce that result, or the layer is refused. Of each
+layer `RowStatistics` remain: one number per head, over sampled queries.
 
 Shapes: logits (sequences, heads, rows, keys), masked keys at -inf; every statistic (heads,).
 """
@@ -28,12 +27,16 @@ from edgewise import softmax_jacobian as jacobian
 from edgewise.adapters.roles.record import BlockSite
 
 Array = NDArray[np.float64]
+ROWS = 64  # sampled queries, all sequences together
+SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
+FUSED = F.scaled_dot_product_attention
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 COARSE = 1e-2  # relative error of an eigenvalue that a statistic over rows can bear
 
 
 @dataclass(frozen=True, eq=False)
 class RowStatistics:
-    """Means over rows, except where said; nan where no row has two keys."""
+    """Means over rows, unless stated otherwise; nan where no row has two keys."""
 
     attention_entropy: Array  # nats
     softmax_condition: Array  # median of log kappa(J)
@@ -67,27 +70,21 @@ def row_statistics(logits: Tensor) -> RowStatistics:
     )
 
 
-def _mean(values: Tensor, kept: Tensor) -> Array:
-    total = torch.where(kept, values, 0.0).sum(-1) / kept.sum(-1)
+def _mean(values: Tensor, mask: Tensor) -> Array:
+    total = torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1)
     return _numpy(total)
 
 
-def _median(values: Tensor, kept: Tensor) -> Array:
-    return _numpy(torch.where(kept, values, math.nan).nanmedian(-1).values)
+def _median(values: Tensor, mask: Tensor) -> Array:
+    return _numpy(torch.where(mask, values, math.nan).nanmedian(-1).values)
 
 
 def _numpy(values: Tensor) -> Array:
     return np.asarray(values.cpu().numpy(), dtype=np.float64)
 
 
-ROWS = 64  # sampled queries, all sequences together
-SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
-FUSED = F.scaled_dot_product_attention
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-
-
 class AttentionWatch(TorchFunctionMode):
-    """Statistics per block while it is active; `found[block]` or a reason in `refused[block]`."""
+    """Statistics per block while it is active: `records[block]`, or a reason why not in `refusals[block]`."""
 
     def __init__(self, blocks: Sequence[BlockSite], generator: torch.Generator) -> None:
         super().__init__()
@@ -96,8 +93,8 @@ class AttentionWatch(TorchFunctionMode):
         self.tokens, self.rows = 0, torch.empty(0, dtype=torch.long)
         self.current: int | None = None
         self.paused = False
-        self.found: dict[int, RowStatistics] = {}
-        self.refused: dict[int, str] = {}
+        self.records: dict[int, RowStatistics] = {}
+        self.refusals: dict[int, str] = {}
 
     def sample(self, sequences: int, tokens: int) -> None:
         """Draw the query positions, the same in every sequence and layer."""
@@ -106,7 +103,7 @@ class AttentionWatch(TorchFunctionMode):
         self.rows = torch.randperm(tokens, generator=self.generator)[:wanted].sort().values
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        """Know which block's attention is running."""
+        """Hooks that tell which block's attention is running."""
         for block in self.blocks.values():
             module = model.get_submodule(block.attention.name)
             stack.callback(module.register_forward_pre_hook(self._enter(block.index)).remove)
@@ -125,32 +122,32 @@ class AttentionWatch(TorchFunctionMode):
         named = kwargs or {}
         if self.current is None or self.paused:
             return func(*args, **named)
-        if func is F.multi_head_attention_forward:  # inside it the mode is off: torch would call us for ever
+        if func is F.multi_head_attention_forward:  # inside it the mode is off: torch would call this without end
             with _functions_of_torch(self):
                 return func(*args, **named)
         result = func(*args, **named)
         if func is FUSED:
-            self._keep(lambda: self._fused(result, *args, **named))
+            self._record(lambda: self._fused(result, *args, **named))
         elif any(func is softmax for softmax in SOFTMAX):
-            self._keep(lambda: self._eager(*args, **named))
+            self._record(lambda: self._eager(*args, **named))
         return result
 
-    def _keep(self, read: Callable[[], RowStatistics | str | None]) -> None:
+    def _record(self, read: Callable[[], RowStatistics | str | None]) -> None:
         index = self.current
         assert index is not None
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            seen = read()
-        if seen is None:
+            record = read()
+        if record is None:
             return
-        if isinstance(seen, str):
-            self.refused[index] = seen
-        elif index in self.found:
-            self.refused[index] = "two attentions ran inside it"
+        if isinstance(record, str):
+            self.refusals[index] = record
+        elif index in self.records:
+            self.refusals[index] = "two attentions ran inside it"
         else:
-            self.found[index] = seen
+            self.records[index] = record
 
     def statistics(self, logits: Tensor) -> RowStatistics:
-        """What is kept of the sampled rows; a watch that keeps more overrides this."""
+        """Statistics of the sampled rows; a watch that records more overrides this."""
         return row_statistics(logits)
 
     def _fused(
@@ -185,9 +182,9 @@ class AttentionWatch(TorchFunctionMode):
             return None
         if heads and logits.shape[1] != heads:
             return None
-        kept = logits[:, :, self.rows.to(logits.device)]
-        wide = kept.to(torch.promote_types(kept.dtype, torch.float32))
-        return self.statistics(wide.masked_fill(kept <= torch.finfo(kept.dtype).min / 2, -math.inf))
+        rows = logits[:, :, self.rows.to(logits.device)]
+        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        return self.statistics(wide.masked_fill(rows <= torch.finfo(rows.dtype).min / 2, -math.inf))
 
 
 def _masked(logits: Tensor, mask: Tensor | None, is_causal: bool, rows: Tensor) -> Tensor:

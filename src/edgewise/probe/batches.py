@@ -1,4 +1,4 @@
-"""An input when none is given: random token ids or pixels shaped from the config, from a generator of their own."""
+"""The default input: random token ids or pixels shaped by the config, from a generator of their own."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def default_batch(
 def _ids(model: nn.Module, config: Any, generator: torch.Generator, tokens: int | None) -> dict[str, Tensor]:
     longest = getattr(config, "max_position_embeddings", None) or tokens or TOKENS
     ids = random_ids(config.vocab_size, min(tokens or TOKENS, longest), generator, _special(config))
-    found = {"input_ids": ids}
+    batch = {"input_ids": ids}
     if _accepts(model, "labels") and any(head in type(model).__name__ for head in HEADS):
-        found["labels"] = ids.clone()
+        batch["labels"] = ids.clone()
     elif getattr(model.config, "is_encoder_decoder", False):
-        found["decoder_input_ids"] = ids.clone()
-    return found
+        batch["decoder_input_ids"] = ids.clone()
+    return batch
 
 
 def random_ids(vocabulary: int, tokens: int, generator: torch.Generator, special: set[int]) -> Tensor:
@@ -50,8 +50,8 @@ def random_ids(vocabulary: int, tokens: int, generator: torch.Generator, special
 def _special(config: Any) -> set[int]:
     """Ids that mean something else than themselves: padding has a zero embedding, ends may be masked."""
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
-    found = [getattr(config, name, None) for name in names]
-    flat = [i for value in found for i in (value if isinstance(value, (list, tuple)) else [value])]
+    values = [getattr(config, name, None) for name in names]
+    flat = [i for value in values for i in (value if isinstance(value, (list, tuple)) else [value])]
     return {i for i in flat if isinstance(i, int) and i >= 0}
 
 
@@ -59,14 +59,14 @@ def _pixels(model: nn.Module, config: Any, generator: torch.Generator) -> dict[s
     size = config.image_size if isinstance(config.image_size, (tuple, list)) else (config.image_size,) * 2
     pixels = torch.randn(1, getattr(config, "num_channels", 3), *size, generator=generator)
     dtype = next(p for p in model.parameters() if p.is_floating_point()).dtype
-    found = {"pixel_values": pixels.to(dtype)}
+    batch = {"pixel_values": pixels.to(dtype)}
     if "Classification" in type(model).__name__ and _accepts(model, "labels"):
-        found["labels"] = torch.zeros(1, dtype=torch.long)
-    return found
+        batch["labels"] = torch.zeros(1, dtype=torch.long)
+    return batch
 
 
 def _without_config(model: nn.Module, generator: torch.Generator, tokens: int | None, device: torch.device) -> Any:
-    """Torch's own encoder takes a stream; a module that looks ids up takes ids; anything else must be given."""
+    """A stream for torch's own encoder, ids for a module with an embedding; for anything else the user gives a batch."""
     if isinstance(model, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
         layer = next(m for m in model.modules() if isinstance(m, nn.MultiheadAttention))
         shape = (1, tokens or TOKENS) if layer.batch_first else (tokens or TOKENS, 1)
@@ -74,7 +74,7 @@ def _without_config(model: nn.Module, generator: torch.Generator, tokens: int | 
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
     if not tables:
         raise BadInput(
-            f"{type(model).__name__} has no config and no embedding, so no input can be made up. "
+            f"{type(model).__name__} has no config and no embedding, so there is no default input. "
             "Give a batch: a dict of keyword arguments, a tuple, or a tensor."
         )
     vocabulary = max(table.num_embeddings for table in tables)
@@ -90,7 +90,7 @@ def _to(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     return {name: value.to(device) for name, value in batch.items()}
 
 
-def kept_tokens(batch: Any, shape: tuple[int, int]) -> Tensor | None:
+def token_mask(batch: Any, shape: tuple[int, int]) -> Tensor | None:
     """The padding mask of a batch (sequences, tokens), True where a token counts; None when all do."""
     mask = batch.get("attention_mask") if hasattr(batch, "get") else None
     if not isinstance(mask, Tensor) or tuple(mask.shape) != shape or bool((mask != 0).all()):

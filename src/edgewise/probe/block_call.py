@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 
-NAMES = ("hidden_states", "x", "src")  # what other people call a stream that is not given by position
+NAMES = ("hidden_states", "x", "src")  # common names of the stream where it is passed by keyword
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class BlockCall:
     @property
     def stream(self) -> Tensor:
         place = self._place()
-        found: Tensor = self.inputs[place] if isinstance(place, int) else self.named[place]
-        return found
+        tensor: Tensor = self.inputs[place] if isinstance(place, int) else self.named[place]
+        return tensor
 
     def on(self, stream: Tensor) -> BlockCall:
         """The same call with another stream."""
@@ -49,5 +49,5 @@ class BlockCall:
 
 def stream_of(output: Any) -> Tensor:
     """A block returns its stream, or a tuple that begins with it."""
-    found: Tensor = output if isinstance(output, Tensor) else output[0]
-    return found
+    tensor: Tensor = output if isinstance(output, Tensor) else output[0]
+    return tensor

@@ -13,7 +13,7 @@ from torch import Tensor
 from edgewise.adapters.roles.record import BlockSite, MLPSite, Projection
 from edgewise.errors import BadInput
 from edgewise.probe.isolation import tensors
-from edgewise.probe.places import mean_square
+from edgewise.probe.geometry import mean_square
 
 READOUTS = ("own", "token", "pooled")
 WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
@@ -29,13 +29,13 @@ def own_loss(output: Any) -> Tensor | None:
     return scalars[0] if len(scalars) == 1 else None
 
 
-def output_gradient(last: Tensor, readout: str, generator: torch.Generator, kept: Tensor | None) -> Tensor:
+def output_gradient(last: Tensor, readout: str, generator: torch.Generator, mask: Tensor | None) -> Tensor:
     """dLoss/dx at the last site (sequences, tokens, width), E|g_a|^2 = 1: one vector per token, or per sequence."""
     B, n, d = last.shape
     shape = (B, n if readout == "token" else 1, d)
     g = torch.randn(shape, generator=generator, dtype=torch.float32).to(last.device) / math.sqrt(d)
     g = g.expand(B, n, d).to(last.dtype)
-    return g if kept is None else g * kept[..., None].to(g.dtype)
+    return g if mask is None else g * mask[..., None].to(g.dtype)
 
 
 @dataclass(frozen=True)
@@ -71,21 +71,21 @@ def parameters_of(listed: Sequence[Matrix]) -> list[str]:
 def site_gradients(
     target: Tensor, streams: Sequence[Tensor], start: Tensor | None, parameters: Sequence[Tensor] = ()
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-    """d target / d stream and d target / d parameter, the graph kept for the next readout."""
+    """d target / d stream and d target / d parameter, retaining the graph for the next readout."""
     unique = list({id(stream): stream for stream in streams}.values())
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         target, [*unique, *parameters], start, retain_graph=True, allow_unused=True
     )  # fmt: skip
-    by_id = {id(stream): gradient for stream, gradient in zip(unique, found, strict=False)}
-    return [by_id[id(stream)] for stream in streams], list(found[len(unique) :])
+    by_id = {id(stream): gradient for stream, gradient in zip(unique, gradients, strict=False)}
+    return [by_id[id(stream)] for stream in streams], list(gradients[len(unique) :])
 
 
-def log_norms(gradients: Sequence[Tensor | None], names: Sequence[str], kept: Tensor | None) -> list[float]:
+def log_norms(gradients: Sequence[Tensor | None], names: Sequence[str], mask: Tensor | None) -> list[float]:
     """log of the mean over tokens of |g_a|^2 at every site, gradients (sequences, tokens, width)."""
     missing = [name for name, gradient in zip(names, gradients, strict=True) if gradient is None]
     if missing:
         raise BadInput(f"no gradient reaches {', '.join(missing[:4])}: the loss does not depend on the stream there.")
-    squares = [mean_square(g, kept) * g.shape[-1] for g in gradients if g is not None]
+    squares = [mean_square(g, mask) * g.shape[-1] for g in gradients if g is not None]
     return [math.log(square) if square > 0 else -math.inf if square == 0 else square for square in squares]
 
 

@@ -37,7 +37,7 @@ class Phantom:
             for attribute, parameter in module._parameters.items():
                 if parameter is not None:
                     held.setdefault(id(parameter), []).append((name, attribute))
-        self._kept_alive = list(self.model.parameters())  # ids stay unique while these live
+        self._alive = list(self.model.parameters())  # ids stay unique while these live
         return {key: places for key, places in held.items() if len(places) > 1}
 
     def tied(self, name: str) -> bool:
@@ -54,17 +54,17 @@ class Phantom:
         ]  # fmt: skip
 
     def sites(self) -> ModelSites:
-        """The places of the model; norms wake for it, because their kind is found by trying them."""
+        """The places of the model; norms wake for it, because their kind is told by running them."""
         small = [
             name for name, module in self.model.named_modules()
             if module._parameters and all(p is None or p.ndim == 1 for p in module._parameters.values())
         ]  # fmt: skip
         for name in small:
             self.wake(name, recurse=False)
-        found = sites(self.model)
+        result = sites(self.model)
         for name in small:
             self.sleep(name, recurse=False)
-        return found
+        return result
 
     def wake(self, name: str, recurse: bool) -> None:
         """Draw the part's weights; what its class leaves unset is refused by name."""
@@ -88,7 +88,7 @@ class Phantom:
             if tensor.numel() and bool(unset):
                 raise BadInput(
                     f"{type(self.model).__name__} does not initialise {name}.{key} itself, so it cannot be streamed. "
-                    "Measure it whole (stream=False), or give a factory."
+                    "Measure it whole (stream=False), or pass a factory."
                 )
 
     def _tie(self, name: str, part: nn.Module) -> None:

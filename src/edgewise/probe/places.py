@@ -1,7 +1,4 @@
-"""Which tensors of a forward pass are the sites of the theory, and the hooks that catch them.
-
-Geometry of a stream x of shape (sequences, tokens, width): its mean square and how far apart its tokens are.
-"""
+"""Which tensors of a forward pass are the sites of the theory, and the hooks that catch them."""
 
 from __future__ import annotations
 
@@ -18,39 +15,6 @@ from edgewise.errors import BadInput
 from edgewise.probe.block_call import BlockCall, stream_of
 
 
-def mean_square(x: Tensor, kept: Tensor | None = None) -> float:
-    """q: the mean of x^2 over coordinates and tokens; kept (sequences, tokens) leaves padding out."""
-    square = x.detach().double().square().mean(-1)
-    return float(square.mean() if kept is None else square[kept].mean())
-
-
-def separation(x: Tensor, kept: Tensor | None = None) -> float:
-    """Mean of 1 - cosine over pairs of different tokens, mean over sequences, in O(n d).
-
-    With unit vectors u and their mean m, the mean over pairs is sum_a |u_a - m|^2 / (n - 1): a sum of squares,
-    so that nearly identical tokens lose no digits (1 - cosine itself would), and the n x n matrix is never made.
-    A token that is zero (DeiT's class token) has no direction: its cosine with every other counts as zero.
-    """
-    wide = x.detach().double()
-    length = torch.linalg.vector_norm(wide, dim=-1)  # (sequences, tokens)
-    weight = torch.ones_like(length) if kept is None else kept.to(length.dtype)
-    count = weight.sum(-1)
-    if bool((count < 2).any()):
-        raise BadInput("a sequence has fewer than two tokens: an overlap needs two. Give longer sequences.")
-    unit = wide / length.clamp_min(1e-300)[..., None]
-    mean = (weight[:, None] @ unit) / count[:, None, None]
-    apart = torch.linalg.vector_norm(unit - mean, dim=-1).square() * weight
-    zero = ((length == 0) * weight).sum(-1) / count  # the sum of squares gives such a pair a half, not one
-    return float((apart.sum(-1) / (count - 1) + zero).mean())
-
-
-def pair_separation(x: Tensor, y: Tensor, kept: Tensor | None = None) -> float:
-    """Mean over tokens of 1 - cos(x_a, y_a) = |u_a - w_a|^2 / 2 for the same token in two nearby runs."""
-    first, second = (torch.nn.functional.normalize(t.detach().double(), dim=-1, eps=1e-300) for t in (x, y))
-    half = 0.5 * (first - second).square().sum(-1)
-    return float(half.mean() if kept is None else half[kept].mean())
-
-
 @dataclass(frozen=True)
 class Place:
     """A site, and the module whose input or output is the stream there."""
@@ -61,12 +25,12 @@ class Place:
     block: int | None = None
 
 
-def places(found: ModelSites) -> tuple[Place, ...]:
+def places(sites: ModelSites) -> tuple[Place, ...]:
     """`embed`, then for each block of the primary stack the stream between its branches and at its end.
 
     A block whose middle cannot be read (not parallel, and no module there) is read at its end only, as `.output`.
     """
-    stack = found.stacks[0]
+    stack = sites.stacks[0]
     listed = [Place("embed", stack.blocks[0].name, "input")]
     for block in stack.blocks:
         listed += _of_block(block, stack.parallel)
@@ -84,8 +48,8 @@ def _of_block(block: BlockSite, parallel: bool) -> list[Place]:
     ]
 
 
-def unread(listed: Sequence[Place]) -> list[int]:
-    """Blocks whose middle was not readable."""
+def without_middle(listed: Sequence[Place]) -> list[int]:
+    """Blocks of which only the end is read."""
     return [place.block for place in listed if place.site.endswith(".output") and place.block is not None]
 
 
@@ -97,7 +61,7 @@ class Catch:
     sequence_first: bool = True
     streams: dict[int, Tensor] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
-    counted: Callable[[int, int], None] | None = None  # told (sequences, tokens) when the first stream arrives
+    on_first: Callable[[int, int], None] | None = None  # called with (sequences, tokens) of the first stream
 
     def attach(self, model: nn.Module, stack: ExitStack, replace_first: Tensor | None = None) -> None:
         """Hooks that read; with `replace_first` the first one feeds that tensor to the first block instead."""
@@ -112,46 +76,46 @@ class Catch:
 
     def _output(self, index: int) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG001
-            self._keep(index, stream_of(output))
+            self._store(index, stream_of(output))
 
         return hook
 
     def _input(self, index: int, swap: Tensor | None) -> Callable[..., Any]:
         def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:  # noqa: ARG001
-            given = BlockCall(self.listed[index].module, inputs, named)
-            stream = given.stream
+            block_call = BlockCall(self.listed[index].module, inputs, named)
+            stream = block_call.stream
             if swap is None and (stream.requires_grad or index or not torch.is_grad_enabled()):
-                return self._keep(index, stream)
-            # A model without an embedding is given its first stream as data: the same numbers, with a gradient.
-            other = given.on(stream.detach().requires_grad_() if swap is None else swap)
-            self._keep(index, other.stream)
+                return self._store(index, stream)
+            # A model without an embedding takes its first stream as data: the same numbers, with a gradient.
+            other = block_call.on(stream.detach().requires_grad_() if swap is None else swap)
+            self._store(index, other.stream)
             return other.inputs, other.named
 
         return hook
 
-    def _keep(self, index: int, stream: Tensor) -> None:
+    def _store(self, index: int, stream: Tensor) -> None:
         if index in self.streams:
             raise BadInput(
-                f"{self.listed[index].module} ran twice in one forward pass; expected once. A block shared between "
-                "layers cannot be told apart: measure a model whose layers have their own modules."
+                f"{self.listed[index].module} ran twice in one forward pass, expected once. The layers of a shared "
+                "block cannot be told apart: measure a model whose layers have modules of their own."
             )
         self.streams[index], self.versions[index] = stream, stream._version
-        if index == 0 and self.counted is not None:
+        if index == 0 and self.on_first is not None:
             B, n, _ = self.shaped(stream).shape
-            self.counted(B, n)
+            self.on_first(B, n)
 
     def finished(self) -> list[Tensor]:
-        """All streams in order; refused by name where one was not seen or was overwritten in place."""
+        """All streams in order; refused by name where one is missing or was overwritten in place."""
         missing = [place.site for i, place in enumerate(self.listed) if i not in self.streams]
         if missing:
-            raise BadInput(f"the forward pass did not come through {', '.join(missing[:4])}; every site must be read.")
+            raise BadInput(f"the forward pass did not reach {', '.join(missing[:4])}: every site must be read.")
         changed = [p.site for i, p in enumerate(self.listed) if self.streams[i]._version != self.versions[i]]
         if changed:
             raise BadInput(f"the model overwrites its stream in place at {', '.join(changed[:4])}; it cannot be read.")
         return [self.streams[i] for i in range(len(self.listed))]
 
     def shaped(self, stream: Tensor) -> Tensor:
-        """(sequences, tokens, width), whichever way the model keeps it; OPT flattens its middle to (tokens, width)."""
+        """(sequences, tokens, width), whichever order the model uses; OPT flattens its middle to (tokens, width)."""
         first = self.streams.get(0, stream)
         if stream.ndim == 2 and first.ndim == 3:
             return self.shaped(stream.reshape(*first.shape[:2], -1))

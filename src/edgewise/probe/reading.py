@@ -1,51 +1,39 @@
-"""What is asked of one network and what was read from it: numbers per site.
-
-Random numbers by purpose: a readout must not repeat the numbers an input was made from.
-"""
+"""A reading: what is asked of one network, the numbers per site that it gives, and the Trace of several readings."""
 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgewise.architecture import Architecture
 from edgewise.probe.attention import AttentionWatch, RowStatistics
+from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import WEIGHTS, WeightLogs
-from edgewise.probe.places import Place, mean_square, separation
-
-
-def generator_for(seed: int, purpose: str) -> torch.Generator:
-    """A stream of its own for every seed and purpose.
-
-    `torch.manual_seed(0); x = torch.randn(...)` is how most inputs are made. A readout drawn from a generator of the
-    same seed would be that input again, and its gradient not that of a random direction.
-    """
-    return torch.Generator().manual_seed(zlib.crc32(f"{seed}/{purpose}".encode()))
-
+from edgewise.probe.places import Place
+from edgewise.trace import Trace
 
 Array = NDArray[np.float64]
 NO_LOSS = "no own loss: the model returned no scalar (give labels in the batch)"
 
 
 @dataclass
-class Wanted:
-    """What is to be read; `seeds` number the readout and pair directions drawn on one forward pass."""
+class Request:
+    """What to read; `seeds` number the readout and pair directions drawn on one forward pass."""
 
     readouts: Sequence[str]
     attention: bool
     pair: bool
     seeds: Sequence[int]
-    check: bool = True
+    check: bool = True  # that observing does not change the output
     gain: bool = False
 
-    def weighed(self, readouts: Sequence[str]) -> str | None:
-        """The readout whose gradients of the matrices are kept."""
+    def weight_readout(self, readouts: Sequence[str]) -> str | None:
+        """The readout whose gradients of the matrices are recorded."""
         return "token" if "token" in readouts else next(iter(readouts), None)
 
 
@@ -72,31 +60,31 @@ class Reading:
             self.notes.append(sentence)
 
 
-def geometry(listed: Sequence[Place], shaped: Sequence[Tensor], kept: Tensor | None) -> Reading:
+def read_geometry(listed: Sequence[Place], shaped: Sequence[Tensor], mask: Tensor | None) -> Reading:
     """Norm and separation of every stream (sequences, tokens, width).
 
-    Where the stream leaves the range of floating point, what is known before is kept, as theory does.
+    Where the stream leaves the range of floating point, the last finite separation is repeated, as theory does.
     """
     _, n, d = shaped[0].shape
-    norm = np.array([mean_square(x, kept) for x in shaped])
+    norm = np.array([mean_square(x, mask) for x in shaped])
     finite = np.isfinite(norm)
-    apart = [separation(x, kept) if ok else math.nan for x, ok in zip(shaped, finite, strict=True)]
+    apart = [separation(x, mask) if ok else math.nan for x, ok in zip(shaped, finite, strict=True)]
     if not finite.all():
         first = int(np.argmin(finite))
         norm[first:], apart[first:] = np.inf, [apart[first - 1] if first else 0.0] * (len(apart) - first)
     return Reading(tuple(place.site for place in listed), n, d, norm, np.array(apart))
 
 
-def keep_attention(reading: Reading, watch: AttentionWatch, listed: Sequence[Place]) -> None:
+def read_attention(reading: Reading, watch: AttentionWatch, listed: Sequence[Place]) -> None:
     """Statistics at the sites of attention, or a note why there are none: a mean over some layers would be wrong."""
-    missing = [index for index in watch.blocks if index in watch.refused or index not in watch.found]
+    missing = [index for index in watch.blocks if index in watch.refusals or index not in watch.records]
     if missing:
-        why = watch.refused.get(missing[0], "no attention call was seen in it")
-        said = f"{len(missing)} of {len(watch.blocks)} blocks; block {missing[0]}: {why}"
-        return reading.note(f"attention not measured: {said}")
+        why = watch.refusals.get(missing[0], "no attention call was seen in it")
+        where = f"{len(missing)} of {len(watch.blocks)} blocks; block {missing[0]}: {why}"
+        return reading.note(f"attention not measured: {where}")
     for index, place in enumerate(listed):
         if place.block is not None and place.site.split(".")[-1] != "mlp":
-            reading.attention[index] = watch.found[place.block]
+            reading.attention[index] = watch.records[place.block]
 
 
 def weight_arrays(listed: Sequence[Place], logs: WeightLogs, log_output: float) -> dict[str, Array]:
@@ -108,4 +96,48 @@ def weight_arrays(listed: Sequence[Place], logs: WeightLogs, log_output: float) 
             branch = "mlp" if name.startswith("mlp") else "attention"
             if block == place.block and (branch in kind.split("+") or kind == "output"):
                 arrays[f"weight_gradient.{name}"][index] = log - log_output
+    return arrays
+
+
+def trace_of(readings: Sequence[Reading], description: Architecture | str, source: str) -> Trace:
+    """One Trace from readings of several networks, or from several directions in one.
+
+    description: the network's, or a sentence why there is none, which joins the source.
+    """
+    directions = max(len(reading.statistics) for reading in readings)
+    copies = directions if len(readings) == 1 and directions else 1
+    logs = [log for reading in readings for log in reading.log_gradient]
+    whole = len(logs) == len(readings) * copies and bool(logs)
+    names = tuple(logs[0]) if whole else ()
+    records = [s for reading in readings for s in reading.statistics] if whole else []
+    statistics = {name: np.array([s[name] for s in records]) for name in (records[0] if records else ())}
+    rows = _attention_arrays(readings, copies)
+    entropy, condition = (rows.pop(name, None) for name in ("attention_entropy", "softmax_condition"))
+    return Trace(
+        sites=readings[0].sites,
+        source=f"{source}; {description}" if isinstance(description, str) else source,
+        norm=np.concatenate([np.tile(reading.norm, (copies, 1)) for reading in readings]),
+        separation=np.concatenate([np.tile(reading.separation, (copies, 1)) for reading in readings]),
+        readouts=names,
+        log_gradient=np.array([[log[name] for log in logs] for name in names]) if names else None,
+        attention_entropy=entropy,
+        softmax_condition=condition,
+        statistics=statistics | rows,
+        architecture=None if isinstance(description, str) else description,
+    )
+
+
+def _attention_arrays(readings: Sequence[Reading], copies: int) -> dict[str, Array]:
+    """Each statistic (S, N, H), nan where a site has no attention; empty when some network refused."""
+    if not all(reading.attention for reading in readings):
+        return {}
+    heads = max(len(rows.attention_entropy) for reading in readings for rows in reading.attention.values())
+    arrays = {}
+    for name in RowStatistics.names():
+        values = np.full((len(readings), len(readings[0].sites), heads), np.nan)
+        for i, reading in enumerate(readings):
+            for site, rows in reading.attention.items():
+                per_head = getattr(rows, name)
+                values[i, site, : len(per_head)] = per_head
+        arrays[name] = np.repeat(values, copies, axis=0)
     return arrays

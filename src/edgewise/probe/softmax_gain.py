@@ -43,14 +43,14 @@ def row_blocks(logits: Tensor, upstream: Tensor) -> RowBlocks:
     a = torch.where(torch.isneginf(rows), 0.0, upstream.double())
     moved = jacobian.product(rows.exp(), a).norm(dim=-1)
     size = a.norm(dim=-1)
-    found = jacobian.extremes_of_rows(rows, COARSE)
+    spectrum = jacobian.extremes_of_rows(rows, COARSE)
 
-    def known(values: Tensor, where: Tensor) -> Tensor:
+    def only(values: Tensor, where: Tensor) -> Tensor:
         return torch.where(where, values, math.nan)
 
     reached = several & (size > 0)
-    return RowBlocks(known(found.largest, several), known(found.smallest, several), known(moved / size, reached),
-                     known(moved.log(), several))  # fmt: skip
+    return RowBlocks(only(spectrum.largest, several), only(spectrum.smallest, several), only(moved / size, reached),
+                     only(moved.log(), several))  # fmt: skip
 
 
 def head_statistics(blocks: RowBlocks) -> dict[str, Array]:
@@ -73,14 +73,14 @@ def head_statistics(blocks: RowBlocks) -> dict[str, Array]:
 
 
 def _largest(values: Tensor) -> Tensor:
-    """Largest of the known values along the last dimension; nan where none is."""
+    """Largest along the last dimension, nan left out; nan where all are."""
     filled = torch.where(torch.isnan(values), -math.inf, values).amax(-1)
     return torch.where(torch.isneginf(filled), math.nan, filled)
 
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxCall:
-    """One attention as it ran: its output in the graph, the logits of the sampled rows, and how V e is found."""
+    """One attention as it ran: its output in the graph, the logits of the sampled rows, and how V e follows from its gradient."""
 
     output: Tensor  # of the fused attention (B, H, n, d_h), or the probabilities (B, H, n, keys)
     logits: Tensor
@@ -119,15 +119,15 @@ class GainWatch(AttentionWatch):
         return result
 
     def gains(self, target: Tensor, start: Tensor | None, listed: Sequence[Place]) -> dict[str, Array]:
-        """Each statistic (sites, heads) for one backward signal; the graph is kept. Nothing if a layer was refused."""
-        if self.refused or set(self.calls) != set(self.blocks):
+        """Each statistic (sites, heads) for one backward signal; the graph is retained. Empty if a layer was refused."""
+        if self.refusals or set(self.calls) != set(self.blocks):
             return {}
         order = list(self.calls)
         outputs = [self.calls[index].output for index in order]
-        found = torch.autograd.grad(target, outputs, start, retain_graph=True, allow_unused=True)
+        gradients = torch.autograd.grad(target, outputs, start, retain_graph=True, allow_unused=True)
         by_block = {
             index: head_statistics(self._blocks(self.calls[index], gradient))
-            for index, gradient in zip(order, found, strict=True) if gradient is not None
+            for index, gradient in zip(order, gradients, strict=True) if gradient is not None
         }  # fmt: skip
         return _at_sites(by_block, listed)
 
@@ -137,7 +137,7 @@ class GainWatch(AttentionWatch):
 
 
 def _at_sites(by_block: Mapping[int, dict[str, Array]], listed: Sequence[Place]) -> dict[str, Array]:
-    heads = max((len(found[NAMES[0]]) for found in by_block.values()), default=0)
+    heads = max((len(statistics[NAMES[0]]) for statistics in by_block.values()), default=0)
     arrays = {name: np.full((len(listed), heads), np.nan) for name in NAMES} if heads else {}
     for index, place in enumerate(listed):
         if place.block is not None and place.block in by_block and place.site.split(".")[-1] != "mlp":

@@ -1,13 +1,16 @@
-"""Giants on a laptop: blocks exist one at a time, forward, and again (the same weights) for the backward pass.
+"""A model that does not fit in memory, measured one block at a time.
 
-The model's own forward pass through blocks that wake when the stream arrives and sleep when it has passed.
+Forward: the model's own pass through blocks that wake when the stream arrives and sleep when it has passed. Backward, by
+recomputation: from the last block on, each is drawn again (the same weights), run with a graph and differentiated.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,41 +20,52 @@ from edgewise.adapters.describe import describe
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.probe.attention import AttentionWatch
-from edgewise.probe.batches import default_batch, kept_tokens
+from edgewise.probe.batches import default_batch, token_mask
 from edgewise.probe.block_call import BlockCall, stream_of
-from edgewise.probe.gradients import own_loss
+from edgewise.probe.geometry import generator_for, nearby_input, pair_growth
+from edgewise.probe.gradients import (
+    Matrix,
+    WeightLogs,
+    WeightSquares,
+    add_squares,
+    log_norms,
+    matrices,
+    no_squares,
+    output_gradient,
+    own_loss,
+    parameters_of,
+    weight_logs,
+)
 from edgewise.probe.isolation import call, random_streams
 from edgewise.probe.materialise import Phantom
-from edgewise.probe.measure import assemble
 from edgewise.probe.places import Catch, places
-from edgewise.probe.reading import Reading, Wanted, geometry, keep_attention
-from edgewise.probe.streamed_backward import StreamedBackward
+from edgewise.probe.reading import NO_LOSS, Reading, Request, read_attention, read_geometry, trace_of, weight_arrays
 from edgewise.probe.subjects import as_config, is_config
-from edgewise.probe.whole import nearby_input, pair_growth
 from edgewise.trace import Trace
 
 
 class StreamedForward:
     """Afterwards: the streams, the arguments of every block (for the way back) and the last stream with a graph."""
 
-    def __init__(self, phantom: Phantom, wanted: Wanted) -> None:
-        self.phantom, self.model, self.wanted = phantom, phantom.model, wanted
-        self.found = phantom.sites()
-        if len(self.found.stacks) > 1:
+    def __init__(self, phantom: Phantom, request: Request) -> None:
+        self.phantom, self.model, self.request = phantom, phantom.model, request
+        self.sites = phantom.sites()
+        if len(self.sites.stacks) > 1:
             raise BadInput(f"{type(self.model).__name__} has several stacks of blocks; streaming follows one.")
-        self.places = places(self.found)
-        self.blocks = [block.name for block in self.found.blocks]
+        self.places = places(self.sites)
+        self.blocks = [block.name for block in self.sites.blocks]
         self.outside = phantom.outside(set(self.blocks))
         self.catch = Catch(self.places)
         self.calls: list[BlockCall] = []
+        self.caught: list[Tensor] = []  # the streams, after `run`
         self.near: Tensor | None = None  # the nearby input, as far as it has come
-        self.near_caught: dict[int, Tensor] = {}
+        self.near_by_site: dict[int, Tensor] = {}
         self.last: Tensor | None = None
         self.rerunning = False
         self.watch: AttentionWatch | None = None
-        if wanted.attention:
-            self.watch = AttentionWatch(self.found.blocks, torch.Generator().manual_seed(wanted.seeds[0]))
-            self.catch.counted = self.watch.sample
+        if request.attention:
+            self.watch = AttentionWatch(self.sites.blocks, torch.Generator().manual_seed(request.seeds[0]))
+            self.catch.on_first = self.watch.sample
 
     def run(self, batch: Any, stack: ExitStack) -> Any:
         """The model's output; hooks live as long as the stack."""
@@ -68,7 +82,7 @@ class StreamedForward:
         return [self.shaped(stream) for stream in self.caught]
 
     def near_streams(self) -> list[Tensor]:
-        return [self.shaped(self.near_caught[n]) for n in range(len(self.places))]
+        return [self.shaped(self.near_by_site[n]) for n in range(len(self.places))]
 
     def shaped(self, stream: Tensor) -> Tensor:
         return stream.reshape(*self.caught[0].shape[:2], -1)  # OPT flattens its middle
@@ -111,7 +125,7 @@ class StreamedForward:
 
     def _outside_done(self, name: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
-            if self.last is None and not self.phantom.tied(name):  # what follows the last block has a graph: kept
+            if self.last is None and not self.phantom.tied(name):  # what follows the last block has a graph and stays
                 self.phantom.sleep(name, recurse=False)
 
         return hook
@@ -128,7 +142,7 @@ class StreamedForward:
         def hook(module: nn.Module, inputs: Any, output: Any) -> Any:  # noqa: ARG001
             if self.rerunning:
                 return None
-            if self.wanted.pair:
+            if self.request.pair:
                 self._nearby(self.calls[index])
             self.phantom.sleep(name, recurse=True)
             return self._open_graph(output) if index + 1 == len(self.blocks) else None
@@ -136,12 +150,12 @@ class StreamedForward:
         return hook
 
     def _nearby(self, call_: BlockCall) -> None:
-        """The nearby input goes through the block while it is awake; its streams are kept apart."""
-        near = nearby_input(call_.stream, self.wanted.seeds[0]) if self.near is None else self.near
-        kept, self.catch.streams = self.catch.streams, {}
+        """The nearby input goes through the block while it is awake; its streams are stored apart."""
+        near = nearby_input(call_.stream, self.request.seeds[0]) if self.near is None else self.near
+        own, self.catch.streams = self.catch.streams, {}
         self.near = self.again(call_, near)
-        self.near_caught |= self.catch.streams
-        self.catch.streams = kept
+        self.near_by_site |= self.catch.streams
+        self.catch.streams = own
 
     def _open_graph(self, output: Any) -> Any:
         """From the last block on, a graph: the model's own loss is differentiated down to here."""
@@ -150,7 +164,114 @@ class StreamedForward:
         return self.last if isinstance(output, Tensor) else (self.last, *output[1:])
 
 
-def measure_stream(source: Any, batch: Any, wanted: Wanted, tokens: int | None) -> Trace:
+class StreamedBackward:
+    """log |g|^2 at every site per readout; gradients stay near unit size, the powers of two are recorded apart."""
+
+    def __init__(self, forward: StreamedForward, request: Request, mask: Tensor | None) -> None:
+        self.forward, self.request, self.mask = forward, request, mask
+        self.model, self.phantom, self.places = forward.model, forward.phantom, forward.places
+        self.logs: dict[str, dict[int, float]] = {}  # readout, site
+        self.taken_out: dict[str, float] = {}  # readout: log of what |g|^2 was divided by
+        self.weights: WeightLogs = {}
+        self.weighed: str | None = None
+
+    def run(self, loss: Tensor | None, reading: Reading) -> tuple[dict[str, list[float]], dict[str, Any]]:
+        """(log |g|^2 over that at the last site by readout, gradients of the matrices)."""
+        gradients = self._starts(loss, reading)
+        last = len(self.places) - 1
+        self.weighed = self.request.weight_readout(tuple(gradients))
+        self.logs = {readout: {last: self._log(g, last)} for readout, g in gradients.items()}
+        self.taken_out = dict.fromkeys(gradients, 0.0)
+        for name in self.forward.outside:
+            self.phantom.sleep(name, recurse=False)
+        for i in reversed(range(len(self.forward.blocks))):
+            self.phantom.wake(self.forward.blocks[i], recurse=True)
+            with torch.enable_grad():
+                gradients = self._pull(i, gradients)
+            self.phantom.sleep(self.forward.blocks[i], recurse=True)
+        relative = {r: [logs[n] - logs[last] for n in range(last + 1)] for r, logs in self.logs.items()}
+        if self.weighed is None:
+            return relative, {}
+        sequences = self.forward.caught[0].shape[0]
+        return relative, weight_arrays(self.places, self.weights, self.logs[self.weighed][last] + math.log(sequences))
+
+    def _starts(self, loss: Tensor | None, reading: Reading) -> dict[str, Tensor]:
+        """dLoss/dx at the last site for every readout."""
+        stream, starts = self.forward.last, {}
+        assert stream is not None
+        generator = generator_for(self.request.seeds[0], "readout")
+        for readout in self.request.readouts:
+            if readout != "own":
+                starts[readout] = output_gradient(stream, readout, generator, self.mask)
+            elif loss is None:
+                reading.note(NO_LOSS)
+            else:
+                starts[readout] = torch.autograd.grad(loss, stream)[0]
+        return starts
+
+    def _pull(self, i: int, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The gradients at the block's input, from those at its output; middles and matrices on the way."""
+        catch, call = self.forward.catch, self.forward.calls[i]
+        catch.streams = {}
+        entry = call.stream.detach().requires_grad_()
+        output = self.forward.again(call, entry)
+        inside = [n for n, place in enumerate(self.places) if place.block == i and place.end == "input"]
+        before = min(n for n, place in enumerate(self.places) if place.block == i) - 1
+        streams = {before: entry} | {n: catch.streams[n] for n in inside}
+        pulled = {}
+        for left, readout in zip(reversed(range(len(gradients))), list(gradients), strict=True):
+            self._backward(i, readout, output, gradients[readout], streams, retain=left > 0)
+            assert entry.grad is not None
+            pulled[readout] = self._near_one(readout, entry.grad)
+            for stream in streams.values():
+                stream.grad = None
+        catch.streams = {}  # their graph holds the block's weights, which are about to be dropped
+        return pulled
+
+    def _backward(
+        self, i: int, readout: str, output: Tensor, gradient: Tensor, streams: dict[int, Tensor], retain: bool
+    ) -> None:
+        listed = [matrix for matrix in matrices(self.forward.sites.blocks) if matrix.block == i]
+        weighing = [(name, self.model.get_parameter(name)) for name in parameters_of(listed)]
+        weighing = weighing if readout == self.weighed else []
+        squares = _count_squares(listed, weighing)
+        inputs = [*streams.values(), *(parameter for _, parameter in weighing)]
+        torch.autograd.backward(output, gradient, retain_graph=retain, inputs=inputs)
+        scale = self.taken_out[readout]
+        for n, stream in streams.items():
+            self.logs[readout][n] = self._log(stream.grad, n) + scale
+        if weighing:
+            self.weights |= {place: log + scale for place, log in weight_logs(squares).items()}
+
+    def _log(self, gradient: Tensor | None, n: int) -> float:
+        shaped = None if gradient is None else self.forward.shaped(gradient)
+        return log_norms([shaped], [self.places[n].site], self.mask)[0]
+
+    def _near_one(self, readout: str, gradient: Tensor) -> Tensor:
+        """Divided by a power of two, which rounds nothing: the result is that of a network in memory, bit for bit."""
+        _, exponent = math.frexp(float(gradient.abs().max()))
+        self.taken_out[readout] += 2 * exponent * math.log(2)
+        return gradient * 2.0**-exponent
+
+
+def _count_squares(listed: Sequence[Matrix], parameters: Sequence[tuple[str, Tensor]]) -> WeightSquares:
+    """Squared gradients by matrix, filled while the backward pass runs: each is dropped as soon as it is counted."""
+    squares = no_squares(listed)
+
+    def hook_of(name: str) -> Callable[[Tensor], None]:
+        def hook(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            add_squares(squares, listed, name, parameter.grad)
+            parameter.grad = None
+
+        return hook
+
+    for name, parameter in parameters:
+        parameter.requires_grad_().register_post_accumulate_grad_hook(hook_of(name))
+    return squares
+
+
+def measure_stream(source: Any, batch: Any, request: Request, tokens: int | None) -> Trace:
     """Every seed is a new initialization; memory: one block (and one matrix's gradient), the embedding or the head."""
     if not is_config(source) or isinstance(config := as_config(source), dict):
         raise BadInput(
@@ -159,36 +280,35 @@ def measure_stream(source: Any, batch: Any, wanted: Wanted, tokens: int | None) 
         )
     readings = []
     with random_streams():
-        for seed in wanted.seeds:
+        for seed in request.seeds:
             phantom = Phantom(copy.deepcopy(config), seed)
-            one = Wanted(wanted.readouts, wanted.attention, wanted.pair, [seed], check=False)
-            readings.append(read_streamed(phantom, batch, one, tokens))
-    described = describe(config, tokens=readings[0].tokens)
-    assert isinstance(described, Architecture)
+            readings.append(_read(phantom, batch, replace(request, seeds=[seed], check=False), tokens))
+    description = describe(config, tokens=readings[0].tokens)
+    assert isinstance(description, Architecture)
     notes = dict.fromkeys(note for reading in readings for note in reading.notes)
-    said = [f"measured: {config.model_type}, {readings[0].tokens} tokens, {len(readings)} seeds"]
-    said += ["each a new initialization, streamed block by block", *notes]
-    return assemble(readings, described, "; ".join(said))
+    parts = [f"measured: {config.model_type}, {readings[0].tokens} tokens, {len(readings)} seeds"]
+    parts += ["each a new initialization, streamed block by block", *notes]
+    return trace_of(readings, description, "; ".join(parts))
 
 
-def read_streamed(phantom: Phantom, batch: Any, wanted: Wanted, tokens: int | None) -> Reading:
+def _read(phantom: Phantom, batch: Any, request: Request, tokens: int | None) -> Reading:
     """Forward, geometry, backward: the same draws as of a network in memory with these weights."""
-    seed = wanted.seeds[0]
-    if batch is None:  # made for the processor: the model's own device holds nothing
-        batch = default_batch(phantom.model, torch.Generator().manual_seed(seed), tokens, torch.device("cpu"))
+    if batch is None:  # on the processor: the model's own device holds nothing
+        generator = torch.Generator().manual_seed(request.seeds[0])
+        batch = default_batch(phantom.model, generator, tokens, torch.device("cpu"))
     with ExitStack() as stack, torch.inference_mode(False), torch.no_grad():
-        forward = StreamedForward(phantom, wanted)
+        forward = StreamedForward(phantom, request)
         output = forward.run(batch, stack)
         streams = forward.streams()
-        kept = kept_tokens(batch, tuple(streams[0].shape[:2]))  # type: ignore[arg-type]
-        reading = geometry(forward.places, streams, kept)
+        mask = token_mask(batch, tuple(streams[0].shape[:2]))  # type: ignore[arg-type]
+        reading = read_geometry(forward.places, streams, mask)
         if forward.watch is not None:
-            keep_attention(reading, forward.watch, forward.places)
+            read_attention(reading, forward.watch, forward.places)
         if not reading.finite:
             return reading
-        logs, statistics = StreamedBackward(forward, wanted, kept).run(own_loss(output), reading)
-        if wanted.pair:
-            statistics["pair_growth"] = pair_growth(streams, forward.near_streams(), kept)
+        logs, statistics = StreamedBackward(forward, request, mask).run(own_loss(output), reading)
+        if request.pair:
+            statistics["pair_growth"] = pair_growth(streams, forward.near_streams(), mask)
         reading.log_gradient.append(logs)
         reading.statistics.append(statistics)
     return reading

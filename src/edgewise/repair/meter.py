@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from edgewise.adapters.roles.norm import find_norms
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
-from edgewise.probe.batches import default_batch, kept_tokens
+from edgewise.probe.batches import default_batch, token_mask
 from edgewise.probe.isolation import observed, tensors
-from edgewise.probe.places import mean_square, separation, sequence_first
+from edgewise.probe.geometry import mean_square, separation
+from edgewise.probe.places import sequence_first
 from edgewise.repair.layers import Layers, repeated
 from edgewise.repair.plan import Totals
 
@@ -139,7 +140,7 @@ class Meter:
 
     def _padding(self, stream: Tensor) -> Tensor | None:
         """Which tokens count, where the batch says so."""
-        return kept_tokens(self.batch, tuple(stream.shape[:2])) if stream.ndim == 3 else None  # type: ignore[arg-type]
+        return token_mask(self.batch, tuple(stream.shape[:2])) if stream.ndim == 3 else None  # type: ignore[arg-type]
 
     def _separation(self, stream: Tensor) -> float:
         """1 - mean cosine between items, padding left out."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from edgewise import BadInput
-from edgewise.probe.places import mean_square, pair_separation, separation
+from edgewise.probe.geometry import mean_square, pair_separation, separation
 
 
 def stream(*shape: int, seed: int = 0) -> torch.Tensor:
