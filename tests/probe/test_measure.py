@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from edgewise import BadInput
-from edgewise.probe.measure import measure
 from edgewise.probe.geometry import generator_for
+from edgewise.probe.measure import measure
 from tests.support.probe_networks import Net, ids
 
 WAYS = ("fused", "function", "torch", "method")

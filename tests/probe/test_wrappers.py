@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from edgewise.probe.measure import measure
 from edgewise.trace import Trace
 from tests.support.probe_networks import Net, ids
+from tests.support.ranks import run_ranks
 
 
 def arrays(trace: Trace) -> dict[str, np.ndarray]:
@@ -28,22 +29,18 @@ def assert_same(first: dict[str, np.ndarray], second: dict[str, np.ndarray], **t
         np.testing.assert_allclose(values, second[name], err_msg=name, **({"rtol": 0, "atol": 0} | tolerance))
 
 
-def worker(rank: int, folder: str) -> None:
-    """One of two processes: measure the wrapped model, then a training step whose gradients gloo averages."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    try:
-        wrapped = DistributedDataParallel(Net().eval())  # no dropout: gradients are compared too
-        np.savez(f"{folder}/trace{rank}.npz", **arrays(measure(wrapped, ids())))
-        wrapped(ids() if rank == 0 else ids().flip(0, 1)).square().sum().backward()
-        np.save(f"{folder}/gradient{rank}.npy", wrapped.module.blocks[0].mlp.fc1.weight.grad.numpy())
-    finally:
-        torch.distributed.destroy_process_group()
+def work(folder: str) -> None:
+    """In each of two processes: measure the wrapped model, then a training step whose gradients gloo averages."""
+    rank = torch.distributed.get_rank()
+    wrapped = DistributedDataParallel(Net().eval())  # no dropout: gradients are compared too
+    np.savez(f"{folder}/trace{rank}.npz", **arrays(measure(wrapped, ids())))
+    wrapped(ids() if rank == 0 else ids().flip(0, 1)).square().sum().backward()
+    np.save(f"{folder}/gradient{rank}.npy", wrapped.module.blocks[0].mlp.fc1.weight.grad.numpy())
 
 
 def test_distributed_data_parallel_in_two_processes(tmp_path: Path) -> None:
     """Every rank reads what the bare module gives, bit for bit, and still averages its gradients afterwards."""
-    torch.multiprocessing.spawn(worker, args=(str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
+    run_ranks(work, tmp_path)
     bare = arrays(measure(Net(), ids()))
     for rank in (0, 1):
         assert_same(dict(np.load(tmp_path / f"trace{rank}.npz")), bare)

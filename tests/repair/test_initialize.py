@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import multiprocessing, nn
+from torch import nn
 
 import edgewise
 from edgewise.repair.draw import draw
+from tests.support.ranks import run_ranks
 from tests.support.stacks import Convolutions, encoder, perceptron
 
 
@@ -145,12 +144,11 @@ def test_convolutions_get_delta_orthogonal_filters() -> None:
     assert model.layers[0].weight[:, :, 0].count_nonzero() == 0
 
 
-def shard(rank: int, folder: str) -> None:
+def shard(folder: str) -> None:  # noqa: ARG001
     """In each of two processes: an encoder, sharded, gets the values that a whole one gets."""
     from torch.distributed.fsdp import fully_shard
 
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "RANK": str(rank), "WORLD_SIZE": "2"}
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    rank = torch.distributed.get_rank()
     torch.manual_seed(0)
     whole = encoder(4, 18)  # 18 rows, 36, 54: even and uneven shards
     plan = edgewise.critical_plan(whole, torch.randn(2, 8, 18))
@@ -159,7 +157,7 @@ def shard(rank: int, folder: str) -> None:
     for layer in model.layers:
         fully_shard(layer)
     fully_shard(model)
-    kept = {name: p.to_local().clone() for name, p in model.named_parameters()}  # type: ignore[attr-defined]
+    before = {name: p.to_local().clone() for name, p in model.named_parameters()}  # type: ignore[attr-defined]
     applied = edgewise.initialize_(model, plan, generator=3)
     edgewise.initialize_(whole, plan, generator=3)
     for name, p in model.named_parameters():
@@ -169,19 +167,11 @@ def shard(rank: int, folder: str) -> None:
     torch.distributed.all_gather_object(seeds, edgewise.initialize_(model, plan).seed)
     assert seeds[0] == seeds[1]
     applied.undo()
-    assert all(torch.equal(p.to_local(), kept[name]) for name, p in model.named_parameters())  # type: ignore[attr-defined]
+    assert all(torch.equal(p.to_local(), before[name]) for name, p in model.named_parameters())  # type: ignore[attr-defined]
     with pytest.raises(edgewise.BadInput, match="whole model"):
         edgewise.critical_plan(model)
-    torch.distributed.destroy_process_group()
-    Path(folder, f"done{rank}").touch()
 
 
 def test_sharded_parameters_get_their_part(tmp_path: Path) -> None:
     """FSDP2 on two processes over gloo."""
-    context: Any = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=shard, args=(rank, str(tmp_path))) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert (tmp_path / "done0").exists() and (tmp_path / "done1").exists()
+    run_ranks(shard, tmp_path)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # One block of this Llama holds 23 MB, so that many of them stand out against what Python and torch take.
 WIDTH, MLP_WIDTH = 512, 3072
 BLOCK_MEGABYTES = 4 * (4 * WIDTH**2 + 3 * WIDTH * MLP_WIDTH) / 1e6
@@ -21,7 +21,7 @@ def peak_megabytes() -> float:
 
 def streamed_peaks(*depths: int) -> list[float]:
     """Peak memory in MB of a fresh process after a streamed Llama of each depth, shallow first, with imports."""
-    command = [sys.executable, "-m", "tests.memory", *map(str, sorted(depths))]
+    command = [sys.executable, "-m", "tests.support.memory", *map(str, sorted(depths))]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     return [float(line) for line in done.stdout.split()[-len(depths) :]]
 

@@ -66,7 +66,7 @@ def _pixels(model: nn.Module, config: Any, generator: torch.Generator) -> dict[s
 
 
 def _without_config(model: nn.Module, generator: torch.Generator, tokens: int | None, device: torch.device) -> Any:
-    """A stream for torch's own encoder, ids for a module with an embedding; for anything else the user gives a batch."""
+    """A stream for torch's own encoder, ids for a module with an embedding; nothing else has a default."""
     if isinstance(model, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
         layer = next(m for m in model.modules() if isinstance(m, nn.MultiheadAttention))
         shape = (1, tokens or TOKENS) if layer.batch_first else (tokens or TOKENS, 1)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from edgewise.adapters.roles.record import BlockSite, MLPSite, Projection
 from edgewise.errors import BadInput
-from edgewise.probe.isolation import tensors
 from edgewise.probe.geometry import mean_square
+from edgewise.probe.isolation import tensors
 
 READOUTS = ("own", "token", "pooled")
 WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")

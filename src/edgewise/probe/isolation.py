@@ -36,7 +36,9 @@ def observed(model: nn.Module) -> Iterator[ExitStack]:
     Only leaves that are floating can require a gradient; `.grad` is never written (autograd.grad returns values).
     """
     if any(parameter.is_inference() for parameter in model.parameters()):
-        raise BadInput("the model was built in torch.inference_mode, which forbids gradients permanently. Build it outside.")
+        raise BadInput(
+            "the model was built in torch.inference_mode, which forbids gradients permanently. Build it outside."
+        )
     modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     fast = torch.backends.mha.get_fastpath_enabled()

@@ -80,7 +80,7 @@ def _largest(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxCall:
-    """One attention as it ran: its output in the graph, the logits of the sampled rows, and how V e follows from its gradient."""
+    """One attention as it ran: its output in the graph, the logits of the sampled rows, and the values."""
 
     output: Tensor  # of the fused attention (B, H, n, d_h), or the probabilities (B, H, n, keys)
     logits: Tensor
@@ -119,7 +119,7 @@ class GainWatch(AttentionWatch):
         return result
 
     def gains(self, target: Tensor, start: Tensor | None, listed: Sequence[Place]) -> dict[str, Array]:
-        """Each statistic (sites, heads) for one backward signal; the graph is retained. Empty if a layer was refused."""
+        """Each statistic (sites, heads) for one backward signal; the graph stays. Empty if a layer was refused."""
         if self.refusals or set(self.calls) != set(self.blocks):
             return {}
         order = list(self.calls)

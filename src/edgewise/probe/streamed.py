@@ -1,7 +1,8 @@
 """A model that does not fit in memory, measured one block at a time.
 
-Forward: the model's own pass through blocks that wake when the stream arrives and sleep when it has passed. Backward, by
-recomputation: from the last block on, each is drawn again (the same weights), run with a graph and differentiated.
+Forward: the model's own pass through blocks that wake when the stream arrives and sleep when it has passed.
+Backward, by recomputation: from the last block on, each is drawn again (the same weights), run with a graph and
+differentiated.
 """
 
 from __future__ import annotations
@@ -39,7 +40,15 @@ from edgewise.probe.gradients import (
 from edgewise.probe.isolation import call, random_streams
 from edgewise.probe.materialise import Phantom
 from edgewise.probe.places import Catch, places
-from edgewise.probe.reading import NO_LOSS, Reading, Request, read_attention, read_geometry, trace_of, weight_arrays
+from edgewise.probe.reading import (
+    NO_LOSS,
+    Reading,
+    Request,
+    read_attention,
+    read_geometry,
+    trace_of,
+    weight_arrays,
+)
 from edgewise.probe.subjects import as_config, is_config
 from edgewise.trace import Trace
 

@@ -33,7 +33,15 @@ from edgewise.probe.gradients import (
 )
 from edgewise.probe.isolation import call, observed, same, tensors
 from edgewise.probe.places import Catch, places, sequence_first
-from edgewise.probe.reading import NO_LOSS, Array, Reading, Request, read_attention, read_geometry, weight_arrays
+from edgewise.probe.reading import (
+    NO_LOSS,
+    Array,
+    Reading,
+    Request,
+    read_attention,
+    read_geometry,
+    weight_arrays,
+)
 from edgewise.probe.softmax_gain import GainWatch
 
 _COMPARED: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
