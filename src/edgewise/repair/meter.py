@@ -21,8 +21,8 @@ from edgewise.adapters.roles.norm import find_norms
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.probe.batches import default_batch, token_mask
-from edgewise.probe.isolation import observed, tensors
 from edgewise.probe.geometry import mean_square, separation
+from edgewise.probe.isolation import observed, tensors
 from edgewise.probe.places import sequence_first
 from edgewise.repair.layers import Layers, repeated
 from edgewise.repair.plan import Totals
