@@ -19,7 +19,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Subject:
-    """What a network is built for: `network` are the arguments of nets.transformer besides the architecture.
+    """What a network is built for: `network` are the arguments of nets.build besides the architecture.
 
     condition: of the covariance of what enters attention, by fixed scales behind its norm; None: learned gains, from 1.
     """

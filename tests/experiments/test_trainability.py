@@ -205,7 +205,7 @@ def test_koopman_modes_of_a_linear_map() -> None:
 
 def test_koopman_reads_the_streams_of_a_network() -> None:
     architecture = edgewise.transformer(depth=3, width=12, heads=2, tokens=5, attention_branch=0.0, mlp_branch=0.0)
-    net = nets.transformer(architecture, inputs=20, outputs=3)
+    net = nets.build(architecture, inputs=20, outputs=3)
     streams = koopman.streams_of(net, net.blocks, torch.randint(20, (8, 5)))
     assert [tuple(stream.shape) for stream in streams] == [(40, 12)] * 4
     assert koopman.near_unit_share(streams) == 1.0

@@ -48,7 +48,7 @@ def reference_weights(net: nets.Transformer, index: int) -> dict[str, torch.Tens
 def test_blocks_are_the_plain_loop(name: str) -> None:
     knobs = SMALL | VARIANTS[name]
     torch.manual_seed(0)
-    net = nets.transformer(edgewise.transformer(**knobs), inputs=50, outputs=7).double()
+    net = nets.build(edgewise.transformer(**knobs), inputs=50, outputs=7).double()
     for norm in (module for module in net.modules() if hasattr(module, "eps")):
         norm.eps = 1e-14  # torch adds 1e-5 to the variance, the plain loop nothing
     x = torch.randn(knobs["tokens"], knobs["width"], dtype=torch.float64)
@@ -67,7 +67,7 @@ def test_measured_agrees_with_theory(name: str) -> None:
     architecture = edgewise.transformer(**knobs)
     ids = torch.arange(16)[None]
     measured = edgewise.measure(
-        lambda: nets.transformer(architecture, inputs=16, outputs=4), {"inputs": ids}, seeds=5, attention=False,
+        lambda: nets.build(architecture, inputs=16, outputs=4), {"inputs": ids}, seeds=5, attention=False,
         pair=False, readouts=("token",),
     )  # fmt: skip
     theory = edgewise.predict(architecture)
@@ -82,18 +82,18 @@ def test_measured_agrees_with_theory(name: str) -> None:
 
 def test_first_stream_has_the_described_norm() -> None:
     architecture = edgewise.transformer(**SMALL | {"width": 512, "embedding_norm": 0.25})
-    net = nets.transformer(architecture, inputs=16, outputs=2, vectors=True)
+    net = nets.build(architecture, inputs=16, outputs=2, vectors=True)
     x = (net.embed(torch.randn(8, 10, 16)) + net.positions.weight).detach()
     assert float(x.square().mean()) == pytest.approx(0.25, rel=0.1)
 
 
 def test_loss_pooled_and_per_token() -> None:
     architecture = edgewise.transformer(**SMALL)
-    pooled = nets.transformer(architecture, inputs=4, outputs=3, vectors=True, pooled=True)
+    pooled = nets.build(architecture, inputs=4, outputs=3, vectors=True, pooled=True)
     loss, logits = pooled(torch.randn(5, 10, 4), torch.tensor([0, 1, 2, 0, 1]))
     assert logits.shape == (5, 3)
     assert float(loss) == pytest.approx(-float(logits.log_softmax(-1)[range(5), [0, 1, 2, 0, 1]].mean()), rel=1e-5)
-    each = nets.transformer(architecture, inputs=9, outputs=9, readout_gain=0.0)
+    each = nets.build(architecture, inputs=9, outputs=9, readout_gain=0.0)
     ids = torch.randint(9, (2, 10))
     assert float(each(ids, ids)[0]) == pytest.approx(math.log(9), rel=1e-5)
     assert each(ids[:, :4]).shape == (2, 4, 9)
@@ -102,15 +102,15 @@ def test_loss_pooled_and_per_token() -> None:
 def test_what_it_cannot_build_is_refused_by_name() -> None:
     architecture = edgewise.transformer(**SMALL)
     with pytest.raises(edgewise.BadInput, match=r"edgewise\.Architecture, got dict"):
-        nets.transformer({"depth": 2}, inputs=2, outputs=2)  # type: ignore[arg-type]
+        nets.build({"depth": 2}, inputs=2, outputs=2)  # type: ignore[arg-type]
     with pytest.raises(edgewise.BadInput, match="alibi with 3 heads"):
-        nets.transformer(architecture.replace(heads=3, head_width=8, alibi=True), inputs=2, outputs=2)
+        nets.build(architecture.replace(heads=3, head_width=8, alibi=True), inputs=2, outputs=2)
     with pytest.raises(edgewise.BadInput, match="leaves out"):
-        nets.transformer(architecture.replace(unmodelled=("routing",)), inputs=2, outputs=2)
+        nets.build(architecture.replace(unmodelled=("routing",)), inputs=2, outputs=2)
     with pytest.raises(edgewise.BadInput, match="key_gain = 0"):
-        nets.transformer(architecture.replace(key_gain=0.0), inputs=2, outputs=2)
-    with pytest.raises(edgewise.BadInput, match="11 tokens were given"):
-        nets.transformer(architecture, inputs=2, outputs=2)(torch.zeros(1, 11, dtype=torch.long))
+        nets.build(architecture.replace(key_gain=0.0), inputs=2, outputs=2)
+    with pytest.raises(edgewise.BadInput, match=r"at most 10 tokens.*got 11"):
+        nets.build(architecture, inputs=2, outputs=2)(torch.zeros(1, 11, dtype=torch.long))
 
 
 def test_describe_gives_the_description_back() -> None:
@@ -118,7 +118,7 @@ def test_describe_gives_the_description_back() -> None:
     knobs = SMALL | VARIANTS["llama"] | {"width": 96, "heads": 4, "head_width": 24, "attention_skip": 0.8,
                                          "attention_branch": 0.6, "mlp_bias": 0.1}  # fmt: skip
     architecture = edgewise.transformer(**knobs)
-    net = nets.transformer(architecture, inputs=64, outputs=8)
+    net = nets.build(architecture, inputs=64, outputs=8)
     found = edgewise.describe(net)
     for name, value in architecture.knobs().items():
         if (name.endswith("gain") and value is not None) or name in ("embedding_norm", "mlp_bias"):

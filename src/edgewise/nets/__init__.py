@@ -2,7 +2,7 @@
 
 from torch.nn.functional import scaled_dot_product_attention
 
-from edgewise.nets.build import Transformer, transformer
+from edgewise.nets.build import Transformer, build
 from edgewise.nets.gaussian_attention import gaussian_attention, normalized_gaussian_attention
 from edgewise.nets.linear_attention import linear_attention
 from edgewise.nets.perceptron import RandomPerceptron, circle, circle_derivatives
@@ -10,6 +10,6 @@ from edgewise.nets.perceptron import RandomPerceptron, circle, circle_derivative
 softmax_attention = scaled_dot_product_attention  # torch's own, under the name its siblings have
 
 __all__ = [
-    "RandomPerceptron", "Transformer", "circle", "circle_derivatives", "gaussian_attention", "linear_attention",
-    "normalized_gaussian_attention", "softmax_attention", "transformer",
+    "RandomPerceptron", "Transformer", "build", "circle", "circle_derivatives", "gaussian_attention",
+    "linear_attention", "normalized_gaussian_attention", "softmax_attention",
 ]  # fmt: skip

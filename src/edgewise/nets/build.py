@@ -1,4 +1,4 @@
-"""A network built from the very description that the theory reads, and its blocks alone, from a stream to a stream.
+"""A network built from the same description that the theory reads.
 
 Shapes: B sequences, n tokens, d width; the stream x is (B, n, d).
 """
@@ -11,40 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edgewise import blocks
 from edgewise.architecture import Architecture
 from edgewise.blocks import Attention, Branch
 from edgewise.errors import BadInput
 from edgewise.nets.layers import MLP, matrix, norm
 from edgewise.nets.softmax_attention import SoftmaxAttention
-
-
-class Stack(nn.Module):
-    """Random blocks of a description, without embedding, last norm and readout."""
-
-    def __init__(self, architecture: Architecture) -> None:
-        super().__init__()
-        d, n = architecture.width, architecture.tokens
-        branches = [[BranchNet(branch, d, n) for branch in block] for block in architecture.blocks]
-        self.blocks = nn.ModuleList(nn.Sequential(*parts) for parts in branches)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.streams(x)[-1]
-
-    def streams(self, x: Tensor) -> list[Tensor]:
-        """The stream that enters, and the one after every block."""
-        found = [x]
-        for block in self.blocks:
-            found.append(block(found[-1]))
-        return found
-
-
-def random_tokens(architecture: Architecture, overlap: float = 0.0, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Gaussian tokens x_a = sqrt(q) (sqrt(c) common + sqrt(1 - c) own_a), q = embedding_norm; (1, n, d)."""
-    if not 0 <= overlap <= 1:
-        raise BadInput(f"overlap = {overlap!r} is not possible: expected a mean cosine from 0 to 1.")
-    n, d = architecture.tokens, architecture.width
-    common, own = torch.randn(1, 1, d, dtype=dtype), torch.randn(1, n, d, dtype=dtype)
-    return math.sqrt(architecture.embedding_norm) * (math.sqrt(overlap) * common + math.sqrt(1 - overlap) * own)
 
 
 class BranchNet(nn.Module):
@@ -55,8 +27,7 @@ class BranchNet(nn.Module):
         self.skip, self.multipliers = branch.skip, [layer.branch for layer in branch.layers]
         self.names = [layer.name for layer in branch.layers]
         for layer in branch.layers:
-            made = SoftmaxAttention(layer, width, tokens) if isinstance(layer, Attention) else MLP(layer, width)
-            self.add_module(layer.name, made)
+            self.add_module(layer.name, _layer(layer, width, tokens))
         kind, where, slope = branch.norm.kind, branch.norm, branch.norm.slope
         self.norm_before = norm(kind, width, slope) if where.before else None
         self.norm_after = nn.ModuleList(norm(kind, width, slope) for _ in self.names if where.after)
@@ -70,6 +41,17 @@ class BranchNet(nn.Module):
             out = self.norm_after[i](out) if len(self.norm_after) else out
             total = torch.add(total, out, alpha=multiplier)
         return total if self.norm_outside is None else self.norm_outside(total)
+
+
+def _layer(layer: Attention | blocks.MLP, width: int, tokens: int) -> nn.Module:
+    return SoftmaxAttention(layer, width, tokens) if isinstance(layer, Attention) else MLP(layer, width)
+
+
+def _blocks(architecture: Architecture) -> nn.ModuleList:
+    """The blocks of a description, weights drawn from torch's global stream, in order."""
+    d, n = architecture.width, architecture.tokens
+    branches = [[BranchNet(branch, d, n) for branch in block] for block in architecture.blocks]
+    return nn.ModuleList(nn.Sequential(*parts) for parts in branches)
 
 
 class Transformer(nn.Module):
@@ -87,8 +69,7 @@ class Transformer(nn.Module):
         for table in (self.embed, self.positions):
             if isinstance(table, nn.Embedding):
                 nn.init.normal_(table.weight, std=share)
-        branches = [[BranchNet(branch, d, n) for branch in block] for block in architecture.blocks]
-        self.blocks = nn.ModuleList(nn.Sequential(*parts) for parts in branches)
+        self.blocks = _blocks(architecture)
         after = architecture.norm != "post"  # a post-norm stream is normalised already
         self.final_norm = norm(architecture.norm_kind, d, architecture.norm_slope) if after else None
         self.readout = matrix(d, outputs, readout_gain, bias=0.0)
@@ -104,7 +85,7 @@ class Transformer(nn.Module):
         """What the readout reads."""
         tokens = inputs.shape[1]
         if tokens > self.architecture.tokens:
-            raise BadInput(f"{tokens} tokens were given; the description says at most {self.architecture.tokens}.")
+            raise BadInput(f"expected at most {self.architecture.tokens} tokens, as in the description, got {tokens}.")
         x = self.embed(inputs) + self.positions.weight[:tokens]
         for block in self.blocks:
             x = block(x)
@@ -112,7 +93,34 @@ class Transformer(nn.Module):
         return x.mean(1) if self.pooled else x
 
 
-def transformer(
+class Stack(nn.Module):
+    """Random blocks of a description, without embedding, last norm and readout."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.blocks = _blocks(architecture)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.streams(x)[-1]
+
+    def streams(self, x: Tensor) -> list[Tensor]:
+        """The stream that enters, and the one after every block."""
+        streams = [x]
+        for block in self.blocks:
+            streams.append(block(streams[-1]))
+        return streams
+
+
+def random_tokens(architecture: Architecture, overlap: float = 0.0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Gaussian tokens x_a = sqrt(q) (sqrt(c) common + sqrt(1 - c) own_a), q = embedding_norm; (1, n, d)."""
+    if not 0 <= overlap <= 1:
+        raise BadInput(f"overlap = {overlap!r} is not possible: expected a mean cosine from 0 to 1.")
+    n, d = architecture.tokens, architecture.width
+    common, own = torch.randn(1, 1, d, dtype=dtype), torch.randn(1, n, d, dtype=dtype)
+    return math.sqrt(architecture.embedding_norm) * (math.sqrt(overlap) * common + math.sqrt(1 - overlap) * own)
+
+
+def build(
     architecture: Architecture, *, inputs: int, outputs: int, vectors: bool = False, pooled: bool = False,
     readout_gain: float = 1.0,
 ) -> Transformer:  # fmt: skip
@@ -123,7 +131,7 @@ def transformer(
     """
     if not isinstance(architecture, Architecture):
         kind = type(architecture).__name__
-        raise BadInput(f"nets.transformer builds an edgewise.Architecture, got {kind}. Call describe first.")
+        raise BadInput(f"nets.build takes an edgewise.Architecture, got {kind}. Call describe first.")
     if architecture.unmodelled:
         raise BadInput(f"this description leaves out what the network has: {'; '.join(architecture.unmodelled)}.")
     return Transformer(architecture, inputs, outputs, vectors, pooled, readout_gain)

@@ -87,26 +87,26 @@ def half_square(x: Tensor) -> Tensor:
 def _queries(query: Tensor, columns: int) -> Tensor:
     """(q, 1, |q|^2/2, 0): the squares meet the null key only."""
     d, m = query.shape[-1], squares(query.dtype)
-    made = F.pad(query, (0, columns - d))
-    made[..., d : d + m] = 1.0
-    made[..., d + m : d + 2 * m] = half_square(query)
-    return made
+    padded = F.pad(query, (0, columns - d))
+    padded[..., d : d + m] = 1.0
+    padded[..., d + m : d + 2 * m] = half_square(query)
+    return padded
 
 
 def _keys(key: Tensor, columns: int) -> Tensor:
     """The null key (0, 0, 1, 0) first, then (k, -|k|^2/2, 0, 0)."""
     d, m = key.shape[-1], squares(key.dtype)
-    made = F.pad(key, (0, columns - d, 1, 0))
-    made[..., 1:, d : d + m] = -half_square(key)
-    made[..., 0, d + m : d + 2 * m] = 1.0
-    return made
+    padded = F.pad(key, (0, columns - d, 1, 0))
+    padded[..., 1:, d : d + m] = -half_square(key)
+    padded[..., 0, d + m : d + 2 * m] = 1.0
+    return padded
 
 
 def _values(value: Tensor, columns: int) -> Tensor:
     """The null key's value (0, 1, 0) first, then (v, 0, 0): the second part reads the null key's share."""
-    made = F.pad(value, (0, columns - value.shape[-1], 1, 0))
-    made[..., 0, value.shape[-1]] = 1.0
-    return made
+    padded = F.pad(value, (0, columns - value.shape[-1], 1, 0))
+    padded[..., 0, value.shape[-1]] = 1.0
+    return padded
 
 
 def _mask_with_null(mask: Tensor) -> Tensor:

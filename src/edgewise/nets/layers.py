@@ -1,4 +1,4 @@
-"""The layers a description can name, beside attention: random matrices with a gain, norms, the MLP."""
+"""The parts of a block that have parameters, apart from attention: random matrices, norms, MLPs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from edgewise import blocks
-from edgewise.nets.activations import activation
+from edgewise.activations import torch_activation
 
 
 def matrix(fan_in: int, fan_out: int, gain: float, bias: float | None = None) -> nn.Linear:
-    """A linear map (fan_out, fan_in); `bias` is the standard deviation of its bias, None for no bias."""
+    """A linear map with entries iid N(0, gain^2 / fan_in), weight (fan_out, fan_in).
+
+    bias: the standard deviation of its bias; None for no bias.
+    """
     layer = nn.Linear(fan_in, fan_out, bias=bias is not None)
     with torch.no_grad():
         layer.weight.normal_(std=gain / math.sqrt(fan_in))
@@ -48,7 +51,7 @@ class MLP(nn.Module):
 
     def __init__(self, layer: blocks.MLP, width: int) -> None:
         super().__init__()
-        self.function = activation(layer.activation)
+        self.function = torch_activation(layer.activation)
         inward = matrix(width, layer.width, layer.in_gain, bias=layer.bias)
         if layer.gated:
             self.gate_proj, self.up_proj = inward, matrix(width, layer.width, layer.linear_gain)

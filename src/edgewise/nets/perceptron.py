@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.activations import torch_activation
 from edgewise.errors import BadInput
-from edgewise.nets.activations import activation
 from edgewise.nets.layers import matrix
 from edgewise.perceptron import Perceptron
 
@@ -30,7 +30,7 @@ class RandomPerceptron(nn.Module):
     ) -> None:
         super().__init__()
         gain, bias = math.sqrt(perceptron.weight_variance), math.sqrt(perceptron.bias_variance)
-        self.perceptron, self.phi = perceptron, activation(perceptron.activation)
+        self.perceptron, self.phi = perceptron, torch_activation(perceptron.activation)
         n = perceptron.width
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

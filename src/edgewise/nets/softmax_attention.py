@@ -65,7 +65,7 @@ class SoftmaxAttention(nn.Module):
         if bias is None:
             return None
         if tokens > bias.shape[-1]:
-            raise BadInput(f"{tokens} tokens were given; the description says at most {bias.shape[-1]}.")
+            raise BadInput(f"expected at most {bias.shape[-1]} tokens, as in the description, got {tokens}.")
         return bias[..., :tokens, :tokens]
 
 

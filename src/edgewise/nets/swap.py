@@ -7,18 +7,20 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
-from edgewise import nets
 from edgewise.errors import BadInput
+from edgewise.nets.gaussian_attention import gaussian_attention, normalized_gaussian_attention
+from edgewise.nets.linear_attention import linear_attention
 
 KERNELS: dict[str, Callable[..., Tensor]] = {
-    "softmax": nets.softmax_attention,
-    "gaussian": nets.gaussian_attention,
-    "normalized_gaussian": nets.normalized_gaussian_attention,
-    "linear": nets.linear_attention,
+    "softmax": scaled_dot_product_attention,
+    "gaussian": gaussian_attention,
+    "normalized_gaussian": normalized_gaussian_attention,
+    "linear": linear_attention,
 }
 PREFIX = "edgewise_"  # of the names under which the kernels are registered
-CHANGES_LOGITS = ("softcap", "s_aux")  # what some models ask of attention and no kernel here does
+CHANGES_LOGITS = ("softcap", "s_aux")  # what some models ask of attention and these kernels do not support
 
 DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop")  # of attention weights, in configs
 
@@ -29,7 +31,7 @@ def use_kernel(model: nn.Module, kernel: str) -> nn.Module:
     The weights and the config on disk do not change: a saved model is loaded as it was before and swapped again.
     """
     if kernel not in KERNELS:
-        raise BadInput(f"kernel = {kernel!r} is not known: expected one of {', '.join(KERNELS)}.")
+        raise BadInput(f"kernel = {kernel!r} is not a kernel; expected one of {', '.join(KERNELS)}.")
     _refuse(model, kernel)
     name = register(kernel)
     model.set_attn_implementation(name)  # type: ignore[operator]
@@ -58,7 +60,7 @@ def attend(
     """The call transformers makes: query (B, H, L, d), keys of fewer heads; the answer is (B, L, H, d)."""
     unmet = [name for name in CHANGES_LOGITS if asked.get(name) is not None]
     if unmet:
-        raise BadInput(f"{type(module).__name__} asks attention for {', '.join(unmet)}, which no kernel here does.")
+        raise BadInput(f"{type(module).__name__} uses {', '.join(unmet)}, which these kernels do not support.")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = bool(causal) and attention_mask is None and query.shape[-2] > 1
     if position_bias is not None:

@@ -6,10 +6,10 @@ What a block of an unknown class does: its activation, whether it looks ahead, w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edgewise.activations import torch_activations
 from edgewise.adapters.config.reader import ACTIVATIONS, DEPTH_KEYS
 from edgewise.adapters.config.translate import config_of
 from edgewise.adapters.module.watching import TOKENS, Seen, random_stream, run_block
@@ -70,22 +70,10 @@ def _activation(seen: Seen, block: BlockSite) -> str | None:
         factor = seen.outputs[mlp.input.module]
     elif mlp.gate is not None:  # fused: halves of one output
         before, factor = before.chunk(2, -1)
-    for name, function in _candidates().items():
+    for name, function in torch_activations().items():
         if torch.allclose(function(before) * factor, after, rtol=1e-4, atol=1e-5):
             return name
     return None
-
-
-def _candidates() -> dict[str, Callable[[Tensor], Tensor]]:
-    import torch
-    from torch.nn import functional as F
-
-    return {
-        "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "relu": F.relu, "silu": F.silu,
-        "tanh": torch.tanh, "sigmoid": torch.sigmoid, "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-        "relu2": lambda x: F.relu(x) ** 2, "leaky_relu": F.leaky_relu, "softplus": F.softplus,
-        "erf": torch.erf, "sin": torch.sin, "linear": lambda x: x,
-    }  # fmt: skip
 
 
 def _is_causal(model: nn.Module, block: str, x: Tensor, seen: Seen) -> bool | None:

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from edgewise import knobs
+from edgewise.activations import LEAKY_SLOPE, leaky_slope, torch_activation
 from edgewise.errors import BadInput
 from edgewise.theory.activation.closed_forms import ErrorFunction, Rectifier, Sine, SquaredRectifier
 from edgewise.theory.activation.from_callable import from_callable
 from edgewise.theory.activation.functions import SMOOTH
 from edgewise.theory.activation.gaussian_mean import Array
 from edgewise.theory.activation.quadrature import Quadrature
-
-LEAKY_SLOPE = 0.01
 
 _CLOSED: dict[str, Callable[[], Any]] = {
     "linear": lambda: Rectifier(1.0),
@@ -116,20 +116,13 @@ def _activation(kind: str | Callable[[Any], Any]) -> Activation:
     if kind in SMOOTH:
         return Activation(kind, Quadrature(SMOOTH[kind]()))
     if isinstance(kind, str) and kind.startswith("leaky_relu:"):
-        return Activation(kind, Rectifier(_leaky_slope(kind)))
+        return Activation(kind, Rectifier(leaky_slope(kind)))
+    if kind in knobs.ACTIVATIONS:  # named, without an entry of its own here: from its torch function
+        return Activation(kind, Quadrature(from_callable(torch_activation(kind))))
     raise BadInput(
-        f"unknown activation {kind!r}: expected one of {', '.join([*_CLOSED, *SMOOTH])}, "
+        f"unknown activation {kind!r}: expected one of {', '.join(knobs.ACTIVATIONS)}, "
         "'leaky_relu:SLOPE', or a numpy or torch callable"
     )
-
-
-def _leaky_slope(kind: str) -> float:
-    try:
-        return float(kind.partition(":")[2])
-    except ValueError:
-        raise BadInput(
-            f"activation {kind!r}: expected a number after the colon, as in 'leaky_relu:0.2'"
-        ) from None
 
 
 def _length(q: ArrayLike) -> Array:
