@@ -6,15 +6,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.blocks import attentions
 from edgewise.critical.block_map import BlockMap
 from edgewise.stability.fixed_points import crossings, eigenvalues, fixed_point
 from edgewise.verdict import FixedPoint
-
-Array = NDArray[np.float64]
 
 TINY = 1e-12  # a separation at which the map is linear to rounding
 _LOG_NORMS = np.linspace(math.log(1e-10), math.log(1e10), 161)

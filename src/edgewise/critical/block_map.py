@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.blocks import Block, attentions
 from edgewise.theory.simplex.recursion import Setting, apply_branch
 from edgewise.theory.simplex.state import Gradient, Simplex, Step
-
-Array = NDArray[np.float64]
 
 TABULATED = 128.0  # logit variance: the table reaches 256, and a query may be longer than the mean
 

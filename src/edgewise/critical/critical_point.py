@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.blocks import attentions
 from edgewise.critical.asymptotics import collapsed_norms
 from edgewise.critical.block_map import BlockMap
@@ -20,8 +20,6 @@ from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, refuse_unknown
 from edgewise.theory.predict import refuse_start
 from edgewise.verdict import finite
-
-Array = NDArray[np.float64]
 
 REACHED = 0.05  # a total log-change over the depth below this counts as none
 _DOUBLINGS = 8  # a knob is sought within a factor 2^8 of where it stands

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.blocks import Block, fold
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
 from edgewise.theory.predict import LARGEST, predict_transformer
 from edgewise.theory.simplex.recursion import Setting, apply_branch, backward
 from edgewise.theory.simplex.state import Gradient, Simplex, Step
-
-Array = NDArray[np.float64]
 
 NEAR = 1e-12  # separation of the pair of near tokens that is followed beside the network's own orbit
 CHUNK = 2000  # points at a time: the arrays of one chunk stay in the cache

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.critical.exponents import Exponents, evaluate
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, Knob, refuse_unknown
 from edgewise.stability.limits import FAILS, RISKY
 from edgewise.theory.predict import refuse_start
 from edgewise.whole_file import whole_file
-
-Array = NDArray[np.float64]
 
 _PAIRS = {
     "attention_strength": ("attention_skip", "attention_branch"),

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.block_map import BlockMap
 from edgewise.errors import BadInput
 from edgewise.theory.predict import propagate_simplex
 from edgewise.verdict import FixedPoint
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ import math
 from dataclasses import asdict, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.judgement.findings import find, out_of_range, rule_out
 from edgewise.judgement.probability import forgotten, training_probability
@@ -24,8 +24,6 @@ from edgewise.stability.lyapunov import depth_scale, exponent
 from edgewise.theory.perceptron.recursion import PerceptronTheory, summary
 from edgewise.trace import Trace
 from edgewise.verdict import Exponent, Finding, Outcome, Phase, Probability, Verdict, finite
-
-Array = NDArray[np.float64]
 
 
 def judge(trace: Trace) -> Verdict:

@@ -21,9 +21,9 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.blocks import Branch
 from edgewise.theory.simplex.recursion import Setting, apply_branch
 from edgewise.theory.simplex.state import Simplex
@@ -82,7 +82,6 @@ def outside(trace: Trace, architecture: Architecture) -> tuple[str, ...]:
     return tuple(found)
 
 
-Array = NDArray[np.float64]
 
 
 def forgotten(architecture: Architecture, norms: Sequence[float], separations: Sequence[float]) -> Array:

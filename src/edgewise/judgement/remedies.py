@@ -6,14 +6,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.critical.exponents import evaluate
 from edgewise.stability.limits import RISKY
 from edgewise.verdict import Finding, Kind, Verdict
-
-Array = NDArray[np.float64]
 
 _CURABLE = {
     Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.VANISHING_GRADIENT, Kind.EXPLODING_GRADIENT, Kind.TOKENS_SEPARATE,

@@ -14,9 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
-
-Array = NDArray[np.float64]
 
 
 class Parameters(NamedTuple):

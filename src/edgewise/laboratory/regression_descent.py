@@ -13,8 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.laboratory.regression import Array, Objective, Parameters
+from edgewise.laboratory.regression import Objective, Parameters
 
 LOST = 1e60  # entries beyond this are divergence; their products still fit a double
 

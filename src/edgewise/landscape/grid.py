@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edgewise.adapters.unwrap import unwrap
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction, Wanted, prepared
 from edgewise.landscape.evaluation import Loss, Surface, batches_of, own_loss
@@ -25,7 +25,6 @@ from edgewise.landscape.roughness import Roughness, roughness
 from edgewise.progress import Tell, progress_bar
 from edgewise.whole_file import whole_file
 
-Array = NDArray[np.float64]
 Reach = float | str | Sequence[float]
 
 

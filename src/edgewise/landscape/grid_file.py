@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
 from edgewise.landscape.evaluation import plain
 from edgewise.whole_file import whole_file
 
-Array = NDArray[np.float64]
 CLOSE = 1e-5  # relative: losses at the centre on two machines
 
 

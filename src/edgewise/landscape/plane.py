@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Wanted
 from edgewise.landscape.evaluation import Loss
-from edgewise.landscape.grid import Array, Grid, Reach, Settings, computed
+from edgewise.landscape.grid import Grid, Reach, Settings, computed
 from edgewise.landscape.path import Path as TrainingPath
 from edgewise.landscape.roughness import Roughness
 from edgewise.progress import Tell

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from edgewise.arrays import Array
+
 NOISE = 1e-6, 8  # of the range, and roundings of the loss: a dip below it is arithmetic
 VISIBLE = 100  # roundings that a range must have before its shape is the network's
 

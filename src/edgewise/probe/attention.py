@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from edgewise import softmax_jacobian as jacobian
 from edgewise.adapters.roles.record import BlockSite
+from edgewise.arrays import Array
 
-Array = NDArray[np.float64]
 ROWS = 64  # sampled queries, all sequences together
 SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
 FUSED = F.scaled_dot_product_attention

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.probe.attention import AttentionWatch, RowStatistics
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import WEIGHTS, WeightLogs
 from edgewise.probe.places import Place
 from edgewise.trace import Trace
 
-Array = NDArray[np.float64]
 NO_LOSS = "no own loss: the model returned no scalar (give labels in the batch)"
 
 

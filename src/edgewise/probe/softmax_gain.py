@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise import softmax_jacobian as jacobian
+from edgewise.arrays import Array
 from edgewise.probe.attention import COARSE, FUSED, AttentionWatch, RowStatistics
 from edgewise.probe.places import Place
 
-Array = NDArray[np.float64]
 NAMES = ("softmax_gain", "row_gradient_spread", "row_eigenvalue_spread")
 
 

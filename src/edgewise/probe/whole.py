@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.roles.record import ModelSites
+from edgewise.arrays import Array
 from edgewise.probe.attention import AttentionWatch
 from edgewise.probe.batches import token_mask
 from edgewise.probe.geometry import generator_for, nearby_input, pair_growth
@@ -33,15 +34,7 @@ from edgewise.probe.gradients import (
 )
 from edgewise.probe.isolation import call, observed, same, tensors
 from edgewise.probe.places import Catch, places, sequence_first
-from edgewise.probe.reading import (
-    NO_LOSS,
-    Array,
-    Reading,
-    Request,
-    read_attention,
-    read_geometry,
-    weight_arrays,
-)
+from edgewise.probe.reading import NO_LOSS, Reading, Request, read_attention, read_geometry, weight_arrays
 from edgewise.probe.softmax_gain import GainWatch
 
 _COMPARED: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()

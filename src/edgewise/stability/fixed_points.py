@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq, root
 
-Array = NDArray[np.float64]
+from edgewise.arrays import Array
+
 Map = Callable[[Array], Array]
 
 

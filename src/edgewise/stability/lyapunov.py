@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgewise.arrays import Array
 from edgewise.verdict import Exponent
-
-Array = NDArray[np.float64]
 
 
 def exponent(logs: Array, width: float | None = None, sampled: bool = True) -> Exponent:

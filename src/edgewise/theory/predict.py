@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.perceptron.recursion import length_map, propagate_perceptron
 from edgewise.theory.simplex.closures import closure_named
 from edgewise.theory.simplex.recursion import READOUTS, Setting, backward, forward, output_gradient
-from edgewise.theory.simplex.state import Array, Gradient, Simplex, Step
+from edgewise.theory.simplex.state import Gradient, Simplex, Step
 from edgewise.trace import Trace
 
 LARGEST = 1e150  # of a stream's mean square: beyond it products overflow double precision

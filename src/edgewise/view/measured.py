@@ -10,9 +10,10 @@ import math
 import numpy as np
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.trace import Trace
 from edgewise.verdict import Verdict
-from edgewise.view.profiles import Array, within_blocks
+from edgewise.view.profiles import within_blocks
 from edgewise.view.sheet import Curve, Panel, Sheet
 
 Rows = dict[str, tuple[Array, Array]]

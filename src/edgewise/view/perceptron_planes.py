@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.perceptron.recursion import boundary, chi_1, length_fixed_point, summary
-from edgewise.view.sheet import Array, Curve, Map, Marker, Panel, Sheet, finite_limit
+from edgewise.view.sheet import Curve, Map, Marker, Panel, Sheet, finite_limit
 
 Range = tuple[float, float, int]
 

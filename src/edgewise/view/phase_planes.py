@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edgewise.arrays import Array
 from edgewise.verdict import FixedPoint
-from edgewise.view.sheet import Array, Arrows, Curve, Map, Marker, Panel, Sheet, finite_limit
+from edgewise.view.sheet import Arrows, Curve, Map, Marker, Panel, Sheet, finite_limit
 
 if TYPE_CHECKING:
     from edgewise.critical.phase_diagram import PhaseDiagram

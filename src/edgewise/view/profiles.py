@@ -11,15 +11,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.trace import Trace
 from edgewise.verdict import Exponent, Verdict
 from edgewise.view.sheet import Curve, Panel, Sheet
-
-Array = NDArray[np.float64]
 
 
 def block_numbers(trace: Trace) -> dict[str, Array]:

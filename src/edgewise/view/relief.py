@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.view.sheet import Array, Curve, Marker, Panel, Sheet
+from edgewise.view.sheet import Curve, Marker, Panel, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

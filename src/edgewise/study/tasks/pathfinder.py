@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 
-Array = NDArray[np.float64]
 FINE = 4  # fine pixels along a pixel
 DASH_RADIUS, DOT_RADIUS = 0.45, 1.4  # in pixels
 CHUNK = 1024  # images at a time

@@ -12,7 +12,7 @@ from math import factorial
 import numpy as np
 from scipy.special import erf
 
-from edgewise.theory.activation.gaussian_mean import Array
+from edgewise.arrays import Array
 
 
 def _angle(e: Array) -> Array:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.activation.functions import Pointwise
-from edgewise.theory.activation.gaussian_mean import REACH, Array, Function, Grain, mean
+from edgewise.theory.activation.gaussian_mean import REACH, Function, Grain, mean
 
 _RESOLVED = 1e-7
 _WINDOW, _CELLS = 64.0, 4096  # where corners are looked for

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, ndtr
 
-from edgewise.theory.activation.gaussian_mean import Array, Function, Grain
+from edgewise.arrays import Array
+from edgewise.theory.activation.gaussian_mean import Function, Grain
 
 
 @dataclass(frozen=True)

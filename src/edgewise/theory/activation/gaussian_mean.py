@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from edgewise.arrays import Array
+
 Function = Callable[[Array], Array]
 
 REACH = 8.5  # standard deviations; beyond it the Gaussian holds 2e-17

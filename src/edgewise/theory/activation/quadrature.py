@@ -20,12 +20,12 @@ import numpy as np
 from scipy.interpolate import BSpline, make_interp_spline
 from scipy.ndimage import map_coordinates, spline_filter
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.activation import gaussian_mean
 from edgewise.theory.activation.functions import Pointwise
 from edgewise.theory.activation.gaussian_mean import (
     REACH,
-    Array,
     Function,
     Grain,
     graded_marks,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from edgewise.architecture import Architecture
@@ -22,7 +22,6 @@ from edgewise.theory.gram.geometry import Geometry, from_overlaps, simplex
 from edgewise.theory.gram.heads import Sampling
 from edgewise.trace import Trace
 
-Array = NDArray[np.float64]
 Progress = Callable[[float], None]
 
 SEEN = ("logit_variance", "condensation")

@@ -20,14 +20,13 @@ from functools import lru_cache
 import numpy as np
 import torch
 from numpy.polynomial import chebyshev
-from numpy.typing import NDArray
 from torch import Tensor
 
+from edgewise.arrays import Array
 from edgewise.theory.activation import gaussian_mean
 from edgewise.theory.activation.activations import Activation
 from edgewise.theory.gram.geometry import Geometry
 
-Array = NDArray[np.float64]
 ANGLES = 33
 CELL = 0.5  # the range of log q is rounded outwards to this, so that layers share tables
 

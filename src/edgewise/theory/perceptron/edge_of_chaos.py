@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.activation.activations import Activation
-from edgewise.theory.activation.gaussian_mean import Array
 from edgewise.theory.perceptron.limits import length_fixed_point
 
 _LENGTHS = np.exp(np.linspace(np.log(1e-8), np.log(1e8), 1001))

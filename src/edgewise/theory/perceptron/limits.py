@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
+from edgewise.arrays import Array
 from edgewise.theory.activation.activations import Activation
-from edgewise.theory.activation.gaussian_mean import Array
 
 FAR = 1e12
 _LENGTHS = np.exp(np.linspace(np.log(1e-12), np.log(FAR), 561))

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import Activation, activation
-from edgewise.theory.activation.gaussian_mean import Array
 from edgewise.theory.perceptron.limits import chi_1, length_fixed_point, length_map, separation_map
 
 

@@ -7,9 +7,9 @@ from functools import cached_property
 
 from numpy.typing import ArrayLike
 
+from edgewise.arrays import Array
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import Activation, activation
-from edgewise.theory.activation.gaussian_mean import Array
 from edgewise.theory.perceptron import limits as layer
 from edgewise.theory.perceptron import manifold
 from edgewise.theory.perceptron.edge_of_chaos import boundary

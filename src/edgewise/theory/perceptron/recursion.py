@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.activation.gaussian_mean import Array
 from edgewise.theory.perceptron.edge_of_chaos import boundary, boundary_decay, critical_weight_variance
 from edgewise.theory.perceptron.limits import (
     LengthFixedPoint,

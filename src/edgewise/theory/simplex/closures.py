@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, exprel
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.simplex.softmax_attention import Moments, exact
-from edgewise.theory.simplex.state import Array
 from edgewise.theory.softmax.moments import OverlapMoments
 from edgewise.theory.softmax.quadrature import SoftmaxMoments
 

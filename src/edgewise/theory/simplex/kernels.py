@@ -28,9 +28,10 @@ from functools import cached_property
 
 import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.blocks import Attention
 from edgewise.errors import BadInput
-from edgewise.theory.simplex.state import Array, Gradient, Simplex, Step, ratio
+from edgewise.theory.simplex.state import Gradient, Simplex, Step, ratio
 
 
 def gaussian_attention(layer: Attention, state: Simplex, tokens: int, width: int) -> Step:

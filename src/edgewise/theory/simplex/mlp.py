@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edgewise.arrays import Array
 from edgewise.blocks import MLP
 from edgewise.theory.activation.activations import Activation, activation
-from edgewise.theory.simplex.state import Array, Gradient, Simplex, Step
+from edgewise.theory.simplex.state import Gradient, Simplex, Step
 
 
 def mlp(layer: MLP, state: Simplex, tokens: int, width: int) -> Step:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.blocks import Attention, Block, Branch, Norm
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.simplex.kernels import bilinear_attention, gaussian_attention
 from edgewise.theory.simplex.mlp import mlp
 from edgewise.theory.simplex.softmax_attention import Moments, exact, softmax_attention
-from edgewise.theory.simplex.state import Array, Gradient, Simplex, Step, chain
+from edgewise.theory.simplex.state import Gradient, Simplex, Step, chain
 
 READOUTS = ("token", "pooled")
 

@@ -9,8 +9,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 from scipy.special import roots_genlaguerre
 
+from edgewise.arrays import Array
 from edgewise.blocks import Attention
-from edgewise.theory.simplex.state import Array, Gradient, Simplex, Step, ratio
+from edgewise.theory.simplex.state import Gradient, Simplex, Step, ratio
 from edgewise.theory.softmax.moments import OverlapMoments, moment_table
 
 HARDEST = 1e8  # logit variance: beyond it every row sits on one key to four digits

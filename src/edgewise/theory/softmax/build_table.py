@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
+from edgewise.arrays import Array
 from edgewise.theory.softmax.integrals import row_pair, single_row
 from edgewise.theory.softmax.quadrature import chords
 from edgewise.theory.softmax.table import (
@@ -15,7 +16,6 @@ from edgewise.theory.softmax.table import (
     PAIR_NAMES,
     ROW_NAMES,
     TABLE_FILE,
-    Array,
     coefficients,
     correlation_at,
     nodes,

@@ -18,10 +18,10 @@ converges like exp(-pi^2 / step) and its steps may grow with the Gaussian: the c
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
-Array = NDArray[np.float64]
+from edgewise.arrays import Array
+
 TAIL = 20.0  # e^-TAIL is the relative weight left outside the range of u
 REACH = 11.5  # Gaussians are cut at these standard deviations: E s^4 of 1e6 keys sees 1e-24 events
 HIGHEST = 4.0  # above this y every kernel e^{ky} exp(-e^y) has vanished

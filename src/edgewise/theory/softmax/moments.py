@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.softmax.quadrature import SoftmaxMoments, quadrature_moments
 from edgewise.theory.softmax.splines import TokenSplines
 from edgewise.theory.softmax.table import LARGEST_TOKENS, LARGEST_VARIANCE, LOWEST_CORRELATION
 
 __all__ = ["MomentTable", "OverlapMoments", "SoftmaxMoments", "moment_table", "softmax_moments"]
-Array = NDArray[np.float64]
 Names = tuple[str, ...]
 ROUNDING = 1e-9  # a correlation this little above 1 is the caller's rounding, not an error
 

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.softmax.integrals import row_pair, single_row
 
-Array = NDArray[np.float64]
 Pair = Callable[[float, float, Array], dict[str, Array]]
 FIRST_STEP, REFINEMENT, SMALLEST_STEP = 0.42, 0.75, 0.1
 TOLERANCE = 1e-6  # largest relative change at the last refinement; the error left is far smaller (spectral)

@@ -10,9 +10,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from edgewise.arrays import Array
 from edgewise.theory.softmax import table
 
-Array = NDArray[np.float64]
 CHUNK = 16384  # points whose work arrays stay in the cache
 
 

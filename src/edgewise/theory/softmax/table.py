@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.polynomial import chebyshev
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from edgewise.arrays import Array
+
 TABLE_FILE = Path(__file__).with_name("moments.npz")
 LARGEST_VARIANCE, LARGEST_TOKENS, LOWEST_CORRELATION = 256.0, 1_000_000, -0.05
 VARIANCE_SCALE, DISTANCE_SCALE = 3.0, 5.0
