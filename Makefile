@@ -2,13 +2,14 @@
 # make test    set up .venv and run the tests          make slow    the long ones too
 # make lint    ruff and mypy                           make docs    build the site, strictly
 # make bench   measure accuracy and speed              make clean   forget everything that was built
+# make release-check   build the wheel, install it into a fresh environment and ask it about GPT-2
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow lint docs bench clean
+.PHONY: help demo test slow lint docs bench release-check clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -32,8 +33,17 @@ lint: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The answer comes from outside the source tree, so that only what the wheel holds can give it.
+release-check: $(VENV)/.installed-dev
+	rm -rf dist build/release
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise --version
+	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise predict gpt2
+
 clean:
-	rm -rf $(VENV) site build demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site build dist demo .pytest_cache .mypy_cache .ruff_cache
 
 # The stamps are older than what they depend on only when the set of packages may have changed.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
