@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 
+import edgewise
+from benchmarks import BENCHMARKS
 from edgewise.adapters.presets import names
 from edgewise.knobs import KNOBS, Knob
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Paths in backquotes; a pattern or placeholder (papers/*/recorded, papers/<author>) is not a path.
+_FOLDERS = "src|tests|papers|experiments|benchmarks|docs|examples|tools|" + "|".join(
+    sorted(path.name for path in (ROOT / "src/edgewise").iterdir() if path.is_dir() and path.name.isidentifier())
+)
+PATH = re.compile(rf"[` (\[]((?:{_FOLDERS})/[\w./]*\w/?)(?=[`) ,;:#\]])")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands that set up an environment or run this very suite: shown to the reader, not run here.
 NOT_RUN = (
@@ -30,13 +37,13 @@ def fences(page: Path, *languages: str) -> list[str]:
 
 def commands(page: Path) -> list[tuple[str, list[str]]]:
     """The shell examples of a page: each `$ command` with the lines shown under it."""
-    found: list[tuple[str, list[str]]] = []
+    examples: list[tuple[str, list[str]]] = []
     for line in "\n".join(fences(page, "console")).splitlines():
         if line.startswith("$ "):
-            found.append((line[2:].strip(), []))
-        elif found and line.strip():
-            found[-1][1].append(line)
-    return found
+            examples.append((line[2:].strip(), []))
+        elif examples and line.strip():
+            examples[-1][1].append(line)
+    return examples
 
 
 def with_examples(*languages: str) -> list[Any]:
@@ -115,6 +122,27 @@ def test_knob_table_is_the_one_in_the_code() -> None:
 def test_every_preset_is_listed() -> None:
     section = (ROOT / "docs/architecture.md").read_text().partition("## Presets")[2].partition("They are")[0]
     assert re.findall(r"`([^`]+)`", section) == list(names())
+
+
+def test_every_benchmark_is_listed() -> None:
+    """benchmarks/README.md has one row per benchmark; its result exists."""
+    rows = re.findall(r"^\| `(\w+)\.py` .*\(results/(\w+)\.md\) \|$", (ROOT / "benchmarks/README.md").read_text(), re.MULTILINE)
+    assert {name for name, _ in rows} == set(BENCHMARKS)
+    for name, result in rows:
+        assert name == result and (ROOT / f"benchmarks/results/{result}.md").is_file()
+
+
+def test_changelog_begins_with_this_version() -> None:
+    first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first is not None and first[1] == edgewise.__version__
+
+
+def test_every_path_exists() -> None:
+    """A path that a page names (src/, tests/, papers/, experiments/, benchmarks/, docs/ or a room) is there."""
+    for page in PAGES:
+        for path in PATH.findall(page.read_text()):
+            places = [ROOT / path, ROOT / "src/edgewise" / path]
+            assert any(place.exists() for place in places), f"{page.name} names {path}, which is not there"
 
 
 def test_readme_stays_short_and_names_the_two_commands() -> None:
