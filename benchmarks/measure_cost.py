@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.clock import Task, interleaved
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.probe.measure import measure
 from edgewise.probe.geometry import separation
+from edgewise.probe.measure import measure
 from edgewise.probe.whole import forget
 from tests.support.memory import BLOCK_MEGABYTES, streamed_peaks
 

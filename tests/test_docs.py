@@ -126,7 +126,8 @@ def test_every_preset_is_listed() -> None:
 
 def test_every_benchmark_is_listed() -> None:
     """benchmarks/README.md has one row per benchmark; its result exists."""
-    rows = re.findall(r"^\| `(\w+)\.py` .*\(results/(\w+)\.md\) \|$", (ROOT / "benchmarks/README.md").read_text(), re.MULTILINE)
+    table = (ROOT / "benchmarks/README.md").read_text()
+    rows = re.findall(r"^\| `(\w+)\.py` .*\(results/(\w+)\.md\) \|$", table, re.MULTILINE)
     assert {name for name, _ in rows} == set(BENCHMARKS)
     for name, result in rows:
         assert name == result and (ROOT / f"benchmarks/results/{result}.md").is_file()
@@ -138,11 +139,11 @@ def test_changelog_begins_with_this_version() -> None:
 
 
 def test_every_path_exists() -> None:
-    """A path that a page names (src/, tests/, papers/, experiments/, benchmarks/, docs/ or a room) is there."""
-    for page in PAGES:
-        for path in PATH.findall(page.read_text()):
-            places = [ROOT / path, ROOT / "src/edgewise" / path]
-            assert any(place.exists() for place in places), f"{page.name} names {path}, which is not there"
+    """A path that a page names, from the root of the repository or from src/edgewise, is there."""
+    named = [(page.name, path) for page in PAGES for path in PATH.findall(page.read_text()) if "..." not in path]
+    assert len(named) > 50  # the pattern still sees them
+    missing = [pair for pair in named if not ((ROOT / pair[1]).exists() or (ROOT / "src/edgewise" / pair[1]).exists())]
+    assert not missing
 
 
 def test_readme_stays_short_and_names_the_two_commands() -> None:
