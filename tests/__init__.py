@@ -1,1 +1,1 @@
-"""Tests; a package so that suites can share the simulator (tests.simulation)."""
+"""Tests; a package so that suites can share the simulator (tests.agreement.simulation) and helpers (tests.support)."""

@@ -1,6 +1,6 @@
 """Writes the tables of docs/families.md from what `sites`, `describe` and `audit` find. Not a test.
 
-    python -m tests.families_table        needs transformers; some ten seconds
+    python -m tests.support.families_table      needs transformers; some ten seconds
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgewise.audit.inspect import audit
 from tests.support.handwritten import HANDWRITTEN
 from tests.support.models import FAMILIES
 
-PAGE = Path(__file__).parents[1] / "docs" / "families.md"
+PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 HEAD = (
     "| family | blocks found | attention: q, k, v, o | MLP: gate, in, out | norms | notes |",
     "|---|---|---|---|---|---|",
