@@ -9,10 +9,10 @@ from torch import nn
 
 from benchmarks.clock import Task, interleaved, once
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.repair.by_measurement import measured_plan
+from edgewise.repair.by_measurement import plan_by_measurement
 from edgewise.repair.critical_plan import critical_plan
 from edgewise.repair.initialize import initialize_
-from edgewise.repair.layers import Kept
+from edgewise.repair.layers import Exclusions, layers_of
 
 PASSES = 30  # the project's goal
 
@@ -32,7 +32,7 @@ def run(quick: bool, tell: Tell) -> Findings:
     rows: list[list[Any]] = [["one training step (AdamW)", base, 1.0, 1]]
     for name, make in (
         ("plan by theory, checked by trial draws", lambda: critical_plan(model, batch)),
-        ("plan by measurement", lambda: measured_plan(model, batch, Kept.of(model, []), 1.0)),
+        ("plan by measurement", lambda: plan_by_measurement(model, batch, layers_of(model), Exclusions.of(model, []), 1.0)),
     ):
         tell(0.4, name)
         make()  # tables are loaded once per process

@@ -117,10 +117,14 @@ def _after(case: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
             "plan": _said(str(plan))}  # fmt: skip
 
 
+STARTS = ("Plan", "Total", "Expected", "Nothing")
+REFUSALS = ("No gain brings", "NO:")  # as plans say it, and as they did when the record was written
+
+
 def _said(plan: str) -> list[str]:
     """What the plan promised, or why not."""
     lines = [line.strip() for line in plan.splitlines()]
-    return [line for line in lines if line.startswith(("Plan", "Total", "Stated", "Nothing")) or "NO:" in line]
+    return [line for line in lines if line.startswith(STARTS) or any(words in line for words in REFUSALS)]
 
 
 def _fails(finals: list[float | None], chance: float) -> bool:
@@ -136,7 +140,7 @@ def _rescue(results: list[Result], published: str, enough: int, scale: str) -> C
     """How many of those that fail as they come train afterwards."""
     broken = [r for r in results if _fails(r.value["plain"]["finals"], r.value["chance"])]
     lost = [r for r in broken if _fails(r.value["planned"]["finals"], r.value["chance"])]
-    refused = [r.case["network"] for r in lost if any("NO:" in line for line in r.value["plan"])]
+    refused = [r.case["network"] for r in lost if any(words in line for line in r.value["plan"] for words in REFUSALS)]
     rate = 1 - len(lost) / max(len(broken), 1)
     names = [r.case["network"] for r in lost]
     return Claim(

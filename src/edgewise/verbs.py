@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgewise.critical.vector_field import VectorField
     from edgewise.judgement.comparison import Comparison
     from edgewise.repair.initialize import Applied
-    from edgewise.repair.plan import Plan, Totals
+    from edgewise.repair.plan import Plan, TotalChanges
     from edgewise.theory.perceptron.maps import PerceptronMaps
 
 
@@ -86,7 +86,7 @@ def critical_plan(model: Any, batch: Any = None, *, keep: Sequence[str] = (), **
     return _plan(model, batch, keep=keep, **options)
 
 
-def total_changes(model: Any, batch: Any = None, *, seed: int = 0) -> Totals:
+def total_changes(model: Any, batch: Any = None, *, seed: int = 0) -> TotalChanges:
     """The total log-changes over depth, of angle and gradient, of any module with a repeated stack: one pass."""
     from edgewise.repair.meter import total_changes as _totals
 

@@ -35,7 +35,7 @@ def after(model: nn.Module, plan: Plan, batch: Any, seeds: int = 3) -> tuple[flo
     return sum(t.angle for t in found) / seeds, sum(t.gradient for t in found) / seeds
 
 
-def stated_is_measured(model: nn.Module, plan: Plan, batch: Any) -> None:
+def expectation_is_measured(model: nn.Module, plan: Plan, batch: Any) -> None:
     assert plan.expected is not None
     angle, gradient = after(model, plan, batch)
     assert abs(angle - plan.expected.angle) < TOLERANCE
@@ -62,7 +62,7 @@ def test_any_stack_keeps_its_budget_as_stated(name: str) -> None:
     assert plan.before is not None and plan.before.worst > 1 + TOLERANCE
     assert plan.reached and plan.expected is not None and plan.expected.worst <= 1 + TOLERANCE
     assert 0 < plan.passes <= 30
-    stated_is_measured(model, plan, batch)
+    expectation_is_measured(model, plan, batch)
 
 
 def test_a_transformer_is_planned_by_theory_and_queries_keys_readout_and_embeddings_stay() -> None:
@@ -70,7 +70,7 @@ def test_a_transformer_is_planned_by_theory_and_queries_keys_readout_and_embeddi
     plan = edgewise.critical_plan(model, tokens=16)
     assert plan.source == "theory"
     assert {change.role for change in plan.changes} == {"value", "output", "mlp_in", "mlp_out"}
-    stated_is_measured(model, plan, {"input_ids": torch.arange(16)[None] + 3})
+    expectation_is_measured(model, plan, {"input_ids": torch.arange(16)[None] + 3})
 
 
 def test_the_plan_touches_nothing_and_says_everything() -> None:
@@ -80,7 +80,7 @@ def test_the_plan_touches_nothing_and_says_everything() -> None:
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert model.training and all(p.grad is None for p in model.parameters())
     text = str(plan)
-    for word in ("parameter", "old std", "new std", "reason", "transformer.h.{0..7}.attn.c_proj.weight", "Stated"):
+    for word in ("parameter", "old std", "new std", "reason", "transformer.h.{0..7}.attn.c_proj.weight", "Expected after the change"):
         assert word in text
     shown = json.loads(json.dumps(plan.json()))
     assert shown["changes"][0]["reason"] and len(shown["changes"]) == 32
@@ -166,8 +166,8 @@ def test_what_no_gain_cures_is_refused_in_words() -> None:
     assert not plan.reached and plan.expected is not None
     assert abs(plan.expected.gradient) < 1
     assert plan.expected.angle < -3
-    assert "NO" in plan.diagnosis and "angle" in plan.diagnosis
-    with pytest.warns(UserWarning, match="NO: no gain"):
+    assert "No gain brings both totals within 1; the angle still changes" in plan.diagnosis
+    with pytest.warns(UserWarning, match="No gain brings"):
         edgewise.initialize_(model, "critical", batch=torch.randn(32, 20), draw="orthogonal", generator=0)
 
 

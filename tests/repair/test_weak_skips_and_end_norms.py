@@ -101,7 +101,7 @@ def test_a_dying_stream_is_no_cure() -> None:
     """A gated MLP has no linear start: with weak skips, small branches would only hand the stream to an epsilon."""
     model, batch = network(depth=12, activation="silu", gated=True, attention_skip=0.4, mlp_skip=0.4)
     plan = edgewise.critical_plan(model, batch)
-    assert not plan.reached and "NO" in plan.diagnosis
+    assert not plan.reached and "No gain brings" in plan.diagnosis
 
 
 @pytest.mark.parametrize("norm", ["sandwich", "branch"])
@@ -135,9 +135,9 @@ def test_a_stored_gain_counts_from_one_in_gemma() -> None:
 
 
 def test_nothing_changed_is_not_nothing_to_change() -> None:
-    """Where no lever helps, the plan is empty and still says NO, not that the start is fine."""
+    """Where no lever helps, the plan is empty and still says that no gain helps, not that the start is fine."""
     model, batch = network(depth=12, activation="silu", gated=True, attention_skip=0.4, mlp_skip=0.4)
     names = [name for name, _ in model.named_parameters()]
     plan = edgewise.critical_plan(model, batch, keep=names)
     assert plan.changes == () and not plan.reached
-    assert "NO" in plan.diagnosis and "Nothing to change" not in str(plan)
+    assert "No gain brings" in plan.diagnosis and "Nothing to change" not in str(plan)

@@ -1,4 +1,4 @@
-"""What an audit can find: named, with what was seen, what was expected, and the line that repairs it."""
+"""A finding of the audit: what is wrong with which parameters, what was expected, and the line that repairs it."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class AuditFinding:
         return self.parameters[0]
 
     def json(self) -> dict[str, Any]:
-        """For machines: plain values under the names of the fields."""
+        """As the published schema (`schema/measurement-1.json`) has it."""
         return {
-            "kind": self.kind.name.lower(), "severity": self.severity.value, "parameters": list(self.parameters),
+            "kind": self.kind.value, "severity": self.severity.value, "parameters": list(self.parameters),
             "seen": self.seen, "expected": self.expected, "repair": self.repair,
         }  # fmt: skip
 

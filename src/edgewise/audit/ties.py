@@ -12,15 +12,19 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def tied_weights(model: nn.Module, sites: ModelSites) -> Iterator[AuditFinding]:
-    """A tie of embedding and readout is a note; a tie that reaches into the blocks is a warning."""
+def tied_names(model: nn.Module) -> list[tuple[str, ...]]:
+    """All names of every parameter that has more than one, in the order of the model."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
+    return [tuple(group) for group in names.values() if len(group) > 1]
+
+
+def tied_weights(model: nn.Module, sites: ModelSites) -> Iterator[AuditFinding]:
+    """A tie of embedding and readout is a note; a tie that reaches into the blocks is a warning."""
     inside = tuple(f"{block.name}." for stack in sites.stacks for block in stack.blocks)
-    for group in names.values():
-        if len(group) > 1:
-            yield _finding(model, tuple(group), blocks=any(name.startswith(inside) for name in group))
+    for group in tied_names(model):
+        yield _finding(model, group, blocks=any(name.startswith(inside) for name in group))
 
 
 def _finding(model: nn.Module, names: tuple[str, ...], blocks: bool) -> AuditFinding:
@@ -28,7 +32,7 @@ def _finding(model: nn.Module, names: tuple[str, ...], blocks: bool) -> AuditFin
         Kind.TIED, Severity.WARNING if blocks else Severity.NOTE, names,
         f"{' and '.join(names[:3])} are one parameter",
         "a parameter for each block" if blocks else
-        "often meant; the readout then has the embedding's standard deviation", _repair(model, names),
+        "often intended; the readout then has the embedding's standard deviation", _repair(model, names),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Which gains of a stack nobody has translated can be moved: found by switching the matrices of one layer off.
+"""The anatomy of a layer that no adapter recognises, learnt by switching its matrices off one at a time.
 
 Matrices in series make one branch: switching any of them off gives the same output. The one that runs last writes the
 branch into the stream, so that its gain scales the branch and leaves everything inside it (also attention) as it was.
@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from edgewise.adapters.roles.names import FUSED, KEY, QUERY, leaf
 from edgewise.adapters.roles.norm import find_norms
 from edgewise.errors import BadInput
+from edgewise.probe.block_call import BlockCall
 from edgewise.probe.isolation import call, observed, tensors
 from edgewise.repair.layers import Layers
-from edgewise.repair.meter import normed
+from edgewise.repair.meter import has_norms
 
 SAME = 1e-4  # relative difference of two outputs of one layer that counts as none
 
@@ -33,15 +34,15 @@ class Anatomy:
     matrices: tuple[str, ...]
     writers: tuple[str, ...]  # matrices, or the gains of norms that end a branch
     skip: bool
-    normed: bool  # a norm rescales the stream or what the matrices read
+    has_norms: bool  # a norm rescales the stream or what the matrices read
     norm_gains: tuple[str, ...]
     offsets: Mapping[str, float]  # what a norm adds to its stored gain: one in Gemma
     biases: tuple[str, ...]
-    runs: int  # of one layer, to find this
+    runs: int  # of one layer, that this took
 
     @property
     def inner(self) -> tuple[str, ...]:
-        """Matrices of the branches that write nothing and are no queries or keys, whose scale is kept."""
+        """Matrices of the branches that do not write, queries and keys left out: the plan leaves their scale alone."""
         return tuple(path for path in self.matrices if path not in self.writers and not _scores(path))
 
     @property
@@ -50,7 +51,7 @@ class Anatomy:
         return any(path in self.norm_gains for path in self.writers)
 
 
-def anatomy(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
+def anatomy_of(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
     """Read from the first layer, run alone on the input it gets from this batch."""
     block = model.get_submodule(layers.names[0])
     shapes = dict(block.named_parameters())
@@ -61,35 +62,35 @@ def anatomy(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
     biases = tuple(path for path in shapes if path.endswith("bias") and _owner(path) in owners)
     offsets = {path: _offset(block.get_submodule(_owner(path))) for path in gains}
     if layers.leaf:
-        return Anatomy(matrices, (), False, normed(model, layers), gains, offsets, biases, 0)
+        return Anatomy(matrices, (), False, has_norms(model, layers), gains, offsets, biases, 0)
     layer = _Alone(model, batch, layers.names[0], biases, offsets)
     off = layer.run(dict.fromkeys(matrices, 0.0))
     skip = _cosine(off, layer.stream) > 0.5
     writers = _writers(layer, matrices, gains) if skip else ()
-    return Anatomy(matrices, writers, skip, normed(model, layers), gains, offsets, biases, layer.runs)
+    return Anatomy(matrices, writers, skip, has_norms(model, layers), gains, offsets, biases, layer.runs)
 
 
 def _offset(norm: nn.Module) -> float:
     """One where a stored gain of zero is a gain of one."""
     width = norm.get_parameter("weight").shape
     x = torch.randn((2, *width), generator=torch.Generator().manual_seed(0)).to(norm.get_parameter("weight"))
-    given = {name: torch.zeros_like(p) for name, p in norm.named_parameters()}
+    zeros = {name: torch.zeros_like(p) for name, p in norm.named_parameters()}
     with torch.no_grad():
-        return float(bool(torch.func.functional_call(norm, given, (x,)).any()))
+        return float(bool(torch.func.functional_call(norm, zeros, (x,)).any()))
 
 
 def _writers(layer: _Alone, matrices: Sequence[str], gains: Sequence[str]) -> tuple[str, ...]:
-    """The last to run of every class of parts that do the same when switched off; queries and keys are none."""
+    """The last to run of every class of parts that do the same when switched off; queries and keys do not count."""
     plain = layer.run({})
     classes: list[tuple[Tensor, list[str]]] = []
     for path in (*sorted(matrices, key=layer.position), *gains):
         out = layer.run({path: 0.0})
         if _difference(out, plain) < SAME or _scores(path):
             continue
-        alike = next((members for found, members in classes if _difference(out, found) < SAME), None)
+        alike = next((members for other, members in classes if _difference(out, other) < SAME), None)
         if alike is not None:
             alike.append(path)
-        elif path in matrices:  # a norm on the stream is no branch
+        elif path in matrices:  # a norm on the stream is not a branch
             classes.append((out, [path]))
     last = [max(members, key=layer.position) for _, members in classes]
     off = layer.run(dict.fromkeys(last, 0.0))
@@ -99,7 +100,7 @@ def _writers(layer: _Alone, matrices: Sequence[str], gains: Sequence[str]) -> tu
 
 
 class _Alone:
-    """One layer, run by itself with some matrices scaled and its biases off."""
+    """One layer, run alone with some matrices scaled and its biases off."""
 
     def __init__(
         self, model: nn.Module, batch: Any, name: str, biases: Sequence[str], offsets: Mapping[str, float]
@@ -107,8 +108,8 @@ class _Alone:
         self.block, self.runs = model.get_submodule(name), 0
         self.biases, self.offsets = biases, offsets
         self.order: dict[str, int] = {}
-        self.args, self.named = _caught(model, batch, name, self.order)
-        self.stream = next(tensors((*self.args, *self.named.values()))).detach()
+        self.call = _call_of(model, batch, name, self.order)
+        self.stream = self.call.stream.detach()
 
     def position(self, path: str) -> int:
         """When the module that owns a parameter ran; bare parameters last, in the order they are declared."""
@@ -116,34 +117,33 @@ class _Alone:
 
     def run(self, scales: Mapping[str, float]) -> Tensor:
         self.runs += 1
-        given = {path: self._scaled(path, scale) for path, scale in scales.items()}
-        given |= {path: torch.zeros_like(self.block.get_parameter(path)) for path in self.biases}
-        copies = {name: buffer.clone() for name, buffer in self.block.named_buffers()}
+        values = {name: buffer.clone() for name, buffer in self.block.named_buffers()}
+        values |= {path: self._scaled(path, scale) for path, scale in scales.items()}
+        values |= {path: torch.zeros_like(self.block.get_parameter(path)) for path in self.biases}
         with observed(self.block), torch.no_grad():
-            return next(tensors(torch.func.functional_call(self.block, {**copies, **given}, self.args, self.named)))
+            return next(tensors(torch.func.functional_call(self.block, values, self.call.inputs, self.call.named)))
 
     def _scaled(self, path: str, scale: float) -> Tensor:
         offset = self.offsets.get(path, 0.0)
         return (self.block.get_parameter(path).detach() + offset) * scale - offset
 
 
-def _caught(model: nn.Module, batch: Any, name: str, order: dict[str, int]) -> tuple[Any, Any]:
-    """The arguments the layer is called with, and the order in which its parts run."""
-    caught: list[Any] = []
+def _call_of(model: nn.Module, batch: Any, name: str, order: dict[str, int]) -> BlockCall:
+    """The first call of the layer, without its cache; `order` is filled with the order in which its parts run."""
+    calls: list[BlockCall] = []
     block = model.get_submodule(name)
 
-    def keep(module: nn.Module, inputs: Any, named: Any) -> None:  # noqa: ARG001
-        if not caught:
-            caught.append((inputs, named))
+    def record(module: nn.Module, inputs: Any, named: Any) -> None:  # noqa: ARG001
+        cacheless = {key: value for key, value in named.items() if key not in ("past_key_values", "use_cache")}
+        calls.append(BlockCall(name, inputs, cacheless))
 
     with observed(model) as stack, torch.no_grad():
-        stack.callback(block.register_forward_pre_hook(keep, with_kwargs=True).remove)
+        stack.callback(block.register_forward_pre_hook(record, with_kwargs=True).remove)
         _watch_order(block, order, stack)
         call(model, batch)
-    if not caught:
-        raise BadInput(f"{name} was not run by this batch.")
-    inputs, named = caught[0]
-    return inputs, {key: value for key, value in named.items() if key not in ("past_key_values", "use_cache")}
+    if not calls:
+        raise BadInput(f"this batch does not run {name}, the first of the layers.")
+    return calls[0]
 
 
 def _watch_order(block: nn.Module, order: dict[str, int], stack: ExitStack) -> None:

@@ -1,47 +1,56 @@
-"""In words: is the start the reason, does the plan cure it, and if not, where to look."""
+"""The diagnosis of a plan, in words: is the start the reason, does the plan cure it, and if not, where to look."""
 
 from __future__ import annotations
 
-import math
+from edgewise.repair.plan import TOLERANCE, TotalChanges
+from edgewise.stability.limits import FAILS, RISKY, outcome
+from edgewise.verdict import Outcome
 
-from edgewise.repair.plan import TOLERANCE, Totals
-from edgewise.stability.limits import FAILS, RISKY
+ELSEWHERE = "Look at the learning rate, the data and the precision; judge(measure(model)) says what the layers do."
 
 
 def diagnose(
-    before: Totals | None, after: Totals | None, budget: float, changed: bool, skip: bool = True
+    before: TotalChanges, after: TotalChanges | None, budget: float, changed: bool, skip: bool = True
 ) -> tuple[str, tuple[str, ...]]:
-    """(diagnosis, what was found elsewhere)."""
-    if before is not None and not changed and before.worst <= budget + TOLERANCE:
-        return (
-            f"Nothing to change: neither total exceeds {budget:g} by more than the tolerance, so if this network does "
-            "not train, the start is not the reason.",
-            ("Look at the learning rate, the data and the precision: judge(measure(model)) and watch(model) name what "
-             "leaves its band.",),
-        )  # fmt: skip
-    said = [] if before is None else [_cause(before)]
+    """(diagnosis, where else to look) of a network, given its totals before and after the change, if there is one."""
+    if not changed and before.worst <= budget + TOLERANCE:
+        text = (
+            f"Nothing to change: neither total exceeds {budget:g} by more than {TOLERANCE:g}, so if this network does "
+            "not train, the start is not the reason."
+        )
+        return text, (ELSEWHERE,)
+    sentences = [_cause(before)]
     if after is not None and not after.worst <= budget + TOLERANCE:
-        said.append(_left(after, budget, skip))
-    return " ".join(said), ()
+        sentences.append(_remainder(after, budget, skip))
+    return " ".join(sentences), ()
 
 
-def _cause(before: Totals) -> str:
-    if not math.isfinite(before.worst) or before.worst >= FAILS:
-        return f"The start is the reason: a total beyond {FAILS:g} does not train."
-    if before.worst >= RISKY:
-        return f"The start is a likely reason: a total beyond {RISKY:g} is risky."
-    return f"The start alone should not stop it (totals below {RISKY:g}); the plan still brings it to the edge."
+def _cause(before: TotalChanges) -> str:
+    """What the limits of a verdict say of the network as it is: they are about the second half of its depth."""
+    if before.exponents is None:
+        return "The start is the reason: the signal leaves the range of floating point."
+    size = max(abs(exponent.change or 0.0) for exponent in before.exponents)
+    rate = f"at the rate of the second half of the depth, the whole depth changes angle or gradient by e^{size:.1f}"
+    match outcome(*before.exponents):
+        case Outcome.FAILS:
+            return f"The start is the reason: {rate}, and beyond e^{FAILS:g} networks do not train."
+        case Outcome.RISKY:
+            return f"The start is a likely reason: {rate}; beyond e^{RISKY:g} is risky."
+        case Outcome.UNDECIDED:
+            return f"The start may be the reason: {rate}, but one network of this width scatters too much to tell."
+    return f"The start alone should not prevent training: {rate}, and up to e^{RISKY:g} networks train."
 
 
-def _left(after: Totals, budget: float, skip: bool) -> str:
-    """No gain does it: what is left, and what would."""
-    which = "angle" if abs(after.angle) >= abs(after.gradient) else "gradient"
-    why = (
-        "the gains of these matrices do not move it, the multipliers of the skips would; where those are below one and "
-        "the MLP is gated, smaller branches only let the stream die"
-        if skip
-        else "without a skip this activation merges inputs whatever the gain: add a skip, or an odd one such as tanh"
-        if which == "angle"
-        else "no common gain of the matrices moves it"
-    )
-    return f"NO: no gain brings both totals within {budget:g}. What is left is the {which} ({after}); {why}."
+def _remainder(after: TotalChanges, budget: float, skip: bool) -> str:
+    """What no gain removes, and what would."""
+    which, value = ("angle", after.angle) if abs(after.angle) >= abs(after.gradient) else ("gradient", after.gradient)
+    if skip:
+        why = (
+            "the gains of these matrices do not move it, the multipliers of the skips would; where those are below one "
+            "and the MLP is gated, smaller branches only let the stream die"
+        )
+    elif which == "angle":
+        why = "without a skip this activation merges inputs at any gain: add a skip, or use an odd one such as tanh"
+    else:
+        why = "no common gain of the matrices moves it"
+    return f"No gain brings both totals within {budget:g}; the {which} still changes by {value:+.2f}: {why}."

@@ -1,13 +1,11 @@
-"""The values a plan gives to each parameter: the same for the same seed and name, whatever the order or the shards.
+"""New values of parameters: random matrices of a given root mean square, drawn in float32 from (seed, name).
 
-Random matrices of a given root mean square: normal, uniform, orthogonal, mirrored; drawn in float32.
+The same seed and name give the same values, whatever the order or the shards. Shapes: a matrix is (out, in) with any
+leading dimensions (experts); a filter is (out, in, *kernel).
 
-Shapes: a matrix is (out, in) with any leading dimensions (experts); a filter is (out, in, *kernel).
-
-Mirrored pairs of units, which make a layer linear at the start whatever its activation's even part does.
-
-[V; -V] makes (phi(v), phi(-v)) and [U, -U] reads U (phi(v) - phi(-v)): exactly U v for ReLU, GELU and SiLU, twice the
-function for odd ones such as tanh [Shang 2016, Balduzzi 2017]. A unit left over by an odd size has no mirror image.
+Mirrored pairs of units make a layer linear at the start: [V; -V] makes (phi(v), phi(-v)) and [U, -U] reads
+U (phi(v) - phi(-v)), exactly U v for ReLU, GELU and SiLU, twice the function for odd ones such as tanh
+[Shang 2016, Balduzzi 2017]. A unit left over by an odd size has no mirror image.
 """
 
 from __future__ import annotations
@@ -26,12 +24,15 @@ from edgewise.probe.gradients import rows_of
 from edgewise.repair.plan import Change
 
 Draw = Callable[[tuple[int, ...], float, torch.Generator, int], Tensor]
+# phi(v) - phi(-v) = v for these, whatever the size of v, and 2 phi(v) for those
+LINEAR = ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu")
+ODD = ("tanh", "erf", "linear")
 
 
 def draw(kind: str, shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int = 1) -> Tensor:
     """A tensor of this shape with root mean square `std`, on the CPU."""
     if kind not in DRAWS:
-        raise BadInput(f"draw = {kind!r} is not known: expected one of {', '.join(DRAWS)}.")
+        raise BadInput(f"draw must be one of {', '.join(DRAWS)}, got {kind!r}.")
     return DRAWS[kind](shape, std, generator, groups)
 
 
@@ -66,29 +67,40 @@ def _delta(shape: tuple[int, ...], std: float, generator: torch.Generator, group
 
 def _centred(centre: Tensor, kernel: Sequence[int]) -> Tensor:
     """A filter that is this matrix in the centre of its kernel and zero elsewhere."""
-    found = torch.zeros((*centre.shape, *kernel))
+    values = torch.zeros((*centre.shape, *kernel))
     middle: tuple[Any, ...] = (..., *(size // 2 for size in kernel))
-    found[middle] = centre
-    return found
+    values[middle] = centre
+    return values
+
+
+def _halves(out: int, into: int, rows: bool, columns: bool) -> tuple[int, int]:
+    """The shape of the part that is random."""
+    return (out + 1) // 2 if rows else out, (into + 1) // 2 if columns else into
+
+
+def _reflected(part: Tensor, out: int, into: int) -> Tensor:
+    """The part with its negatives beside and below it, cut to (..., out, into)."""
+    wide = torch.cat([part, -part], -1)[..., :into]
+    return torch.cat([wide, -wide], -2)[..., :out, :]
 
 
 def _mirrored(rows: bool, columns: bool) -> Draw:
     """An orthogonal matrix with its negatives below (rows), beside (columns), or both."""
 
-    def made(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
+    def function(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
         *copies, out, into = shape
-        part = _orthogonal((*copies, *halves(out, into, rows, columns)), std, generator, 1)
-        return reflected(part, out, into)
+        part = _orthogonal((*copies, *_halves(out, into, rows, columns)), std, generator, 1)
+        return _reflected(part, out, into)
 
-    return made
+    return function
 
 
 def _delta_mirrored(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:
     """A filter whose centre is mirrored in rows and columns, per group."""
     rows, columns, *kernel = shape
-    part = (groups, *halves(rows // groups, columns, True, True))
-    drawn = _orthogonal(part, std * math.sqrt(math.prod(kernel)), generator, 1)
-    return _centred(reflected(drawn, rows // groups, columns).reshape(rows, columns), kernel)
+    part = (groups, *_halves(rows // groups, columns, True, True))
+    half = _orthogonal(part, std * math.sqrt(math.prod(kernel)), generator, 1)
+    return _centred(_reflected(half, rows // groups, columns).reshape(rows, columns), kernel)
 
 
 def _zero(shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int) -> Tensor:  # noqa: ARG001
@@ -106,24 +118,8 @@ DRAWS: dict[str, Draw] = {
 }  # fmt: skip
 
 
-# phi(v) - phi(-v) = v for these, whatever the size of v, and 2 phi(v) for those
-LINEAR = ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu")
-ODD = ("tanh", "erf", "linear")
-
-
-def halves(out: int, into: int, rows: bool, columns: bool) -> tuple[int, int]:
-    """The shape of the part that is drawn."""
-    return (out + 1) // 2 if rows else out, (into + 1) // 2 if columns else into
-
-
-def reflected(part: Tensor, out: int, into: int) -> Tensor:
-    """The part with its negatives beside and below it, cut to (..., out, into)."""
-    wide = torch.cat([part, -part], -1)[..., :into]
-    return torch.cat([wide, -wide], -2)[..., :out, :]
-
-
-def drawn(model: nn.Module, changes: Sequence[Change], seed: int) -> Iterator[tuple[str, Tensor]]:
-    """(name, its new values in float32, whole) for every parameter; rows without a change keep theirs."""
+def new_values(model: nn.Module, changes: Sequence[Change], seed: int) -> Iterator[tuple[str, Tensor]]:
+    """(name, its new values in float32, whole) for every parameter; rows without a change stay as they are."""
     by_name: dict[str, list[Change]] = {}
     for change in changes:
         for name in change.projection.parameters:
@@ -141,8 +137,8 @@ def _parameter(parameter: Tensor, name: str, listed: Sequence[Change], seed: int
         part = rows_of(values, change.projection)
         generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}/{change.role}".encode()))
         shape = _matrix_shape(part, change)
-        made = draw(change.draw, shape, change.new_std, generator, change.groups) - change.offset
-        part.copy_(made.reshape(part.shape))
+        fresh = draw(change.draw, shape, change.new_std, generator, change.groups) - change.offset
+        part.copy_(fresh.reshape(part.shape))
         if change.zero_row is not None:
             values[change.zero_row] = 0.0
     return values

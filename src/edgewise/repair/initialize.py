@@ -1,12 +1,9 @@
-"""initialize_: put a plan into a module, in place. The one hand of this room that touches the world.
-
-What initialize_ did, and the way back: every written parameter is kept as it was and restored bit for bit.
-"""
+"""initialize_: write a plan into a module, in place, and undo it bit for bit."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +13,7 @@ from torch import Tensor, nn
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.repair.critical_plan import critical_plan
-from edgewise.repair.draw import drawn
+from edgewise.repair.draw import new_values
 from edgewise.repair.plan import Plan
 
 
@@ -33,14 +30,14 @@ class Applied:
     plan: Plan
     seed: int
     model: nn.Module
-    kept: Mapping[str, Tensor] | None  # None where there was nothing to keep: a model that came from the meta device
+    originals: Mapping[str, Tensor] | None  # None for a model that came from the meta device and had no values
 
     def undo(self) -> None:
         """The weights from before, bit for bit; raises when the model had none."""
-        if self.kept is None:
-            raise BadInput("there is nothing to go back to: before initialize_ this model was on the meta device.")
+        if self.originals is None:
+            raise BadInput("there is nothing to restore: before initialize_ this model was on the meta device.")
         with torch.no_grad():
-            for name, values in self.kept.items():
+            for name, values in self.originals.items():
                 local(self.model.get_parameter(name)).copy_(values)
 
     def __str__(self) -> str:
@@ -50,37 +47,52 @@ class Applied:
 
 def initialize_(
     model: nn.Module, plan: Plan | str = "critical", *, batch: Any = None,
-    generator: torch.Generator | int | None = None, device: Any = None, **options: Any,
+    generator: torch.Generator | int | None = None, device: Any = None, keep: Sequence[str] = (), budget: float = 1.0,
+    draw: str | None = None, embeddings: bool = False, tokens: int | None = None,
 ) -> Applied:  # fmt: skip
-    """Write the plan's matrices into the model; returns what was done, with `undo()`.
+    """Write a plan into the model, in place; the result says what was done and can `undo()` it.
 
-    plan       a Plan from `critical_plan`, or a goal to make one for (with `batch` and its other options)
+    plan       a Plan from `critical_plan`, or a goal: then the plan is drawn up here
     generator  a torch.Generator or a seed; every parameter is drawn from (seed, its name), so that order, shards and
-               processes do not matter. Without one the seed comes from torch's global stream.
+               processes do not matter. Default: a seed from torch's global stream.
     device     where a model on the meta device is materialised first, each part by its own class
+    batch, keep, budget, draw, embeddings, tokens   of a goal, as in `critical_plan`; a Plan is complete without them
 
-    A goal whose plan says NO is written as near as it comes, with a warning that repeats why.
-    Twice is once: the same plan and seed write the same bits, and a goal finds a model at its goal and leaves it.
+    A goal that no gain reaches is written as near as it comes, with a warning that says why.
+    Twice is once: the same plan and seed write the same bits, and a goal leaves a model alone that is there already.
     Half precisions are drawn in float32 and rounded; sharded parameters (DTensor) get this rank's part.
     """
     if not isinstance(model, nn.Module):
         raise BadInput(f"initialize_ takes a torch.nn.Module, got {type(model).__name__}.")
     bare = unwrap(model)
-    made = plan if isinstance(plan, Plan) else critical_plan(bare, batch, goal=plan, **options)
-    if made is not plan and not made.reached:  # who names a goal has not read the plan
-        warnings.warn(f"{made.diagnosis} The gains that come nearest are written; undo() restores.", stacklevel=2)
-    if isinstance(plan, Plan) and (options or batch is not None):
-        raise BadInput(f"a Plan is complete; batch and {', '.join(options) or 'options'} belong to critical_plan.")
-    _refuse_other(bare, made)
-    born = any(parameter.is_meta for parameter in bare.parameters())
+    options: dict[str, Any] = {
+        "keep": keep, "budget": budget, "draw": draw, "embeddings": embeddings, "tokens": tokens,
+    }  # fmt: skip
+    if isinstance(plan, Plan):
+        _refuse_options(batch, options)
+    else:
+        plan = critical_plan(bare, batch, goal=plan, **options)
+        if not plan.reached:  # who names a goal has not read the plan
+            warnings.warn(f"{plan.diagnosis} The nearest gains are written; undo() restores.", stacklevel=2)
+    _refuse_other(bare, plan)
+    weightless = any(parameter.is_meta for parameter in bare.parameters())
     seed = _seed(generator, bare)
-    if born:
+    if weightless:
         _materialise(bare, "cpu" if device is None else device, seed)
-    kept = {name: local(bare.get_parameter(name)).detach().clone() for name in made.parameters}
+    originals = {name: local(bare.get_parameter(name)).detach().clone() for name in plan.parameters}
     with torch.no_grad():
-        for name, values in drawn(bare, made.changes, seed):
+        for name, values in new_values(bare, plan.changes, seed):
             _write(bare.get_parameter(name), values)
-    return Applied(made, seed, bare, None if born else kept)
+    return Applied(plan, seed, bare, None if weightless else originals)
+
+
+def _refuse_options(batch: Any, options: dict[str, Any]) -> None:
+    """A Plan was drawn up with its options; here they would be ignored."""
+    defaults = {"keep": (), "budget": 1.0, "draw": None, "embeddings": False, "tokens": None}
+    names = ["batch"] if batch is not None else []
+    names += [name for name, value in options.items() if value != defaults[name]]
+    if names:
+        raise BadInput(f"a Plan is complete: give {', '.join(names)} to critical_plan instead.")
 
 
 def _refuse_other(model: nn.Module, plan: Plan) -> None:
@@ -90,7 +102,7 @@ def _refuse_other(model: nn.Module, plan: Plan) -> None:
     if missing:
         raise BadInput(
             f"the plan is of another model: {missing[0]} is not in this {type(model).__name__} "
-            f"({len(missing)} of {len(plan.parameters)} are missing). Make the plan from this model."
+            f"({len(missing)} of {len(plan.parameters)} are missing). Draw up a plan of this model."
         )
     for change in plan.changes:
         place = change.projection
@@ -107,7 +119,7 @@ def _seed(generator: torch.Generator | int | None, model: nn.Module) -> int:
     if isinstance(generator, int) and not isinstance(generator, bool):
         return generator
     if generator is not None and not isinstance(generator, torch.Generator):
-        raise BadInput(f"generator = {generator!r} is not possible: expected a torch.Generator or a whole number.")
+        raise BadInput(f"generator must be a torch.Generator or a whole number, got {generator!r}.")
     device = "cpu" if generator is None else generator.device
     seed = torch.randint(2**62, (), generator=generator, device=device)
     sharded = any(hasattr(parameter, "to_local") for parameter in model.parameters())
@@ -130,7 +142,7 @@ def _write(parameter: Tensor, values: Tensor) -> None:
 
 
 def _materialise(model: nn.Module, device: Any, seed: int) -> None:
-    """A meta model comes to life, each module by its class; what none of them initialises is refused by name."""
+    """Give a meta model values, each module by its class; what none of them initialises is refused by name."""
     model.to_empty(device=device)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)

@@ -1,21 +1,18 @@
-"""What a plan may not touch: parameters the user keeps, and ties that reach beyond the blocks.
-
-The repeated stack of any module: the layers that follow each other, found by their class and shapes.
-
-Changes for the parameters of a stack that are known by their path in a layer only.
-"""
+"""The layers of a plan: which modules they are, which of their parameters may be written, and changes to those."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 
 import torch
 from torch import Tensor, nn
 
+from edgewise.adapters.roles.model import sites
 from edgewise.adapters.roles.record import Projection
+from edgewise.audit.ties import tied_names
 from edgewise.errors import BadInput
 from edgewise.repair.plan import Change
 
@@ -36,13 +33,22 @@ class Layers:
         return len(self.names)
 
 
-def repeated(model: nn.Module) -> Layers:
-    """The largest family of like siblings, by parameters; the outermost of several of one size."""
+def layers_of(model: nn.Module) -> Layers:
+    """The blocks that `measure` reads, or, where the adapters recognise none, the largest family of like siblings."""
+    try:
+        blocks = sites(model).blocks
+    except BadInput:  # not a transformer
+        return _siblings(model)
+    return Layers(tuple(block.name for block in blocks), leaf=False)
+
+
+def _siblings(model: nn.Module) -> Layers:
+    """The largest family by parameters; the outermost of several of one size."""
     best: tuple[int, tuple[str, ...]] = (0, ())
     for name, module in model.named_modules():
         for family in _families(module):
             size = sum(p.numel() for key in family for p in module.get_submodule(key).parameters())
-            if size > best[0]:  # not >=: the same parameters found further inside do not count
+            if size > best[0]:  # not >=: the same parameters further inside do not count
                 best = size, tuple(f"{name}.{key}".lstrip(".") for key in family)
     if not best[1]:
         raise BadInput(
@@ -64,59 +70,90 @@ def _families(module: nn.Module) -> Iterator[list[str]]:
     yield from (family for family in groups.values() if len(family) >= LEAST)
 
 
+@dataclass(frozen=True)
+class Exclusions:
+    """Parameters that a plan leaves alone, under whichever of their names the user gave them."""
+
+    names: frozenset[str]
+    ties: Mapping[str, tuple[str, ...]]  # of a parameter with several names: each of them, to all
+
+    @classmethod
+    def of(cls, model: nn.Module, keep: Sequence[str]) -> Exclusions:
+        """From names of parameters, of modules (all below them) or patterns with * (fnmatch); a typo is refused."""
+        if isinstance(keep, str):
+            raise BadInput(f"keep must be a list of names, got the string {keep!r}. Write keep=[{keep!r}].")
+        parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        names: set[str] = set()
+        for pattern in keep:
+            matches = {n for n in parameters if n == pattern or n.startswith(f"{pattern}.") or fnmatch(n, pattern)}
+            if not matches:
+                raise BadInput(f"keep names {pattern!r}, which is not a parameter, module or pattern of this model.")
+            names |= matches
+        return cls(frozenset(names), {name: group for group in tied_names(model) for name in group})
+
+    def allows(self, name: str) -> bool:
+        """True unless the parameter is excluded, under any of its names."""
+        return not any(other in self.names for other in self.ties.get(name, (name,)))
+
+    def first(self, name: str) -> bool:
+        """True for the one name under which a shared parameter is listed."""
+        return self.ties.get(name, (name,))[0] == name
+
+
 def matrix_changes(
-    model: nn.Module, layers: Layers, paths: Sequence[str], kept: Kept, draw: str, reason: str, unit: bool = False
-) -> tuple[Change, ...]:
+    model: nn.Module, layers: Layers, paths: Sequence[str], exclusions: Exclusions, draw: str, reason: str,
+    unit: bool = False,
+) -> tuple[Change, ...]:  # fmt: skip
     """A change for each of these matrices in every layer, at its own standard deviation, or at gain one (`unit`)."""
-    made = []
-    for name, path in _named(layers, paths, kept):
+    changes = []
+    for name, path in _named(layers, paths, exclusions):
         parameter = model.get_parameter(name)
         fan_in = math.prod(parameter.shape[1:])
         old = _rms(parameter)
         kind = f"delta-{draw}" if draw in ("orthogonal", "mirrored") and parameter.ndim > 2 else draw
         place = Projection(path.removesuffix(".weight"), (name,), fan_in, parameter.shape[0])
         new = 1 / math.sqrt(fan_in) if unit else old
-        made.append(Change(place, old, new, kind, reason, _groups(model, name)))
-    return tuple(made)
+        changes.append(Change(place, old, new, kind, reason, _groups(model, name)))
+    return tuple(changes)
 
 
 def norm_changes(
-    model: nn.Module, layers: Layers, offsets: Mapping[str, float], kept: Kept, reason: str
+    model: nn.Module, layers: Layers, offsets: Mapping[str, float], exclusions: Exclusions, reason: str
 ) -> tuple[Change, ...]:
     """Gains of norms (path: what the module adds to them), all entries at their present root mean square."""
-    made = []
-    for name, path in _named(layers, tuple(offsets), kept):
+    changes = []
+    for name, path in _named(layers, tuple(offsets), exclusions):
         gain = _rms(model.get_parameter(name).detach() + offsets[path])
         change = _vector(model, name, path, gain, "constant", reason)
-        made.append(replace(change, old_std=gain, offset=offsets[path]))
-    return tuple(made)
+        changes.append(replace(change, old_std=gain, offset=offsets[path]))
+    return tuple(changes)
 
 
-def zero_biases(model: nn.Module, layers: Layers, paths: Sequence[str], kept: Kept) -> tuple[Change, ...]:
+def zero_biases(model: nn.Module, layers: Layers, paths: Sequence[str], exclusions: Exclusions) -> tuple[Change, ...]:
     """Biases that are not zero become so: they add the same vector to every item."""
     reason = "adds the same vector to every item"
     return tuple(
         _vector(model, name, path, 0.0, "zero", reason)
-        for name, path in _named(layers, paths, kept)
+        for name, path in _named(layers, paths, exclusions)
         if bool(model.get_parameter(name).detach().any())
     )
 
 
-def copied(model: nn.Module, layers: Layers, paths: Sequence[str]) -> list[str]:
-    """Matrices equal to the first layer's without being the same parameter: layers made by copying one."""
-    found = []
+def copies_of_first(model: nn.Module, layers: Layers, paths: Sequence[str]) -> list[str]:
+    """Matrices equal to the first layer's without being the same parameter: of layers that are copies of one."""
+    copies = []
     for path in paths:
         first = model.get_parameter(f"{layers.names[0]}.{path}")
         for layer in layers.names[1:]:
             other = model.get_parameter(f"{layer}.{path}")
             if other is not first and bool(first.any()) and torch.equal(first, other):
-                found.append(f"{layer}.{path}")
-    return found
+                copies.append(f"{layer}.{path}")
+    return copies
 
 
-def _named(layers: Layers, paths: Sequence[str], kept: Kept) -> list[tuple[str, str]]:
+def _named(layers: Layers, paths: Sequence[str], exclusions: Exclusions) -> list[tuple[str, str]]:
     names = [(f"{layer}.{path}", path) for path in paths for layer in layers.names]
-    return [(name, path) for name, path in names if kept.allows(name) and kept.first(name)]
+    return [(name, path) for name, path in names if exclusions.allows(name) and exclusions.first(name)]
 
 
 def _vector(model: nn.Module, name: str, path: str, value: float, draw: str, reason: str) -> Change:
@@ -131,41 +168,3 @@ def _rms(parameter: Tensor) -> float:
 
 def _groups(model: nn.Module, name: str) -> int:
     return int(getattr(model.get_submodule(name.rpartition(".")[0]), "groups", 1))
-
-
-@dataclass
-class Kept:
-    """Names to be left alone: whole parameters, modules (all below them) or patterns with * (fnmatch)."""
-
-    names: frozenset[str]
-    tied: dict[str, tuple[str, ...]]  # parameter: all its names
-    notes: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, model: nn.Module, keep: Sequence[str]) -> Kept:
-        """Refuses a name that is nowhere: a typing error would silently change what was to be kept."""
-        if isinstance(keep, str):
-            raise BadInput(f"keep = {keep!r} is one text; expected a list of names, for example keep=[{keep!r}].")
-        names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-        found: set[str] = set()
-        for pattern in keep:
-            hit = {n for n in names if n == pattern or n.startswith(f"{pattern}.") or fnmatch(n, pattern)}
-            if not hit:
-                raise BadInput(f"keep names {pattern!r}, which is no parameter, module or pattern of this model.")
-            found |= hit
-        return cls(frozenset(found), _ties(model))
-
-    def allows(self, name: str) -> bool:
-        """Not kept under any of its names."""
-        return not any(other in self.names for other in self.tied.get(name, (name,)))
-
-    def first(self, name: str) -> bool:
-        """True for the one name under which a shared parameter is listed."""
-        return self.tied.get(name, (name,))[0] == name
-
-
-def _ties(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return {name: tuple(group) for group in names.values() if len(group) > 1 for name in group}

@@ -1,9 +1,7 @@
-"""The two totals of any stack, read in one forward and backward pass, with some parameters replaced for the pass.
+"""The total changes of any stack of layers, read in one forward and backward pass.
 
-Nothing is written: replaced values go in by torch.func.functional_call, buffers as copies. Streams may be (B, d),
-(B, n, d) or (B, C, ...); two items are two samples or, in a sequence, two tokens.
-
-An input for a plan when none is given: as `measure` makes one up, or random vectors or images for other networks.
+Parameters can be replaced for the pass: values go in by torch.func.functional_call, buffers as copies, and nothing is
+written. Streams may be (B, d), (B, n, d) or (B, C, ...); two items are two samples or, in a sequence, two tokens.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,17 +20,40 @@ from edgewise.adapters.roles.norm import find_norms
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.probe.batches import default_batch, token_mask
+from edgewise.probe.block_call import BlockCall
 from edgewise.probe.geometry import mean_square, separation
+from edgewise.probe.gradients import site_gradients
 from edgewise.probe.isolation import observed, tensors
 from edgewise.probe.places import sequence_first
-from edgewise.repair.layers import Layers, repeated
-from edgewise.repair.plan import Totals
+from edgewise.repair.layers import Layers, layers_of
+from edgewise.repair.plan import TotalChanges
+from edgewise.stability.lyapunov import exponent
+from edgewise.verdict import Exponent
 
 SAMPLES, SIDE = 32, 16
+READOUT = 7919  # added to the seed, so that a readout does not repeat the numbers of a random input
+BEYOND = 1e3  # stands for a total that left the range of numbers
 
 
-def made_up(model: nn.Module, tokens: int | None = None) -> Any:
-    """What `default_batch` gives, else normal numbers shaped for the first matrix or filter."""
+def total_changes(model: nn.Module, batch: Any = None, seed: int = 0) -> TotalChanges:
+    """The log-changes over the whole depth, of angle and gradient, of a module as it is: one pass.
+
+    batch  whatever the model accepts; default: random ids, pixels or vectors, where the model shows which
+    seed   numbers the readout direction
+
+    The layers are those that `measure` reads; where there is no transformer, the largest family of like siblings.
+    These are not what `judge` compares with its limits: see `TotalChanges`.
+    """
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"total_changes takes a torch.nn.Module, got {type(model).__name__}.")
+    bare = unwrap(model)
+    layers = layers_of(bare)
+    meter = Meter(bare, batch_for(bare) if batch is None else batch, layers, raw=not has_norms(bare, layers))
+    return meter.read(seed=seed)
+
+
+def batch_for(model: nn.Module, tokens: int | None = None) -> Any:
+    """The default input of `measure`, else normal numbers shaped for the first matrix or filter."""
     generator = torch.Generator().manual_seed(0)
     try:
         return default_batch(model, generator, tokens)
@@ -52,10 +74,6 @@ def made_up(model: nn.Module, tokens: int | None = None) -> Any:
         return batch
 
 
-READOUT = 7919
-BEYOND = 1e3  # stands for a total that left the range of numbers
-
-
 @dataclass
 class Meter:
     """Counts its passes. `raw`: no norm rescales the signal, so that the bare gradient counts."""
@@ -65,68 +83,95 @@ class Meter:
     layers: Layers
     raw: bool
     passes: int = 0
-    streams: list[Tensor] = field(default_factory=list)
+    streams: list[Tensor] = field(default_factory=list)  # of the last pass
     size: float = 0.0  # log of the last stream's mean square over the first's, in the last pass
 
-    def read(self, replaced: Mapping[str, Tensor] | None = None, seed: int = 0) -> Totals:
-        """Totals from the first stream to the last, for a random gradient at every coordinate of the last."""
+    def read(self, replacements: Mapping[str, Tensor] | None = None, seed: int = 0) -> TotalChanges:
+        """Total changes from the first stream to the last, for a random gradient at every coordinate of the last.
+
+        The model as it is, without replacements, is read at every layer, so that its exponents come along.
+        """
         self.passes += 1
         with observed(self.model) as stack:
-            _statistics_of_batches(self.model)
-            streams = self._streams(replaced or {}, stack)
-            return self._totals(streams, seed)
+            _use_batch_statistics(self.model)
+            self._run(replacements or {}, stack)
+            return self._totals(seed, every_layer=not replacements)
 
-    def _streams(self, replaced: Mapping[str, Tensor], stack: ExitStack) -> list[Tensor]:
+    def _run(self, replacements: Mapping[str, Tensor], stack: ExitStack) -> None:
         self.streams = []
         for index, name in enumerate(self.layers.names):
             module = self.model.get_submodule(name)
             if index == 0:
-                stack.callback(module.register_forward_pre_hook(self._first, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(self._keep).remove)
+                stack.callback(module.register_forward_pre_hook(self._enter_first, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(self._leave).remove)
         copies = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         args, named = _arguments(self.batch)
-        torch.func.functional_call(self.model, {**copies, **replaced}, args, named)
-        if len(self.streams) < 3:
-            raise BadInput(f"only {len(self.streams)} of {self.layers.depth} layers were run by this batch.")
-        return self.streams
+        torch.func.functional_call(self.model, {**copies, **replacements}, args, named)
+        outputs = len(self.streams) - (not self.layers.leaf)
+        if outputs < self.layers.depth:
+            raise BadInput(
+                f"this batch runs {max(outputs, 0)} of the {self.layers.depth} layers from {self.layers.names[0]} to "
+                f"{self.layers.names[-1]}; all of them must run."
+            )
 
-    def _first(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:  # noqa: ARG002
+    def _enter_first(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:  # noqa: ARG002
         """The input of the first block is the first stream; a leaf's input is of another kind (after an activation)."""
         if self.streams:
             return None
-        place = next((i for i, value in enumerate(inputs) if isinstance(value, Tensor)), None)
-        key = next((k for k, v in named.items() if isinstance(v, Tensor) and v.is_floating_point()), None)
-        stream = inputs[place] if place is not None else named[key] if key is not None else None
-        if stream is None:
-            raise BadInput(f"{self.layers.names[0]} was called without a tensor, so its stream cannot be read.")
-        given = stream if stream.requires_grad else stream.detach().requires_grad_()
+        call = BlockCall(self.layers.names[0], inputs, named)
+        stream = call.stream if call.stream.requires_grad else call.stream.detach().requires_grad_()
         if not self.layers.leaf:
-            self.streams.append(given)
-        if place is not None:
-            return (*inputs[:place], given, *inputs[place + 1 :]), named
-        return inputs, named | {key: given}
+            self.streams.append(stream)
+        other = call.on(stream)
+        return other.inputs, other.named
 
-    def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
         self.streams.append(next(tensors(output)))
 
-    def _totals(self, streams: Sequence[Tensor], seed: int) -> Totals:
-        first, last = streams[0], streams[-1]
-        q0, q1 = (mean_square(stream, self._padding(stream)) for stream in (first, last))
-        width = last.shape[1] if last.ndim > 3 else last.shape[-1]
-        spread = math.sqrt(2 * (len(streams) - 1) / width)
-        if not (math.isfinite(q1) and q1 > 0):
-            return Totals(0.0, -BEYOND if q1 == 0 else BEYOND, self.raw, spread)
-        self.size = _log(q1) - _log(q0)
-        generator = torch.Generator().manual_seed(READOUT + seed)  # not the stream of a made-up input
+    def _totals(self, seed: int, every_layer: bool) -> TotalChanges:
+        streams = self.streams if every_layer else [self.streams[0], self.streams[-1]]
+        sizes = [mean_square(stream, self._mask(stream)) for stream in streams]
+        if not (math.isfinite(sizes[-1]) and sizes[-1] > 0):
+            return TotalChanges(0.0, -BEYOND if sizes[-1] == 0 else BEYOND, self.raw, self._spread)
+        self.size = _log(sizes[-1]) - _log(sizes[0])
+        squares = self._gradient_squares(streams, seed)
+        change = _log(squares[0]) - _log(squares[-1]) + (0.0 if self.raw else math.log(sizes[0] / sizes[-1]))
+        apart = [_log(self._separation(stream)) for stream in streams]
+        exponents = None
+        if every_layer:
+            scale = [0.0 if self.raw else _log(size) for size in sizes]
+            exponents = self._exponents(apart, [_log(g) + q for g, q in zip(squares, scale, strict=True)])
+        gradient = max(-BEYOND, min(BEYOND, change))
+        return TotalChanges(apart[-1] - apart[0], gradient, self.raw, self._spread, exponents)
+
+    def _gradient_squares(self, streams: Sequence[Tensor], seed: int) -> list[float]:
+        """|g|^2 at each of these streams, of a normal gradient at the last."""
+        last = streams[-1]
+        generator = torch.Generator().manual_seed(READOUT + seed)
         readout = torch.randn(last.shape, generator=generator).to(last)
-        (gradient,) = torch.autograd.grad(last, first, readout, allow_unused=True)
-        if gradient is None:
-            raise BadInput("no gradient reaches the first layer: the last one does not depend on it.")
-        change = _log(gradient.double().square().sum()) - _log(readout.double().square().sum())
-        change += 0.0 if self.raw else math.log(q0 / q1)
-        apart = [self._separation(stream) for stream in (first, last)]
-        angle = _log(apart[1]) - _log(apart[0])
-        return Totals(angle, max(-BEYOND, min(BEYOND, change)), self.raw, spread)
+        gradients, _ = site_gradients(last, streams, readout)
+        if any(gradient is None for gradient in gradients):
+            names = f"{self.layers.names[0]} to {self.layers.names[-1]}"
+            raise BadInput(f"the layers {names} do not follow each other: the last does not depend on all before it.")
+        return [float(g.double().square().sum()) for g in (*gradients[:-1], readout) if g is not None]
+
+    def _exponents(self, angles: Sequence[float], gradients: Sequence[float]) -> tuple[Exponent, Exponent]:
+        """As a verdict has them; logs at every layer."""
+        angle, gradient = (np.array([logs]) for logs in (angles, gradients))
+        return exponent(angle, self.width), exponent(-gradient, self.width)
+
+    @property
+    def depth(self) -> int:
+        return max(len(self.streams) - 1, 1)
+
+    @property
+    def width(self) -> int:
+        last = self.streams[-1]
+        return int(last.shape[1] if last.ndim > 3 else last.shape[-1])
+
+    @property
+    def _spread(self) -> float:
+        return math.sqrt(2 * (len(self.streams) - 1) / self.width)
 
     @property
     def sequence_first(self) -> bool:
@@ -136,9 +181,15 @@ class Meter:
     def start(self) -> tuple[float, float]:
         """(norm, overlap) of the first stream of the last pass: where a prediction begins."""
         first = self.streams[0]
-        return mean_square(first, self._padding(first)), 1 - self._separation(first)
+        return mean_square(first, self._mask(first)), 1 - self._separation(first)
 
-    def _padding(self, stream: Tensor) -> Tensor | None:
+    @property
+    def tokens(self) -> int:
+        """Of the last pass; a stream (n, d) is one sequence."""
+        first = self.streams[0]
+        return int(first.shape[1 if first.ndim > 2 and self.sequence_first else 0])
+
+    def _mask(self, stream: Tensor) -> Tensor | None:
         """Which tokens count, where the batch says so."""
         return token_mask(self.batch, tuple(stream.shape[:2])) if stream.ndim == 3 else None  # type: ignore[arg-type]
 
@@ -153,18 +204,10 @@ class Meter:
         sequences = stream if self.sequence_first else stream.transpose(0, 1)
         if sequences.shape[1] < 2:
             return separation(sequences.transpose(0, 1))
-        return separation(sequences, self._padding(sequences))
+        return separation(sequences, self._mask(sequences))
 
 
-def total_changes(model: nn.Module, batch: Any = None, seed: int = 0) -> Totals:
-    """The totals of a module as it is; `seed` numbers the readout direction."""
-    bare = unwrap(model)
-    given = made_up(bare) if batch is None else batch
-    layers = repeated(bare)
-    return Meter(bare, given, layers, raw=not normed(bare, layers)).read(seed=seed)
-
-
-def normed(model: nn.Module, layers: Layers) -> bool:
+def has_norms(model: nn.Module, layers: Layers) -> bool:
     """Whether norms stand in the layers, or between bare matrices: then sizes are relative to the stream."""
     first = model.get_submodule(layers.names[0])
     if not layers.leaf:
@@ -173,12 +216,11 @@ def normed(model: nn.Module, layers: Layers) -> bool:
 
 
 def _norms(module: nn.Module) -> list[str]:
-    """Norms that are there: an Identity in the place of one is none."""
+    """Norms that do something: an Identity in the place of one does not."""
     return [name for name in find_norms(module) if not isinstance(module.get_submodule(name), nn.Identity)]
 
 
-def _log(value: Tensor | float) -> float:
-    value = float(value)
+def _log(value: float) -> float:
     return math.log(value) if 0 < value < math.inf else BEYOND if value else -BEYOND
 
 
@@ -192,8 +234,8 @@ def _channels_first(model: nn.Module) -> bool:
     return any(isinstance(module, nn.Conv1d) and module.kernel_size[0] > 1 for module in model.modules())
 
 
-def _statistics_of_batches(model: nn.Module) -> None:
-    """Batch norms see their batch, as in training: their running statistics say nothing yet. `observed` undoes it."""
+def _use_batch_statistics(model: nn.Module) -> None:
+    """Batch norms use their batch, as in training: their running statistics say nothing yet. `observed` undoes it."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.training = True

@@ -1,31 +1,36 @@
-"""What is to be changed, before anything is touched: parameter, old and new standard deviation, and the reason."""
+"""A plan: which parameter gets which standard deviation and why, and the total changes over depth before and after."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from edgewise.adapters.roles.record import Projection
-from edgewise.verdict import finite
+from edgewise.verdict import Exponent, finite
 
-TOLERANCE = 0.5  # a plan's stated totals are promised to this; what is within it of the budget is left alone
+TOLERANCE = 0.5  # a plan promises its expected totals to this; what is within it of the budget is left alone
 
 
 @dataclass(frozen=True)
-class Totals:
+class TotalChanges:
     """Log-changes over the whole depth: of 1 - overlap, and of the squared gradient towards the input.
 
     angle = log (1-c_L)/(1-c_0); gradient = log (|g_0|^2 q_0 / |g_L|^2 q_L), without q where no norm follows (`raw`).
     `spread` is the finite-width scatter sqrt(2L/d) of one network's log-norms.
+
+    This is what a plan brings within its budget, and not a verdict: totals contain the first block's jump and harmless
+    power laws. The limits of a verdict are about twice the change over the second half of the depth, `change` of the
+    `exponents` (angle, gradient), which are there for a network as it is and None for one that a plan tries.
     """
 
     angle: float
     gradient: float
     raw: bool = False
     spread: float = 0.0
+    exponents: tuple[Exponent, Exponent] | None = None
 
     @property
     def worst(self) -> float:
@@ -37,6 +42,7 @@ class Totals:
         return {
             "angle": finite(self.angle), "gradient": finite(self.gradient),
             "gradient_kind": "raw" if self.raw else "relative", "spread": finite(self.spread),
+            "exponents": None if self.exponents is None else [exponent.json() for exponent in self.exponents],
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -82,12 +88,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Plan:
-    """The changes of one goal, what the totals are now, and what they will be: stated before they are measured."""
+    """The changes of one goal, the total changes of the network as it is, and those expected after the change."""
 
     goal: str
     changes: tuple[Change, ...]
-    before: Totals | None
-    expected: Totals | None
+    before: TotalChanges | None
+    expected: TotalChanges | None
     depth: int
     width: int
     budget: float
@@ -96,7 +102,7 @@ class Plan:
     reached: bool = True
     diagnosis: str = ""
     notes: tuple[str, ...] = ()
-    findings: tuple[str, ...] = field(default=())  # what measure found, where the start is not the reason
+    findings: tuple[str, ...] = ()  # where else to look, where the start is not the reason
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -114,13 +120,13 @@ class Plan:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        lines = [f"Plan «{self.goal}» for {self.depth} layers of width {self.width}, by {self.source}."]
+        lines = [f"Plan for goal {self.goal!r}: {self.depth} layers of width {self.width}, by {self.source}."]
         if self.changes:
             lines += ["", *table(self.changes), ""]
         if self.before is not None:
-            lines.append(f"Total log-changes over depth now:   {self.before}")
+            lines.append(f"Total log-changes over the depth now: {self.before}")
         if self.expected is not None and self.changes:
-            lines.append(f"Stated for after, before measuring: {self.expected}")
+            lines.append(f"Expected after the change:            {self.expected}")
         lines += [text for text in (self.diagnosis, *self.findings, *self.notes) if text]
         return "\n".join(lines)
 
@@ -128,7 +134,7 @@ class Plan:
 def table(changes: Sequence[Change]) -> list[str]:
     """One line per role: the same matrix of all layers together, its range of standard deviations, the reason."""
     rows = [("parameter", "old std", "new std", "reason")]
-    for group in grouped(changes).values():
+    for group in by_pattern(changes).values():
         name = spell([name for change in group for name in change.projection.parameters])
         part = f" ({group[0].role})" if group[0].projection.rows is not None else ""
         old, new = (_range([getattr(change, key) for change in group]) for key in ("old_std", "new_std"))
@@ -137,13 +143,13 @@ def table(changes: Sequence[Change]) -> list[str]:
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
 
 
-def grouped(changes: Sequence[Change]) -> dict[tuple[str, str, str, str], list[Change]]:
+def by_pattern(changes: Sequence[Change]) -> dict[tuple[str, str, str, str], list[Change]]:
     """Changes by the pattern of their names, their role, way of drawing and reason."""
-    found: dict[tuple[str, str, str, str], list[Change]] = {}
+    groups: dict[tuple[str, str, str, str], list[Change]] = {}
     for change in changes:
         key = (_pattern(change.projection.parameter), change.role, change.draw, change.reason)
-        found.setdefault(key, []).append(change)
-    return found
+        groups.setdefault(key, []).append(change)
+    return groups
 
 
 def spell(names: Sequence[str]) -> str:
@@ -164,8 +170,8 @@ def _pattern(name: str) -> str:
 
 
 def _range(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return "–"
-    low, high = min(known), max(known)
+    low, high = min(numbers), max(numbers)
     return f"{low:.4g}" if high - low <= 0.02 * abs(high) else f"{low:.3g}..{high:.3g}"

@@ -1,12 +1,9 @@
-"""A model the theory describes: its places, its description with the gains it has, and every matrix by role.
-
-Embeddings, when asked: tables rescaled so that the first stream has mean square one.
-"""
+"""A recognised transformer: its description with the gains it has, every matrix by role, and changes to them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +17,9 @@ from edgewise.adapters.roles.record import AttentionSite, BlockSite, MLPSite, Mo
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.repair.draw import root_mean_square
-from edgewise.repair.layers import Kept
+from edgewise.repair.layers import Exclusions, Layers, copies_of_first, zero_biases
 from edgewise.repair.plan import Change
+from edgewise.repair.schemes import SCHEMES, Matrix
 
 WRITERS = ("output", "mlp_out")
 
@@ -40,6 +38,9 @@ class Place:
         return self.role in WRITERS
 
 
+Pairs = list[tuple[Place, Change]]
+
+
 @dataclass(frozen=True)
 class Recognised:
     """`weightless`: on the meta device or sharded, so that gains come from the config and nothing is measured."""
@@ -48,6 +49,11 @@ class Recognised:
     sites: ModelSites
     architecture: Architecture
     weightless: bool
+
+    @property
+    def layers(self) -> Layers:
+        """The blocks that the description is of."""
+        return Layers(tuple(block.name for block in self.sites.blocks), leaf=False)
 
     def places(self) -> Iterator[Place]:
         for index, stack in enumerate(self.sites.stacks):
@@ -63,44 +69,42 @@ class Recognised:
         return None if gain is None or not place.described else gain / math.sqrt(place.matrix.fan_in)
 
     def _config_gain(self, role: str, block: int) -> float | None:
-        known = self.architecture
-
         def at(name: str) -> float | None:
-            value = getattr(known, name)
+            value = getattr(self.architecture, name)
             return float(value[block]) if isinstance(value, tuple) else None if value is None else float(value)
 
         score, value, key, output = at("score_gain"), at("value_gain"), at("key_gain"), at("output_gain")
         key = math.sqrt(score or 0.0) if key is None else key
         output = math.sqrt(value or 0.0) if output is None else output
-        found = {
+        gains = {
             "query": key, "key": key, "value": (value or 0.0) / output if output else None, "output": output,
             "mlp_in": at("mlp_in_gain"), "mlp_linear": at("mlp_linear_gain"), "mlp_out": at("mlp_out_gain"),
         }  # fmt: skip
-        return found.get(role)
+        return gains.get(role)
 
 
 def recognise(model: nn.Module, tokens: int | None) -> Recognised | str:
     """The recognised model, or why the theory does not describe it."""
     weightless = any(p.is_meta or hasattr(p, "to_local") for p in model.parameters())
     try:
-        found = sites(model)
-        known = described_by_config(model, tokens) if weightless else describe(model, tokens=tokens)
+        places = sites(model)
+        architecture = described_by_config(model, tokens) if weightless else describe(model, tokens=tokens)
     except BadInput as refusal:
         return str(refusal)
-    if not isinstance(known, Architecture):
-        return "it is on the meta device or sharded, and has no config of a known family"
-    if found.stacks[0].norm not in ("pre", "post", "none"):
-        return f"its branches end in norms ({found.stacks[0].norm}), which undo the gains of their matrices"
-    return Recognised(model, found, _with_multipliers(model, known), weightless)
+    if not isinstance(architecture, Architecture):
+        return "it is on the meta device or sharded, and has no config of a family that edgewise knows"
+    if places.stacks[0].norm not in ("pre", "post", "none"):
+        return f"its branches end in norms ({places.stacks[0].norm}), which undo the gains of their matrices"
+    return Recognised(model, places, _with_multipliers(model, architecture), weightless)
 
 
-def _with_multipliers(model: nn.Module, known: Architecture) -> Architecture:
+def _with_multipliers(model: nn.Module, architecture: Architecture) -> Architecture:
     """A network of `edgewise.nets` knows its own multipliers, which its modules do not show."""
     own = getattr(model, "architecture", None)
-    if not isinstance(own, Architecture) or own.depth != known.depth:
-        return known
+    if not isinstance(own, Architecture) or own.depth != architecture.depth:
+        return architecture
     names = ("attention_skip", "attention_branch", "mlp_skip", "mlp_branch", "causal", "rope", "alibi", "activation")
-    return known.replace(**{name: getattr(own, name) for name in names})
+    return architecture.replace(**{name: getattr(own, name) for name in names})
 
 
 def _of_block(block: BlockSite, described: bool) -> Iterator[Place]:
@@ -129,22 +133,22 @@ _KNOBS = {
 }  # fmt: skip
 
 
-def with_changes(found: Recognised, changed: Sequence[tuple[Place, Change]], biases_off: bool) -> Architecture:
+def with_changes(recognised: Recognised, pairs: Pairs, biases_off: bool) -> Architecture:
     """The description after the changes: every gain times the ratio of its matrices' standard deviations."""
-    known = found.architecture
+    architecture = recognised.architecture
     ratio: dict[tuple[str, int], float] = {}
-    for place, change in changed:
+    for place, change in pairs:
         if place.described and change.old_std:
             ratio[place.role, place.block] = change.new_std / change.old_std
     knobs: dict[str, Any] = {"mlp_bias": 0.0} if biases_off else {}
     for name, roles in _KNOBS.items():
-        present = getattr(known, name)
-        if present is None or (known.qk_norm and name in ("score_gain", "key_gain")):
+        present = getattr(architecture, name)
+        if present is None or (architecture.qk_norm and name in ("score_gain", "key_gain")):
             continue
-        gains = np.broadcast_to(np.asarray(present, float), (known.depth,))
-        factor = [math.prod(ratio.get((role, block), 1.0) for role in roles) for block in range(known.depth)]
+        gains = np.broadcast_to(np.asarray(present, float), (architecture.depth,))
+        factor = [math.prod(ratio.get((role, block), 1.0) for role in roles) for block in range(architecture.depth)]
         knobs[name] = tuple(float(value) for value in gains * np.array(factor))
-    return known.replace(**{name: _one(value) for name, value in knobs.items()})
+    return architecture.replace(**{name: _one(value) for name, value in knobs.items()})
 
 
 def _one(values: Any) -> Any:
@@ -154,37 +158,82 @@ def _one(values: Any) -> Any:
     return values
 
 
+def allowed(place: Place, exclusions: Exclusions) -> bool:
+    """Whether a plan may write this matrix, and this is the name it goes by."""
+    return all(exclusions.allows(name) and exclusions.first(name) for name in place.matrix.parameters)
+
+
+def scheme_changes(recognised: Recognised, exclusions: Exclusions, goal: str) -> Pairs:
+    """Every matrix at the standard deviation of a published scheme."""
+    scheme, depth = SCHEMES[goal], recognised.architecture.depth
+    pairs: Pairs = []
+    for place in recognised.places():
+        if allowed(place, exclusions):
+            m = place.matrix
+            std = scheme.std(Matrix(m.fan_in, m.fan_out, depth, place.writes, place.role in ("query", "key")))
+            pairs.append((place, Change(m, recognised.old_std(place), std, scheme.draw, scheme.reason)))
+    return pairs
+
+
+def redraws_of_copies(recognised: Recognised, exclusions: Exclusions, notes: list[str]) -> Pairs:
+    """Every matrix at its own standard deviation, where the layers are copies of one another."""
+    if recognised.weightless:
+        return []
+    first = recognised.model.get_submodule(recognised.layers.names[0])
+    paths = [path for path, p in first.named_parameters() if p.ndim > 1]
+    copies = copies_of_first(recognised.model, recognised.layers, paths)
+    if not copies:
+        return []
+    notes.append(f"{len(copies)} matrices were copies of those of the first layer; all layers get their own.")
+    reason = "its own values: the layers were copies of one another"
+    return [
+        (place, Change(place.matrix, old, old, "normal", reason))
+        for place in recognised.places() if allowed(place, exclusions) and (old := recognised.old_std(place))
+    ]  # fmt: skip
+
+
+def bias_changes(recognised: Recognised, exclusions: Exclusions) -> tuple[Change, ...]:
+    """Biases of the blocks' matrices that are not zero become zero."""
+    if recognised.weightless:
+        return ()
+    names = dict.fromkeys(name for place in recognised.places() for name in place.matrix.biases)
+    changes: list[Change] = []
+    for name in names:
+        owner, _, path = name.rpartition(".")
+        changes += zero_biases(recognised.model, Layers((owner,), leaf=False), (path,), exclusions)
+    return tuple(changes)
+
+
 def embedding_changes(
-    found: Recognised, start: tuple[float, float] | None, kept: Kept, notes: list[str]
+    recognised: Recognised, start: tuple[float, float] | None, exclusions: Exclusions, notes: list[str]
 ) -> list[Change]:
-    """Every table drawn anew with its standard deviation over sqrt(q_0); tied ones are left, and it is said."""
-    q = start[0] if start else found.architecture.embedding_norm
+    """Every table drawn anew with its standard deviation over sqrt(q_0); where one is tied, all stay, with a note."""
+    q = start[0] if start else recognised.architecture.embedding_norm
     if abs(math.log(q)) < 0.1:
         return []
-    names = [f"{n}.weight" if _module(found.model, n) is not None else n for n in found.sites.embeddings]
-    tied = [name for name in names if name in kept.tied]
+    embeddings = recognised.sites.embeddings
+    names = [f"{n}.weight" if _is_module(recognised.model, n) else n for n in embeddings]
+    tied = [name for name in names if name in exclusions.ties]
     if tied:
-        notes.append(f"{tied[0]} is also the readout: all embeddings are left alone: the logits keep their size.")
+        notes.append(f"{tied[0]} is also the readout: all embeddings stay as they are, and so does the logits' size.")
         return []
-    return [_change(found, name, q) for name in names if kept.allows(name)]
+    return [_embedding_change(recognised, name, q) for name in names if exclusions.allows(name)]
 
 
-def _module(model: nn.Module, name: str) -> nn.Module | None:
-    try:
-        return model.get_submodule(name)
-    except AttributeError:  # a bare parameter
-        return None
+def _is_module(model: nn.Module, name: str) -> bool:
+    """False for a bare parameter."""
+    return name in dict(model.named_modules())
 
 
-def _change(found: Recognised, name: str, q: float) -> Change:
-    parameter = found.model.get_parameter(name)
+def _embedding_change(recognised: Recognised, name: str, q: float) -> Change:
+    parameter = recognised.model.get_parameter(name)
     fan_in = math.prod(parameter.shape[1:])
     place = Projection("embedding", (name,), fan_in, parameter.shape[0])
-    if found.weightless:
-        old = math.sqrt(found.architecture.embedding_norm / max(len(found.sites.embeddings), 1))
+    if recognised.weightless:
+        old = math.sqrt(recognised.architecture.embedding_norm / max(len(recognised.sites.embeddings), 1))
     else:
         old = float(parameter.detach().double().square().mean().sqrt())
-    owner = found.model.get_submodule(name.rpartition(".")[0])
+    owner = recognised.model.get_submodule(name.rpartition(".")[0])
     padding = getattr(owner, "padding_idx", None)
     reason = f"the first stream has mean square {q:.3g}; with this it has one"
     return Change(place, old, old / math.sqrt(q), "normal", reason, zero_row=padding)

@@ -25,7 +25,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Scheme:
-    """std of a matrix, how it is drawn, where it is from, and what of it cannot be done by weights alone."""
+    """std of a matrix, how it is drawn, its source, and what of it weights alone cannot do."""
 
     std: Callable[[Matrix], float]
     draw: str
@@ -44,8 +44,8 @@ def _deepnorm(m: Matrix) -> float:
 
 def _deepnorm_note(depth: int) -> str:
     return (
-        f"DeepNorm also multiplies the skips by (2L)^(1/4) = {(2 * depth) ** 0.25:.3g}; the skip structure is kept, so "
-        "this is its weight half only."
+        f"DeepNorm also multiplies the skips by (2L)^(1/4) = {(2 * depth) ** 0.25:.3g}; the plan leaves the skips "
+        "alone, so this is the half of it that weights can do."
     )
 
 
@@ -75,4 +75,4 @@ GOALS = ("critical", *SCHEMES)
 
 def refuse_goal(goal: str) -> None:
     if goal not in GOALS:
-        raise BadInput(f"goal = {goal!r} is not known: expected one of {', '.join(GOALS)}.")
+        raise BadInput(f"goal must be one of {', '.join(GOALS)}, got {goal!r}.")

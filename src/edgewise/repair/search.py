@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edgewise.repair.plan import Totals
+from edgewise.repair.plan import TotalChanges
 
 CLOSE = 0.05  # a total this near to its target is there
 STEP = math.log(4.0)  # the most that log gain moves at once
@@ -15,14 +15,14 @@ REACH = math.log(16.0)  # and the farthest it goes without a skip: beyond, the e
 
 @dataclass
 class Search:
-    """Totals against log gain; every evaluated point is kept, and no more than `most` are evaluated."""
+    """Total changes against log gain; every evaluated point is remembered, and no more than `most` are evaluated."""
 
-    totals: Callable[[float], Totals]
+    totals: Callable[[float], TotalChanges]
     depth: int
     most: int
-    points: dict[float, Totals] = field(default_factory=dict)
+    points: dict[float, TotalChanges] = field(default_factory=dict)
 
-    def at(self, x: float) -> Totals:
+    def at(self, x: float) -> TotalChanges:
         if x not in self.points:
             self.points[x] = self.totals(x)
         return self.points[x]
@@ -43,23 +43,23 @@ def largest_within(search: Search, budget: float, guess: float = 0.0, start: flo
     Branches of size s change the totals by O(s^2), so that the slope is 2 to begin with and a secant's afterwards.
     """
     x, slope = min(guess, start), 2.0
-    found, before = None, None
+    within, before = None, None
     while search.left > 0:
         worst = max(search.at(x).worst, 1e-12)
         if worst <= budget:
-            found = x if found is None else max(found, x)
+            within = x if within is None else max(within, x)
             if x == start or worst >= 0.9 * budget:
-                return found
-        aimed = math.log(0.96 * budget / worst)
+                return within
+        distance = math.log(0.96 * budget / worst)
         if before is not None and x != before[0]:
             slope = (math.log(worst) - before[1]) / (x - before[0])
         slope = min(max(slope, 0.5), 8.0)
         before = (x, math.log(worst))
-        step = max(-STEP, min(STEP, aimed / slope))
+        step = max(-STEP, min(STEP, distance / slope))
         if x + step < start - math.log(2.0**14) or abs(step) < 1e-3:
             break
         x = min(start, x + step)
-    return search.best if found is None else found
+    return search.best if within is None else within
 
 
 def zero_of_gradient(search: Search, budget: float, start: float = 0.0) -> float:
@@ -75,13 +75,13 @@ def zero_of_gradient(search: Search, budget: float, start: float = 0.0) -> float
 
 
 def _secant(
-    search: Search, quantity: Callable[[Totals], float], x: float, slope: float, most: int | None = None
+    search: Search, quantity: Callable[[TotalChanges], float], x: float, slope: float, most: int | None = None
 ) -> float:
-    """Secant steps kept inside the bracket once there is one; the best point met is returned."""
+    """Secant steps, inside the bracket once there is one; returns the best point on the way."""
     low, high, before = -math.inf, math.inf, None
-    met: dict[float, float] = {}
+    values: dict[float, float] = {}
     for _ in range(search.left if most is None else most):
-        value = met[x] = quantity(search.at(x))
+        value = values[x] = quantity(search.at(x))
         if abs(value) < CLOSE:
             break
         low, high = (max(low, x), high) if value < 0 else (low, min(high, x))
@@ -96,4 +96,4 @@ def _secant(
         if abs(following - x) < 1e-7:
             break
         x = following
-    return min(met, key=lambda at: abs(met[at]))
+    return min(values, key=lambda at: abs(values[at]))

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from edgewise.errors import BadInput
 from edgewise.probe.isolation import call, observed, tensors
-from edgewise.repair.meter import made_up
+from edgewise.repair.meter import batch_for
 from edgewise.study.tasks import Task, task
 
 Pair = tuple[Tensor, Tensor]
@@ -99,7 +99,7 @@ def lesson(model: nn.Module) -> Lesson:
     if _takes(model, "labels") and not hasattr(model, "config"):
         return Lesson(task("digits"), lambda core: core)
     try:
-        batch = made_up(model)
+        batch = batch_for(model)
     except BadInput as refusal:
         raise BadInput(f"no built-in task fits {type(model).__name__}: {refusal} Give batches.") from refusal
     with observed(model), torch.no_grad():

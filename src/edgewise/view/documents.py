@@ -63,7 +63,7 @@ def measurement(
         "standard_errors": {name: listed(error) for name, (_, error) in rows_with_errors(trace).items()},
         "statistics": statistics(trace),
         "predicted": None if predicted is None else prediction(*predicted),
-        "audit": None if audit is None else [_finding(each) for each in audit],
+        "audit": None if audit is None else [finding.json() for finding in audit],
     } | stamp()
 
 
@@ -78,9 +78,3 @@ def statistics(trace: Trace) -> dict[str, list[float | None]]:
     for readout in trace.readouts:
         found[f"log_gradient.{readout}"] = trace.blocks("log_gradient", readout)
     return {name: listed(row) for name, row in found.items()}
-
-
-def _finding(finding: AuditFinding) -> dict[str, Any]:
-    shown = {name: getattr(finding, name) for name in ("seen", "expected", "repair")}
-    names = {"kind": finding.kind.value, "severity": finding.severity.value, "parameters": list(finding.parameters)}
-    return names | shown
