@@ -29,10 +29,11 @@ def run(quick: bool, tell: Tell) -> Findings:
     tell(0.1, "training step")
     base = interleaved({"step": Task(step)}, 2 if quick else 9)["step"].cpu
     plans: dict[str, Any] = {}
+    layers, nothing = layers_of(model), Exclusions.of(model, [])
     rows: list[list[Any]] = [["one training step (AdamW)", base, 1.0, 1]]
     for name, make in (
         ("plan by theory, checked by trial draws", lambda: critical_plan(model, batch)),
-        ("plan by measurement", lambda: plan_by_measurement(model, batch, layers_of(model), Exclusions.of(model, []), 1.0)),
+        ("plan by measurement", lambda: plan_by_measurement(model, batch, layers, nothing, 1.0)),
     ):
         tell(0.4, name)
         make()  # tables are loaded once per process

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from importlib import resources
 
+import jsonschema
 import pytest
 import torch
 from torch import nn
 
+import edgewise
 from edgewise.adapters.roles.model import sites
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.inspect import audit
@@ -257,3 +261,18 @@ def test_wrapped_models_and_empty_ones() -> None:
         empty = NanoGPT()
     with pytest.raises(BadInput, match="meta device"):
         audit(empty)
+
+
+def test_findings_are_written_as_the_published_schema_has_them() -> None:
+    """One way to JSON: of every kind and severity, and of a real tie."""
+    schema = json.loads(resources.files("edgewise").joinpath("schema/measurement-1.json").read_text())
+    validator = jsonschema.Draft202012Validator(schema["$defs"]["finding"])
+    for kind in Kind:
+        for severity in Severity:
+            validator.validate(AuditFinding(kind, severity, ("a.weight",), "this", "that", "pass").json())
+    (tie,) = (finding for finding in audit(build("gpt2")) if finding.kind is Kind.TIED)
+    assert tie.json()["kind"] == "tied weights"
+    document = edgewise.view.measurement
+    model = build("gpt2")
+    trace = edgewise.measure(model, tokens=8)
+    assert document(trace, edgewise.judge(trace), None, (tie,))["audit"] == [tie.json()]

@@ -1,1 +1,1 @@
-"""Is this model initialized as it should be? A look at the weights, before any training."""
+"""Is this model initialized as it should be? What fresh weights tell, before any training."""

@@ -6,44 +6,44 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from edgewise.audit.finding import AuditFinding, Kind, Severity
-from edgewise.audit.weights import Look, siblings
+from edgewise.audit.weights import MatrixSummary, siblings
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def identical_layers(model: nn.Module, looks: Sequence[Look]) -> Iterator[AuditFinding]:
+def identical_layers(model: nn.Module, summaries: Sequence[MatrixSummary]) -> Iterator[AuditFinding]:
     """One finding per stack: the random matrices that are equal to those of an earlier block."""
-    copies: dict[str, list[tuple[Look, Look]]] = {}
-    for group in siblings([look for look in looks if look.drawn]):
+    copies: dict[str, list[tuple[MatrixSummary, MatrixSummary]]] = {}
+    for group in siblings([s for s in summaries if s.random]):
         for first, copy in _copies(model, group):
             copies.setdefault(copy.stack, []).append((first, copy))
     for pairs in copies.values():
         yield _finding(pairs)
 
 
-def _copies(model: nn.Module, group: Sequence[Look]) -> Iterator[tuple[Look, Look]]:
-    """(original, copy), by value and not by name: a parameter shared on purpose is no copy."""
+def _copies(model: nn.Module, group: Sequence[MatrixSummary]) -> Iterator[tuple[MatrixSummary, MatrixSummary]]:
+    """(original, copy), by value and not by name: a parameter shared on purpose is not a copy."""
     import torch
 
-    originals: list[Look] = []
-    for look in group:
-        weight = look.matrix.weight(model)
+    originals: list[MatrixSummary] = []
+    for summary in group:
+        weight = summary.matrix.weight(model)
         for first in originals:
-            if first.rms != look.rms:  # cheap: equal weights have equal sums
+            if first.rms != summary.rms:  # cheap: equal weights have equal sums
                 continue
-            if torch.equal(first.matrix.weight(model), weight) and not _shared(model, first, look):
-                yield first, look
+            if torch.equal(first.matrix.weight(model), weight) and not _shared(model, first, summary):
+                yield first, summary
                 break
         else:
-            originals.append(look)
+            originals.append(summary)
 
 
-def _shared(model: nn.Module, first: Look, second: Look) -> bool:
+def _shared(model: nn.Module, first: MatrixSummary, second: MatrixSummary) -> bool:
     return model.get_parameter(first.parameter) is model.get_parameter(second.parameter)
 
 
-def _finding(pairs: Sequence[tuple[Look, Look]]) -> AuditFinding:
+def _finding(pairs: Sequence[tuple[MatrixSummary, MatrixSummary]]) -> AuditFinding:
     names = tuple(dict.fromkeys(name for _, copy in pairs for name in copy.matrix.parameters))
     blocks = sorted({copy.block for _, copy in pairs})
     originals = sorted({first.block for first, _ in pairs})
@@ -53,8 +53,8 @@ def _finding(pairs: Sequence[tuple[Look, Look]]) -> AuditFinding:
     )
     return AuditFinding(
         Kind.IDENTICAL_LAYERS, Severity.ERROR, names,
-        f"blocks {_spell(blocks)} hold the very values of block {_spell(originals)}",
-        "every block drawn for itself; copies stay correlated, which no theory of random networks covers", repair,
+        f"blocks {_spell(blocks)} hold the same values as block {_spell(originals)}",
+        "values of its own in every block; copies stay correlated, which no theory of random networks covers", repair,
     )  # fmt: skip
 
 

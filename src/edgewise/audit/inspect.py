@@ -1,4 +1,4 @@
-"""audit(model): all that a look at the weights can find wrong with an initialization."""
+"""audit(model): all that the weights can show to be wrong with an initialization."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgewise.audit.siblings import unlike_siblings
 from edgewise.audit.ties import tied_weights
 from edgewise.audit.truncation import useless_truncation
 from edgewise.audit.vectors import biases_not_zero, norm_gains_not_one
-from edgewise.audit.weights import Look, look_at
+from edgewise.audit.weights import MatrixSummary, summarise
 from edgewise.errors import BadInput
 
 if TYPE_CHECKING:
@@ -33,34 +33,34 @@ def audit(
     """What is wrong with this initialization, worst first; for fresh weights, not for trained ones.
 
     family_recipe: compare with how the model's family publishes to draw its weights.
-    truncated_at: at how many sigmas the weights were meant to be cut, where no config says.
+    truncated_at: the number of sigmas at which the weights should be cut, where no config says so.
     """
     bare = unwrap(model)
     if any(parameter.is_meta for parameter in bare.parameters()):
-        raise BadInput("this model is on the meta device and has no weights to look at. Build it on a device first.")
-    found = sites(bare)
-    looks = look_at(bare, found)
-    seen = _without_repetition(list(_all(bare, found, looks, family_recipe, truncated_at)))
-    return tuple(sorted(seen, key=lambda finding: ORDER[finding.severity]))
+        raise BadInput("this model is on the meta device and has no weights to audit. Build it on a device first.")
+    model_sites = sites(bare)
+    findings = list(_all(bare, model_sites, summarise(bare, model_sites), family_recipe, truncated_at))
+    return tuple(sorted(_without_repetition(findings), key=lambda finding: ORDER[finding.severity]))
 
 
 def _all(
-    model: nn.Module, found: ModelSites, looks: list[Look], family_recipe: bool, truncated_at: float | None
-) -> Iterator[AuditFinding]:
+    model: nn.Module, model_sites: ModelSites, summaries: list[MatrixSummary], family_recipe: bool,
+    truncated_at: float | None,
+) -> Iterator[AuditFinding]:  # fmt: skip
     config = config_of(model)
-    known = described_by_config(model) if family_recipe and config else None
-    recipe = None if known is None else recipe_of(config, known, found)
-    own = [look for look in looks if look.stack == found.stacks[0].name]
-    yield from identical_layers(model, looks)
-    yield from never_initialized(model, found, looks)
-    yield from residual_scaling(recipe, found.depth, own)
-    yield from useless_truncation(config, looks, truncated_at)
-    yield from unlike_siblings(looks)
+    architecture = described_by_config(model) if family_recipe and config else None
+    recipe = None if architecture is None else recipe_of(config, architecture, model_sites)
+    own = [summary for summary in summaries if summary.stack == model_sites.stacks[0].name]
+    yield from identical_layers(model, summaries)
+    yield from never_initialized(model, model_sites, summaries)
+    yield from residual_scaling(recipe, model_sites.depth, own)
+    yield from useless_truncation(config, summaries, truncated_at)
+    yield from unlike_siblings(summaries)
     if recipe is not None:
         yield from unlike_recipe(recipe, own)
     yield from norm_gains_not_one(model, _published_norm_gain(config))
     yield from biases_not_zero(model)
-    yield from tied_weights(model, found)
+    yield from tied_weights(model, model_sites)
 
 
 def _published_norm_gain(config: dict[str, Any]) -> float:
@@ -69,7 +69,7 @@ def _published_norm_gain(config: dict[str, Any]) -> float:
 
 
 def _without_repetition(findings: list[AuditFinding]) -> list[AuditFinding]:
-    """A departure from the recipe that a more telling finding explains is not said twice."""
+    """A departure from the recipe that a more telling finding explains is not repeated."""
     telling = (Kind.RESIDUAL_SCALING_MISSING, Kind.RESIDUAL_SCALING_MISPLACED, Kind.DEPARTS_FROM_SIBLINGS)
     explained = {name for finding in findings if finding.kind in telling for name in finding.parameters}
     return [

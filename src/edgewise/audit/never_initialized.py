@@ -1,4 +1,4 @@
-"""Matrices that nobody has drawn: constant where others are random, not finite, or absurdly large."""
+"""Matrices that were never drawn: constant where others are random, not finite, or absurdly large."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edgewise.adapters.roles.record import ModelSites
 from edgewise.audit.finding import AuditFinding, Kind, Severity, redraw
-from edgewise.audit.weights import Look, siblings
+from edgewise.audit.weights import MatrixSummary, siblings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -16,39 +16,42 @@ if TYPE_CHECKING:
 HUGE = 1e3  # no recipe draws entries like this; memory that was never written often holds them
 
 
-def never_initialized(model: nn.Module, sites: ModelSites, looks: Sequence[Look]) -> Iterator[AuditFinding]:
-    drawn = [look.rms for look in looks if look.drawn and look.largest < HUGE]
-    usual = median(drawn) if drawn else 0.02
-    for group in siblings(looks):
+def never_initialized(
+    model: nn.Module, sites: ModelSites, summaries: Sequence[MatrixSummary]
+) -> Iterator[AuditFinding]:
+    """One finding per role with bad matrices, and per bad embedding."""
+    usable = [s.rms for s in summaries if s.random and s.largest < HUGE]
+    usual = median(usable) if usable else 0.02
+    for group in siblings(summaries):
         yield from _of_role(group, usual)
     for name in sites.embeddings:
         yield from _of_embedding(model, name, usual)
 
 
-def _of_role(group: Sequence[Look], usual: float) -> Iterator[AuditFinding]:
-    bad = [look for look in group if not look.drawn or look.largest >= HUGE]
+def _of_role(group: Sequence[MatrixSummary], usual: float) -> Iterator[AuditFinding]:
+    bad = [summary for summary in group if not summary.random or summary.largest >= HUGE]
     if not bad:
         return
-    others = [look.rms for look in group if look not in bad]
+    others = [summary.rms for summary in group if summary not in bad]
     std = median(others) if others else usual
     # A whole role of zero output matrices is a known design: the branches start silent.
-    silent = len(bad) == len(group) and bad[0].role.endswith(".output") and not any(look.rms for look in bad)
+    silent = len(bad) == len(group) and bad[0].role.endswith(".output") and not any(summary.rms for summary in bad)
     severity = Severity.NOTE if silent else Severity.ERROR
     expected = "random entries, unless the branches start silent on purpose" if silent else (
         f"random entries of standard deviation near {std:.3g}, like its siblings" if others else "random entries"
     )  # fmt: skip
-    names = tuple(name for look in bad for name in look.matrix.parameters)
+    names = tuple(name for summary in bad for name in summary.matrix.parameters)
     yield AuditFinding(
-        Kind.NEVER_INITIALIZED, severity, names, _seen(bad[0]), expected, redraw([b.matrix for b in bad], std)
+        Kind.NEVER_INITIALIZED, severity, names, _observation(bad[0]), expected, redraw([b.matrix for b in bad], std)
     )
 
 
-def _seen(look: Look) -> str:
-    if not look.finite:
-        return f"{look.role}: entries that are not finite"
-    if look.largest >= HUGE:
-        return f"{look.role}: an entry as large as {look.largest:.3g}"
-    return f"{look.role}: all entries are {'zero' if not look.rms else f'equal or vanishing, {look.rms:.3g}'}"
+def _observation(summary: MatrixSummary) -> str:
+    if not summary.finite:
+        return f"{summary.role}: entries that are not finite"
+    if summary.largest >= HUGE:
+        return f"{summary.role}: an entry as large as {summary.largest:.3g}"
+    return f"{summary.role}: all entries are {'zero' if not summary.rms else f'equal or vanishing, {summary.rms:.3g}'}"
 
 
 def _of_embedding(model: nn.Module, name: str, usual: float) -> Iterator[AuditFinding]:

@@ -9,22 +9,21 @@ from typing import Any
 from edgewise.adapters.roles.record import ModelSites
 from edgewise.architecture import Architecture
 from edgewise.audit.finding import AuditFinding, Kind, Severity, redraw
-from edgewise.audit.siblings import departs
-from edgewise.audit.weights import Look, by
+from edgewise.audit.weights import MatrixSummary, group_by
 
 
-def recipe_of(config: dict[str, Any], known: Architecture, sites: ModelSites) -> dict[tuple[str, int], float]:
+def recipe_of(config: dict[str, Any], architecture: Architecture, sites: ModelSites) -> dict[tuple[str, int], float]:
     """Standard deviation by (role, block) of the primary stack, from the gains its config translates to.
 
     Queries, keys and values are drawn alike in every family (T5: queries smaller by sqrt(d_kv)); the gains of
     a description include the norms' gains, which T5 starts at its factor f.
     """
     f = float(config.get("initializer_factor", 1.0)) if config["model_type"] == "t5" else 1.0
-    t5_query = 1 / math.sqrt(known.head_width) if config["model_type"] == "t5" else 1.0
-    found: dict[tuple[str, int], float] = {}
+    t5_query = 1 / math.sqrt(architecture.head_width) if config["model_type"] == "t5" else 1.0
+    recipe: dict[tuple[str, int], float] = {}
     for index, block in enumerate(sites.blocks):
         value, output, inward, out = (
-            _at(known, name, index) for name in ("value_gain", "output_gain", "mlp_in_gain", "mlp_out_gain")
+            _at(architecture, name, index) for name in ("value_gain", "output_gain", "mlp_in_gain", "mlp_out_gain")
         )
         if not output or not inward:
             continue
@@ -33,30 +32,30 @@ def recipe_of(config: dict[str, Any], known: Architecture, sites: ModelSites) ->
         o = output / math.sqrt(block.attention.output.fan_in)
         attention = {"query": s * t5_query, "key": s, "value": s, "output": o, "query_down": s, "key_value_down": s,
                      "key_rotated": s}  # fmt: skip
-        found |= {(f"attention.{role}", index): std for role, std in attention.items()}
+        recipe |= {(f"attention.{role}", index): std for role, std in attention.items()}
         for owner in ("mlp", "shared"):
             mlp = {"gate": t, "input": t, "router": t, "output": back}
-            found |= {(f"{owner}.{role}", index): std for role, std in mlp.items()}
-    return found
+            recipe |= {(f"{owner}.{role}", index): std for role, std in mlp.items()}
+    return recipe
 
 
-def _at(known: Architecture, name: str, index: int) -> float:
-    value = getattr(known, name)
+def _at(architecture: Architecture, name: str, index: int) -> float:
+    value = getattr(architecture, name)
     return float(value[index] if isinstance(value, tuple) else value)
 
 
-def unlike_recipe(recipe: dict[tuple[str, int], float], looks: Sequence[Look]) -> Iterator[AuditFinding]:
+def unlike_recipe(recipe: dict[tuple[str, int], float], summaries: Sequence[MatrixSummary]) -> Iterator[AuditFinding]:
     """One finding per role and expected value: all the layers that depart from it."""
-    wrong = [look for look in looks if look.drawn and (look.role, look.block) in recipe]
-    wrong = [look for look in wrong if departs(look, recipe[look.role, look.block])]
-    for group in by(wrong, lambda look: (look.role, recipe[look.role, look.block], look.matrix.rows)):
+    listed = [s for s in summaries if s.random and (s.role, s.block) in recipe]
+    wrong = [s for s in listed if s.departs_from(recipe[s.role, s.block])]
+    for group in group_by(wrong, lambda s: (s.role, recipe[s.role, s.block], s.matrix.rows)):
         yield _finding(group, recipe[group[0].role, group[0].block])
 
 
-def _finding(group: Sequence[Look], expected: float) -> AuditFinding:
+def _finding(group: Sequence[MatrixSummary], expected: float) -> AuditFinding:
     first = group[0]
     return AuditFinding(
-        Kind.DEPARTS_FROM_RECIPE, Severity.WARNING, tuple(n for look in group for n in look.matrix.parameters),
+        Kind.DEPARTS_FROM_RECIPE, Severity.WARNING, tuple(n for s in group for n in s.matrix.parameters),
         f"{first.role} has standard deviation {first.rms:.4g}", f"{expected:.4g}, which the family publishes",
-        redraw([look.matrix for look in group], expected),
+        redraw([summary.matrix for summary in group], expected),
     )  # fmt: skip

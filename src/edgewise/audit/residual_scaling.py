@@ -7,34 +7,34 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from edgewise.audit.finding import AuditFinding, Kind, Severity, redraw
-from edgewise.audit.weights import Look, by
+from edgewise.audit.weights import MatrixSummary, group_by
 
 OUTPUTS = ("attention.output", "mlp.output")
 BACK = (*OUTPUTS, "cross.output", "shared.output")  # all that lead back to the stream
 CLOSE = 0.1  # in log: within a tenth of the factor looked for
-LEAST_DEPTH = 3  # below, 1/sqrt(2 depth) is not told from other factors
+LEAST_DEPTH = 3  # below, 1/sqrt(2 depth) cannot be told from other factors
 
 
 def residual_scaling(
-    recipe: dict[tuple[str, int], float] | None, depth: int, looks: Sequence[Look]
+    recipe: dict[tuple[str, int], float] | None, depth: int, summaries: Sequence[MatrixSummary]
 ) -> Iterator[AuditFinding]:
-    """With a family's recipe: what it scales and is not. Without: the scaling found where it does not belong."""
+    """With a family's recipe: what it scales and is not. Without: the scaling where it does not belong."""
     factor = 1 / math.sqrt(2 * depth)
-    first = [group for group in _by_role(looks) if len(group) == depth]
+    first = [group for group in _by_role(summaries) if len(group) == depth]
     if depth < LEAST_DEPTH or not first:
         return
-    stds = {group[0].role: median(look.rms for look in group) for group in first}
+    stds = {group[0].role: median(summary.rms for summary in group) for group in first}
     groups = {group[0].role: group for group in first}
     base = _common(stds)
     if base is None:
         return
     scaled = {role for role, std in stds.items() if _near(std, base * factor)}
-    wanted = _scaled_by(recipe, factor) if recipe else ({*OUTPUTS} if scaled else set())
-    yield from _findings(groups, scaled, wanted & set(stds), base, base * factor)
+    targets = _scaled_by(recipe, factor) if recipe else ({*OUTPUTS} if scaled else set())
+    yield from _findings(groups, scaled, targets & set(stds), base, base * factor)
 
 
-def _by_role(looks: Sequence[Look]) -> list[list[Look]]:
-    return by([look for look in looks if look.drawn and look.stack == looks[0].stack], lambda look: look.role)
+def _by_role(summaries: Sequence[MatrixSummary]) -> list[list[MatrixSummary]]:
+    return group_by([s for s in summaries if s.random and s.stack == summaries[0].stack], lambda s: s.role)
 
 
 def _common(stds: dict[str, float]) -> float | None:
@@ -56,9 +56,9 @@ def _scaled_by(recipe: dict[tuple[str, int], float], factor: float) -> set[str]:
 
 
 def _findings(
-    groups: dict[str, list[Look]], scaled: set[str], wanted: set[str], base: float, small: float
+    groups: dict[str, list[MatrixSummary]], scaled: set[str], targets: set[str], base: float, small: float
 ) -> Iterator[AuditFinding]:
-    misplaced, missing = sorted(scaled - {*BACK}), sorted(wanted - scaled)
+    misplaced, missing = sorted(scaled - {*BACK}), sorted(targets - scaled)
     for role in misplaced:
         yield _finding(
             Kind.RESIDUAL_SCALING_MISPLACED, groups[role], base,
@@ -66,7 +66,7 @@ def _findings(
             f"{base:.4g} here; the factor belongs to the output matrices of both branches",
         )  # fmt: skip
     for role in missing:
-        near = [look for look in groups[role] if _near(look.rms, base)]
+        near = [summary for summary in groups[role] if _near(summary.rms, base)]
         if len(near) == len(groups[role]):
             yield _finding(
                 Kind.RESIDUAL_SCALING_MISSING, near, small, f"{role} has standard deviation {near[0].rms:.4g}",
@@ -74,6 +74,8 @@ def _findings(
             )  # fmt: skip
 
 
-def _finding(kind: Kind, group: Sequence[Look], std: float, seen: str, expected: str) -> AuditFinding:
-    names = tuple(name for look in group for name in look.matrix.parameters)
-    return AuditFinding(kind, Severity.WARNING, names, seen, expected, redraw([g.matrix for g in group], std))
+def _finding(
+    kind: Kind, group: Sequence[MatrixSummary], std: float, observation: str, expected: str
+) -> AuditFinding:
+    names = tuple(name for summary in group for name in summary.matrix.parameters)
+    return AuditFinding(kind, Severity.WARNING, names, observation, expected, redraw([g.matrix for g in group], std))

@@ -7,36 +7,28 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from edgewise.audit.finding import AuditFinding, Kind, Severity, redraw
-from edgewise.audit.weights import Look, siblings
-
-SIGNIFICANT = 5.0  # sampling errors: one false alarm in two million looks
-NOTICEABLE = 0.02  # relative; smaller departures change nothing, however significant
+from edgewise.audit.weights import MatrixSummary, siblings
 
 
-def unlike_siblings(looks: Sequence[Look]) -> Iterator[AuditFinding]:
+def unlike_siblings(summaries: Sequence[MatrixSummary]) -> Iterator[AuditFinding]:
     """Robust z of log rms against the median of the layers, whose own error is small beside one layer's.
 
     Where more than a third of the layers depart, the depth has a schedule (some recipes shrink with the layer)
     and no layer is the odd one.
     """
-    for group in siblings([look for look in looks if look.drawn]):
+    for group in siblings([s for s in summaries if s.random]):
         if len(group) < 3:
             continue
-        middle = median(look.rms for look in group)
-        odd = [look for look in group if departs(look, middle)]
+        middle = median(summary.rms for summary in group)
+        odd = [summary for summary in group if summary.departs_from(middle)]
         if 0 < len(odd) <= len(group) / 3:
-            yield from (_finding(look, middle) for look in odd)
+            yield from (_finding(summary, middle) for summary in odd)
 
 
-def departs(look: Look, expected: float) -> bool:
-    """|log(rms/expected)| beyond both the sampling error and what matters."""
-    return abs(math.log(look.rms / expected)) > max(SIGNIFICANT * look.error, NOTICEABLE)
-
-
-def _finding(look: Look, middle: float) -> AuditFinding:
-    z = abs(math.log(look.rms / middle)) / look.error
+def _finding(summary: MatrixSummary, middle: float) -> AuditFinding:
+    place, errors = f"{summary.role} of block {summary.block}", abs(math.log(summary.rms / middle)) / summary.error
     return AuditFinding(
-        Kind.DEPARTS_FROM_SIBLINGS, Severity.WARNING, look.matrix.parameters,
-        f"{look.role} of block {look.block} has standard deviation {look.rms:.4g} ({z:.0f} sampling errors away)",
-        f"{middle:.4g}, as in the other blocks", redraw([look.matrix], middle),
+        Kind.DEPARTS_FROM_SIBLINGS, Severity.WARNING, summary.matrix.parameters,
+        f"{place} has standard deviation {summary.rms:.4g} ({errors:.0f} sampling errors away)",
+        f"{middle:.4g}, as in the other blocks", redraw([summary.matrix], middle),
     )  # fmt: skip

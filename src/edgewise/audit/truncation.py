@@ -7,7 +7,7 @@ from typing import Any
 
 from edgewise.adapters.config.gains import truncated
 from edgewise.audit.finding import AuditFinding, Kind, Severity
-from edgewise.audit.weights import Look, by
+from edgewise.audit.weights import MatrixSummary, group_by
 from edgewise.errors import BadInput
 
 CUTS_NOTHING = 4.0  # a normal number lies beyond it once in 16,000 draws
@@ -15,7 +15,7 @@ KEYS = ("initializer_cutoff_factor",)
 
 
 def useless_truncation(
-    config: dict[str, Any], looks: Sequence[Look], truncated_at: float | None
+    config: dict[str, Any], summaries: Sequence[MatrixSummary], truncated_at: float | None
 ) -> Iterator[AuditFinding]:
     """Where the config (or the caller) says that entries are cut at c sigma, and they reach further.
 
@@ -26,13 +26,13 @@ def useless_truncation(
     if cutoff is None:
         return
     if not cutoff > 0:
-        raise BadInput(f"truncated_at = {cutoff!r} is not possible: expected a number of sigmas above 0.")
+        raise BadInput(f"truncated_at must be a number of sigmas above 0, got {cutoff!r}.")
     source = f"the config's {key}" if truncated_at is None else "truncated_at"
     if cutoff >= CUTS_NOTHING:
-        yield _says_nothing(cutoff, source, looks)
+        yield _says_nothing(cutoff, source, summaries)
         return
-    for group in by([look for look in looks if look.drawn], lambda look: (look.stack, look.role)):
-        beyond = [look for look in group if _reach(look) > _limit(cutoff) * (1 + 4 * look.error)]
+    for group in group_by([s for s in summaries if s.random], lambda s: (s.stack, s.role)):
+        beyond = [summary for summary in group if _reach(summary) > _limit(cutoff) * (1 + 4 * summary.error)]
         if beyond:
             yield _finding(cutoff, source, beyond)
 
@@ -41,12 +41,12 @@ def _limit(cutoff: float) -> float:
     return cutoff / truncated(1.0, cutoff)
 
 
-def _reach(look: Look) -> float:
-    return look.largest / look.rms
+def _reach(summary: MatrixSummary) -> float:
+    return summary.largest / summary.rms
 
 
-def _says_nothing(cutoff: float, source: str, looks: Sequence[Look]) -> AuditFinding:
-    names = tuple(look.parameter for look in looks[:1])
+def _says_nothing(cutoff: float, source: str, summaries: Sequence[MatrixSummary]) -> AuditFinding:
+    names = tuple(summary.parameter for summary in summaries[:1])
     return AuditFinding(
         Kind.TRUNCATION_CUTS_NOTHING, Severity.WARNING, names, f"{source} cuts at {cutoff:g} sigma",
         "a cut near 2 or 3 sigma; beyond 4 it changes nothing",
@@ -54,8 +54,8 @@ def _says_nothing(cutoff: float, source: str, looks: Sequence[Look]) -> AuditFin
     )  # fmt: skip
 
 
-def _finding(cutoff: float, source: str, beyond: Sequence[Look]) -> AuditFinding:
-    names = tuple(name for look in beyond for name in look.matrix.parameters)
+def _finding(cutoff: float, source: str, beyond: Sequence[MatrixSummary]) -> AuditFinding:
+    names = tuple(name for summary in beyond for name in summary.matrix.parameters)
     std = beyond[0].rms
     repair = (
         f"for name in {names!r}: torch.nn.init.trunc_normal_(model.get_parameter(name), std={std:.6g}, "

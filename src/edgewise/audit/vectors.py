@@ -43,13 +43,13 @@ def _offset(gains: object, weight: object) -> bool:
 
 def biases_not_zero(model: nn.Module) -> Iterator[AuditFinding]:
     """Biases by name, of norms too; one finding per name in a layer, for all layers together."""
-    found: dict[str, list[str]] = {}
+    by_pattern: dict[str, list[str]] = {}
     for name, parameter in model.named_parameters():
         last = name.rpartition(".")[2]
         if last.endswith("bias") and not bool((parameter == 0).all()):
             pattern = ".".join("#" if word.isdigit() else word for word in name.split("."))
-            found.setdefault(pattern, []).append(name)
-    for names in found.values():
+            by_pattern.setdefault(pattern, []).append(name)
+    for names in by_pattern.values():
         yield _bias(model, tuple(names))
 
 

@@ -1,4 +1,4 @@
-"""Every matrix of every block, looked at once."""
+"""Every matrix of every block, summarised once: what all findings start from."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+SIGNIFICANT = 5.0  # sampling errors: one false alarm in two million matrices
+NOTICEABLE = 0.02  # relative; smaller departures change nothing, however significant
+
+
 @dataclass(frozen=True)
-class Look:
-    """What one matrix shows: root mean square, spread, largest entry; its role and its place."""
+class MatrixSummary:
+    """One matrix: its role and place, its root mean square, spread and largest entry."""
 
     stack: str
     block: int
@@ -36,19 +40,23 @@ class Look:
         return math.isfinite(self.rms) and math.isfinite(self.largest)
 
     @property
-    def drawn(self) -> bool:
-        """Random, as far as its spread tells: finite, and no constant."""
+    def random(self) -> bool:
+        """As far as its spread tells: finite, and not constant."""
         return self.finite and self.spread > 1e-12 * max(self.largest, 1e-30) and self.rms > 1e-12
 
     @property
     def parameter(self) -> str:
         return self.matrix.parameter
 
+    def departs_from(self, expected: float) -> bool:
+        """|log(rms/expected)| beyond both the sampling error and what matters."""
+        return abs(math.log(self.rms / expected)) > max(SIGNIFICANT * self.error, NOTICEABLE)
 
-def look_at(model: nn.Module, sites: ModelSites) -> list[Look]:
+
+def summarise(model: nn.Module, sites: ModelSites) -> list[MatrixSummary]:
     """All matrices of all stacks."""
     return [
-        _look(model, stack.name, block.index, role, matrix)
+        _summary(model, stack.name, block.index, role, matrix)
         for stack in sites.stacks
         for block in stack.blocks
         for role, matrix in roles_of(block)
@@ -70,20 +78,20 @@ def _roles_of_mlp(owner: str, mlp: MLPSite) -> Iterator[tuple[str, Projection]]:
     yield from ((f"{owner}.{matrix.role}", matrix) for matrix in own if matrix is not None)
 
 
-def _look(model: nn.Module, stack: str, block: int, role: str, matrix: Projection) -> Look:
+def _summary(model: nn.Module, stack: str, block: int, role: str, matrix: Projection) -> MatrixSummary:
     weight = matrix.weight(model).detach().double()
-    rms = float(weight.pow(2).mean().sqrt())
-    return Look(stack, block, role, matrix, rms, float(weight.std()), float(weight.abs().max()), weight.numel())
+    rms, spread, largest = (float(x) for x in (weight.pow(2).mean().sqrt(), weight.std(), weight.abs().max()))
+    return MatrixSummary(stack, block, role, matrix, rms, spread, largest, weight.numel())
 
 
-def by(looks: Sequence[Look], key: Callable[[Look], object]) -> list[list[Look]]:
+def group_by(summaries: Sequence[MatrixSummary], key: Callable[[MatrixSummary], object]) -> list[list[MatrixSummary]]:
     """Groups in order of appearance."""
-    groups: dict[object, list[Look]] = {}
-    for look in looks:
-        groups.setdefault(key(look), []).append(look)
+    groups: dict[object, list[MatrixSummary]] = {}
+    for summary in summaries:
+        groups.setdefault(key(summary), []).append(summary)
     return list(groups.values())
 
 
-def siblings(looks: Sequence[Look]) -> list[list[Look]]:
-    """The same matrix in all blocks of a stack; experts and plain MLPs are not siblings."""
-    return by(looks, lambda look: (look.stack, look.role, look.matrix.fan_in, look.matrix.experts))
+def siblings(summaries: Sequence[MatrixSummary]) -> list[list[MatrixSummary]]:
+    """The same matrix in all blocks of a stack; experts and plain MLPs are kept apart."""
+    return group_by(summaries, lambda s: (s.stack, s.role, s.matrix.fan_in, s.matrix.experts))

@@ -48,7 +48,7 @@ def critical_plan(
     if isinstance(recognised, Recognised) and recognised.weightless:
         return plan_by_theory(recognised, None, None, exclusions, goal, budget, draw, embeddings)
     if isinstance(recognised, str) and any(p.is_meta or hasattr(p, "to_local") for p in bare.parameters()):
-        raise BadInput(f"no plan is possible: {recognised}. Plan on a whole model with weights; the names are the same.")
+        raise BadInput(f"no plan is possible: {recognised}. Plan on a whole model with weights: names are the same.")
     batch = batch_for(bare, tokens) if batch is None else batch
     if isinstance(recognised, str):
         return _by_measurement(bare, batch, exclusions, goal, budget, draw, f"Not by theory: {recognised}")

@@ -38,7 +38,8 @@ def _cause(before: TotalChanges) -> str:
             return f"The start is a likely reason: {rate}; beyond e^{RISKY:g} is risky."
         case Outcome.UNDECIDED:
             return f"The start may be the reason: {rate}, but one network of this width scatters too much to tell."
-    return f"The start alone should not prevent training: {rate}, and up to e^{RISKY:g} networks train."
+    rest = " The rest of the totals is a jump or a power law in the first half." if before.worst >= RISKY else ""
+    return f"The start alone should not prevent training: {rate}, less than the e^{RISKY:g} that is risky.{rest}"
 
 
 def _remainder(after: TotalChanges, budget: float, skip: bool) -> str:
