@@ -192,7 +192,7 @@ def test_the_deep_copy_of_torch(name: str) -> None:
     found = audit(model)
     worst = found[0]
     assert (worst.kind, worst.severity) == (Kind.IDENTICAL_LAYERS, Severity.ERROR)
-    assert "blocks 1, 2 hold the very values of block 0" in worst.seen
+    assert "blocks 1, 2 hold the same values as block 0" in worst.seen
     repair(model, found, Kind.IDENTICAL_LAYERS)
     assert Kind.IDENTICAL_LAYERS not in kinds(audit(model))
 
