@@ -25,7 +25,7 @@ def network(activation: str, **knobs: Any) -> edgewise.Architecture:
 
 
 def diagram(activation: str, side: int) -> Any:
-    return edgewise.phase_diagram(network(activation), **{X[0]: (*X[1:], side), Y[0]: (*Y[1:], side)})
+    return edgewise.phase_diagram(network(activation), {X[0]: (*X[1:], side), Y[0]: (*Y[1:], side)})
 
 
 def one_by_one(activation: str) -> None:

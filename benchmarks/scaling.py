@@ -27,7 +27,7 @@ def _simplex(depth: int, tokens: int) -> None:
 
 def _grid(side: int) -> None:
     architecture = edgewise.transformer(**BASE, depth=16, tokens=256)
-    edgewise.phase_diagram(architecture, score_gain=(0.0, 4.0, side), mlp_in_gain=(0.5, 4.0, side))
+    edgewise.phase_diagram(architecture, {"score_gain": (0.0, 4.0, side), "mlp_in_gain": (0.5, 4.0, side)})
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import rich.progress  # noqa: F401  imported lazily there, which may take longer than a test waits
 
 from edgewise.progress import ProgressBar, progress_bar
 

@@ -103,7 +103,7 @@ def test_compare_names_what_differs():
         (lambda: edgewise.predict(edgewise.transformer(), start_overlap=float("nan")), "start_overlap = nan"),
         (lambda: edgewise.predict("mlp:tanh", readout="pooled"), "no readout choice"),
         (lambda: edgewise.predict("gpt2", start=np.eye(1024), start_overlap=0.1), "both start and start_overlap"),
-        (lambda: edgewise.phase_diagram("mlp:tanh", a=(0, 1, 2), b=(0, 1, 2)), "needs a transformer"),
+        (lambda: edgewise.phase_diagram("mlp:tanh", {"a": (0, 1, 2), "b": (0, 1, 2)}), "needs a transformer"),
     ],
 )
 def test_bad_input_is_refused(call, words):

@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from edgewise.judgement.probability import forgotten
+from edgewise.probe.measure import measure
 from edgewise.study.tasks.base import Task
 from edgewise.study.train import seeded
 from edgewise.trace import Trace
-from edgewise.verbs import measure, predict
+from edgewise.verbs import predict
 
 from .koopman import near_unit_share, streams_of
 from .starts import Knobs, architecture, network

@@ -57,7 +57,7 @@ def predicted(count: int, depth: int, tokens: int, width: int) -> tuple[np.ndarr
     """The strengths of a grid, and the same exponents from theory, each (mlp, attention)."""
     network = edgewise.transformer(**paper_block(0.5, 0.5, mlp_in_gain=GAIN, depth=depth, tokens=tokens, width=width))
     axes = {"attention_strength": (*RANGE, count), "mlp_strength": (*RANGE, count)}
-    diagram = edgewise.phase_diagram(network, start_overlap=1 - NEAR, **axes)
+    diagram = edgewise.phase_diagram(network, axes, start_overlap=1 - NEAR)
     return diagram.x, {name: getattr(diagram, field) for name, field in FIELDS.items()}
 
 

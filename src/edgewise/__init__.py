@@ -5,11 +5,13 @@
     >>> edgewise.judge(edgewise.predict(network)).outcome.value
     'will not train'
 
-Nouns   Architecture Perceptron Trace Verdict
-Make    transformer describe sites
-Verbs   predict measure judge compare phase_diagram critical_point vector_field audit_initialization perceptron_maps
-Fix     critical_plan initialize_ total_changes
-Rooms   theory stability critical probe audit optim nets laboratory landscape study view
+Nouns    Architecture Perceptron Trace Verdict
+Make     transformer describe sites
+Predict  predict judge compare phase_diagram critical_point vector_field perceptron_maps
+Measure  measure audit_initialization total_changes
+Change   critical_plan initialize_ use_kernel
+Rooms    laboratory landscape nets optim study view
+Refusal  BadInput
 """
 
 from __future__ import annotations
@@ -21,37 +23,37 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from edgewise import laboratory, landscape, nets, optim, study, view
+    from edgewise.adapters.describe import describe
     from edgewise.adapters.roles.model import sites
     from edgewise.architecture import Architecture, transformer
+    from edgewise.audit.inspect import audit_initialization
     from edgewise.errors import BadInput
+    from edgewise.nets.swap import use_kernel
     from edgewise.perceptron import Perceptron
+    from edgewise.probe.measure import measure
+    from edgewise.repair.critical_plan import critical_plan
+    from edgewise.repair.initialize import initialize_
+    from edgewise.repair.meter import total_changes
     from edgewise.trace import Trace
     from edgewise.verbs import (
-        audit_initialization,
         compare,
-        critical_plan,
         critical_point,
-        describe,
-        initialize_,
         judge,
-        measure,
         perceptron_maps,
         phase_diagram,
         predict,
-        total_changes,
-        use_kernel,
         vector_field,
-    )  # fmt: skip
+    )
     from edgewise.verdict import Verdict
 
 # Names are fetched when first used, so that the command line answers --help without importing torch.
 _HOMES = {
-    "Architecture": "architecture", "transformer": "architecture", "Perceptron": "perceptron", "Trace": "trace",
-    "Verdict": "verdict", "BadInput": "errors", "sites": "adapters.roles.model",
-    "describe": "verbs", "predict": "verbs", "judge": "verbs", "compare": "verbs", "phase_diagram": "verbs",
-    "critical_point": "verbs", "vector_field": "verbs", "measure": "verbs", "audit_initialization": "verbs",
-    "use_kernel": "verbs",
-    "perceptron_maps": "verbs", "critical_plan": "verbs", "initialize_": "verbs", "total_changes": "verbs",
+    "Architecture": "architecture", "BadInput": "errors", "Perceptron": "perceptron", "Trace": "trace",
+    "Verdict": "verdict", "audit_initialization": "audit.inspect", "compare": "verbs",
+    "critical_plan": "repair.critical_plan", "critical_point": "verbs", "describe": "adapters.describe",
+    "initialize_": "repair.initialize", "judge": "verbs", "measure": "probe.measure", "perceptron_maps": "verbs",
+    "phase_diagram": "verbs", "predict": "verbs", "sites": "adapters.roles.model", "total_changes": "repair.meter",
+    "transformer": "architecture", "use_kernel": "nets.swap", "vector_field": "verbs",
 }  # fmt: skip
 _ROOMS = ("laboratory", "landscape", "nets", "optim", "study", "view")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from edgewise.verdict import Exponent, FixedPoint, Outcome, Probability, Verdict
 
@@ -22,10 +23,24 @@ def headline(verdict: Verdict) -> str:
     return f"{name} {_HEADLINES[verdict.outcome]} ({verdict.depth} {unit}; {verdict.source})."
 
 
+class Line(NamedTuple):
+    """One line of the paragraph; `severity` is that of the finding it states, else empty."""
+
+    text: str
+    severity: str = ""
+
+
 def paragraph(verdict: Verdict) -> str:
     """Headline, numbers, findings with remedies, what was ruled out, what is not vouched for."""
-    text = "\n".join((*_numbers(verdict), *_findings(verdict), *_caveats(verdict)))
-    return headline(verdict) + "\n" + (text if verdict.perceptron is None else _of_layers(text))
+    return "\n".join(line.text for line in lines(verdict))
+
+
+def lines(verdict: Verdict) -> Iterator[Line]:
+    """The paragraph line by line, the headline first, with the severity of each finding."""
+    yield Line(headline(verdict))
+    inside = (*map(Line, _numbers(verdict)), *_findings(verdict), *map(Line, _caveats(verdict)))
+    for text, severity in inside:
+        yield Line(text if verdict.perceptron is None else _of_layers(text), severity)
 
 
 def _of_layers(text: str) -> str:
@@ -96,12 +111,12 @@ def _perceptron(facts: dict[str, object]) -> Iterator[str]:
         yield f"  {name.replace('_', ' ')}: {text}"
 
 
-def _findings(verdict: Verdict) -> Iterator[str]:
+def _findings(verdict: Verdict) -> Iterator[Line]:
     for finding in verdict.findings:
-        yield f"[{finding.severity}] {finding.sentence}"
-        yield f"    What to do: {finding.remedy}"
+        yield Line(f"[{finding.severity}] {finding.sentence}", finding.severity)
+        yield Line(f"    What to do: {finding.remedy}")
     if verdict.ruled_out:
-        yield "Ruled out: " + "; ".join(verdict.ruled_out) + "."
+        yield Line("Ruled out: " + "; ".join(verdict.ruled_out) + ".")
 
 
 def _caveats(verdict: Verdict) -> Iterator[str]:

@@ -15,7 +15,7 @@ from torch import nn
 import edgewise
 from edgewise.adapters.roles.model import sites
 from edgewise.audit.finding import AuditFinding, Kind, Severity
-from edgewise.audit.inspect import audit
+from edgewise.audit.inspect import audit_initialization
 from edgewise.errors import BadInput
 from tests.support.handwritten import HANDWRITTEN, NanoBlock, NanoGPT
 from tests.support.models import FAMILIES, build
@@ -43,7 +43,7 @@ def repair(model: nn.Module, findings: tuple[AuditFinding, ...], kind: Kind) -> 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_as_they_come(name: str) -> None:
-    found = audit(FAMILIES[name]())
+    found = audit_initialization(FAMILIES[name]())
     assert {(f.kind, f.parameter) for f in found if f.kind is not Kind.TIED} == TRUE.get(name, set())
     assert any(f.kind is Kind.TIED for f in found) == (name in TIED)
     assert all(f.severity is Severity.NOTE for f in found if f.kind is Kind.TIED)
@@ -53,13 +53,13 @@ def test_families_as_they_come(name: str) -> None:
 def test_other_seeds_raise_no_alarm(seed: int) -> None:
     """Sampling error is no finding: 6 seeds x 4 families x some 30 matrices, and deeper models."""
     for name in ("llama", "gpt2", "deepseek3", "modernbert"):
-        assert not kinds(audit(build(name, seed=seed)))
+        assert not kinds(audit_initialization(build(name, seed=seed)))
     deep = build("gpt2", seed=seed, n_layer=8)
-    assert not kinds(audit(deep))
+    assert not kinds(audit_initialization(deep))
 
 
 def test_a_larger_factor_of_t5_is_its_own_recipe() -> None:
-    assert not kinds(audit(build("t5", initializer_factor=0.3)))
+    assert not kinds(audit_initialization(build("t5", initializer_factor=0.3)))
 
 
 # One way to go wrong per entry: (model, what to do to it, the kind, a parameter that must be named).
@@ -172,14 +172,14 @@ def test_caught_named_and_repaired(
     name: str, spoil: Callable[[nn.Module], None], kind: Kind, parameter: str
 ) -> None:
     model = (FAMILIES.get(name) or HANDWRITTEN[name])()
-    before = [f for f in audit(model) if f.kind is kind]
+    before = [f for f in audit_initialization(model) if f.kind is kind]
     spoil(model)
-    found = audit(model)
+    found = audit_initialization(model)
     new = [f for f in found if f.kind is kind and f not in before]
     assert parameter in {named for finding in new for named in finding.parameters}
     assert all(finding.seen and finding.expected and parameter_exists(model, finding) for finding in found)
     repair(model, tuple(new), kind)
-    assert [f for f in audit(model) if f.kind is kind] == before
+    assert [f for f in audit_initialization(model) if f.kind is kind] == before
 
 
 def parameter_exists(model: nn.Module, finding: AuditFinding) -> bool:
@@ -189,12 +189,12 @@ def parameter_exists(model: nn.Module, finding: AuditFinding) -> bool:
 @pytest.mark.parametrize("name", ["torch_pre", "torch_post", "torch_decoder"])
 def test_the_deep_copy_of_torch(name: str) -> None:
     model = HANDWRITTEN[name]()
-    found = audit(model)
+    found = audit_initialization(model)
     worst = found[0]
     assert (worst.kind, worst.severity) == (Kind.IDENTICAL_LAYERS, Severity.ERROR)
     assert "blocks 1, 2 hold the same values as block 0" in worst.seen
     repair(model, found, Kind.IDENTICAL_LAYERS)
-    assert Kind.IDENTICAL_LAYERS not in kinds(audit(model))
+    assert Kind.IDENTICAL_LAYERS not in kinds(audit_initialization(model))
 
 
 def test_truncation_at_a_hundred_sigma_cuts_nothing() -> None:
@@ -203,24 +203,24 @@ def test_truncation_at_a_hundred_sigma_cuts_nothing() -> None:
     for block in sites(model).blocks:
         for matrix in block.projections:
             nn.init.trunc_normal_(model.get_parameter(matrix.parameter), std=0.02)
-    found = audit(model, truncated_at=2.0)
+    found = audit_initialization(model, truncated_at=2.0)
     cut = [f for f in found if f.kind is Kind.TRUNCATION_CUTS_NOTHING]
     assert len({name for f in cut for name in f.parameters}) == 3 * 4
     repair(model, found, Kind.TRUNCATION_CUTS_NOTHING)
-    assert Kind.TRUNCATION_CUTS_NOTHING not in kinds(audit(model, truncated_at=2.0))
+    assert Kind.TRUNCATION_CUTS_NOTHING not in kinds(audit_initialization(model, truncated_at=2.0))
     with pytest.raises(BadInput, match="truncated_at"):
-        audit(model, truncated_at=-1.0)
+        audit_initialization(model, truncated_at=-1.0)
 
 
 def test_truncation_that_the_config_announces() -> None:
     """ModernBERT cuts at two sigma, and does; a factor of 100 in its config would cut nothing."""
-    assert not kinds(audit(build("modernbert")))
-    found = audit(build("modernbert", initializer_cutoff_factor=100.0))
+    assert not kinds(audit_initialization(build("modernbert")))
+    found = audit_initialization(build("modernbert", initializer_cutoff_factor=100.0))
     assert Kind.TRUNCATION_CUTS_NOTHING in kinds(found)
     plain = build("modernbert")
     for layer in plain.model.layers:
         nn.init.normal_(layer.mlp.Wi.weight, std=0.0176)
-    named = [f for f in audit(plain) if f.kind is Kind.TRUNCATION_CUTS_NOTHING]
+    named = [f for f in audit_initialization(plain) if f.kind is Kind.TRUNCATION_CUTS_NOTHING]
     assert {f.parameter for f in named} == {"model.layers.0.mlp.Wi.weight"}
 
 
@@ -228,7 +228,7 @@ def test_silent_branches_are_a_note_and_a_schedule_is_none() -> None:
     silent = HANDWRITTEN["nanogpt"]()
     for block in silent.transformer["h"]:
         nn.init.zeros_(block.mlp.c_proj.weight)
-    found = [f for f in audit(silent) if f.kind is Kind.NEVER_INITIALIZED]
+    found = [f for f in audit_initialization(silent) if f.kind is Kind.NEVER_INITIALIZED]
     assert [f.severity for f in found] == [Severity.NOTE]
     schedule = NanoGPT()
     schedule.transformer["h"] = nn.ModuleList([NanoBlock() for _ in range(8)])
@@ -236,19 +236,19 @@ def test_silent_branches_are_a_note_and_a_schedule_is_none() -> None:
         block.apply(schedule._draw)
         for matrix in (block.attn.c_proj, block.mlp.c_proj):
             nn.init.normal_(matrix.weight, std=0.02 / math.sqrt(2 * (index + 1)))
-    assert not kinds(audit(schedule))
+    assert not kinds(audit_initialization(schedule))
 
 
 def test_without_the_family_recipe_a_whole_role_may_differ() -> None:
     model = FAMILIES["llama"]()
     draw_a_role_larger(model)
-    assert Kind.DEPARTS_FROM_RECIPE in kinds(audit(model))
-    assert not kinds(audit(model, family_recipe=False))
+    assert Kind.DEPARTS_FROM_RECIPE in kinds(audit_initialization(model))
+    assert not kinds(audit_initialization(model, family_recipe=False))
 
 
 def test_worst_first_and_readable() -> None:
     model = HANDWRITTEN["torch_post"]()
-    found = audit(model)
+    found = audit_initialization(model)
     ranks = [list(Severity)[::-1].index(finding.severity) for finding in found]
     assert ranks == sorted(ranks)
     assert str(found[0]).startswith("error: layers start with identical weights: layers.1.self_attn.in_proj_weight")
@@ -256,11 +256,11 @@ def test_worst_first_and_readable() -> None:
 
 def test_wrapped_models_and_empty_ones() -> None:
     model = HANDWRITTEN["nanogpt"]()
-    assert audit(torch.compile(model)) == audit(model)
+    assert audit_initialization(torch.compile(model)) == audit_initialization(model)
     with torch.device("meta"):
         empty = NanoGPT()
     with pytest.raises(BadInput, match="meta device"):
-        audit(empty)
+        audit_initialization(empty)
 
 
 def test_findings_are_written_as_the_published_schema_has_them() -> None:
@@ -270,7 +270,7 @@ def test_findings_are_written_as_the_published_schema_has_them() -> None:
     for kind in Kind:
         for severity in Severity:
             validator.validate(AuditFinding(kind, severity, ("a.weight",), "this", "that", "pass").json())
-    (tie,) = (finding for finding in audit(build("gpt2")) if finding.kind is Kind.TIED)
+    (tie,) = (finding for finding in audit_initialization(build("gpt2")) if finding.kind is Kind.TIED)
     assert tie.json()["kind"] == "tied weights"
     document = edgewise.view.measurement
     model = build("gpt2")

@@ -19,7 +19,7 @@ def family(**knobs):
 
 @pytest.fixture(scope="module")
 def diagram():
-    return edgewise.phase_diagram(family(), mlp_in_gain=(0.5, 4.0, 15), attention_branch=(0.05, 0.9, 9))
+    return edgewise.phase_diagram(family(), {"mlp_in_gain": (0.5, 4.0, 15), "attention_branch": (0.05, 0.9, 9)})
 
 
 def test_a_cell_is_the_network_it_stands_for(diagram):
@@ -36,7 +36,7 @@ def test_a_cell_is_the_network_it_stands_for(diagram):
 def test_boundaries_are_where_the_exponents_vanish(which):
     """With a bias both lines exist; the gradient's lies on the ordered side of the angle's [Cowsik 2024]."""
     biased = family(mlp_bias=0.3, depth=100)
-    made = edgewise.phase_diagram(biased, mlp_in_gain=(0.5, 2.5, 21), attention_branch=(0.05, 0.5, 7))
+    made = edgewise.phase_diagram(biased, {"mlp_in_gain": (0.5, 2.5, 21), "attention_branch": (0.05, 0.5, 7)})
     line = made.boundaries[which][0]
     gain, branch = line[len(line) // 2]
     limit = asymptotics(biased.replace(mlp_in_gain=float(gain), attention_branch=float(branch)))
@@ -66,7 +66,7 @@ def test_marker_json_and_saving(diagram, tmp_path):
 
 
 def test_whole_number_axes_go_row_by_row():
-    small = edgewise.phase_diagram(family(depth=8), tokens=(8, 64, 3), mlp_in_gain=(0.5, 2.0, 4))
+    small = edgewise.phase_diagram(family(depth=8), {"tokens": (8, 64, 3), "mlp_in_gain": (0.5, 2.0, 4)})
     assert small.angle.shape == (4, 3)
     network = family(depth=8, tokens=36, mlp_in_gain=float(small.y[1]))
     assert small.x[1] == 36
@@ -88,11 +88,11 @@ def test_whole_number_axes_go_row_by_row():
 )
 def test_bad_axes_are_refused(axes, words):
     with pytest.raises(BadInput, match=words):
-        edgewise.phase_diagram(family(depth=4), **axes)
+        edgewise.phase_diagram(family(depth=4), axes)
 
 
 def test_positions_left_out_of_a_diagram_are_said():
-    made = edgewise.phase_diagram(family(depth=2, causal=True), score_gain=(0, 1, 2), mlp_in_gain=(0.5, 1, 2))
+    made = edgewise.phase_diagram(family(depth=2, causal=True), {"score_gain": (0, 1, 2), "mlp_in_gain": (0.5, 1, 2)})
     assert "positions" in made.extrapolated[0]
 
 
@@ -170,12 +170,13 @@ def test_the_vector_field_vanishes_at_its_fixed_points():
 
 
 def test_strengths_move_a_branch_and_its_skip_together():
-    made = edgewise.phase_diagram(family(), attention_strength=(0.2, 0.8, 3), mlp_strength=(0.1, 0.5, 3))
+    made = edgewise.phase_diagram(family(), {"attention_strength": (0.2, 0.8, 3), "mlp_strength": (0.1, 0.5, 3)})
     assert made.marker == (0.2, 0.5)
     network = family(attention_branch=0.8, attention_skip=0.6, mlp_branch=0.3, mlp_skip=math.sqrt(0.91))
     assert made.angle[1, 2] == pytest.approx(edgewise.judge(edgewise.predict(network)).angle.at_depth, rel=1e-9)
-    assert edgewise.phase_diagram(network, attention_strength=(0.1, 0.9, 2), mlp_in_gain=(1, 2, 2)).marker == (0.8, 1.0)
+    axes = {"attention_strength": (0.1, 0.9, 2), "mlp_in_gain": (1, 2, 2)}
+    assert edgewise.phase_diagram(network, axes).marker == (0.8, 1.0)
     unpaired = family(attention_skip=1.0)
-    assert edgewise.phase_diagram(unpaired, attention_strength=(0.1, 0.9, 2), mlp_in_gain=(1, 2, 2)).marker is None
+    assert edgewise.phase_diagram(unpaired, axes).marker is None
     with pytest.raises(BadInput, match="attention_strength"):
-        edgewise.phase_diagram(family(), attention_strength=(0.1, 1.2, 3), mlp_in_gain=(1, 2, 2))
+        edgewise.phase_diagram(family(), {"attention_strength": (0.1, 1.2, 3), "mlp_in_gain": (1, 2, 2)})

@@ -20,7 +20,7 @@ def stack() -> edgewise.Architecture:
 
 
 def test_phase_diagram_shows_the_diagram(stack: edgewise.Architecture, tmp_path: Path) -> None:
-    diagram = edgewise.phase_diagram(stack, mlp_in_gain=(0.5, 3.0, 9), mlp_branch=(0.2, 1.5, 7))
+    diagram = edgewise.phase_diagram(stack, {"mlp_in_gain": (0.5, 3.0, 9), "mlp_branch": (0.2, 1.5, 7)})
     sheet = edgewise.view.phase_diagram(diagram)
     angle, gradient, outcome = (panel.background for panel in sheet.panels)
     assert angle is not None
@@ -42,7 +42,7 @@ def test_phase_diagram_shows_the_diagram(stack: edgewise.Architecture, tmp_path:
 
 
 def test_the_note_is_the_number_nearest_to_the_network(stack: edgewise.Architecture) -> None:
-    diagram = edgewise.phase_diagram(stack, mlp_in_gain=(0.3, 2.3, 3), mlp_branch=(0.6, 1.0, 3))
+    diagram = edgewise.phase_diagram(stack, {"mlp_in_gain": (0.3, 2.3, 3), "mlp_branch": (0.6, 1.0, 3)})
     note = edgewise.view.phase_diagram(diagram).panels[1].note
     assert note == f"stack: {diagram.near_gradient[1, 1]:+.3f} per block"  # the middle is (1.3, 0.8) exactly
 

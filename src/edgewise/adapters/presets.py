@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
-
-from edgewise.adapters.config.translate import translate
-from edgewise.architecture import Architecture
 
 
 def names() -> tuple[str, ...]:
@@ -17,15 +13,14 @@ def names() -> tuple[str, ...]:
 
 
 def config(name: str) -> dict[str, Any]:
-    """The config of a preset, as Hugging Face would write it."""
+    """The config of a preset, as Hugging Face would write it; KeyError if there is none of this name."""
     return dict(_presets()[name]["config"])
 
 
-def preset(name: str, *, depth: int | None = None, tokens: int | None = None) -> Architecture:
-    """The Architecture of a preset; KeyError if there is none of this name."""
+def notes(name: str) -> tuple[str, ...]:
+    """What the preset's config leaves open and how it is read here."""
     entry = _presets()[name]
-    found = translate(entry["config"], depth=depth, tokens=tokens, name=name)
-    return replace(found, assumed=(*found.assumed, entry["note"])) if "note" in entry else found
+    return (entry["note"],) if "note" in entry else ()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""audit(model): all that the weights can show to be wrong with an initialization."""
+"""audit_initialization: all that the weights can show to be wrong with an initialization."""
 
 from __future__ import annotations
 
@@ -27,13 +27,20 @@ if TYPE_CHECKING:
 ORDER = {severity: place for place, severity in enumerate((Severity.ERROR, Severity.WARNING, Severity.NOTE))}
 
 
-def audit(
-    model: nn.Module, family_recipe: bool = True, truncated_at: float | None = None
+def audit_initialization(
+    model: nn.Module, *, family_recipe: bool = True, truncated_at: float | None = None
 ) -> tuple[AuditFinding, ...]:
     """What is wrong with this initialization, worst first; for fresh weights, not for trained ones.
 
-    family_recipe: compare with how the model's family publishes to draw its weights.
-    truncated_at: the number of sigmas at which the weights should be cut, where no config says so.
+    model          a torch.nn.Module with a stack of transformer blocks
+    family_recipe  compare with how the model's family publishes to draw its weights
+    truncated_at   the number of standard deviations at which the weights should be cut, where no config says so
+
+    >>> from torch import nn
+    >>> layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    >>> encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    >>> audit_initialization(encoder)[0].kind.value
+    'layers start with identical weights'
     """
     bare = unwrap(model)
     if any(parameter.is_meta for parameter in bare.parameters()):
@@ -78,4 +85,4 @@ def _without_repetition(findings: list[AuditFinding]) -> list[AuditFinding]:
     ]  # fmt: skip
 
 
-__all__ = ["AuditFinding", "Kind", "Severity", "audit"]
+__all__ = ["AuditFinding", "Kind", "Severity", "audit_initialization"]

@@ -14,7 +14,7 @@ import click
 from edgewise.cli import exit_codes
 
 CORE = ("torch", "numpy", "scipy", "click", "rich", "matplotlib", "PyYAML")
-OPTIONAL = ("transformers", "timm", "lightning", "accelerate", "tensorboard", "wandb", "trackio")
+OPTIONAL = ("transformers", "timm")
 MOMENT_TABLE = "softmax/moments.npz"
 
 
@@ -22,9 +22,9 @@ MOMENT_TABLE = "softmax/moments.npz"
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def doctor(as_json: bool) -> int:
     """Print versions and what is available; the exit code is 70 when something needed is missing."""
-    found = examine()
-    click.echo(json.dumps(found) if as_json else _text(found))
-    return exit_codes.INTERNAL_ERROR if found["problems"] else exit_codes.FINE
+    facts = examine()
+    click.echo(json.dumps(facts) if as_json else _text(facts))
+    return exit_codes.INTERNAL_ERROR if facts["problems"] else exit_codes.FINE
 
 
 def examine() -> dict[str, Any]:
@@ -34,7 +34,7 @@ def examine() -> dict[str, Any]:
     core = {name: _version(name) for name in CORE}
     optional = {name: _version(name) for name in OPTIONAL}
     table, cuda = moment_table(), _cuda()
-    problems = [f"{name} is not installed; install edgewise again" for name, seen in core.items() if not seen]
+    problems = [f"{name} is not installed; install edgewise again" for name, version in core.items() if not version]
     if not table["present"]:
         problems.append(f"the table of softmax moments, {MOMENT_TABLE}, is not in the package")
     if cuda["error"] is not None:
@@ -81,17 +81,17 @@ def moment_table() -> dict[str, Any]:
     return {"present": True, "version": hashlib.sha256(content).hexdigest()[:12], "bytes": len(content)}
 
 
-def _text(found: dict[str, Any]) -> str:
-    cuda, table = found["cuda"], found["moment_table"]
+def _text(facts: dict[str, Any]) -> str:
+    cuda, table = facts["cuda"], facts["moment_table"]
     size = f"{table['version']}, {table['bytes'] / 1e6:.2f} MB"
     rows = {
-        "edgewise": found["edgewise"],
-        "python": f"{found['python']} on {found['platform']}",
-        **{name: version or "MISSING" for name, version in found["packages"].items()},
-        "processors": str(found["cpus"]),
+        "edgewise": facts["edgewise"],
+        "python": f"{facts['python']} on {facts['platform']}",
+        **{name: version or "MISSING" for name, version in facts["packages"].items()},
+        "processors": str(facts["cpus"]),
         "cuda": f"{cuda['devices']} devices" if cuda["available"] else "not available (not needed)",
         "moment table": size if table["present"] else "MISSING",
-        "optional": ", ".join(f"{n} {v}" for n, v in found["optional"].items() if v) or "none installed",
+        "optional": ", ".join(f"{n} {v}" for n, v in facts["optional"].items() if v) or "none installed",
     }
     lines = [f"{name:<13} {value}" for name, value in rows.items()]
-    return "\n".join([*lines, *(f"PROBLEM: {problem}" for problem in found["problems"])])
+    return "\n".join([*lines, *(f"PROBLEM: {problem}" for problem in facts["problems"])])

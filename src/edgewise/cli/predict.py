@@ -1,78 +1,33 @@
-"""`edgewise predict`: a verdict from a description alone.
-
-What `edgewise predict` found, and its two ways out: JSON for machines, text for people.
-"""
+"""`edgewise predict`: a verdict from a description alone."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-import edgewise
+from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
-from edgewise.cli import terminal as human
-from edgewise.cli.critical_setting import critical_setting
-from edgewise.cli.settings import parse_settings
-from edgewise.critical.critical_point import CriticalPoint
+from edgewise.cli.settings import describe_with, parse_settings
 from edgewise.errors import BadInput
-from edgewise.judgement.comparison import Comparison
 from edgewise.progress import ProgressBar
-from edgewise.trace import Trace
-from edgewise.verdict import Verdict
 
-
-@dataclass(frozen=True)
-class Answer:
-    """One entry per source; a comparison when there were two, critical settings when they were asked for."""
-
-    traces: tuple[Trace, ...]
-    verdicts: tuple[Verdict, ...]
-    compared: Comparison | None = None
-    criticals: tuple[CriticalPoint, ...] = ()
-
-
-def answer(
-    networks: Sequence[Any], how: Mapping[str, Any], critical: bool, progress: Callable[[float], None] | None = None
-) -> Answer:
-    """Predict and judge one network, or compare two."""
-    compared = edgewise.compare(*networks, **how, progress=progress) if len(networks) == 2 else None
-    traces = (edgewise.predict(networks[0], **how, progress=progress),) if compared is None else compared.traces
-    verdicts = (edgewise.judge(traces[0]),) if compared is None else compared.verdicts
-    points = [critical_setting(n, v, how) for n, v in zip(networks, verdicts, strict=True) if critical]
-    return Answer(traces, verdicts, compared, tuple(points))
-
-
-def draw(found: Answer, path: Path) -> None:
-    edgewise.view.depth_profile(found.traces, found.verdicts).save(path)
-
-
-def print_json(found: Answer) -> None:
-    points = found.criticals or (None,) * len(found.traces)
-    rows = zip(found.traces, found.verdicts, points, strict=True)
-    documents = [edgewise.view.prediction(trace, verdict, point) for trace, verdict, point in rows]
-    document = documents[0] if found.compared is None else edgewise.view.comparison(found.compared, documents)
-    click.echo(json.dumps(document, allow_nan=False))
-
-
-def print_text(found: Answer, seconds: float) -> None:
-    lines = [str(point) for point in found.criticals]
-    if found.compared is None:
-        human.show_prediction(found.traces[0], found.verdicts[0], "".join(lines), seconds)
-    else:
-        human.show_comparison(found.compared, lines, seconds)
-
+if TYPE_CHECKING:
+    from edgewise.adapters.describe import Description
+    from edgewise.critical.critical_point import CriticalPoint
+    from edgewise.judgement.comparison import Comparison
+    from edgewise.trace import Trace
+    from edgewise.verdict import Verdict
 
 EPILOG = (
-    "SOURCE is a preset name (gpt2, llama-3-8b, bert-base, vit-large, ...), a config.json or a folder with "
-    "one, a .json or .yaml file of knobs, `transformer` (default knobs, to be changed with --set), or a "
-    "perceptron such as mlp:tanh (--set weight_variance=1.5 --set bias_variance=0.05). Exit codes: 0 fine, "
-    "1 risky or undecided, 2 will not train, 64 bad input, 70 internal error."
+    f"SOURCE is {ACCEPTED}. Presets are gpt2, llama-3-8b, bert-base, vit-large and others. Knobs of any source can be "
+    "changed with --set, as in mlp:tanh --set weight_variance=1.5. Exit codes: 0 fine, 1 risky or undecided, "
+    "2 will not train, 64 bad input, 70 internal error."
 )
 
 
@@ -89,7 +44,7 @@ EPILOG = (
 @click.option("--figure", metavar="F", help="Draw norm, overlap and gradients per block (.png, .svg, .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option("--fail-on", type=click.Choice(["risky", "fails"]), default="risky", show_default=True,
-              help="From which verdict on the exit code is not 0.")  # fmt: skip
+              help="The mildest verdict whose exit code is not 0.")  # fmt: skip
 def predict(
     sources: tuple[str, ...], depth: int | None, tokens: int | None, settings: tuple[str, ...],
     start_overlap: float, readout: str, critical: bool, figure: str | None, as_json: bool, fail_on: str,
@@ -97,30 +52,81 @@ def predict(
     """Say from a description alone whether a network will train; two sources are compared side by side."""
     if len(sources) > 2:
         raise BadInput(f"{len(sources)} sources were given. Give one, or two to compare.")
-    changes, path = parse_settings(settings), _checked(figure)
-    how: dict[str, Any] = {"start_overlap": start_overlap, "readout": readout}
+    changes, path = parse_settings(settings), figure_path(figure)
     began = time.perf_counter()
-    with ProgressBar() as bar:
-        bar.say("importing the theory")
-        from edgewise.cli.sources import described
-
-        networks = [described(source, depth, tokens, changes) for source in sources]
+    with ProgressBar("importing the theory") as bar:
+        networks = [describe_with(source, depth, tokens, changes) for source in sources]
         bar.say("following " + " and ".join(sources) + " through depth")
-        found = answer(networks, how, critical, bar.fill)
+        answer = answer_for(networks, start_overlap, readout, critical, bar.fill)
         if path is not None:
             bar.say("drawing")
-            draw(found, path)
-    print_json(found) if as_json else print_text(found, time.perf_counter() - began)
+            answer.draw(path)
+    answer.print_json() if as_json else answer.print_text(time.perf_counter() - began)
     if path is not None:
         click.echo(f"Wrote {path}", err=True)
-    return exit_codes.of_outcomes((verdict.outcome for verdict in found.verdicts), fail_on)
+    return exit_codes.of_outcomes((verdict.outcome for verdict in answer.verdicts), fail_on)
 
 
-def _checked(figure: str | None) -> Path | None:
+def figure_path(figure: str | None) -> Path | None:
     """A figure that cannot be written is refused before anything is computed."""
     if figure is None:
         return None
-    import edgewise
+    from edgewise.view.files import check_path
 
-    path: Path = edgewise.view.check_path(figure)
-    return path
+    return check_path(figure)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One entry per source; a comparison if there were two, critical settings if they were asked for."""
+
+    traces: tuple[Trace, ...]
+    verdicts: tuple[Verdict, ...]
+    comparison: Comparison | None = None
+    criticals: tuple[CriticalPoint, ...] = ()
+
+    def draw(self, path: Path) -> None:
+        """The curves of every source in one figure."""
+        from edgewise import view
+
+        view.depth_profile(self.traces, self.verdicts).save(path)
+
+    def print_json(self) -> None:
+        """For machines: one document, of the published schema."""
+        from edgewise import view
+
+        points = self.criticals or (None,) * len(self.traces)
+        rows = zip(self.traces, self.verdicts, points, strict=True)
+        documents = [view.prediction(trace, verdict, point) for trace, verdict, point in rows]
+        document = documents[0] if self.comparison is None else view.comparison(self.comparison, documents)
+        click.echo(json.dumps(document, allow_nan=False))
+
+    def print_text(self, seconds: float) -> None:
+        """For people."""
+        from edgewise.cli.terminal import show_comparison, show_prediction
+
+        criticals = [str(point) for point in self.criticals]
+        if self.comparison is None:
+            show_prediction(self.traces[0], self.verdicts[0], criticals, seconds)
+        else:
+            show_comparison(self.comparison, criticals, seconds)
+
+
+def answer_for(
+    networks: Sequence[Description], start_overlap: float, readout: str, critical: bool, tell: Callable[[float], None]
+) -> Answer:
+    """Predict and judge one network, or compare two."""
+    from edgewise import verbs
+    from edgewise.cli.critical_setting import critical_setting
+
+    how = {"start_overlap": start_overlap, "readout": readout}
+    if len(networks) == 2:
+        comparison = verbs.compare(*networks, start_overlap=start_overlap, readout=readout, progress=tell)
+        answer = Answer(comparison.traces, comparison.verdicts, comparison)
+    else:
+        trace = verbs.predict(networks[0], start_overlap=start_overlap, readout=readout, progress=tell)
+        answer = Answer((trace,), (verbs.judge(trace),))
+    if not critical:
+        return answer
+    points = [critical_setting(n, v, how) for n, v in zip(networks, answer.verdicts, strict=True)]
+    return replace(answer, criticals=tuple(points))

@@ -1,78 +1,29 @@
 """`edgewise run`: a recipe at any scale; what is missing is measured, then judged and drawn.
 
-What `edgewise run` says: the claim and the files on standard output, what went wrong on the error stream.
+`--list` shows the recipes instead, with how many of their cases are stored.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgewise.cli import exit_codes
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
-from edgewise.study.engine import Outcome, Plan
-from edgewise.study.recipe import Claim
-from edgewise.study.recorded import Recorded, document
 
 if TYPE_CHECKING:
     from edgewise.study.engine import Outcome, Plan
+    from edgewise.study.recipe import Claim
+    from edgewise.study.recorded import Recorded
 
 _SHOWN = 3  # failures told in words; all of them are in the store and in --json
-
-
-def print_json(plan: Plan, outcome: Outcome, claim: Claim | None, folder: Path) -> None:
-    extra = {
-        "computed": outcome.computed, "missing": outcome.missing, "lost": outcome.lost, "damaged": outcome.damaged,
-        "differing": outcome.differing, "folder": str(folder),
-        "failures": [{"case": json.loads(case), "error": error} for case, error in outcome.failures.items()],
-    }  # fmt: skip
-    click.echo(json.dumps({**document(plan, outcome, claim), **extra}, allow_nan=False))
-
-
-def print_text(plan: Plan, outcome: Outcome, claim: Claim | None, folder: Path) -> None:
-    counts = f"{len(outcome.results)} of {len(plan.cases)} cases, {outcome.computed} measured now"
-    click.echo(f"{plan.recipe.title}\n{plan.recipe.name}, {plan.scale}: {counts}")
-    if claim is None:
-        click.echo(f"Claim undecided: {outcome.missing} cases are missing.")
-    else:
-        click.echo(f"{claim}\nWrote {shown(folder / 'figure.png')} and claim.json")
-
-
-def warn(outcome: Outcome) -> None:
-    """Everything that a reader of the result must know about how it came about."""
-    if outcome.damaged:
-        _tell(f"{outcome.damaged} damaged lines in the store were left out (half-written at a kill, or garbled).")
-    if outcome.differing:
-        _tell(f"{outcome.differing} cases were measured twice with different values: measure is not deterministic.")
-    if outcome.lost:
-        _tell(f"{outcome.lost} cases lost their worker each time (out of memory?). Fewer --workers may help.")
-    for case, error in list(outcome.failures.items())[:_SHOWN]:
-        _tell(f"failed: {case}\n{error.rstrip()}")
-    if outcome.failures:
-        _tell(f"{len(outcome.failures)} cases failed; they are tried again at the next run.")
-
-
-def warn_changed(plan: Plan, found: Recorded) -> None:
-    if found.changed:
-        then, now = ", ".join(found.codes), plan.code
-        _tell(f"the code behind measure has changed since {found.changed} cases were recorded ({then}, now {now}).")
-
-
-def shown(path: Path) -> str:
-    """Relative where that is shorter."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _tell(words: str) -> None:
-    click.echo(f"edgewise: {words}", err=True)
-
-
 EPILOG = (
     "FILE is a recipe: a Python file with cases, measure, claim and draw (docs/run.md). Results are kept below "
     "DIR by the content of the case and the code that measures it: running again measures only what is missing, "
@@ -102,8 +53,6 @@ def run(
     os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here, with or without a screen
     _check(recipe, listing, full, recorded, keep)
     if listing:
-        from edgewise.cli.run_list import list_recipes
-
         return list_recipes([recipe] if recipe else None, into, as_json)
     assert recipe is not None
     plan = _plan(recipe, full or recorded, into)
@@ -119,8 +68,7 @@ def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: 
 
 
 def _plan(recipe: str, full: bool, into: str) -> Plan:
-    with ProgressBar() as bar:
-        bar.say("loading the recipe")
+    with ProgressBar("loading the recipe"):
         from edgewise.study.engine import Plan
         from edgewise.study.recipe import load_recipe
 
@@ -145,9 +93,9 @@ def _measure(plan: Plan, workers: int | None, scheduler: str | None, limit: int 
 def _recorded(plan: Plan) -> Outcome:
     from edgewise.study.recorded import read_recorded
 
-    found = read_recorded(plan)
-    warn_changed(plan, found)
-    return found.outcome
+    recorded = read_recorded(plan)
+    warn_changed(plan, recorded)
+    return recorded.outcome
 
 
 def _conclude(plan: Plan, outcome: Outcome, folder: Path, keep: bool, as_json: bool) -> int:
@@ -172,3 +120,106 @@ def _keep(plan: Plan, folder: Path) -> None:
     click.echo(f"Recorded in {path} ({size:,} bytes)", err=True)
     if size > LARGE:
         click.echo(f"edgewise: that is above {LARGE:,} bytes: let measure return less, or use fewer cases.", err=True)
+
+
+def print_json(plan: Plan, outcome: Outcome, claim: Claim | None, folder: Path) -> None:
+    """For machines: the recorded document, and how the run went."""
+    from edgewise.study.recorded import document
+
+    extra = {
+        "computed": outcome.computed, "missing": outcome.missing, "lost": outcome.lost, "damaged": outcome.damaged,
+        "differing": outcome.differing, "folder": str(folder),
+        "failures": [{"case": json.loads(case), "error": error} for case, error in outcome.failures.items()],
+    }  # fmt: skip
+    click.echo(json.dumps({**document(plan, outcome, claim), **extra}, allow_nan=False))
+
+
+def print_text(plan: Plan, outcome: Outcome, claim: Claim | None, folder: Path) -> None:
+    """For people: the claim and the files on standard output."""
+    counts = f"{len(outcome.results)} of {len(plan.cases)} cases, {outcome.computed} measured now"
+    click.echo(f"{plan.recipe.title}\n{plan.recipe.name}, {plan.scale}: {counts}")
+    if claim is None:
+        click.echo(f"Claim undecided: {outcome.missing} cases are missing.")
+    else:
+        click.echo(f"{claim}\nWrote {shown(folder / 'figure.png')} and claim.json")
+
+
+def warn(outcome: Outcome) -> None:
+    """Everything that a reader of the result must know about how it came about."""
+    if outcome.damaged:
+        _tell(f"{outcome.damaged} damaged lines in the store were left out (half-written at a kill, or garbled).")
+    if outcome.differing:
+        _tell(f"{outcome.differing} cases were measured twice with different values: measure is not deterministic.")
+    if outcome.lost:
+        _tell(f"{outcome.lost} cases lost their worker each time (out of memory?). Fewer --workers may help.")
+    for case, error in list(outcome.failures.items())[:_SHOWN]:
+        _tell(f"failed: {case}\n{error.rstrip()}")
+    if outcome.failures:
+        _tell(f"{len(outcome.failures)} cases failed; they are tried again at the next run.")
+
+
+def warn_changed(plan: Plan, recorded: Recorded) -> None:
+    """Records of other code may still be right; the reader decides."""
+    if recorded.changed:
+        then, now = ", ".join(recorded.codes), plan.code
+        _tell(f"the code behind measure has changed since {recorded.changed} cases were recorded ({then}, now {now}).")
+
+
+def shown(path: Path) -> str:
+    """Relative where that is shorter."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _tell(words: str) -> None:
+    click.echo(f"edgewise: {words}", err=True)
+
+
+def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int:
+    """Print one line per recipe; one that cannot be used is shown with its reason, and the exit code is 64."""
+    with ProgressBar() as bar:
+        rows = []
+        for path in _recipes(folders):
+            bar.say(f"loading {path.name}")
+            rows.append(_row(path, into))
+    click.echo(json.dumps(rows)) if as_json else _print_rows(rows)
+    return exit_codes.BAD_INPUT if any("problem" in row for row in rows) else exit_codes.FINE
+
+
+def _recipes(folders: Sequence[str] | None) -> list[Path]:
+    """Those of the named folders, by default of the ones that a checkout of edgewise has."""
+    from edgewise.study.recipe import FOLDERS, find_recipes
+
+    present = [folder for folder in folders or FOLDERS if Path(folder).is_dir()]
+    if not present:
+        named = " or ".join(folders or FOLDERS)
+        raise BadInput(f"There is no folder {named} of recipes here. Name one: edgewise run --list FOLDER.")
+    return [path for folder in present for path in find_recipes(folder)]
+
+
+def _row(path: Path, into: str) -> dict[str, Any]:
+    from edgewise.study.engine import Plan
+    from edgewise.study.recipe import SCALES, load_recipe
+    from edgewise.study.recorded import recorded_file
+
+    try:
+        recipe = load_recipe(path)
+        plans = {scale: Plan.of(recipe, scale, into) for scale in SCALES}
+    except BadInput as mistake:
+        return {"path": str(path), "problem": str(mistake)}
+    counts = {scale: {"cases": len(plan.cases), "stored": len(plan.contents().done)} for scale, plan in plans.items()}
+    recorded = recorded_file(recipe).is_file()
+    return {"path": str(path), "recipe": recipe.name, "title": recipe.title, **counts, "recorded": recorded}
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    from edgewise.study.recipe import SCALES
+
+    for row in rows:
+        click.echo(row["path"])
+        if "problem" in row:
+            click.echo(f"    cannot be used: {row['problem']}")
+            continue
+        counts = ", ".join(f"{scale} {row[scale]['stored']}/{row[scale]['cases']} stored" for scale in SCALES)
+        click.echo(f"    {row['title']}\n    {counts}{', recorded' if row['recorded'] else ''}")
+    if not rows:
+        click.echo("There are no recipes.", err=True)

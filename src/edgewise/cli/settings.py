@@ -1,12 +1,15 @@
-"""`--set knob=value`: text from the shell to values of knobs."""
+"""`--set knob=value`: from the words of the shell to a description with changed knobs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgewise.errors import BadInput
+
+if TYPE_CHECKING:
+    from edgewise.adapters.describe import Description
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
@@ -39,6 +42,45 @@ def parse_value(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise BadInput(f"the value {text!r} cannot be read ({' '.join(str(error).split())}).") from error
+
+
+def describe_with(source: str, depth: int | None, tokens: int | None, settings: dict[str, Any]) -> Description:
+    """The description of a source: depth and tokens first (recipes scale with them), then the other settings."""
+    from edgewise.adapters.describe import describe
+
+    others = dict(settings)
+    depth, tokens = _once("depth", depth, others), _once("tokens", tokens, others)
+    description = describe(source, depth=depth, tokens=tokens)
+    if others:
+        return _change(description, others)
+    return description if description.name else description.replace(name=source)
+
+
+def _once(name: str, option: int | None, settings: dict[str, Any]) -> int | None:
+    """`--depth 8` and `--set depth=8` mean the same; both together could mean two things."""
+    if name not in settings:
+        return option
+    if option is not None:
+        raise BadInput(f"--{name} and --set {name} were both given. Give one of them.")
+    if settings[name] is None:
+        raise BadInput(f"--set {name}=null says nothing. Give a whole number, or leave it out.")
+    value: int | None = settings.pop(name)
+    return value
+
+
+def _change(description: Description, settings: dict[str, Any]) -> Description:
+    """Knobs changed, and a name that says so: a verdict must not blame the original."""
+    from edgewise.architecture import Architecture
+    from edgewise.knobs import KNOBS, refuse_unknown
+    from edgewise.perceptron import PERCEPTRON_KNOBS
+
+    if isinstance(description, Architecture):
+        refuse_unknown(settings, KNOBS, "knob")
+        name = description.name or "this network"
+    else:
+        refuse_unknown(settings, PERCEPTRON_KNOBS, "knob of a perceptron")
+        name = description.name or f"mlp:{description.to_dict()['activation']}"
+    return description.replace(**settings, name=f"{name} with {as_text(settings)}")
 
 
 def as_text(settings: dict[str, Any], longest: int = 3) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgewise.adapters.describe import describe
+from edgewise.adapters.module.describe import describe_module
 from edgewise.adapters.roles.model import sites
 from edgewise.adapters.roles.record import ModelSites
 from edgewise.architecture import Architecture
@@ -29,8 +29,9 @@ def measure(
     source: Any, batch: Any = None, *, seeds: int = 1, readouts: Sequence[str] = READOUTS, attention: bool = True,
     pair: bool = True, gain: bool = False, stream: bool = False, tokens: int | None = None,
 ) -> Trace:  # fmt: skip
-    """The orbit through depth, read from a module (or a factory or config, which every seed initialises anew).
+    """The orbit through depth, read from a real model.
 
+    source     any source (`edgewise.adapters.source` lists them); what has no weights yet, every seed initialises anew
     batch      whatever the model accepts: keyword arguments, a tuple, a tensor; default: random ids or pixels
     seeds      new initializations of a factory or config; for a module, new readout and pair directions
     readouts   own: the model's loss; token: an independent gradient per token at the last block; pooled: a shared one
@@ -41,27 +42,32 @@ def measure(
     tokens     length of the random input; default: 64
 
     Outputs, gradients, random streams, modes, flags and hooks are as before afterwards.
+
+    >>> layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    >>> trace = measure(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), tokens=8)
+    >>> trace.depth, trace.readouts
+    (3, ('token', 'pooled'))
     """
     _refuse(seeds, readouts, batch, tokens)
-    module, factory, name = subject(source)
+    target = subject(source)
     if gain and (stream or not attention or not readouts):
         raise BadInput("gain needs a model in memory, attention=True and a readout to send backwards.")
     request = Request(tuple(readouts), attention, pair, range(seeds), gain=gain)
     if stream:
-        return measure_stream(source, batch, request, tokens)
+        return measure_stream(target, batch, request, tokens)
     with random_streams():
-        if module is not None:
+        if (module := target.module) is not None:
             model_sites = sites(module)
             reading = _read_one(module, model_sites, batch, request, tokens)
-            return _trace([reading], module, model_sites, name, f"{seeds} readout directions, weights as given")
-        assert factory is not None
+            return _trace([reading], module, model_sites, target.name, f"{seeds} readout directions, weights as given")
+        assert target.factory is not None
         readings = []
         for seed in range(seeds):
-            network = seeded(factory, seed)
+            network = seeded(target.factory, seed)
             model_sites = sites(network)
             single = replace(request, seeds=[seed], check=seed == 0)
             readings.append(_read_one(network, model_sites, batch, single, tokens))
-        return _trace(readings, network, model_sites, name, f"{seeds} seeds, each a new initialization")
+        return _trace(readings, network, model_sites, target.name, f"{seeds} seeds, each a new initialization")
 
 
 def _read_one(model: nn.Module, model_sites: ModelSites, batch: Any, request: Request, tokens: int | None) -> Reading:
@@ -85,16 +91,16 @@ def _refuse(seeds: int, readouts: Sequence[str], batch: Any, tokens: int | None)
 
 
 def _trace(readings: Sequence[Reading], model: nn.Module, model_sites: ModelSites, name: str, seeds: str) -> Trace:
-    return trace_of(readings, _description(model, readings[0].tokens), _source(model_sites, name, seeds, readings))
+    description = _description(model, model_sites, readings[0].tokens)
+    return trace_of(readings, description, _source(model_sites, name, seeds, readings))
 
 
-def _description(model: nn.Module, tokens: int) -> Architecture | str:
+def _description(model: nn.Module, model_sites: ModelSites, tokens: int) -> Architecture | str:
     """The description of the model, or why there is none: a measurement does not depend on it."""
     try:
-        description = describe(model, tokens=tokens)
+        return describe_module(model, tokens=tokens, model_sites=model_sites)
     except BadInput as error:
         return f"not described: {error}"
-    return description if isinstance(description, Architecture) else "not described: not a transformer"
 
 
 def _source(model_sites: ModelSites, name: str, seeds: str, readings: Sequence[Reading]) -> str:

@@ -49,7 +49,7 @@ from edgewise.probe.reading import (
     trace_of,
     weight_arrays,
 )
-from edgewise.probe.subjects import as_config, is_config
+from edgewise.probe.subjects import Subject
 from edgewise.trace import Trace
 
 
@@ -280,11 +280,11 @@ def _count_squares(listed: Sequence[Matrix], parameters: Sequence[tuple[str, Ten
     return squares
 
 
-def measure_stream(source: Any, batch: Any, request: Request, tokens: int | None) -> Trace:
+def measure_stream(target: Subject, batch: Any, request: Request, tokens: int | None) -> Trace:
     """Every seed is a new initialization; memory: one block (and one matrix's gradient), the embedding or the head."""
-    if not is_config(source) or isinstance(config := as_config(source), dict):
+    if (config := target.config) is None:
         raise BadInput(
-            f"stream=True needs a Hugging Face config (object, dict or preset), got {type(source).__name__}: "
+            f"stream=True needs a Hugging Face config (object, dict, file or preset), got {target.name}: "
             "weights that exist already are in memory."
         )
     readings = []

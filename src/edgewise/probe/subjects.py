@@ -1,18 +1,23 @@
-"""What can be measured: a module as it is, or a factory or config that is initialised anew for every seed."""
+"""What is measured of a source: a module with its weights, or a factory that draws them anew for every seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from edgewise.adapters import presets
+from edgewise.adapters.source import PICKLES, Source, pickle_refused, read_source
 from edgewise.adapters.unwrap import unwrap
+from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
+from edgewise.perceptron import Perceptron
 
 Factory = Callable[[], nn.Module]
+VOCABULARY = 1024  # of a network built from knobs, which do not say how many tokens there are to choose from
 # How a config without `architectures` becomes a class: the first of these that knows its model_type.
 AUTO = (
     "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModelForImageClassification",
@@ -20,52 +25,76 @@ AUTO = (
 )  # fmt: skip
 
 
-def subject(source: Any) -> tuple[nn.Module | None, Factory | None, str]:
-    """(module, None, name) for given weights, (None, factory, name) for what is initialised anew."""
-    if isinstance(source, nn.Module):
-        return unwrap(source), None, type(unwrap(source)).__name__
-    if is_config(source):
-        config = as_config(source)
-        name = config["model_type"] if isinstance(config, Mapping) else config.model_type
-        return None, lambda: build(config), name
-    if callable(source):
-        return None, lambda: _made(source), getattr(source, "__name__", type(source).__name__)
-    raise BadInput(
-        f"cannot measure a {type(source).__name__}. Give a module, a function that makes one, a Hugging Face config "
-        "(object or dict), or a preset name."
-    )
+@dataclass(frozen=True)
+class Subject:
+    """A module with its weights, or a factory that draws new ones; a factory may come from a config."""
+
+    name: str
+    module: nn.Module | None = None
+    factory: Factory | None = None
+    config: Any = None  # an object of transformers: its blocks can be streamed one at a time
 
 
-def is_config(source: Any) -> bool:
-    return isinstance(source, (str, Mapping)) or (hasattr(source, "to_dict") and hasattr(source, "model_type"))
+def subject(source: Any) -> Subject:
+    """The subject of a source, as `edgewise.adapters.source` lists them."""
+    if isinstance(source, Subject):
+        return source
+    content = read_source(source)
+    if content.config is not None:
+        return _of_config(content)
+    if content.description is not None:
+        return _of_knobs(content.description)
+    if content.factory is not None:
+        factory = content.factory
+        return Subject(content.name, factory=lambda: _call(factory))
+    assert content.model is not None
+    return Subject(type(unwrap(content.model)).__name__, module=unwrap(content.model))
 
 
-def _made(factory: Callable[[], Any]) -> nn.Module:
+def _of_config(source: Source) -> Subject:
+    config = as_config(source.config)
+    if source.folder is not None and any(source.folder.glob("*.safetensors")):
+        model = unwrap(_load(source.folder, config))
+        return Subject(type(model).__name__, module=model)
+    for path in sorted(source.folder.iterdir()) if source.folder is not None else ():
+        if path.suffix in PICKLES:
+            raise pickle_refused(path)
+    if isinstance(config, Mapping):
+        return Subject(config["model_type"], factory=lambda: build(config))
+    return Subject(config.model_type, factory=lambda: build(config), config=config)
+
+
+def _of_knobs(description: Architecture | Perceptron) -> Subject:
+    """A network of edgewise's own, built from the description."""
+    from edgewise.nets.build import transformer
+
+    if isinstance(description, Perceptron):
+        raise BadInput("a perceptron has no tokens to measure. Predict it, or build an edgewise.nets.RandomPerceptron.")
+    size = max(VOCABULARY, description.tokens)
+    name = description.name or "transformer"
+    return Subject(name, factory=lambda: transformer(description, inputs=size, outputs=size))
+
+
+def _call(factory: Callable[[], Any]) -> nn.Module:
     model = factory()
     if not isinstance(model, nn.Module):
-        raise BadInput(f"the factory returned a {type(model).__name__}; expected a torch.nn.Module.")
+        raise BadInput(f"the function must return a torch.nn.Module, got a {type(model).__name__}.")
     return unwrap(model)
 
 
-def as_config(source: Any) -> Any:
-    """A config object of transformers (or torch's own encoder's sizes as a dict) from a preset name or a dict."""
-    if isinstance(source, str):
-        if source not in presets.names():
-            raise BadInput(f"{source!r} is no preset. Presets: {', '.join(presets.names())}.")
-        source = presets.config(source)
-    if not isinstance(source, Mapping) or source.get("model_type") == "torch_encoder":
-        return source
-    if "model_type" not in source:
-        raise BadInput("a config needs model_type to be built, for example 'llama'. A dict of knobs has no module.")
-    values = dict(source)
+def as_config(config: Any) -> Any:
+    """A config object of transformers from a dict; the sizes of torch's own encoder stay a dict."""
+    if not isinstance(config, Mapping) or config.get("model_type") == "torch_encoder":
+        return config
+    values = dict(config)
     try:
         return transformers().AutoConfig.for_model(values.pop("model_type"), **values)
     except ValueError as error:
-        raise BadInput(f"transformers does not build this config: {shortened(error)}") from error
+        raise BadInput(f"transformers cannot build this config: {_on_one_line(error)}") from error
 
 
-def shortened(error: Exception, longest: int = 300) -> str:
-    """An error of another library on one line; some list every model they know."""
+def _on_one_line(error: Exception, longest: int = 300) -> str:
+    """An error of another library; some list every model they know."""
     text = " ".join(str(error).split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
@@ -77,7 +106,7 @@ def transformers() -> Any:
     except ImportError as error:
         raise BadInput(
             "building a model from a config needs the library transformers, which is not installed. "
-            "Install edgewise[hf], or give a module or a factory."
+            "Install edgewise[hf], or give a module or a function that returns one."
         ) from error
     return library
 
@@ -99,9 +128,9 @@ def model_class(config: Any) -> Any:
     for auto in AUTO:
         mapping = getattr(library, auto)._model_mapping
         if type(config) in mapping:
-            found = mapping[type(config)]
-            return found[0] if isinstance(found, (tuple, list)) else found
-    raise BadInput(f"transformers has no model for {type(config).__name__}. Give a factory.")
+            classes = mapping[type(config)]
+            return classes[0] if isinstance(classes, (tuple, list)) else classes
+    raise BadInput(f"transformers has no model for {type(config).__name__}. Give a function that returns one.")
 
 
 def _torch_encoder(config: Mapping[str, Any]) -> nn.Module:
@@ -111,6 +140,27 @@ def _torch_encoder(config: Mapping[str, Any]) -> nn.Module:
         activation=config.get("activation", "relu"), norm_first=config.get("norm_first", False),
     )  # fmt: skip
     return nn.TransformerEncoder(layer, config["num_layers"], enable_nested_tensor=False)
+
+
+def _load(folder: Path, config: Any) -> nn.Module:
+    """All weights from the files: transformers would draw what is missing, and the numbers would be nobody's."""
+    from safetensors import SafetensorError
+
+    transformers().utils.logging.disable_progress_bar()  # bars are ours to draw, and only for a terminal
+    options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
+    try:
+        model, info = model_class(config).from_pretrained(folder, **options)
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise BadInput(f"the checkpoint in {folder} cannot be loaded: {_on_one_line(error)}") from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise BadInput(
+            f"the checkpoint in {folder} has no weights for {', '.join(missing[:3])}"
+            f"{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}. Expected all of {type(model).__name__}: "
+            "name the class it was saved from as `architectures` in config.json."
+        )
+    loaded: nn.Module = model
+    return loaded
 
 
 def seeded(factory: Factory, seed: int) -> nn.Module:

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def describe_module(model: nn.Module, *, depth: int | None = None, tokens: int | None = None) -> Architecture:
+def describe_module(
+    model: nn.Module, *, depth: int | None = None, tokens: int | None = None, model_sites: ModelSites | None = None
+) -> Architecture:
     """The description of a built model; nothing of it is changed."""
     bare = unwrap(model)
     if any(parameter.is_meta for parameter in bare.parameters()):
         raise BadInput("this model is on the meta device and has no weights to measure. Describe its config instead.")
-    found = sites(bare)
+    found = sites(bare) if model_sites is None else model_sites
     _refuse_undescribable(found, depth)
     known = described_by_config(bare, tokens)
     notes = Notes(found, known)

@@ -39,10 +39,9 @@ def sites(model: nn.Module) -> ModelSites:
     bare = unwrap(model)
     config, described = getattr(bare, "config", None), described_by_config(bare)
     assumed: list[str] = []
-    stacks = tuple(
-        _stack(bare, name, blocks, config, described, assumed) for name, blocks in find_stacks(bare)
-    )
-    inside = tuple(name for _, blocks in find_stacks(bare) for name in blocks)
+    lists = find_stacks(bare)
+    stacks = tuple(_stack(bare, name, blocks, config, described, assumed) for name, blocks in lists)
+    inside = tuple(name for _, blocks in lists for name in blocks)
     width = stacks[0].blocks[0].attention.output.fan_out
     return ModelSites(
         stacks=stacks, width=width, embeddings=embeddings_of(bare, inside, width), head=head_of(bare, inside, width),
