@@ -78,7 +78,7 @@ def test_a_config_object_is_noticed_by_its_members() -> None:
 def test_preset_names_win_over_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "gpt2" / "config.json", LLAMA)
-    assert describe("GPT2") == describe("gpt2") == presets.preset("gpt2")
+    assert describe("GPT2") == describe("gpt2") == describe(presets.config("gpt2"))
     assert describe("./gpt2") == describe(LLAMA)
 
 
@@ -155,10 +155,10 @@ def without(key: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (3.5, ["cannot describe 3.5", "Accepted", "preset name"]),
-        (None, ["cannot describe None"]),
+        (3.5, ["3.5 is not a source", "Accepted", "preset name"]),
+        (None, ["None is not a source"]),
         ([1, 2], ["a list"]),
-        (WithConfig(), ["a WithConfig", "describe(model.config)"]),
+        (WithConfig(), ["a WithConfig", "has a config: give that"]),
         ("gtp2", ["'gtp2' is neither a file nor a preset", "Nearest presets", "gpt2", "Accepted"]),
         ("zzzz", ["Presets: gpt2", "torch-encoder"]),
         ("meta-llama/Llama-3-8B", ["Hugging Face Hub", "config.json", "llama-3-8b"]),
@@ -197,7 +197,7 @@ def test_refusals_say_what_was_seen_and_what_to_do(source: object, words: list[s
         ("bad.yaml", "a: [", ["bad.yaml is not valid YAML"]),
         ("list.yaml", "[1, 2]", ["holds a list", "knobs by name"]),
         ("empty.yaml", "", ["holds None"]),
-        ("notes.txt", "depth: 3", ["is no description", ".yaml"]),
+        ("notes.txt", "depth: 3", ["is not a source", ".yaml"]),
     ],
 )
 def test_refusals_of_files(tmp_path: Path, name: str, text: str, words: list[str]) -> None:
@@ -223,7 +223,7 @@ def test_impossible_overrides_are_refused_by_name(override: dict[str, object]) -
 
 
 def test_a_perceptron_has_no_tokens() -> None:
-    with pytest.raises(BadInput, match="a perceptron, which has none"):
+    with pytest.raises(BadInput, match="a perceptron has no tokens"):
         describe("mlp:tanh", tokens=3)
 
 
@@ -238,7 +238,7 @@ def test_yaml_numbers_are_read_as_people_mean_them(tmp_path):
     assert known.score_gain == 0.1 and known.value_gain == (1.0, 2.0, 1.0, 1.0)
 
 
-def test_an_empty_file_is_no_description(tmp_path):
+def test_an_empty_file_is_not_a_source(tmp_path):
     (tmp_path / "net.json").write_text("{}")
     with pytest.raises(BadInput, match="holds nothing"):
         describe(str(tmp_path / "net.json"))

@@ -109,13 +109,13 @@ def test_incomplete_and_broken_checkpoints_are_refused(
     "words, said",
     [
         (["nobody"], "Presets:"),
-        (["missing.py:make"], "is not there"),
+        (["missing.py:make"], "does not exist"),
         (["{script}:number"], "no function 'number'"),
         (["{script}:make", "--seeds", "0"], "seeds"),
         (["{script}:make", "--stream"], "stream=True needs"),
         (["{script}:make", "--figure", "m.bmp"], "m.bmp"),
         (["{script}:make", "--text", "{script}"], "largest table of Net has 40"),
-        (["{script}:bare", "--text", "{script}"], "looks no tokens up"),
+        (["{script}:bare", "--text", "{script}"], "has no embedding table"),
         (["{script}:wide", "--text", "nowhere.txt"], "cannot be read"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import edgewise
+from edgewise.adapters import describe as describing
 from edgewise.cli.main import run
 from edgewise.cli.terminal import overlap_text, selected
 
@@ -102,7 +103,7 @@ def test_lists_and_null_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
         (["transformer", "--depth", "0"], "depth = 0 is not possible"),
         (["transformer", "--start-overlap", "1.5"], "start_overlap = 1.5 is not possible"),
         (["mlp:tanh", "--set", "weight_varience=2"], "is not a knob of a perceptron; did you mean weight_variance"),
-        (["mlp:tanh", "--tokens", "8"], "a perceptron, which has none"),
+        (["mlp:tanh", "--tokens", "8"], "a perceptron has no tokens"),
         (["gpt2", "gpt2", "gpt2"], "3 sources were given"),
         (["transformer", "--figure", "curves.gif"], "cannot be written as 'curves.gif'"),
         (["transformer", "--figure", "no-such-folder/curves.png"], "is not there"),
@@ -161,3 +162,22 @@ def test_overlaps_near_one_show_the_difference() -> None:
     assert overlap_text(0.5, 0.5) == "0.5000"
     assert overlap_text(1 - 3e-7, 3e-7) == "1-3e-07"
     assert overlap_text(1.0, 0.0) == "1.0000"
+
+
+@pytest.mark.parametrize("sources", [["gpt2"], ["gpt2", "bert-base"]])
+def test_each_source_is_looked_up_and_translated_once(
+    sources: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the shell to the verdict, the critical setting and the JSON document."""
+    calls: list[str] = []
+    for name in ("read_source", "translate"):
+        original = getattr(describing, name)
+
+        def counted(*arguments: Any, _name: str = name, _original: Any = original, **named: Any) -> Any:
+            calls.append(_name)
+            return _original(*arguments, **named)
+
+        monkeypatch.setattr(describing, name, counted)
+    run(["predict", *sources, "--depth", "2", "--tokens", "8", "--critical", "--json"])
+    capsys.readouterr()
+    assert sorted(calls) == ["read_source"] * len(sources) + ["translate"] * len(sources)

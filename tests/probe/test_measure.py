@@ -289,11 +289,11 @@ def test_refusals(arguments: dict[str, Any], word: str) -> None:
 
 
 def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(BadInput, match="cannot measure"):
+    with pytest.raises(BadInput, match="3 is not a source"):
         measure(3)
-    with pytest.raises(BadInput, match="returned a int"):
+    with pytest.raises(BadInput, match="must return a torch.nn.Module, got a int"):
         measure(lambda: 3)
-    with pytest.raises(BadInput, match="no preset"):
+    with pytest.raises(BadInput, match="neither a file nor a preset"):
         measure("nobody")
     with pytest.raises(BadInput, match="no list of blocks"):
         measure(nn.Linear(3, 3), torch.zeros(2, 3))
@@ -306,3 +306,21 @@ def test_the_readout_does_not_repeat_the_input() -> None:
         drawn = torch.randn(2, 16, 64, generator=generator_for(0, purpose))
         cosine = (drawn * x).sum() / drawn.norm() / x.norm()
         assert abs(float(cosine)) < 0.1
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_sites_of_a_model_are_found_once(seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the measurement and for its description; a factory makes a new model, and new sites, for every seed."""
+    calls: list[nn.Module] = []
+
+    def counted(model: nn.Module) -> Any:
+        calls.append(model)
+        return find_stacks(model)
+
+    monkeypatch.setattr("edgewise.adapters.roles.model.find_stacks", counted)
+    net = Net()
+    assert measure(net, ids(), seeds=seeds).architecture is not None
+    assert calls == [net]
+    calls.clear()
+    measure(lambda: Net(), ids(), seeds=seeds)
+    assert len(calls) == len({id(model) for model in calls}) == seeds
