@@ -17,11 +17,10 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    stream = Terminal()
+def attach_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Inside the test: pytest puts its own stream in place between a fixture and its test."""
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
     return stream
 
 
@@ -31,12 +30,14 @@ def wait(quiet_seconds: float, seconds: float) -> None:
         bar.say("second step")
 
 
-def test_a_long_wait_is_shown(terminal: Terminal) -> None:
+def test_a_long_wait_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = attach_terminal(monkeypatch)
     wait(0.01, 0.8)
     assert "first step" in terminal.getvalue()
 
 
-def test_a_short_wait_is_not_shown(terminal: Terminal) -> None:
+def test_a_short_wait_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = attach_terminal(monkeypatch)
     wait(5.0, 0.0)
     assert terminal.getvalue() == ""
 
@@ -47,21 +48,24 @@ def test_a_pipe_is_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pipe.getvalue() == ""
 
 
-def test_parts_are_counted_and_the_rest_is_estimated(terminal: Terminal) -> None:
+def test_parts_are_counted_and_the_rest_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = attach_terminal(monkeypatch)
     with ProgressBar(quiet_seconds=0) as bar:
         bar.count("cases", 1, 4)
         bar.count("cases", 2, 4)
     assert "cases" in terminal.getvalue() and "2/4" in terminal.getvalue() and "left" in terminal.getvalue()
 
 
-def test_a_bar_that_appears_late_shows_the_step_of_that_moment(terminal: Terminal) -> None:
+def test_a_bar_that_appears_late_shows_the_step_of_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = attach_terminal(monkeypatch)
     with ProgressBar("first step", 0.3) as bar:
         bar.count("cases", 3, 4)
         time.sleep(1.0)
     assert "3/4" in terminal.getvalue() and "first step" not in terminal.getvalue()
 
 
-def test_the_callers_function_takes_the_place_of_the_bar(terminal: Terminal) -> None:
+def test_the_callers_function_takes_the_place_of_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = attach_terminal(monkeypatch)
     fractions: list[float] = []
     with progress_bar(fractions.append, "plane") as tell:
         tell(0.5)
@@ -69,7 +73,8 @@ def test_the_callers_function_takes_the_place_of_the_bar(terminal: Terminal) -> 
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_true_shows_a_bar_at_once_and_false_none(terminal: Terminal, wanted: bool) -> None:
+def test_true_shows_a_bar_at_once_and_false_none(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
+    terminal = attach_terminal(monkeypatch)
     with progress_bar(wanted, "plane") as tell:
         tell(0.5)
     assert ("plane" in terminal.getvalue()) is wanted

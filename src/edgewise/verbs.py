@@ -41,9 +41,8 @@ def predict(
     closure        "exact" softmax moments; "large_n" or "random_energy", published approximations, for comparison;
                    "frozen", without the gradient through the softmax
 
-    >>> trace = predict("mlp:tanh")
-    >>> trace.depth
-    32
+    >>> predict({"depth": 6, "tokens": 16}).depth
+    6
     """
     from edgewise.theory.predict import predict_perceptron, predict_transformer
 
@@ -91,7 +90,8 @@ def compare(
 ) -> Comparison:
     """Two networks side by side: what differs in their descriptions, and what it does.
 
-    first, second  any sources; the other arguments are those of `predict`, the same for both
+    first, second                                   any sources
+    start, start_overlap, readout, progress, closure  as in `predict`, the same for both
 
     >>> from edgewise import transformer
     >>> network = transformer(depth=6, tokens=16)

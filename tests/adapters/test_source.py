@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 def make():
-    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    layer = nn.TransformerEncoderLayer(64, 2, 64, batch_first=True)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 def nothing():
@@ -42,7 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bare").mkdir()
     (folder / "bare" / "config.json").write_text((folder / "checkpoint" / "config.json").read_text())
     (folder / "mine.py").write_text(SCRIPT)
-    (folder / "knobs.yaml").write_text("depth: 2\nwidth: 16\nheads: 2\ntokens: 8\n")
+    (folder / "knobs.yaml").write_text("depth: 2\nwidth: 64\nheads: 2\ntokens: 8\n")
     return folder
 
 
@@ -85,7 +85,7 @@ def test_weights_of_a_folder_are_measured_and_its_config_alone_is_initialised_an
 def test_knobs_are_measured_on_a_network_built_from_them(place: Path) -> None:
     network = edgewise.describe(place / "knobs.yaml")
     trace = edgewise.measure(network, tokens=8)
-    assert trace.architecture is not None and trace.architecture.depth == 2 and trace.architecture.width == 16
+    assert trace.architecture is not None and trace.architecture.depth == 2 and trace.architecture.width == 64
     assert trace.depth == 2
 
 
@@ -100,7 +100,7 @@ def test_a_function_is_described_as_the_model_of_its_first_seed(place: Path) -> 
         assert network == edgewise.describe(function())
 
 
-def test_presets_are_found_in_any_case(place: Path) -> None:
+def test_presets_are_found_in_any_case() -> None:
     trace = edgewise.measure("Torch-Encoder", tokens=4, seeds=1)
     assert trace.depth == 6
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from edgewise import BadInput
+from edgewise.adapters.roles.find import find_stacks
 from edgewise.probe.geometry import generator_for
 from edgewise.probe.measure import measure
 from tests.support.probe_networks import Net, ids
@@ -291,7 +292,7 @@ def test_refusals(arguments: dict[str, Any], word: str) -> None:
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(BadInput, match="3 is not a source"):
         measure(3)
-    with pytest.raises(BadInput, match="must return a torch.nn.Module, got a int"):
+    with pytest.raises(BadInput, match=r"must return a torch\.nn\.Module, got a int"):
         measure(lambda: 3)
     with pytest.raises(BadInput, match="neither a file nor a preset"):
         measure("nobody")

@@ -66,13 +66,13 @@ def _of_config(source: Source) -> Subject:
 
 def _of_knobs(description: Architecture | Perceptron) -> Subject:
     """A network of edgewise's own, built from the description."""
-    from edgewise.nets.build import transformer
+    from edgewise.nets.build import build as build_network
 
     if isinstance(description, Perceptron):
         raise BadInput("a perceptron has no tokens to measure. Predict it, or build an edgewise.nets.RandomPerceptron.")
     size = max(VOCABULARY, description.tokens)
     name = description.name or "transformer"
-    return Subject(name, factory=lambda: transformer(description, inputs=size, outputs=size))
+    return Subject(name, factory=lambda: build_network(description, inputs=size, outputs=size))
 
 
 def _call(factory: Callable[[], Any]) -> nn.Module:
