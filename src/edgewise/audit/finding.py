@@ -26,7 +26,7 @@ class Kind(Enum):
 
 
 class Severity(Enum):
-    """NOTE: good to know, often meant. WARNING: rarely meant. ERROR: the network does not start as designed."""
+    """NOTE: good to know, often intended. WARNING: rarely intended. ERROR: the network does not start as designed."""
 
     NOTE = "note"
     WARNING = "warning"
