@@ -60,10 +60,10 @@ def test_replace_lets_what_followed_follow_again():
     "knobs,words",
     [
         ({"depht": 3}, "did you mean depth"),
-        ({"depth": 0}, "depth = 0 .* at least 1"),
+        ({"depth": 0}, "depth must be .* at least 1, got 0"),
         ({"depth": 2.5}, "whole number"),
         ({"tokens": 1}, "at least 2"),
-        ({"score_gain": -1.0}, "score_gain = -1.0 .* at least 0"),
+        ({"score_gain": -1.0}, "score_gain must be .* at least 0, got -1.0"),
         ({"score_gain": float("nan")}, "finite"),
         ({"score_gain": "big"}, "finite number"),
         ({"embedding_norm": 0.0}, "above 0"),

@@ -8,7 +8,7 @@ import pytest
 import edgewise
 from edgewise.architecture import transformer
 from edgewise.errors import BadInput
-from edgewise.theory.predict import propagate_simplex
+from edgewise.theory.simplex.recursion import propagate_simplex
 from edgewise.trace import Trace
 
 

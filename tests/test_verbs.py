@@ -53,7 +53,7 @@ def test_a_remedy_works_when_it_is_followed():
 def test_entropy_collapse_is_found_in_sharp_attention():
     verdict = edgewise.judge(edgewise.predict(edgewise.transformer(depth=4, tokens=64, score_gain=6.0)))
     assert Kind.ENTROPY_COLLAPSE in {f.kind for f in verdict.findings}
-    assert verdict.condensation > 1
+    assert verdict.attention.condensation > 1
 
 
 def test_start_from_a_measured_trace_or_gram_matrix():
@@ -98,11 +98,11 @@ def test_compare_names_what_differs():
     "call,words",
     [
         (lambda: edgewise.judge("gpt2"), "judge takes a Trace"),
-        (lambda: edgewise.predict("gpt2", readout="mean"), "readout = 'mean'"),
-        (lambda: edgewise.predict(edgewise.transformer(), start_overlap=1.0), "start_overlap = 1.0"),
-        (lambda: edgewise.predict(edgewise.transformer(), start_overlap=float("nan")), "start_overlap = nan"),
-        (lambda: edgewise.predict("mlp:tanh", readout="pooled"), "no readout choice"),
-        (lambda: edgewise.predict("gpt2", start=np.eye(1024), start_overlap=0.1), "both start and start_overlap"),
+        (lambda: edgewise.predict("gpt2", readout="mean"), "readout must be token or pooled, got 'mean'"),
+        (lambda: edgewise.predict(edgewise.transformer(), start_overlap=1.0), "start_overlap must be .* got 1.0"),
+        (lambda: edgewise.predict(edgewise.transformer(), start_overlap=float("nan")), "must be .* got nan"),
+        (lambda: edgewise.predict("mlp:tanh", readout="pooled"), "one readout"),
+        (lambda: edgewise.predict("gpt2", start=np.eye(1024), start_overlap=0.1), "not both"),
         (lambda: edgewise.phase_diagram("mlp:tanh", {"a": (0, 1, 2), "b": (0, 1, 2)}), "needs a transformer"),
     ],
 )

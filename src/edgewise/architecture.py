@@ -20,7 +20,7 @@ NOTES = ("name", "assumed", "unmodelled")  # what a description says besides its
 
 @dataclass(frozen=True)
 class Architecture:
-    """A transformer as its knobs (`edgewise.knobs.KNOBS` says what each means); make one with `transformer`."""
+    """A transformer as its knobs (`edgewise.knobs.KNOBS` says what each means); built by `transformer`."""
 
     depth: int
     tokens: int
@@ -81,15 +81,15 @@ class Architecture:
     def replace(self, **changes: Any) -> Architecture:
         """The same network with some knobs changed; what followed from a changed knob follows again."""
         notes: dict[str, Any] = {k: changes.pop(k) for k in NOTES if k in changes}
-        kept = self._given() | changes
+        knobs = self._free_knobs() | changes
         if "depth" in changes and changes["depth"] != self.depth:
-            stuck = [k for k, v in kept.items() if isinstance(v, tuple) and k not in changes]
+            stuck = [k for k, v in knobs.items() if isinstance(v, tuple) and k not in changes]
             if stuck:
                 raise BadInput(f"depth cannot change while {', '.join(stuck)} are lists of length {self.depth}.")
         notes = {"name": self.name, "assumed": self.assumed, "unmodelled": self.unmodelled} | notes
-        return replace(transformer(**kept), **notes)
+        return replace(transformer(**knobs), **notes)
 
-    def _given(self) -> dict[str, Any]:
+    def _free_knobs(self) -> dict[str, Any]:
         """The knobs with those that merely followed from others left to follow again."""
         knobs = self.knobs()
         for name, followed in _follow(knobs["width"], knobs["heads"]).items():
@@ -108,13 +108,13 @@ class Architecture:
     def from_dict(cls, values: Mapping[str, Any]) -> Architecture:
         """Read the flat JSON form; unknown keys and impossible values are refused by name."""
         refuse_unknown(values, (*KNOBS, *NOTES))
-        made = transformer(**{k: v for k, v in values.items() if k not in NOTES})
+        network = transformer(**{k: v for k, v in values.items() if k not in NOTES})
         assumed, unmodelled = (tuple(values.get(k, ())) for k in NOTES[1:])
-        return replace(made, name=str(values.get("name", "")), assumed=assumed, unmodelled=unmodelled)
+        return replace(network, name=str(values.get("name", "")), assumed=assumed, unmodelled=unmodelled)
 
 
 def transformer(**knobs: Any) -> Architecture:
-    """A transformer from its knobs; what is not given takes the default of `edgewise.knobs.KNOBS`.
+    """A transformer from its knobs; the others take their defaults from `edgewise.knobs.KNOBS`.
 
     >>> transformer(depth=48, width=768, tokens=256, heads=12).head_width
     64
@@ -124,7 +124,7 @@ def transformer(**knobs: Any) -> Architecture:
     values = {name: knob.check(knobs.get(name, knob.default), depth) for name, knob in KNOBS.items()}
     for name, followed in _follow(values["width"], values["heads"]).items():
         values[name] = followed if values[name] is None else values[name]
-    _refuse_impossible(values, given=knobs)
+    _refuse_impossible(values, knobs)
     return Architecture(**values)
 
 
@@ -132,9 +132,9 @@ def _follow(width: int, heads: int) -> dict[str, int]:
     return {"head_width": max(width // max(heads, 1), 1), "kv_heads": max(heads, 1), "mlp_width": 4 * width}
 
 
-def _refuse_impossible(values: dict[str, Any], given: Mapping[str, Any]) -> None:
+def _refuse_impossible(values: dict[str, Any], arguments: Mapping[str, Any]) -> None:
     heads, width = values["heads"], values["width"]
-    if heads and given.get("head_width") is None and width % heads:
+    if heads and arguments.get("head_width") is None and width % heads:
         raise BadInput(f"width {width} does not divide into {heads} heads. Give head_width, or another heads.")
     if heads and heads % values["kv_heads"]:
         raise BadInput(f"heads {heads} is not a multiple of kv_heads {values['kv_heads']}.")
@@ -147,5 +147,5 @@ def _refuse_impossible(values: dict[str, Any], given: Mapping[str, Any]) -> None
             )
     if not heads and not values["mlp_width"]:
         raise BadInput("heads = 0 and mlp_width = 0 leave no layer. Give at least one of them.")
-    if values["parallel"] and given.get("mlp_skip", 1.0) not in (1.0, values["attention_skip"]):
+    if values["parallel"] and arguments.get("mlp_skip", 1.0) not in (1.0, values["attention_skip"]):
         raise BadInput("a parallel block has one skip: give attention_skip, and leave mlp_skip out.")

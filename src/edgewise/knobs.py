@@ -22,7 +22,7 @@ KERNELS = ("softmax", "gaussian", "bilinear")
 
 @dataclass(frozen=True)
 class Knob:
-    """One number or choice of a description: what it may be, what it is unless said, what it means."""
+    """One number or choice of a description: what it may be, its default, what it means."""
 
     name: str
     kind: str  # integer | number | flag | choice | activation | fraction
@@ -46,7 +46,7 @@ class Knob:
 
     def _check_list(self, values: Sequence[Any], depth: int) -> Any:
         if not self.per_block:
-            raise BadInput(f"{self.name} was a list; it is one value for the whole network. Give one value.")
+            raise BadInput(f"{self.name} must be one value for the whole network, got a list.")
         if len(values) != depth:
             raise BadInput(
                 f"{self.name} has {len(values)} entries and depth is {depth}. Give one value or {depth} values."
@@ -55,7 +55,7 @@ class Knob:
         return checked[0] if len(set(checked)) == 1 else checked
 
     def refuse(self, value: Any, expected: str) -> BadInput:
-        return BadInput(f"{self.name} = {value!r} is not possible: expected {expected}. It is: {self.meaning}.")
+        return BadInput(f"{self.name} must be {expected}, got {value!r}. It is: {self.meaning}.")
 
 
 def _integer(knob: Knob, value: Any) -> int:
@@ -161,11 +161,11 @@ KNOBS: dict[str, Knob] = {
 }  # fmt: skip
 
 
-def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str = "knob") -> None:
+def refuse_unknown(names: Iterable[str], choices: Iterable[str], what: str = "knob") -> None:
     """Refuse names that are not knobs, with the nearest ones that are."""
-    known = tuple(known)
+    choices = tuple(choices)
     for name in names:
-        if name not in known:
-            near = get_close_matches(str(name), known, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else "known: " + ", ".join(known) + "."
+        if name not in choices:
+            near = get_close_matches(str(name), choices, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "expected one of " + ", ".join(choices) + "."
             raise BadInput(f"{name!r} is not a {what}; {hint}")

@@ -1,4 +1,4 @@
-"""A verdict in prose: what `print(verdict)` shows."""
+"""The prose of a verdict: what `print(verdict)` shows."""
 
 from __future__ import annotations
 
@@ -62,33 +62,33 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
     if verdict.probability is not None:
         yield _probability(verdict.probability)
     if verdict.power_law is not None:
-        yield f"The stream grows for ever, so 1 - overlap follows the power {verdict.power_law:+.2f} of its norm."
+        yield f"The stream grows without bound, so 1 - overlap follows the power {verdict.power_law:+.2f} of its norm."
     for point in verdict.fixed_points:
         yield _fixed_point(point)
-    if verdict.condensation is not None and verdict.attention_entropy is not None:
-        entropy, uniform = verdict.attention_entropy
+    attention = verdict.attention
+    if attention is not None and attention.condensation is not None and attention.entropy is not None:
         yield (
-            f"Attention: condensation ratio v/(2 log n) at most {verdict.condensation:.2f}, expected entropy at least "
-            f"{entropy:.2f} of {uniform:.2f} nats."
+            f"Attention: condensation ratio v/(2 log n) at most {attention.condensation:.2f}, expected entropy at "
+            f"least {attention.entropy:.2f} of {attention.uniform_entropy:.2f} nats."
         )
     if verdict.perceptron is not None:
         yield from _perceptron(verdict.perceptron)
 
 
-def _probability(found: Probability) -> str:
+def _probability(forecast: Probability) -> str:
     """How often such networks trained, and whether this one is like them."""
-    spread = f"{found.low:.0%} to {found.high:.0%} as families are left out"
-    if found.outside:
-        unlike = "; ".join(found.outside)
-        return f"Forecast: {found.value:.0%} of networks of this score trained ({spread}); unlike them: {unlike}."
-    return f"Forecast: {found.value:.0%} of such networks trained in the recorded sweep ({spread})."
+    spread = f"{forecast.low:.0%} to {forecast.high:.0%} when one model family is left out of the fit"
+    if forecast.outside:
+        unlike = "; ".join(forecast.outside)
+        return f"Forecast: {forecast.value:.0%} of networks of this score trained ({spread}); unlike them: {unlike}."
+    return f"Forecast: {forecast.value:.0%} of such networks trained in the recorded sweep ({spread})."
 
 
 def _change(exponent: Exponent) -> str:
     if exponent.change is None or not math.isfinite(exponent.change):
         return ""
     error = f" ± {exponent.change_error:.2f}" if exponent.change_error else ""
-    return f" (log-change {exponent.change:+.2f}{error} over the depth, by its second half)"
+    return f" (changes by e^{exponent.change:.2f}{error} over the depth, extrapolated from its second half)"
 
 
 def _scale(verdict: Verdict) -> str:
@@ -123,3 +123,7 @@ def _caveats(verdict: Verdict) -> Iterator[str]:
     for reason in verdict.extrapolated:
         yield f"Extrapolated: {reason}."
     yield "This is a statement about initialization; what training does later is not covered."
+
+
+# Set here, so that the record need not import its prose.
+Verdict.__str__ = paragraph  # type: ignore[method-assign, assignment]

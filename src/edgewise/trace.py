@@ -1,4 +1,4 @@
-"""The orbit through depth: the same record whether it was derived, measured or watched.
+"""The geometry of a network through depth: one record, whether predicted or measured.
 
 Shapes: S seeds, N sites, R readouts, H heads.
 """
@@ -19,6 +19,9 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.whole_file import whole_file
+
+READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
+WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")  # of statistics weight_gradient.NAME
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,20 +44,11 @@ def predict(
     >>> predict({"depth": 6, "tokens": 16}).depth
     6
     """
-    from edgewise.theory.predict import predict_perceptron, predict_transformer
+    from edgewise.theory.predict import predict as predict_network
 
-    network = describe(source)
-    if isinstance(network, Perceptron):
-        if start is not None or readout != "token":
-            raise BadInput("a perceptron has two inputs and no readout choice: give start_overlap alone.")
-        return predict_perceptron(network, start_overlap)
-    if isinstance(start, Trace):
-        if start_overlap:
-            raise BadInput("give start or start_overlap, not both: the start has its own overlap.")
-        norm, overlap = float(start.norm[:, 0].mean()), float(start.overlap[:, 0].mean())
-        overlap = 0.0 if -0.05 < overlap < 0 else overlap  # independent tokens scatter around zero
-        return predict_transformer(network, None, norm, overlap, readout, progress, closure)
-    return predict_transformer(network, start, None, start_overlap, readout, progress, closure)
+    return predict_network(
+        describe(source), start=start, start_overlap=start_overlap, readout=readout, progress=progress, closure=closure
+    )
 
 
 def judge(trace: Trace) -> Verdict:
@@ -72,10 +63,9 @@ def judge(trace: Trace) -> Verdict:
     """
     if not isinstance(trace, Trace):
         raise BadInput(f"judge takes a Trace, got {type(trace).__name__}. Call predict first.")
-    from edgewise.judgement.judge import complete
-    from edgewise.judgement.judge import judge as judge_alone
+    from edgewise.judgement.judge import judge as judge_trace
 
-    return complete(judge_alone(trace), trace)
+    return judge_trace(trace)
 
 
 def compare(
@@ -130,19 +120,20 @@ def phase_diagram(
 
 
 def critical_point(
-    source: Any, free: Sequence[str] | str, *, readout: str = "token", start_overlap: float = 0.0
+    source: Any, free: Sequence[str] | str | None = None, *, readout: str = "token", start_overlap: float = 0.0
 ) -> CriticalPoint:
     """Values of the free knobs at which the exponents vanish over this depth, or what is left of them.
 
-    source         a transformer, from any source
-    free           one knob, or two, that may change
+    source         a transformer or a perceptron, from any source
+    free           one knob, or two, that may change. By default the attention branch (without attention the MLP's
+                   input gain); of a perceptron the weight variance, which is put on the edge of chaos
     readout        "token" or "pooled", as in `predict`
     start_overlap  mean cosine of two input tokens
     """
     from edgewise.critical.critical_point import solve
 
-    names = (free,) if isinstance(free, str) else tuple(free)
-    return solve(_transformer(source), names, readout=readout, start_overlap=start_overlap)
+    names = (free,) if isinstance(free, str) else free
+    return solve(describe(source), names, readout=readout, start_overlap=start_overlap)
 
 
 def vector_field(

@@ -1,9 +1,9 @@
-"""What a trace means: exponents with errors, a phase, findings with remedies, and one outcome."""
+"""The record of a verdict: exponents with errors, a phase, findings with remedies, and one outcome."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -11,7 +11,7 @@ SCHEMA = 1
 
 
 class Outcome(Enum):
-    """The answer to «will it train?»; its value is what the user reads, its exit code what a script reads."""
+    """The answer to "will it train?"; its value is what the user reads, its exit code what a script reads."""
 
     TRAINS = "trains"
     RISKY = "risky"
@@ -60,7 +60,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One defect: what was seen, in numbers, and what to do about it."""
+    """One defect: what it is, in numbers, and what to do about it."""
 
     kind: Kind
     sentence: str
@@ -98,7 +98,7 @@ class Exponent:
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """A state the block map leaves alone, and the eigenvalues of the map there (norm and overlap directions)."""
+    """A state that the block map leaves alone, and the eigenvalues of the map there (norm and overlap directions)."""
 
     norm: float
     overlap: float
@@ -133,57 +133,62 @@ class Probability:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Scalars only. `print(verdict)` is a paragraph, `verdict.json()` goes to machines."""
+class AttentionSpread:
+    """How attention is spread over the keys, at the worst site; None where it was not observed."""
 
-    outcome: Outcome
-    phase: Phase
-    angle: Exponent
-    gradient: Exponent | None
-    relative_gradient: Exponent | None
-    readout: str | None = None
-    embedding_jump: float | None = None
-    depth_scale: float | None = None
-    fixed_points: tuple[FixedPoint, ...] = ()
-    power_law: float | None = None
-    condensation: float | None = None
-    attention_entropy: tuple[float, float] | None = None  # expected, and log n
-    perceptron: dict[str, Any] | None = None
-    findings: tuple[Finding, ...] = ()
-    ruled_out: tuple[str, ...] = ()
-    extrapolated: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    source: str = ""
-    name: str = ""
-    depth: int = 0
-    limits: tuple[float, float] = field(default=(4.0, 7.0))
-    probability: Probability | None = None
-    raw_decides: bool = False  # no norm follows (a perceptron): the scale of the signal counts
+    condensation: float | None  # largest logit variance over 2 log n; condensed on few keys from 1 on
+    entropy: float | None  # smallest expected entropy, in nats
+    uniform_entropy: float | None  # log n, that of uniform attention
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a trace means, in scalars and sentences: `print(verdict)` for people, `verdict.json()` for machines."""
+
+    outcome: Outcome  # will it train?
+    phase: Phase  # by the sign of the angle exponent
+    angle: Exponent  # of 1 - overlap between different tokens
+    gradient: Exponent | None  # of |g|^2 towards the input; None where no gradient was followed
+    relative_gradient: Exponent | None  # of |g|^2 q, which does not see the scale of the stream
+    readout: str | None = None  # where the gradient starts: a loss per token, or of the pooled tokens
+    probability: Probability | None = None  # how often such networks trained in a recorded sweep
+    embedding_jump: float | None = None  # log-change of the relative gradient across the first block
+    depth_scale: float | None = None  # blocks in which a difference changes by a factor e
+    fixed_points: tuple[FixedPoint, ...] = ()  # of the last block's map, repeated without end
+    power_law: float | None = None  # zeta with 1 - overlap ~ norm^zeta where the stream grows without bound
+    attention: AttentionSpread | None = None  # None without attention
+    perceptron: dict[str, Any] | None = None  # the limits of a perceptron's maps, by name; None for a transformer
+    findings: tuple[Finding, ...] = ()  # what is wrong and what to do, the worst first
+    ruled_out: tuple[str, ...] = ()  # what was looked at and is not the trouble
+    extrapolated: tuple[str, ...] = ()  # why the numbers are not vouched for
+    notes: tuple[str, ...] = ()  # what was assumed
+    source: str = ""  # which theory or measurement
+    name: str = ""  # of the network
+    depth: int = 0  # blocks, or layers of a perceptron
 
     @property
     def decisive_gradient(self) -> Exponent | None:
-        """The gradient exponent the outcome is read from: relative to the stream, which a norm rescales anyway."""
-        return self.gradient if self.raw_decides else self.relative_gradient
+        """The one the outcome is read from: relative to the stream, which norms rescale; raw for a perceptron."""
+        return self.relative_gradient if self.perceptron is None else self.gradient
 
     def json(self) -> dict[str, Any]:
-        def part(value: Any) -> Any:
-            return None if value is None else value.json()
-
+        """The published form, `schema/prediction-1.json`."""
+        attention = self.attention or AttentionSpread(None, None, None)
         return {
             "outcome": self.outcome.value,
             "phase": self.phase.value,
-            "angle": part(self.angle),
-            "gradient": part(self.gradient),
-            "relative_gradient": part(self.relative_gradient),
+            "angle": self.angle.json(),
+            "gradient": self.gradient and self.gradient.json(),
+            "relative_gradient": self.relative_gradient and self.relative_gradient.json(),
             "readout": self.readout,
-            "training_probability": part(self.probability),
+            "training_probability": self.probability and self.probability.json(),
             "embedding_jump": finite(self.embedding_jump),
             "depth_scale": finite(self.depth_scale),
             "fixed_points": [point.json() for point in self.fixed_points],
             "power_law": finite(self.power_law),
-            "condensation": finite(self.condensation),
-            "attention_entropy": None if self.attention_entropy is None else finite(self.attention_entropy[0]),
-            "uniform_entropy": None if self.attention_entropy is None else finite(self.attention_entropy[1]),
+            "condensation": finite(attention.condensation),
+            "attention_entropy": finite(attention.entropy),
+            "uniform_entropy": finite(attention.uniform_entropy),
             "perceptron": self.perceptron,
             "findings": [finding.json() for finding in self.findings],
             "ruled_out": list(self.ruled_out),
@@ -191,11 +196,6 @@ class Verdict:
             "notes": list(self.notes),
             "source": self.source,
         }
-
-    def __str__(self) -> str:
-        from edgewise.paragraph import paragraph  # prose lives apart from the record
-
-        return paragraph(self)
 
 
 def finite(value: float | None) -> float | None:

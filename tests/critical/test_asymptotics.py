@@ -9,7 +9,7 @@ from edgewise.architecture import transformer
 from edgewise.critical.asymptotics import asymptotics, collapsed_norms
 from edgewise.critical.block_map import BlockMap
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.predict import propagate_simplex
+from edgewise.theory.simplex.recursion import propagate_simplex
 
 
 def cowsik(alpha_a, alpha_m, gain, **knobs):

@@ -1,15 +1,17 @@
 """The judge on traces whose answer is known by construction."""
 
+import inspect
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
 from edgewise.judgement.judge import judge
-from edgewise.stability.limits import outcome
-from edgewise.stability.lyapunov import exponent
+from edgewise.paragraph import paragraph
+from edgewise.stability.lyapunov import growth
 from edgewise.trace import Trace
-from edgewise.verdict import Exponent, Kind, Outcome, Phase
+from edgewise.verdict import Kind, Outcome, Phase, Verdict
 
 
 def made(angle=0.0, gradient=0.0, norm_growth=0.0, depth=20, seeds=1, noise=0.0):
@@ -95,19 +97,58 @@ def test_error_bars_come_from_seeds_and_undecided_exists():
 
 def test_error_is_the_spread_over_seeds_when_it_is_larger():
     logs = np.array([[0.0, 1.0, 2.0], [0.0, 1.0, 4.0]])
-    found = exponent(logs, width=1e9)
-    assert found.at_depth == pytest.approx(1.5)
-    assert found.error == pytest.approx(np.std([2, 4], ddof=1) / math.sqrt(2) / 2)
-    assert exponent(logs[:1], width=100).error == pytest.approx(math.sqrt(2 / (2 * 100)))
+    both = growth(logs, width=1e9)
+    assert both.rate == pytest.approx(1.5)
+    assert both.error == pytest.approx(np.std([2, 4], ddof=1) / math.sqrt(2) / 2)
+    assert growth(logs[:1], width=100).error == pytest.approx(math.sqrt(2 / (2 * 100)))
 
 
 def test_outcome_is_undecided_when_the_error_spans_everything():
-    wide = Exponent(0.3, 0.1, change=5.5, change_error=3.0)
-    assert outcome(wide) is Outcome.UNDECIDED
-    assert outcome(Exponent(0.3, 0.1, change=7.5, change_error=1.0)) is Outcome.RISKY
-    assert outcome(Exponent(0.3, 0.1, change=-8.5, change_error=1.0), wide) is Outcome.FAILS
+    """Seeds whose late changes are 5.5 ± 3 say nothing; the limits themselves are tested in tests/stability."""
+    trace = made(angle=-0.275, seeds=2)
+    trace.separation[:, 10:] *= np.exp(np.array([[-1.5], [1.5]]))
+    trace.separation[:, 10] /= np.exp(np.array([-1.5, 1.5]))
+    verdict = judge(trace)
+    assert verdict.angle.change == pytest.approx(-5.5)
+    assert verdict.angle.change_error == pytest.approx(3.0)
+    assert verdict.outcome is Outcome.UNDECIDED
 
 
 def test_what_was_ruled_out_is_said():
     text = str(judge(made()))
     assert "Ruled out: rank collapse" in text and "vanishing and exploding" in text
+
+
+def test_a_verdict_is_computed_once(monkeypatch):
+    """Phase, limits and findings are worked out one time each, also for a described network that fails."""
+    import edgewise
+    from edgewise.judgement import judge as module
+
+    calls = []
+    for name in ("read", "asymptotics", "find", "rule_out", "training_probability"):
+        monkeypatch.setattr(module, name, counted(name, getattr(module, name), calls))
+    trace = edgewise.predict(edgewise.transformer(depth=24, width=64, heads=2, tokens=16, norm="post"))
+    assert judge(trace).outcome is not Outcome.TRAINS
+    assert sorted(calls) == ["asymptotics", "find", "read", "rule_out", "training_probability"]
+
+
+def counted(name, function, calls):
+    def call(*arguments):
+        calls.append(name)
+        return function(*arguments)
+
+    return call
+
+
+def test_every_field_of_a_verdict_is_described():
+    source = inspect.getsource(Verdict)
+    for field in fields(Verdict):
+        line = next(line for line in source.splitlines() if line.strip().startswith(f"{field.name}:"))
+        assert "  # " in line, field.name
+    assert len(fields(Verdict)) <= 20
+
+
+def test_the_prose_is_attached_to_the_record():
+    verdict = judge(made())
+    assert str(verdict) == paragraph(verdict)
+    assert str(verdict).startswith("The network should train as configured (20 blocks; made).")

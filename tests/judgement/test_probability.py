@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import edgewise
-from edgewise.judgement.judge import forecast, judge
-from edgewise.judgement.probability import calibration, forgotten
+from edgewise.judgement.probability import calibration, forgotten, training_probability
+from edgewise.judgement.reading import read
 from edgewise.verdict import Probability
 
 LIKE = {"depth": 12, "width": 64, "tokens": 32, "heads": 2}
@@ -22,8 +22,7 @@ def judged(readout: str = "token", **knobs: object) -> Probability | None:
 
 
 def expected_of(architecture: edgewise.Architecture, readout: str) -> Probability | None:
-    trace = edgewise.predict(architecture, readout=readout)
-    return forecast(judge(trace), trace, architecture)
+    return training_probability(read(edgewise.predict(architecture, readout=readout)))
 
 
 def test_the_curve_is_the_table() -> None:

@@ -99,7 +99,7 @@ def test_every_way_to_import_leads_to_the_same_code(tmp_path: Path, imports: str
 
 
 def test_a_star_counts_as_all_that_it_may_bring(tmp_path: Path) -> None:
-    found = places(tmp_path, "from edgewise.stability import *", "judge()")
+    found = places(tmp_path, "from edgewise.judgement import *", "judge()")
     assert {"judgement/judge.py", "stability/lyapunov.py"} <= found
 
 

@@ -117,9 +117,7 @@ def answer_for(
 ) -> Answer:
     """Predict and judge one network, or compare two."""
     from edgewise import verbs
-    from edgewise.cli.critical_setting import critical_setting
 
-    how = {"start_overlap": start_overlap, "readout": readout}
     if len(networks) == 2:
         comparison = verbs.compare(*networks, start_overlap=start_overlap, readout=readout, progress=tell)
         answer = Answer(comparison.traces, comparison.verdicts, comparison)
@@ -128,5 +126,5 @@ def answer_for(
         answer = Answer((trace,), (verbs.judge(trace),))
     if not critical:
         return answer
-    points = [critical_setting(n, v, how) for n, v in zip(networks, answer.verdicts, strict=True)]
+    points = (verbs.critical_point(n, start_overlap=start_overlap, readout=readout) for n in networks)
     return replace(answer, criticals=tuple(points))

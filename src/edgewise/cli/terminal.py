@@ -192,9 +192,14 @@ def _facts(trace: Trace, verdict: Verdict) -> dict[str, str]:
         "raw gradient exponent": "" if verdict.gradient is None else _signed(verdict.gradient.at_depth, 4),
         "norm q, in and out": f"{numbers['norm'][0]:.3g} → {numbers['norm'][-1]:.3g}",
         "overlap, in and out": " → ".join(_number("overlap", numbers, i) for i in (0, -1)),
-        "condensation ratio": "" if verdict.condensation is None else f"{verdict.condensation:.2f}",
+        "condensation ratio": _condensation(verdict),
         "found": ", ".join(f.kind.value.replace("_", " ") for f in verdict.findings) or "nothing",
     }
+
+
+def _condensation(verdict: Verdict) -> str:
+    ratio = None if verdict.attention is None else verdict.attention.condensation
+    return "" if ratio is None else f"{ratio:.2f}"
 
 
 def _rate(value: float, error: float) -> str:

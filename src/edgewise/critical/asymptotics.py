@@ -11,7 +11,7 @@ from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.blocks import attentions
 from edgewise.critical.block_map import BlockMap
-from edgewise.stability.fixed_points import crossings, eigenvalues, fixed_point
+from edgewise.stability.fixed_points import Map, crossings, eigenvalues, fixed_point
 from edgewise.verdict import FixedPoint
 
 TINY = 1e-12  # a separation at which the map is linear to rounding
@@ -27,7 +27,8 @@ _EXPONENTIAL = "no asymptotic exponents: the stream itself grows or shrinks expo
 class Asymptotics:
     """angle: log-rate of the difference of near tokens at the collapsed state, lambda_a.
 
-    gradient: log of the top eigenvalue of the two-mode gradient matrix at the stable fixed point; `modes` has both.
+    gradient: log of the top eigenvalue of the two-mode gradient matrix at the stable fixed point, raw and relative to
+    the stream alike; `modes` has both.
     power_law: zeta with 1 - c ~ depth^zeta where the norm has no fixed point (both exponents are then 0).
     """
 
@@ -40,7 +41,7 @@ class Asymptotics:
 
 
 def asymptotics(architecture: Architecture) -> Asymptotics:
-    """The limits of the last block repeated for ever [Cowsik 2024, at finite length]."""
+    """The limits of the last block repeated without end [Cowsik 2024, at finite length]."""
     block = BlockMap.of(architecture)
     norms = collapsed_norms(block)
     if not norms:
@@ -76,7 +77,7 @@ def _notes(architecture: Architecture) -> tuple[str, ...]:
 
 
 def collapsed_norms(block: BlockMap) -> list[float]:
-    """Norms q* with q' = q at overlap 1, smallest first; none where the stream grows for ever (pre-norm)."""
+    """Norms q* with q' = q at overlap 1, smallest first; none where the stream grows without bound (pre-norm)."""
 
     def displacement(logs: Array) -> Array:
         after, _ = block(np.exp(logs), _collapsed(np.exp(logs)))
@@ -86,8 +87,8 @@ def collapsed_norms(block: BlockMap) -> list[float]:
     values = displacement(_LOG_NORMS)
     if (values == 0).all():
         return []  # nothing moves: every norm is fixed, none is special
-    found = [math.exp(x) for x in crossings(displacement, _LOG_NORMS)]
-    return [q for q in found if abs(math.log(q)) < _LOG_NORMS[-1] - 1]
+    norms = [math.exp(x) for x in crossings(displacement, _LOG_NORMS)]
+    return [q for q in norms if abs(math.log(q)) < _LOG_NORMS[-1] - 1]
 
 
 def _collapsed(norm: Array) -> Array:
@@ -117,7 +118,7 @@ def collapse_exponent(block: BlockMap, norm: float) -> float:
 def power_law(block: BlockMap) -> float | None:
     """zeta = d log(1 - c) / d log q on the growing stream, (B - sV^2 - q_m)/(sV^2 + q_m) for pre-norm."""
     if any(branch.norm.kind in ("tanh", "erf") and branch.norm.before for branch in block.block):
-        return None  # the slope of an elementwise norm fades with the norm: a stretched exponential, no power
+        return None  # the slope of an elementwise norm fades with the norm: a stretched exponential, not a power
     norm = np.array([1e7])
     before = _collapsed(norm)
     after, separation = block(norm, before)
@@ -149,12 +150,14 @@ def interior_points(block: BlockMap) -> list[FixedPoint]:
         norms, after = block(np.clip(norms, 1e-3, largest), separations)
     change = np.log(np.maximum(after, 1e-300) / separations)
     guesses = np.flatnonzero(change[:-1] * change[1:] < 0)
-    found = [fixed_point(_logarithmic(block), np.log([norms[i], separations[i]])) for i in guesses]
-    kept = [x for x in found if x is not None and -20 < x[1] < 0]
-    return [_point(block, math.exp(x[0]), math.exp(x[1])) for x in kept]
+    points = [fixed_point(_logarithmic(block), np.log([norms[i], separations[i]])) for i in guesses]
+    inside = [x for x in points if x is not None and -20 < x[1] < 0]
+    return [_point(block, math.exp(x[0]), math.exp(x[1])) for x in inside]
 
 
-def _logarithmic(block: BlockMap):  # type: ignore[no-untyped-def]
+def _logarithmic(block: BlockMap) -> Map:
+    """The block as a map of (log norm, log separation)."""
+
     def step(logs: Array) -> Array:
         norm, separation = block(np.exp(logs[:1]), np.minimum(np.exp(logs[1:]), 1.0))
         return np.log([norm[0], max(separation[0], 1e-300)])

@@ -17,7 +17,7 @@ TABULATED = 128.0  # logit variance: the table reaches 256, and a query may be l
 
 @dataclass(frozen=True)
 class BlockMap:
-    """The last block of a network, repeated for ever."""
+    """The last block of a network, repeated without end."""
 
     block: Block
     setting: Setting

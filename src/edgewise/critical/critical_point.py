@@ -1,4 +1,7 @@
-"""Knob values at which both exponents vanish over the given depth, by bracketing; or the nearest, with what is left."""
+"""The critical point: knob values at which both exponents vanish over this depth, or the nearest, with what is left.
+
+A transformer's are bracketed; a perceptron's is its edge of chaos.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,15 @@ from edgewise.critical.block_map import BlockMap
 from edgewise.critical.exponents import evaluate, refuse_structural, totals
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, refuse_unknown
-from edgewise.theory.predict import refuse_start
+from edgewise.perceptron import Perceptron
+from edgewise.stability.fixed_points import FACTORS, bracketed_root
+from edgewise.theory.activation.activations import activation
+from edgewise.theory.perceptron.edge_of_chaos import boundary_decay
+from edgewise.theory.perceptron.maps import summary
+from edgewise.theory.start import refuse_start
 from edgewise.verdict import finite
 
 REACHED = 0.05  # a total log-change over the depth below this counts as none
-_DOUBLINGS = 8  # a knob is sought within a factor 2^8 of where it stands
-_FACTORS: Array = 2.0 ** np.arange(-_DOUBLINGS, _DOUBLINGS + 1, dtype=np.float64)
 
 Both = Callable[[Mapping[str, Array]], tuple[Array, Array]]  # knobs to (angle, gradient)
 
@@ -37,7 +43,7 @@ class CriticalPoint:
     gradient: float
     reached: bool
     note: str
-    architecture: Architecture
+    architecture: Architecture | Perceptron
 
     def json(self) -> dict[str, Any]:
         return {
@@ -47,20 +53,81 @@ class CriticalPoint:
 
     def __str__(self) -> str:
         knobs = ", ".join(f"{name} = {value:.6g}" for name, value in self.values.items())
-        found = "Critical at" if self.reached else "Nearest to critical at"
+        if not knobs:
+            return f"No critical point. {self.note}"
+        where = "Critical at" if self.reached else "Nearest to critical at"
         left = f"angle {self.angle:+.5f}, relative gradient {self.gradient:+.5f} per block"
-        return f"{found} {knobs}: {left}." + (f" {self.note}" if self.note else "")
+        return f"{where} {knobs}: {left}." + (f" {self.note}" if self.note else "")
 
 
 def solve(
-    architecture: Architecture, free: Sequence[str], readout: str = "token", start_overlap: float = 0.0
+    network: Architecture | Perceptron,
+    free: Sequence[str] | None = None,
+    readout: str = "token",
+    start_overlap: float = 0.0,
+) -> CriticalPoint:
+    """The values of the free knobs at which the exponents vanish.
+
+    free: one or two knobs of a transformer, "weight_variance" of a perceptron; by default the one that matters most.
+    """
+    names = default_knobs(network) if free is None else tuple(free)
+    refuse_start(start_overlap, readout)
+    if isinstance(network, Perceptron):
+        return edge_of_chaos(network, names, readout)
+    return _transformer(network, names, readout, start_overlap)
+
+
+def default_knobs(network: Architecture | Perceptron) -> tuple[str, ...]:
+    """The attention branch, which sets the gap between the two exponents; without attention the MLP's input gain.
+
+    Two free knobs would mostly find the trivial answer, branches of zero.
+    """
+    if isinstance(network, Perceptron):
+        return ("weight_variance",)
+    return ("attention_branch",) if network.heads else ("mlp_in_gain",)
+
+
+def edge_of_chaos(perceptron: Perceptron, free: Sequence[str], readout: str = "token") -> CriticalPoint:
+    """The weight variance with chi_1 = 1 at this bias variance, with the exponents at infinite depth [Poole 2016]."""
+    if tuple(free) != ("weight_variance",) or readout != "token":
+        raise BadInput(
+            f"a perceptron is made critical by its weight variance, at its one readout: free must be "
+            f"'weight_variance' and readout 'token', got {', '.join(free)} and {readout!r}."
+        )
+    variance = summary(perceptron).boundary_weight_variance
+    if not math.isfinite(variance):
+        note = "No weight variance gives chi_1 = 1 at this bias variance."
+        return CriticalPoint({}, *_at_infinite_depth(perceptron), False, note, perceptron)
+    changed = perceptron.replace(weight_variance=variance)
+    note = f"Exponents are those at infinite depth; on the edge {_decay(changed)}."
+    return CriticalPoint({"weight_variance": variance}, *_at_infinite_depth(changed), True, note, changed)
+
+
+def _at_infinite_depth(perceptron: Perceptron) -> tuple[float, float]:
+    limits = summary(perceptron)
+    relative = limits.relative_gradient_exponent
+    return limits.angle_exponent, math.nan if relative is None else relative
+
+
+def _decay(perceptron: Perceptron) -> str:
+    """How differences fall where no exponential decides."""
+    length = summary(perceptron).length_fixed_point
+    if not 0 < length < math.inf:
+        return "differences change by a power of depth"
+    power, amplitude = boundary_decay(activation(perceptron.activation), perceptron.weight_variance, length)
+    if not math.isfinite(amplitude):
+        return "differences change by a power of depth"
+    return f"1 - correlation falls with the layer l as {amplitude:.3g}/l" + (f"^{power}" if power > 1 else "")
+
+
+def _transformer(
+    architecture: Architecture, free: Sequence[str], readout: str, start_overlap: float
 ) -> CriticalPoint:
     """One free knob: the point where the larger of the two exponents is smallest. Two: angle zero, then gradient zero.
 
     Every root is bracketed by doubling away from the present value and closed inside its bracket.
     """
     _refuse(free)
-    refuse_start(start_overlap, readout)
     start = {name: _start(architecture, name) for name in free}
 
     def exponents(values: Mapping[str, Array]) -> tuple[Array, Array]:
@@ -78,15 +145,17 @@ def solve(
     return CriticalPoint(values, angle, gradient, reached, _note(changed, reached), changed)
 
 
-def _with_positions(found: CriticalPoint, readout: str, start_overlap: float) -> CriticalPoint:
+def _with_positions(point: CriticalPoint, readout: str, start_overlap: float) -> CriticalPoint:
     """What is left by the theory that knows mask and positions; the search does without, so it is only near."""
-    per_block = [total / found.architecture.depth for total in totals(found.architecture, readout, start_overlap)]
-    reached = max(map(abs, per_block)) * found.architecture.depth < REACHED
+    network = point.architecture
+    assert isinstance(network, Architecture)
+    per_block = [total / network.depth for total in totals(network, readout, start_overlap)]
+    reached = max(map(abs, per_block)) * network.depth < REACHED
     note = (
-        f"Sought without mask and positions (there it leaves angle {found.angle:+.5f}, relative gradient "
-        f"{found.gradient:+.5f}); what is left is said by the theory that has them."
+        f"The search leaves out mask and positions (there angle {point.angle:+.5f}, relative gradient "
+        f"{point.gradient:+.5f} are left); the numbers above are of the theory that has them."
     )
-    return replace(found, angle=per_block[0], gradient=per_block[1], reached=reached, note=note)
+    return replace(point, angle=per_block[0], gradient=per_block[1], reached=reached, note=note)
 
 
 def _refuse(free: Sequence[str]) -> None:
@@ -111,7 +180,7 @@ def _one(exponents: Both, start: Mapping[str, float]) -> dict[str, float]:
     combinations: list[Callable[[Array, Array], Array]] = [
         lambda a, g: a, lambda a, g: g, lambda a, g: a + g, lambda a, g: a - g,
     ]  # fmt: skip
-    candidates = list(value * _FACTORS)
+    candidates = list(value * FACTORS)
     for combine in combinations:
         root = bracketed_root(lambda x, f=combine: f(*exponents({name: x})), np.array([value]))  # type: ignore[misc]
         candidates += list(root[np.isfinite(root)])
@@ -122,13 +191,13 @@ def _one(exponents: Both, start: Mapping[str, float]) -> dict[str, float]:
 def _two(exponents: Both, start: Mapping[str, float], free: tuple[str, ...]) -> dict[str, float]:
     """Follow the line of zero angle exponent (inner knob) to where the gradient exponent vanishes (outer knob)."""
     outer, inner = free
-    values = start[outer] * _FACTORS[_FACTORS <= 4]
+    values = start[outer] * FACTORS[FACTORS <= 4]
     guess = np.full(len(values), start[inner])
     line = bracketed_root(
         lambda x: exponents({outer: values.reshape(-1, *[1] * (x.ndim - 1)), inner: x})[0], guess
     )
-    known = np.isfinite(line)
-    values, line = values[known], line[known]
+    finite_line = np.isfinite(line)
+    values, line = values[finite_line], line[finite_line]
     if not len(values):
         return _one(exponents, {inner: start[inner]}) | {outer: start[outer]}
     gradient = exponents({outer: values, inner: line})[1]
@@ -154,38 +223,6 @@ def _close(exponents: Both, free: tuple[str, ...], bracket: Array, guess: float)
     return {outer: root, inner: on_line(root)}
 
 
-def bracketed_root(function: Callable[[Array], Array], guess: Array) -> Array:
-    """Zeros of a function of positive numbers, one per guess: the sign change nearest to it among its doublings and
-    halvings, closed by Illinois steps; nan where there is none within 2^8. `function` takes (m,) or (m, k)."""
-    tried = guess[:, None] * _FACTORS
-    values = function(tried)
-    changes = values[:, :-1] * values[:, 1:] <= 0
-    distance = np.where(changes, np.abs(np.arange(len(_FACTORS) - 1) + 0.5 - _DOUBLINGS), np.inf)
-    at = distance.argmin(axis=1)
-    rows = np.arange(len(guess))
-    found = np.isfinite(distance[rows, at])
-    ends = (tried[rows, at], tried[rows, at + 1], values[rows, at], values[rows, at + 1])
-    return np.where(found, _illinois(function, *ends), np.nan) if found.any() else np.full(len(guess), np.nan)
-
-
-def _illinois(
-    function: Callable[[Array], Array], low: Array, high: Array, f_low: Array, f_high: Array
-) -> Array:
-    """Regula falsi in log x with the Illinois correction: superlinear, and never outside the bracket."""
-    a, b = np.log(low), np.log(high)
-    for _ in range(60):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            x = np.where(f_low == f_high, a, (a * f_high - b * f_low) / (f_high - f_low))
-        x = np.clip(np.where(np.isfinite(x), x, a), np.minimum(a, b), np.maximum(a, b))
-        f = function(np.exp(x))
-        crossed = f * f_high <= 0
-        a, f_low = np.where(crossed, b, a), np.where(crossed, f_high, f_low / 2)
-        b, f_high = x, f
-        if np.all((np.abs(f) < 1e-13) | (np.abs(b - a) < 1e-12)):
-            break
-    return np.exp(b)
-
-
 def _note(architecture: Architecture, reached: bool) -> str:
     """Why the two exponents cannot vanish together while attention is on."""
     if reached and np.max(np.abs(architecture.attention_branch)) > 0.05:
@@ -196,16 +233,16 @@ def _note(architecture: Architecture, reached: bool) -> str:
     if not strength:
         return "These knobs alone do not reach it; free another one."
     skip = architecture.blocks[-1][0].skip
-    stated = ""
+    gap = ""
     if norms and skip:
         value = math.log1p(strength**2 / (skip**2 * norms[0]))
-        stated = f" (at collapse by log(1 + branch^2 value_gain^2 / (skip^2 q*)) = {value:.4f} per block)"
+        gap = f" (at collapse by log(1 + branch^2 value_gain^2 / (skip^2 q*)) = {value:.4f} per block)"
     if reached:
         return (
-            "Only the limit of a small attention branch does it: the values found are already in that limit."
+            "Only the limit of a small attention branch does it: these values are already in that limit."
         )
     return (
-        f"The gradient exponent of a pooled signal exceeds the angle exponent while attention is on{stated}: "
+        f"The gradient exponent of a pooled signal exceeds the angle exponent while attention is on{gap}: "
         "both vanish together only in the limit of a small attention branch; free attention_branch, or scale "
         "branches by 1/sqrt(depth)."
     )

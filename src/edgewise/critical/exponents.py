@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
-from edgewise.arrays import Array
+from edgewise.arrays import LARGEST, Array
 from edgewise.blocks import Block, fold
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
-from edgewise.theory.predict import LARGEST, predict_transformer
+from edgewise.theory.predict import predict_transformer
 from edgewise.theory.simplex.recursion import Setting, apply_branch, backward
 from edgewise.theory.simplex.state import Gradient, Simplex, Step
 
@@ -66,7 +66,7 @@ def evaluate(
 def totals(architecture: Architecture, readout: str = "token", start_overlap: float = 0.0) -> tuple[float, float]:
     """Log-changes over the whole depth (angle, relative gradient) by the theory that fits: with mask and positions.
 
-    `evaluate` leaves both out. It is for many points at once; a number that is said of one network comes from here.
+    `evaluate` leaves both out: it is for many points at once. A number reported for one network comes from here.
     """
     trace = predict_transformer(architecture, start_overlap=start_overlap, readout=readout)
     return trace.total_changes(readout)
@@ -98,7 +98,7 @@ def _chunk(
 
 
 def _follow(blocks: Sequence[Block], start: Simplex, setting: Setting) -> tuple[list[Step], NDArray[np.bool_]]:
-    """Every branch's step, and which points left the range of numbers: those are put back to the start and told."""
+    """Every branch's step, and which points left the range of numbers: those go on from the start, to be marked."""
     steps, state, lost = [], start, np.zeros(np.shape(start.norm), bool)
     for branch in (branch for block in blocks for branch in block):
         with np.errstate(over="ignore", invalid="ignore"):

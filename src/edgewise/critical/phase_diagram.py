@@ -1,6 +1,7 @@
-"""Verdicts on a grid of two knobs, with the lines on which the exponents vanish.
+"""The phase diagram: outcomes and phases on a grid of two knobs, with the lines on which the exponents vanish.
 
-Strengths: one number for a branch and the skip around it, x <- sqrt(1 - a^2) x + a branch(x) [Cowsik 2024].
+An axis is a knob, or a strength: one number for a branch and the skip around it, x <- sqrt(1 - a^2) x + a branch(x)
+[Cowsik 2024].
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from edgewise.arrays import Array
 from edgewise.critical.exponents import Exponents, evaluate
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, Knob, refuse_unknown
-from edgewise.stability.limits import FAILS, RISKY
-from edgewise.theory.predict import refuse_start
+from edgewise.stability.limits import Severity, severities, signs
+from edgewise.stability.lyapunov import LateChange
+from edgewise.theory.start import refuse_start
 from edgewise.whole_file import whole_file
 
 _PAIRS = {
@@ -45,7 +47,7 @@ def as_knobs(name: str, values: Array) -> dict[str, Array]:
 
 
 def value_of(name: str, architecture: Any) -> Any:
-    """Where a network stands on an axis; None where its skip and branch are no such pair."""
+    """Where a network stands on an axis; None where its skip and branch are not such a pair."""
     if name not in _PAIRS:
         return getattr(architecture, name)
     skip, branch = (getattr(architecture, knob) for knob in _PAIRS[name])
@@ -134,12 +136,12 @@ def _axes(axes: Mapping[str, Any]) -> list[tuple[str, Array]]:
     if len(axes) != 2:
         raise BadInput(f"a phase diagram has two knobs, got {len(axes)} ({', '.join(axes) or 'none'}).")
     refuse_unknown(axes, AXES)
-    return [(name, _axis(name, given)) for name, given in axes.items()]
+    return [(name, _axis(name, span)) for name, span in axes.items()]
 
 
-def _axis(name: str, given: Any) -> Array:
-    if isinstance(given, (tuple, list)) and len(given) == 3 and isinstance(given[2], int) and given[2] >= 2:
-        low, high, count = given
+def _axis(name: str, span: Any) -> Array:
+    if isinstance(span, (tuple, list)) and len(span) == 3 and isinstance(span[2], int) and span[2] >= 2:
+        low, high, count = span
         values = np.linspace(low, high, count)
         if AXES[name].kind == "integer":
             values = np.unique(np.rint(values))
@@ -148,7 +150,7 @@ def _axis(name: str, given: Any) -> Array:
         if (AXES[name].kind in ("number", "integer") or is_strength(name)) and low < high:
             return values
     raise BadInput(
-        f"{name} = {given!r}: expected (low, high, count) of a numeric knob, low below high, count >= 2."
+        f"{name} = {span!r}: expected (low, high, count) of a numeric knob, low below high, count >= 2."
     )
 
 
@@ -178,15 +180,14 @@ def _grid(
 
 
 def outcomes(angle: Array, gradient: Array) -> NDArray[np.int8]:
-    """The rule of `edgewise.stability.limits.outcome` on arrays; the recursion is exact, so its error is none."""
-    size = np.fmax(np.abs(np.nan_to_num(angle, nan=np.inf)), np.abs(np.nan_to_num(gradient, nan=np.inf)))
-    return ((size > RISKY).astype(np.int8) + (size > FAILS)).astype(np.int8)
+    """0 trains, 1 risky, 2 will not train, by the worse of two late changes; an exact recursion has no error."""
+    worst = np.maximum(severities(LateChange(angle)), severities(LateChange(gradient)))
+    return np.select([worst == Severity.FAILS, worst == Severity.RISKY], [2, 1], 0).astype(np.int8)
 
 
 def _phases(architecture: Architecture, near_angle: Array) -> NDArray[np.int8]:
     error = math.sqrt(2 / (architecture.depth * architecture.width))
-    sure = np.abs(near_angle) > error  # nowhere where the stream left the range of numbers
-    return np.where(sure, np.sign(near_angle), 0).astype(np.int8)
+    return signs(near_angle, error)
 
 
 def zero_lines(x: Array, y: Array, values: Array) -> Lines:

@@ -12,7 +12,7 @@ from edgewise.arrays import Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.block_map import BlockMap
 from edgewise.errors import BadInput
-from edgewise.theory.predict import propagate_simplex
+from edgewise.theory.simplex.recursion import propagate_simplex
 from edgewise.verdict import FixedPoint
 
 

@@ -1,57 +1,53 @@
-"""What was found wrong, and what was ruled out: sentences with numbers."""
+"""Findings: what the numbers of a trace show to be wrong, and what they rule out, in sentences."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgewise.judgement.reading import Reading
+from edgewise.stability.limits import FAILS, RISKY, Severity, severity
+from edgewise.stability.lyapunov import LateChange
 from edgewise.trace import Trace
-from edgewise.verdict import Exponent, Finding, Kind, Verdict
+from edgewise.verdict import Finding, Kind
 
 STARVED = math.log(1e-4)  # squared query/key gradient against its value at the first block
 JUMP = 4.0  # log-change of the relative gradient across the first block
 
 
-def find(verdict: Verdict, trace: Trace) -> tuple[Finding, ...]:
+def find(reading: Reading) -> tuple[Finding, ...]:
     """Every defect the numbers show, the worst first."""
-    found = [
-        _range(trace), _angle(verdict, trace), _gradient(verdict), _entropy(verdict), _starved(trace),
-        _jump(verdict),
-    ]  # fmt: skip
+    checks = (_range, _angle, _gradient, _entropy, _starved, _jump)
     order = {"fails": 0, "risky": 1, "note": 2}
-    return tuple(sorted((f for f in found if f is not None), key=lambda f: order[f.severity]))
+    findings = [finding for check in checks if (finding := check(reading)) is not None]
+    return tuple(sorted(findings, key=lambda finding: order[finding.severity]))
 
 
-def out_of_range(trace: Trace) -> NDArray[np.bool_]:
-    """Sites at which the stream has left the range of numbers, or vanished."""
-    return np.asarray((np.isinf(trace.norm) | (trace.norm == 0)).any(axis=0))
-
-
-def _range(trace: Trace) -> Finding | None:
-    beyond = out_of_range(trace)
-    if not beyond.any():
+def _range(reading: Reading) -> Finding | None:
+    if not reading.out_of_range.any():
         return None
+    trace = reading.trace
     what = "explodes" if np.isinf(trace.norm).any() else "vanishes"
     return Finding(
         Kind.STREAM_OUT_OF_RANGE,
-        f"The stream {what}: at {trace.sites[int(beyond.argmax())]} its mean square leaves the range of numbers, "
-        "so gradients were not followed.",
+        f"The stream {what}: at {trace.sites[int(reading.out_of_range.argmax())]} its mean square leaves the range of "
+        "numbers, so gradients were not followed.",
         "Add a norm, or bring the gains towards 1: without a norm each block multiplies the stream.",
         "fails",
     )
 
 
-def _severity(exponent: Exponent, limits: tuple[float, float]) -> str | None:
-    size, error = abs(exponent.change or 0.0), exponent.change_error or 0.0
-    error = 0.0 if math.isnan(error) else error
-    return "fails" if size - error > limits[1] else "risky" if size > limits[0] else None
+def _severity(change: LateChange) -> str | None:
+    """Of the number itself: an error bar may leave the outcome undecided, what it says is then risky at most."""
+    if severity(change) is Severity.FAILS:
+        return "fails"
+    return "risky" if abs(change.scalar) > RISKY else None
 
 
-def _angle(verdict: Verdict, trace: Trace) -> Finding | None:
-    angle = verdict.angle
-    if angle.change == -math.inf:
+def _angle(reading: Reading) -> Finding | None:
+    trace, change = reading.trace, reading.angle.change.scalar
+    if change == -math.inf:
         site = _first_full_collapse(trace)
         return Finding(
             Kind.FULL_COLLAPSE,
@@ -59,24 +55,24 @@ def _angle(verdict: Verdict, trace: Trace) -> Finding | None:
             "Add a skip connection (attention_skip, mlp_skip above 0): without it averaging leaves one token.",
             "fails",
         )
-    severity = _severity(angle, verdict.limits)
-    if severity is None or angle.change is None or out_of_range(trace).any():
+    level = _severity(reading.angle.change)
+    if level is None or reading.out_of_range.any():
         return None
     final = float(trace.overlap[:, -1].mean())
-    if angle.change < 0:
+    if change < 0:
         return Finding(
             Kind.RANK_COLLAPSE,
-            f"Tokens merge: 1 - overlap changes by a factor e^{angle.change:.1f} over the depth at the rate of its "
-            f"second half (limit e^-{verdict.limits[1]:.0f}); the overlap ends at {_near_one(final, trace)}.",
+            f"Tokens merge: 1 - overlap changes by a factor e^{change:.1f} over the depth at the rate of its "
+            f"second half (limit e^-{FAILS:.0f}); the overlap ends at {_near_one(final, trace)}.",
             "Shrink the branches against the skip (attention_branch, mlp_branch), or use pre-norm.",
-            severity,
+            level,
         )
     return Finding(
         Kind.TOKENS_SEPARATE,
-        f"Near tokens separate: 1 - overlap grows by a factor e^{angle.change:.1f} over the depth at the rate of its "
+        f"Near tokens separate: 1 - overlap grows by a factor e^{change:.1f} over the depth at the rate of its "
         "second half.",
         "Lower mlp_in_gain, or shrink the MLP branch: small differences of the input are blown up to noise.",
-        severity,
+        level,
     )
 
 
@@ -88,31 +84,32 @@ def _first_full_collapse(trace: Trace) -> str:
     return trace.sites[int(np.argmax((trace.separation == 0).any(axis=0)))]
 
 
-def _gradient(verdict: Verdict) -> Finding | None:
-    relative = verdict.decisive_gradient
-    severity = None if relative is None else _severity(relative, verdict.limits)
-    if severity is None or relative is None or relative.change is None:
+def _gradient(reading: Reading) -> Finding | None:
+    decisive = reading.decisive_gradient
+    level = None if decisive is None else _severity(decisive.change)
+    if decisive is None or level is None:
         return None
-    kind = Kind.EXPLODING_GRADIENT if relative.change > 0 else Kind.VANISHING_GRADIENT
-    measured = "|g|^2" if verdict.raw_decides else "relative to the stream, |g|^2 q"
+    change = decisive.change.scalar
+    kind = Kind.EXPLODING_GRADIENT if change > 0 else Kind.VANISHING_GRADIENT
+    quantity = "|g|^2" if decisive is reading.gradient else "relative to the stream, |g|^2 q"
     what, remedy = {
         Kind.EXPLODING_GRADIENT: ("grows", "Lower score_gain or the MLP gains, or shrink the branches."),
         Kind.VANISHING_GRADIENT: ("dies", "Shrink the branches against the skip, or raise mlp_in_gain."),
     }[kind]
     return Finding(
         kind,
-        f"The gradient {what} towards the input: {measured} changes by a factor "
-        f"e^{relative.change:.1f} over the depth at the rate of its second half (limit e^±{verdict.limits[1]:.0f}).",
+        f"The gradient {what} towards the input: {quantity} changes by a factor "
+        f"e^{change:.1f} over the depth at the rate of its second half (limit e^±{FAILS:.0f}).",
         remedy,
-        severity,
+        level,
     )
 
 
-def _entropy(verdict: Verdict) -> Finding | None:
-    ratio = verdict.condensation
-    if ratio is None or ratio < 1 or verdict.attention_entropy is None:
+def _entropy(reading: Reading) -> Finding | None:
+    attention = reading.attention
+    if attention is None or attention.condensation is None or attention.condensation < 1 or attention.entropy is None:
         return None
-    entropy, uniform = verdict.attention_entropy
+    ratio, entropy, uniform = attention.condensation, attention.entropy, attention.uniform_entropy
     return Finding(
         Kind.ENTROPY_COLLAPSE,
         f"Attention condenses on few keys: logit variance over 2 log n is {ratio:.2f} (condensed from 1 on); the "
@@ -122,10 +119,10 @@ def _entropy(verdict: Verdict) -> Finding | None:
     )
 
 
-def _starved(trace: Trace) -> Finding | None:
+def _starved(reading: Reading) -> Finding | None:
     """Query and key gradients carry the square of the token difference: they die first under collapse."""
-    logs = trace.statistics.get("weight_gradient.query")
-    values = trace.statistics.get("weight_gradient.value")
+    statistics = reading.trace.statistics
+    logs, values = (statistics.get(f"weight_gradient.{name}") for name in ("query", "value"))
     if logs is None or values is None or np.isnan(logs).all():
         return None
     with np.errstate(invalid="ignore"):  # a branch that is switched off has no gradient at all
@@ -143,8 +140,8 @@ def _starved(trace: Trace) -> Finding | None:
     )
 
 
-def _jump(verdict: Verdict) -> Finding | None:
-    jump = verdict.embedding_jump
+def _jump(reading: Reading) -> Finding | None:
+    jump = reading.embedding_jump
     if jump is None or abs(jump) < JUMP:
         return None
     return Finding(
@@ -157,23 +154,19 @@ def _jump(verdict: Verdict) -> Finding | None:
     )
 
 
-def rule_out(verdict: Verdict, trace: Trace, findings: tuple[Finding, ...]) -> tuple[str, ...]:
+def rule_out(reading: Reading, findings: tuple[Finding, ...]) -> tuple[str, ...]:
     """What was looked at and is not the trouble, with the number that says so."""
     kinds = {finding.kind for finding in findings}
     out = []
     if not kinds & {Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.TOKENS_SEPARATE}:
-        out.append(
-            f"rank collapse (log-change of 1 - overlap {verdict.angle.change:+.2f}, limit {verdict.limits[0]:g})"
-        )
-    gradient = verdict.decisive_gradient
+        out.append(f"rank collapse (log-change of 1 - overlap {reading.angle.change.scalar:+.2f}, limit {RISKY:g})")
+    gradient = reading.decisive_gradient
     if gradient is not None and not kinds & {Kind.VANISHING_GRADIENT, Kind.EXPLODING_GRADIENT}:
-        change = gradient.change
-        out.append(
-            f"vanishing and exploding gradients (log-change {change:+.2f}, limit {verdict.limits[0]:g})"
-        )
-    if verdict.condensation is not None and Kind.ENTROPY_COLLAPSE not in kinds:
-        out.append(f"entropy collapse (condensation ratio {verdict.condensation:.2f}, condensed from 1 on)")
-    queries = trace.statistics.get("weight_gradient.query")
+        out.append(f"vanishing and exploding gradients (log-change {gradient.change.scalar:+.2f}, limit {RISKY:g})")
+    ratio = None if reading.attention is None else reading.attention.condensation
+    if ratio is not None and Kind.ENTROPY_COLLAPSE not in kinds:
+        out.append(f"entropy collapse (condensation ratio {ratio:.2f}, condensed from 1 on)")
+    queries = reading.trace.statistics.get("weight_gradient.query")
     if queries is not None and np.isfinite(queries).any() and Kind.STARVED_QUERY_KEY not in kinds:
         out.append("starved query and key gradients")
     return tuple(out)

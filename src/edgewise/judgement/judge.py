@@ -1,124 +1,142 @@
-"""Trace to Verdict, from the trace alone; `edgewise.judge` adds what needs the description.
-
-A perceptron's verdict: fixed points, chi_1 and depth scales beside the exponents.
-
-A verdict completed by what needs the description: limits at infinite depth, fixed points, remedies with numbers.
-"""
+"""Trace to Verdict: its numbers, the limits of its description at infinite depth, findings and remedies."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-import numpy as np
-
+import edgewise.paragraph  # noqa: F401  (gives a Verdict its words)
 from edgewise.architecture import Architecture
-from edgewise.arrays import Array
 from edgewise.critical.asymptotics import asymptotics
-from edgewise.judgement.findings import find, out_of_range, rule_out
-from edgewise.judgement.probability import forgotten, training_probability
-from edgewise.judgement.remedies import remedies
+from edgewise.judgement.findings import find, rule_out
+from edgewise.judgement.probability import training_probability
+from edgewise.judgement.reading import Reading, read
+from edgewise.judgement.remedies import with_remedies
 from edgewise.perceptron import Perceptron
-from edgewise.stability.limits import FAILS, RISKY, outcome, phase
-from edgewise.stability.lyapunov import depth_scale, exponent
-from edgewise.theory.perceptron.recursion import PerceptronTheory, summary
+from edgewise.stability.limits import ZERO, Severity, severity, signs
+from edgewise.stability.lyapunov import Growth, depth_scale
+from edgewise.theory.perceptron.maps import PerceptronTheory, summary
 from edgewise.trace import Trace
-from edgewise.verdict import Exponent, Finding, Outcome, Phase, Probability, Verdict, finite
+from edgewise.verdict import Exponent, Finding, FixedPoint, Outcome, Phase, Verdict, finite
+
+_OUTCOMES = {
+    Severity.FINE: Outcome.TRAINS, Severity.UNDECIDED: Outcome.UNDECIDED, Severity.RISKY: Outcome.RISKY,
+    Severity.FAILS: Outcome.FAILS,
+}  # fmt: skip
 
 
 def judge(trace: Trace) -> Verdict:
-    """Exponents at this depth, phase, findings and outcome."""
-    width = None if trace.architecture is None else trace.architecture.width
-    with np.errstate(divide="ignore"):
-        angle = exponent(np.log(_ends(trace, trace.separation)), width, trace.sampled)
-    gradient, relative = gradients(trace, width)
-    raw_decides = isinstance(trace.architecture, Perceptron)
-    decisive = gradient if raw_decides else relative
-    verdict = Verdict(
-        outcome=Outcome.FAILS if out_of_range(trace).any() else outcome(angle, decisive),
-        phase=phase(angle),
-        angle=angle,
-        gradient=gradient,
-        relative_gradient=relative,
+    """What a trace means; without a description the values at infinite depth and the forecast are None."""
+    reading, limits = read(trace), _limits(trace.architecture)
+    outcome = _outcome(reading)
+    findings = find(reading)
+    return Verdict(
+        outcome=outcome,
+        phase=limits.phase or _phase(reading.angle, limits.angle),
+        angle=_exponent(reading.angle, limits.angle),
+        gradient=_exponent(reading.gradient, limits.gradient) if reading.gradient else None,
+        relative_gradient=_exponent(reading.relative, limits.relative_gradient) if reading.relative else None,
         readout=trace.readouts[0] if trace.readouts else None,
-        embedding_jump=embedding_jump(trace),
-        depth_scale=depth_scale(angle.at_depth),
-        condensation=_largest(trace.statistics.get("condensation")),
-        attention_entropy=_entropy(trace),
+        probability=training_probability(reading),
+        embedding_jump=reading.embedding_jump,
+        depth_scale=_depth_scale(reading.angle, limits),
+        fixed_points=limits.fixed_points,
+        power_law=limits.power_law,
+        attention=reading.attention,
+        perceptron=_facts(limits.theory),
+        findings=_remedied(findings, reading, limits, outcome),
+        ruled_out=rule_out(reading, findings),
         extrapolated=trace.extrapolated,
-        notes=getattr(trace.architecture, "assumed", ()),
+        notes=getattr(trace.architecture, "assumed", ()) + limits.notes,
         source=trace.source,
         name=getattr(trace.architecture, "name", ""),
         depth=trace.depth,
-        limits=(RISKY, FAILS),
-        raw_decides=raw_decides,
     )
-    findings = find(verdict, trace)
-    return replace(verdict, findings=findings, ruled_out=rule_out(verdict, trace, findings))
 
 
-def gradients(trace: Trace, width: float | None) -> tuple[Exponent | None, Exponent | None]:
-    """Raw and relative gradient exponents, lambda_g = (1/L) log(|g_0|^2/|g_L|^2) and of rho = |g|^2 q.
-
-    Pre-norm divides the gradient by the stream's norm, so a stream that starts small shows a huge raw exponent in
-    a network that trains well; the relative one is scale free.
-    """
-    if trace.log_gradient is None:
-        return None, None
-    raw = _ends(trace, trace.log_gradient[0])
-    relative = raw + np.log(_ends(trace, trace.norm))
-    return tuple(exponent(-logs, width, trace.sampled) for logs in (raw, relative))  # type: ignore[return-value]
+def _outcome(reading: Reading) -> Outcome:
+    """The worse of what angle and gradient say; a stream that leaves the range of numbers does not train."""
+    if reading.out_of_range.any():
+        return Outcome.FAILS
+    growths = (reading.angle, reading.decisive_gradient)
+    return _OUTCOMES[severity(*(growth.change for growth in growths if growth is not None))]
 
 
-def embedding_jump(trace: Trace) -> float | None:
-    """log-change of the relative gradient across the first block: a defect of its own, apart from depth."""
-    if trace.log_gradient is None or trace.depth < 2:
-        return None
-    ends = trace.block_ends()
-    relative = trace.log_gradient[0][:, ends] + np.log(trace.norm[:, ends])
-    return float((relative[:, 0] - relative[:, 1]).mean())
+def _phase(angle: Growth, asymptotic: float | None) -> Phase:
+    """By the exponent at infinite depth where there is one (critical if it vanishes), else by that of this depth."""
+    if asymptotic is None:
+        sign = int(signs(angle.rate, angle.error))
+        return {-1: Phase.ORDERED, 0: Phase.UNDECIDED, 1: Phase.CHAOTIC}[sign]
+    if abs(asymptotic) < ZERO:
+        return Phase.CRITICAL
+    return Phase.ORDERED if asymptotic < 0 else Phase.CHAOTIC
 
 
-def _ends(trace: Trace, values: Array) -> Array:
-    return values[:, trace.block_ends()]
+def _exponent(growth: Growth, asymptotic: float | None) -> Exponent:
+    return Exponent(growth.rate, growth.error, asymptotic, growth.change.scalar, growth.change.error)
 
 
-def _largest(values: Array | None) -> float | None:
-    if values is None or np.isnan(values).all():
-        return None
-    return float(np.nanmax(values.mean(axis=0)))
+@dataclass(frozen=True)
+class _Limits:
+    """What follows from the description alone: exponents at infinite depth, fixed points, a perceptron's maps."""
+
+    angle: float | None = None
+    gradient: float | None = None
+    relative_gradient: float | None = None
+    phase: Phase | None = None  # None: by the angle exponent
+    power_law: float | None = None
+    fixed_points: tuple[FixedPoint, ...] = ()
+    notes: tuple[str, ...] = ()
+    theory: PerceptronTheory | None = None
 
 
-def _entropy(trace: Trace) -> tuple[float, float] | None:
-    """The smallest expected attention entropy over depth, and that of uniform attention."""
-    if trace.attention_entropy is None or np.isnan(trace.attention_entropy).all():
-        return None
-    tokens = getattr(trace.architecture, "tokens", None)
-    lowest = float(np.nanmin(trace.attention_entropy.mean(axis=(0, 2))))
-    return lowest, math.log(tokens) if tokens else math.nan
+def _limits(network: Architecture | Perceptron | None) -> _Limits:
+    if isinstance(network, Perceptron):
+        return _limits_of_maps(summary(network))
+    if network is None:
+        return _Limits()
+    far = asymptotics(network)
+    return _Limits(
+        far.angle, far.gradient, far.gradient,
+        power_law=far.power_law, fixed_points=far.fixed_points, notes=far.notes,
+    )  # fmt: skip
 
 
-def complete_perceptron(verdict: Verdict, perceptron: Perceptron) -> Verdict:
+def _limits_of_maps(theory: PerceptronTheory) -> _Limits:
     """Limits of the length and correlation maps [Poole 2016, Schoenholz 2017]."""
-    theory = summary(perceptron)
-    facts = {k: finite(v) if isinstance(v, float) else v for k, v in asdict(theory).items()}
-    chi = math.log(theory.chi_1) if theory.chi_1 > 0 else -math.inf
-    gradient = verdict.gradient and replace(verdict.gradient, asymptotic=chi)
-    steady = 0 < theory.length_fixed_point < math.inf  # else the length changes for ever, and with it the relative one
-    relative = verdict.relative_gradient and replace(verdict.relative_gradient, asymptotic=chi if steady else None)
-    return replace(
-        verdict,
-        findings=tuple(replace(f, remedy=_remedy(f, perceptron, theory)) for f in verdict.findings),
-        angle=replace(verdict.angle, asymptotic=chi),
-        gradient=gradient,
-        relative_gradient=relative,
-        phase=Phase(theory.phase),
-        depth_scale=theory.depth_scale_correlation,
-        perceptron=facts,
-    )
+    return _Limits(
+        theory.angle_exponent, theory.angle_exponent, theory.relative_gradient_exponent,
+        phase=Phase(theory.phase), theory=theory,
+    )  # fmt: skip
 
 
-def _remedy(finding: Finding, perceptron: Perceptron, theory: PerceptronTheory) -> str:
+def _depth_scale(angle: Growth, limits: _Limits) -> float | None:
+    """Blocks per factor e: of a perceptron's correlations, else by the exponent at infinite depth or of this one."""
+    if limits.theory is not None:
+        return limits.theory.depth_scale_correlation
+    return depth_scale(angle.rate if limits.angle is None else limits.angle)
+
+
+def _facts(theory: PerceptronTheory | None) -> dict[str, Any] | None:
+    if theory is None:
+        return None
+    return {name: finite(value) if isinstance(value, float) else value for name, value in asdict(theory).items()}
+
+
+def _remedied(
+    findings: tuple[Finding, ...], reading: Reading, limits: _Limits, outcome: Outcome
+) -> tuple[Finding, ...]:
+    """The findings with remedies that carry numbers, where there is a description to try them on."""
+    network = reading.trace.architecture
+    if isinstance(network, Perceptron) and limits.theory is not None:
+        return tuple(replace(f, remedy=_at_the_edge(f, network, limits.theory)) for f in findings)
+    if not isinstance(network, Architecture) or outcome in (Outcome.TRAINS, Outcome.UNDECIDED):
+        return findings
+    return with_remedies(findings, reading, network)
+
+
+def _at_the_edge(finding: Finding, perceptron: Perceptron, theory: PerceptronTheory) -> str:
     """The weight variance on the edge of chaos at this bias variance, where there is one."""
     boundary = theory.boundary_weight_variance
     if not math.isfinite(boundary):
@@ -127,47 +145,3 @@ def _remedy(finding: Finding, perceptron: Perceptron, theory: PerceptronTheory) 
         f"Set weight_variance to {boundary:.4g} instead of {perceptron.weight_variance:.4g}: the edge of chaos at bias "
         f"variance {perceptron.bias_variance:.4g}. Trainable depth here is about {theory.trainable_depth:.0f} layers."
     )
-
-
-def complete(verdict: Verdict, trace: Trace) -> Verdict:
-    """Without a description the verdict stands as it is, its asymptotic values null."""
-    if isinstance(trace.architecture, Perceptron):
-
-        return complete_perceptron(verdict, trace.architecture)
-    if not isinstance(trace.architecture, Architecture):
-        return verdict
-    known = replace(verdict, probability=forecast(verdict, trace, trace.architecture))
-    return _complete(known, trace.architecture)
-
-
-def forecast(verdict: Verdict, trace: Trace, architecture: Architecture) -> Probability | None:
-    """How often such networks trained; not said where the stream left the range of numbers."""
-    norms, separations = (trace.blocks(name) for name in ("norm", "separation"))
-    if not (np.isfinite(norms).all() and (norms > 0).all() and verdict.relative_gradient is not None):
-        return None
-    lost = exponent(forgotten(architecture, norms.tolist(), separations.tolist())[None]).change
-    return training_probability(trace, verdict.angle, verdict.relative_gradient, abs(lost or 0.0))
-
-
-def _complete(verdict: Verdict, architecture: Architecture) -> Verdict:
-    limits = asymptotics(architecture)
-    angle = replace(verdict.angle, asymptotic=limits.angle)
-    scale = depth_scale(limits.angle) if limits.angle is not None else verdict.depth_scale
-    completed = replace(
-        verdict,
-        angle=angle,
-        gradient=_limit(verdict.gradient, limits.gradient),
-        relative_gradient=_limit(verdict.relative_gradient, limits.gradient),
-        phase=phase(angle),
-        depth_scale=scale,
-        fixed_points=limits.fixed_points,
-        power_law=limits.power_law,
-        notes=verdict.notes + limits.notes,
-    )
-    if completed.outcome in (Outcome.TRAINS, Outcome.UNDECIDED):
-        return completed
-    return replace(completed, findings=remedies(completed, architecture))
-
-
-def _limit(exponent: Exponent | None, asymptotic: float | None) -> Exponent | None:
-    return None if exponent is None else replace(exponent, asymptotic=asymptotic)

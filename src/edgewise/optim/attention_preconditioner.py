@@ -113,8 +113,8 @@ class AttentionPreconditioner(OptimizerWrapper):
         self.group.update(state["group"])
         self._moments = {key: (m.clone(), v.clone()) for key, (m, v) in state["moments"].items()}
         self.sample.load_state_dict(state)
-        for metric, kept in zip(self.metrics, state["metrics"], strict=True):
-            metric.load_state_dict(kept)
+        for metric, saved in zip(self.metrics, state["metrics"], strict=True):
+            metric.load_state_dict(saved)
 
     def _alone(self) -> list[nn.Parameter]:
         """Query and key parameters that the wrapped optimizer does not hold; refuses fused ones among them."""
@@ -131,23 +131,23 @@ class AttentionPreconditioner(OptimizerWrapper):
 
     def _row_masks(self) -> dict[str, Tensor | None]:
         """Which entries of a fused parameter are of queries or keys; None where all are."""
-        found = self._parameters()
-        layout = Layout.of(self.attentions, found)
+        parameters = self._parameters()
+        layout = Layout.of(self.attentions, parameters)
         rows = {name: torch.zeros(size, dtype=torch.bool) for name, size in layout.outputs.items()}
         for side in (s for a in self.attentions for s in (a.query, a.key)):
             for name, numbers, _ in side.parts(torch.ones(side.projection.fan_out), layout.outputs):
                 rows[name][numbers] = True
-        shaped = {name: layout.shaped(name, r, found[name].ndim) for name, r in rows.items()}
-        return {n: None if bool(r.all()) else r.to(found[n].device) for n, r in shaped.items()}
+        shaped = {name: layout.shaped(name, r, parameters[name].ndim) for name, r in rows.items()}
+        return {n: None if bool(r.all()) else r.to(parameters[n].device) for n, r in shaped.items()}
 
     def _hide(self, parameters: dict[str, nn.Parameter]) -> list[tuple[nn.Parameter, Tensor | None]]:
         """Take the gradients of queries and keys away: whole parameters, or rows of fused ones."""
-        kept = [(p, p.grad) for p in parameters.values()]
+        gradients = [(p, p.grad) for p in parameters.values()]
         for name, p in parameters.items():
             mask = self._masks[name]
             if p.grad is not None:
                 p.grad = None if mask is None else like_shard(whole(p.grad).masked_fill(mask, 0.0), p)
-        return kept
+        return gradients
 
     def _parameters(self) -> dict[str, nn.Parameter]:
         return by_name(self._model, (n for a in self.attentions for n in a.parameters))
@@ -190,7 +190,7 @@ class AttentionPreconditioner(OptimizerWrapper):
 
 
 def _write(side: Side, rows: Tensor, new: dict[str, Tensor], outputs: dict[str, int]) -> None:
-    """Put (heads, d_h, d + 1) back where `read` found it."""
+    """Put (heads, d_h, d + 1) back where `read` took it from."""
     p = side.projection
     for name, numbers, values in side.parts(rows.flatten(0, 1), outputs):
         target = new[name]

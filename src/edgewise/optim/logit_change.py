@@ -43,15 +43,15 @@ def change_moments(
     k, dk = (t.repeat_interleave(share, 1) if share > 1 else t for t in (k, dk))
     u = (dq @ k.mT + q @ dk.mT) * attention.scale
     w = dq @ dk.mT * attention.scale
-    seen = pairs(attention, rings)
-    sums = [(part * seen).sum((0, 2, 3)) for part in (u * u, u * w, w * w)]
-    return torch.stack([*sums, seen.sum().expand_as(sums[0])])
+    visible = pairs(attention, rings)
+    sums = [(part * visible).sum((0, 2, 3)) for part in (u * u, u * w, w * w)]
+    return torch.stack([*sums, visible.sum().expand_as(sums[0])])
 
 
 def pairs(attention: QueryKey, rings: tuple[TokenRing, TokenRing]) -> Tensor:
     """(rows, 1, queries, keys): one where a query may look at a key and both were seen, else zero."""
-    seen = [torch.isfinite(ring.tokens).all(-1) for ring in rings]
-    allowed = seen[0][:, :, None] & seen[1][:, None, :]
+    filled = [torch.isfinite(ring.tokens).all(-1) for ring in rings]
+    allowed = filled[0][:, :, None] & filled[1][:, None, :]
     if attention.causal:
         allowed = allowed & (rings[0].places[:, :, None] >= rings[1].places[:, None, :])
     return allowed[:, None].to(rings[0].tokens.dtype)

@@ -45,16 +45,16 @@ class LogitMetric:
 
     def _renew(self, stored: Mapping[str, Tensor]) -> None:
         fresh = self._partner_moments(stored)
-        kept = zip(self._partners, fresh, strict=True)
-        self._partners = [new if old is None else torch.lerp(new, old, self.decay) for old, new in kept]
+        pairs = zip(self._partners, fresh, strict=True)
+        self._partners = [new if old is None else torch.lerp(new, old, self.decay) for old, new in pairs]
         count = float(self.rings[0].tokens[..., 0].numel()) * self._inputs[0].steps * processes_in(self.group)
         partners = [_inverse(m, self.damping, count) for m in self._partners if m is not None]
         sides = (self.attention.query, self.attention.key)
         moments = (self._inputs[0], self._inputs[-1])
         means = {id(m): m.mean(self.group) for m in self._inputs}
         kinds = [(id(m), bool(side.projection.biases)) for m, side in zip(moments, sides, strict=True)]
-        made = {kind: _input_inverse(means[kind[0]], self.damping, count, biased=kind[1]) for kind in kinds}
-        self._inverses = [*partners, *(made[kind] for kind in kinds)]
+        inverses = {kind: _input_inverse(means[kind[0]], self.damping, count, biased=kind[1]) for kind in kinds}
+        self._inverses = [*partners, *(inverses[kind] for kind in kinds)]
 
     def _partner_moments(self, stored: Mapping[str, Tensor]) -> list[Tensor]:
         """E[kkᵀ] per query head, and E[qqᵀ] per key head (summed over the queries that share it)."""
@@ -62,9 +62,9 @@ class LogitMetric:
         for side, ring, other in ((a.key, *self.rings[::-1]), (a.query, *self.rings)):
             matrix = side.read(stored)
             vectors = heads_of(tokens_of(ring, matrix), matrix)
-            seen = torch.isfinite(ring.tokens).all(-1)[:, None, :, None].to(vectors)
-            total = _turned_moment(vectors * seen, ring.places, other.places, a.rotation)
-            moments.append(summed(total, self.group) / summed(seen.sum(), self.group).clamp_min(1.0))
+            filled = torch.isfinite(ring.tokens).all(-1)[:, None, :, None].to(vectors)
+            total = _turned_moment(vectors * filled, ring.places, other.places, a.rotation)
+            moments.append(summed(total, self.group) / summed(filled.sum(), self.group).clamp_min(1.0))
         keys, queries = moments
         return [keys.repeat_interleave(a.share, 0), queries.unflatten(0, (-1, a.share)).sum(1)]
 
@@ -91,9 +91,9 @@ class _Moment:
         self.total = ring.tokens.new_zeros(size, size)
 
     def see(self, decay: float) -> None:
-        seen = torch.isfinite(self.ring.tokens).all(-1, keepdim=True)
-        x = (with_one(tokens_of(self.ring, self.total)) * seen).flatten(0, 1)
-        self.total.mul_(decay).add_(x.T @ x / seen.sum().clamp_min(1), alpha=1 - decay)
+        filled = torch.isfinite(self.ring.tokens).all(-1, keepdim=True)
+        x = (with_one(tokens_of(self.ring, self.total)) * filled).flatten(0, 1)
+        self.total.mul_(decay).add_(x.T @ x / filled.sum().clamp_min(1), alpha=1 - decay)
         self.weight = decay * self.weight + 1 - decay
         self.steps += 1
 

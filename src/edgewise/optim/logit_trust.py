@@ -44,7 +44,7 @@ class LogitTrust(OptimizerWrapper):
         self.attentions = query_keys(model)
         self.sample = TokenSample(model, self.attentions, rows, positions, passes, seed)
         self._model, self._group = unwrap(model), processes_of(model, process_group)
-        self._seen = False
+        self._has_tokens = False
         self.predicted: dict[str, Tensor] = {}  # RMS logit change of the last step, per head
         self.scales: dict[str, Tensor] = {}  # what the step was multiplied by, per head
 
@@ -66,22 +66,22 @@ class LogitTrust(OptimizerWrapper):
         self.enabled = False
 
     def own_state(self) -> dict[str, Any]:
-        return {"delta": self.delta, "seen": self._seen, **self.sample.state_dict()}
+        return {"delta": self.delta, "seen": self._has_tokens, **self.sample.state_dict()}
 
     def load_own_state(self, state: dict[str, Any]) -> None:
-        self.delta, self._seen = state["delta"], state["seen"]
+        self.delta, self._has_tokens = state["delta"], state["seen"]
         self.sample.load_state_dict(state)
 
     def _have_tokens(self, parameters: dict[str, nn.Parameter], before: dict[str, Tensor]) -> bool:
-        """Checked until tokens were seen once (this reads from the device); then taken for granted."""
-        if not self._seen:
-            self._seen = all(bool(torch.isfinite(ring.tokens).any()) for ring in self.sample.all)
-        if not self._seen and any(not torch.equal(whole(parameters[n]), whole(old)) for n, old in before.items()):
+        """Checked until there are tokens (this reads from the device), then taken for granted."""
+        if not self._has_tokens:
+            self._has_tokens = all(bool(torch.isfinite(ring.tokens).any()) for ring in self.sample.all)
+        if not self._has_tokens and any(not torch.equal(whole(parameters[n]), whole(old)) for n, old in before.items()):
             raise BadInput(
                 "the parameters moved and no forward pass with gradients was seen. Wrap the optimizer before the "
                 "model runs (a compiled model: before its first call), and run the model that was given."
             )
-        return self._seen
+        return self._has_tokens
 
     def _bound(self, parameters: dict[str, nn.Parameter], before: dict[str, Tensor]) -> None:
         old = {name: whole(before.get(name, p)) for name, p in parameters.items()}

@@ -30,15 +30,15 @@ def like_shard(full: Tensor, parameter: Tensor) -> Tensor:
     return distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
-def processes_of(model: nn.Module, given: Any = None) -> Any:
-    """The group to average over: the given one, that of DistributedDataParallel, the world; None if alone."""
-    if given is False or not dist.is_available() or not dist.is_initialized():
+def processes_of(model: nn.Module, group: Any = None) -> Any:
+    """The group to average over: this one, that of DistributedDataParallel, the world; None if alone."""
+    if group is False or not dist.is_available() or not dist.is_initialized():
         return None
-    if given is not None:
-        return given
+    if group is not None:
+        return group
     own: Any = next((m.process_group for m in _layers(model) if type(m).__name__ == "DistributedDataParallel"), None)
-    group = own if own is not None else dist.group.WORLD
-    return group if dist.get_world_size(group) > 1 else None
+    default = own if own is not None else dist.group.WORLD
+    return default if dist.get_world_size(default) > 1 else None
 
 
 def processes_in(group: Any) -> int:

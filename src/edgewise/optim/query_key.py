@@ -85,17 +85,17 @@ class QueryKey:
 
 
 def query_keys(model: nn.Module) -> list[QueryKey]:
-    """All attentions of a model, found by the adapters; refuses, by name, what has no bilinear logits."""
-    bare, found = unwrap(model), []
+    """All attentions of a model, as the adapters see them; refuses, by name, what has no bilinear logits."""
+    bare, attentions = unwrap(model), []
     described = described_by_config(bare)
     for stack in sites(bare).stacks:
         decoder = len(stack.blocks) > 0 and stack.blocks[0].cross_attention is not None
         for block in stack.blocks:
             causal = _causal(bare, block.attention, (described is not None and described.causal) or decoder)
-            found.append(_query_key(bare, block, block.attention, causal, crossed=False))
+            attentions.append(_query_key(bare, block, block.attention, causal, crossed=False))
             if block.cross_attention is not None:
-                found.append(_query_key(bare, block, block.cross_attention, False, crossed=True))
-    return found
+                attentions.append(_query_key(bare, block, block.cross_attention, False, crossed=True))
+    return attentions
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _query_key(model: nn.Module, block: BlockSite, site: AttentionSite, causal: 
             "Optimize it with the plain optimizer."
         )
     if site.heads is None or site.kv_heads is None or site.head_width is None:
-        raise BadInput(f"how many heads {site.name} has was not found; give its module an attribute num_heads.")
+        raise BadInput(f"{site.name} does not say how many heads it has; give its module an attribute num_heads.")
     kv_heads = site.key.fan_out // site.head_width
     norms = (None, None) if crossed else (block.norm(QUERY_NORM), block.norm(KEY_NORM))
     used = [norm if norm is not None and norm.kind != "identity" else None for norm in norms]
@@ -136,14 +136,14 @@ def _query_key(model: nn.Module, block: BlockSite, site: AttentionSite, causal: 
 
 def _scale(attention: nn.Module, head_width: int) -> float:
     """What multiplies q.k, as the module says; else 1/sqrt(d_h)."""
-    said = [getattr(attention, name, None) for name in SCALES]
-    return float(next((s for s in said if isinstance(s, float) and s > 0), head_width**-0.5))
+    values = [getattr(attention, name, None) for name in SCALES]
+    return float(next((s for s in values if isinstance(s, float) and s > 0), head_width**-0.5))
 
 
 def _causal(model: nn.Module, site: AttentionSite, assumed: bool) -> bool:
     attention = model.get_submodule(site.name)
-    said = [getattr(attention, name, None) for name in ("is_causal", "causal_only")]
-    return bool(next((s for s in said if isinstance(s, bool)), assumed))
+    values = [getattr(attention, name, None) for name in ("is_causal", "causal_only")]
+    return bool(next((s for s in values if isinstance(s, bool)), assumed))
 
 
 def _upright(projection: Projection, stored: Tensor) -> Tensor:

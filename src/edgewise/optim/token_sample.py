@@ -37,9 +37,9 @@ class TokenRing:
         x = x.transpose(0, 1) if self.sequence_first and x.ndim == 3 else x
         x = x.reshape(-1, *x.shape[-2:]) if x.ndim >= 2 else x[None, None]
         rows, columns = _spread(self.rows, x.shape[0]), _spread(self.columns, x.shape[1])
-        seen = x[rows[:, None], columns[None, :]].to(self.tokens.dtype)
+        tokens = x[rows[:, None], columns[None, :]].to(self.tokens.dtype)
         fresh = len(rows)
-        self.tokens.copy_(torch.cat([self.tokens[fresh:], seen]))
+        self.tokens.copy_(torch.cat([self.tokens[fresh:], tokens]))
         self.places.copy_(torch.cat([self.places[fresh:], columns.expand(fresh, -1)]))
 
 
@@ -47,7 +47,7 @@ class TokenSample:
     """Rings for every attention: one where queries and keys read the same stream, two where they do not."""
 
     def __init__(
-        self, model: nn.Module, found: list[QueryKey], rows: int, positions: int, passes: int, seed: int
+        self, model: nn.Module, attentions: list[QueryKey], rows: int, positions: int, passes: int, seed: int
     ) -> None:
         if min(rows, positions, passes) < 1:
             raise BadInput(f"rows {rows}, positions {positions} and passes {passes} must be at least 1.")
@@ -56,13 +56,13 @@ class TokenSample:
         self.seed, self.draws = seed, 0
         self.jitter = torch.zeros(rows, device=device), torch.zeros(positions, device=device)
         self.rings: list[tuple[TokenRing, TokenRing]] = []
-        for attention in found:
+        for attention in attentions:
             sides = (attention.query, attention.key) if attention.crossed else (attention.query,)
-            made = [
+            rings = [
                 TokenRing(bare.get_submodule(s.projection.module), s.projection.fan_in, passes, self.jitter)
                 for s in sides
             ]
-            self.rings.append((made[0], made[-1]))
+            self.rings.append((rings[0], rings[-1]))
         self.redraw()
 
     @property

@@ -14,9 +14,9 @@ from edgewise.adapters.roles.record import BlockSite, MLPSite, Projection
 from edgewise.errors import BadInput
 from edgewise.probe.geometry import mean_square
 from edgewise.probe.isolation import tensors
+from edgewise.trace import READOUTS as DERIVED_READOUTS
 
-READOUTS = ("own", "token", "pooled")
-WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
+READOUTS = ("own", *DERIVED_READOUTS)  # the model's own loss first
 PIECE = 1 << 22  # numbers that are copied to double precision at a time
 
 

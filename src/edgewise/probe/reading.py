@@ -13,9 +13,9 @@ from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.probe.attention import AttentionWatch, RowStatistics
 from edgewise.probe.geometry import mean_square, separation
-from edgewise.probe.gradients import WEIGHTS, WeightLogs
+from edgewise.probe.gradients import WeightLogs
 from edgewise.probe.places import Place
-from edgewise.trace import Trace
+from edgewise.trace import WEIGHTS, Trace
 
 NO_LOSS = "no own loss: the model returned no scalar (give labels in the batch)"
 

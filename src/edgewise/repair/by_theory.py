@@ -25,7 +25,7 @@ from edgewise.architecture import Architecture
 from edgewise.repair.diagnosis import diagnose
 from edgewise.repair.draw import LINEAR, ODD
 from edgewise.repair.layers import Exclusions
-from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges
+from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges, exponent_of
 from edgewise.repair.recognised import (
     Pairs,
     Place,
@@ -39,9 +39,10 @@ from edgewise.repair.recognised import (
 )
 from edgewise.repair.schemes import SCHEMES
 from edgewise.repair.search import Search, largest_within
-from edgewise.stability.lyapunov import exponent
+from edgewise.stability.lyapunov import growth
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.predict import predict_transformer
+from edgewise.theory.start import at_least_zero
 from edgewise.trace import Trace
 
 EVALUATIONS = 12  # of the theory, to find s
@@ -90,8 +91,7 @@ def plan_by_theory(
 def predicted_totals(architecture: Architecture, start: tuple[float, float] | None) -> TotalChanges:
     """What the theory says of this description, from where the data starts: (norm, overlap)."""
     norm, overlap = start if start is not None else (None, 0.0)
-    overlap = 0.0 if -0.05 < overlap < 0 else overlap  # independent tokens scatter around zero
-    return _totals_of(predict_transformer(architecture, None, norm, overlap))
+    return _totals_of(predict_transformer(architecture, None, norm, at_least_zero(overlap)))
 
 
 def _totals_of(trace: Trace) -> TotalChanges:
@@ -103,8 +103,8 @@ def _totals_of(trace: Trace) -> TotalChanges:
     with np.errstate(divide="ignore", invalid="ignore"):
         apart = np.log(trace.separation[:, ends])
         relative = trace.log_gradient[0][:, ends] + np.log(trace.norm[:, ends])
-    exponents = exponent(apart, None, trace.sampled), exponent(-relative, None, trace.sampled)
-    return TotalChanges(angle, gradient, False, spread, exponents)
+    growths = growth(apart, None, trace.sampled), growth(-relative, None, trace.sampled)
+    return TotalChanges(angle, gradient, False, spread, (exponent_of(growths[0]), exponent_of(growths[1])))
 
 
 def _critical_changes(

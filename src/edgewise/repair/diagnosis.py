@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from edgewise.repair.plan import TOLERANCE, TotalChanges
-from edgewise.stability.limits import FAILS, RISKY, outcome
-from edgewise.verdict import Outcome
+from edgewise.stability.limits import FAILS, RISKY, Severity, severity
+from edgewise.stability.lyapunov import LateChange
 
 ELSEWHERE = "Look at the learning rate, the data and the precision; judge(measure(model)) says what the layers do."
 
@@ -31,12 +31,12 @@ def _cause(before: TotalChanges) -> str:
         return "The start is the reason: the signal leaves the range of floating point."
     size = max(abs(exponent.change or 0.0) for exponent in before.exponents)
     rate = f"at the rate of the second half of the depth, the whole depth changes angle or gradient by e^{size:.1f}"
-    match outcome(*before.exponents):
-        case Outcome.FAILS:
+    match severity(*(LateChange(e.change or 0.0, e.change_error or 0.0) for e in before.exponents)):
+        case Severity.FAILS:
             return f"The start is the reason: {rate}, and beyond e^{FAILS:g} networks do not train."
-        case Outcome.RISKY:
+        case Severity.RISKY:
             return f"The start is a likely reason: {rate}; beyond e^{RISKY:g} is risky."
-        case Outcome.UNDECIDED:
+        case Severity.UNDECIDED:
             return f"The start may be the reason: {rate}, but one network of this width scatters too much to tell."
     rest = " The rest of the totals is a jump or a power law in the first half." if before.worst >= RISKY else ""
     return f"The start alone should not prevent training: {rate}, less than the e^{RISKY:g} that is risky.{rest}"

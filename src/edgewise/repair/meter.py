@@ -26,8 +26,8 @@ from edgewise.probe.gradients import site_gradients
 from edgewise.probe.isolation import observed, tensors
 from edgewise.probe.places import sequence_first
 from edgewise.repair.layers import Layers, layers_of
-from edgewise.repair.plan import TotalChanges
-from edgewise.stability.lyapunov import exponent
+from edgewise.repair.plan import TotalChanges, exponent_of
+from edgewise.stability.lyapunov import growth
 from edgewise.verdict import Exponent
 
 SAMPLES, SIDE = 32, 16
@@ -158,7 +158,7 @@ class Meter:
     def _exponents(self, angles: Sequence[float], gradients: Sequence[float]) -> tuple[Exponent, Exponent]:
         """As a verdict has them; logs at every layer."""
         angle, gradient = (np.array([logs]) for logs in (angles, gradients))
-        return exponent(angle, self.width), exponent(-gradient, self.width)
+        return exponent_of(growth(angle, self.width)), exponent_of(growth(-gradient, self.width))
 
     @property
     def depth(self) -> int:

@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgewise.adapters.roles.record import Projection
+from edgewise.stability.lyapunov import Growth
 from edgewise.verdict import Exponent, finite
 
 TOLERANCE = 0.5  # a plan promises its expected totals to this; what is within it of the budget is left alone
+
+
+def exponent_of(growth: Growth) -> Exponent:
+    """A growth over this depth as a verdict records it."""
+    return Exponent(growth.rate, growth.error, None, growth.change.scalar, growth.change.error)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
     >>> import math, torch
     >>> from edgewise import softmax_jacobian as jacobian
-    >>> found = jacobian.extremes(torch.tensor([0.3, 0.7], dtype=torch.float64).log())
-    >>> round(float(found.largest.exp()), 12)
+    >>> ends = jacobian.extremes(torch.tensor([0.3, 0.7], dtype=torch.float64).log())
+    >>> round(float(ends.largest.exp()), 12)
     0.42
 
 Everything is in logarithms: the smallest entry of a row underflows long before its eigenvalue stops mattering.

@@ -58,12 +58,12 @@ def count(rows: Tensor) -> Tensor:
 
 def largest_two(rows: Tensor) -> tuple[Tensor, Tensor]:
     """The two largest entries and their places, (..., 2); a row of one key has -inf for its second."""
-    found = F.pad(rows, (0, 1), value=-math.inf).topk(2, dim=-1)
-    return found.values, found.indices
+    top = F.pad(rows, (0, 1), value=-math.inf).topk(2, dim=-1)
+    return top.values, top.indices
 
 
 def smallest_two(rows: Tensor) -> tuple[Tensor, Tensor]:
     """The two smallest entries that are not masked, ascending, and their places; +inf for a missing second."""
-    kept = torch.where(torch.isneginf(rows), math.inf, rows)
-    found = F.pad(kept, (0, 1), value=math.inf).topk(2, dim=-1, largest=False)
-    return found.values, found.indices
+    visible = torch.where(torch.isneginf(rows), math.inf, rows)
+    bottom = F.pad(visible, (0, 1), value=math.inf).topk(2, dim=-1, largest=False)
+    return bottom.values, bottom.indices

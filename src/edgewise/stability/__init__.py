@@ -1,1 +1,1 @@
-"""Trace to Verdict: dynamical systems, no transformers."""
+"""Dynamical systems as numbers, arrays and callables: exponents, fixed points, and the limits of both."""

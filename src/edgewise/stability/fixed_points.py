@@ -1,4 +1,4 @@
-"""Fixed points of a map and the eigenvalues there; nothing here knows what the map describes."""
+"""Fixed points of a map, the eigenvalues there, and bracketed roots of functions of one variable."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from edgewise.arrays import Array
 
 Map = Callable[[Array], Array]
 
+_DOUBLINGS = 8  # a root is sought within a factor 2^8 of the guess
+FACTORS: Array = 2.0 ** np.arange(-_DOUBLINGS, _DOUBLINGS + 1, dtype=np.float64)
+
 
 def crossings(displacement: Callable[[Array], Array], grid: Array, tolerance: float = 1e-13) -> list[float]:
     """Zeros of a scalar displacement f(x) - x that change sign between neighbours of `grid`, refined by brentq.
 
-    `displacement` is evaluated on the whole grid at once.
+    `displacement` is evaluated on the whole grid at once. [Brent 1973]
     """
     values = displacement(grid)
-    found = [float(x) for x, y in zip(grid, values, strict=True) if y == 0]
+    zeros = [float(x) for x, y in zip(grid, values, strict=True) if y == 0]
     for i in np.flatnonzero(values[:-1] * values[1:] < 0):
-        found.append(brentq(lambda x: float(displacement(np.array([x]))[0]), grid[i], grid[i + 1], xtol=tolerance))
-    return sorted(found)
+        zeros.append(brentq(lambda x: float(displacement(np.array([x]))[0]), grid[i], grid[i + 1], xtol=tolerance))
+    return sorted(zeros)
 
 
 def fixed_point(step: Map, guess: Array) -> Array | None:
-    """The point with step(x) = x near `guess`, by Powell's hybrid method; None when it is not found."""
+    """The point with step(x) = x near `guess`, by Powell's hybrid method [Powell 1970]; None if there is none."""
     solution = root(lambda x: step(x) - x, guess, method="hybr", tol=1e-13)
     return np.asarray(solution.x) if np.abs(step(solution.x) - solution.x).max() < 1e-8 else None
 
@@ -44,3 +47,38 @@ def eigenvalues(step: Map, point: Array) -> Array:
     """Eigenvalues of the linearised map, largest in size first."""
     values = np.linalg.eigvals(jacobian(step, point))
     return np.asarray(values[np.argsort(-np.abs(values))])
+
+
+def bracketed_root(function: Callable[[Array], Array], guess: Array) -> Array:
+    """Zeros of a function of positive numbers, one per guess (m,); nan where there is none within a factor 2^8.
+
+    The sign change nearest to a guess among its doublings and halvings is closed by Illinois steps. `function` takes
+    (m,) or (m, k).
+    """
+    points = guess[:, None] * FACTORS
+    values = function(points)
+    changes = values[:, :-1] * values[:, 1:] <= 0
+    distance = np.where(changes, np.abs(np.arange(len(FACTORS) - 1) + 0.5 - _DOUBLINGS), np.inf)
+    at = distance.argmin(axis=1)
+    rows = np.arange(len(guess))
+    crosses = np.isfinite(distance[rows, at])
+    ends = (points[rows, at], points[rows, at + 1], values[rows, at], values[rows, at + 1])
+    return np.where(crosses, _illinois(function, *ends), np.nan) if crosses.any() else np.full(len(guess), np.nan)
+
+
+def _illinois(
+    function: Callable[[Array], Array], low: Array, high: Array, f_low: Array, f_high: Array
+) -> Array:
+    """Regula falsi in log x with the Illinois correction [Dowell and Jarratt 1971]: never outside the bracket."""
+    a, b = np.log(low), np.log(high)
+    for _ in range(60):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            x = np.where(f_low == f_high, a, (a * f_high - b * f_low) / (f_high - f_low))
+        x = np.clip(np.where(np.isfinite(x), x, a), np.minimum(a, b), np.maximum(a, b))
+        f = function(np.exp(x))
+        crossed = f * f_high <= 0
+        a, f_low = np.where(crossed, b, a), np.where(crossed, f_high, f_low / 2)
+        b, f_high = x, f
+        if np.all((np.abs(f) < 1e-13) | (np.abs(b - a) < 1e-12)):
+            break
+    return np.exp(b)

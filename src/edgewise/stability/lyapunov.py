@@ -1,39 +1,64 @@
-"""Exponents from logs along depth: an average growth, its error, and the part that decides.
+"""Exponents from the logs of the layers: the mean growth over depth, its error, and the late change that decides.
 
-Depth scales: after how many layers a perturbation has changed by a factor e.
+Shapes: S seeds, L layers.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.verdict import Exponent
 
 
-def exponent(logs: Array, width: float | None = None, sampled: bool = True) -> Exponent:
-    """lambda(L) = (log_L - log_0)/L of logs (seeds, L + 1), with its error and twice its second half.
+@dataclass(frozen=True)
+class LateChange:
+    """Twice the log-change over the second half of depth, and how well its mean is known (nan: unknown).
 
-    `error` is what one network scatters by: the standard error over seeds or the finite-width value sqrt(2/(L d)),
-    whichever is larger. The change over the second half, doubled, is lambda L for a constant exponent, O(1) for a
-    power law, and ignores the start; `change_error` is how well that mean is known: over seeds, the finite-width
-    scatter for a single measured network, and none for an exact recursion (`sampled` False).
+    It is lambda L for a constant exponent, O(1) for a power law, and ignores the start. The limits of `limits` are for
+    this quantity only, which is why it has a type: a total over the whole depth cannot be taken for it.
+    """
+
+    value: float | Array
+    error: float = 0.0
+
+    @property
+    def scalar(self) -> float:
+        """The value of one network."""
+        return float(self.value)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How a quantity grows along depth."""
+
+    rate: float  # lambda(L) = (log_L - log_0) / L, the exponent over this depth [Benettin 1976]
+    error: float  # what one network scatters by
+    change: LateChange
+
+
+def growth(logs: Array, width: float | None = None, sampled: bool = True) -> Growth:
+    """The growth of a quantity from its logs (S, L + 1).
+
+    width: gives the finite-width scatter sqrt(2/(L d)); `error` is that or the standard error over seeds, whichever is
+    larger. The error of the late change is that of its mean: over seeds, the finite-width scatter for one sampled
+    network, none for an exact recursion (`sampled` False).
     """
     depth = logs.shape[1] - 1
     half = depth // 2
     with np.errstate(invalid="ignore"):
         total = logs[:, -1] - logs[:, 0]
-        change = (logs[:, -1] - logs[:, half]) * depth / (depth - half)
+        late = (logs[:, -1] - logs[:, half]) * depth / (depth - half)
     scatter = math.nan if width is None else math.sqrt(2 * depth / width)
     # A log-change over L/2 layers scatters by sqrt(L/d); doubled, sqrt(2) times the scatter of the total.
     alone = scatter * math.sqrt(depth / (depth - half))
-    return Exponent(
-        at_depth=_mean(total) / depth,
+    late_error = 0.0 if not sampled else _error(late) if len(logs) > 1 else alone
+    return Growth(
+        rate=_mean(total) / depth,
         error=float(np.fmax(_error(total), scatter)) / depth,
-        change=_mean(change),
-        change_error=0.0 if not sampled else _error(change) if len(logs) > 1 else alone,
+        change=LateChange(_mean(late), late_error),
     )
 
 
@@ -49,13 +74,8 @@ def _error(values: Array) -> float:
     return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
-def lyapunov_exponent(derivatives: Array) -> float:
-    """The mean log of a one-dimensional map's slopes along an orbit, lambda = <log |f'|> [Benettin 1976]."""
-    return float(np.mean(np.log(np.abs(derivatives))))
-
-
 def depth_scale(rate: float | None) -> float | None:
-    """xi = 1/|lambda| for a log-rate per layer; infinite on the edge, None when there is no rate.
+    """xi = 1/|lambda| for a log-rate per layer [Schoenholz 2017]; infinite on the edge, None when there is no rate.
 
     >>> depth_scale(-0.25)
     4.0

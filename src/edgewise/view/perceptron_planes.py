@@ -12,7 +12,9 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.perceptron.recursion import boundary, chi_1, length_fixed_point, summary
+from edgewise.theory.perceptron.edge_of_chaos import boundary
+from edgewise.theory.perceptron.limits import chi_1, length_fixed_point
+from edgewise.theory.perceptron.maps import summary
 from edgewise.view.sheet import Curve, Map, Marker, Panel, Sheet, finite_limit
 
 Range = tuple[float, float, int]

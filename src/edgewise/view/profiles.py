@@ -15,6 +15,7 @@ import numpy as np
 from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.stability.limits import FAILS, RISKY
 from edgewise.trace import Trace
 from edgewise.verdict import Exponent, Verdict
 from edgewise.view.sheet import Curve, Panel, Sheet
@@ -132,7 +133,7 @@ def _separation(labels: Sequence[str], rows: Sequence[Rows], verdicts: Sequence[
         y = np.where(row["separation"] > FLOOR, row["separation"], np.nan)
         curves += [_curve(label, y, group), *_second_half(label, y, verdict.angle, group)]
         notes.append(_prefix(labels, label) + _change(verdict.angle))
-    note = _ruled(notes, verdicts)
+    note = _ruled(notes)
     return Panel(
         "token separation", "block", "1 − overlap", tuple(curves), note, log_y=True,
         complement="overlap (mean cosine)",
@@ -150,7 +151,7 @@ def _gradient(labels: Sequence[str], rows: Sequence[Rows], verdicts: Sequence[Ve
         curves.append(_curve(f"{_prefix(labels, label)}raw, |g|²", raw, group, "second"))
         curves += _second_half(label, relative, verdict.relative_gradient, group, towards_input=True)
         notes.append(_prefix(labels, label) + _change(verdict.relative_gradient))
-    note, title = _ruled(notes, verdicts), "gradient, over its value at the output"
+    note, title = _ruled(notes), "gradient, over its value at the output"
     y_label = "relative |g|²q  (dashed: raw |g|²)"
     return Panel(title, "block", y_label, tuple(curves), note, log_y=True, legend=False)
 
@@ -167,10 +168,9 @@ def _second_half(
     return [Curve(f"{label}, second half", x, y[-1] * np.exp(slope * (x - depth)), group, "fit")]
 
 
-def _ruled(notes: Sequence[str], verdicts: Sequence[Verdict]) -> str:
+def _ruled(notes: Sequence[str]) -> str:
     """The numbers the outcome is read from, and the limits they are held against."""
-    risky, fails = verdicts[0].limits
-    rule = f"twice the second half (risky ±{risky:g}, fails ±{fails:g}):"
+    rule = f"twice the second half (risky ±{RISKY:g}, fails ±{FAILS:g}):"
     return rule + (" " if len(notes) == 1 else "\n") + "\n".join(notes)
 
 

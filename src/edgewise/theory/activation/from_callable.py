@@ -1,4 +1,4 @@
-"""A user's activation: derivatives, kinks and resolvable range of a numpy or torch callable, found out."""
+"""A user's activation: derivatives, kinks and resolvable range of a numpy or torch callable, by trying it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def from_callable(function: Callable[[Any], Any]) -> Pointwise:
     is_torch = _takes_torch(function)
     value = _torch_derivative(function, 0) if is_torch else _numpy_value(function)
     _check_values(value)
-    if found := _jumps(value, 18):
+    if jumps := _jumps(value, 18):
         raise BadInput(
-            f"the activation jumps at x = {found[0]:.6g}: expected a continuous function, because chi_1 is "
+            f"the activation jumps at x = {jumps[0]:.6g}: expected a continuous function, because chi_1 is "
             "infinite for a jump; use a steep continuous one instead"
         )
     kinks = _jumps(lambda x: (value(x + 1e-7) - value(x - 1e-7)) / 2e-7, 18)
@@ -45,8 +45,8 @@ def _takes_torch(function: Callable[[Any], Any]) -> bool:
 
     try:
         # a numpy function may accept a plain tensor, but not one that carries a gradient
-        seen = function(torch.linspace(-1, 1, 3, dtype=torch.float64).requires_grad_())
-        return isinstance(seen, torch.Tensor) and seen.requires_grad
+        values = function(torch.linspace(-1, 1, 3, dtype=torch.float64).requires_grad_())
+        return isinstance(values, torch.Tensor) and values.requires_grad
     except (TypeError, AttributeError, RuntimeError, ValueError):
         return False  # a numpy function: its values are checked next, and refused there if they are none
 
@@ -94,11 +94,11 @@ def _differences(value: Function, kinks: tuple[float, ...]) -> tuple[Function, F
 
 def _check_values(value: Function) -> None:
     probe = np.linspace(-4.0, 4.0, 7)
-    seen = value(probe)
-    elementwise = seen.shape == probe.shape and np.allclose(value(probe[2:4]), seen[2:4], rtol=1e-6)
-    if not elementwise or not np.all(np.isfinite(seen)) or np.ptp(seen) == 0:
+    values = value(probe)
+    elementwise = values.shape == probe.shape and np.allclose(value(probe[2:4]), values[2:4], rtol=1e-6)
+    if not elementwise or not np.all(np.isfinite(values)) or np.ptp(values) == 0:
         raise BadInput(
-            f"the activation maps {probe} to {seen}: expected an elementwise function, finite and not "
+            f"the activation maps {probe} to {values}: expected an elementwise function, finite and not "
             "constant; give a numpy or torch callable of one argument"
         )
 
@@ -107,8 +107,8 @@ def _creases(value: Function, kinks: tuple[float, ...]) -> tuple[float, ...]:
     """Jumps of the second difference quotient that are not kinks, above its rounding noise."""
     d = 5e-5
     noise = 1e-2 * float(np.max(np.abs(value(np.linspace(-4.0, 4.0, 99)))))
-    found = _jumps(lambda x: (value(x + d) - 2 * value(x) + value(x - d)) / d**2, 6, noise)
-    return tuple(x for x in found if all(abs(x - k) > 0.05 for k in kinks))
+    jumps = _jumps(lambda x: (value(x + d) - 2 * value(x) + value(x - d)) / d**2, 6, noise)
+    return tuple(x for x in jumps if all(abs(x - k) > 0.05 for k in kinks))
 
 
 def _jumps(function: Function, halvings: int, noise: float = 0.0) -> tuple[float, ...]:
@@ -124,9 +124,9 @@ def _jumps(function: Function, halvings: int, noise: float = 0.0) -> tuple[float
         middle = (left + right) / 2
         low = np.abs(function(middle) - function(left)) >= np.abs(function(right) - function(middle))
         left, right = np.where(low, left, middle), np.where(low, middle, right)
-    kept = np.abs(function(right) - function(left)) > np.maximum(0.1 * start, noise)
+    jumped = np.abs(function(right) - function(left)) > np.maximum(0.1 * start, noise)
     digits = 6 if halvings > 10 else 3
-    return tuple(dict.fromkeys(float(np.round(x, digits)) + 0.0 for x in (left[kept] + right[kept]) / 2))
+    return tuple(dict.fromkeys(float(np.round(x, digits)) + 0.0 for x in (left[jumped] + right[jumped]) / 2))
 
 
 def _with_resolution(pointwise: Pointwise) -> Pointwise:

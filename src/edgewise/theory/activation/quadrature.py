@@ -1,6 +1,6 @@
-"""Gaussian averages of an activation without a closed form: panels directly, pairs through a table.
+"""Gaussian averages of an activation without a closed form: over one variable by panels, over a pair by a table.
 
-The fast path of the pair averages: slope_product and chord on logarithmic lattices, read by cubic splines.
+The table holds slope_product and chord on logarithmic lattices, read by cubic splines.
 
 Half the sum and half the difference of u, u' have variances alpha = q (1 + c) / 2 and beta = q (1 - c) / 2.
 In (log alpha, log beta) the averages are as smooth as can be: for erf 1 / sqrt((1 + 4 alpha)(1 + 4 beta));
@@ -39,6 +39,152 @@ SMALLEST_RATIO = 1e-14  # below it even a steep activation at the largest length
 _COLUMNS = int(np.ceil(-np.log(SMALLEST_RATIO) / STEP)) + 1
 _PADDING = 12  # a spline forgets its edge by a factor 3.7 per node
 _EXTRA = 6  # lattice rows below the smallest length, since alpha >= q / 2, and above for the far side
+Pair = Callable[[Array, Array], Array]
+LOG_STEP = 0.05  # of the splines over log q
+
+
+class Quadrature:
+    """Averages of a pointwise activation; q and e come broadcast to one shape; q = inf or nan gives nan."""
+
+    def __init__(self, pointwise: Pointwise) -> None:
+        self.pointwise = pointwise
+        self.value, self.slope = pointwise.value, pointwise.slope
+        self.kinks = pointwise.kinks
+
+    # Averages over one variable
+
+    def square(self, q: Array) -> Array:
+        return self._read(self._log_square, lambda x: self.value(x) ** 2, q)
+
+    def slope_square(self, q: Array) -> Array:
+        return self._read(self._log_slope_square, lambda x: self.slope(x) ** 2, q)
+
+    def _read(self, spline: BSpline | None, function: Function, q: Array) -> Array:
+        """From a spline of the logarithm of the average against log q; directly outside its range."""
+        inside = (q >= SMALLEST_LENGTH) & (q <= self._largest)
+        if spline is None or not np.any(inside):
+            return self._mean(function, q)
+        result = np.asarray(np.exp(spline(np.log(np.where(inside, q, 1e-3)))))
+        if not np.all(inside):
+            result[~inside] = self._mean(function, q[~inside])
+        return result
+
+    def mean(self, q: Array) -> Array:
+        return self._mean(self.value, q)
+
+    def curvature_square(self, q: Array) -> Array | None:
+        curvature = self.pointwise.curvature
+        return None if curvature is None else self._mean(lambda x: curvature(x) ** 2, q)
+
+    def length_slope(self, q: Array) -> Array:
+        curvature = self.pointwise.curvature
+        if curvature is not None:
+            return self._mean(lambda x: self.slope(x) ** 2 + self.value(x) * curvature(x), q)
+        q = np.maximum(q, 1e-12)  # E[u phi phi'] / q is 0/0 at q = 0
+        return np.asarray(self._mean(lambda x: x * self.value(x) * self.slope(x), q) / q)
+
+    def _mean(self, function: Function, q: Array) -> Array:
+        self._refuse_above_limit(q)
+        finite = np.isfinite(q)
+        return np.where(
+            finite, gaussian_mean.mean(function, np.where(finite, q, 1.0), self.pointwise.grain), np.nan
+        )
+
+    def _refuse_above_limit(self, q: Array) -> None:
+        if np.any(q > self.pointwise.limit):
+            raise BadInput(
+                f"variance q = {np.max(q):.3g}: the averages of this activation are resolved only up to "
+                f"q = {self.pointwise.limit:.3g}, since it oscillates or grows too fast; use a smaller q"
+            )
+
+    @cached_property
+    def _largest(self) -> float:
+        return min(LARGEST_LENGTH, self.pointwise.limit)
+
+    @cached_property
+    def _log_square(self) -> BSpline | None:
+        return self._log_spline(lambda x: self.value(x) ** 2)
+
+    @cached_property
+    def _log_slope_square(self) -> BSpline | None:
+        return self._log_spline(lambda x: self.slope(x) ** 2)
+
+    def _log_spline(self, function: Function) -> BSpline | None:
+        """Quintic, good to some 1e-10; None where the average vanishes (a step has no slope)."""
+        log_q = np.log(SMALLEST_LENGTH), np.log(self._largest)
+        nodes = np.linspace(*log_q, int((log_q[1] - log_q[0]) / LOG_STEP) + 2)
+        values = self._mean(function, np.exp(nodes) * (1 - 1e-15))
+        return make_interp_spline(nodes, np.log(values), k=5) if np.all(values > 0) else None
+
+    # Averages over a pair
+
+    def slope_product(self, q: Array, e: Array) -> Array:
+        return self._pair(q, e, self.table.slope_product, self.slope_product_directly)
+
+    def chord(self, q: Array, e: Array) -> Array:
+        return self._pair(q, e, self.table.chord, self.chord_directly)
+
+    @cached_property
+    def table(self) -> PairTable:
+        return PairTable(self.slope, self.pointwise.grain, self._largest)
+
+    def _pair(self, q: Array, e: Array, read: Pair, direct: Pair) -> Array:
+        """The table inside its range; its limits outside where they hold; else directly."""
+        low, high = self.table.low, self.table.high
+        if np.all((q >= low) & (q <= high)):
+            return read(q, e)
+        self._refuse_above_limit(q)
+        finite = np.where(np.isfinite(q), q, 1.0)
+        result = read(np.clip(finite, low, high), e)
+        below, above = finite < low, finite > high
+        if np.any(above) and self._linear_far_out:
+            # S(q) = S_inf + A / sqrt(q), from the last rows of the table: exact up to 1/q
+            fall = read(np.full_like(finite, high / 4), e) - read(np.full_like(finite, high), e)
+            result = np.where(above, result + fall * (np.sqrt(high / np.maximum(finite, high)) - 1), result)
+            above = np.zeros_like(above)
+        slow = above | (below & (not self._flat_at_zero))
+        if np.any(slow):
+            result = np.array(result)
+            result[slow] = direct(finite[slow], e[slow])
+        return np.where(np.isfinite(q), result, np.nan)
+
+    @cached_property
+    def _flat_at_zero(self) -> bool:
+        """Whether the averages of phi' no longer change below the table (phi'(0) is not zero)."""
+        ends = self.slope_square(self.table.low * np.array([1.0, 1e-4]))
+        return bool(abs(ends[1] / ends[0] - 1) < 1e-6)
+
+    @cached_property
+    def _linear_far_out(self) -> bool:
+        """Whether phi' tends to constants on both sides, not both zero: then phi looks like a leaky ReLU."""
+        if self.pointwise.limit < 1e4 * LARGEST_LENGTH:
+            return False
+        ends = self.slope_square(self.table.high * np.array([1.0, 1e4]))
+        return bool(abs(ends[1] / ends[0] - 1) < 1e-2)
+
+    def slope_product_directly(self, q: Array, e: Array) -> Array:
+        """One pair quadrature per point: exact and slow."""
+        flat = [self._one_pair(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
+        return np.asarray(flat).reshape(np.shape(q))
+
+    def chord_directly(self, q: Array, e: Array) -> Array:
+        """One integral of pair quadratures per point: exact and very slow."""
+        flat = [self._one_chord(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
+        return np.asarray(flat).reshape(np.shape(q))
+
+    def _one_pair(self, q: float, e: float) -> float:
+        sign = 1.0 if e <= 1 else -1.0
+        return gaussian_mean.pair_mean(self.slope, q, min(e, 2 - e), sign, self.pointwise.grain)
+
+    def _one_chord(self, q: float, e: float) -> float:
+        if e == 0:
+            return self._one_pair(q, 0.0)
+        # In half-angles kinked activations are smooth; steep ones vary within 1/sqrt(q) of both ends.
+        near = 0.5 ** np.arange(4.0 + max(0.0, np.log2(max(q, 1.0)) / 2))
+        marks = np.concatenate([[0.0], near * np.pi / 4, np.pi / 2 - near * np.pi / 4, [np.pi / 2]])
+        t, weights = gaussian_mean.panel_nodes(np.unique(np.minimum(marks, np.arcsin(np.sqrt(e / 2)))))
+        values = np.asarray([self._one_pair(q, float(s)) for s in 2 * np.sin(t) ** 2])
+        return float(np.sum(weights * values * 4 * np.sin(t) * np.cos(t)) / e)
 
 
 class PairTable:
@@ -148,151 +294,3 @@ def _padded(values: Array, before: int) -> Array:
         return np.asarray(np.vander(np.arange(1.0, count + 1), 5) @ inverse)  # (count, 5)
 
     return np.concatenate([(ahead(before) @ values[4::-1])[::-1], values, ahead(_PADDING) @ values[-5:]])
-
-
-Pair = Callable[[Array, Array], Array]
-LOG_STEP = 0.05  # of the splines over log q
-
-
-class Quadrature:
-    """Averages of a pointwise activation; q and e come broadcast to one shape; q = inf or nan gives nan."""
-
-    def __init__(self, pointwise: Pointwise) -> None:
-        self.pointwise = pointwise
-        self.value, self.slope = pointwise.value, pointwise.slope
-        self.kinks = pointwise.kinks
-
-    # Averages over one variable
-
-    def square(self, q: Array) -> Array:
-        return self._read(self._log_square, lambda x: self.value(x) ** 2, q)
-
-    def slope_square(self, q: Array) -> Array:
-        return self._read(self._log_slope_square, lambda x: self.slope(x) ** 2, q)
-
-    def _read(self, spline: BSpline | None, function: Function, q: Array) -> Array:
-        """From a spline of the logarithm of the average against log q; directly outside its range."""
-        inside = (q >= SMALLEST_LENGTH) & (q <= self._largest)
-        if spline is None or not np.any(inside):
-            return self._mean(function, q)
-        result = np.asarray(np.exp(spline(np.log(np.where(inside, q, 1e-3)))))
-        if not np.all(inside):
-            result[~inside] = self._mean(function, q[~inside])
-        return result
-
-    def mean(self, q: Array) -> Array:
-        return self._mean(self.value, q)
-
-    def curvature_square(self, q: Array) -> Array | None:
-        curvature = self.pointwise.curvature
-        return None if curvature is None else self._mean(lambda x: curvature(x) ** 2, q)
-
-    def length_slope(self, q: Array) -> Array:
-        curvature = self.pointwise.curvature
-        if curvature is not None:
-            return self._mean(lambda x: self.slope(x) ** 2 + self.value(x) * curvature(x), q)
-        q = np.maximum(q, 1e-12)  # E[u phi phi'] / q is 0/0 at q = 0
-        return np.asarray(self._mean(lambda x: x * self.value(x) * self.slope(x), q) / q)
-
-    def _mean(self, function: Function, q: Array) -> Array:
-        self._refuse_above_limit(q)
-        finite = np.isfinite(q)
-        return np.where(
-            finite, gaussian_mean.mean(function, np.where(finite, q, 1.0), self.pointwise.grain), np.nan
-        )
-
-    def _refuse_above_limit(self, q: Array) -> None:
-        if np.any(q > self.pointwise.limit):
-            raise BadInput(
-                f"variance q = {np.max(q):.3g}: the averages of this activation are resolved only up to "
-                f"q = {self.pointwise.limit:.3g}, since it oscillates or grows too fast; use a smaller q"
-            )
-
-    @cached_property
-    def _largest(self) -> float:
-        return min(LARGEST_LENGTH, self.pointwise.limit)
-
-    @cached_property
-    def _log_square(self) -> BSpline | None:
-        return self._log_spline(lambda x: self.value(x) ** 2)
-
-    @cached_property
-    def _log_slope_square(self) -> BSpline | None:
-        return self._log_spline(lambda x: self.slope(x) ** 2)
-
-    def _log_spline(self, function: Function) -> BSpline | None:
-        """Quintic, good to some 1e-10; None where the average vanishes (a step has no slope)."""
-        log_q = np.log(SMALLEST_LENGTH), np.log(self._largest)
-        nodes = np.linspace(*log_q, int((log_q[1] - log_q[0]) / LOG_STEP) + 2)
-        values = self._mean(function, np.exp(nodes) * (1 - 1e-15))
-        return make_interp_spline(nodes, np.log(values), k=5) if np.all(values > 0) else None
-
-    # Averages over a pair
-
-    def slope_product(self, q: Array, e: Array) -> Array:
-        return self._pair(q, e, self.table.slope_product, self.slope_product_directly)
-
-    def chord(self, q: Array, e: Array) -> Array:
-        return self._pair(q, e, self.table.chord, self.chord_directly)
-
-    @cached_property
-    def table(self) -> PairTable:
-        return PairTable(self.slope, self.pointwise.grain, self._largest)
-
-    def _pair(self, q: Array, e: Array, read: Pair, direct: Pair) -> Array:
-        """The table inside its range; its limits outside where they hold; else directly."""
-        low, high = self.table.low, self.table.high
-        if np.all((q >= low) & (q <= high)):
-            return read(q, e)
-        self._refuse_above_limit(q)
-        known = np.where(np.isfinite(q), q, 1.0)
-        result = read(np.clip(known, low, high), e)
-        below, above = known < low, known > high
-        if np.any(above) and self._linear_far_out:
-            # S(q) = S_inf + A / sqrt(q), from the last rows of the table: exact up to 1/q
-            fall = read(np.full_like(known, high / 4), e) - read(np.full_like(known, high), e)
-            result = np.where(above, result + fall * (np.sqrt(high / np.maximum(known, high)) - 1), result)
-            above = np.zeros_like(above)
-        slow = above | (below & (not self._flat_at_zero))
-        if np.any(slow):
-            result = np.array(result)
-            result[slow] = direct(known[slow], e[slow])
-        return np.where(np.isfinite(q), result, np.nan)
-
-    @cached_property
-    def _flat_at_zero(self) -> bool:
-        """Whether the averages of phi' no longer change below the table (phi'(0) is not zero)."""
-        ends = self.slope_square(self.table.low * np.array([1.0, 1e-4]))
-        return bool(abs(ends[1] / ends[0] - 1) < 1e-6)
-
-    @cached_property
-    def _linear_far_out(self) -> bool:
-        """Whether phi' tends to constants on both sides, not both zero: then phi looks like a leaky ReLU."""
-        if self.pointwise.limit < 1e4 * LARGEST_LENGTH:
-            return False
-        ends = self.slope_square(self.table.high * np.array([1.0, 1e4]))
-        return bool(abs(ends[1] / ends[0] - 1) < 1e-2)
-
-    def slope_product_directly(self, q: Array, e: Array) -> Array:
-        """One pair quadrature per point: exact and slow."""
-        flat = [self._one_pair(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
-        return np.asarray(flat).reshape(np.shape(q))
-
-    def chord_directly(self, q: Array, e: Array) -> Array:
-        """One integral of pair quadratures per point: exact and very slow."""
-        flat = [self._one_chord(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
-        return np.asarray(flat).reshape(np.shape(q))
-
-    def _one_pair(self, q: float, e: float) -> float:
-        sign = 1.0 if e <= 1 else -1.0
-        return gaussian_mean.pair_mean(self.slope, q, min(e, 2 - e), sign, self.pointwise.grain)
-
-    def _one_chord(self, q: float, e: float) -> float:
-        if e == 0:
-            return self._one_pair(q, 0.0)
-        # In half-angles kinked activations are smooth; steep ones vary within 1/sqrt(q) of both ends.
-        near = 0.5 ** np.arange(4.0 + max(0.0, np.log2(max(q, 1.0)) / 2))
-        marks = np.concatenate([[0.0], near * np.pi / 4, np.pi / 2 - near * np.pi / 4, [np.pi / 2]])
-        t, weights = gaussian_mean.panel_nodes(np.unique(np.minimum(marks, np.arcsin(np.sqrt(e / 2)))))
-        values = np.asarray([self._one_pair(q, float(s)) for s in 2 * np.sin(t) ** 2])
-        return float(np.sum(weights * values * 4 * np.sin(t) * np.cos(t)) / e)

@@ -1,9 +1,6 @@
-"""Softmax attention on the dense state, forward: C_att = sV^2 mean over sampled heads of S U S^T.
+"""Softmax attention on the dense state, forward and backward through the values and the softmax.
 
-Shapes: n tokens, h heads of a group.
-
-Softmax attention on the dense state, backward, through the values and through the softmax.
-
+    C_att    = sV^2 mean S U S^T
     Gamma_in = sV^2 mean S^T Gamma S + sA^2 sV^2 mean (dq dq^T + dk dk^T)
 
 with dq, dk the gradients to the query and key features of a head, means over the sampled heads.
@@ -23,6 +20,9 @@ from edgewise.blocks import Attention
 from edgewise.theory.gram.geometry import Geometry, Root, geometry_root, mean_of_pair, square_root
 from edgewise.theory.gram.heads import Heads, Logits, Sampling, draw_heads
 from edgewise.theory.gram.positions import Mask, attention_mask, sandwich
+from edgewise.theory.simplex.closures import condensation_ratio
+
+RANK = 32  # of the random m in _logit_gradients: its second moments are exact at any rank
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Memory:
 def attend(
     layer: Attention, state: Geometry, sampling: Sampling, seed: int
 ) -> tuple[Geometry, Mapping[str, float], Memory]:
-    """The geometry of the layer's output, what was seen (entropy, logit variance, condensation), and a memory.
+    """The geometry of the layer's output, statistics of its rows (entropy, logit variance, condensation), a memory.
 
     Rows of S sum to one, so distances map to distances: with P = S H S^T,
     H_att = P_ab - (P_aa + P_bb)/2 and q_att = S q - P_aa.
@@ -55,27 +55,28 @@ def attend(
     mean_square = state.squares.mean()
     excess = (state.squares - mean_square).to(sampling.dtype)
     P = torch.zeros_like(state.spreads)
-    squares, kept = torch.zeros_like(state.squares), torch.zeros_like(state.squares)
-    seen, memory = _Seen(mask), Memory(geometry_root(state, sampling.dtype), seed, [])
+    squares, diagonal = torch.zeros_like(state.squares), torch.zeros_like(state.squares)  # of S q and of S H S^T
+    statistics, memory = _RowStatistics(mask), Memory(geometry_root(state, sampling.dtype), seed, [])
     for heads, logits in draw_heads(layer, memory.root, mask, sampling, generator_of(seed)):
         S = heads.probabilities
         memory.heads.extend([heads] if sampling.keep else [])
         squares += (S @ excess).sum(0)
-        seen.add(S, logits)
+        statistics.add(S, logits)
         # Without a mask rows of S become equal under collapse: their common part is taken out before the product.
         common = S.mean(1, keepdim=True) if mask.visible is None else torch.zeros_like(S[:, :1])
         rest = S - common if mask.visible is None else S
         product = sandwich(rest, spreads, mask.rows)
         P += product
         shift = common @ spreads
-        kept += product.diagonal() + (2 * rest @ shift.mT + shift @ common.mT).sum((0, 2))
-    P, kept, squares = P * (unit / sampling.samples), kept * (unit / sampling.samples), squares / sampling.samples
+        diagonal += product.diagonal() + (2 * rest @ shift.mT + shift @ common.mT).sum((0, 2))
+    P, diagonal = P * (unit / sampling.samples), diagonal * (unit / sampling.samples)
+    squares = squares / sampling.samples
     spreads_out = (P - mean_of_pair(P.diagonal())).clamp_min(0.0).fill_diagonal_(0.0)
-    mixed = Geometry((mean_square + squares - kept).clamp_min(0.0), spreads_out)
-    return mixed.scaled(layer.value_gain**2), seen.means(), memory
+    mixed = Geometry((mean_square + squares - diagonal).clamp_min(0.0), spreads_out)
+    return mixed.scaled(layer.value_gain**2), statistics.means(), memory
 
 
-class _Seen:
+class _RowStatistics:
     """Means over rows and heads; the position bias counts for the entropy, not for the variance of the logits."""
 
     def __init__(self, mask: Mask) -> None:
@@ -96,19 +97,16 @@ class _Seen:
         """Rows with a single visible key have no logit variance and are left out of the last two."""
         several = self.mask.counts >= 2
         variance = self.variance.double()[several].clamp_min(0.0) / self.heads
-        scale = 2 * self.mask.counts.double()[several].log()
+        ratio = condensation_ratio(variance.numpy(), self.mask.counts.double()[several].numpy())
         return {
             "attention_entropy": float(self.entropy.double().clamp_min(0.0).mean()) / self.heads,
             "logit_variance": float(variance.mean()),
-            "condensation": float((variance / scale).mean()),
+            "condensation": float(torch.from_numpy(ratio).mean()),
         }
 
 
 def generator_of(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-RANK = 32  # of the random m below: its second moments are exact at any rank
 
 
 class _Back:

@@ -2,9 +2,8 @@
 
 q_a = |x_a|^2 / d and H_ab = |x_a - x_b|^2 / 2d carry the Gram matrix C_ab = (q_a + q_b)/2 - H_ab without
 its cancellation: under rank collapse H falls to 1e-12 of q and keeps all its digits.
+`Root` draws Gaussian features with this covariance, accurate relative to the distances between tokens.
 Shapes: n tokens; everything is float64.
-
-Gaussian features whose covariance is a given geometry, accurate relative to the distances between tokens.
 """
 
 from __future__ import annotations

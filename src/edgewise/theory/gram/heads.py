@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from edgewise.blocks import Attention
 from edgewise.theory.gram.geometry import Root
-from edgewise.theory.gram.positions import Mask, alibi_slopes, distances
+from edgewise.theory.gram.positions import Mask, alibi_slopes, distances, rotate
 
 GROUP = 2**23  # entries of (h, n, n) held at once
 
@@ -104,22 +103,3 @@ def features(raw: Tensor, layer: Attention) -> Features:
         return Features(rotate(raw, layer))
     lengths = raw.square().mean(-1, keepdim=True).sqrt()
     return Features(rotate(raw / lengths, layer), lengths)
-
-
-def rotate(features: Tensor, layer: Attention, back: bool = False) -> Tensor:
-    """Rotary positions [Su 2021]: coordinates j and j + r/2 of the first r turn by position * base^(-2j/r)."""
-    rotated = 2 * round(layer.rope * layer.head_width / 2)
-    if not rotated:
-        return features
-    cosine, sine = _turns(features.shape[-2], rotated, layer.rope_base, features.dtype)
-    sine = -sine if back else sine
-    first, second = features[..., : rotated // 2], features[..., rotated // 2 : rotated]
-    turned = [first * cosine - second * sine, first * sine + second * cosine, features[..., rotated:]]
-    return torch.cat(turned, -1)
-
-
-@lru_cache(maxsize=8)
-def _turns(tokens: int, rotated: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    frequency = base ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
-    angle = torch.arange(tokens, dtype=torch.float64)[:, None] * frequency
-    return angle.cos().to(dtype), angle.sin().to(dtype)

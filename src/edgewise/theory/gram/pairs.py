@@ -1,7 +1,7 @@
 """Gaussian averages of an activation over every pair of tokens: E phi(u_a) phi(u_b), E phi'(u_a) phi'(u_b).
 
 Where all tokens have one variance, both are functions of the angle alone and are read from a fine table.
-Where variances differ (no norm, elementwise norms), see `gram_unequal`.
+Where variances differ (no norm, elementwise norms), see `unequal`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def slope_averages(phi: Activation, state: Geometry) -> Tensor:
 
 
 def value_and_slope_averages(phi: Activation, state: Geometry, slopes: bool = True) -> tuple[Geometry, Tensor]:
-    """Both at once, which costs little more than one (the second is empty unless asked for)."""
+    """Both at once, which costs little more than one; the second is empty unless `slopes`."""
     q = _common_variance(state)
     if q is None:
         return _unequal(phi, state, slopes)

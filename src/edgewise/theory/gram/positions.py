@@ -1,4 +1,6 @@
-"""Which keys a token sees, position biases, and products of masked matrices that skip what the mask leaves out.
+"""What positions do to attention: masks and windows, rotary positions (RoPE), linear biases (ALiBi).
+
+Products of masked matrices skip what the mask leaves out.
 
 Shapes: n tokens, h heads of a group; a span is a run of rows with the columns they touch.
 """
@@ -12,6 +14,8 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from edgewise.blocks import Attention
 
 SMALLEST_BLOCK = 64
 
@@ -94,6 +98,25 @@ def sandwich(outer: Tensor, middle: Tensor, spans: Sequence[Span]) -> Tensor:
             result[span.rows, other.rows] = block
             result[other.rows, span.rows] = block.T
     return result
+
+
+def rotate(features: Tensor, layer: Attention, back: bool = False) -> Tensor:
+    """Rotary positions [Su 2021]: coordinates j and j + r/2 of the first r turn by position * base^(-2j/r)."""
+    rotated = 2 * round(layer.rope * layer.head_width / 2)
+    if not rotated:
+        return features
+    cosine, sine = _turns(features.shape[-2], rotated, layer.rope_base, features.dtype)
+    sine = -sine if back else sine
+    first, second = features[..., : rotated // 2], features[..., rotated // 2 : rotated]
+    turned = [first * cosine - second * sine, first * sine + second * cosine, features[..., rotated:]]
+    return torch.cat(turned, -1)
+
+
+@lru_cache(maxsize=8)
+def _turns(tokens: int, rotated: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    frequency = base ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
+    angle = torch.arange(tokens, dtype=torch.float64)[:, None] * frequency
+    return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
 def alibi_slopes(heads: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The dense Gram recursion: for masks, positions and measured inputs, where token positions are not alike.
+"""The Gram recursion, token by token: for masks, positions and measured inputs, where tokens are not alike.
 
 State C_ab = x_a.x_b / d forward, Gamma_ab = g_a.g_b backward; the stream's width never appears. Attention is averaged
 over sampled heads of the real head width, so every number has a sampling error: the spread over `draws`.
@@ -20,13 +20,12 @@ from edgewise.errors import BadInput
 from edgewise.theory.gram.branch import PullWeights, apply_branch
 from edgewise.theory.gram.geometry import Geometry, from_overlaps, simplex
 from edgewise.theory.gram.heads import Sampling
-from edgewise.trace import Trace
+from edgewise.theory.start import refuse_readout, refuse_two_starts
+from edgewise.trace import WEIGHTS, Trace
 
 Progress = Callable[[float], None]
 
-SEEN = ("logit_variance", "condensation")
-WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
-READOUTS = ("token", "pooled")
+STATISTICS = ("logit_variance", "condensation")  # of attention layers
 HELD = 5e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
 
 
@@ -90,13 +89,12 @@ def _share(progress: Progress, draw: int, draws: int) -> Progress:
 
 
 def _refuse(readout: str, samples: int | None, draws: int, seed: int, dtype: torch.dtype) -> None:
-    if readout not in READOUTS:
-        raise BadInput(f"readout = {readout!r} is not possible: expected {' or '.join(READOUTS)}.")
+    refuse_readout(readout)
     if dtype not in (torch.float32, torch.float64):
-        raise BadInput(f"dtype = {dtype} is not possible: expected torch.float32 or torch.float64.")
+        raise BadInput(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
     for name, value, least in (("samples", samples, 1), ("draws", draws, 1), ("seed", seed, 0)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise BadInput(f"{name} = {value!r} is not possible: expected a whole number of at least {least}.")
+            raise BadInput(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
 
 def _start(architecture: Architecture, start: Any, overlap: float) -> Geometry:
@@ -104,10 +102,9 @@ def _start(architecture: Architecture, start: Any, overlap: float) -> Geometry:
     if start is None:
         lowest = -1.0 / (n - 1)
         if not lowest <= overlap <= 1.0:
-            raise BadInput(f"start_overlap = {overlap!r} is not possible: expected between {lowest:g} and 1.")
+            raise BadInput(f"start_overlap must lie between {lowest:g} and 1, got {overlap!r}.")
         return simplex(n, architecture.embedding_norm, overlap)
-    if overlap:
-        raise BadInput("both start and start_overlap were given; the start says it all: leave start_overlap out.")
+    refuse_two_starts(start, overlap)
     gram = start.detach().cpu() if isinstance(start, Tensor) else _as_tensor(start)
     if tuple(gram.shape) != (n, n):
         raise BadInput(f"the start Gram matrix has shape {tuple(gram.shape)}; the architecture needs {(n, n)}.")
@@ -134,7 +131,7 @@ class _Run:
         self.sites = len(architecture.sites())
         self.norm, self.separation = [first.norm], [first.separation]
         self.entropy = [math.nan]
-        names = (*SEEN, "gradient_coherence", *(f"weight_gradient.{name}" for name in WEIGHTS))
+        names = (*STATISTICS, "gradient_coherence", *(f"weight_gradient.{name}" for name in WEIGHTS))
         self.statistics = {name: np.full(self.sites, math.nan) for name in names}
         self.log_gradient = np.zeros(self.sites)
         self._progress, self._done = progress, 0
@@ -157,9 +154,9 @@ class _Run:
             state = step.state
             self.norm.append(state.norm)
             self.separation.append(state.separation)
-            self.entropy.append(step.seen.get("attention_entropy", math.nan))
-            for name in SEEN:
-                self.statistics[name][site] = step.seen.get(name, math.nan)
+            self.entropy.append(step.statistics.get("attention_entropy", math.nan))
+            for name in STATISTICS:
+                self.statistics[name][site] = step.statistics.get(name, math.nan)
             pulls.append(step.pull)
             self._tick()
         return pulls

@@ -163,13 +163,13 @@ def _rule(grain: gaussian_mean.Grain, deviations: Array, private: Array) -> tupl
 
 
 def _thin(cuts: Array) -> Array:
-    """Drop boundaries closer than a factor two: panels are graded that way anyway."""
+    """Drop boundaries closer than a factor two, as panels are graded."""
     positive = [c for c in cuts if c > 0]
-    kept: list[float] = []
+    thin: list[float] = []
     for cut in positive:
-        if not kept or cut > 1.9 * kept[-1]:
-            kept.append(float(cut))
-    return np.array([*(-c for c in reversed(kept)), 0.0, *kept])
+        if not thin or cut > 1.9 * thin[-1]:
+            thin.append(float(cut))
+    return np.array([*(-c for c in reversed(thin)), 0.0, *thin])
 
 
 def _mean_up_to(x: float, slopes: Array, scale: AngleScale) -> Array:

@@ -1,4 +1,4 @@
-"""The line chi_1 = 1 in the plane of weight and bias variance, and what happens on it.
+"""The edge of chaos chi_1 = 1 in the plane of weight and bias variance, and the decay on it [Schoenholz 2017].
 
 On the line the length q* is the natural coordinate, because both variances follow from it without solving:
 
@@ -32,7 +32,7 @@ def boundary(phi: Activation, largest_bias_variance: float = 1.0) -> tuple[Array
     """The boundary as a polyline (weight variances, bias variances), from sb2 = 0 to the largest asked for.
 
     Only points whose q* is reached from length 1 belong to it: a fixed point of the length map that repels, or
-    lies behind another, is no boundary. Empty when phi has none (ReLU has the single point (2, 0)).
+    lies behind another, is not on the boundary. Empty when phi has none (ReLU has the single point (2, 0)).
     """
     sw2, sb2 = _variances(phi, _LENGTHS)
     inside = (sb2 > _ROUNDING * _LENGTHS) & (sb2 <= largest_bias_variance) & np.isfinite(sw2)
@@ -40,8 +40,8 @@ def boundary(phi: Activation, largest_bias_variance: float = 1.0) -> tuple[Array
     ends = [critical_weight_variance(phi, x) for x in (0.0, largest_bias_variance)]
     sw2 = np.concatenate([[ends[0]], sw2[inside], [ends[1]]])
     sb2 = np.concatenate([[0.0], sb2[inside], [largest_bias_variance]])
-    kept = np.flatnonzero(np.isfinite(sw2))
-    order = kept[np.argsort(sb2[kept], kind="stable")]
+    finite = np.flatnonzero(np.isfinite(sw2))
+    order = finite[np.argsort(sb2[finite], kind="stable")]
     return sw2[order], sb2[order]
 
 
@@ -95,7 +95,7 @@ def _is_reached(phi: Activation, sw2: Array | float, sb2: Array | float, q: Arra
 
 
 def boundary_decay(phi: Activation, weight_variance: float, length: float) -> Decay:
-    """How 1 - c falls with depth l on the boundary, where it is no exponential.
+    """How 1 - c falls with depth l on the boundary, where it is not exponential.
 
     smooth:  2 / (q* chi_2 l),  chi_2 = sw2 E phi''^2           [Schoenholz 2017; Hayou 2019]
     kinked:  (9/2) / (k l)^2,   k = sw2 sum_kinks J^2 exp(-x^2/2q*) / (2 pi), J the jump of phi' at x

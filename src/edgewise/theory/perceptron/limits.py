@@ -2,7 +2,7 @@
 
     q' = sw2 E phi(sqrt(q) z)^2 + sb2,   c' = (sw2 E phi(u) phi(u') + sb2) / q'   [Poole 2016, eq. 3 and 5]
 
-Arrays of weight and bias variances broadcast. A length that grows for ever has the fixed point inf; the maps
+Arrays of weight and bias variances broadcast. A length that grows without bound has the fixed point inf; the maps
 are then evaluated at FAR, where every activation whose length can grow is homogeneous.
 """
 
@@ -82,9 +82,9 @@ def length_fixed_point(
     high = np.where(
         rises, grid[above], np.where(shrinks, grid[0], grid[np.minimum(below + 1, grid.size - 1)])
     )
-    found = _bisect_length(phi, sw2, sb2, low, high)
+    bisected = _bisect_length(phi, sw2, sb2, low, high)
     marginal = np.abs(excess[..., here]) <= 1e-13 * start
-    return np.asarray(np.where(marginal, start, np.where(grows, np.inf, found)))
+    return np.asarray(np.where(marginal, start, np.where(grows, np.inf, bisected)))
 
 
 def _bisect_length(phi: Activation, sw2: Array, sb2: Array, low: Array, high: Array) -> Array:
@@ -108,10 +108,10 @@ def length_fixed_points(
 
     crossings = np.flatnonzero(np.sign(excess[:-1]) * np.sign(excess[1:]) < 0)
     edges = np.log(_LENGTHS)
-    found = [float(np.exp(brentq(gap, edges[k], edges[k + 1], xtol=1e-13))) for k in crossings]
+    lengths = [float(np.exp(brentq(gap, edges[k], edges[k + 1], xtol=1e-13))) for k in crossings]
     if length_map(phi, weight_variance, bias_variance, 0.0) == 0:
-        found = [0.0, *found]
-    return tuple(LengthFixedPoint(q, float(weight_variance * phi.length_slope(q))) for q in found)
+        lengths = [0.0, *lengths]
+    return tuple(LengthFixedPoint(q, float(weight_variance * phi.length_slope(q))) for q in lengths)
 
 
 def chi_1(phi: Activation, weight_variance: ArrayLike, length: ArrayLike) -> Array:
@@ -152,13 +152,6 @@ def separation_fixed_point(
         parts = gain * phi.chord(q, middle**2) > 1
         low, high = np.where(parts, middle, low), np.where(parts, high, middle)
     return np.asarray(np.where(chaotic, ((low + high) / 2) ** 2, 0.0))
-
-
-def correlation_fixed_point(
-    phi: Activation, weight_variance: ArrayLike, bias_variance: ArrayLike, length: ArrayLike
-) -> Array:
-    """c* at fixed length q*: 1 in the ordered phase, below 1 in the chaotic one, 0 there for odd phi, sb2 = 0."""
-    return np.asarray(1.0 - separation_fixed_point(phi, weight_variance, bias_variance, length))
 
 
 def correlation_slope(

@@ -1,7 +1,8 @@
-"""One perceptron's theory in one place: its maps, its limits, its orbits, its circles, its line of criticality."""
+"""One perceptron's theory in one place: its maps, its limits, its orbits, its circles, its edge of chaos."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,17 +11,86 @@ from numpy.typing import ArrayLike
 from edgewise.arrays import Array
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import Activation, activation
-from edgewise.theory.perceptron import limits as layer
 from edgewise.theory.perceptron import manifold
-from edgewise.theory.perceptron.edge_of_chaos import boundary
-from edgewise.theory.perceptron.limits import LengthFixedPoint
-from edgewise.theory.perceptron.manifold import CircleOrbit
-from edgewise.theory.perceptron.recursion import (
-    PerceptronOrbit,
-    PerceptronTheory,
-    propagate_perceptron,
-    summary,
+from edgewise.theory.perceptron.edge_of_chaos import boundary, critical_weight_variance
+from edgewise.theory.perceptron.limits import (
+    LengthFixedPoint,
+    chi_1,
+    chi_q,
+    correlation_map,
+    correlation_slope,
+    depth_scale,
+    length_fixed_point,
+    length_fixed_points,
+    length_map,
+    separation_fixed_point,
 )
+from edgewise.theory.perceptron.manifold import CircleOrbit
+from edgewise.theory.perceptron.recursion import PerceptronOrbit, propagate_perceptron
+
+TRAINABLE_MULTIPLE = 6.0  # of the depth scale: where MNIST and CIFAR networks stop training [Schoenholz 2017]
+_ON_THE_BOUNDARY = 1e-6
+
+
+@dataclass(frozen=True)
+class PerceptronTheory:
+    """The limits of a perceptron; scales in layers, inf on the boundary, nan where there is no such thing."""
+
+    length_fixed_point: float
+    correlation_fixed_point: float
+    chi_1: float
+    chi_q: float
+    correlation_slope: float
+    depth_scale_length: float
+    depth_scale_correlation: float
+    depth_scale_gradient: float
+    phase: str
+    trainable_depth: float
+    boundary_weight_variance: float
+
+    @property
+    def angle_exponent(self) -> float:
+        """log chi_1: the log-rate per layer of small differences, and of the squared gradient towards the input."""
+        return math.log(self.chi_1) if self.chi_1 > 0 else -math.inf
+
+    @property
+    def relative_gradient_exponent(self) -> float | None:
+        """The same of |g|^2 q; None where the length keeps changing, and the relative gradient with it."""
+        return self.angle_exponent if 0 < self.length_fixed_point < math.inf else None
+
+
+def summary(perceptron: Perceptron, q0: float = 1.0) -> PerceptronTheory:
+    """Fixed points, slopes, depth scales and phase of a perceptron whose input has length q0.
+
+    Phase by chi_1: below 1 ordered (gradients vanish), above 1 chaotic (they explode). `length_fixed_point` is
+    inf when lengths grow without bound (ReLU above sw2 = 2) and q0 when every length is fixed (ReLU at sw2 = 2).
+    """
+    phi = activation(perceptron.activation)
+    variances = (perceptron.weight_variance, perceptron.bias_variance)
+    q = length_fixed_point(phi, *variances, start=q0)
+    e = separation_fixed_point(phi, *variances, q)
+    x1, xq = float(chi_1(phi, variances[0], q)), float(chi_q(phi, variances[0], q))
+    slope = float(correlation_slope(phi, *variances, q, e))
+    xi_c, xi_g = float(depth_scale(slope)), float(depth_scale(x1))
+    return PerceptronTheory(
+        length_fixed_point=float(q),
+        correlation_fixed_point=float(1 - e),
+        chi_1=x1,
+        chi_q=xq,
+        correlation_slope=slope,
+        depth_scale_length=float(depth_scale(xq)),
+        depth_scale_correlation=xi_c,
+        depth_scale_gradient=xi_g,
+        phase=_phase(x1),
+        trainable_depth=TRAINABLE_MULTIPLE * min(xi_c, xi_g),
+        boundary_weight_variance=critical_weight_variance(phi, variances[1]),
+    )
+
+
+def _phase(growth: float) -> str:
+    if abs(growth - 1) <= _ON_THE_BOUNDARY:
+        return "critical"
+    return "ordered" if growth < 1 else "chaotic"
 
 
 @dataclass(frozen=True)
@@ -36,15 +106,15 @@ class PerceptronMaps:
 
     def length(self, q: ArrayLike) -> Array:
         """One layer of the length map, q' = sw2 E phi^2 + sb2, shapes as q."""
-        return layer.length_map(self._phi, *self._variances, q)
+        return length_map(self._phi, *self._variances, q)
 
     def length_fixed_points(self) -> tuple[LengthFixedPoint, ...]:
         """Every solution of q' = q, with the slope there; stable when it is below 1."""
-        return layer.length_fixed_points(self._phi, *self._variances)
+        return length_fixed_points(self._phi, *self._variances)
 
     def correlation(self, c: ArrayLike) -> Array:
         """One layer of the correlation map at q*, c' = (sw2 E phi(u) phi(u') + sb2) / q*, shapes as c."""
-        return layer.correlation_map(self._phi, *self._variances, self.limits.length_fixed_point, c)
+        return correlation_map(self._phi, *self._variances, self.limits.length_fixed_point, c)
 
     def orbit(self, start_length: ArrayLike = 1.0, start_correlation: ArrayLike = 0.0) -> PerceptronOrbit:
         """Lengths, separations 1 - c and gradients of two inputs at every layer, each (depth + 1, ...)."""

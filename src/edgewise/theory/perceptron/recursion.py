@@ -1,7 +1,7 @@
-"""Random perceptrons at infinite width: what happens layer by layer, and where it ends.
+"""The recursion of a random perceptron at infinite width: lengths and correlations forward, the gradient back.
 
-Preactivations h^l = W^l phi(h^(l-1)) + b^l, weights of variance sw2 / fan_in, biases of variance sb2.
-The maps are in `perceptron_limits`, the line chi_1 = 1 in `edge_of_chaos`.
+Preactivations h^l = W^l phi(h^(l-1)) + b^l, weights of variance sw2 / fan_in, biases of variance sb2. The maps of one
+layer and their limits are in `limits`, the line chi_1 = 1 in `edge_of_chaos`.
 """
 
 from __future__ import annotations
@@ -11,39 +11,60 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from edgewise.arrays import Array
+from edgewise.arrays import LARGEST, Array
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.perceptron.edge_of_chaos import boundary, boundary_decay, critical_weight_variance
-from edgewise.theory.perceptron.limits import (
-    LengthFixedPoint,
-    chi_1,
-    chi_q,
-    correlation_fixed_point,
-    correlation_map,
-    correlation_slope,
-    depth_scale,
-    length_fixed_point,
-    length_fixed_points,
-    length_map,
-    separation_fixed_point,
-    separation_map,
-)
+from edgewise.theory.perceptron.limits import chi_1, length_map, separation_map
+from edgewise.trace import Trace
 
-__all__ = [
-    "length_map", "correlation_map", "separation_map",
-    "length_fixed_point", "length_fixed_points", "LengthFixedPoint",
-    "correlation_fixed_point", "separation_fixed_point", "correlation_slope",
-    "chi_1", "chi_q", "depth_scale",
-    "critical_weight_variance", "boundary", "boundary_decay",
-    "PerceptronOrbit", "propagate_perceptron", "PerceptronTheory", "summary",
-]  # fmt: skip
 
-TRAINABLE_MULTIPLE = (
-    6.0  # fitted: the contour at which MNIST and CIFAR networks stop training [Schoenholz 2017]
-)
-_ON_THE_BOUNDARY = 1e-6
+def trace_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Trace:
+    """Two inputs of unit length through a random perceptron, and the gradient back [Poole 2016, Schoenholz 2017]."""
+    layers = _layers_in_range(perceptron)
+    if layers < perceptron.depth:
+        return _exploded(perceptron, layers, start_overlap)
+    orbit = propagate_perceptron(perceptron, q0=1.0, c0=start_overlap)
+    with np.errstate(divide="ignore"):
+        log_gradient = np.log(orbit.gradient)
+    return Trace(
+        sites=perceptron.sites(),
+        source="theory: length and correlation maps",
+        norm=orbit.length[None],
+        separation=orbit.separation[None],
+        readouts=("token",),
+        log_gradient=log_gradient[None, None],
+        architecture=perceptron,
+        sampled=False,
+    )
+
+
+def _layers_in_range(perceptron: Perceptron) -> int:
+    """How many layers the length stays within the range of numbers."""
+    phi, length = activation(perceptron.activation), np.asarray(1.0)
+    for layer in range(perceptron.depth):
+        length = length_map(phi, perceptron.weight_variance, perceptron.bias_variance, length)
+        if not length < LARGEST:
+            return layer
+    return perceptron.depth
+
+
+def _exploded(perceptron: Perceptron, layers: int, start_overlap: float) -> Trace:
+    """The Trace of a perceptron whose signal leaves the range of numbers: lengths infinite from there, no gradient."""
+    missing = perceptron.depth - layers
+    if layers:
+        orbit = propagate_perceptron(perceptron.replace(depth=layers), q0=1.0, c0=start_overlap)
+        lengths, separations = orbit.length, orbit.separation
+    else:
+        lengths, separations = np.ones(1), np.array([1 - start_overlap])
+    return Trace(
+        sites=perceptron.sites(),
+        source="theory: length and correlation maps, stopped where the signal leaves the range of numbers",
+        norm=np.concatenate([lengths, np.full(missing, np.inf)])[None],
+        separation=np.concatenate([separations, np.full(missing, separations[-1])])[None],
+        architecture=perceptron,
+        sampled=False,
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +92,7 @@ def propagate_perceptron(perceptron: Perceptron, q0: ArrayLike = 1.0, c0: ArrayL
         growths.append(chi_1(phi, sw2, q))
         e = separation_map(phi, sw2, sb2, q, e)
         q = length_map(phi, sw2, sb2, q)
-        if not np.all(q < 1e150):
+        if not np.all(q < LARGEST):
             raise BadInput(
                 f"the length exceeds 1e150 at layer {layer} of {perceptron.depth} (weight variance {sw2}): "
                 "expected one that numbers can hold; use a smaller depth or weight variance"
@@ -87,54 +108,3 @@ def _start(q0: ArrayLike, c0: ArrayLike) -> tuple[Array, Array]:
     if np.any(q < 0) or np.any(np.abs(c) > 1) or not np.all(np.isfinite(q)):
         raise BadInput(f"start q0 = {q}, c0 = {c}: expected a finite length q0 >= 0 and -1 <= c0 <= 1")
     return q, 1.0 - c
-
-
-@dataclass(frozen=True)
-class PerceptronTheory:
-    """The limits of a perceptron; scales in layers, inf on the boundary, nan where there is no such thing."""
-
-    length_fixed_point: float
-    correlation_fixed_point: float
-    chi_1: float
-    chi_q: float
-    correlation_slope: float
-    depth_scale_length: float
-    depth_scale_correlation: float
-    depth_scale_gradient: float
-    phase: str
-    trainable_depth: float
-    boundary_weight_variance: float
-
-
-def summary(perceptron: Perceptron, q0: float = 1.0) -> PerceptronTheory:
-    """Fixed points, slopes, depth scales and phase of a perceptron whose input has length q0.
-
-    Phase by chi_1: below 1 ordered (gradients vanish), above 1 chaotic (they explode). `length_fixed_point` is
-    inf when lengths grow for ever (ReLU above sw2 = 2) and q0 when every length is fixed (ReLU at sw2 = 2).
-    """
-    phi = activation(perceptron.activation)
-    variances = (perceptron.weight_variance, perceptron.bias_variance)
-    q = length_fixed_point(phi, *variances, start=q0)
-    e = separation_fixed_point(phi, *variances, q)
-    x1, xq = float(chi_1(phi, variances[0], q)), float(chi_q(phi, variances[0], q))
-    slope = float(correlation_slope(phi, *variances, q, e))
-    xi_c, xi_g = float(depth_scale(slope)), float(depth_scale(x1))
-    return PerceptronTheory(
-        length_fixed_point=float(q),
-        correlation_fixed_point=float(1 - e),
-        chi_1=x1,
-        chi_q=xq,
-        correlation_slope=slope,
-        depth_scale_length=float(depth_scale(xq)),
-        depth_scale_correlation=xi_c,
-        depth_scale_gradient=xi_g,
-        phase=_phase(x1),
-        trainable_depth=TRAINABLE_MULTIPLE * min(xi_c, xi_g),
-        boundary_weight_variance=critical_weight_variance(phi, variances[1]),
-    )
-
-
-def _phase(growth: float) -> str:
-    if abs(growth - 1) <= _ON_THE_BOUNDARY:
-        return "critical"
-    return "ordered" if growth < 1 else "chaotic"

@@ -1,15 +1,12 @@
-"""Two limits of the softmax moments that other work uses, named as what they are, kept for comparison only.
+"""Which softmax moments the recursion uses: the exact ones, or for comparison a published limit of them.
 
-Neither is exact at finite n: the large-n closure is 10 % off at n = 64, v = 1 and a factor 5 at v = 4; the
-random energy limit says 0 where n = 256 keys at v = 9 give S2 = 0.216. Predictions use softmax_moments.
-
-Whose softmax moments the recursion uses: the exact ones, or a published approximation of them, for comparison.
+Neither limit is exact at finite n: the large-n closure is 10 % off at n = 64, v = 1 and a factor 5 at v = 4; the random
+energy limit says 0 where n = 256 keys at v = 9 give S2 = 0.216.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,25 +19,15 @@ from edgewise.theory.softmax.moments import OverlapMoments
 from edgewise.theory.softmax.quadrature import SoftmaxMoments
 
 
-class Condensation(Enum):
-    """Regimes of softmax over n keys of logit variance v, as n grows; the value is what a reader is told."""
+def condensation_ratio(variance: ArrayLike, tokens: ArrayLike) -> Array:
+    """v / (2 log n) of logits of variance v over n keys: attention condenses on few keys from 1 on. [Derrida 1981]
 
-    SPREAD = "attention is spread: the second moment is carried by typical keys, S2 = e^v/n (v < log(n)/2)"
-    RARE = "attention is spread, but rare large logits carry its second moment (log(n)/2 < v < 2 log n)"
-    CONDENSED = "attention is condensed on a few keys, its entropy is bounded as n grows (v > 2 log n)"
-
-
-def condensation_ratio(variance: ArrayLike, tokens: int) -> Array:
-    """v / (2 log n): 1 is the freezing point of the random energy model. [Derrida 1981]"""
-    return _state(variance, 0.0, tokens)[0] / (2 * np.log(tokens))
-
-
-def condensation_regime(variance: float, tokens: int) -> Condensation:
-    """Name of the regime of one state."""
-    ratio = float(condensation_ratio(variance, tokens))
-    if ratio < 0.25:
-        return Condensation.SPREAD
-    return Condensation.RARE if ratio < 1 else Condensation.CONDENSED
+    1 is the freezing point of the random energy model. nan (a site without attention) stays nan.
+    """
+    v, n = np.asarray(variance, np.float64), np.asarray(tokens, np.float64)
+    if np.any(v < 0) or np.any(n < 2):
+        raise BadInput(f"a condensation ratio needs variance >= 0 and tokens >= 2, got variance={v}, tokens={n}.")
+    return np.asarray(v / (2 * np.log(n)))
 
 
 def large_n(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> SoftmaxMoments:
@@ -105,16 +92,16 @@ def _state(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> tuple[Ar
 def _closure(function: Callable[[Array, Array, int], SoftmaxMoments]) -> Moments:
     def moments(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
         with np.errstate(over="ignore", invalid="ignore"):  # a closure may overflow: that is its result
-            found = function(variance, correlation, tokens)
-        return OverlapMoments(*(getattr(found, name) for name in OverlapMoments._fields))
+            every = function(variance, correlation, tokens)
+        return OverlapMoments(*(getattr(every, name) for name in OverlapMoments._fields))
 
     return moments
 
 
 def _frozen(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
     """The exact moments forward, and no gradient through the softmax: R2 = T11 = 0."""
-    found = exact(variance, correlation, tokens)
-    return found._replace(r2=np.zeros_like(found.r2), t11=np.zeros_like(found.t11))
+    moments = exact(variance, correlation, tokens)
+    return moments._replace(r2=np.zeros_like(moments.r2), t11=np.zeros_like(moments.t11))
 
 
 CLOSURES: dict[str, Moments] = {
@@ -125,5 +112,5 @@ CLOSURES: dict[str, Moments] = {
 def closure_named(name: str) -> Moments:
     """The moments of that name, or a refusal."""
     if name not in CLOSURES:
-        raise BadInput(f"closure = {name!r} is not possible: expected {', '.join(CLOSURES)}.")
+        raise BadInput(f"closure must be one of {', '.join(CLOSURES)}, got {name!r}.")
     return CLOSURES[name]

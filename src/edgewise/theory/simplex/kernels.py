@@ -1,15 +1,8 @@
-"""Linear attention without a normaliser, on the simplex state: it leaves the angles between tokens alone.
+"""Attention kernels other than softmax, on the simplex state: Gaussian and bilinear (linear without a normaliser).
 
-    o_a = (1/n) sum_b (q_a . k_b) / sqrt(h) v_b
-    E[(q_a.k_b)(q_a'.k_c)] / h = sA^2 C_aa' C_bc   so   O_aa' = (sV sA / n)^2 C_aa' F ,   F = sum_bc C_bc^2 .
+Gaussian, in closed form at every length and head width [Song 2024]:
 
-The output's Gram matrix is the input's, times a number: cosines are kept in the mean, whatever the gains and length.
-Softmax, and linear attention with positive features and a normaliser, average with positive weights: they merge tokens.
-Derived here; heads enter by their mean only.
-
-Gaussian-kernel attention on the simplex state: closed forms at every length and every head width.
-
-    o_a = sum_b G_ab v_b ,   G_ab = exp(-|q_a - k_b|^2 / (2 sqrt(h))) ,   h the head width, [Song 2024]
+    o_a = sum_b G_ab v_b ,   G_ab = exp(-|q_a - k_b|^2 / (2 sqrt(h))) ,   h the head width
 
 Queries and keys are Gaussian vectors with independent coordinates, so the mean of two weights is a determinant:
 
@@ -17,7 +10,15 @@ Queries and keys are Gaussian vectors with independent coordinates, so the mean 
     s = 1/sqrt(h) ,   alpha = (gQ^2 + gK^2) q ,   beta = gQ^2 x + gK^2 y .
 
 Differentiating an exponent brings down u.u' with u = q_a - k_b, whose tilted mean is h kappa M,
-kappa = beta / [(1 + s alpha)^2 - s^2 beta^2]. Derived here; heads enter by their mean only.
+kappa = beta / [(1 + s alpha)^2 - s^2 beta^2].
+
+Bilinear, which leaves the angles between tokens alone in the mean, whatever the gains and the length:
+
+    o_a = (1/n) sum_b (q_a . k_b) / sqrt(h) v_b
+    E[(q_a.k_b)(q_a'.k_c)] / h = sA^2 C_aa' C_bc   so   O_aa' = (sV sA / n)^2 C_aa' F ,   F = sum_bc C_bc^2 .
+
+Softmax, and linear attention with positive features and a normaliser, average with positive weights: they merge tokens.
+Both derivations are ours; heads enter by their mean only.
 """
 
 from __future__ import annotations
@@ -44,16 +45,6 @@ def gaussian_attention(layer: Attention, state: Simplex, tokens: int, width: int
     return Step(
         after.scaled(layer.value_gain**2), lambda g: _pull(kernel, g), weights=lambda g: _weights(kernel, g, width)
     )
-
-
-def near_slope(query_gain: float, key_gain: float, head_width: int) -> float:
-    """d(1-c')/d(1-c) at c = 1 and q = 1: gQ^2 (gQ^2 + gK^2) / (1 + 2 (gQ^2 + gK^2)/sqrt(h)), for every length.
-
-    Below 1 attention alone collapses the tokens, above 1 it separates near ones; softmax attention does the former
-    for any logit variance below its own threshold, which depends on the length.
-    """
-    total = query_gain**2 + key_gain**2
-    return query_gain**2 * total / (1 + 2 * total / head_width**0.5)
 
 
 @dataclass(frozen=True)

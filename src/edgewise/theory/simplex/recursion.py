@@ -1,24 +1,118 @@
-"""Norms on the simplex state: LayerNorm and RMSNorm (one map at leading order), elementwise tanh and erf.
+"""The simplex recursion: blocks folded over depth, forward and backward, for networks whose tokens are all alike.
 
-The simplex recursion: blocks folded over depth, forward and backward, for one network or a grid of them.
+One pass serves one network or a grid of them; norms are maps of the same state.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from edgewise.arrays import Array
+from edgewise.architecture import Architecture
+from edgewise.arrays import LARGEST, Array
 from edgewise.blocks import Attention, Block, Branch, Norm
 from edgewise.theory.activation.activations import activation
+from edgewise.theory.simplex.closures import closure_named, condensation_ratio
 from edgewise.theory.simplex.kernels import bilinear_attention, gaussian_attention
 from edgewise.theory.simplex.mlp import mlp
 from edgewise.theory.simplex.softmax_attention import Moments, exact, softmax_attention
 from edgewise.theory.simplex.state import Gradient, Simplex, Step, chain
+from edgewise.trace import WEIGHTS, Trace
 
-READOUTS = ("token", "pooled")
+_SOURCES = {"exact": "exact at finite length"}
+SHARP = 1 / 8  # logit variance per head width from which exponents are off by more than 0.015 a block
+
+
+def propagate_simplex(
+    architecture: Architecture, start_overlap: float = 0.0, readout: str = "token", closure: str = "exact"
+) -> Trace:
+    """The Trace of a network without a special token position, at infinite width and finite length.
+
+    Large lengths give the recursion of [Cowsik 2024].
+    """
+    q = np.asarray(architecture.embedding_norm)
+    start = Simplex(q, q * (1.0 - start_overlap))
+    setting = Setting(architecture.tokens, architecture.width, closure_named(closure))
+    steps: list[Step] = []
+    for step in forward(architecture.blocks, start, setting):
+        if not _in_range(step):
+            return _out_of_range(architecture, start, steps, 0.0 if step.state.norm < 1 else math.inf)
+        steps.append(step)
+    log_gradient, coherence, weights = _gradients(steps, readout)
+    states = [start, *(step.state for step in steps)]
+    variance = _statistic(steps, "logit_variance")
+    return Trace(
+        sites=architecture.sites(),
+        source="theory: simplex recursion, " + _SOURCES.get(closure, f"{closure} closure, for comparison only"),
+        norm=_row([s.norm for s in states]),
+        separation=_row([s.separation for s in states]),
+        readouts=(readout,),
+        log_gradient=log_gradient[None],
+        attention_entropy=_statistic(steps, "attention_entropy")[..., None],
+        statistics={
+            "logit_variance": variance,
+            "condensation": condensation_ratio(variance, architecture.tokens),
+            "gradient_coherence": coherence,
+            **weights,
+        },
+        architecture=architecture,
+        extrapolated=_narrow_heads(architecture, variance),
+        sampled=False,
+    )
+
+
+def _narrow_heads(architecture: Architecture, variance: Array) -> tuple[str, ...]:
+    """Logits of a head of finite width are not Gaussian; the Gram recursion draws heads of the real width."""
+    if np.isnan(variance).all() or np.nanmax(variance) <= SHARP * architecture.head_width:
+        return ()
+    return (
+        f"the logit variance reaches {np.nanmax(variance):.3g} in heads of width {architecture.head_width}: this "
+        "recursion is for wide heads, and is off by 0.02 to 0.1 per block in such networks",
+    )
+
+
+def _in_range(step: Step) -> bool:
+    return bool(1 / LARGEST < step.state.norm < LARGEST)
+
+
+def _out_of_range(architecture: Architecture, start: Simplex, steps: Sequence[Step], beyond: float) -> Trace:
+    """The Trace of a network whose stream leaves the range of numbers: norms infinite or 0 from there, no gradient."""
+    states = [start, *(step.state for step in steps)]
+    missing = len(architecture.sites()) - len(states)
+    separations = [s.separation for s in states]
+    return Trace(
+        sites=architecture.sites(),
+        source="theory: simplex recursion, stopped where the stream leaves the range of numbers",
+        norm=_row([*(s.norm for s in states), *[np.asarray(beyond)] * missing]),
+        separation=_row(separations + [separations[-1]] * missing),
+        architecture=architecture,
+        sampled=False,
+    )
+
+
+def _gradients(steps: Sequence[Step], readout: str) -> tuple[Array, Array, dict[str, Array]]:
+    """Per site: log gradient and coherence gp/gq (1, N); per matrix: log |dL/dW|^2 at its site (1, N)."""
+    last: Gradient = output_gradient(readout, np.shape(steps[-1].state.norm))
+    back = [(last, np.zeros(())), *backward(steps, last)][::-1]
+    weights = {f"weight_gradient.{name}": np.full((1, len(back)), np.nan) for name in WEIGHTS}
+    for site, (step, (gradient, log_scale)) in enumerate(zip(steps, back[1:], strict=True), start=1):
+        assert step.weights is not None
+        for name, value in step.weights(gradient).items():
+            with np.errstate(divide="ignore"):
+                weights[f"weight_gradient.{name}"][0, site] = np.log(value) + log_scale
+    return _row([s for _, s in back]), _row([g.cross / g.own for g, _ in back]), weights
+
+
+def _row(values: Sequence[Array]) -> Array:
+    return np.array([[float(value) for value in values]])
+
+
+def _statistic(steps: Sequence[Step], name: str) -> Array:
+    """A quantity of every site (1, N), nan where a site does not have it."""
+    return np.array([[np.nan, *(float(step.statistics().get(name, np.nan)) for step in steps)]])
 
 
 @dataclass(frozen=True)
@@ -50,10 +144,10 @@ def apply_branch(branch: Branch, state: Simplex, setting: Setting) -> Step:
         g = outside.pull(g)
         return {name: value for path in paths if path.weights for name, value in path.weights(g).items()}
 
-    def seen() -> Mapping[str, Array]:
-        return {name: value for path in paths for name, value in path.seen().items()}
+    def statistics() -> Mapping[str, Array]:
+        return {name: value for path in paths for name, value in path.statistics().items()}
 
-    return Step(outside.state, pull, seen, weights)
+    return Step(outside.state, pull, statistics, weights)
 
 
 def _path(branch: Branch, layer: object, before: Step, setting: Setting) -> Step:
@@ -73,7 +167,7 @@ def _path(branch: Branch, layer: object, before: Step, setting: Setting) -> Step
         return inner.weights(after.pull(scale(g)))
 
     pull = chain(before.pull, inner.pull, after.pull, scale)
-    return Step(after.state.scaled(multiplier), pull, inner.seen, weights)
+    return Step(after.state.scaled(multiplier), pull, inner.statistics, weights)
 
 
 def _attention(layer: Attention, state: Simplex, setting: Setting) -> Step:

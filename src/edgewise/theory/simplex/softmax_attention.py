@@ -37,7 +37,7 @@ def softmax_attention(
     return Step(
         after.scaled(layer.value_gain**2),
         lambda g: _pull(row, g),
-        seen=lambda: {"logit_variance": row.variance, "attention_entropy": row.entropy},
+        statistics=lambda: {"logit_variance": row.variance, "attention_entropy": row.entropy},
         weights=lambda g: _weights(row, g, width),
     )
 

@@ -57,11 +57,11 @@ WeightGradients = Callable[[Gradient], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Step:
-    """A map applied to a state: where it led, how gradients come back, what was seen on the way."""
+    """A map applied to a state: the new state, how gradients come back, and statistics of what happened inside."""
 
     state: Simplex
     pull: Pullback
-    seen: Callable[[], Mapping[str, Array]] = dict  # computed when asked: a phase diagram never asks
+    statistics: Callable[[], Mapping[str, Array]] = dict  # computed on demand: a phase diagram needs none
     weights: WeightGradients | None = None
 
 

@@ -1,7 +1,7 @@
-"""Softmax moments of Gaussian logits, exact at finite n: the public face, for arrays of states.
+"""Moments of a softmax over Gaussian scores, exact at finite n, for arrays of states.
 
 Up to v = 256, rho >= -0.05 and a million tokens the values come from a shipped table, within 1e-4 relative of
-the converged quadrature (tests/theory/test_softmax_moments.py); any other state goes to the quadrature itself.
+the converged quadrature (tests/theory/softmax/test_moments.py); any other state goes to the quadrature itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from edgewise.theory.softmax.quadrature import SoftmaxMoments, quadrature_moment
 from edgewise.theory.softmax.splines import TokenSplines
 from edgewise.theory.softmax.table import LARGEST_TOKENS, LARGEST_VARIANCE, LOWEST_CORRELATION
 
-__all__ = ["MomentTable", "OverlapMoments", "SoftmaxMoments", "moment_table", "softmax_moments"]
 Names = tuple[str, ...]
 ROUNDING = 1e-9  # a correlation this little above 1 is the caller's rounding, not an error
 
@@ -34,17 +33,9 @@ class OverlapMoments(NamedTuple):
     t11: Array
 
 
-def softmax_moments(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> SoftmaxMoments:
-    """All moments of softmax rows over n keys, logits N(0, v), correlation rho in [-1, 1] between two rows.
-
-    variance and correlation broadcast; tokens is one whole number (see moment_table for loops over one n).
-    """
-    return moment_table(tokens).moments(variance, correlation)
-
-
 @lru_cache(maxsize=64)
 def moment_table(tokens: int) -> MomentTable:
-    """The moments for one number of tokens n >= 1, kept for the next call."""
+    """The moments for one number of tokens n >= 1, cached."""
     if not tokens >= 1 or int(tokens) != tokens:
         raise BadInput(f"tokens must be a whole number >= 1, got {tokens}: pass the number of keys of a row")
     return MomentTable(int(tokens))
@@ -62,7 +53,7 @@ class MomentTable:
         return OverlapMoments(**self._evaluate(variance, correlation, OverlapMoments._fields))
 
     def moments(self, variance: ArrayLike, correlation: ArrayLike) -> SoftmaxMoments:
-        """Every moment."""
+        """All ten moments."""
         names = tuple(field.name for field in fields(SoftmaxMoments))
         return SoftmaxMoments(**self._evaluate(variance, correlation, names))
 

@@ -9,7 +9,8 @@ from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.perceptron import manifold
-from edgewise.theory.perceptron.recursion import length_fixed_point, summary
+from edgewise.theory.perceptron.limits import length_fixed_point
+from edgewise.theory.perceptron.maps import summary
 
 
 def simulate_circle(sw2, sb2, depth, q, points, width=1000, seed=0):

@@ -8,7 +8,7 @@ import pytest
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.perceptron import recursion as theory
+from edgewise.theory.perceptron import edge_of_chaos, limits, maps, recursion
 
 TANH, ERF, RELU, GELU = (activation(name) for name in ("tanh", "erf", "relu", "gelu"))
 
@@ -60,7 +60,7 @@ def test_orbit_against_random_networks(name, sw2, sb2, function, slope):
     p, c0 = Perceptron(name, sw2, sb2, depth=10), 0.4
     runs = np.stack([simulate(function, slope, p, 1.0, c0, seed=seed) for seed in range(8)])
     (q, c, growth), (dq, dc, dg) = runs.mean(axis=0), runs.std(axis=0, ddof=1) / np.sqrt(len(runs))
-    orbit = theory.propagate_perceptron(p, 1.0, c0)
+    orbit = recursion.propagate_perceptron(p, 1.0, c0)
     assert np.max(dc) < 0.02  # the seeds leave something to test
     assert np.all(np.abs(q - orbit.length) < np.maximum(0.02 * orbit.length, 3 * dq))
     assert np.all(np.abs(c - orbit.correlation) < np.maximum(0.012, 3 * dc))
@@ -72,19 +72,19 @@ def test_orbit_against_random_networks(name, sw2, sb2, function, slope):
 
 
 def test_length_fixed_points_in_closed_form():
-    assert float(theory.length_fixed_point(RELU, 1.5, 0.1)) == pytest.approx(0.1 / 0.25)
-    assert float(theory.length_fixed_point(activation("linear"), 0.5, 0.1)) == pytest.approx(0.2)
+    assert float(limits.length_fixed_point(RELU, 1.5, 0.1)) == pytest.approx(0.1 / 0.25)
+    assert float(limits.length_fixed_point(activation("linear"), 0.5, 0.1)) == pytest.approx(0.2)
     q = 0.7  # erf: choose q*, and the bias variance that belongs to it
     sb2 = q - 1.2 * 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q))
-    assert float(theory.length_fixed_point(ERF, 1.2, sb2)) == pytest.approx(q, rel=1e-10)
+    assert float(limits.length_fixed_point(ERF, 1.2, sb2)) == pytest.approx(q, rel=1e-10)
 
 
 def test_lengths_without_a_fixed_point():
-    assert theory.length_fixed_point(RELU, 2.5, 0.0) == np.inf
-    assert theory.length_fixed_point(RELU, 2.0, 0.1) == np.inf
-    assert theory.length_fixed_points(RELU, 2.5, 0.1) == ()
-    assert theory.length_fixed_point(RELU, 2.0, 0.0, start=3.0) == 3.0  # every length is fixed
-    assert theory.length_fixed_point(TANH, 0.8, 0.0) == 0.0
+    assert limits.length_fixed_point(RELU, 2.5, 0.0) == np.inf
+    assert limits.length_fixed_point(RELU, 2.0, 0.1) == np.inf
+    assert limits.length_fixed_points(RELU, 2.5, 0.1) == ()
+    assert limits.length_fixed_point(RELU, 2.0, 0.0, start=3.0) == 3.0  # every length is fixed
+    assert limits.length_fixed_point(TANH, 0.8, 0.0) == 0.0
 
 
 def test_fixed_points_are_where_the_iteration_ends():
@@ -92,40 +92,40 @@ def test_fixed_points_are_where_the_iteration_ends():
     for phi in (TANH, ERF, activation("sin")):
         q = np.ones_like(sw2)
         for _ in range(200):
-            q = theory.length_map(phi, sw2, sb2, q)
-        found = theory.length_fixed_point(phi, sw2, sb2)
+            q = limits.length_map(phi, sw2, sb2, q)
+        found = limits.length_fixed_point(phi, sw2, sb2)
         np.testing.assert_allclose(found, q, rtol=1e-8)
         c = np.full_like(q, 0.2)
         for _ in range(1500):
-            c = theory.correlation_map(phi, sw2, sb2, q, c)
-        np.testing.assert_allclose(theory.correlation_fixed_point(phi, sw2, sb2, found), c, atol=2e-4)
+            c = limits.correlation_map(phi, sw2, sb2, q, c)
+        np.testing.assert_allclose(1 - limits.separation_fixed_point(phi, sw2, sb2, found), c, atol=2e-4)
 
 
 def test_several_fixed_points_are_all_found():
     """Squared ReLU, q' = 1.5 sw2 q^2 + sb2: two roots of a quadratic, the upper one repelling."""
     sw2, sb2 = 1.9, 0.01
-    low, high = theory.length_fixed_points(activation("relu2"), sw2, sb2)
+    low, high = limits.length_fixed_points(activation("relu2"), sw2, sb2)
     roots = np.sort(np.roots([1.5 * sw2, -1, sb2]))
     np.testing.assert_allclose([low.length, high.length], roots, rtol=1e-9)
     assert low.slope < 1 < high.slope
-    assert theory.chi_1(activation("relu2"), sw2, np.inf) == np.inf
+    assert limits.chi_1(activation("relu2"), sw2, np.inf) == np.inf
 
 
 def test_chi_q_is_the_slope_of_the_length_map():
     h = 1e-4
     for phi in (TANH, GELU, RELU):
-        difference = theory.length_map(phi, 1.7, 0.1, 0.9 + h) - theory.length_map(phi, 1.7, 0.1, 0.9 - h)
-        assert float(theory.chi_q(phi, 1.7, 0.9)) == pytest.approx(float(difference) / (2 * h), rel=1e-5)
+        difference = limits.length_map(phi, 1.7, 0.1, 0.9 + h) - limits.length_map(phi, 1.7, 0.1, 0.9 - h)
+        assert float(limits.chi_q(phi, 1.7, 0.9)) == pytest.approx(float(difference) / (2 * h), rel=1e-5)
 
 
 def test_odd_activation_without_bias_forgets_in_the_chaotic_phase():
-    found = theory.summary(Perceptron("tanh", 2.5, 0.0))
+    found = maps.summary(Perceptron("tanh", 2.5, 0.0))
     assert found.phase == "chaotic"
     assert found.correlation_fixed_point == pytest.approx(0.0, abs=1e-6)
 
 
 def test_erf_summary_in_closed_form():
-    found = theory.summary(Perceptron("erf", 1.5, 0.05))
+    found = maps.summary(Perceptron("erf", 1.5, 0.05))
     q, c = found.length_fixed_point, found.correlation_fixed_point
     assert q == pytest.approx(1.5 * 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q)) + 0.05, rel=1e-12)
     assert c * q == pytest.approx(1.5 * 2 / np.pi * np.arcsin(2 * q * c / (1 + 2 * q)) + 0.05, rel=1e-10)
@@ -140,9 +140,9 @@ def test_erf_summary_in_closed_form():
 
 @pytest.mark.parametrize(("sw2", "phase"), [(1.3, "ordered"), (4.0, "chaotic")])
 def test_depth_scale_is_the_rate_of_the_orbit(sw2, phase):
-    found = theory.summary(Perceptron("tanh", sw2, 0.1))
+    found = maps.summary(Perceptron("tanh", sw2, 0.1))
     assert found.phase == phase
-    orbit = theory.propagate_perceptron(
+    orbit = recursion.propagate_perceptron(
         Perceptron("tanh", sw2, 0.1, depth=60), found.length_fixed_point, c0=0.3
     )
     gap = np.abs(orbit.correlation - found.correlation_fixed_point)
@@ -158,61 +158,61 @@ def test_depth_scale_is_the_rate_of_the_orbit(sw2, phase):
 
 
 def test_known_boundaries():
-    assert theory.critical_weight_variance(TANH, 0.0) == pytest.approx(1.0, abs=1e-6)
-    assert theory.critical_weight_variance(activation("sin"), 0.0) == pytest.approx(1.0, abs=1e-6)
-    assert theory.critical_weight_variance(ERF, 0.0) == pytest.approx(np.pi / 4, abs=1e-6)
-    assert theory.critical_weight_variance(RELU, 0.0) == 2.0
-    assert theory.critical_weight_variance(activation("leaky_relu:0.2"), 0.0) == pytest.approx(2 / 1.04)
+    assert edge_of_chaos.critical_weight_variance(TANH, 0.0) == pytest.approx(1.0, abs=1e-6)
+    assert edge_of_chaos.critical_weight_variance(activation("sin"), 0.0) == pytest.approx(1.0, abs=1e-6)
+    assert edge_of_chaos.critical_weight_variance(ERF, 0.0) == pytest.approx(np.pi / 4, abs=1e-6)
+    assert edge_of_chaos.critical_weight_variance(RELU, 0.0) == 2.0
+    assert edge_of_chaos.critical_weight_variance(activation("leaky_relu:0.2"), 0.0) == pytest.approx(2 / 1.04)
     # Published for tanh with sigma_b^2 = 0.05: sigma_w^2 = 1.76 [Pennington, Schoenholz, Ganguli 2017]
-    assert theory.critical_weight_variance(TANH, 0.05) == pytest.approx(1.76, abs=0.005)
+    assert edge_of_chaos.critical_weight_variance(TANH, 0.05) == pytest.approx(1.76, abs=0.005)
 
 
 def test_boundary_polyline_has_chi_1_equal_to_one():
-    sw2, sb2 = theory.boundary(ERF, 0.5)
+    sw2, sb2 = edge_of_chaos.boundary(ERF, 0.5)
     assert len(sw2) > 100
     assert sb2[0] == 0.0
     assert sb2[-1] == 0.5
     assert np.all(np.diff(sw2) >= 0)
     inner = slice(10, None)  # the first points are at q* = 1e-8, where sb2 = q - q is rounding
-    q = theory.length_fixed_point(ERF, sw2[inner], sb2[inner])
-    np.testing.assert_allclose(theory.chi_1(ERF, sw2[inner], q), 1.0, atol=1e-5)
+    q = limits.length_fixed_point(ERF, sw2[inner], sb2[inner])
+    np.testing.assert_allclose(limits.chi_1(ERF, sw2[inner], q), 1.0, atol=1e-5)
 
 
 def test_no_boundary_is_said_so():
     """From length 1, GELU without bias goes to 0 or to infinity, and chi_1 jumps over 1."""
-    assert np.isnan(theory.critical_weight_variance(GELU, 0.0))
-    below, above = (theory.summary(Perceptron("gelu", sw2, 0.0)) for sw2 in (2.2, 2.5))
+    assert np.isnan(edge_of_chaos.critical_weight_variance(GELU, 0.0))
+    below, above = (maps.summary(Perceptron("gelu", sw2, 0.0)) for sw2 in (2.2, 2.5))
     assert (below.length_fixed_point, above.length_fixed_point) == (0.0, np.inf)
     assert below.chi_1 < 0.7
     assert above.chi_1 > 1.2
     with pytest.raises(BadInput, match="bias variance"):
-        theory.critical_weight_variance(TANH, -1.0)
+        edge_of_chaos.critical_weight_variance(TANH, -1.0)
 
 
 def test_summary_on_the_boundary():
-    found = theory.summary(Perceptron("relu", 2.0, 0.0))
+    found = maps.summary(Perceptron("relu", 2.0, 0.0))
     assert found.phase == "critical"
     assert found.depth_scale_correlation == found.depth_scale_gradient == np.inf
     assert found.trainable_depth == np.inf
-    sw2 = theory.critical_weight_variance(TANH, 0.05)
-    assert theory.summary(Perceptron("tanh", sw2, 0.05)).phase == "critical"
+    sw2 = edge_of_chaos.critical_weight_variance(TANH, 0.05)
+    assert maps.summary(Perceptron("tanh", sw2, 0.05)).phase == "critical"
 
 
 def test_decay_on_the_boundary():
     """eps_l amplitude by the recursion itself, corrected by 1/l extrapolation of l^power eps_l."""
-    sw2 = theory.critical_weight_variance(ERF, 0.1)
-    q = float(theory.length_fixed_point(ERF, sw2, 0.1))
+    sw2 = edge_of_chaos.critical_weight_variance(ERF, 0.1)
+    q = float(limits.length_fixed_point(ERF, sw2, 0.1))
     for name, variances, start in (
         ("erf", (sw2, 0.1), q),
         ("relu", (2.0, 0.0), 1.0),
         ("leaky_relu:0.2", (2 / 1.04, 0.0), 1.0),
     ):
-        decay = theory.boundary_decay(activation(name), variances[0], start)
-        orbit = theory.propagate_perceptron(Perceptron(name, *variances, depth=4000), start, 0.5)
+        decay = edge_of_chaos.boundary_decay(activation(name), variances[0], start)
+        orbit = recursion.propagate_perceptron(Perceptron(name, *variances, depth=4000), start, 0.5)
         amplitude = orbit.separation[-1] * 4000.0**decay.power
         assert amplitude == pytest.approx(decay.amplitude, rel=0.02), name
-    assert theory.boundary_decay(RELU, 2.0, 1.0).amplitude == pytest.approx(4.5 * np.pi**2)
-    assert theory.boundary_decay(TANH, 1.0, 0.0).amplitude == np.inf
+    assert edge_of_chaos.boundary_decay(RELU, 2.0, 1.0).amplitude == pytest.approx(4.5 * np.pi**2)
+    assert edge_of_chaos.boundary_decay(TANH, 1.0, 0.0).amplitude == np.inf
 
 
 # Orbits -----------------------------------------------------------------------------------------------------
@@ -221,18 +221,18 @@ def test_decay_on_the_boundary():
 def test_tiny_separations_are_carried_exactly():
     """In the ordered phase 1 - c falls by chi_1 per layer, far below the rounding of c itself."""
     p = Perceptron("erf", 0.5, 0.2, depth=400)
-    found = theory.summary(p)
-    orbit = theory.propagate_perceptron(p, found.length_fixed_point, c0=0.9)
+    found = maps.summary(p)
+    orbit = recursion.propagate_perceptron(p, found.length_fixed_point, c0=0.9)
     assert orbit.separation[-1] < 1e-90
     rate = orbit.separation[-1] / orbit.separation[-2]
     assert rate == pytest.approx(found.chi_1, rel=1e-9)
 
 
 def test_orbit_broadcasts_and_composes():
-    many = theory.propagate_perceptron(Perceptron("tanh", 1.5, 0.1, depth=8), [1.0, 2.0], [0.1, -0.4])
+    many = recursion.propagate_perceptron(Perceptron("tanh", 1.5, 0.1, depth=8), [1.0, 2.0], [0.1, -0.4])
     assert many.length.shape == (9, 2)
-    first = theory.propagate_perceptron(Perceptron("tanh", 1.5, 0.1, depth=3), 2.0, -0.4)
-    rest = theory.propagate_perceptron(
+    first = recursion.propagate_perceptron(Perceptron("tanh", 1.5, 0.1, depth=3), 2.0, -0.4)
+    rest = recursion.propagate_perceptron(
         Perceptron("tanh", 1.5, 0.1, depth=5), first.length[-1], 1 - first.separation[-1]
     )
     np.testing.assert_allclose(many.separation[-1, 1], rest.separation[-1], rtol=1e-9)
@@ -240,13 +240,13 @@ def test_orbit_broadcasts_and_composes():
 
 
 def test_dead_network_and_overflow():
-    dead = theory.propagate_perceptron(Perceptron("tanh", 0.0, 0.0, depth=3), 1.0, 0.2)
+    dead = recursion.propagate_perceptron(Perceptron("tanh", 0.0, 0.0, depth=3), 1.0, 0.2)
     assert np.all(dead.length[1:] == 0)
     assert np.all(dead.separation[1:] == 0)
     with pytest.raises(BadInput, match="exceeds 1e150 at layer"):
-        theory.propagate_perceptron(Perceptron("relu", 8.0, 0.0, depth=400))
+        recursion.propagate_perceptron(Perceptron("relu", 8.0, 0.0, depth=400))
     with pytest.raises(BadInput, match="expected a finite length"):
-        theory.propagate_perceptron(Perceptron("relu"), q0=-1.0)
+        recursion.propagate_perceptron(Perceptron("relu"), q0=-1.0)
 
 
 def test_the_noun():

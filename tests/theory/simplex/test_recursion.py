@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from edgewise.architecture import transformer
-from edgewise.theory.predict import propagate_simplex
-from edgewise.theory.simplex.recursion import Setting, forward
+from edgewise.theory.simplex.recursion import Setting, forward, propagate_simplex
 from edgewise.theory.simplex.state import Simplex
 
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import edgewise
 from edgewise.errors import BadInput
-from edgewise.theory.simplex.closures import (
-    Condensation,
-    condensation_ratio,
-    condensation_regime,
-    large_n,
-    random_energy,
-)
-from edgewise.theory.softmax.moments import softmax_moments
+from edgewise.theory.gram import attention
+from edgewise.theory.simplex import recursion
+from edgewise.theory.simplex.closures import condensation_ratio, large_n, random_energy
+from edgewise.theory.softmax.moments import moment_table
 from edgewise.theory.softmax.quadrature import quadrature_moments
 
 
 def test_large_n_errors_at_64_tokens():
     v = np.array([1.0, 4.0])
-    ratio = large_n(v, 0.5, 64).s2 / softmax_moments(v, 0.5, 64).s2
+    ratio = large_n(v, 0.5, 64).s2 / moment_table(64).moments(v, 0.5).s2
     assert ratio[0] == pytest.approx(1.095, abs=2e-3)
     assert ratio[1] == pytest.approx(5.3, abs=0.1)
 
@@ -56,8 +53,8 @@ def test_random_energy_is_approached_by_the_exact_moments():
 def test_random_energy_is_far_off_at_finite_n():
     assert random_energy(9.0, 0.5, 256).s2 == 0
     assert random_energy(16.0, 0.8, 64).s11 == 0
-    assert softmax_moments(9.0, 0.5, 256).s2 > 0.2
-    assert softmax_moments(16.0, 0.8, 64).s11 > 0.2
+    assert moment_table(256).moments(9.0, 0.5).s2 > 0.2
+    assert moment_table(64).moments(16.0, 0.8).s11 > 0.2
 
 
 def test_random_energy_is_consistent():
@@ -68,12 +65,29 @@ def test_random_energy_is_consistent():
     assert m.chord[1] == pytest.approx(m.s2[1] / (64 * 0.5))
 
 
-def test_regimes_are_named():
+def test_the_condensation_ratio_is_one_at_the_freezing_point():
     log_n = np.log(1000)
     assert condensation_ratio(2 * log_n, 1000) == pytest.approx(1)
-    assert condensation_regime(0.4 * log_n, 1000) is Condensation.SPREAD
-    assert condensation_regime(1.0 * log_n, 1000) is Condensation.RARE
-    assert condensation_regime(3.0 * log_n, 1000) is Condensation.CONDENSED
+    np.testing.assert_allclose(condensation_ratio([0.0, log_n, np.nan], [1000, 1000, 8]), [0, 0.5, np.nan])
+    for variance, tokens in ((-1.0, 8), (1.0, 1)):
+        with pytest.raises(BadInput, match="condensation"):
+            condensation_ratio(variance, tokens)
+
+
+@pytest.mark.parametrize(("module", "knobs"), [(recursion, {}), (attention, {"causal": True})])
+def test_both_recursions_use_the_one_condensation_ratio(module, knobs, monkeypatch):
+    network = edgewise.transformer(depth=2, width=64, heads=2, tokens=8, **knobs)
+    ratio = edgewise.predict(network).statistics["condensation"]
+    assert np.nanmax(ratio) < 1
+    monkeypatch.setattr(module, "condensation_ratio", lambda variance, tokens: 0 * variance + 7.0)
+    patched = edgewise.predict(network).statistics["condensation"]
+    np.testing.assert_array_equal(patched, np.where(np.isnan(ratio), np.nan, 7.0))
+
+
+def test_without_positions_the_ratio_is_that_of_the_logit_variance():
+    trace = edgewise.predict(edgewise.transformer(depth=3, width=64, heads=2, tokens=16, score_gain=3.0))
+    variance, ratio = (trace.statistics[name] for name in ("logit_variance", "condensation"))
+    np.testing.assert_array_equal(ratio, condensation_ratio(variance, 16))
 
 
 @pytest.mark.parametrize("state", [(-1.0, 0.5, 8), (1.0, 2.0, 8), (1.0, 0.5, 1), (np.nan, 0.5, 8)])

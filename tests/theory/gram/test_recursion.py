@@ -15,7 +15,7 @@ from edgewise.errors import BadInput
 from edgewise.theory.gram import recursion as gram
 from edgewise.theory.gram.geometry import from_overlaps
 from edgewise.theory.gram.recursion import default_samples, propagate_gram
-from edgewise.theory.predict import propagate_simplex
+from edgewise.theory.simplex.recursion import propagate_simplex
 from edgewise.trace import Trace
 from edgewise.verdict import Kind, Outcome
 from tests.support.some_tokens import small

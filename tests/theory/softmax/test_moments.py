@@ -13,8 +13,12 @@ from scipy.special import expit
 
 from edgewise.errors import BadInput
 from edgewise.theory.softmax.integrals import row_pair, single_row
-from edgewise.theory.softmax.moments import moment_table, softmax_moments
+from edgewise.theory.softmax.moments import moment_table
 from edgewise.theory.softmax.quadrature import converged_pair, converged_single, quadrature_moments
+
+
+def softmax_moments(variance, correlation, tokens):
+    return moment_table(tokens).moments(variance, correlation)
 
 CORNERS = [
     (1e-6, 0.5, 1_000_000),

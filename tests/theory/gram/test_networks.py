@@ -10,7 +10,7 @@ import pytest
 
 from edgewise.architecture import transformer
 from edgewise.theory.gram.recursion import propagate_gram
-from edgewise.theory.predict import propagate_simplex
+from edgewise.theory.simplex.recursion import propagate_simplex
 from tests.agreement.simulation.simulate import simulate
 
 # The two recursions on symmetric networks.

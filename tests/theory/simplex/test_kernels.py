@@ -11,7 +11,6 @@ from torch import Tensor
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.theory.simplex.kernels import near_slope
 from edgewise.theory.simplex.recursion import Setting, apply_branch
 from edgewise.theory.simplex.state import Gradient, Simplex
 
@@ -80,6 +79,12 @@ def test_one_layer_forward_and_backward(kernel: str, overlap: float) -> None:
         allowed = 4 * error + 0.06 * abs(float(theory["own" if name == "cross" else name])) * (name != "g_cross") + (
             0.06 * float(theory["g_own"]) * (name == "g_cross"))  # fmt: skip
         assert np.mean(seen[name]) == pytest.approx(float(value), abs=allowed), name
+
+
+def near_slope(query_gain: float, key_gain: float, head_width: int) -> float:
+    """d(1-c')/d(1-c) at c = 1 and q = 1: gQ^2 (gQ^2 + gK^2) / (1 + 2 (gQ^2 + gK^2)/sqrt(h)), for every length."""
+    total = query_gain**2 + key_gain**2
+    return query_gain**2 * total / (1 + 2 * total / head_width**0.5)
 
 
 def test_bilinear_attention_keeps_every_angle_and_gaussian_has_an_edge() -> None:

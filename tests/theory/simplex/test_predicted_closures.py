@@ -36,7 +36,7 @@ def test_frozen_attention_changes_gradients_only() -> None:
 
 
 def test_impossible_closures_are_refused() -> None:
-    with pytest.raises(BadInput, match="expected exact, large_n"):
+    with pytest.raises(BadInput, match="one of exact, large_n"):
         edgewise.predict(NETWORK, closure="large-n")
     with pytest.raises(BadInput, match="needs tokens that are all alike"):
         edgewise.predict(NETWORK.replace(causal=True), closure="large_n")
