@@ -1,8 +1,9 @@
-"""The house: imports go down only, rooms on one floor do not know each other, and the door opens fast."""
+"""The house: imports go down and never both ways, rooms on one floor do not know each other, the door opens fast."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ FLOORS = {
     8: {"__main__"},
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+FORBIDDEN = {  # beyond the floors: what makes the agreement of theory and measurement evidence
+    **{room: {"theory"} for room in FLOORS[2]},
+    "stability": {"architecture", "perceptron", "blocks", "knobs", "trace", "verdict", "paragraph"},
+}
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "yaml", "rich")
 
 
@@ -53,9 +58,31 @@ def rooms_used(path: Path) -> set[str]:
 
 
 def wrong_imports(room: str, used: set[str]) -> list[str]:
-    """The imports that go up, or sideways above the ground floor (whose nouns are made of each other)."""
-    floor = FLOOR[room]
-    return sorted(other for other in used if FLOOR[other] > floor or (FLOOR[other] == floor > 0))
+    """Imports that go up, sideways above the ground floor (whose nouns are made of each other), or are forbidden."""
+    floor, forbidden = FLOOR[room], FORBIDDEN.get(room, set())
+    return sorted(
+        other for other in used if FLOOR[other] > floor or (FLOOR[other] == floor > 0) or other in forbidden
+    )
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(("edgewise", *(part for part in parts if part != "__init__")))
+
+
+def two_way_imports() -> list[tuple[str, str]]:
+    """Modules that import each other, at the top or inside a function; a package's door imports its rooms' files."""
+    names = {module_name(path) for path in files()}
+    graph = {module_name(path): {_module(name, names) for name in imported(path)} for path in files()}
+    pairs = {(a, b) for a, used in graph.items() for b in used if b is not None and a in graph[b]}
+    return sorted((a, b) for a, b in pairs if a < b and not b.startswith(f"{a}."))
+
+
+def _module(name: str, names: set[str]) -> str | None:
+    """The module that an imported name comes from."""
+    while name and name not in names:
+        name = name.rpartition(".")[0]
+    return name or None
 
 
 def test_every_file_has_a_floor() -> None:
@@ -78,6 +105,46 @@ def test_the_walk_sees_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     monkeypatch.setitem(globals(), "SOURCE", tmp_path)
     assert wrong_imports("theory", rooms_used(bad)) == ["stability", "verbs", "view"]
+
+
+def test_the_walk_sees_what_is_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floor 2 never imports theory, and stability sees no transformer, though both lie below it."""
+    (tmp_path / "probe").mkdir()
+    (tmp_path / "stability").mkdir()
+    probe, stability = tmp_path / "probe" / "bad.py", tmp_path / "stability" / "bad.py"
+    probe.write_text("def f():\n    from edgewise.theory.predict import predict\n")
+    stability.write_text("from edgewise.architecture import Architecture\nfrom edgewise import perceptron, errors\n")
+    monkeypatch.setitem(globals(), "SOURCE", tmp_path)
+    assert wrong_imports("probe", rooms_used(probe)) == ["theory"]
+    assert wrong_imports("stability", rooms_used(stability)) == ["architecture", "perceptron"]
+    assert {"probe", "audit", "optim", "landscape", "laboratory"} <= set(FORBIDDEN)
+
+
+PENDING = {
+    ("edgewise.landscape.four_matrices", "edgewise.landscape.replay"), ("edgewise.view.draw", "edgewise.view.sheet"),
+    ("edgewise.view.relief", "edgewise.view.relief_drawing"), ("edgewise.view.relief", "edgewise.view.relief_page"),
+}  # fmt: skip
+
+
+def test_no_two_modules_import_each_other() -> None:
+    assert set(two_way_imports()) <= PENDING
+
+
+def test_the_walk_sees_imports_that_go_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between rooms of one folder, through a relative import, and hidden inside a function."""
+    (tmp_path / "view").mkdir()
+    (tmp_path / "view" / "one.py").write_text("from edgewise.view.other import draw\n")
+    (tmp_path / "view" / "other.py").write_text("def draw():\n    from .one import Sheet\n")
+    (tmp_path / "view" / "third.py").write_text("import edgewise.view.one\n")
+    monkeypatch.setitem(globals(), "SOURCE", tmp_path)
+    assert two_way_imports() == [("edgewise.view.one", "edgewise.view.other")]
+
+
+def test_contributing_has_the_same_floors() -> None:
+    """The table of floors that a newcomer reads is the one that is kept."""
+    rows = re.findall(r"^\| (\d) \| (.*?) \|", (SOURCE.parents[1] / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    table = {int(floor): set(re.findall(r"`(\w+)`", rooms)) for floor, rooms in rows}
+    assert table == {floor: rooms for floor, rooms in FLOORS.items() if "__main__" not in rooms}
 
 
 def test_help_leaves_the_heavy_libraries_alone() -> None:
