@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from edgewise.adapters import config as config_package
 from edgewise.adapters import presets
 from edgewise.adapters.config.gains import truncated
 from edgewise.adapters.config.translate import FAMILIES
@@ -239,3 +242,20 @@ def test_a_cut_normal_is_narrower() -> None:
 def test_names_come_from_where_the_config_came_from() -> None:
     assert describe(presets.config("gpt2")).name == "gpt2"
     assert describe(presets.config("gpt2") | {"_name_or_path": "mine/own"}).name == "mine/own"
+
+
+def test_reading_a_config_imports_no_torch() -> None:
+    """Every module of adapters/config, imported alone: what a config says is known without the library it is for."""
+    folder = Path(config_package.__file__).parent
+    modules = [
+        "edgewise.adapters.config." + ".".join(path.relative_to(folder).with_suffix("").parts)
+        for path in sorted(folder.rglob("*.py"))
+        if path.name != "__init__.py"
+    ]
+    assert "edgewise.adapters.config.families.llama" in modules
+    script = (
+        f"import sys\nfrom importlib import import_module\nfor name in {modules!r}:\n    import_module(name)\n"
+        "print('HEAVY', *[m for m in ('torch', 'numpy', 'scipy', 'transformers') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["HEAVY"]

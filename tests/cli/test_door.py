@@ -77,9 +77,9 @@ def test_usage_errors_exit_64(arguments: list[str], message: str, capsys: pytest
 
 
 def test_refused_input_exits_64_with_its_message(verb, capsys: pytest.CaptureFixture[str]) -> None:
-    verb(BadInput("depth = 0 is not possible."))
+    verb(BadInput("depth must be at least 1, got 0."))
     assert run(["broken"]) == 64
-    assert capsys.readouterr().err == "edgewise: depth = 0 is not possible.\n"
+    assert capsys.readouterr().err == "edgewise: depth must be at least 1, got 0.\n"
 
 
 def test_internal_error_exits_70_in_one_line(verb, capsys, monkeypatch: pytest.MonkeyPatch) -> None:

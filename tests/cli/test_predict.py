@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import edgewise
 from edgewise.adapters import describe as describing
+from edgewise.cli import terminal
 from edgewise.cli.main import run
 from edgewise.cli.terminal import overlap_text, selected
 
@@ -182,3 +185,20 @@ def test_each_source_is_looked_up_and_translated_once(
     run(["predict", *sources, "--depth", "2", "--tokens", "8", "--critical", "--json"])
     capsys.readouterr()
     assert sorted(calls) == ["read_source"] * len(sources) + ["translate"] * len(sources)
+
+
+def test_each_finding_has_the_colour_of_its_severity(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    colourful = Console(file=stream, force_terminal=True, color_system="standard", width=10_000, highlight=False)
+    monkeypatch.setattr(terminal, "console", lambda: colourful)
+    trace = edgewise.predict(network(16))
+    verdict = edgewise.judge(trace)
+    terminal.show_prediction(trace, verdict, [], 0.1)
+    codes = {"red": "31", "yellow": "33", "cyan": "36"}
+    lines = stream.getvalue().splitlines()
+    assert {finding.severity for finding in verdict.findings} >= {"fails"}
+    for finding in verdict.findings:
+        (line,) = [line for line in lines if finding.sentence in line]
+        assert line.startswith(f"\x1b[{codes[terminal.SEVERITIES[finding.severity]]}m")
+    assert lines[0].startswith("\x1b[1;31m")
+    assert not [line for line in lines if "What to do:" in line and "\x1b[" in line]

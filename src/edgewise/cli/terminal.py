@@ -60,7 +60,8 @@ def show_comparison(comparison: Comparison, criticals: Sequence[str], seconds: f
         out.print()
         out.print(Text(f"{name}: {verdict.outcome.value}", style=f"bold {COLOURS[verdict.outcome.value]}"))
         for finding in verdict.findings:
-            _show_lines(out, [finding.sentence, f"    What to do: {finding.remedy}"], "")
+            out.print(Text(finding.sentence, style=SEVERITIES.get(finding.severity, "")))
+            _show_lines(out, [finding.remedy], "    What to do: ")
         _show_lines(out, verdict.extrapolated, "Extrapolated: ")
         _show_lines(out, [critical] if critical else [], "")
         _show_lines(out, verdict.notes, "Assumed: ")
@@ -123,8 +124,8 @@ def selected(depth: int) -> list[int]:
     >>> selected(12)
     [0, 1, 2, 3, 6, 9, 12]
     """
-    wanted = {0, 1, 2, depth // 4, depth // 2, 3 * depth // 4, depth}
-    return sorted(block for block in wanted if block <= depth)
+    blocks = {0, 1, 2, depth // 4, depth // 2, 3 * depth // 4, depth}
+    return sorted(block for block in blocks if block <= depth)
 
 
 def _number(name: str, numbers: dict[str, Any], block: int) -> str:
@@ -186,14 +187,14 @@ def _facts(trace: Trace, verdict: Verdict) -> dict[str, str]:
         "phase": verdict.phase.value,
         "blocks": str(verdict.depth),
         "angle exponent": _rate(verdict.angle.at_depth, verdict.angle.error),
-        "  twice its second half": _signed(verdict.angle.change),
+        "  change over depth": _signed(verdict.angle.change),
         "relative gradient exponent": "" if relative is None else _rate(relative.at_depth, relative.error),
-        "  twice its second half ": "" if relative is None else _signed(relative.change),
+        "  change over depth ": "" if relative is None else _signed(relative.change),
         "raw gradient exponent": "" if verdict.gradient is None else _signed(verdict.gradient.at_depth, 4),
         "norm q, in and out": f"{numbers['norm'][0]:.3g} → {numbers['norm'][-1]:.3g}",
         "overlap, in and out": " → ".join(_number("overlap", numbers, i) for i in (0, -1)),
         "condensation ratio": _condensation(verdict),
-        "found": ", ".join(f.kind.value.replace("_", " ") for f in verdict.findings) or "nothing",
+        "findings": ", ".join(f.kind.value.replace("_", " ") for f in verdict.findings) or "none",
     }
 
 

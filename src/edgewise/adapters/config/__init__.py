@@ -1,0 +1,1 @@
+"""What a config says, read without torch or transformers."""

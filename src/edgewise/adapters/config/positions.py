@@ -19,15 +19,15 @@ _UNCHANGED = (None, "default")
 
 def layer_types(config: ConfigReader, depth: int, is_sliding: Callable[[int], bool]) -> tuple[str, ...]:
     """The type of every layer: as the config lists them, else the family's pattern."""
-    given = config.get("layer_types")
-    if given is None:
+    types = config.get("layer_types")
+    if types is None:
         return tuple(SLIDING if is_sliding(i) else FULL for i in range(depth))
-    if len(given) != depth:
+    if len(types) != depth:
         raise BadInput(
-            f"layer_types has {len(given)} entries and the {config.family} config has {depth} layers. "
+            f"layer_types has {len(types)} entries and the {config.family} config has {depth} layers. "
             "Give one entry per layer, or leave layer_types out."
         )
-    return tuple(given)
+    return tuple(types)
 
 
 def windows(config: ConfigReader, types: Sequence[str], window: int | None) -> Any:
@@ -44,10 +44,10 @@ def one_or_all(values: Sequence[Any]) -> Any:
 
 def rope_parameters(config: ConfigReader, layer_type: str = FULL) -> dict[str, Any]:
     """All that a config says about rotation, old spelling or new, for one type of layer."""
-    found = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    if any(isinstance(value, dict) for value in found.values()):
-        found = dict(found.get(layer_type) or {})
-    return found
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    if any(isinstance(value, dict) for value in rope.values()):
+        rope = dict(rope.get(layer_type) or {})
+    return rope
 
 
 def rope_base(config: ConfigReader, *names: str, default: float, layer_type: str = FULL) -> float:
@@ -65,41 +65,41 @@ def rope_fraction(config: ConfigReader, *names: str, default: float = 1.0) -> fl
 def rope_scaling(config: ConfigReader) -> float:
     """What long-context scaling multiplies the logits by (YaRN and LongRoPE multiply cos and sin).
 
-    Its other effect, slower rotation of the slow frequencies, is left out and said so.
+    Its other effect, slower rotation of the slow frequencies, is left out, and noted.
     """
-    found = rope_parameters(config)
-    kind = found.get("rope_type", found.get("type"))
+    rope = rope_parameters(config)
+    kind = rope.get("rope_type", rope.get("type"))
     if kind in _UNCHANGED:
         return 1.0
     config.assume(f"rope scaling {kind!r}: rotation as without it; short inputs do not notice")
-    return _attention_factor(config, kind, found) ** 2 * _all_dimensions(config, found)
+    return _attention_factor(config, kind, rope) ** 2 * _all_dimensions(config, rope)
 
 
-def _attention_factor(config: ConfigReader, kind: str, found: dict[str, Any]) -> float:
-    if kind not in ("yarn", "longrope", "su") or found.get("attention_factor") is not None:
-        return float(found.get("attention_factor") or 1.0)
-    factor, original = _stretch(config, found)
+def _attention_factor(config: ConfigReader, kind: str, rope: dict[str, Any]) -> float:
+    if kind not in ("yarn", "longrope", "su") or rope.get("attention_factor") is not None:
+        return float(rope.get("attention_factor") or 1.0)
+    factor, original = _stretch(config, rope)
     if kind != "yarn":
         return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    if found.get("mscale") and found.get("mscale_all_dim"):
-        return _magnitude(factor, found["mscale"]) / _magnitude(factor, found["mscale_all_dim"])
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        return _magnitude(factor, rope["mscale"]) / _magnitude(factor, rope["mscale_all_dim"])
     return _magnitude(factor)
 
 
-def _stretch(config: ConfigReader, found: dict[str, Any]) -> tuple[float, float]:
+def _stretch(config: ConfigReader, rope: dict[str, Any]) -> tuple[float, float]:
     """By how much the context was stretched, and from what length."""
     context = config.number("max_position_embeddings", default=4096)
-    original = found.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
     original = float(original or context)
-    return float(found.get("factor") or context / original), original
+    return float(rope.get("factor") or context / original), original
 
 
-def _all_dimensions(config: ConfigReader, found: dict[str, Any]) -> float:
+def _all_dimensions(config: ConfigReader, rope: dict[str, Any]) -> float:
     """DeepSeek multiplies the logits of all dimensions, rotated or not, by the square of its magnitude."""
-    share = found.get("mscale_all_dim")
+    share = rope.get("mscale_all_dim")
     if not share or config.family != "deepseek_v3":
         return 1.0
-    return _magnitude(_stretch(config, found)[0], share) ** 2
+    return _magnitude(_stretch(config, rope)[0], share) ** 2
 
 
 def _magnitude(factor: float, weight: float = 1.0) -> float:

@@ -1,7 +1,4 @@
-"""Reads one Hugging Face config: names what is missing, remembers what was assumed or left out.
-
-How many tokens to assume when nobody says: the context of a config is a limit, not a length.
-"""
+"""Reads one Hugging Face config: names what is missing, remembers what was assumed or left out."""
 
 from __future__ import annotations
 
@@ -12,20 +9,6 @@ from edgewise.errors import BadInput
 
 DENSE = 256  # causal masks and rotation need the dense recursion, whose cost is cubic in the length
 SYMMETRIC = 512  # the symmetric recursion costs the same at any length
-
-
-def assume_tokens(config: ConfigReader, *names: str, context: int, most: int = DENSE) -> int:
-    """The length asked for, else min(context, most), with a remark in either case that needs one."""
-    context = int(config.number(*names, default=context)) if names else context
-    if config.tokens is not None:
-        if config.tokens > context:
-            config.assume(f"tokens: {config.tokens} as asked, beyond the context of {context}")
-        return config.tokens
-    tokens = min(context, most)
-    config.assume(f"tokens: {tokens}, the context is {context}; set --tokens")
-    return tokens
-
-
 DEPTH_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 # What transformers calls the functions we know; `gelu` there is the exact one.
 ACTIVATIONS = {
@@ -84,7 +67,7 @@ class ConfigReader:
         name = self._value(names, default)
         if isinstance(name, str) and name in ACTIVATIONS:
             return ACTIVATIONS[name]
-        self.leave_out(f"activation {name!r} is not known; gelu stands in for it")
+        self.leave_out(f"activation {name!r} is unknown; gelu stands in for it")
         return "gelu"
 
     def depth(self) -> int:
@@ -93,7 +76,7 @@ class ConfigReader:
     def head_width(self, width: int, heads: int) -> int:
         """width/heads, for families whose heads share the width out."""
         if width % heads:
-            raise BadInput(f"a {self.family} width of {width} is no multiple of {heads} heads. Change one.")
+            raise BadInput(f"a {self.family} width of {width} is not a multiple of {heads} heads. Change one.")
         return width // heads
 
     def _value(self, names: tuple[str, ...], default: Any) -> Any:
@@ -109,5 +92,17 @@ class ConfigReader:
         return default
 
     def _refuse(self, names: tuple[str, ...], value: Any, expected: str) -> BadInput:
-        seen = next((name for name in names if self.values.get(name) is not None), names[0])
-        return BadInput(f"{seen} = {value!r} in a {self.family} config is not possible: expected {expected}.")
+        name = next((name for name in names if self.values.get(name) is not None), names[0])
+        return BadInput(f"{name} in a {self.family} config must be {expected}, got {value!r}.")
+
+
+def assume_tokens(config: ConfigReader, *names: str, context: int, most: int = DENSE) -> int:
+    """The requested length, else min(context, most): the context of a config is a limit, not a length."""
+    context = int(config.number(*names, default=context)) if names else context
+    if config.tokens is not None:
+        if config.tokens > context:
+            config.assume(f"tokens: {config.tokens} as requested, beyond the context of {context}")
+        return config.tokens
+    tokens = min(context, most)
+    config.assume(f"tokens: {tokens}, the context is {context}; set --tokens")
+    return tokens

@@ -2,8 +2,6 @@
 
 Gains follow from how transformers draws the weights of each family (checked against measured ones in
 tests/adapters/measured_gains.json). A new family is one function `ConfigReader -> knobs` and one line here.
-
-The config a model carries with it, and what its family says.
 """
 
 from __future__ import annotations
@@ -20,22 +18,6 @@ from edgewise.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import nn
-
-def config_of(model: nn.Module) -> dict[str, Any]:
-    """The config of a Hugging Face model as a dictionary; empty if it has none."""
-    config: Any = getattr(model, "config", None)
-    if not hasattr(config, "to_dict") or not hasattr(config, "model_type"):
-        return {}
-    return {**config.to_dict(), "model_type": config.model_type}
-
-
-def described_by_config(model: nn.Module, tokens: int | None = None) -> Architecture | None:
-    """What the model's own config says, if it is of a family that is known; or the description it was built from."""
-    config, built_from = config_of(model), getattr(model, "architecture", None)
-    if isinstance(built_from, Architecture):
-        return built_from if tokens is None else built_from.replace(tokens=tokens)
-    return translate(config, tokens=tokens) if config.get("model_type") in FAMILIES else None
-
 
 Family = Callable[[ConfigReader], dict[str, Any]]
 FAMILIES: dict[str, Family] = {
@@ -78,8 +60,8 @@ def _with_depth(config: Mapping[str, Any], depth: int | None) -> Mapping[str, An
     """The config at another depth; a list of layer types is dropped, so that the family's pattern goes on."""
     if depth is None:
         return config
-    kept = {key: value for key, value in config.items() if key not in (*DEPTH_KEYS, "layer_types")}
-    return kept | {DEPTH_KEYS[0]: depth}
+    rest = {key: value for key, value in config.items() if key not in (*DEPTH_KEYS, "layer_types")}
+    return rest | {DEPTH_KEYS[0]: depth}
 
 
 def _family(config: Mapping[str, Any]) -> Family:
@@ -89,7 +71,23 @@ def _family(config: Mapping[str, Any]) -> Family:
     near = get_close_matches(str(kind), FAMILIES, n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise BadInput(
-        f"model_type {kind!r} is not among the families known here: {', '.join(sorted(FAMILIES))}.{hint} "
+        f"model_type {kind!r} is not a family that can be described: {', '.join(sorted(FAMILIES))}.{hint} "
         "Describe it with flat knobs instead: transformer(depth=..., width=..., heads=..., norm=...), or "
         "the same keys in a JSON or YAML file without model_type."
     )
+
+
+def config_of(model: nn.Module) -> dict[str, Any]:
+    """The config of a Hugging Face model as a dictionary; empty if it has none."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "to_dict") or not hasattr(config, "model_type"):
+        return {}
+    return {**config.to_dict(), "model_type": config.model_type}
+
+
+def described_by_config(model: nn.Module, tokens: int | None = None) -> Architecture | None:
+    """What the model's own config says, if its family is known; or the description it was built from."""
+    config, built_from = config_of(model), getattr(model, "architecture", None)
+    if isinstance(built_from, Architecture):
+        return built_from if tokens is None else built_from.replace(tokens=tokens)
+    return translate(config, tokens=tokens) if config.get("model_type") in FAMILIES else None

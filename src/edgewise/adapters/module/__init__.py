@@ -1,0 +1,1 @@
+"""What a built model does: its weights, and one run of one block."""

@@ -62,9 +62,9 @@ def _arriving(model: nn.Module, block: str, batch: dict[str, Any]) -> Tensor | N
     caught: list[Tensor] = []
 
     def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)), None)
-        if given is not None:
-            caught.append(given.detach())
+        argument = next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)), None)
+        if argument is not None:
+            caught.append(argument.detach())
         raise _ArrivedError
 
     handle = model.get_submodule(block).register_forward_pre_hook(stop, with_kwargs=True)

@@ -96,27 +96,27 @@ def measured_knobs(model: nn.Module, blocks: Sequence[BlockSite], logit_scale: S
         "value_gain": _value, "output_gain": _output, "mlp_in_gain": _mlp_in, "mlp_out_gain": _mlp_out,
         "mlp_bias": _mlp_bias,
     }  # fmt: skip
-    found: dict[str, Any] = {
+    knobs: dict[str, Any] = {
         name: one_or_each([read(model, block) for block in blocks]) for name, read in readers.items()
     }
-    found["score_gain"] = one_or_each([_score(model, b) * s for b, s in zip(blocks, logit_scale, strict=True)])
+    knobs["score_gain"] = one_or_each([_score(model, b) * s for b, s in zip(blocks, logit_scale, strict=True)])
     normed = blocks[0].norm(roles.QUERY_NORM) is not None
-    found["key_gain"] = None if normed else one_or_each([_key(model, block) for block in blocks])
+    knobs["key_gain"] = None if normed else one_or_each([_key(model, block) for block in blocks])
     if blocks[0].mlp.gate is not None:
-        found["mlp_linear_gain"] = one_or_each([_read(model, b, b.mlp.input, mlp=True) for b in blocks])
-    return found | branch_multipliers(model, blocks)
+        knobs["mlp_linear_gain"] = one_or_each([_read(model, b, b.mlp.input, mlp=True) for b in blocks])
+    return knobs | branch_multipliers(model, blocks)
 
 
 def branch_multipliers(model: nn.Module, blocks: Sequence[BlockSite]) -> dict[str, Any]:
     """LayerScale and the gains of norms after a branch, which multiply it; nothing where there is neither."""
-    found: dict[str, Any] = {}
+    multipliers: dict[str, Any] = {}
     for index, (name, role) in enumerate(
         (("attention_branch", roles.AFTER_ATTENTION), ("mlp_branch", roles.AFTER_MLP))
     ):
         gains = [_branch(model, block, role, index) for block in blocks]
         if any(gain is not None for gain in gains):
-            found[name] = one_or_each([gain or Gain(1.0, EXACT) for gain in gains])
-    return found
+            multipliers[name] = one_or_each([gain or Gain(1.0, EXACT) for gain in gains])
+    return multipliers
 
 
 def _branch(model: nn.Module, block: BlockSite, role: str, index: int) -> Gain | None:

@@ -16,7 +16,7 @@ FAILURES = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, Key
 
 
 @dataclass
-class Seen:
+class BlockRun:
     """First input and output of every module watched, by name; `alone`: the block ran without its model."""
 
     inputs: dict[str, Tensor] = field(default_factory=dict)
@@ -35,7 +35,7 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
 
 def run_block(
     model: nn.Module, block: str, x: Tensor, watched: set[str], ids: tuple[int, ...] = tuple(range(TOKENS))
-) -> Seen | str:
+) -> BlockRun | str:
     """What the modules see when the block gets the stream x, with random weights put in for the call.
 
     Random weights, so that a branch initialized at zero does not hide. A block that wants more than a stream
@@ -43,22 +43,22 @@ def run_block(
     """
     from torch.func import functional_call
 
-    module, seen = model.get_submodule(block), Seen()
+    module, run = model.get_submodule(block), BlockRun()
     weights = drawn_weights(module)
     attempts: list[Callable[[], Any]] = [
         lambda: functional_call(module, weights, (x,)),
         lambda: functional_call(module, weights, (x, None)),
         lambda: functional_call(module, weights, (x, x)),
-        lambda: _run_whole(model, {f"{block}.{name}": w for name, w in weights.items()}, seen, ids),
+        lambda: _run_whole(model, {f"{block}.{name}": w for name, w in weights.items()}, run, ids),
     ]
     failure: str | None = None
-    with watching(model, watched | {block}, seen), quiet(model):
+    with watching(model, watched | {block}, run), quiet(model):
         for attempt in attempts:
-            seen.inputs.clear()  # of an attempt that broke off half way
-            seen.outputs.clear()
+            run.inputs.clear()  # of an attempt that broke off half way
+            run.outputs.clear()
             failure = _failure(attempt)
             if failure is None:
-                return seen
+                return run
     return str(failure)
 
 
@@ -70,11 +70,11 @@ def _failure(attempt: Callable[[], Any]) -> str | None:
     return None
 
 
-def _run_whole(model: nn.Module, weights: dict[str, Tensor], seen: Seen, ids: tuple[int, ...]) -> None:
+def _run_whole(model: nn.Module, weights: dict[str, Tensor], run: BlockRun, ids: tuple[int, ...]) -> None:
     import torch
     from torch.func import functional_call
 
-    seen.alone = False
+    run.alone = False
     device = next(iter(weights.values())).device
     functional_call(model, weights, (torch.tensor([ids], device=device),))
 
@@ -103,16 +103,16 @@ def random_stream(model: nn.Module, width: int, seed: int = 0) -> Tensor:
 
 
 @contextmanager
-def watching(model: nn.Module, names: set[str], seen: Seen) -> Iterator[None]:
+def watching(model: nn.Module, names: set[str], run: BlockRun) -> Iterator[None]:
     """Hooks that record the first tensor in and out of every named module; removed whatever happens."""
     handles = []
 
     def hook(name: str) -> Callable[..., None]:
         def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-            given = next((a for a in (*args, *kwargs.values()) if hasattr(a, "shape")), None)
+            argument = next((a for a in (*args, *kwargs.values()) if hasattr(a, "shape")), None)
             result = out if hasattr(out, "shape") else next((o for o in out if hasattr(o, "shape")), None)
-            if given is not None and result is not None:
-                seen.inputs[name], seen.outputs[name] = given.detach().clone(), result.detach().clone()
+            if argument is not None and result is not None:
+                run.inputs[name], run.outputs[name] = argument.detach().clone(), result.detach().clone()
 
         return record
 

@@ -1,0 +1,1 @@
+"""Which part of a model is which, by names and shapes."""

@@ -22,21 +22,21 @@ def find_attention(
 ) -> AttentionSite | None:
     """The attention of a block (or its cross-attention); None where no names of queries and keys are found."""
     inside = [m for m in matrices if names.any_word(names.CROSS, m.path) == cross]
-    found = {role: [m for m in inside if names.leaf(m.path) in known] for role, known in MATCHES.items()}
-    if found["query"] and found["fused"]:  # GPT-2's cross-attention: queries apart, the rest under the same name
-        found["key_value"] = found.pop("fused")
-        found["fused"] = []
+    by_role = {role: [m for m in inside if names.leaf(m.path) in words] for role, words in MATCHES.items()}
+    if by_role["query"] and by_role["fused"]:  # GPT-2's cross-attention: queries apart, the rest under the same name
+        by_role["key_value"] = by_role.pop("fused")
+        by_role["fused"] = []
     latent = [m for m in inside if names.leaf(m.path) in (*names.LATENT_QUERY, *names.LATENT_KEY_VALUE)]
-    inward = [m for role in found.values() for m in role] + latent
+    inward = [m for role in by_role.values() for m in role] + latent
     if not inward:
         return None
     container = container_of(inward)
     output = _output([m for m in inside if m not in inward], container, width)
     if output is None:
         return None
-    heads = _heads(block, container, config, found["query"])
+    heads = _heads(block, container, config, by_role["query"])
     out = projection("output", [output])
-    parts = _latents(latent, found["query"], heads, out) if latent else _apart(found, heads, out, width)
+    parts = _latents(latent, by_role["query"], heads, out) if latent else _apart(by_role, heads, out, width)
     if parts is None:
         return None
     return _site(f"{name}.{container}".rstrip("."), parts, out, heads)
@@ -81,19 +81,19 @@ def _heads(block: nn.Module, container: str, config: Any, queries: Sequence[Matr
 
 
 def _apart(
-    found: dict[str, list[Matrix]], heads: int | None, out: Projection, width: int
+    by_role: dict[str, list[Matrix]], heads: int | None, out: Projection, width: int
 ) -> dict[str, Projection] | None:
-    if found["fused"]:
-        return _fused(found["fused"][0], heads, out, width)
-    if found["key_value"] and found["query"]:
-        both = found["key_value"][0]
+    if by_role["fused"]:
+        return _fused(by_role["fused"][0], heads, out, width)
+    if by_role["key_value"] and by_role["query"]:
+        both = by_role["key_value"][0]
         half = projection("key", [both], width_in=width).fan_out // 2
         slices = {"key": Rows(1, 2 * half, 0, half), "value": Rows(1, 2 * half, half, 2 * half)}
         pair = {role: projection(role, [both], width_in=width, rows=rows) for role, rows in slices.items()}
-        return {"query": projection("query", found["query"], width_in=width), **pair}
-    if not all(found[role] for role in ("query", "key", "value")):
+        return {"query": projection("query", by_role["query"], width_in=width), **pair}
+    if not all(by_role[role] for role in ("query", "key", "value")):
         return None
-    return {role: projection(role, found[role], width_in=width) for role in ("query", "key", "value")}
+    return {role: projection(role, by_role[role], width_in=width) for role in ("query", "key", "value")}
 
 
 def _fused(matrix: Matrix, heads: int | None, out: Projection, width: int) -> dict[str, Projection]:

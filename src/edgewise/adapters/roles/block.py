@@ -47,8 +47,8 @@ class OpenBlock:
         rest = [m for m in rest if not any(m.parameter.startswith(f"{home}.") for home in homes)]
         return find_mlp(self.name, rest, self.width)
 
-    def found(self) -> dict[str, Any]:
-        """What has been found, by role, for the check that all blocks have the same."""
+    def parts(self) -> dict[str, Any]:
+        """The parts by role, for the check that all blocks have the same."""
         return {"attention (query, key, value, output)": self.attention, "MLP (input, output)": self.mlp}
 
     def close(self, norm_roles: Mapping[str, str], parallel: bool) -> BlockSite:
@@ -91,7 +91,7 @@ def _is_scale(path: str) -> bool:
 
 
 def _is_table(block: nn.Module, matrix: Matrix) -> bool:
-    """Embeddings inside a block (relative positions) are no projections."""
+    """Embeddings inside a block (relative positions) are not projections."""
     from torch import nn
 
     return isinstance(block.get_submodule(matrix.owner), nn.Embedding)

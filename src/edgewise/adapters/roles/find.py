@@ -1,7 +1,4 @@
-"""What is around the blocks: embeddings, the last norm, the readout.
-
-Where the blocks are: the outermost repeated module lists of any model.
-"""
+"""Where the blocks are, the outermost repeated module lists of any model, and what is around them."""
 
 from __future__ import annotations
 
@@ -20,17 +17,17 @@ def find_stacks(model: nn.Module) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The outermost lists of blocks of one class, as (name, names of the blocks), the encoder of two first.
 
     Other lists of blocks count when they hold at least a tenth of the parameters of the largest, so that a
-    list of small heads is no stack.
+    list of small heads is not a stack.
     """
-    found = _candidates(model)
-    if not found:
+    candidates = _candidates(model)
+    if not candidates:
         raise BadInput(
             f"{type(model).__name__} has no list of blocks: no ModuleList or Sequential with modules of one "
             "class, each with matrices. Expected a transformer whose blocks are such a list."
         )
-    largest = max(size for size, *_ in found)
-    kept = [(name, blocks) for size, name, blocks in found if size >= largest / 10]
-    return tuple(sorted(kept, key=lambda entry: "decoder" in entry[0] and len(kept) > 1))
+    largest = max(size for size, *_ in candidates)
+    lists = [(name, blocks) for size, name, blocks in candidates if size >= largest / 10]
+    return tuple(sorted(lists, key=lambda entry: "decoder" in entry[0] and len(lists) > 1))
 
 
 def _candidates(model: nn.Module) -> list[tuple[int, str, tuple[str, ...]]]:
@@ -76,18 +73,18 @@ def embeddings_of(model: nn.Module, blocks: Sequence[str], width: int) -> tuple[
     from torch import nn
 
     inside = tuple(f"{name}." for name in blocks)
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, module in model.named_modules():
         table = isinstance(module, nn.Embedding) and module.embedding_dim == width
         patches = isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and module.out_channels == width
         if (table or patches) and not f"{name}.".startswith(inside):
-            found.setdefault(id(module.weight), name)
+            names.setdefault(id(module.weight), name)
     for name, parameter in model.named_parameters():
         owner = model.get_submodule(name.rpartition(".")[0])
         bare = any(True for _ in owner.children()) or not name.endswith(("weight", "bias"))
         if bare and parameter.ndim >= 2 and parameter.shape[-1] == width and not name.startswith(inside):
-            found.setdefault(id(parameter), name)
-    return tuple(found.values())
+            names.setdefault(id(parameter), name)
+    return tuple(names.values())
 
 
 def final_norm_of(model: nn.Module, stack: str, blocks: Sequence[str]) -> str | None:

@@ -38,20 +38,20 @@ class Matrix:
 
 def matrices_of(block: nn.Module, name: str) -> list[Matrix]:
     """All parameters of two or three dimensions, in the order of the module."""
-    found = []
+    matrices = []
     for path, parameter in block.named_parameters():
         if parameter.ndim not in (2, 3) or 1 in parameter.shape or path.endswith("bias"):
             continue
         owner, _, last = path.rpartition(".")
         module = block.get_submodule(owner)
         short = owner if last == "weight" else path
-        found.append(
+        matrices.append(
             Matrix(
                 path=short, parameter=f"{name}.{path}", owner=owner, shape=tuple(parameter.shape),
                 transposed=_transposed(module, last, tuple(parameter.shape)), bias=_bias(module, name, path),
             )
         )  # fmt: skip
-    return found
+    return matrices
 
 
 def _transposed(module: nn.Module, last: str, shape: tuple[int, ...]) -> bool | None:

@@ -17,13 +17,13 @@ def find_mlp(name: str, matrices: Sequence[Matrix], width: int) -> MLPSite | Non
     own = [m for m in matrices if m not in shared]
     experts = [m for m in own if names.any_word(names.EXPERTS, m.path)]
     router = [m for m in own if m not in experts and names.leaf(m.path) in names.ROUTER] if experts else []
-    found = _pair(experts or own, width, mixture=bool(experts))
-    if found is None:
+    pair = _pair(experts or own, width, mixture=bool(experts))
+    if pair is None:
         return None
     beside = find_mlp(name, [_renamed(m) for m in shared], width) if shared else None
     home = container_of([*(experts or own), *router, *shared])
     return MLPSite(
-        f"{name}.{home}".rstrip("."), found.input, found.output, found.gate,
+        f"{name}.{home}".rstrip("."), pair.input, pair.output, pair.gate,
         projection("router", router[:1]) if router else None, beside,
     )  # fmt: skip
 

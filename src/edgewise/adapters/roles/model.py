@@ -37,10 +37,10 @@ def sites(model: nn.Module) -> ModelSites:
     over a part of the layers.
     """
     bare = unwrap(model)
-    config, described = getattr(bare, "config", None), described_by_config(bare)
+    config, family = getattr(bare, "config", None), described_by_config(bare)
     assumed: list[str] = []
     lists = find_stacks(bare)
-    stacks = tuple(_stack(bare, name, blocks, config, described, assumed) for name, blocks in lists)
+    stacks = tuple(_stack(bare, name, blocks, config, family, assumed) for name, blocks in lists)
     inside = tuple(name for _, blocks in lists for name in blocks)
     width = stacks[0].blocks[0].attention.output.fan_out
     return ModelSites(
@@ -51,12 +51,12 @@ def sites(model: nn.Module) -> ModelSites:
 
 
 def _stack(
-    model: nn.Module, name: str, blocks: Sequence[str], config: Any, described: Architecture | None,
+    model: nn.Module, name: str, blocks: Sequence[str], config: Any, family: Architecture | None,
     assumed: list[str],
 ) -> Stack:  # fmt: skip
     opened = [OpenBlock(model, block, index, config) for index, block in enumerate(blocks)]
     _refuse_partial(name, opened)
-    roles, position, parallel = _norms(model, opened[0], described, assumed)
+    roles, position, parallel = _norms(model, opened[0], family, assumed)
     closed = tuple(block.close(_at(roles, block), parallel) for block in opened)
     _refuse_uneven_norms(closed)
     return Stack(name, closed, final_norm_of(model, name, blocks), position, parallel)
@@ -64,8 +64,8 @@ def _stack(
 
 def _refuse_partial(stack: str, opened: Sequence[OpenBlock]) -> None:
     """Every role in every block, or in none (which is refused too)."""
-    for role in opened[0].found():
-        lacking = [block.name for block in opened if block.found()[role] is None]
+    for role in opened[0].parts():
+        lacking = [block.name for block in opened if block.parts()[role] is None]
         if len(lacking) == len(opened):
             names = ", ".join(m.path for m in opened[0].matrices)
             raise BadInput(
@@ -90,44 +90,44 @@ def _refuse_uneven_norms(blocks: Sequence[BlockSite]) -> None:
 
 
 def _norms(
-    model: nn.Module, block: OpenBlock, described: Architecture | None, assumed: list[str]
+    model: nn.Module, block: OpenBlock, family: Architecture | None, assumed: list[str]
 ) -> tuple[dict[str, str], str, bool]:
     """(role by path, position, parallel): from the config's family, the layer's flag, or by watching it run."""
-    known = _known_position(block, described)
-    if known is not None:
-        position, parallel = known
+    layout = _layout(block, family)
+    if layout is not None:
+        position, parallel = layout
         roles = norm_sites.by_position(block.stream_norms, position, parallel, block.cross is not None)
         if roles is not None:
             return roles, position, parallel
-    return _watched(model, block, assumed)
+    return _norms_by_watching(model, block, assumed)
 
 
-def _known_position(block: OpenBlock, described: Architecture | None) -> tuple[str, bool] | None:
-    if described is not None:
-        return described.norm, described.parallel
+def _layout(block: OpenBlock, family: Architecture | None) -> tuple[str, bool] | None:
+    if family is not None:
+        return family.norm, family.parallel
     first = getattr(block.module, "norm_first", None)  # nn.TransformerEncoderLayer
     return None if first is None else ("pre" if first else "post", False)
 
 
-def _watched(model: nn.Module, block: OpenBlock, assumed: list[str]) -> tuple[dict[str, str], str, bool]:
+def _norms_by_watching(model: nn.Module, block: OpenBlock, assumed: list[str]) -> tuple[dict[str, str], str, bool]:
     assert block.attention is not None and block.mlp is not None
     full = [f"{block.name}.{path}" for path in block.stream_norms]
-    seen = trace_norms(model, block.name, full, block.attention, block.mlp, block.width)
-    if isinstance(seen, str):
+    outcome = trace_norms(model, block.name, full, block.attention, block.mlp, block.width)
+    if isinstance(outcome, str):
         roles = norm_sites.by_position(block.stream_norms, "pre", False, block.cross is not None)
         if roles is None:
             raise BadInput(
-                f"where the norms of {block.name} stand is not known: {seen}, and {len(full)} norms "
+                f"where the norms of {block.name} stand is not known: {outcome}, and {len(full)} norms "
                 f"({', '.join(block.stream_norms)}) fit no usual position. Describe it with flat knobs."
             )
-        assumed.append(f"norm: pre, assumed because {seen}")
+        assumed.append(f"norm: pre, assumed because {outcome}")
         return roles, "pre", False
-    by_path = {name.removeprefix(f"{block.name}."): role for name, role in seen[0].items()}
+    by_path = {name.removeprefix(f"{block.name}."): role for name, role in outcome[0].items()}
     position = norm_sites.position_of(list(by_path.values()))
-    missed = [path for path in block.stream_norms if path not in by_path]
-    crossing = {path: norm_sites.of_cross_attention(path, position) for path in missed}
+    rest = [path for path in block.stream_norms if path not in by_path]
+    crossing = {path: norm_sites.of_cross_attention(path, position) for path in rest}
     by_path |= {path: role for path, role in crossing.items() if role is not None}
-    return by_path, position, seen[1]
+    return by_path, position, outcome[1]
 
 
 def _at(roles: Mapping[str, str], block: OpenBlock) -> dict[str, str]:

@@ -1,8 +1,6 @@
-"""Where the norms of a block stand, found by watching it work: for classes that nobody has described.
+"""The norms of a block and what each is for: by the family's position, by the class's own flag, or by watching.
 
 What a norm is for follows from which tensor it was given and where its result went.
-
-The norms of a block and what each is for: by the family's position, by the class's own flag, or by watching.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edgewise.adapters.module.watching import Seen, random_stream, run_block, same
+from edgewise.adapters.module.watching import BlockRun, random_stream, run_block, same
 from edgewise.adapters.roles import names
 from edgewise.adapters.roles import record as roles
 from edgewise.adapters.roles.record import AttentionSite, MLPSite, NormSite
@@ -35,14 +33,14 @@ def find_norms(block: nn.Module) -> list[str]:
     """
     from torch import nn
 
-    found = []
+    paths = []
     for path, module in block.named_modules():
         leaf = path.rpartition(".")[2].lower()
         named = "norm" in type(module).__name__.lower() or (names.NORM.search(leaf) and _has_vector(module))
         stands_in = isinstance(module, nn.Identity) and names.NORM.search(leaf) and "." not in path
         if path and (named or stands_in) and not any(True for _ in module.children()):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _has_vector(module: nn.Module) -> bool:
@@ -128,11 +126,11 @@ def of_cross_attention(path: str, position: str) -> str | None:
     return ROLES[position][1]
 
 
-def position_of(found: Sequence[str]) -> str:
+def position_of(norm_roles: Sequence[str]) -> str:
     """The position that a set of roles amounts to; `mixed` for what the theory has no word for."""
-    before = any(role.startswith("before") for role in found)
-    after = any(role.startswith("after") for role in found)
-    outside = any(role.startswith("outside") for role in found)
+    before = any(role.startswith("before") for role in norm_roles)
+    after = any(role.startswith("after") for role in norm_roles)
+    outside = any(role.startswith("outside") for role in norm_roles)
     table = {(1, 0, 0): "pre", (1, 1, 0): "sandwich", (0, 1, 0): "branch", (0, 0, 1): "post", (0, 0, 0): "none"}
     return table.get((before, after, outside), "mixed")
 
@@ -143,34 +141,34 @@ def trace_norms(
     """(role of every norm, whether the block is parallel), or a sentence why the block could not be run."""
     first = (mlp.gate or mlp.input).module
     homes = {attention.name, attention.output.module, mlp.name, mlp.output.module, first}
-    seen = run_block(model, block, random_stream(model, width), {*norms, *homes} - {""})
-    return seen if isinstance(seen, str) else _read(seen, block, norms, attention, mlp)
+    run = run_block(model, block, random_stream(model, width), {*norms, *homes} - {""})
+    return run if isinstance(run, str) else _read(run, block, norms, attention, mlp)
 
 
 def _read(
-    seen: Seen, block: str, norms: Sequence[str], attention: AttentionSite, mlp: MLPSite
+    run: BlockRun, block: str, norms: Sequence[str], attention: AttentionSite, mlp: MLPSite
 ) -> tuple[dict[str, str], bool]:
-    x, y = seen.inputs.get(block), seen.outputs.get(block)
-    attended = seen.outputs.get(attention.output.module, seen.outputs.get(attention.name))
-    thought = seen.outputs.get(mlp.output.module, seen.outputs.get(mlp.name))
-    fed = seen.inputs.get((mlp.gate or mlp.input).module, seen.inputs.get(mlp.name))
-    found: dict[str, str] = {}
+    x, y = run.inputs.get(block), run.outputs.get(block)
+    attended = run.outputs.get(attention.output.module, run.outputs.get(attention.name))
+    thought = run.outputs.get(mlp.output.module, run.outputs.get(mlp.name))
+    fed = run.inputs.get((mlp.gate or mlp.input).module, run.inputs.get(mlp.name))
+    norm_roles: dict[str, str] = {}
     for name in norms:
-        into, out = seen.inputs.get(name), seen.outputs.get(name)
-        role = _inside(seen, out, attention, mlp) or _role(into, out, x, y, attended, thought)
-        if role == roles.BEFORE_ATTENTION and role in found.values() and same(out, fed):
+        into, out = run.inputs.get(name), run.outputs.get(name)
+        role = _inside(run, out, attention, mlp) or _role(into, out, x, y, attended, thought)
+        if role == roles.BEFORE_ATTENTION and role in norm_roles.values() and same(out, fed):
             role = roles.BEFORE_MLP  # two norms of one input: a parallel block
         if role is not None:
-            found[name] = role
-    return _with_the_middle(seen, norms, found), _parallel(seen, found, x, fed)
+            norm_roles[name] = role
+    return _with_the_middle(run, norms, norm_roles), _parallel(run, norm_roles, x, fed)
 
 
-def _inside(seen: Seen, out: Tensor | None, attention: AttentionSite, mlp: MLPSite) -> str | None:
+def _inside(run: BlockRun, out: Tensor | None, attention: AttentionSite, mlp: MLPSite) -> str | None:
     """A norm whose result enters an output matrix stands inside its branch [Wang 2022, sub-norm]."""
-    if same(out, seen.inputs.get(attention.output.module)) and attention.output.module != attention.query.module:
+    if same(out, run.inputs.get(attention.output.module)) and attention.output.module != attention.query.module:
         return roles.INSIDE_ATTENTION
     apart = mlp.output.module != mlp.input.module  # experts in one module show their common input only
-    return roles.INSIDE_MLP if apart and same(out, seen.inputs.get(mlp.output.module)) else None
+    return roles.INSIDE_MLP if apart and same(out, run.inputs.get(mlp.output.module)) else None
 
 
 def _role(
@@ -184,14 +182,14 @@ def _role(
     return roles.OUTSIDE_MLP if same(out, y) else None
 
 
-def _with_the_middle(seen: Seen, norms: Sequence[str], found: dict[str, str]) -> dict[str, str]:
+def _with_the_middle(run: BlockRun, norms: Sequence[str], norm_roles: dict[str, str]) -> dict[str, str]:
     """The norms in the middle see x + attention: outside if the block ends in a norm too, else the MLP's."""
-    rest = [name for name in norms if name not in found and name in seen.inputs]
-    middle = roles.OUTSIDE_ATTENTION if roles.OUTSIDE_MLP in found.values() else roles.BEFORE_MLP
-    return found | dict.fromkeys(rest, middle)
+    rest = [name for name in norms if name not in norm_roles and name in run.inputs]
+    middle = roles.OUTSIDE_ATTENTION if roles.OUTSIDE_MLP in norm_roles.values() else roles.BEFORE_MLP
+    return norm_roles | dict.fromkeys(rest, middle)
 
 
-def _parallel(seen: Seen, found: dict[str, str], x: Tensor | None, fed: Tensor | None) -> bool:
+def _parallel(run: BlockRun, norm_roles: dict[str, str], x: Tensor | None, fed: Tensor | None) -> bool:
     """Whether the MLP reads the block's input, or a norm of it."""
-    early = [seen.outputs[name] for name in found if same(seen.inputs.get(name), x)]
+    early = [run.outputs[name] for name in norm_roles if same(run.inputs.get(name), x)]
     return any(same(fed, tensor) for tensor in (x, *early))

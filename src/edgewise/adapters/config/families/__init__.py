@@ -1,0 +1,1 @@
+"""One function for each published family: a config to knobs."""

@@ -89,15 +89,14 @@ def t5(config: ConfigReader) -> Knobs:
 def _t5_activation(config: ConfigReader, gated: bool, name: str) -> str:
     """`gated-gelu` means the tanh form, an accident that transformers keeps."""
     reader = ConfigReader({"model_type": "t5", "name": "gelu_new" if gated and name == "gelu" else name})
-    found = reader.activation("name", default="relu")
+    activation = reader.activation("name", default="relu")
     config.unmodelled += reader.unmodelled
-    return found
+    return activation
 
 
 def _t5_tokens(config: ConfigReader) -> int:
     """T5 has no longest input; its files name the length it was trained at."""
-    given = config.get("n_positions")
-    return assume_tokens(config, context=int(given or 512), most=SYMMETRIC)
+    return assume_tokens(config, context=int(config.get("n_positions") or 512), most=SYMMETRIC)
 
 
 def torch_encoder(config: ConfigReader) -> Knobs:

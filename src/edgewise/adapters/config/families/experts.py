@@ -92,14 +92,14 @@ def _routed(config: ConfigReader, spread: float, *, normalised: bool, score: Any
     largest of m are put at their quantiles.
     """
     experts = config.integer("num_local_experts", "num_experts", "n_routed_experts")
-    chosen = config.integer("num_experts_per_tok", "top_k")
+    active = config.integer("num_experts_per_tok", "top_k")
     config.leave_out(
-        f"mixture-of-experts routing: {chosen} of {experts} experts stand as one, scaled by mean weights"
+        f"mixture-of-experts routing: {active} of {experts} experts stand as one, scaled by mean weights"
     )
     quantiles = (NormalDist().inv_cdf((experts - i - 0.5) / experts) for i in range(experts))
     scores = [score(spread * z) for z in quantiles]
-    total = sum(scores[:chosen]) if normalised else (sum(scores) if score is math.exp else 1.0)
-    return math.sqrt(sum((w / total) ** 2 for w in scores[:chosen]))
+    total = sum(scores[:active]) if normalised else (sum(scores) if score is math.exp else 1.0)
+    return math.sqrt(sum((w / total) ** 2 for w in scores[:active]))
 
 
 def _sigmoid(x: float) -> float:

@@ -56,7 +56,7 @@ def _vision(
     patches, pixels = _patches(config, patch)
     config.assume(f"embedding_norm: that of {pixels} independent pixels of unit variance in a patch")
     if config.tokens is not None and config.tokens != patches + extra:
-        config.assume(f"tokens: {config.tokens} as asked; this image has {patches + extra}")
+        config.assume(f"tokens: {config.tokens} as requested; this image has {patches + extra}")
     return {
         "depth": config.depth(), **shape.knobs(), **normal_gains(shape, s, gated=gated),
         "tokens": config.tokens or patches + extra, "gated": gated,
