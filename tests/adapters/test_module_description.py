@@ -249,7 +249,7 @@ def test_another_depth_is_refused_and_tokens_are_taken() -> None:
     model = HANDWRITTEN["nanogpt"]()
     assert describe(model, tokens=17).tokens == 17
     assert describe(model, depth=3).depth == 3
-    with pytest.raises(BadInput, match="has 3 blocks"):
+    with pytest.raises(BadInput, match="depth must be that of this model, 3, got 12"):
         describe(model, depth=12)
 
 

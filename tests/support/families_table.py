@@ -14,7 +14,7 @@ from edgewise.adapters.describe import describe
 from edgewise.adapters.roles.model import BlockSite, ModelSites, sites
 from edgewise.adapters.roles.record import Projection
 from edgewise.audit.finding import Kind
-from edgewise.audit.inspect import audit
+from edgewise.audit.inspect import audit_initialization
 from tests.support.handwritten import HANDWRITTEN
 from tests.support.models import FAMILIES
 
@@ -87,7 +87,7 @@ def notes(model: nn.Module, found: ModelSites) -> list[str]:
 def audited(model: nn.Module) -> list[str]:
     """One entry per kind of finding, with the first parameter it names."""
     first: dict[Kind, list[str]] = {}
-    for finding in audit(model):
+    for finding in audit_initialization(model):
         if finding.kind is not Kind.TIED:
             first.setdefault(finding.kind, []).append(finding.parameter)
     more = {kind: f" and {len(names) - 1} more" if len(names) > 1 else "" for kind, names in first.items()}

@@ -51,7 +51,7 @@ def describe_module(
 
 def _refuse_undescribable(model_sites: ModelSites, depth: int | None) -> None:
     if depth is not None and depth != model_sites.depth:
-        raise BadInput(f"depth must be {model_sites.depth}, that of this model, got {depth}. Describe its config instead.")
+        raise BadInput(f"depth must be that of this model, {model_sites.depth}, got {depth}. Describe its config.")
     if model_sites.stacks[0].norm == "mixed":
         norms = ", ".join(f"{norm.name} ({norm.role})" for norm in model_sites.blocks[0].norms)
         raise BadInput(f"the norms {norms} stand in no position the theory knows: pre, post, sandwich, branch, none.")
