@@ -164,7 +164,7 @@ def without(key: str) -> dict[str, object]:
         ("meta-llama/Llama-3-8B", ["Hugging Face Hub", "config.json", "llama-3-8b"]),
         ("nowhere.json", ["cannot read nowhere.json", "No such file"]),
         ({"depht": 3}, ["'depht'", "depth"]),
-        ({"depth": 0}, ["depth = 0"]),
+        ({"depth": 0}, ["depth must be", "got 0"]),
         ({"hidden_size": 64}, ["without model_type", "llama"]),
         (LLAMA | {"model_type": "lama"}, ["'lama'", "Did you mean llama", "flat knobs", *sorted(FAMILIES)]),
         (LLAMA | {"model_type": None}, ["model_type None"]),
@@ -180,7 +180,7 @@ def without(key: str) -> dict[str, object]:
         (presets.config("pythia-160m") | {"init_method": "orthogonal"}, ["'orthogonal'", "small_init"]),
         (presets.config("vit-base") | {"patch_size": 300}, ["patch_size", "image_size"]),
         (presets.config("vit-base") | {"image_size": [224, "x"]}, ["image_size in a vit config", "got 'x'"]),
-        ("mlp:nothing", ["activation = 'nothing'"]),
+        ("mlp:nothing", ["activation must be", "got 'nothing'"]),
     ],
 )  # fmt: skip
 def test_refusals_say_what_was_seen_and_what_to_do(source: object, words: list[str]) -> None:
