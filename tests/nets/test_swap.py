@@ -81,7 +81,7 @@ def test_it_trains_saves_and_loads(name: str, kernel: str, tmp_path: Path) -> No
 
 
 def test_refusals() -> None:
-    with pytest.raises(BadInput, match="expected one of softmax, gaussian"):
+    with pytest.raises(BadInput, match="must be one of softmax, gaussian"):
         edgewise.use_kernel(FAMILIES["gpt2"](), "cosine")
     with pytest.raises(BadInput, match="not a transformers model"):
         edgewise.use_kernel(torch.nn.TransformerEncoderLayer(8, 2), "gaussian")

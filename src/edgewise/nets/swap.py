@@ -26,12 +26,15 @@ DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop")  
 
 
 def use_kernel(model: nn.Module, kernel: str) -> nn.Module:
-    """Let every attention layer of a transformers model use this kernel, in place; "softmax" is torch's own.
+    """Let every attention layer of a transformers model use another kernel, in place.
+
+    model   an unmodified Hugging Face model
+    kernel  "softmax" (torch's own), "gaussian", "normalized_gaussian" or "linear"
 
     The weights and the config on disk do not change: a saved model is loaded as it was before and swapped again.
     """
     if kernel not in KERNELS:
-        raise BadInput(f"kernel = {kernel!r} is not a kernel; expected one of {', '.join(KERNELS)}.")
+        raise BadInput(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}.")
     _refuse(model, kernel)
     name = register(kernel)
     model.set_attn_implementation(name)  # type: ignore[operator]
