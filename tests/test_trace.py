@@ -17,9 +17,10 @@ def trace():
     return propagate_simplex(transformer(depth=4, tokens=16, width=64, heads=2, activation="relu"), 0.1)
 
 
-def test_growths_sum_to_the_whole(trace):
+def test_total_changes_go_from_the_embedding_to_the_last_block(trace):
     assert trace.total_changes("token")[0] == pytest.approx(np.log(trace.separation[0, -1] / trace.separation[0, 0]))
-    assert trace.gradient_growth[0].sum() == pytest.approx(trace.log_gradient[0, 0, 0])
+    relative = trace.log_gradient[0, 0, 0] + np.log(trace.norm[0, 0] / trace.norm[0, -1])
+    assert trace.total_changes("token")[1] == pytest.approx(relative)
     assert trace.gradient_norm[0, 0, -1] == 1.0
 
 

@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 
 def paragraph(verdict: Verdict) -> str:
-    """Headline, numbers, findings with remedies, what was ruled out, what is not vouched for."""
+    """Headline, numbers, findings with remedies, what was ruled out, what is extrapolated."""
     return "\n".join(line.text for line in lines(verdict))
 
 

@@ -26,7 +26,7 @@ WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Geometry per site. What was not observed is None; a growth is a log-rate between neighbouring sites.
+    """Geometry per site. What was not observed is None.
 
     norm (S, N) is q, the mean square per coordinate; separation (S, N) is 1 - mean cosine, carried as a
     difference so that rounding never decides; log_gradient (R, S, N) is log |g|^2 / |g_last|^2.
@@ -71,13 +71,6 @@ class Trace:
             return None if self.log_gradient is None else np.exp(self.log_gradient)
 
     @property
-    def gradient_growth(self) -> Array | None:
-        """log-rate towards the input, site before over site (R, S, N): positive when the gradient grows backwards."""
-        if self.log_gradient is None:
-            return None
-        return -np.diff(self.log_gradient, axis=-1, prepend=self.log_gradient[..., :1])
-
-    @property
     def depth(self) -> int:
         """Number of blocks (or layers of a perceptron)."""
         return len(self.block_ends()) - 1
@@ -92,7 +85,7 @@ class Trace:
         values = getattr(self, quantity)
         if values is None:
             raise BadInput(f"{quantity} was not observed in this trace ({self.source}).")
-        if quantity in ("gradient_norm", "log_gradient", "gradient_growth"):
+        if quantity in ("gradient_norm", "log_gradient"):
             values = values[self.readouts.index(readout) if readout else 0]
         return np.asarray(values.mean(axis=0)[self.block_ends()])
 

@@ -114,9 +114,9 @@ def phase_diagram(
     >>> phase_diagram(network, {"mlp_in_gain": (0.5, 2.0, 4), "attention_branch": (0.1, 1.0, 3)}).angle.shape
     (3, 4)
     """
-    from edgewise.critical.phase_diagram import draw_up
+    from edgewise.critical.phase_diagram import compute_diagram
 
-    return draw_up(_transformer(source), axes, readout=readout, start_overlap=start_overlap)
+    return compute_diagram(_transformer(source), axes, readout=readout, start_overlap=start_overlap)
 
 
 def critical_point(

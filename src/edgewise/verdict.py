@@ -160,7 +160,7 @@ class Verdict:
     perceptron: dict[str, Any] | None = None  # the limits of a perceptron's maps, by name; None for a transformer
     findings: tuple[Finding, ...] = ()  # what is wrong and what to do, the worst first
     ruled_out: tuple[str, ...] = ()  # what was looked at and is not the trouble
-    extrapolated: tuple[str, ...] = ()  # why the numbers are not vouched for
+    extrapolated: tuple[str, ...] = ()  # why the numbers are extrapolated; empty where they are not
     notes: tuple[str, ...] = ()  # what was assumed
     source: str = ""  # which theory or measurement
     name: str = ""  # of the network

@@ -29,7 +29,7 @@ def test_tokens_start_where_they_are_told() -> None:
     cosines = unit @ unit.T
     assert tokens.square().mean().item() == pytest.approx(0.3, rel=0.05)
     assert (cosines.sum() - 8).item() / 56 == pytest.approx(0.7, rel=0.05)
-    with pytest.raises(BadInput, match=r"overlap = 1\.5"):
+    with pytest.raises(BadInput, match=r"overlap must be .* got 1\.5"):
         random_tokens(SMALL, 1.5)
 
 

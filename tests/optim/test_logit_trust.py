@@ -238,7 +238,7 @@ def test_a_model_that_was_not_seen_is_refused() -> None:
     trust.step()  # nothing moves without gradients: no reason to complain
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    with pytest.raises(BadInput, match="no forward pass"):
+    with pytest.raises(BadInput, match="before any forward pass"):
         trust.step()
 
 

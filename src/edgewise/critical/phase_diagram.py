@@ -110,7 +110,7 @@ def _plain(values: NDArray[Any]) -> Any:
     return plain.tolist()
 
 
-def draw_up(
+def compute_diagram(
     architecture: Architecture, axes: Mapping[str, Any], readout: str = "token", start_overlap: float = 0.0
 ) -> PhaseDiagram:
     """Evaluate the simplex recursion on the whole grid; real-valued knobs at once, whole-number ones row by row."""

@@ -114,7 +114,7 @@ class Stack(nn.Module):
 def random_tokens(architecture: Architecture, overlap: float = 0.0, dtype: torch.dtype = torch.float64) -> Tensor:
     """Gaussian tokens x_a = sqrt(q) (sqrt(c) common + sqrt(1 - c) own_a), q = embedding_norm; (1, n, d)."""
     if not 0 <= overlap <= 1:
-        raise BadInput(f"overlap = {overlap!r} is not possible: expected a mean cosine from 0 to 1.")
+        raise BadInput(f"overlap must be a mean cosine from 0 to 1, got {overlap!r}.")
     n, d = architecture.tokens, architecture.width
     common, own = torch.randn(1, 1, d, dtype=dtype), torch.randn(1, n, d, dtype=dtype)
     return math.sqrt(architecture.embedding_norm) * (math.sqrt(overlap) * common + math.sqrt(1 - overlap) * own)

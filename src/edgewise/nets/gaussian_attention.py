@@ -1,4 +1,4 @@
-"""Gaussian-kernel attention with the memory of fused softmax attention, as a drop-in for torch's own.
+"""Gaussian attention with the memory of fused softmax attention, as a drop-in for torch's own; plain and normalised.
 
     o_a = sum_b G_ab v_b ,    G_ab = exp(-s |q_a - k_b|^2 / 2) ,    s = scale (1/sqrt(d) unless given)      [Song 2024]
 
@@ -8,14 +8,10 @@ s |q|^2 / 2 for every query and whose value is zero turns G into a softmax, beca
     softmax(q' k'^T s) = G_ab / (1 + sum_c G_ac) for the real keys and 1 / (1 + sum_c G_ac) for the null key.
 
 A column of ones on the null key reads that last number, and the ratio is G v exactly.
+
+Normalised, with rows that sum to one, it is softmax with a key-norm bias, since |q_a|^2 cancels in the ratio: beside
+the plain one it separates the effect of the distance from that of the missing normaliser.
 Shapes as torch has them: query (..., L, d), key (..., S, d), value (..., S, d_v), mask broadcast to (..., L, S).
-
-Gaussian attention with rows that sum to one: softmax with a key-norm bias.
-
-    o_a = sum_b w_ab v_b ,    w_ab = exp(-s |q_a - k_b|^2 / 2) / sum_c exp(-s |q_a - k_c|^2 / 2)
-
-|q_a|^2 cancels in the ratio. Beside `gaussian_attention` it separates the effect of the distance from that of the
-missing normaliser.
 """
 
 from __future__ import annotations
@@ -118,7 +114,7 @@ def normalized_gaussian_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Weights exp(-scale |q - k|^2 / 2), normalised over keys; arguments as in torch's softmax attention."""
+    """sum_b w_ab v_b, w_ab = exp(-scale |q_a - k_b|^2 / 2) over its sum; arguments as in torch's softmax attention."""
     check(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     key, value = spread_heads(query, key, value) if enable_gqa else (key, value)
     s = 1 / math.sqrt(query.shape[-1]) if scale is None else scale

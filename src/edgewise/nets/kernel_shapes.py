@@ -28,7 +28,7 @@ def check(
     if mask is not None and is_causal:
         raise BadInput("attn_mask and is_causal=True were both given. Put the causal part into the mask.")
     if not 0.0 <= dropout < 1.0:
-        raise BadInput(f"dropout_p = {dropout!r} is not possible: expected at least 0 and below 1.")
+        raise BadInput(f"dropout_p must be at least 0 and below 1, got {dropout!r}.")
 
 
 def spread_heads(query: Tensor, *shared: Tensor) -> list[Tensor]:

@@ -58,7 +58,7 @@ def pairs(attention: QueryKey, rings: tuple[TokenRing, TokenRing]) -> Tensor:
 
 
 def tokens_of(ring: TokenRing, like: Tensor) -> Tensor:
-    """The tokens with zeros where nothing finite was seen."""
+    """The tokens, with zeros where a place is empty or not finite."""
     return torch.nan_to_num(ring.tokens, nan=0.0, posinf=0.0, neginf=0.0).to(like)
 
 

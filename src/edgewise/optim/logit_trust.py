@@ -78,7 +78,7 @@ class LogitTrust(OptimizerWrapper):
             self._has_tokens = all(bool(torch.isfinite(ring.tokens).any()) for ring in self.sample.all)
         if not self._has_tokens and any(not torch.equal(whole(parameters[n]), whole(old)) for n, old in before.items()):
             raise BadInput(
-                "the parameters moved and no forward pass with gradients was seen. Wrap the optimizer before the "
+                "the parameters moved before any forward pass with gradients. Wrap the optimizer before the "
                 "model runs (a compiled model: before its first call), and run the model that was given."
             )
         return self._has_tokens

@@ -69,7 +69,7 @@ def log_determinant(rows: Tensor) -> Tensor:
 def mass_carrying(rows: Tensor, left_out: float = 1e-3) -> Tensor:
     """The fewest largest entries that together hold at least 1 - left_out, renormalized; the others masked."""
     if not 0 <= left_out < 1:
-        raise BadInput(f"left_out = {left_out!r} is not possible: expected a share of the mass in [0, 1).")
+        raise BadInput(f"left_out must be a share of the mass in [0, 1), got {left_out!r}.")
     ordered = rows.sort(-1).values  # ascending: what is dropped is summed from the smallest
     tail = torch.logcumsumexp(ordered, -1)
     dropped = (tail <= (math.log(left_out) if left_out else -math.inf)).sum(-1, keepdim=True)

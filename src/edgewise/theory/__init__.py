@@ -1,1 +1,1 @@
-"""Architecture to Trace: infinite width, no modules."""
+"""Description to Trace by three recursions at infinite width; no modules."""

@@ -1,0 +1,1 @@
+"""The simplex recursion, for networks whose tokens are all alike."""
