@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.one_engine import RECIPE
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise.study import load_recipe
-from edgewise.study.engine import Plan
+from edgewise.study.engine import Work
 from edgewise.study.store import Record, Writer, key_of, versions
 
 ENGINES = {
@@ -118,7 +118,7 @@ def _pieces(folder: Path, quick: bool) -> Table:
     writer, records = Writer(folder), list(_records(count))
     with tempfile.TemporaryFile(dir=folder) as file:
         pieces = {
-            "make, key and check a case": _clocked(lambda: Plan.of(load_recipe(recipe), f"{count} 0.0", folder)),
+            "make, key and check a case": _clocked(lambda: Work.of(load_recipe(recipe), f"{count} 0.0", folder)),
             "append a record with fsync": _clocked(lambda: [writer.append(record) for record in records]),
             "fsync of an unchanged file": _clocked(lambda: [os.fsync(file.fileno()) for _ in range(count)]),
         }

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from edgewise.study import load_recipe
-from edgewise.study.engine import Plan, run
+from edgewise.study.engine import Work, run
 from edgewise.study.workers import Job, work
 
 RECIPE = '''
@@ -30,7 +30,7 @@ def measure(case):
 def claim(results): return Claim("a", "b", "c", True)
 def draw(results): ...
 '''
-Engine = Callable[[Plan], Any]
+Engine = Callable[[Work], Any]
 
 
 @contextmanager
@@ -52,19 +52,19 @@ def engine(name: str, workers: int) -> Iterator[Engine]:
             yield partial(run, scheduler=cluster.scheduler_address)
 
 
-def _loky_alone(plan: Plan, executor: Any) -> None:
+def _loky_alone(todo: Work, executor: Any) -> None:
     """One process: joblib would work in its own, so loky's executor is asked itself."""
-    plan.records.mkdir(parents=True)
-    job = Job(str(plan.recipe.path), str(plan.records), plan.code)
-    list(executor.map(partial(work, job), plan.cases.values()))
-    plan.contents()
+    todo.records.mkdir(parents=True)
+    job = Job(str(todo.recipe.path), str(todo.records), todo.code)
+    list(executor.map(partial(work, job), todo.cases.values()))
+    todo.contents()
 
 
-def timed(recipe: Path, run_plan: Engine, count: int, seconds: float) -> tuple[float, float]:
+def timed(recipe: Path, run_work: Engine, count: int, seconds: float) -> tuple[float, float]:
     """Wall and CPU seconds of all processes, from the list of cases to the results read back."""
     with tempfile.TemporaryDirectory() as into:
         wall, cpu = time.perf_counter(), _cpu()
-        run_plan(Plan.of(load_recipe(recipe), f"{count} {seconds}", into))
+        run_work(Work.of(load_recipe(recipe), f"{count} {seconds}", into))
         return time.perf_counter() - wall, _cpu() - cpu
 
 
@@ -74,12 +74,12 @@ def _cpu() -> float:
 
 
 def main(name: str, workers: str, count: str, seconds: str) -> None:
-    with tempfile.TemporaryDirectory() as folder, engine(name, int(workers)) as run_plan:
+    with tempfile.TemporaryDirectory() as folder, engine(name, int(workers)) as run_work:
         recipe = Path(folder) / "paper" / "trivial.py"
         recipe.parent.mkdir()
         recipe.write_text(RECIPE)
-        timed(recipe, run_plan, 4 * int(workers), float(seconds))
-        print(*timed(recipe, run_plan, int(count), float(seconds)))
+        timed(recipe, run_work, 4 * int(workers), float(seconds))
+        print(*timed(recipe, run_work, int(count), float(seconds)))
 
 
 if __name__ == "__main__":

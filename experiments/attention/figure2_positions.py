@@ -13,10 +13,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
-from edgewise.study import Claim, Result, chosen, over_seeds, rounded
+from edgewise.study import Claim, Result, over_seeds, rounded, seed_count, select, simulated_orbit
 from edgewise.view import Curve, Panel, Sheet
-
-from .common import orbit, seeds_of
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "no positions": {}, "causal": {"causal": True}, "RoPE": {"rope": True},
@@ -47,7 +45,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """The orbit of a random network, or the predicted one, which is sampled where positions matter."""
     if not case["theory"]:
-        return orbit(case)
+        return simulated_orbit(case)
     trace = edgewise.predict(edgewise.transformer(**case["knobs"]), start_overlap=START_OVERLAP)
     return {"separation": rounded(trace.blocks("separation")), "token_gradient": rounded(trace.blocks("log_gradient"))}
 
@@ -59,14 +57,14 @@ def _gains(results: list[Result]) -> list[float]:
 def _scale(results: list[Result]) -> str:
     knobs = results[0].case["knobs"]
     size = f"n = {knobs['tokens']} tokens, d = {knobs['width']}, {knobs['heads']} heads, {knobs['depth']} blocks"
-    return f"{size}, {seeds_of(results)} random networks per point"
+    return f"{size}, {seed_count(results)} random networks per point"
 
 
 def rates(results: list[Result], variant: str, theory: bool, quantity: str = "separation") -> np.ndarray:
     """Log-rate per block of 1 - overlap (over the second half) or of gradients (over all): (mean, error) by gain."""
     found = []
     for gain in _gains(results):
-        each = chosen(results, variant=variant, gain=gain, theory=theory)
+        each = select(results, variant=variant, gain=gain, theory=theory)
         rows = np.array([r.value[quantity] for r in each])
         half = rows.shape[1] // 2 if quantity == "separation" else 0
         logs = np.log(rows[:, -1] / rows[:, half]) if quantity == "separation" else rows[:, 0]

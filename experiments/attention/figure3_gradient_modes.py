@@ -14,10 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
-from edgewise.study import Claim, Result, chosen, over_seeds
+from edgewise.study import Claim, Result, over_seeds, seed_count, select, simulated_orbit
 from edgewise.view import Curve, Panel, Sheet
-
-from .common import orbit, seeds_of
 
 NEAR = 1e-8  # 1 - overlap at the start
 STRENGTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -50,17 +48,17 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """The orbit of one random network."""
-    return orbit(case)
+    return simulated_orbit(case)
 
 
 def _lengths(results: list[Result]) -> list[int]:
-    return sorted({r.case["tokens"] for r in chosen(results, part="length")})
+    return sorted({r.case["tokens"] for r in select(results, part="length")})
 
 
 def _scale(results: list[Result]) -> str:
-    deep = chosen(results, part="length")
+    deep = select(results, part="length")
     knobs = deep[0].case["knobs"]
-    return f"d = {knobs['width']}, {knobs['depth']} blocks (right: 16), {seeds_of(deep)} random networks per point"
+    return f"d = {knobs['width']}, {knobs['depth']} blocks (right: 16), {seed_count(deep)} random networks per point"
 
 
 @cache
@@ -93,7 +91,7 @@ def _profiles(results: list[Result]) -> Claim:
     worst, errors, depth = {}, [], 1
     for name in ("token_gradient", "pooled_gradient"):
         for n in _lengths(results):
-            knobs = chosen(results, part="length", tokens=n)[0].case["knobs"]
+            knobs = select(results, part="length", tokens=n)[0].case["knobs"]
             mean, error = over_seeds(results, name, part="length", tokens=n)
             depth = knobs["depth"]
             worst[f"{name}, n = {n}"] = float(abs(mean[0] - theory(knobs, name)[0]) / depth)
@@ -111,7 +109,7 @@ def crossings(results: list[Result]) -> dict[int, dict[str, float]]:
     """Per length: the exponent of a loss per token over the last quarter of depth and over all of it, and theory's."""
     found = {}
     for n in _lengths(results):
-        knobs = chosen(results, part="length", tokens=n)[0].case["knobs"]
+        knobs = select(results, part="length", tokens=n)[0].case["knobs"]
         quarter, depth = knobs["depth"] // 4, knobs["depth"]
         mean, error = over_seeds(results, "token_gradient", part="length", tokens=n)
         fast, slow = modes(knobs)
@@ -123,7 +121,7 @@ def crossings(results: list[Result]) -> dict[int, dict[str, float]]:
 def _sign(results: list[Result]) -> Claim:
     found = crossings(results)
     shortest, longest = _lengths(results)[0], _lengths(results)[-1]
-    depth = chosen(results, part="length")[0].case["knobs"]["depth"]
+    depth = select(results, part="length")[0].case["knobs"]["depth"]
     said = [f"n = {n}: {found[n]['shallow']:+.3f} over {depth // 4} blocks, {found[n]['deep']:+.3f} over {depth}"
             for n in (shortest, longest)]  # fmt: skip
     changes = max(abs(row["deep"] - row["shallow"]) - 3 * row["error"] for row in found.values())
@@ -140,7 +138,7 @@ def differences(results: list[Result]) -> np.ndarray:
     """Rate of the pooled gradient minus that of 1 - overlap over the later half, (mean, error) by strength."""
     found = []
     for attention in STRENGTHS:
-        values = [r.value for r in chosen(results, part="strength", attention=attention)]
+        values = [r.value for r in select(results, part="strength", attention=attention)]
         half = len(values[0]["separation"]) // 2
         pooled = np.array([v["pooled_gradient"][half] for v in values])
         angle = np.array([log(v["separation"][-1] / v["separation"][half]) for v in values])
@@ -151,7 +149,7 @@ def differences(results: list[Result]) -> np.ndarray:
 
 def identity(results: list[Result], strengths: Any = STRENGTHS) -> np.ndarray:
     """log(1 + a^2 / ((1 - a^2) q)) with the norm q of the collapsed fixed point."""
-    knobs = chosen(results, part="strength")[0].case["knobs"]
+    knobs = select(results, part="strength")[0].case["knobs"]
     rows = []
     for a in strengths:
         q = theory(block(float(a), depth=24, tokens=knobs["tokens"], width=knobs["width"]), "norm")[-1]
@@ -181,14 +179,14 @@ def draw(results: list[Result]) -> Figure:
 
 def _profile(results: list[Result], n: int, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Blocks below the output, predicted, measured, error."""
-    knobs = chosen(results, part="length", tokens=n)[0].case["knobs"]
+    knobs = select(results, part="length", tokens=n)[0].case["knobs"]
     mean, error = over_seeds(results, name, part="length", tokens=n)
     return np.arange(len(mean))[::-1], theory(knobs, name), mean, error
 
 
 def _readouts(results: list[Result]) -> Panel:
     n, curves = _lengths(results)[1], []
-    fast, slow = modes(chosen(results, part="length", tokens=n)[0].case["knobs"])
+    fast, slow = modes(select(results, part="length", tokens=n)[0].case["knobs"])
     for group, name in enumerate(("token_gradient", "pooled_gradient")):
         back, line, mean, error = _profile(results, n, name)
         label = "loss per token" if group == 0 else "pooled loss"

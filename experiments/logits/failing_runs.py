@@ -1,4 +1,4 @@
-"""Two failing runs and what saves them: SGD at 0.3 and Adam at 0.1 on retrieval, as in our notes, with controls.
+"""Two failing runs and what saves them: SGD at 0.3 and Adam at 0.1 on retrieval, with controls.
 
 Constant rates, 300 steps. Beside them Adam at 0.03, which works.
 """
@@ -90,7 +90,7 @@ def _claim(results: Sequence[Result], base: str, rate: float) -> Claim:
     asked = "fails, and a bound of 0.02 or 0.05 logits per step makes it good" if fails else "works without a bound"
     held = bool((plain > FAILED).all() and (bound < SAVED).all()) if fails else bool((plain < SAVED).all())
     return Claim(
-        f"(our notes) {base} at {rate:g}: {asked}.",
+        f"{base} at {rate:g}: {asked}.",
         f"Median end loss (range): {words}. Below {SAVED:g} in every seed: {', '.join(saved) or 'none'}.",
         f"retrieval, 2 blocks, width 32, {results[0].case['steps']} steps of {BATCH}, constant rate, {seeds} seeds",
         held if seeds >= 2 else None,

@@ -52,7 +52,7 @@ def calibration_table(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _curves(rows: Sequence[Row], task: str) -> dict[str, Any]:
-    """All runs of a task; without one family, and how that fit ranks the family it has not seen."""
+    """All runs of a task; without one family, and how that fit ranks the family left out."""
     families = {family: [row for row in rows if row.family == family] for family in FAMILIES}
     without = {family: [row for row in rows if row.family != family] for family in FAMILIES}
     unseen = {

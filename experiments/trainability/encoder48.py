@@ -1,6 +1,6 @@
 """Proof: torch's encoder of 48 layers on digits, as it comes and after initialize_.
 
-The same as `edgewise.study.proving(factory)` with its built-in task, one case per seed so that workers share them.
+The same as `edgewise.study.prove(factory)` with its built-in task, one case per seed so that workers share them.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ def _proof(results: list[Result]) -> Proof:
     plain, planned = _arm(results, "plain", "as it is"), _arm(results, "planned", "initialize_")
     first = results[0].value
     points = max(len(seed) for arm in (plain, planned) for seed in arm.losses)
-    found = compare(plain.finals, planned.finals)
-    return Proof(plain, planned, found, first["chance"], points, first["plan"], first["task"])
+    difference = compare(plain.finals, planned.finals)
+    return Proof(plain, planned, difference, first["chance"], points, first["plan"], first["task"])
 
 
 def claim(results: list[Result]) -> Claim:
     """It does not train as it comes, and does afterwards."""
     proof, case = _proof(results), results[0].case
     decided = len(results) > 2
-    c = proof.comparison
+    c = proof.difference
     return Claim(
         "torch's encoder of 48 layers does not learn as it comes (pytorch#55270, #86274); after initialize_ it does.",
         f"{proof.plain.trained(proof.chance)} of {len(results)} seeds train as they come, "
-        f"{proof.planned.trained(proof.chance)} after; difference {c.difference:+.3f}, p = {c.p_value:.2g}.",
+        f"{proof.planned.trained(proof.chance)} after; difference {c.mean:+.3f}, p = {c.p_value:.2g}.",
         f"{case['depth']} layers of width {WIDTH}, digits, {case['steps']} steps, {len(results)} seeds",
         (proof.rescued and proof.verdict == "helps") if decided else None,
-        {"difference": c.difference, "effect": c.effect, "p_value": c.p_value, "plain": list(proof.plain.finals),
+        {"difference": c.mean, "effect": c.effect, "p_value": c.p_value, "plain": list(proof.plain.finals),
          "planned": list(proof.planned.finals)},
     )  # fmt: skip
 

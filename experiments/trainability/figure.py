@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import fits as held
+from edgewise.study.train import TRAINS
+
+from . import fits
 from .report import BASELINES, FORGETTING, HEADLINE, evaluate, headline_scores
 from .statistics import auroc, interval, reliability
 from .table import Row
-from .training_report import TRAINS
 
 Array = NDArray[np.float64]
 COLOURS = {"sgd": "tab:orange", "adamw": "tab:blue"}
@@ -25,15 +26,15 @@ def figure(rows: Sequence[Row]) -> Any:
     from matplotlib.figure import Figure
 
     tasks, families = (list(dict.fromkeys(getattr(row, name) for row in rows)) for name in ("task", "family"))
-    drawn = Figure(figsize=(13, 4 + 3.4 * len(tasks) + 3.6), layout="constrained")
-    parts: Any = drawn.subfigures(3, 1, height_ratios=[3.4 * len(tasks), 4, 3.6])
+    whole = Figure(figsize=(13, 4 + 3.4 * len(tasks) + 3.6), layout="constrained")
+    parts: Any = whole.subfigures(3, 1, height_ratios=[3.4 * len(tasks), 4, 3.6])
     losses, curves, bars = parts
     _losses(losses, rows, tasks, families)
     scores = headline_scores(rows)
     _curves(curves, rows, tasks, scores)
     _bars(bars, rows, scores)
-    drawn.suptitle(f"{len(rows)} networks of width 48, 8 to 18 blocks, one seed each; scores from theory alone")
-    return drawn
+    whole.suptitle(f"{len(rows)} networks of width 48, 8 to 18 blocks, one seed each; scores from theory alone")
+    return whole
 
 
 def _losses(part: Any, rows: Sequence[Row], tasks: list[str], families: list[str]) -> None:
@@ -45,7 +46,7 @@ def _losses(part: Any, rows: Sequence[Row], tasks: list[str], families: list[str
             for optimizer, colour in COLOURS.items():
                 mine = [r for r in rows if (r.task, r.family, r.optimizer) == (task, family, optimizer)]
                 panel.scatter(
-                    [held.plain(r) for r in mine], [min(r.held_out_loss, 1.2) for r in mine],
+                    [fits.plain(r) for r in mine], [min(r.held_out_loss, 1.2) for r in mine],
                     s=[8 + 1.5 * r.depth for r in mine], color=colour, alpha=0.7, lw=0, label=optimizer,
                 )  # fmt: skip
             panel.axhline(TRAINS, color="black", ls="--", lw=0.8)
@@ -87,22 +88,22 @@ def roc(score: Array, failed: NDArray[np.bool_]) -> Array:
 def _band(score: Array, failed: NDArray[np.bool_], clusters: Sequence[object]) -> tuple[Array, Array]:
     """The 95 % interval of the curve at every tenth rate, over starts."""
     places = np.arange(len(score), dtype=float)
-    found = []
+    ends = []
     for k in range(0, len(RATES), 10):
 
         def at(chosen: Array, _: Array, k: int = k) -> float:
             picked = chosen.astype(int)
             return float(roc(score[picked], failed[picked])[k])
 
-        found.append(interval(at, places, places, clusters, draws=100))
-    low, high = np.array(found).T
+        ends.append(interval(at, places, places, clusters, draws=100))
+    low, high = np.array(ends).T
     return np.interp(RATES, RATES[::10], low), np.interp(RATES, RATES[::10], high)
 
 
 def _reliability(panel: Any, rows: Sequence[Row]) -> None:
     trained = [not row.failed for row in rows]
     for name, same_task in (("new family", True), ("new task and family", False)):
-        p = held.cross_fitted(rows, held.fitted_probability, same_task)
+        p = fits.cross_fitted(rows, fits.fitted_probability, same_task)
         points = np.array(reliability(p, trained))
         panel.plot(points[:, 0], points[:, 1], "o-", label=name)
     panel.plot([0, 1], [0, 1], color="black", ls=":", lw=0.8)
@@ -112,16 +113,16 @@ def _reliability(panel: Any, rows: Sequence[Row]) -> None:
 
 def _bars(part: Any, rows: Sequence[Row], scores: dict[str, Array]) -> None:
     panel = part.subplots()
-    found = {name: evaluate(score, rows) for name, score in scores.items()}
-    ranked = {name: values for name, values in found.items() if values["spearman mean"] is not None}
+    numbers = {name: evaluate(score, rows) for name, score in scores.items()}
+    ranked = {name: values for name, values in numbers.items() if values["spearman mean"] is not None}
     names = sorted(ranked, key=lambda name: ranked[name]["auroc within task"])
     for place, name in enumerate(names):
-        low, high = found[name]["interval within task"]
-        value = found[name]["auroc within task"]
+        low, high = numbers[name]["interval within task"]
+        value = numbers[name]["auroc within task"]
         colour = "tab:gray" if name in BASELINES else "tab:blue"
         reach = [[max(value - low, 0)], [max(high - value, 0)]]
         panel.errorbar(value, place, xerr=reach, fmt="o", color=colour, capsize=3)
-        said = f"{value:.3f}   Spearman {found[name]['spearman mean']:.2f}"
-        panel.text(1.003, place, said, va="center", fontsize=8)
+        label = f"{value:.3f}   Spearman {numbers[name]['spearman mean']:.2f}"
+        panel.text(1.003, place, label, va="center", fontsize=8)
     panel.set_yticks(range(len(names)), names)
     panel.set(xlabel="AUROC within a task, 95 % over starts (blue: ours, grey: baselines)", xlim=(0.4, 1.0))

@@ -1,6 +1,6 @@
-"""What is known of a start before it trains: orbits by theory and by measurement, and what rivals read.
+"""What can be said of a start before it trains: orbits by theory and by measurement, and what other methods read.
 
-An orbit is kept as curves over blocks 0..L: log separation (1 - cosine), log norm q, log squared gradient by readout.
+An orbit is stored as curves over blocks 0..L: log separation (1 - cosine), log norm q, log squared gradient by readout.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ def koopman(knobs: Knobs, task: Task, seed: int) -> dict[str, float | None]:
     """Share of modes near the unit circle, from one forward pass over 64 sequences, whitened in two ways."""
     model = seeded(network, seed, knobs, task)()
     streams = streams_of(model, model.blocks, task.held_out(64)[0])  # type: ignore[arg-type]
-    known = all(bool(stream.isfinite().all()) for stream in streams)
+    finite = all(bool(stream.isfinite().all()) for stream in streams)
     kinds = {"first": False, "own": True}
-    return {name: _digits(near_unit_share(streams, own)) if known else None for name, own in kinds.items()}
+    return {name: _digits(near_unit_share(streams, own)) if finite else None for name, own in kinds.items()}
 
 
 @lru_cache(maxsize=4)
 def input_overlap(task: Task) -> float:
-    """Mean cosine of two tokens of one example as the network embeds them, known from the data; at least 0.
+    """Mean cosine of two tokens of one example as the network embeds them, from the data alone; at least 0.
 
     Tokens are W x + position with E|W x|^2 proportional to |x|^2 and positions of unit norm.
     """
@@ -126,7 +126,7 @@ def _gradient(trace: Trace, readout: str) -> list[float | None]:
 
 
 def _gradient_logs(trace: Trace, readout: str) -> Array:
-    """log |g_l|^2 / |g_L|^2; not known where the stream left the range of numbers."""
+    """log |g_l|^2 / |g_L|^2; nan where the stream left the range of numbers."""
     if trace.log_gradient is None:
         return np.full(trace.depth + 1, np.nan)
     return trace.blocks("log_gradient", readout)

@@ -1,4 +1,4 @@
-"""Networks for the proofs. `forecast` is a rule applied to a record, REPORTED was written before any of it was trained.
+"""The networks of `rescue.py` and `totals.py`, in four lists.
 
 forecast   every start whose recorded training on digits under AdamW failed: a final loss of half of chance or more.
            `trained` are those of its first five starts per family that did train.
@@ -7,10 +7,11 @@ REPORTED   what users report that does not start to learn: pytorch#55270 (the en
            outputs after adding layers, causal), voicebox-pytorch#23 (24 layers do not learn), transformers#38987
            (matrices left at torch's default), open_llama#98 and mutransformers#4 (initializations put together
            from papers). Not copies of these programs: their blocks, depths and starts at a width of 32.
-PLAIN      deep networks of the literature [Schoenholz 2017, Xiao 2018, Zhang 2019], blocks of no known family.
+PLAIN      deep networks of the literature [Schoenholz 2017, Xiao 2018, Zhang 2019], blocks of no common family.
 WHOLE      networks that train as they come.
 
-The plan was developed on some of the forecast's list and of PLAIN: the rate is not that of a held-out test.
+`forecast` is a rule applied to a record, and REPORTED was fixed before any of it was trained; the plan itself was
+developed on some networks of the forecast's list and of PLAIN, so that the rate is not that of a held-out test.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Normed(nn.Module):
 
 
 class Gated(nn.Module):
-    """x <- norm(x + W_o(sigmoid(W_g x) * tanh(W_h x))): a block of no known family."""
+    """x <- norm(x + W_o(sigmoid(W_g x) * tanh(W_h x))): a block of no common family."""
 
     def __init__(self, width: int, gain: float) -> None:
         super().__init__()
@@ -152,11 +153,11 @@ def _encoder(
 ) -> nn.Module:
     """torch's encoder: copies of one layer, or (`xavier`) every matrix drawn anew as nn.Transformer does."""
     layer = nn.TransformerEncoderLayer(32, 2, 64, 0.0, activation, batch_first=True, norm_first=norm_first)
-    made = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
-    for parameter in made.parameters():
+    encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+    for parameter in encoder.parameters():
         if xavier and parameter.ndim > 1:
             nn.init.xavier_uniform_(parameter)
-    return Streams(Causal(made) if causal else made, 32)
+    return Streams(Causal(encoder) if causal else encoder, 32)
 
 
 def _described(**knobs: Any) -> nn.Module:

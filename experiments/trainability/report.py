@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from edgewise.study.recipe import Claim, Result
 
-from . import fits as baselines
-from . import fits as held
+from . import baselines, fits
 from .scores import SPANS, combined
 from .statistics import auroc, brier, calibration_error, interval, reliability, spearman
 from .table import Row, recorded_runs, table
@@ -23,20 +22,24 @@ HEADLINE = "plain sum, theory"
 FORGETTING = "plain sum and forgetting, theory"
 DRAWS = 300  # of the bootstrap
 ENOUGH = 100  # rows below which nothing is decided
+BASELINES = (
+    "paper's three constants", "random-energy diagram", "first gradient norm", "loss after 20 steps",
+    "Koopman near-unit share", "Koopman, whitened apart",
+)  # fmt: skip
 
 
 def headline_scores(rows: Sequence[Row]) -> dict[str, Array]:
-    """Ours and the baselines, larger is worse; what is fitted has seen neither the task nor the family."""
+    """Ours and the baselines, larger is worse; what is fitted was fitted on other tasks or families."""
     return {
-        HEADLINE: _each(rows, held.plain),
+        HEADLINE: _each(rows, fits.plain),
         "plain sum, measured": _each(rows, lambda row: combined(*row.changes("measured", "pooled"))),
-        FORGETTING: _each(rows, held.with_forgetting),
+        FORGETTING: _each(rows, fits.with_forgetting),
         "forgetting alone": _each(rows, lambda row: row.forgetting()),
-        "fitted on other families": held.cross_fitted(rows, held.fitted_score, same_task=True),
-        "fitted on other families, other task": held.cross_fitted(rows, held.fitted_score),
+        "fitted on other families": fits.cross_fitted(rows, fits.fitted_score, same_task=True),
+        "fitted on other families, other task": fits.cross_fitted(rows, fits.fitted_score),
         "angle alone": _each(rows, lambda row: combined(*row.changes(readout="pooled"), "angle")),
         "gradient alone": _each(rows, lambda row: combined(*row.changes(readout="pooled"), "gradient")),
-        "paper's three constants": held.cross_fitted(rows, held.paper_loss),
+        "paper's three constants": fits.cross_fitted(rows, fits.paper_loss),
         "random-energy diagram": _each(rows, baselines.random_energy),
         "first gradient norm": _each(rows, baselines.gradient_norm),
         "loss after 20 steps": _each(rows, baselines.early_loss),
@@ -45,22 +48,16 @@ def headline_scores(rows: Sequence[Row]) -> dict[str, Array]:
     }
 
 
-BASELINES = (
-    "paper's three constants", "random-energy diagram", "first gradient norm", "loss after 20 steps",
-    "Koopman near-unit share", "Koopman, whitened apart",
-)  # fmt: skip
-
-
 def variants(rows: Sequence[Row]) -> dict[str, Array]:
     """The plain sum in every form: source, readout, raw or relative gradient, span."""
-    found = {}
+    scores = {}
     for source, readouts in (("theory", ("token", "pooled")), ("measured", ("token", "pooled", "own"))):
         for readout in readouts:
             for relative in (True, False):
                 for span in SPANS:
                     name = f"{source}, {readout}, {'relative' if relative else 'raw'}, {span}"
-                    found[name] = np.array([combined(*r.changes(source, readout, relative, span)) for r in rows])
-    return found
+                    scores[name] = np.array([combined(*r.changes(source, readout, relative, span)) for r in rows])
+    return scores
 
 
 def _each(rows: Sequence[Row], score: Callable[[Row], float]) -> Array:
@@ -69,15 +66,15 @@ def _each(rows: Sequence[Row], score: Callable[[Row], float]) -> Array:
 
 def evaluate(score: Array, rows: Sequence[Row], bootstrap: bool = True) -> dict[str, Any]:
     """AUROC within each task with its interval and their mean, Spearman within each task and family."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for task in dict.fromkeys(row.task for row in rows):
         mine = [i for i, row in enumerate(rows) if row.task == task]
         failed = [rows[i].failed for i in mine]
-        found[f"auroc {task}"] = _three(auroc(score[mine], failed))
+        numbers[f"auroc {task}"] = _three(auroc(score[mine], failed))
         if bootstrap:
             ends = interval(auroc, score[mine], failed, [rows[i].cluster for i in mine], draws=DRAWS)
-            found[f"interval {task}"] = [_three(end) for end in ends]
-    found["auroc within task"] = _three(within_task(score, rows))
+            numbers[f"interval {task}"] = [_three(end) for end in ends]
+    numbers["auroc within task"] = _three(within_task(score, rows))
     if bootstrap:
         places, clusters = np.arange(len(rows), dtype=float), [row.cluster for row in rows]
 
@@ -86,13 +83,13 @@ def evaluate(score: Array, rows: Sequence[Row], bootstrap: bool = True) -> dict[
             return within_task(score[picked], [rows[i] for i in picked])
 
         ends = interval(again, places, places, clusters, draws=DRAWS)
-        found["interval within task"] = [_three(end) for end in ends]
-    found["auroc all"] = _three(auroc(score, [row.failed for row in rows]))
+        numbers["interval within task"] = [_three(end) for end in ends]
+    numbers["auroc all"] = _three(auroc(score, [row.failed for row in rows]))
     groups = spearman_by_group(score, rows)
-    found["spearman"] = {name: _three(value) for name, value in groups.items()}
-    known = [value for value in groups.values() if np.isfinite(value)]
-    found["spearman mean"] = _three(float(np.mean(known))) if known else None
-    return found
+    numbers["spearman"] = {name: _three(value) for name, value in groups.items()}
+    finite = [value for value in groups.values() if np.isfinite(value)]
+    numbers["spearman mean"] = _three(float(np.mean(finite))) if finite else None
+    return numbers
 
 
 def within_task(score: Array, rows: Sequence[Row]) -> float:
@@ -119,17 +116,17 @@ def spearman_by_group(score: Array, rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def calibrated(rows: Sequence[Row], same_task: bool) -> dict[str, Any]:
+def calibration(rows: Sequence[Row], same_task: bool) -> dict[str, Any]:
     """Brier score, calibration error and reliability of held-out probabilities."""
-    found = {}
+    numbers: dict[str, Any] = {}
     trained = [not row.failed for row in rows]
-    for name, forecast in (("plain", held.plain_probability), ("fitted", held.fitted_probability)):
-        p = held.cross_fitted(rows, forecast, same_task)
+    for name, forecast in (("plain", fits.plain_probability), ("fitted", fits.fitted_probability)):
+        p = fits.cross_fitted(rows, forecast, same_task)
         curve = [[_three(mean), _three(share), count] for mean, share, count in reliability(p, trained)]
-        found[name] = {"brier": _three(brier(p, trained)), "error": _three(calibration_error(p, trained)),
+        numbers[name] = {"brier": _three(brier(p, trained)), "error": _three(calibration_error(p, trained)),
                        "auroc": _three(auroc(-p, ~np.array(trained))), "reliability": curve}  # fmt: skip
     base = float(np.mean(trained))
-    return found | {"brier of the base rate": _three(base * (1 - base))}
+    return numbers | {"brier of the base rate": _three(base * (1 - base))}
 
 
 def claim(results: Sequence[Result], runs: Path) -> Claim:
@@ -142,34 +139,27 @@ def claim(results: Sequence[Result], runs: Path) -> Claim:
     )
     if len(rows) < ENOUGH:
         return Claim(published, f"{len(rows)} runs joined, too few to decide", scale, None, {"rows": len(rows)})
-    found = {name: evaluate(score, rows) for name, score in headline_scores(rows).items()}
-    ours, best = found[HEADLINE], max(BASELINES, key=lambda name: found[name]["auroc within task"])
+    scores = {name: evaluate(score, rows) for name, score in headline_scores(rows).items()}
+    ours, best = scores[HEADLINE], max(BASELINES, key=lambda name: scores[name]["auroc within task"])
     low = ours["interval within task"][0]
-    said = (
+    ours_in_words = (
         f"the plain sum of both exponents, from theory alone and with nothing fitted: AUROC within a task "
         f"{ours['auroc within task']} (from {low}), mean Spearman {ours['spearman mean']}; with a third of what the "
-        f"stream forgets {found[FORGETTING]['auroc within task']}, {found[FORGETTING]['spearman mean']}; "
-        f"best baseline: {best}, {found[best]['auroc within task']}"
+        f"stream forgets {scores[FORGETTING]['auroc within task']}, {scores[FORGETTING]['spearman mean']}; "
+        f"best baseline: {best}, {scores[best]['auroc within task']}"
     )
     reached = (
         ours["auroc within task"] >= GOALS["auroc"] and low >= GOALS["auroc_low"]
         and ours["spearman mean"] >= GOALS["spearman"]
-        and ours["auroc within task"] > found[best]["auroc within task"]
+        and ours["auroc within task"] > scores[best]["auroc within task"]
     )  # fmt: skip
     numbers = {
-        "trained": f"{sum(not row.failed for row in rows)} of {len(rows)}", "goals": GOALS, "scores": found,
+        "trained": f"{sum(not row.failed for row in rows)} of {len(rows)}", "goals": GOALS, "scores": scores,
         "variants": {name: evaluate(score, rows, bootstrap=False) for name, score in variants(rows).items()},
-        "calibration, new family": calibrated(rows, same_task=True),
-        "calibration, new task and family": calibrated(rows, same_task=False),
+        "calibration, new family": calibration(rows, same_task=True),
+        "calibration, new task and family": calibration(rows, same_task=False),
     }  # fmt: skip
-    return Claim(published, said, scale, bool(reached), numbers)
-
-
-def draw(results: Sequence[Result], runs: Path) -> Any:
-    """Loss against score, ROC curves with bands, reliability, all scores side by side."""
-    from .figure import figure
-
-    return figure(table(results, recorded_runs(runs)))
+    return Claim(published, ours_in_words, scale, bool(reached), numbers)
 
 
 def _three(value: float) -> float | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,20 +24,18 @@ from torch import nn
 
 import edgewise
 from edgewise.study import Claim, Result, prove, tasks
-from edgewise.study.train import seeded, train, trapezoid
+from edgewise.study.train import TRAINS, seeded, train, trapezoid
 
-from . import starts as forecast_starts
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import PLAIN, REPORTED, WHOLE
+from .networks import PLAIN, REPORTED, WHOLE
+from .starts import network
 
 STEPS, SIZE, TRIAL = 200, 16, 0.2
 RATES = [3e-4, 1e-3, 2.5e-3]
-HALF, GOAL = 0.5, 0.9
+GOAL = 0.9
 FORECAST = Path(__file__).parent / "recorded" / "train.jsonl"
 LISTS: dict[str, dict[str, Callable[[], nn.Module]]] = {"reported": REPORTED, "whole": WHOLE, "literature": PLAIN}
 ORDER = ("forecast", "reported", "whole", "trained", "literature")
-SEEDS = {"reported": 1, "literature": 1, "whole": 3}  # half of chance is far from seed noise; «not worse» is not
+SEEDS = {"reported": 1, "literature": 1, "whole": 3}  # half of chance is far from seed noise; "not worse" is not
 FIRST = 5  # starts per family whose trained networks must not get worse
 
 
@@ -57,21 +54,21 @@ def _recorded() -> list[dict[str, Any]]:
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Every network at full scale; three quick ones otherwise."""
     if scale == "full":
-        known = [case for case in _recorded() if case["list"] == "forecast" or case["start"] < FIRST]
+        forecast = [case for case in _recorded() if case["list"] == "forecast" or case["start"] < FIRST]
         named = [{"list": kind, "network": name, "seeds": SEEDS[kind]} for kind in LISTS for name in LISTS[kind]]
-        ordered = sorted([*known, *named], key=lambda case: ORDER.index(case["list"]))
+        ordered = sorted([*forecast, *named], key=lambda case: ORDER.index(case["list"]))
         return [case | {"steps": STEPS, "rates": RATES} for case in ordered]
     start = next(case for case in _recorded() if case["network"] == "forecast, gpt 16")
     few = [("literature", "tanh perceptron, 20 layers, torch"), ("whole", "tanh perceptron, 3 layers, torch")]
     named = [{"list": kind, "network": name, "seeds": 2} for kind, name in few]
-    return [case | {"steps": 30, "rates": [1e-3]} for case in (start, *named)]
+    return [case | {"steps": 12, "rates": [1e-3]} for case in (start, *named)]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Both arms of one network; the first is the forecast's record where there is one."""
     torch.set_num_threads(1)
     with _denormals_flushed():
-        return _measured(case)
+        return _both_arms(case)
 
 
 @contextmanager
@@ -84,25 +81,25 @@ def _denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def _measured(case: dict[str, Any]) -> dict[str, Any]:
+def _both_arms(case: dict[str, Any]) -> dict[str, Any]:
     chance = tasks.task("digits").chance
-    options = {"trial": TRIAL, "schedule": trapezoid, "second_look": HALF * chance}
+    options = {"trial": TRIAL, "schedule": trapezoid, "second_look": TRAINS * chance}
     if "knobs" in case:
         return _after(case, options) | {"chance": chance}
     factory = LISTS[case["list"]][case["network"]]
     proof = prove(
         factory, "critical", steps=case["steps"], seeds=case["seeds"], rates=case["rates"], size=SIZE, **options
     )
-    found = proof.json()
-    kept = {arm: {key: found[arm][key] for key in ("finals", "rates")} for arm in ("plain", "planned")}
-    return kept | {"verdict": proof.verdict, "difference": proof.comparison.difference, "chance": chance,
-                   "plan": _said(proof.plan)}  # fmt: skip
+    document = proof.json()
+    arms = {arm: {key: document[arm][key] for key in ("finals", "rates")} for arm in ("plain", "planned")}
+    return arms | {"verdict": proof.verdict, "difference": proof.difference.mean, "chance": chance,
+                   "plan": _promise(proof.plan)}  # fmt: skip
 
 
 def _after(case: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """A network of the forecast after initialize_, on the batches of its record."""
     data, seed = tasks.task("digits"), case["seed"]
-    make = seeded(forecast_starts.network, seed, case["knobs"], data)
+    make = seeded(network, seed, case["knobs"], data)
     plan = edgewise.critical_plan(make(), next(iter(data.batches(SIZE, seed)))[0])
 
     def planned() -> nn.Module:
@@ -114,14 +111,14 @@ def _after(case: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     best = train(planned, batches, optimizer="adamw", rates=case["rates"], steps=case["steps"], **options).best
     final = best.losses[0] if math.isinf(best.final()) else best.final()
     return {"plain": {"finals": [case["recorded"]], "rates": []}, "planned": {"finals": [final], "rates": [best.rate]},
-            "plan": _said(str(plan))}  # fmt: skip
+            "plan": _promise(str(plan))}  # fmt: skip
 
 
 STARTS = ("Plan", "Total", "Expected", "Nothing")
 REFUSALS = ("No gain brings", "NO:")  # as plans say it, and as they did when the record was written
 
 
-def _said(plan: str) -> list[str]:
+def _promise(plan: str) -> list[str]:
     """What the plan promised, or why not."""
     lines = [line.strip() for line in plan.splitlines()]
     return [line for line in lines if line.startswith(STARTS) or any(words in line for words in REFUSALS)]
@@ -129,7 +126,7 @@ def _said(plan: str) -> list[str]:
 
 def _fails(finals: list[float | None], chance: float) -> bool:
     """A run that diverged has no final loss."""
-    return any(final is None for final in finals) or float(np.mean(finals)) >= HALF * chance  # type: ignore[arg-type]
+    return any(final is None for final in finals) or float(np.mean(finals)) >= TRAINS * chance  # type: ignore[arg-type]
 
 
 def _of(results: list[Result], *kinds: str) -> list[Result]:
@@ -164,14 +161,14 @@ def claim(results: list[Result]) -> Claim:
     worse = [r.case["network"] for r in whole if r.value["verdict"] == "hurts"]
     trained = _of(results, "trained")
     gaps = [r.value["planned"]["finals"][0] - r.case["recorded"] for r in trained]
-    kept = Claim(
+    harmless = Claim(
         "Networks that train already are not worse after initialize_.",
         f"{len(whole)} with {SEEDS['whole']} seeds: worse beyond seed noise (p < 0.05): {'; '.join(worse) or 'none'}. "
         f"{len(gaps)} of the forecast: median change {np.median(gaps) if gaps else math.nan:+.3f}, "
         f"{sum(gap > 0 for gap in gaps)} higher and {sum(gap <= 0 for gap in gaps)} lower.",
         scale, not worse if len(whole) > 1 else None, {"worse": worse, "gaps": [round(gap, 4) for gap in gaps]},
     )  # fmt: skip
-    return Claim.all([rescue, kept, beside])
+    return Claim.all([rescue, harmless, beside])
 
 
 COLOURS = {"plain": "tab:red", "planned": "tab:blue"}
@@ -204,7 +201,7 @@ def _losses(axes: Any, listed: list[Result]) -> None:
             finals = [4 * chance if final is None else min(final, 4 * chance) for final in result.value[arm]["finals"]]
             axes.scatter(finals, [row] * len(finals), color=COLOURS[arm], s=14, label=label if not row else None)
         axes.axvline(chance, color="grey", linestyle=":", linewidth=0.8)
-        axes.axvline(HALF * chance, color="grey", linestyle="--", linewidth=0.8)
+        axes.axvline(TRAINS * chance, color="grey", linestyle="--", linewidth=0.8)
     axes.set_yticks(range(len(listed)), [r.case["network"] for r in listed], fontsize=6)
     axes.set_xscale("log")
     axes.set_xlabel("final loss (mean of the last 10 steps), cut at four times chance")

@@ -68,7 +68,7 @@ FAMILIES: dict[str, Callable[[np.ndarray], Knobs]] = {"paper": _paper, "gpt": _g
 def starts(family: str, count: int) -> list[Knobs]:
     """The first points of one scrambled Sobol sequence [Owen 1998], as knobs of a family."""
     if family not in FAMILIES:
-        raise BadInput(f"{family!r} is not a family of the forecast; known: {', '.join(FAMILIES)}.")
+        raise BadInput(f"{family!r} is not a family of the forecast; the families are {', '.join(FAMILIES)}.")
     seed = list(FAMILIES).index(family)
     points = qmc.Sobol(DIMENSIONS, seed=np.random.default_rng(seed)).random_base2(math.ceil(math.log2(count)))
     return [_start(family, u) for u in points[:count]]
@@ -90,10 +90,10 @@ def network(knobs: Knobs, task: Task) -> Transformer:
     Otherwise the first steps go into learning how often each byte occurs, which every network does, fastest at
     rates that later prove too large.
     """
-    made = network_of(
+    model = network_of(
         architecture(knobs, task), inputs=task.inputs, outputs=task.outputs, vectors=task.vectors,
         pooled=task.pooled, readout_gain=READOUT_GAIN,
     )  # fmt: skip
     with torch.no_grad():
-        made.readout.bias.copy_(task.prior)
-    return made
+        model.readout.bias.copy_(task.prior)
+    return model

@@ -13,13 +13,13 @@ Statistic = Callable[[Array, Array], float]
 
 
 def auroc(score: ArrayLike, failed: ArrayLike) -> float:
-    """P(score of a failed run > score of a trained one), ties count half [Mann 1947]; nan if only one kind is there."""
+    """P(score of a failed run > score of a trained one), ties count half [Mann 1947]; nan if one kind is missing."""
     score, failed = np.asarray(score, float), np.asarray(failed, bool)
-    positive, negative = int(failed.sum()), int((~failed).sum())
-    if not positive or not negative:
+    trained, bad = np.sort(score[~failed]), score[failed]
+    if not len(trained) or not len(bad) or np.isnan(score).any():
         return float("nan")
-    ranks = rankdata(score)
-    return float((ranks[failed].sum() - positive * (positive + 1) / 2) / (positive * negative))
+    wins = np.searchsorted(trained, bad, "left") + np.searchsorted(trained, bad, "right")  # a tie counts once, of two
+    return float(wins.sum() / 2 / (len(trained) * len(bad)))
 
 
 def spearman(score: ArrayLike, loss: ArrayLike) -> float:

@@ -1,9 +1,10 @@
-"""One row per trained network: what was known before, and what became of it."""
+"""One row per trained network: what was computed before training, and what became of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from edgewise.study import store
 from edgewise.study.recipe import Result
 
 from .scores import changes, forgetting, own_readout
-from .training_report import trained
+from .training_report import trains
 
 DIVERGED = 2.0  # shares of the chance loss that a diverged run counts as: it ranks last
 
@@ -44,9 +45,9 @@ class Row:
         loss = self.run["validation"]
         return DIVERGED if loss is None or self.run["final"] is None else float(loss / self.run["chance"])
 
-    @property
+    @cached_property
     def failed(self) -> bool:
-        return not trained(Result({}, self.run))
+        return not trains(Result({}, self.run))
 
     @property
     def cluster(self) -> tuple[str, str, int]:
@@ -56,7 +57,7 @@ class Row:
     def changes(
         self, source: str = "theory", readout: str | None = None, relative: bool = True, span: str = "total"
     ) -> tuple[float, float]:
-        """The signed log-changes of angle and gradient; `readout` is the task's own unless given."""
+        """The signed log-changes of angle and gradient; default readout: the task's own."""
         return changes(self.geometry[source], readout or own_readout(self.task), relative, span)
 
     def forgetting(self, span: str = "total") -> float:
@@ -66,15 +67,15 @@ class Row:
 
 def table(geometries: Sequence[Result], runs: Sequence[Result]) -> list[Row]:
     """Runs joined with the geometry of their starts; runs of other starts are left out."""
-    known = {(r.case["task"], r.case["family"], r.case["start"]): r for r in geometries}
+    by_start = {(r.case["task"], r.case["family"], r.case["start"]): r for r in geometries}
     rows = []
     for run in runs:
         case = run.case
-        found = known.get((case["task"], case["family"], case["start"]))
-        if found is not None and found.case["knobs"] == case["knobs"]:
+        start = by_start.get((case["task"], case["family"], case["start"]))
+        if start is not None and start.case["knobs"] == case["knobs"]:
             knobs = case["knobs"]
             place = (case["task"], case["family"], case["start"], case["optimizer"], knobs["depth"])
-            rows.append(Row(*place, geometry=found.value, run=run.value))
+            rows.append(Row(*place, geometry=start.value, run=run.value))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What a sweep of training runs shows by itself: which networks trained, and their curves."""
+"""The sweep of training runs on its own: which networks trained, and their curves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgewise.study.recipe import Claim, Result
+from edgewise.study.train import TRAINS
 
-TRAINS = 0.5  # share of the chance loss that the final loss must stay below; fixed before any run
 
-
-def trained(result: Result) -> bool:
+def trains(result: Result) -> bool:
     """Whether the final training loss is below half the chance loss; a diverged run has none."""
     final = result.value["final"]
     return final is not None and final < TRAINS * result.value["chance"]
@@ -18,19 +17,19 @@ def trained(result: Result) -> bool:
 
 def groups(results: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
     """Results by (task, family), in the order of first appearance."""
-    found: dict[tuple[str, str], list[Result]] = {}
+    by_group: dict[tuple[str, str], list[Result]] = {}
     for result in results:
-        found.setdefault((result.case["task"], result.case["family"]), []).append(result)
-    return found
+        by_group.setdefault((result.case["task"], result.case["family"]), []).append(result)
+    return by_group
 
 
 def claim(results: Sequence[Result]) -> Claim:
     """How many trained, in all and in each group; both outcomes must occur for a forecast to mean something."""
     numbers: dict[str, Any] = {
-        f"{task} {family}": f"{sum(map(trained, group))}/{len(group)}"
+        f"{task} {family}": f"{sum(map(trains, group))}/{len(group)}"
         for (task, family), group in groups(results).items()
     }
-    count = sum(map(trained, results))
+    count = sum(map(trains, results))
     return Claim(
         published="initialization decides whether a deep transformer trains [Cowsik 2024]",
         ours=f"{count} of {len(results)} networks trained (final loss below half of chance)",
@@ -46,16 +45,16 @@ def draw(results: Sequence[Result]) -> Any:
     import numpy as np
     from matplotlib.figure import Figure
 
-    found = groups(results)
+    by_group = groups(results)
     columns = 3
-    rows = -(-len(found) // columns)
+    rows = -(-len(by_group) // columns)
     figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
-    for place, ((task, family), group) in enumerate(found.items(), start=1):
+    for place, ((task, family), group) in enumerate(by_group.items(), start=1):
         axes = figure.add_subplot(rows, columns, place)
         for result in group:
             curve = [v for v in result.value["curve"] if v is not None]
             steps = np.linspace(0, len(curve) / max(len(result.value["curve"]), 1) * result.case["steps"], len(curve))
-            axes.plot(steps, curve, color="tab:blue" if trained(result) else "tab:red", lw=0.8, alpha=0.6)
+            axes.plot(steps, curve, color="tab:blue" if trains(result) else "tab:red", lw=0.8, alpha=0.6)
         chance = group[0].value["chance"]
         axes.axhline(TRAINS * chance, color="black", ls="--", lw=1)
         axes.set(title=f"{task}, {family}", xlabel="step", ylabel="training loss")

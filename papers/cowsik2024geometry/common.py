@@ -1,4 +1,4 @@
-"""What the figures of this paper share: its block in the library's words, and one random network of it, measured."""
+"""What the figures of this paper share: its block in the library's words, and what a figure says of its scale."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import edgewise
-from edgewise.study import Result, rounded, simulated
+from edgewise.study import Result, seed_count
 
 ABSTRACT = "[Cowsik 2024, abstract]"
 
@@ -22,16 +21,9 @@ def paper_block(attention: float, mlp: float, **others: Any) -> dict[str, Any]:
     return {"activation": "tanh", "norm": "pre", "heads": 1} | strengths | without | others
 
 
-def orbit(case: dict[str, Any]) -> dict[str, Any]:
-    """Norm, 1 - overlap and both gradients (log, over the last) of one random network, embedding first."""
-    network = edgewise.transformer(**case["knobs"])
-    found = simulated(network, seed=case["seed"], start_overlap=case["start_overlap"])
-    return {name: rounded(row) for name, row in vars(found).items()}
-
-
 def scale_of(results: Sequence[Result], per: str = "point") -> str:
     """Sizes and seeds, for the claim and the foot of the figure."""
-    knobs, seeds = results[0].case["knobs"], len({r.case["seed"] for r in results})
+    knobs, seeds = results[0].case["knobs"], seed_count(results)
     size = f"n = {knobs['tokens']} tokens, d = {knobs['width']}, {knobs['depth']} blocks"
     return f"{size}, {seeds} random networks per {per}"
 

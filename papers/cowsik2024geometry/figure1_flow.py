@@ -13,10 +13,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
-from edgewise.study import Claim, Result, chosen, over_seeds
+from edgewise.study import Claim, Result, over_seeds, select, simulated_orbit
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import ABSTRACT, beyond_error, orbit, paper_block, scale_of
+from .common import ABSTRACT, beyond_error, paper_block, scale_of
 
 PHASES = {"ordered": 1.0, "chaotic": 4.0}  # gain of the MLP's first matrix; both strengths are the same
 STARTS = ((0.1, 0.1), (0.1, 0.9), (4.0, 0.05), (4.0, 0.8), (0.6, 0.97))  # norm q, overlap
@@ -36,7 +36,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """The orbit of one random network."""
-    return orbit(case)
+    return simulated_orbit(case)
 
 
 def theory(case: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +76,7 @@ def _simplex(results: list[Result]) -> Claim:
     field = _field(results, "chaotic")
     fixed = next(point.overlap for point in field.fixed_points if point.stable)
     ends, errors = _ends(results, "chaotic")
-    coming = [theory(chosen(results, phase="chaotic", start=i)[0].case)[1][-1] for i in range(len(STARTS))]
+    coming = [theory(select(results, phase="chaotic", start=i)[0].case)[1][-1] for i in range(len(STARTS))]
     left = float(np.max(np.abs(np.array(coming) - fixed)))  # this depth is not infinity, by theory
     held = fixed < 0.99 and not beyond_error(ends - fixed, errors, left + WITHIN["overlap"])
     return Claim(
@@ -104,7 +104,7 @@ def _tracking(results: list[Result]) -> Claim:
 
 def _gaps(results: list[Result], phase: str, start: int) -> list[list[np.ndarray]]:
     """Measured minus predicted overlap and log norm at every block, each with its standard error."""
-    norm, overlap = theory(chosen(results, phase=phase, start=start)[0].case)
+    norm, overlap = theory(select(results, phase=phase, start=start)[0].case)
     q, q_error = over_seeds(results, "norm", phase=phase, start=start)
     s, s_error = over_seeds(results, "separation", phase=phase, start=start)
     return [[1 - s - overlap, s_error], [np.log(q / norm), q_error / q]]
@@ -112,7 +112,7 @@ def _gaps(results: list[Result], phase: str, start: int) -> list[list[np.ndarray
 
 def _field(results: list[Result], phase: str) -> Any:
     """The flow and its fixed points in one phase, computed once."""
-    return _flow(tuple(chosen(results, phase=phase)[0].case["knobs"].items()))
+    return _flow(tuple(select(results, phase=phase)[0].case["knobs"].items()))
 
 
 @cache
@@ -132,7 +132,7 @@ def draw(results: list[Result]) -> Figure:
 def _panel(results: list[Result], phase: str, gain: float) -> Panel:
     curves, field = [], _field(results, phase)
     for i in range(len(STARTS)):
-        norm, overlap = theory(chosen(results, phase=phase, start=i)[0].case)
+        norm, overlap = theory(select(results, phase=phase, start=i)[0].case)
         q, q_error = over_seeds(results, "norm", phase=phase, start=i)
         s, s_error = over_seeds(results, "separation", phase=phase, start=i)
         hidden = "_" if i else ""  # one entry in the legend for all starts

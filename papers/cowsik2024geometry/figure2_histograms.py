@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
-from edgewise.study import Claim, Result, chosen, over_seeds, rounded, simulated_streams
+from edgewise.study import Claim, Result, over_seeds, rounded, select, simulated_streams
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import ABSTRACT, beyond_error, paper_block
@@ -92,7 +92,7 @@ def _means(results: list[Result]) -> Claim:
         gaps, errors = [], []
         for phase in PHASES:
             mean, error = over_seeds(results, name, phase=phase, width=width)
-            gaps.append(mean - theory(chosen(results, phase=phase, width=width)[0].case)[name])
+            gaps.append(mean - theory(select(results, phase=phase, width=width)[0].case)[name])
             errors.append(error)
         worst[name], beyond = float(np.abs(gaps).max()), beyond or beyond_error(gaps, errors, WITHIN[name])
     return Claim(
@@ -140,7 +140,7 @@ def draw(results: list[Result]) -> Figure:
 
 def _ridges(results: list[Result], phase: str, name: str) -> Panel:
     width = _widest(results)
-    found = chosen(results, phase=phase, width=width)
+    found = select(results, phase=phase, width=width)
     counts = np.sum([r.value[f"{name}_counts"] for r in found], axis=0)
     middle = (EDGES[name][1:] + EDGES[name][:-1]) / 2
     ridges = []

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
-from edgewise.study import Claim, Result, chosen, over_seeds
+from edgewise.study import Claim, Result, over_seeds, select, simulated_orbit
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import ABSTRACT, orbit, paper_block, scale_of
+from .common import ABSTRACT, paper_block, scale_of
 
 STRENGTHS = (0.3, 0.5, 0.7)
 SCORE_GAINS = (1.0, 2.0, 4.0)
@@ -42,7 +42,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """The orbit of one random network of attention layers."""
-    return orbit(case)
+    return simulated_orbit(case)
 
 
 def claim(results: list[Result]) -> Claim:
@@ -51,7 +51,7 @@ def claim(results: list[Result]) -> Claim:
 
 
 def _deep(results: list[Result]) -> list[Result]:
-    return chosen(results, skip=True)
+    return select(results, skip=True)
 
 
 def _collapse(results: list[Result]) -> Claim:
@@ -67,7 +67,7 @@ def _collapse(results: list[Result]) -> Claim:
 
 def rate(results: list[Result], strength: float) -> tuple[float, float]:
     """Measured log-rate of 1 - overlap over the second half of depth, and its standard error over seeds."""
-    rows = np.log([r.value["separation"] for r in chosen(_deep(results), strength=strength)])
+    rows = np.log([r.value["separation"] for r in select(_deep(results), strength=strength)])
     half = rows.shape[1] // 2
     slopes = (rows[:, -1] - rows[:, half]) / (rows.shape[1] - 1 - half)
     return float(slopes.mean()), float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
@@ -78,7 +78,7 @@ def _rates(results: list[Result]) -> Claim:
     for strength in STRENGTHS:
         found, error = rate(results, strength)
         limit = log(1 - strength**2)
-        predicted = _predicted_rate(chosen(_deep(results), strength=strength)[0].case)
+        predicted = _predicted_rate(select(_deep(results), strength=strength)[0].case)
         held &= abs(found - predicted) < 3 * error + 0.02 * abs(limit)
         numbers[f"{strength:g}"] = {"measured": found, "error": error, "theory": predicted, "limit": limit}
     text = ", ".join(f"{n['measured']:.3f} ± {n['error']:.3f} ({n['theory']:.3f})" for n in numbers.values())
@@ -103,7 +103,7 @@ def _separations(knobs: dict[str, Any], overlap: float, closure: str = "exact") 
 
 def steps(results: list[Result], gain: float, layer: int) -> np.ndarray:
     """1 - overlap before and after one layer without a skip, of every network with one head; (2, networks)."""
-    rows = [r.value["separation"] for r in chosen(results, skip=False, gain=gain, heads=1)]
+    rows = [r.value["separation"] for r in select(results, skip=False, gain=gain, heads=1)]
     pairs = np.array([row[layer : layer + 2] for row in rows])
     return pairs[pairs[:, 1] > SMALLEST].T
 
@@ -125,13 +125,13 @@ def _cubes(results: list[Result]) -> Claim:
         "Pure attention loses rank doubly exponentially with depth [Dong 2021].",
         f"Near collapse 1 - overlap is cubed by every layer: measured powers {text} at score gains "
         f"{', '.join(found)}; theory says 3.",
-        scale_of(chosen(results, skip=False)), held, {"powers": found},
+        scale_of(select(results, skip=False)), held, {"powers": found},
     )  # fmt: skip
 
 
 def excess(results: list[Result], heads: int) -> tuple[float, float]:
     """log of measured over predicted 1 - overlap after a second layer without a skip, and its standard error."""
-    found = chosen(results, skip=False, gain=1.0, heads=heads, start_overlap=0.9)
+    found = select(results, skip=False, gain=1.0, heads=heads, start_overlap=0.9)
     knobs, rows = found[0].case["knobs"] | {"depth": 1}, [r.value["separation"] for r in found]
     logs = np.array([np.log(row[2] / _separations(knobs, 1 - row[1])[1]) for row in rows])
     return float(logs.mean()), float(logs.std(ddof=1) / np.sqrt(len(logs)))
@@ -145,7 +145,7 @@ def _second_layer(results: list[Result]) -> Claim:
         f"The tokens stay a simplex, so one map describes every layer {ABSTRACT}.",
         f"Not without a skip at one head: after a second layer 1 - overlap is {text} times the prediction from where "
         "that layer starts. One attention matrix of n rows does not average itself; more heads do so better.",
-        scale_of(chosen(results, skip=False)), held, {"log_excess_and_error": {str(h): v for h, v in found.items()}},
+        scale_of(select(results, skip=False)), held, {"log_excess_and_error": {str(h): v for h, v in found.items()}},
     )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def _heads(results: list[Result]) -> Panel:
 def _decay(results: list[Result]) -> Panel:
     curves, notes = [], []
     for group, strength in enumerate(STRENGTHS):
-        case = chosen(_deep(results), strength=strength)[0].case
+        case = select(_deep(results), strength=strength)[0].case
         line = _separations(case["knobs"], case["start_overlap"])
         mean, error = over_seeds(_deep(results), "separation", strength=strength)
         blocks = np.arange(len(line))
@@ -182,7 +182,7 @@ def _decay(results: list[Result]) -> Panel:
 def _map(results: list[Result]) -> Panel:
     curves = []
     for group, gain in enumerate(SCORE_GAINS):
-        knobs = chosen(results, skip=False, gain=gain, heads=1)[0].case["knobs"] | {"depth": 1}
+        knobs = select(results, skip=False, gain=gain, heads=1)[0].case["knobs"] | {"depth": 1}
         starts = np.geomspace(1e-8, 0.999, 40)
         exact = np.array([_separations(knobs, 1 - start)[1] for start in starts])
         named = ("first layer", "second layer") if group == 0 else ("_", "_")

@@ -14,10 +14,10 @@ from contourpy import contour_generator
 from matplotlib.figure import Figure
 
 import edgewise
-from edgewise.study import Claim, Result, over_seeds
+from edgewise.study import Claim, Result, over_seeds, simulated_orbit
 from edgewise.view import Curve, Dots, Map, Panel, Sheet
 
-from .common import ABSTRACT, orbit, paper_block, scale_of
+from .common import ABSTRACT, paper_block, scale_of
 
 GAIN = 3.0  # of the MLP's first matrix
 NEAR = 1e-8  # 1 - overlap of the tokens at the start: small at the end too, in every case
@@ -43,7 +43,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """The three exponents of one random network."""
-    found, depth = orbit(case), case["knobs"]["depth"]
+    found, depth = simulated_orbit(case), case["knobs"]["depth"]
     stream = np.log(found["norm"][0] / found["norm"][-1])
     return {
         "angle": float(np.log(found["separation"][-1] / found["separation"][0]) / depth),

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 import edgewise
-from edgewise.study import Claim, Result, chosen, over_seeds, rounded
+from edgewise.study import Claim, Result, over_seeds, rounded, select
 from edgewise.view import Curve, Marker, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, distinct, network, networks, scale_of, spread_of_mean
@@ -46,7 +46,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    maps = chosen(results, starts=LENGTHS)
+    maps = select(results, starts=LENGTHS)
     return Claim.all([_agreement(maps), _convergence(maps)])
 
 
@@ -85,7 +85,7 @@ def _convergence(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    maps, sweep = chosen(results, starts=LENGTHS), chosen(results, starts=[1.0])
+    maps, sweep = select(results, starts=LENGTHS), select(results, starts=[1.0])
     panels = (_map_panel(maps), _orbit_panel(maps), _sweep_panel(sweep), _rate_panel(maps))
     title = (
         "Lengths in random tanh networks follow one map to one fixed point\n(lines: theory, points: networks)"

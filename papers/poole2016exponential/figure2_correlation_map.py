@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 import edgewise
 from edgewise.nets import circle
-from edgewise.study import Claim, Result, chosen, over_seeds, rounded
+from edgewise.study import Claim, Result, over_seeds, rounded, select
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, distinct, network, networks, perceptron, scale_of, spread_of_mean
@@ -52,7 +52,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    maps, sweep = chosen(results, starts=STARTS), chosen(results, starts=[SWEPT])
+    maps, sweep = select(results, starts=STARTS), select(results, starts=[SWEPT])
     return Claim.all([_agreement(maps), _transition(sweep)])
 
 
@@ -91,7 +91,7 @@ def _transition(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    maps, sweep = chosen(results, starts=STARTS), chosen(results, starts=[SWEPT])
+    maps, sweep = select(results, starts=STARTS), select(results, starts=[SWEPT])
     panels = (_map_panel(maps), _orbit_panel(maps), _sweep_panel(sweep))
     title = "Two inputs merge below the edge of chaos and part above it\n(lines: theory, points: networks)"
     return Sheet(title, panels, f"{scale_of(maps)}; C: {scale_of(sweep)}; bars: standard error").draw()

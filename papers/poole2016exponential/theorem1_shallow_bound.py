@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 import edgewise
 from edgewise.nets import circle_derivatives
-from edgewise.study import Claim, Result, chosen, over_seeds, rounded
+from edgewise.study import Claim, Result, over_seeds, rounded, select
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, distinct, network, networks, perceptron, scale_of
@@ -66,7 +66,7 @@ def _shallow(case: dict[str, Any]) -> float:
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    return Claim.all([_bound(chosen(results, kind="shallow")), _depth(chosen(results, kind="deep"))])
+    return Claim.all([_bound(select(results, kind="shallow")), _depth(select(results, kind="deep"))])
 
 
 def _bound(results: Sequence[Result]) -> Claim:
@@ -115,7 +115,7 @@ def _needed(results: Sequence[Result], strength: float) -> list[tuple[int, int, 
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    deep, shallow = chosen(results, kind="deep"), chosen(results, kind="shallow")
+    deep, shallow = select(results, kind="deep"), select(results, kind="shallow")
     title = "A few dozen chaotic layers make a curve that no single layer of a million units can"
     foot = f"lines: theory, points: {scale_of(deep)}, σ_b = 0.3; shallow: {scale_of(shallow)}; bars: standard error"
     return Sheet(title, (_growth_panel(deep), _shallow_panel(shallow), _needed_panel(deep)), foot).draw()

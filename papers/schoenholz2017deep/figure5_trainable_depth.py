@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.nets import RandomPerceptron
-from edgewise.study import Claim, Result, chosen, rounded
+from edgewise.study import Claim, Result, rounded, select
 from edgewise.study.tasks import Task, task
 from edgewise.study.train import train
 from edgewise.view import Curve, Map, Panel, Sheet
@@ -37,11 +37,11 @@ STEPS = (50, 100, 200)  # at which the loss is read; the last is the length of t
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    weights, depths, seeds = (WEIGHTS, DEPTHS, 1) if full else ([1.2, 1.76, 4.0], [4, 12, 24], 1)
+    weights, depths, seeds = (WEIGHTS, DEPTHS, 1) if full else ([1.2, 1.76, 4.0], [4, 16], 1)
     training = {
         "width": 100 if full else 50,
         "batch": 32,
-        "steps": list(STEPS if full else (20, 40)),
+        "steps": list(STEPS if full else (10, 20)),
         "rates": RATES,
     }
     images = os.environ.get("EDGEWISE_IMAGES", "digits")
@@ -102,7 +102,7 @@ def _limits(weight_variance: float) -> Any:
 
 def _excess(results: Sequence[Result], w: float, depth: int, mark: int = -1) -> float:
     """log(loss / half of chance), averaged over seeds; a run that diverged counts as guessing."""
-    rows = [r.value for r in chosen(results, weight_variance=w, depth=depth)]
+    rows = [r.value for r in select(results, weight_variance=w, depth=depth)]
     losses = [v["chance"] if v["loss"][mark] is None else min(v["loss"][mark], v["chance"]) for v in rows]
     return float(np.mean([math.log(x / (v["chance"] / 2)) for x, v in zip(losses, rows, strict=True)]))
 
@@ -141,7 +141,7 @@ def _constants(results: Sequence[Result], scale: str, mark: int = -1) -> list[tu
         limits = _limits(w)
         xi = limits.depth_scale_correlation
         xi = min(xi, limits.depth_scale_gradient) if scale == "shorter" else xi
-        depths = [_trainable(chosen(results, seed=seed), w, mark) for seed in _seeds(results)]
+        depths = [_trainable(select(results, seed=seed), w, mark) for seed in _seeds(results)]
         found += [(w, depth / xi) for depth in depths if math.isfinite(depth) and xi < deepest]
     return found
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgewise.study import Result, chosen
+from edgewise.study import Result, select
 
 LOSS, ACCURACY = 1, 2
 LEAST = 3  # seeds below which nothing is decided
@@ -30,7 +30,7 @@ def complete(results: Sequence[Result]) -> list[Result]:
 
 
 def by_seed(results: Sequence[Result], kernel: str) -> list[Result]:
-    return sorted(chosen(results, kernel=kernel), key=lambda r: r.case["seed"])
+    return sorted(select(results, kernel=kernel), key=lambda r: r.case["seed"])
 
 
 def curves(results: Sequence[Result], kernel: str) -> np.ndarray:

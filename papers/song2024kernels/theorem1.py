@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from edgewise.laboratory.kernel_layer import random_layer
 from edgewise.laboratory.kernel_theorems import check_theorem1, descend
-from edgewise.study import Claim, Result, chosen, rounded
+from edgewise.study import Claim, Result, rounded, select
 
 KERNELS = ("softmax", "gaussian")
 STARTS = {"constructive": (0.0, 10.0), "zero": (0.0, 1.0), "generic": (1.0, 1.0)}  # scales of W^V and W^O
@@ -73,7 +73,7 @@ def _bound(results: Sequence[Result]) -> Claim:
     safe = {}
     literal = {}
     for start in STARTS:
-        runs = [r for r in chosen(results, start=start) if r.value["applies"]]
+        runs = [r for r in select(results, start=start) if r.value["applies"]]
         safe[start] = [sum(r.value["violations"] > 0 for r in runs), len(runs)]
         literal[start] = [sum(r.value["literal_violations"] > 0 for r in runs), len(runs)]
     words = "; ".join(f"{start}: {safe[start][0]} of {safe[start][1]}, literal {literal[start][0]}" for start in STARTS)
@@ -89,7 +89,7 @@ def _size(results: Sequence[Result]) -> Claim:
     ratios = {
         kernel: sorted(
             r.value["promised"] / r.value["needed"]
-            for r in chosen(results, kernel=kernel)
+            for r in select(results, kernel=kernel)
             if r.value["promised"] and r.value["needed"]
         )
         for kernel in KERNELS
@@ -108,7 +108,7 @@ def _size(results: Sequence[Result]) -> Claim:
 
 def _necessary(results: Sequence[Result]) -> Claim:
     runs = [r for r in results if not r.value["applies"]]
-    fell = {kernel: sorted(r.value["fell_to"] for r in chosen(runs, kernel=kernel)) for kernel in KERNELS}
+    fell = {kernel: sorted(r.value["fell_to"] for r in select(runs, kernel=kernel)) for kernel in KERNELS}
     words = "; ".join(f"{kernel} {found[0]:.2g} to {found[-1]:.2g}" for kernel, found in fell.items())
     many = max(r.case["seed"] for r in results) >= 2
     return Claim(
@@ -119,7 +119,7 @@ def _necessary(results: Sequence[Result]) -> Claim:
 
 
 def _width(results: Sequence[Result]) -> Claim:
-    widths = sorted({r.case["width"] for r in chosen(results, start="constructive") if r.value["applies"]})
+    widths = sorted({r.case["width"] for r in select(results, start="constructive") if r.value["applies"]})
     needed = {kernel: [_median_needed(results, kernel, width) for width in widths] for kernel in KERNELS}
     words = "; ".join(
         f"{kernel} {', '.join('-' if n is None else f'{n:.0f}' for n in found)}" for kernel, found in needed.items()
@@ -135,7 +135,7 @@ def _width(results: Sequence[Result]) -> Claim:
 
 def _median_needed(results: Sequence[Result], kernel: str, width: int) -> float | None:
     """Over seeds; None where at least half of the runs are not long enough."""
-    found = [r.value["needed"] for r in chosen(results, kernel=kernel, width=width, start="constructive")]
+    found = [r.value["needed"] for r in select(results, kernel=kernel, width=width, start="constructive")]
     middle = float(np.median([math.inf if n is None else n for n in found]))
     return middle if math.isfinite(middle) else None
 
@@ -146,7 +146,7 @@ def draw(results: Sequence[Result]) -> Figure:
     colours = dict(zip(KERNELS, ("tab:blue", "tab:red"), strict=True))
     for axis, start in zip(axes, STARTS, strict=True):
         for kernel in KERNELS:
-            for k, run in enumerate(chosen(results, kernel=kernel, start=start, width=16)):
+            for k, run in enumerate(select(results, kernel=kernel, start=start, width=16)):
                 names = (kernel, f"bound, {kernel}") if k == 0 else (None, None)
                 x = np.array(run.value["at"]) + 1
                 axis.plot(x, np.maximum(run.value["loss"], 1e-24), color=colours[kernel], alpha=0.7, label=names[0])

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from edgewise.laboratory.kernel_layer import random_layer
 from edgewise.laboratory.kernel_query_run import descend_queries
-from edgewise.study import Claim, Result, chosen, rounded
+from edgewise.study import Claim, Result, rounded, select
 
 KERNELS = ("softmax", "gaussian")
 TARGETS = {"easy": (3.0, 1.0), "unit": (1.0, 1.0), "far": (1.0, 3.0)}  # scales of W^V and of the targets
@@ -63,7 +63,7 @@ def scale_of(results: Sequence[Result]) -> str:
 
 def converged(results: Sequence[Result], **where: Any) -> list[int]:
     """How many runs fell to a millionth, of how many."""
-    runs = chosen(results, **where)
+    runs = select(results, **where)
     return [sum(r.value["fell_to"] < CONVERGED for r in runs), len(runs)]
 
 
@@ -77,10 +77,10 @@ def claim(results: Sequence[Result]) -> Claim:
 
 def _rate(results: Sequence[Result]) -> Claim:
     """There is a start from which the Gaussian converges at the promised rate: large values, small queries."""
-    good = chosen(results, kernel="gaussian", targets="easy", query_key_scale=0.3)
+    good = select(results, kernel="gaussian", targets="easy", query_key_scale=0.3)
     done = converged(good)
-    above = sum(r.value["violations"] > 0 for r in chosen(results, kernel="gaussian"))
-    every = len(chosen(results, kernel="gaussian"))
+    above = sum(r.value["violations"] > 0 for r in select(results, kernel="gaussian"))
+    every = len(select(results, kernel="gaussian"))
     fell, bound = (np.array([max(r.value[name], 1e-300) for r in good]) for name in ("fell_to", "bound"))
     powers = np.log(fell[bound < 1]) / np.log(bound[bound < 1])
     held = done[0] == done[1] and not any(r.value["violations"] for r in good)
@@ -97,7 +97,7 @@ def _rate(results: Sequence[Result]) -> Claim:
 
 def _stall(results: Sequence[Result]) -> Claim:
     """Softmax may stop at f > 0; the range of its outputs says where."""
-    far = chosen(results, kernel="softmax", targets="far")
+    far = select(results, kernel="softmax", targets="far")
     stalled = [r for r in far if r.value["fell_to"] >= CONVERGED]
     ratio = [r.value["fell_to"] / r.value["floor"] for r in stalled if r.value["floor"] > 0]
     words = f"{np.median(ratio):.2f} times it in the median, {min(ratio):.2f} to {max(ratio):.2f}" if ratio else "none"
@@ -130,7 +130,7 @@ def draw(results: Sequence[Result]) -> Figure:
     colours = dict(zip(SCALES, ("tab:green", "tab:orange", "tab:purple"), strict=True))
     for row, kernel in zip(grid, KERNELS, strict=True):
         for axis, targets in zip(row, TARGETS, strict=True):
-            for run in chosen(results, kernel=kernel, targets=targets):
+            for run in select(results, kernel=kernel, targets=targets):
                 qk, x = run.case["query_key_scale"], np.array(run.value["at"]) + 1
                 axis.plot(x, np.maximum(run.value["loss"], 1e-24), color=colours[qk], alpha=0.7)
                 axis.plot(x, run.value["rate_bound"], color=colours[qk], alpha=0.35, linestyle=":")

@@ -37,10 +37,10 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         case["count"], case["tokens"], case["sharpness"], case["curvature"], case["seed"] + 7 * case["tokens"]
     )  # fmt: skip
     found = condition_bounds(log_x, H)
-    over = (found.spoken - found.exact) / math.log(10)
+    over = (found.original - found.exact) / math.log(10)
     return {
         "count": len(log_x), "corrected": int(found.violated("corrected").sum()),
-        "spectral": int(found.violated("spectral").sum()), "spoken": int(found.violated("spoken").sum()),
+        "spectral": int(found.violated("spectral").sum()), "spoken": int(found.violated("original").sum()),
         "spoken_tenfold": int((over > 1).sum()), "slack": float((found.exact - found.corrected).median().exp()),
         "points": rounded(_points(found)),
     }  # fmt: skip
@@ -54,11 +54,11 @@ def _one_hot(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _points(found: ConditionBounds) -> list[list[float]]:
-    return [(getattr(found, name)[:KEPT] / math.log(10)).tolist() for name in ("exact", "corrected", "spoken")]
+    return [(getattr(found, name)[:KEPT] / math.log(10)).tolist() for name in ("exact", "corrected", "original")]
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    return Claim.all([_spoken(results), _corrected(results)])
+    return Claim.all([_of_the_talk(results), _corrected(results)])
 
 
 def _scale(results: Sequence[Result]) -> str:
@@ -66,7 +66,7 @@ def _scale(results: Sequence[Result]) -> str:
     return f"{count:,} cases, n = {', '.join(str(n) for n in distinct(results, 'tokens'))}"
 
 
-def _spoken(results: Sequence[Result]) -> Claim:
+def _of_the_talk(results: Sequence[Result]) -> Claim:
     rates = {}
     for curvature in distinct(results, "curvature"):
         group = [r.value for r in results if r.case.get("curvature") == curvature]
@@ -76,7 +76,7 @@ def _spoken(results: Sequence[Result]) -> Claim:
     failed = sum(r.value["spoken"] for r in hot)
     said = ", ".join(f"{rate:.0%} (tenfold or more {ten:.0%}) at curvature {c}" for c, (rate, ten) in rates.items())
     return Claim(
-        "kappa_T(J H J) >= (mu/L)(max s / min s)^2, as spoken in the talk.",
+        "kappa_T(J H J) >= (mu/L)(max s / min s)^2 [talk].",
         f"Violated in {said} (H = I at 0), and in {failed} of {len(hot)} one-hot rows. With H = I it fails always: "
         "max/min is an upper bound of kappa(J). Uneven Hessians hide it, their mu/L makes every bound loose.",
         _scale(results), all(rate == 0 for rate, _ in rates.values()), {"rates": rates, "one_hot": failed},
@@ -94,7 +94,7 @@ def _corrected(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    panels = (_scatter(results, 2, "as spoken in the talk"), _scatter(results, 1, "corrected"), _rates(results))
+    panels = (_scatter(results, 2, "of the talk"), _scatter(results, 1, "corrected"), _rates(results))
     return Sheet("Lower bounds of the condition number at a stationary point", panels, _scale(results)).draw()
 
 
@@ -117,4 +117,4 @@ def _rates(results: Sequence[Result]) -> Panel:
             group_of = [r.value for r in results if r.case.get("curvature") == c and r.case["sharpness"] == sharp]
             rates.append(sum(v["spoken"] for v in group_of) / sum(v["count"] for v in group_of))
         curves.append(Curve(f"curvature {c:g}", np.array(at), np.array(rates), group))
-    return Panel("how often the spoken bound fails", "sharpness: deviation of the logits", "share", tuple(curves))
+    return Panel("how often the talk's bound fails", "sharpness: deviation of the logits", "share", tuple(curves))

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
-from edgewise.study import Claim, Result, chosen, rounded
+from edgewise.study import Claim, Result, rounded, select
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, seeds_of
@@ -114,7 +114,7 @@ def _scale(results: Sequence[Result]) -> str:
 
 def _finals(results: Sequence[Result], network: str, batch: str) -> tuple[np.ndarray, np.ndarray]:
     """Final losses of SGD and of Adam, by seed."""
-    sgd, adam = (chosen(results, network=network, batch=batch, optimizer=optimizer) for optimizer in RATES)
+    sgd, adam = (select(results, network=network, batch=batch, optimizer=optimizer) for optimizer in RATES)
     return np.array([r.value["final"] for r in sgd]), np.array([r.value["final"] for r in adam])
 
 
@@ -135,7 +135,7 @@ def _difference(results: Sequence[Result], batch: str) -> Claim:
     gaps = {network: sgd - adam for network, (sgd, adam) in pairs.items()}
     others = max(float(gap.max()) for network, gap in gaps.items() if network != "transformer")
     said = ", ".join(f"{gap.mean():.2g} ({gap.min():.2g} to {gap.max():.2g}) on the {n}" for n, gap in gaps.items())
-    return Claim(f"The same by the difference of the losses, a measure chosen after looking ({batch} batch).",
+    return Claim(f"The same by the difference of the losses, chosen after seeing the data ({batch} batch).",
                  f"Final loss of SGD minus that of Adam, nats: {said}.", _scale(results),
                  decided(float(gaps["transformer"].min()) > others, results, LONG),
                  {network: float(gap.mean()) for network, gap in gaps.items()})  # fmt: skip
@@ -146,7 +146,7 @@ def _explanations(results: Sequence[Result]) -> Claim:
     found = {}
     for name in ("imbalance", "condition", "along_gradient"):
         for network in NETWORKS:
-            runs = chosen(results, network=network, batch="full", optimizer="sgd")
+            runs = select(results, network=network, batch="full", optimizer="sgd")
             values = np.array([r.value["geometry"][name] for r in runs])
             found[f"{name}, {network}"] = float(np.mean(np.log10(np.maximum(np.abs(values), 1e-12))))
     worst = {name: max(NETWORKS, key=lambda n, name=name: found[f"{name}, {n}"]) for name in ("imbalance", "condition",
@@ -169,7 +169,7 @@ def draw(results: Sequence[Result]) -> Figure:
 def _losses(results: Sequence[Result], network: str, batch: str) -> Panel:
     curves = []
     for group, optimizer in enumerate(RATES):
-        for i, r in enumerate(chosen(results, network=network, batch=batch, optimizer=optimizer)):
+        for i, r in enumerate(select(results, network=network, batch=batch, optimizer=optimizer)):
             y = np.array(r.value["losses"])
             width = max(1, len(y) // 30)
             smooth = np.array([y[max(0, t - width) : t + 1].mean() for t in range(len(y))])
@@ -183,7 +183,7 @@ def _geometry(results: Sequence[Result], name: str) -> Panel:
     curves = []
     for group, network in enumerate(NETWORKS):
         for optimizer, role in (("sgd", "line"), ("adam", "third")):
-            runs = chosen(results, network=network, batch="full", optimizer=optimizer)
+            runs = select(results, network=network, batch="full", optimizer=optimizer)
             y = np.exp(np.mean([np.log(np.maximum(np.abs(r.value["geometry"][name]), 1e-9)) for r in runs], 0))
             curves.append(Curve(f"{network}, {optimizer}", np.arange(len(y)) / 3, y, group, role))
     return Panel(titles[name], "share of the full-batch run", "", tuple(curves), log_y=True)

@@ -18,7 +18,7 @@ from edgewise.laboratory.prompt_attention import PromptAttention
 from edgewise.laboratory.prompt_curvature import largest_curvature
 from edgewise.laboratory.prompt_teacher import log_mean_ratio, teacher_student
 from edgewise.laboratory.prompt_theorem import certificate
-from edgewise.study import Claim, Result, chosen
+from edgewise.study import Claim, Result, select
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, thinned
@@ -103,8 +103,8 @@ def _flat(large: Sequence[Result]) -> Claim:
 
 def _certified(tiny: Sequence[Result]) -> Claim:
     kept = all(r.value["worst_factor"] <= r.value["promised"] for r in tiny if r.value["certified"])
-    counts = {f"keys x {k:g}": sum(r.value["certified"] for r in chosen(tiny, keys=k)) for k in (1.0, 1e-2, WEAK)}
-    weak = [r for r in chosen(tiny, keys=WEAK) if r.value["certified"]]
+    counts = {f"keys x {k:g}": sum(r.value["certified"] for r in select(tiny, keys=k)) for k in (1.0, 1e-2, WEAK)}
+    weak = [r for r in select(tiny, keys=WEAK) if r.value["certified"]]
     pairs = ", ".join(f"{r.value['promised']:.5f} promised, {r.value['worst_factor']:.5f} the worst seen" for r in weak)
     applies_to_ordinary = counts["keys x 1"] > 0
     return Claim(

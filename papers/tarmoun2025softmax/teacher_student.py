@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from edgewise.laboratory import descent
 from edgewise.laboratory.prompt_teacher import teacher_student
-from edgewise.study import Claim, Result, chosen
+from edgewise.study import Claim, Result, select
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, distinct, mean_of, middle_of, portrait, seeds_of, thinned
@@ -30,7 +30,7 @@ LONG = 1000  # steps from which a run can decide
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     size = dict(samples=100, tokens=20, width=20) if full else dict(samples=40, tokens=8, width=8)
-    ratios, seeds, steps = ((10.0, 1e8, 1e25), 5, 1500) if full else ((10.0, 1e8), 1, 150)
+    ratios, seeds, steps = ((10.0, 1e8, 1e25), 5, 1500) if full else ((10.0, 1e8), 1, 40)
     return [
         {**size, "ratio": ratio, "value": value, "method": method, "seed": seed, "steps": steps}
         for seed in range(seeds) for ratio in ratios for value in ("frozen", "joint") for method in METHODS
@@ -86,7 +86,7 @@ def _slower(results: Sequence[Result]) -> Claim:
     found, held = {}, True
     for value in ("frozen", "joint"):
         for ratio in (mild, sharp):
-            runs = chosen(results, ratio=ratio, value=value, method="gradient descent")
+            runs = select(results, ratio=ratio, value=value, method="gradient descent")
             found[f"{value}, r = {ratio:g}"] = middle_of(runs, "final")
         held &= found[f"{value}, r = {sharp:g}"] > 3 * found[f"{value}, r = {mild:g}"]
     said = "; ".join(f"{name}: {loss:.2g}" for name, loss in found.items())
@@ -99,13 +99,13 @@ def _because(results: Sequence[Result]) -> Claim:
     """If kappa of the Hessian grew like (max/min)^2, it would grow as the rows' condition number squared."""
     rows, hessian = {}, {}
     for ratio in distinct(results, "ratio"):
-        runs = chosen(results, ratio=ratio, value="frozen", method="gradient descent")
+        runs = select(results, ratio=ratio, value="frozen", method="gradient descent")
         rows[ratio] = middle_of(runs, "row_condition", "teacher")
         tops, lows = (np.array([r.value["teacher"][f"hessian_{end}"] for r in runs]) for end in ("largest", "smallest"))
         hessian[ratio] = float(np.median(tops / lows))
     mild, sharp = _extremes(results)
     growth, spread = hessian[sharp] / hessian[mild], {
-        r: middle_of(chosen(results, ratio=r, value="frozen"), "gradient_spread", "teacher") for r in (mild, sharp)
+        r: middle_of(select(results, ratio=r, value="frozen"), "gradient_spread", "teacher") for r in (mild, sharp)
     }
     listed = ", ".join(f"{hessian[r]:.1e} (r = {r:g}, rows {rows[r]:.1e})" for r in hessian)
     return Claim(
@@ -121,8 +121,8 @@ def _because(results: Sequence[Result]) -> Claim:
 
 def _cure(results: Sequence[Result]) -> Claim:
     _, sharp = _extremes(results)
-    final = {m: middle_of(chosen(results, ratio=sharp, value="frozen", method=m), "final") for m in METHODS}
-    joint = {m: middle_of(chosen(results, ratio=sharp, value="joint", method=m), "final") for m in METHODS}
+    final = {m: middle_of(select(results, ratio=sharp, value="frozen", method=m), "final") for m in METHODS}
+    joint = {m: middle_of(select(results, ratio=sharp, value="joint", method=m), "final") for m in METHODS}
     better = final["gauss-newton"] < 0.1 * final["gradient descent"] and final["adam"] < final["gradient descent"]
     said = ", ".join(f"{m} {final[m]:.1g} (joint {joint[m]:.1g})" for m in METHODS)
     return Claim("Preconditioning (Adam, second order) removes the slow-down.",
@@ -142,7 +142,7 @@ def draw(results: Sequence[Result]) -> Figure:
 def _losses(results: Sequence[Result], value: str, ratio: float) -> Panel:
     curves = []
     for group, method in enumerate(METHODS):
-        for i, run in enumerate(chosen(results, ratio=ratio, value=value, method=method)):
+        for i, run in enumerate(select(results, ratio=ratio, value=value, method=method)):
             steps = np.array(run.value["steps"], dtype=float) + 1
             curves.append(Curve(method if i == 0 else "_", steps, np.maximum(run.value["losses"], 1e-13), group))
     return Panel(f"value {value}, teacher ratio {ratio:g}", "step + 1", "loss", tuple(curves), log_x=True, log_y=True)
@@ -150,7 +150,7 @@ def _losses(results: Sequence[Result], value: str, ratio: float) -> Panel:
 
 def _portraits(results: Sequence[Result]) -> Panel:
     at = np.array(distinct(results, "ratio"))
-    runs = [chosen(results, ratio=r, value="frozen", method="gradient descent") for r in at]
+    runs = [select(results, ratio=r, value="frozen", method="gradient descent") for r in at]
     hessian = [np.median([x.value["teacher"]["hessian_largest"] / x.value["teacher"]["hessian_smallest"] for x in g])
                for g in runs]  # fmt: skip
     numbers = {"condition of a row's J (median)": [middle_of(g, "row_condition", "teacher") for g in runs],
@@ -165,7 +165,7 @@ def _spectra(results: Sequence[Result]) -> Panel:
     """All eigenvalues of G^T G at the teacher of the first seed, made anew: it takes no time."""
     curves = []
     for group, ratio in enumerate(distinct(results, "ratio")):
-        case = chosen(results, ratio=ratio)[0].case
+        case = select(results, ratio=ratio)[0].case
         made = teacher_student(case["samples"], case["tokens"], case["width"], ratio, case["seed"])
         values = torch.linalg.svdvals(made.model.prompt_jacobian(made.teacher_prompt, made.teacher_value)).square()
         curves.append(Curve(f"r = {ratio:g}", np.arange(1.0, len(values) + 1), values.numpy(), group))
@@ -174,7 +174,7 @@ def _spectra(results: Sequence[Result]) -> Panel:
 
 def _sizes(results: Sequence[Result]) -> Panel:
     at = np.array(distinct(results, "ratio"))
-    runs = [chosen(results, ratio=r, value="frozen", method="gradient descent") for r in at]
+    runs = [select(results, ratio=r, value="frozen", method="gradient descent") for r in at]
     curves = [Curve(f"{name}, {who}", at, np.array([mean_of(g, key, who) for g in runs]), group, role)
               for group, (name, key) in enumerate((("|p|", "prompt_norm"), ("saturated rows", "saturated")))
               for who, role in (("teacher", "line"), ("student", "points"))]  # fmt: skip
@@ -185,7 +185,7 @@ def _reached(results: Sequence[Result]) -> Panel:
     at = np.array(distinct(results, "ratio"))
     curves = [Curve("teacher", np.log10(at), np.log10(at), 6, "third")]
     for group, method in enumerate(METHODS):
-        runs = [chosen(results, ratio=r, value="frozen", method=method) for r in at]
+        runs = [select(results, ratio=r, value="frozen", method=method) for r in at]
         y = [mean_of(group_of, "log10_mean_ratio", "student") for group_of in runs]
         curves.append(Curve(method, np.log10(at), np.array(y), group, "points"))
     return Panel("ratio the student reached, value frozen", "log10 of the teacher's ratio", "log10 of the student's",

@@ -17,7 +17,7 @@ from edgewise.cli import exit_codes
 from edgewise.cli.main import run
 from edgewise.progress import ProgressBar
 from edgewise.study import load_recipe
-from edgewise.study.engine import Plan
+from edgewise.study.engine import Work
 from tests.support.recipes import PARTS, write_recipe
 
 Capture = pytest.CaptureFixture[str]
@@ -222,7 +222,7 @@ def test_an_interrupt_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     output, errors = process.communicate()
     assert process.returncode == exit_codes.INTERRUPTED
     assert output == b""
-    stored = len(Plan.of(load_recipe(path)).contents().done)
+    stored = len(Work.of(load_recipe(path)).contents().done)
     assert stored > 4
     assert f"{stored} of 4000 cases are stored; the same command goes on from there." in errors.decode()
     assert b"Traceback" not in errors

@@ -14,11 +14,10 @@ import edgewise
 from edgewise import nets
 from edgewise.study import tasks
 from edgewise.study.recipe import Result
-from experiments.trainability import fits as held
-from experiments.trainability import koopman
-from experiments.trainability import starts as forecast_starts
+from experiments.trainability import fits, koopman, starts
+from experiments.trainability.baselines import fit_three_constants
 from experiments.trainability.figure import roc
-from experiments.trainability.fits import fit_logistic, fit_three_constants
+from experiments.trainability.fits import fit_logistic
 from experiments.trainability.geometry import collapsed, input_overlap
 from experiments.trainability.report import evaluate, within_task
 from experiments.trainability.scores import BEYOND, changes, combined
@@ -122,9 +121,9 @@ ROWS = [
 
 
 def test_rows_know_what_became_of_them() -> None:
-    assert held.plain(ROWS[3]) == pytest.approx(3.0)
-    assert held.defects(ROWS[3]) == pytest.approx([3.0, 6.0])
-    assert held.with_forgetting(ROWS[3]) == pytest.approx(5.0)
+    assert fits.plain(ROWS[3]) == pytest.approx(3.0)
+    assert fits.defects(ROWS[3]) == pytest.approx([3.0, 6.0])
+    assert fits.with_forgetting(ROWS[3]) == pytest.approx(5.0)
     assert ROWS[7].failed
     assert not ROWS[5].failed
     assert Row("digits", "gpt", 0, "sgd", 8, {}, {"final": None, "validation": 3.0, "chance": 1.0}).loss == 2.0
@@ -135,14 +134,14 @@ def test_cross_fits_see_neither_task_nor_family() -> None:
         assert not {row.task for row in fitted} & {row.task for row in of}
         assert not {row.family for row in fitted} & {row.family for row in of}
         assert len(fitted) == 24
-        return np.array([held.plain(row) for row in of])
+        return np.array([fits.plain(row) for row in of])
 
-    assert held.cross_fitted(ROWS, told) == pytest.approx([held.plain(row) for row in ROWS])
+    assert fits.cross_fitted(ROWS, told) == pytest.approx([fits.plain(row) for row in ROWS])
 
 
 def test_ranking_is_within_a_task() -> None:
     """One threshold for both tasks would be wrong by the shift between them, one for each is perfect."""
-    score = np.array([held.plain(row) for row in ROWS])
+    score = np.array([fits.plain(row) for row in ROWS])
     assert within_task(score, ROWS) == 1.0
     assert auroc(score, [row.failed for row in ROWS]) < 0.95
     found = evaluate(score, ROWS, bootstrap=False)
@@ -160,20 +159,20 @@ def test_tables_join_runs_with_their_starts() -> None:
 
 
 def test_starts_are_the_same_everywhere_and_span_both_phases() -> None:
-    first = forecast_starts.starts("paper", 26)[0]
-    assert first == forecast_starts.starts("paper", 26)[0]
+    first = starts.starts("paper", 26)[0]
+    assert first == starts.starts("paper", 26)[0]
     assert (first["attention_branch"], first["mlp_in_gain"], first["depth"]) == (0.92, 2.6, 12)
     task = tasks.task("digits")
-    angles = [collapsed(knobs, task)["angle"] for knobs in forecast_starts.starts("paper", 8)]
+    angles = [collapsed(knobs, task)["angle"] for knobs in starts.starts("paper", 8)]
     assert min(angles) < -0.1
     assert max(angles) > 0.1
     with pytest.raises(edgewise.BadInput, match="not a family"):
-        forecast_starts.starts("rnn", 2)
+        starts.starts("rnn", 2)
 
 
 def test_networks_begin_at_the_frequencies_of_the_labels() -> None:
     task = tasks.task("bytes")
-    net = forecast_starts.network(forecast_starts.starts("gpt", 26)[3], task)
+    net = starts.network(starts.starts("gpt", 26)[3], task)
     loss = float(net(*task.held_out(32))[0].detach())
     assert loss == pytest.approx(-float(task.prior[task.held_out(32)[1]].mean()), abs=0.1)
 
@@ -182,7 +181,7 @@ def test_networks_begin_at_the_frequencies_of_the_labels() -> None:
 def test_input_overlap_is_that_of_a_wide_embedding(name: str) -> None:
     task = tasks.task(name)
     knobs = {"depth": 1, "width": 2048, "heads": 1, "mlp_width": 1}
-    net = forecast_starts.network(knobs, task)
+    net = starts.network(knobs, task)
     inputs = task.train[0][:64]
     stream = torch.nn.functional.normalize((net.embed(inputs) + net.positions.weight).detach(), dim=-1)
     cosine = stream @ stream.transpose(1, 2)

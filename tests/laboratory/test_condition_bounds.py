@@ -1,4 +1,4 @@
-"""Condition number of J H J on the tangent space: the corrected bound never fails, the spoken one does."""
+"""Condition number of J H J on the tangent space: the corrected bound never fails, the original one does."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_exact_value_is_that_of_the_dense_matrix(n: int) -> None:
     torch.testing.assert_close(condition_bounds(log_x, H).exact, expected, rtol=1e-8, atol=1e-8)
 
 
-def test_spoken_bound_fails_for_two_tokens_and_one_hot_rows() -> None:
+def test_original_bound_fails_for_two_tokens_and_one_hot_rows() -> None:
     """n = 2 has one eigenvalue, kappa = 1; a one-hot row of eight with rest 1e-4 has 64, not 1e8."""
     pair = condition_bounds(torch.tensor([0.1, 0.9]).double().log(), torch.eye(2).double())
     assert pair.exact.item() == pytest.approx(0.0, abs=1e-12)
-    assert pair.spoken.exp().item() == pytest.approx(81, rel=1e-6)
+    assert pair.original.exp().item() == pytest.approx(81, rel=1e-6)
     row = torch.full((8,), 1e-4).double()
     row[2] = 1 - 7e-4
     peaked = condition_bounds(row.log(), 3 * torch.eye(8).double())
     assert peaked.exact.exp().item() == pytest.approx(64, rel=2e-3)
-    assert peaked.spoken.exp().item() > 9e7
-    assert peaked.violated("spoken") and not peaked.violated("corrected")
+    assert peaked.original.exp().item() > 9e7
+    assert peaked.violated("original") and not peaked.violated("corrected")
     assert peaked.exact.item() - peaked.corrected.item() < 2 * math.log(2)
 
 

@@ -12,7 +12,6 @@ from edgewise.laboratory.replicator import (
     coherence,
     coupled,
     decoupled,
-    fitness,
     follow,
     natural,
     orthogonal_keys,
@@ -49,7 +48,7 @@ def test_decoupled_rows_are_those_of_orthogonal_keys() -> None:
     torch.testing.assert_close(follow(slope, start, TIMES, scale=1.7).exp(), expected, atol=1e-8, rtol=0)
 
 
-def test_componentwise_form_and_fitness() -> None:
+def test_componentwise_form() -> None:
     """x_k' = -kappa x_k [ x_k (g_k - g) - sum_m x_m^2 (g_m - g) ], written as a loop."""
     x = torch.softmax(torch.randn(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), -1)
     g = torch.randn(5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -58,7 +57,6 @@ def test_componentwise_form_and_fitness() -> None:
     loop = [-2.0 * float(x[k]) * (float(x[k]) * (float(g[k]) - mean) - total) for k in range(5)]
     field = decoupled(lambda _: g, 2.0)(x)
     torch.testing.assert_close(field, torch.tensor(loop, dtype=torch.float64))
-    torch.testing.assert_close(product(x, fitness(lambda _: g, 2.0)(x)), field)
 
 
 def test_natural_flow_of_a_linear_loss_is_exponential() -> None:
@@ -84,7 +82,6 @@ def test_coherence_bounds_the_error_of_decoupling(mixing: float) -> None:
         share = float(gap.norm() / (found.scale * product(s, g).norm()))
         assert share <= 0.5 * found.deviation + 1e-12
         worst = max(worst, share)
-    assert found.decouples == (mixing < 0.05)
     assert worst > 0.02 * found.deviation - 1e-12  # the bound is not idle
 
 

@@ -187,4 +187,4 @@ def test_a_matrix_used_twice_moves_in_both_places() -> None:
     short = landscape.plane(model, None, batch, **how)
     long = landscape.plane(model, None, batch, **how, method="direct")
     np.testing.assert_allclose(short.losses, long.losses, rtol=0, atol=3e-6)
-    assert "linear layers" in short.method
+    assert np.ptp(long.losses) > 1e-4

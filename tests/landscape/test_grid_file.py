@@ -23,7 +23,7 @@ from tests.support.landscape_networks import cross_entropy, own, seeded
 HOW: dict[str, Any] = {"points": 9, "seed": 2, "method": "direct"}
 KILLED = """
 import os, signal, sys
-from tests.landscape import networks
+from tests.support import landscape_networks as networks
 from tests.landscape.test_grid_file import HOW
 from edgewise import landscape
 def tell(share):
@@ -37,7 +37,7 @@ landscape.plane(model, networks.cross_entropy, networks.tokens(), file=sys.argv[
 def test_a_killed_grid_continues(tmp_path: Path) -> None:
     file = tmp_path / "plane.npz"
     root = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": str(root)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     run = subprocess.run([sys.executable, "-c", KILLED, str(file)], cwd=root, env=environment)
     assert run.returncode == -signal.SIGKILL
     with pytest.raises(BadInput, match="4 of 9 rows"):
@@ -73,11 +73,12 @@ def other_loss(model: nn.Module, batch: Any) -> torch.Tensor:
 def test_a_file_of_something_else_is_refused_by_name(
     change: Callable[[], dict[str, Any]], words: str, tmp_path: Path
 ) -> None:
-    given: dict[str, Any] = {"model": seeded(networks.library_net), "loss": cross_entropy, "batch": networks.tokens()}
-    given |= HOW | {"points": 5, "file": tmp_path / "plane.npz"}
-    landscape.plane(**given)
+    model, batch = seeded(networks.library_net), networks.tokens()
+    arguments: dict[str, Any] = {"model": model, "loss": cross_entropy, "batch": batch}
+    arguments |= HOW | {"points": 5, "file": tmp_path / "plane.npz"}
+    landscape.plane(**arguments)
     with pytest.raises(BadInput, match=words):
-        landscape.plane(**(given | change()))
+        landscape.plane(**(arguments | change()))
 
 
 def test_a_line_on_disk_and_a_plane_saved(tmp_path: Path) -> None:
@@ -104,33 +105,33 @@ def _nan(model: nn.Module, _: Any) -> torch.Tensor:
         ({"directions": ("*nothing*", "*")}, "matches no parameter"),
         ({"directions": ("*", "m*"), "loss": own}, "matches no parameter"),
         ({"directions": ("queries", "keys")}, "list of blocks"),
-        ({"directions": ("*",)}, "a plane has two"),
-        ({"directions": "queries"}, "a plane has two"),
+        ({"directions": ("*",)}, "two for a plane"),
+        ({"directions": "queries"}, "two for a plane"),
         ({"directions": (1, 2)}, "one name, Along or Direction"),
         ({"directions": (landscape.Along("*", heads=[0]), "*")}, "only queries"),
         ({"directions": (landscape.Along("*", layers=[-1]), "*")}, "counted from 0"),
-        ({"directions": (landscape.Direction("zero", {"weight": torch.zeros(3, 4)}),) * 2}, "leads nowhere"),
-        ({"directions": (landscape.Direction("odd", {"other": torch.ones(3, 4)}),) * 2}, "the model has none"),
+        ({"directions": (landscape.Direction("zero", {"weight": torch.zeros(3, 4)}),) * 2}, "zero' has length 0"),
+        ({"directions": (landscape.Direction("odd", {"other": torch.ones(3, 4)}),) * 2}, "the model does not have"),
         ({"directions": (landscape.Direction("twin", {"weight": torch.ones(3, 4)}),) * 2}, "parallel"),
         ({"batch": []}, "list of batches is empty"),
         ({"batch": torch.zeros(0, 3)}, "batch is empty"),
-        ({"loss": _nan}, "loss at the centre is nan"),
+        ({"loss": _nan}, "loss of the model itself is nan"),
         ({"loss": lambda model, batch: model().expand(2)}, "one number"),
         ({"loss": lambda model, batch: 3.0}, "one number"),
         ({"points": 6}, "odd number"),
-        ({"points": "5"}, "points = '5'"),
-        ({"reach": -1.0}, "reach = -1.0"),
-        ({"reach": "far"}, "reach = 'far'"),
-        ({"normalization": "row"}, "normalization = 'row'"),
-        ({"method": "fast"}, "method = 'fast'"),
+        ({"points": "5"}, "points must be .*got '5'"),
+        ({"reach": -1.0}, "reach must be .*got -1.0"),
+        ({"reach": "far"}, "reach must be .*got 'far'"),
+        ({"normalization": "row"}, "normalization must be .*got 'row'"),
+        ({"method": "fast"}, "method must be .*got 'fast'"),
         ({"file": "plane.txt"}, "ending in .npz"),
         ({"rebalance": True}, "list of blocks"),
     ],
 )
 def test_refusals(how: dict[str, Any], words: str) -> None:
-    given = {"loss": own, "batch": None, "directions": ("*", "*"), "points": 5} | how
+    arguments = {"loss": own, "batch": None, "directions": ("*", "*"), "points": 5} | how
     with pytest.raises(BadInput, match=words):
-        landscape.plane(networks.Quadratic(), **given)
+        landscape.plane(networks.Quadratic(), **arguments)
 
 
 def test_vectors_move_only_when_asked() -> None:

@@ -117,9 +117,9 @@ def _reference(model: nn.Module, batch: Any, directions: tuple[Any, Any], found:
 
 
 METHODS = {
-    "library": "four matrices", "library, last block": "four matrices", "library, causal, grouped": "linear layers",
-    "library, one direction moves both": "linear layers", "torch encoder, last block": "modules from memory",
-    "convolutions": "linear layers",
+    "library": "modules from memory", "library, last block": "modules from memory",
+    "torch encoder, last block": "modules from memory",
+    "convolutions": "modules from memory", "library, all": "direct", "branches": "direct",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from edgewise.errors import BadInput
 from edgewise.study import engine, load_recipe, store
-from edgewise.study.engine import Outcome, Plan, run
+from edgewise.study.engine import Results, Work, run
 from tests.support.recipes import PARTS, write_recipe
 
 RANDOM = {
@@ -22,43 +22,43 @@ RANDOM = {
 FAILING = PARTS["measure"].replace("return", "if case['x'] == 3:\n        raise ValueError('three')\n    return")
 
 
-def plan_of(path: Path, scale: str = "small") -> Plan:
-    return Plan.of(load_recipe(path), scale, path.parents[1] / "runs")
+def work_of(path: Path, scale: str = "small") -> Work:
+    return Work.of(load_recipe(path), scale, path.parents[1] / "runs")
 
 
-def lines(plan: Plan) -> int:
-    return sum(len(path.read_bytes().splitlines()) for path in store.files_of(plan.records))
+def lines(work: Work) -> int:
+    return sum(len(path.read_bytes().splitlines()) for path in store.files_of(work.records))
 
 
-def values(outcome: Outcome) -> list[object]:
-    return [result.value["y"] for result in outcome.results]
+def values(results: Results) -> list[object]:
+    return [result.value["y"] for result in results.cases]
 
 
 def test_running_twice_does_nothing_the_second_time(tmp_path: Path) -> None:
-    plan = plan_of(write_recipe(tmp_path))
-    first, second = run(plan), run(plan)
+    work = work_of(write_recipe(tmp_path))
+    first, second = run(work), run(work)
     assert (first.computed, second.computed) == (6, 0)
     assert values(first) == values(second) == [2 * x * x for x in range(6)]
-    assert lines(plan) == 6
+    assert lines(work) == 6
 
 
 def test_scales_share_their_cases_and_a_limit_is_kept(tmp_path: Path) -> None:
     path = write_recipe(tmp_path)
-    run(plan_of(path))
-    full = plan_of(path, "full")
-    outcome = run(full, limit=10)
-    assert (outcome.computed, outcome.missing) == (10, 24)
-    outcome = run(full)
-    assert (outcome.computed, outcome.missing) == (24, 0)
-    assert [result.case["x"] for result in outcome.results] == list(range(40))
+    run(work_of(path))
+    full = work_of(path, "full")
+    results = run(full, limit=10)
+    assert (results.computed, results.missing) == (10, 24)
+    results = run(full)
+    assert (results.computed, results.missing) == (24, 0)
+    assert [result.case["x"] for result in results.cases] == list(range(40))
     assert lines(full) == 40
 
 
 def test_changed_code_is_measured_again_and_the_old_results_return(tmp_path: Path) -> None:
-    run(plan_of(write_recipe(tmp_path)))
-    changed = run(plan_of(write_recipe(tmp_path, helper="def square(x):\n    return 3 * x * x\n")))
+    run(work_of(write_recipe(tmp_path)))
+    changed = run(work_of(write_recipe(tmp_path, helper="def square(x):\n    return 3 * x * x\n")))
     assert values(changed) == [3 * x * x for x in range(6)]
-    back = run(plan_of(write_recipe(tmp_path)))
+    back = run(work_of(write_recipe(tmp_path)))
     assert back.computed == 0
     assert values(back) == [2 * x * x for x in range(6)]
 
@@ -69,90 +69,90 @@ def test_processes_give_the_results_of_a_serial_run(tmp_path: Path) -> None:
 
     before = torch.get_num_threads()
     told: list[tuple[int, int]] = []
-    serial = run(plan_of(write_recipe(tmp_path / "serial", **RANDOM)))
-    parallel = run(plan_of(write_recipe(tmp_path / "parallel", **RANDOM)), workers=2, tell=lambda *n: told.append(n))
+    serial = run(work_of(write_recipe(tmp_path / "serial", **RANDOM)))
+    parallel = run(work_of(write_recipe(tmp_path / "parallel", **RANDOM)), workers=2, tell=lambda *n: told.append(n))
     assert values(serial) == values(parallel)
     assert len({str(value) for value in values(serial)}) == 6
-    assert {result.value["threads"] for result in (*serial.results, *parallel.results)} == {1}
-    assert len({result.value["process"] for result in serial.results}) == 1
-    assert not {r.value["process"] for r in serial.results} & {r.value["process"] for r in parallel.results}
+    assert {result.value["threads"] for result in (*serial.cases, *parallel.cases)} == {1}
+    assert len({result.value["process"] for result in serial.cases}) == 1
+    assert not {r.value["process"] for r in serial.cases} & {r.value["process"] for r in parallel.cases}
     assert told == [(count, 6) for count in range(1, 7)]
     assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_failing_case_is_recorded_retried_and_stops_nobody(tmp_path: Path, workers: int) -> None:
-    plan = plan_of(write_recipe(tmp_path, measure=FAILING))
-    outcome = run(plan, workers)
-    assert [result.case["x"] for result in outcome.results] == [0, 1, 2, 4, 5]
-    assert list(outcome.failures) == ['{"x":3}']
-    assert "ValueError: three" in outcome.failures['{"x":3}']
-    assert (run(plan).computed, lines(plan)) == (1, 7)
+    work = work_of(write_recipe(tmp_path, measure=FAILING))
+    results = run(work, workers)
+    assert [result.case["x"] for result in results.cases] == [0, 1, 2, 4, 5]
+    assert list(results.failures) == ['{"x":3}']
+    assert "ValueError: three" in results.failures['{"x":3}']
+    assert (run(work).computed, lines(work)) == (1, 7)
 
 
 def test_a_repaired_case_is_no_longer_a_failure(tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     breaks = f"if __import__('os').path.exists({str(tmp_path / 'broken')!r}):\n        raise OSError\n    return"
-    plan = plan_of(write_recipe(tmp_path, measure=PARTS["measure"].replace("return", breaks)))
-    assert len(run(plan).failures) == 6
+    work = work_of(write_recipe(tmp_path, measure=PARTS["measure"].replace("return", breaks)))
+    assert len(run(work).failures) == 6
     (tmp_path / "broken").unlink()
-    assert (run(plan).failures, run(plan).missing) == ({}, 0)
+    assert (run(work).failures, run(work).missing) == ({}, 0)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_values_that_a_file_cannot_hold_are_refused_by_name(tmp_path: Path, workers: int) -> None:
     path = write_recipe(tmp_path, measure='def measure(case):\n    return {"y": [1, {2}]}\n')
     with pytest.raises(BadInput, match=r"figure1.py: measure\(case\)\['y'\]\[1\] is a builtins.set"):
-        run(plan_of(path), workers)
+        run(work_of(path), workers)
 
 
 def test_a_value_that_is_not_a_dict_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"measure returned a float\. A dict is expected"):
-        run(plan_of(write_recipe(tmp_path, measure="def measure(case):\n    return 1.0\n")))
+        run(work_of(write_recipe(tmp_path, measure="def measure(case):\n    return 1.0\n")))
 
 
 def test_a_case_that_measure_changes_is_stored_as_it_was(tmp_path: Path) -> None:
     path = write_recipe(tmp_path, measure='def measure(case):\n    case["x"] += 1\n    return {"y": case["x"]}\n')
-    results = run(plan_of(path)).results
+    results = run(work_of(path)).cases
     assert [(result.case["x"], result.value["y"]) for result in results] == [(x, x + 1) for x in range(6)]
 
 
 def test_numbers_that_are_not_finite_come_back(tmp_path: Path) -> None:
     path = write_recipe(tmp_path, measure='def measure(case):\n    return {"y": [math.nan, math.inf, -math.inf]}\n')
-    assert {repr(value) for value in values(run(plan_of(path)))} == {"[nan, inf, -inf]"}
+    assert {repr(value) for value in values(run(work_of(path)))} == {"[nan, inf, -inf]"}
 
 
 def test_damaged_records_are_told_and_measured_again(tmp_path: Path) -> None:
-    plan = plan_of(write_recipe(tmp_path))
-    run(plan)
-    file = store.files_of(plan.records)[0]
+    work = work_of(write_recipe(tmp_path))
+    run(work)
+    file = store.files_of(work.records)[0]
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b'"y":8', b'"y":9')[:-30])
-    outcome = run(plan)
-    assert (outcome.damaged, outcome.computed, outcome.missing) == (2, 2, 0)
-    assert values(outcome) == [2 * x * x for x in range(6)]
+    results = run(work)
+    assert (results.damaged, results.computed, results.missing) == (2, 2, 0)
+    assert values(results) == [2 * x * x for x in range(6)]
 
 
 def test_code_that_is_edited_during_a_run_is_refused(tmp_path: Path) -> None:
-    plan = plan_of(write_recipe(tmp_path))
+    work = work_of(write_recipe(tmp_path))
     write_recipe(tmp_path, helper="def square(x):\n    return 3 * x * x\n")
     with pytest.raises(BadInput, match=r"is \w+ at a worker and \w+ at the run"):
-        run(plan)
-    assert lines(plan) == 0
+        run(work)
+    assert lines(work) == 0
 
 
 def test_a_case_that_kills_its_worker_each_time_is_given_up_and_the_rest_is_measured(tmp_path: Path) -> None:
     ends = "if case['x'] == 0:\n        import os\n        os._exit(9)\n    return"
     deadly = PARTS["measure"].replace("return", ends)
-    plan = plan_of(write_recipe(tmp_path, measure=deadly))
-    outcome = run(plan, workers=2)
-    assert [result.case["x"] for result in outcome.results] == [1, 2, 3, 4, 5]
-    assert (outcome.lost, outcome.missing, outcome.computed) == (1, 1, 5)
+    work = work_of(write_recipe(tmp_path, measure=deadly))
+    results = run(work, workers=2)
+    assert [result.case["x"] for result in results.cases] == [1, 2, 3, 4, 5]
+    assert (results.lost, results.missing, results.computed) == (1, 1, 5)
 
 
 def test_a_fault_of_every_case_ends_the_run_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "TRIES", 1)  # starting workers takes a second each time
-    plan = plan_of(write_recipe(tmp_path, measure="def measure(case):\n    import os\n    os._exit(9)\n"), "full")
-    outcome = run(plan, workers=2)
-    assert (outcome.lost, outcome.missing, outcome.computed) == (40, 40, 0)
-    assert lines(plan) == 0
+    work = work_of(write_recipe(tmp_path, measure="def measure(case):\n    import os\n    os._exit(9)\n"), "full")
+    results = run(work, workers=2)
+    assert (results.lost, results.missing, results.computed) == (40, 40, 0)
+    assert lines(work) == 0

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from edgewise.study import load_recipe, store
-from edgewise.study.engine import Plan, run
+from edgewise.study.engine import Work, run
 from edgewise.study.store import read_line
 from tests.support.recipes import write_recipe
 
@@ -25,10 +25,10 @@ RUN = """
 import sys
 from edgewise.study import load_recipe
 from edgewise.study.engine import run
-from edgewise.study.engine import Plan
+from edgewise.study.engine import Work
 print("ready", flush=True)
-outcome = run(Plan.of(load_recipe(sys.argv[1]), "full", sys.argv[2]), workers=int(sys.argv[3]))
-sys.exit(outcome.missing)
+results = run(Work.of(load_recipe(sys.argv[1]), "full", sys.argv[2]), workers=int(sys.argv[3]))
+sys.exit(results.missing)
 """
 
 
@@ -90,18 +90,18 @@ def check_records(folder: Path) -> tuple[Counter[int], int]:
 
 def check_resumed(path: Path, cases: int, kills: int, workers: int) -> None:
     """After the last kill: what is missing is measured, all is there once, and little was measured twice."""
-    plan = Plan.of(load_recipe(path), "full", path.parents[1] / "runs")
-    before, _ = check_records(plan.records)
-    outcome = run(plan)
-    assert outcome.computed == cases - len(before)  # what was stored is not measured again
-    assert [(r.case["x"], r.value["y"]) for r in outcome.results] == [(x, x * x) for x in range(cases)]
-    stored, damaged = check_records(plan.records)
+    work = Work.of(load_recipe(path), "full", path.parents[1] / "runs")
+    before, _ = check_records(work.records)
+    results = run(work)
+    assert results.computed == cases - len(before)  # what was stored is not measured again
+    assert [(r.case["x"], r.value["y"]) for r in results.cases] == [(x, x * x) for x in range(cases)]
+    stored, damaged = check_records(work.records)
     assert set(stored) == set(range(cases))
     assert sum(stored.values()) <= cases + kills * workers
     assert damaged <= kills * workers
     begun = len((path.parents[1] / "begun").read_bytes().splitlines())
     assert begun <= cases + kills * workers, "more than the cases under way were measured again"
-    assert run(plan).computed == 0
+    assert run(work).computed == 0
 
 
 def kill_the_run(tmp_path: Path, workers: int, kills: int, cases: int, longest: float) -> int:
@@ -164,5 +164,5 @@ def test_two_runs_share_a_folder(tmp_path: Path) -> None:
         assert [process.wait() for process in (first, second)] == [0, 0]
     stored, damaged = check_records(tmp_path / "runs" / "paper2020idea" / "figure1" / "records")
     assert (set(stored), damaged) == (set(range(60)), 0)
-    outcome = run(Plan.of(load_recipe(path), "full", tmp_path / "runs"))
-    assert (outcome.computed, outcome.missing, outcome.differing) == (0, 0, 0)
+    results = run(Work.of(load_recipe(path), "full", tmp_path / "runs"))
+    assert (results.computed, results.missing, results.differing) == (0, 0, 0)

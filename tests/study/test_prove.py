@@ -24,7 +24,7 @@ def test_a_dead_perceptron_is_rescued_on_the_built_in_task() -> None:
     assert proof.task == "digits" and proof.chance == pytest.approx(math.log(10))
     assert min(proof.plain.finals) > 0.9 * proof.chance
     assert max(proof.planned.finals) < 0.8 * proof.chance
-    assert proof.comparison.difference > 0
+    assert proof.difference.mean > 0
     text = str(proof)
     for word in ("digits", "40 steps", "2 seeds", "effect size", "p ="):
         assert word in text

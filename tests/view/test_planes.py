@@ -62,11 +62,11 @@ def test_vector_field_points_where_the_map_goes(stack: edgewise.Architecture, tm
     assert sheet.save(tmp_path / "flow.png").stat().st_size > 10_000
 
 
-def test_a_stream_that_grows_for_ever_has_no_fixed_point_to_mark() -> None:
+def test_a_stream_that_grows_without_bound_has_no_fixed_point_to_mark() -> None:
     network = edgewise.transformer(depth=3, tokens=16, heads=0, activation="relu", norm="pre")
     sheet = edgewise.view.vector_field(edgewise.vector_field(network))
     assert sheet.panels[0].markers == ()
-    assert sheet.panels[0].note == "no fixed point: the stream grows for ever"
+    assert sheet.panels[0].note == "no fixed point: the stream grows without bound"
 
 
 def test_perceptron_plane_has_the_edge_of_erf_where_it_is_known(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_perceptron_plane_marks_the_perceptron() -> None:
 
 @pytest.mark.parametrize("given", [(1.0, 0.5, 4), (-1.0, 1.0, 4), (0.0, 1.0, 1), (0.0, np.inf, 4)])
 def test_impossible_ranges_are_refused(given: tuple[float, float, int]) -> None:
-    with pytest.raises(BadInput, match="weight_variance = "):
+    with pytest.raises(BadInput, match="weight_variance must be"):
         edgewise.view.perceptron_plane("tanh", weight_variance=given)
 
 

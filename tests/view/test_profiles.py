@@ -143,9 +143,9 @@ def test_what_cannot_be_drawn_is_refused(judged: tuple[Trace, Verdict], tmp_path
         edgewise.view.depth_profile(trace, verdict, names=["a", "b"])
     with pytest.raises(BadInput, match="at least one trace"):
         edgewise.view.overlap()
-    with pytest.raises(BadInput, match=r"cannot be written as 'a.gif'. End its name in .png, .svg, .pdf"):
+    with pytest.raises(BadInput, match=r"cannot be written as 'a.gif': its name must end in .png, .svg, .pdf"):
         sheet.save(tmp_path / "a.gif")
-    with pytest.raises(BadInput, match="is not there"):
+    with pytest.raises(BadInput, match="does not exist"):
         sheet.save(tmp_path / "no" / "a.png")
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(BadInput, match="cannot be written"):

@@ -52,9 +52,9 @@ def test_files(tmp_path: Path) -> None:
     relief = view.landscape(bowl(1.0, path=steps))
     picture = matplotlib.image.imread(relief.save(tmp_path / "plane.png"))
     assert picture[..., :3].std() > 0.1
-    with pytest.raises(BadInput, match="End its name"):
+    with pytest.raises(BadInput, match="must end in"):
         relief.save(tmp_path / "plane.txt")
-    with pytest.raises(BadInput, match="is not there"):
+    with pytest.raises(BadInput, match="does not exist"):
         relief.save(tmp_path / "nowhere" / "plane.html")
 
 

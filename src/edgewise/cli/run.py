@@ -19,7 +19,7 @@ from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from edgewise.study.engine import Outcome, Plan
+    from edgewise.study.engine import Results, Work
     from edgewise.study.recipe import Claim
     from edgewise.study.recorded import Recorded
 
@@ -67,15 +67,15 @@ def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: 
         raise BadInput("--keep records a run at full scale: use it with --full and without --recorded.")
 
 
-def _plan(recipe: str, full: bool, into: str) -> Plan:
+def _plan(recipe: str, full: bool, into: str) -> Work:
     with ProgressBar("loading the recipe"):
-        from edgewise.study.engine import Plan
+        from edgewise.study.engine import Work
         from edgewise.study.recipe import load_recipe
 
-        return Plan.of(load_recipe(recipe), "full" if full else "small", into)
+        return Work.of(load_recipe(recipe), "full" if full else "small", into)
 
 
-def _measure(plan: Plan, workers: int | None, scheduler: str | None, limit: int | None) -> Outcome:
+def _measure(plan: Work, workers: int | None, scheduler: str | None, limit: int | None) -> Results:
     import joblib
 
     from edgewise.study.engine import run as run_plan
@@ -90,15 +90,15 @@ def _measure(plan: Plan, workers: int | None, scheduler: str | None, limit: int 
         raise
 
 
-def _recorded(plan: Plan) -> Outcome:
+def _recorded(plan: Work) -> Results:
     from edgewise.study.recorded import read_recorded
 
     recorded = read_recorded(plan)
     warn_changed(plan, recorded)
-    return recorded.outcome
+    return recorded.results
 
 
-def _conclude(plan: Plan, outcome: Outcome, folder: Path, keep: bool, as_json: bool) -> int:
+def _conclude(plan: Work, outcome: Results, folder: Path, keep: bool, as_json: bool) -> int:
     from edgewise.study.recorded import conclude, withdraw
 
     warn(outcome)
@@ -111,7 +111,7 @@ def _conclude(plan: Plan, outcome: Outcome, folder: Path, keep: bool, as_json: b
     return exit_codes.of_claim(None if claim is None else claim.held, bool(outcome.failures or outcome.lost))
 
 
-def _keep(plan: Plan, folder: Path) -> None:
+def _keep(plan: Work, folder: Path) -> None:
     from edgewise.study.recorded import LARGE
     from edgewise.study.recorded import keep as keep_results
 
@@ -122,7 +122,7 @@ def _keep(plan: Plan, folder: Path) -> None:
         click.echo(f"edgewise: that is above {LARGE:,} bytes: let measure return less, or use fewer cases.", err=True)
 
 
-def print_json(plan: Plan, outcome: Outcome, claim: Claim | None, folder: Path) -> None:
+def print_json(plan: Work, outcome: Results, claim: Claim | None, folder: Path) -> None:
     """For machines: the recorded document, and how the run went."""
     from edgewise.study.recorded import document
 
@@ -134,9 +134,9 @@ def print_json(plan: Plan, outcome: Outcome, claim: Claim | None, folder: Path) 
     click.echo(json.dumps({**document(plan, outcome, claim), **extra}, allow_nan=False))
 
 
-def print_text(plan: Plan, outcome: Outcome, claim: Claim | None, folder: Path) -> None:
+def print_text(plan: Work, outcome: Results, claim: Claim | None, folder: Path) -> None:
     """For people: the claim and the files on standard output."""
-    counts = f"{len(outcome.results)} of {len(plan.cases)} cases, {outcome.computed} measured now"
+    counts = f"{len(outcome.cases)} of {len(plan.cases)} cases, {outcome.computed} measured now"
     click.echo(f"{plan.recipe.title}\n{plan.recipe.name}, {plan.scale}: {counts}")
     if claim is None:
         click.echo(f"Claim undecided: {outcome.missing} cases are missing.")
@@ -144,7 +144,7 @@ def print_text(plan: Plan, outcome: Outcome, claim: Claim | None, folder: Path) 
         click.echo(f"{claim}\nWrote {shown(folder / 'figure.png')} and claim.json")
 
 
-def warn(outcome: Outcome) -> None:
+def warn(outcome: Results) -> None:
     """Everything that a reader of the result must know about how it came about."""
     if outcome.damaged:
         _tell(f"{outcome.damaged} damaged lines in the store were left out (half-written at a kill, or garbled).")
@@ -158,7 +158,7 @@ def warn(outcome: Outcome) -> None:
         _tell(f"{len(outcome.failures)} cases failed; they are tried again at the next run.")
 
 
-def warn_changed(plan: Plan, recorded: Recorded) -> None:
+def warn_changed(plan: Work, recorded: Recorded) -> None:
     """Records of other code may still be right; the reader decides."""
     if recorded.changed:
         then, now = ", ".join(recorded.codes), plan.code
@@ -197,13 +197,13 @@ def _recipes(folders: Sequence[str] | None) -> list[Path]:
 
 
 def _row(path: Path, into: str) -> dict[str, Any]:
-    from edgewise.study.engine import Plan
+    from edgewise.study.engine import Work
     from edgewise.study.recipe import SCALES, load_recipe
     from edgewise.study.recorded import recorded_file
 
     try:
         recipe = load_recipe(path)
-        plans = {scale: Plan.of(recipe, scale, into) for scale in SCALES}
+        plans = {scale: Work.of(recipe, scale, into) for scale in SCALES}
     except BadInput as mistake:
         return {"path": str(path), "problem": str(mistake)}
     counts = {scale: {"cases": len(plan.cases), "stored": len(plan.contents().done)} for scale, plan in plans.items()}

@@ -1,1 +1,49 @@
-"""Small exactly solvable models of attention, with their theorems."""
+"""Theorems about small models that can be checked in double precision.
+
+Prompt attention and its softmax rows [Tarmoun 2025], one layer of kernel attention [Song 2024], softmax regression
+[Goel 2026]. Modules whose names say a method (`descent`, `kernel_theorems`, ...) hold the functions that go with them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgewise.laboratory.condition_bounds import ConditionBounds
+    from edgewise.laboratory.descent import LeastSquares
+    from edgewise.laboratory.kernel_layer import KernelLayer, random_layer
+    from edgewise.laboratory.kernel_query_run import descend_queries
+    from edgewise.laboratory.kernel_theorems import check_theorem1, check_theorem2
+    from edgewise.laboratory.prompt_attention import PromptAttention
+    from edgewise.laboratory.prompt_teacher import TeacherStudent, teacher_student
+    from edgewise.laboratory.prompt_theorem import Certificate, certificate
+    from edgewise.laboratory.regression import SoftmaxRegression, gaussian_start, random_problem
+    from edgewise.laboratory.regression_descent import StructureAware
+    from edgewise.laboratory.stationary import judge_point
+
+# Names are fetched when first used: no room above needs torch and scipy before a model is asked for.
+_HOMES = {
+    "PromptAttention": "prompt_attention", "TeacherStudent": "prompt_teacher", "teacher_student": "prompt_teacher",
+    "Certificate": "prompt_theorem", "certificate": "prompt_theorem", "judge_point": "stationary",
+    "ConditionBounds": "condition_bounds", "LeastSquares": "descent",
+    "KernelLayer": "kernel_layer", "random_layer": "kernel_layer", "check_theorem1": "kernel_theorems",
+    "check_theorem2": "kernel_theorems", "descend_queries": "kernel_query_run",
+    "SoftmaxRegression": "regression", "random_problem": "regression", "gaussian_start": "regression",
+    "StructureAware": "regression_descent",
+}  # fmt: skip
+__all__ = [
+    "Certificate", "ConditionBounds", "KernelLayer", "LeastSquares", "PromptAttention", "SoftmaxRegression",
+    "StructureAware", "TeacherStudent", "certificate", "check_theorem1", "check_theorem2", "descend_queries",
+    "gaussian_start", "judge_point", "random_layer", "random_problem", "teacher_student",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

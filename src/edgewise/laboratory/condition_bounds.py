@@ -1,8 +1,8 @@
-"""The condition number of J H J on the tangent space of the simplex: exact, the corrected lower bound, and the talk's.
+"""The condition number of J H J on the tangent space of the simplex: exact, and three lower bounds [Tarmoun 2025].
 
     kappa_T(J H J) >= (mu/L) (lambda_1(J) / lambda_{n-1}(J))^2                              by Rayleigh quotients
                    >= (mu/L) [ s_max (1 - s_max) / (s_min (1 - s_min)) ]^2                   the corrected theorem
-    (mu/L) (s_max / s_min)^2                                     as spoken in the talk: false, see docs
+    (mu/L) (s_max / s_min)^2                                                                  the original, not a bound
 
 where mu <= H <= L on the tangent space. Shapes: rows x (..., n), Hessians H (..., n, n), small n and dense.
 """
@@ -39,12 +39,12 @@ class ConditionBounds:
     exact: Tensor  # log kappa_T(J H J)
     spectral: Tensor  # with the exact eigenvalues of J
     corrected: Tensor  # in closed form
-    spoken: Tensor  # of the talk
+    original: Tensor  # exceeds the exact value for sharp rows
 
     def violated(self, name: str, slack: float = 1e-6) -> Tensor:
         """True where the lower bound of that name exceeds the exact value."""
-        found: Tensor = getattr(self, name)
-        return found > self.exact + slack
+        bound: Tensor = getattr(self, name)
+        return bound > self.exact + slack
 
 
 def condition_bounds(log_x: Tensor, hessian: Tensor) -> ConditionBounds:
@@ -67,12 +67,12 @@ def condition_bounds(log_x: Tensor, hessian: Tensor) -> ConditionBounds:
         exact=2 * (singular[..., 0].log() - singular[..., -1].log()),
         spectral=share + 2 * jacobian.extremes_of_rows(rows).condition,
         corrected=share + 2 * jacobian.condition_estimate(rows),
-        spoken=share + 2 * (rows.amax(-1) - rows.amin(-1)),
+        original=share + 2 * (rows.amax(-1) - rows.amin(-1)),
     )
 
 
 def random_cases(count: int, n: int, sharpness: float, curvature: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Rows softmax(sharpness N(0,1)) and Hessians A^T A + I with A ~ curvature N(0,1): at least 1, as in the talk."""
+    """Rows softmax(sharpness N(0,1)) and Hessians A^T A + I with A ~ curvature N(0,1): at least 1."""
     generator = torch.Generator().manual_seed(seed)
     z = sharpness * torch.randn(count, n, generator=generator, dtype=torch.float64)
     A = curvature * torch.randn(count, n, n, generator=generator, dtype=torch.float64)

@@ -34,16 +34,16 @@ class LeastSquares:
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """Losses before every step and after the last, the last parameters, and some kept on the way, by step."""
+    """Losses before every step and after the last, the last parameters, and some points on the way, by step."""
 
     losses: Tensor
     last: Tensor
-    kept: dict[int, Tensor]
+    points: dict[int, Tensor]
 
     def first_below(self, limit: float) -> int | None:
         """Steps until the loss was below a limit."""
-        found = (self.losses < limit).nonzero()
-        return int(found[0]) if len(found) else None
+        below = (self.losses < limit).nonzero()
+        return int(below[0]) if len(below) else None
 
 
 def descend(
@@ -54,15 +54,15 @@ def descend(
     if steps < 0:
         raise BadInput(f"steps = {steps} is not possible: expected at least 0.")
     wanted, theta = set(keep), start.clone()
-    losses, kept = [problem.loss(theta)], {0: theta}
+    losses, points = [problem.loss(theta)], {0: theta}
     for t in range(1, steps + 1):
         if not losses[-1] > until or not math.isfinite(losses[-1]):
             break
         theta = update(theta)
         losses.append(problem.loss(theta))
         if t in wanted:
-            kept[t] = theta
-    return Descent(torch.tensor(losses, dtype=torch.float64), theta, kept)
+            points[t] = theta
+    return Descent(torch.tensor(losses, dtype=torch.float64), theta, points)
 
 
 def gradient_descent(problem: LeastSquares, step: float) -> Field:
@@ -145,9 +145,9 @@ def flow(field: Field, start: Tensor, times: Sequence[float], tolerance: float =
         return np.asarray(field(torch.from_numpy(y).reshape(start.shape)).reshape(-1))
 
     y0 = start.detach().double().reshape(-1).numpy()
-    found = solve_ivp(
+    solution = solve_ivp(
         slope, (0.0, max(times)), y0, method="LSODA", t_eval=list(times), rtol=tolerance, atol=tolerance * 1e-3
     )
-    if not found.success:
-        raise BadInput(f"the flow could not be followed to t = {max(times):g}: {found.message}")
-    return torch.from_numpy(found.y.T.copy()).reshape(len(times), *start.shape)
+    if not solution.success:
+        raise BadInput(f"the flow could not be followed to t = {max(times):g}: {solution.message}")
+    return torch.from_numpy(solution.y.T.copy()).reshape(len(times), *start.shape)

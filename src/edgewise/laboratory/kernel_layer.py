@@ -100,10 +100,10 @@ def random_layer(
 
     Theorem 1 is realised by value_scale = 0 and a large output_scale: queries and keys then hardly move.
     """
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=made, dtype=torch.float64)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     inputs, targets = normal(samples, tokens, width), target_scale * normal(samples, tokens)
     query, key = (normal(heads, width, head_width) * query_key_scale / width**0.5 for _ in range(2))

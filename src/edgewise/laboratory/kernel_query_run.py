@@ -19,7 +19,7 @@ from edgewise.errors import BadInput
 from edgewise.laboratory.kernel_layer import KernelLayer
 from edgewise.laboratory.kernel_theorems import Theorem2, check_theorem2
 
-HALVINGS = 60  # after which a step is said not to exist
+HALVINGS = 60  # after which a step counts as impossible
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +61,12 @@ def descend_queries(layer: KernelLayer, steps: int, refresh: int = 25, until: fl
     """Gradient descent on W^Q alone, with steps that keep the descent lemma."""
     if steps < 1 or refresh < 1:
         raise BadInput(f"steps = {steps} and refresh = {refresh} must be at least 1.")
-    start = found = check_theorem2(layer)
+    start = constants = check_theorem2(layer)
     eta = start.step if math.isfinite(start.step) else 1.0
     losses, rows, now = [layer.loss()], [], layer
     for t in range(steps):
         if t and t % refresh == 0:
-            found = check_theorem2(now)
+            constants = check_theorem2(now)
         gradient = query_gradient(now)
         squared = float(gradient.square().sum())
         taken = _step(now, gradient, squared, losses[-1], 2 * eta)
@@ -74,7 +74,7 @@ def descend_queries(layer: KernelLayer, steps: int, refresh: int = 25, until: fl
             break
         eta, now = taken
         losses.append(now.loss())
-        rows.append((eta, found.gamma, squared))
+        rows.append((eta, constants.gamma, squared))
     etas, gammas, squares = torch.tensor(rows, dtype=torch.float64).reshape(-1, 3).unbind(1)
     return QueryRun(start, torch.tensor(losses, dtype=torch.float64), etas, gammas, squares, now)
 

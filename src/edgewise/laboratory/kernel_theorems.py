@@ -106,18 +106,18 @@ class Theorem2:
         return self.largest / self.gamma if self.gamma > 0 else math.inf
 
     def __str__(self) -> str:
-        said = [f"gamma = {self.gamma:.3g} (condition {self.condition:.3g})."]
+        sentences = [f"gamma = {self.gamma:.3g} (condition {self.condition:.3g})."]
         if self.floor > 0:
-            said.append(
+            sentences.append(
                 f"{self.outside:.0%} of the targets lie outside the range of the outputs: no query weights bring the "
                 f"loss below {self.floor:.3g}. Larger values (W^V W^O) would."
             )
         if self.mean_exponent < DEAD:
-            said.append(
+            sentences.append(
                 f"The Gaussian's weights are e^{self.mean_exponent:.1f} on average: no gradient reaches the queries. "
                 "Scale queries and keys to |q|, |k| of order d^(1/4)."
             )
-        return " ".join(said)
+        return " ".join(sentences)
 
 
 def check_theorem2(layer: KernelLayer) -> Theorem2:
@@ -168,8 +168,8 @@ class KernelRun:
         return int((self.losses > self.initial_bound * (1 + 1e-9) + 1e-300).sum())
 
     def first_below(self, factor: float) -> int | None:
-        found = (self.losses < self.losses[0] * factor).nonzero()
-        return int(found[0]) if len(found) else None
+        below = (self.losses < self.losses[0] * factor).nonzero()
+        return int(below[0]) if len(below) else None
 
 
 def descend(
@@ -205,7 +205,7 @@ def descend(
 def _finish(
     start: KernelLayer, last: KernelLayer, losses: list[float], betas: list[float], etas: list[float]
 ) -> KernelRun:
-    kept = torch.tensor(losses, dtype=torch.float64)
+    values = torch.tensor(losses, dtype=torch.float64)
     b, eta = (torch.tensor(x, dtype=torch.float64) for x in (betas, etas))
     path = torch.cat([torch.zeros(1, dtype=torch.float64), torch.log1p(-(eta * b).clamp(max=1 - 1e-16)).cumsum(0)[:-1]])
     first = torch.arange(len(losses), dtype=torch.float64) * math.log1p(-min(etas[0] * betas[0], 1 - 1e-16))
@@ -213,4 +213,4 @@ def _finish(
         name: float((getattr(last, name) - getattr(start, name)).norm() / getattr(start, name).norm().clamp_min(1e-300))
         for name in ("query", "key")
     }
-    return KernelRun(kept, kept[0] * first.exp(), kept[0] * path.exp(), b, last, moved)
+    return KernelRun(values, values[0] * first.exp(), values[0] * path.exp(), b, last, moved)

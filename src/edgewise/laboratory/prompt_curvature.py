@@ -1,4 +1,4 @@
-"""Curvature of prompt attention without a matrix: Gauss-Newton and Hessian products, and the extreme eigenvalues.
+"""Curvature of prompt attention without a matrix: Hessian products, and the largest eigenvalue.
 
 Shapes as in prompt_attention.py; directions (dp, dV) have the shapes of (p, V). Each product costs O(N n d).
 """
@@ -12,17 +12,6 @@ from torch import Tensor
 
 from edgewise.laboratory.prompt_attention import PromptAttention
 from edgewise.softmax_jacobian import product
-
-
-def gauss_newton_product(
-    model: PromptAttention, p: Tensor, V: Tensor, dp: Tensor, dV: Tensor
-) -> tuple[Tensor, Tensor]:
-    """[G Phi]^T [G Phi] (dp, dV): the Hessian where the residual vanishes."""
-    s, phi, _ = _state(model, p, V)
-    _, dphi = _moved_rows(model, s, dp)
-    df = phi @ dV + dphi @ V
-    back = torch.einsum("ijd,id->ij", model.tokens, df @ V.T)
-    return torch.einsum("ijd,ij->d", model.keys, product(s, back)), phi.T @ df
 
 
 def hessian_product(model: PromptAttention, p: Tensor, V: Tensor, dp: Tensor, dV: Tensor) -> tuple[Tensor, Tensor]:

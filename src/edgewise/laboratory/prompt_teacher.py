@@ -34,8 +34,8 @@ def log_ratios(model: PromptAttention, p: Tensor) -> Tensor:
 
 def log_mean_ratio(model: PromptAttention, p: Tensor) -> float:
     """log of the mean over samples of max s / min s."""
-    found = log_ratios(model, p)
-    return float(torch.logsumexp(found, 0)) - math.log(len(found))
+    ratios = log_ratios(model, p)
+    return float(torch.logsumexp(ratios, 0)) - math.log(len(ratios))
 
 
 def teacher_student(

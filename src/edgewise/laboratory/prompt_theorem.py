@@ -16,8 +16,6 @@ from torch import Tensor
 
 from edgewise.errors import BadInput
 from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.prompt_curvature import largest_curvature
-from edgewise.laboratory.prompt_teacher import log_ratios
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Certificate:
     value_bound: float  # V >= |v_t|
     smoothness: float  # L
     prompt_path: float  # bound on the length of the path of p
-    largest_log_ratio: float  # bound on log(max s / min s) of every sample, for ever
+    largest_log_ratio: float  # bound on log(max s / min s) of every sample, at all times
 
     @property
     def applies(self) -> bool:
@@ -53,7 +51,7 @@ class Certificate:
         if self.applies:
             return f"certified: the loss falls by a factor {self.rate:.6f} per step of {self.step:.3g}."
         short = f"the prompt may walk {self.prompt_path:.3g}, the ball has radius {self.radius:.3g}"
-        return f"not certified: {short}. The run may still converge; see along_the_run."
+        return f"not certified: {short}. The run may still converge."
 
 
 def diameters(points: Tensor) -> Tensor:
@@ -94,29 +92,3 @@ def _smallest_singular(features: Tensor) -> float:
     """The N-th singular value of Phi (N, d): zero when there are more samples than coordinates."""
     samples, width = features.shape
     return float(torch.linalg.svdvals(features)[samples - 1]) if samples <= width else 0.0
-
-
-@dataclass(frozen=True)
-class Observation:
-    """The same quantities at one point of a run."""
-
-    step: int
-    polyak_lojasiewicz: float  # sigma_min([G Phi])^2
-    smoothness: float  # |lambda|_max of the Hessian
-    smallest_feature: float
-    prompt_distance: float  # |p_t - p_0|
-    prompt_norm: float
-    value_norm: float
-    largest_log_ratio: float
-
-
-def observe(model: PromptAttention, theta: Tensor, start: Tensor, step: int) -> Observation:
-    """What holds at theta, whatever was promised."""
-    p, v = model.split(theta)
-    J = model.jacobian(theta)
-    singular = torch.linalg.svdvals(J)
-    mu = float(singular[len(J) - 1]) ** 2 if len(singular) == len(J) else 0.0
-    return Observation(
-        step, mu, largest_curvature(model, theta), _smallest_singular(model.features(p)),
-        float((p - model.split(start)[0]).norm()), float(p.norm()), float(v.norm()), float(log_ratios(model, p).amax()),
-    )  # fmt: skip

@@ -112,10 +112,10 @@ class Descent:
 
     def rate(self, above: float = 0.0) -> float:
         """The geometric factor per step, exp(slope of log loss), fitted by least squares where loss > above."""
-        kept = [(t, np.log(value)) for t, value in zip(self.steps, self.losses, strict=True) if value > above]
-        if len(kept) < 3:
-            raise BadInput(f"only {len(kept)} recorded losses above {above}; a rate needs three.")
-        t, y = np.array(kept).T
+        points = [(t, np.log(value)) for t, value in zip(self.steps, self.losses, strict=True) if value > above]
+        if len(points) < 3:
+            raise BadInput(f"only {len(points)} recorded losses above {above}; a rate needs three.")
+        t, y = np.array(points).T
         return float(np.exp(np.polyfit(t, y, 1)[0]))
 
 

@@ -36,18 +36,13 @@ def coupled(keys: Tensor, slope: Slope) -> Slope:
 
 
 def decoupled(slope: Slope, scale: float = 1.0) -> Slope:
-    """The field x' = -kappa J(x)^2 grad l(x), each row for itself."""
+    """The field x' = -kappa J(x)^2 grad l(x), each row for itself: replicators of fitness -kappa J(x) grad l(x)."""
     return lambda x: -scale * product(x, product(x, slope(x)))
 
 
 def natural(slope: Slope) -> Slope:
     """The field x' = -J(x) grad l(x): mirror descent with the entropy."""
     return lambda x: -product(x, slope(x))
-
-
-def fitness(slope: Slope, scale: float = 1.0) -> Slope:
-    """F = -kappa J(x) grad l(x): the decoupled field is the replicator equation x' = J(x) F(x)."""
-    return lambda x: -scale * product(x, slope(x))
 
 
 def follow(slope: Slope, start: Tensor, times: Sequence[float], scale: float = 1.0, squared: bool = True) -> Tensor:
@@ -88,11 +83,6 @@ class Coherence:
     scale: float  # kappa, the mean
     deviation: float  # |P (K K^T - kappa I) P| / kappa: the decoupled field is wrong by at most half this share
     largest_entry: float  # largest |cos| of two different centred keys, the usual coherence
-
-    @property
-    def decouples(self) -> bool:
-        """The two fields differ by less than five per cent of kappa |J grad|."""
-        return self.deviation < 0.1
 
 
 def coherence(keys: Tensor) -> Coherence:

@@ -75,12 +75,6 @@ def _standing(spread: float, eigenvalues: Tensor, gaps: Tensor, tolerance: float
     return Standing.STABLE if bool((signs > tolerance).all()) else Standing.MARGINAL
 
 
-def linearization(x: Tensor, hessian: Tensor) -> Tensor:
-    """-J(x)^2 H, the derivative of the flow at an interior stationary point (kappa = 1), (n, n)."""
-    J = torch.diag(x) - torch.outer(x, x)
-    return -J @ J @ hessian
-
-
 def missing_entries(x: Tensor, gradient: Tensor, time: float, scale: float = 1.0) -> Tensor:
     """x_k(t) = |S| / (kappa n (grad_k - lambda) t) for the missing entries of a KKT point, others as they are.
 
@@ -99,5 +93,5 @@ def _refuse(x: Tensor, gradient: Tensor, hessian: Tensor) -> None:
         shapes = ", ".join(str(tuple(t.shape)) for t in (x, gradient, hessian))
         raise BadInput(f"point, gradient and Hessian have shapes {shapes}; expected (n,), (n,), (n, n).")
     if bool((x < 0).any()) or abs(float(x.sum()) - 1) > 1e-9:
-        said = f"sums to {float(x.sum()):.9g} with smallest entry {float(x.min()):.3g}"
-        raise BadInput(f"the point {said}: not on the simplex. Give probabilities.")
+        numbers = f"sum {float(x.sum()):.9g} and smallest entry {float(x.min()):.3g}"
+        raise BadInput(f"the point must lie on the simplex (probabilities), got {numbers}.")

@@ -1,6 +1,4 @@
-"""A direction in the space of weights: one tensor for every parameter that it moves.
-
-How long a direction is beside the weights it moves: by filter, by layer, by model [Li 2018].
+"""A direction in the space of weights: one tensor for every parameter that it moves, as long as the weights [Li 2018].
 
     filter  d_i <- d_i |w_i| / |d_i| for every output row i (filter of a convolution, row of an embedding)
     layer   the same for every parameter as a whole          model   the same for all that moves
@@ -23,53 +21,8 @@ from edgewise.errors import BadInput
 from edgewise.landscape.support import Along, support
 
 NORMALIZATIONS = ("filter", "layer", "model", "none")
-TURNED = ("Conv1D", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")  # outputs in the second dimension
-
-
-def normalized(
-    model: nn.Module, direction: Mapping[str, Tensor], start: Mapping[str, Tensor], masks: Mapping[str, Tensor],
-    kind: str,
-) -> dict[str, Tensor]:  # fmt: skip
-    """The direction (zero outside the masks) with lengths taken from the weights at the start."""
-    if kind not in NORMALIZATIONS:
-        raise BadInput(f"normalization = {kind!r} is not known: expected one of {', '.join(NORMALIZATIONS)}.")
-    weights = {name: start[name] * masks[name] for name in direction}
-    if kind == "none":
-        return dict(direction)
-    if kind == "model":
-        factor = _ratio(_length(weights), _length(direction))
-        return {name: d * factor.to(d.dtype) for name, d in direction.items()}
-    kept = {name: filter_dimensions(model, name) if kind == "filter" else () for name in direction}
-    return {name: d * _ratio(_norms(weights[name], kept[name]), _norms(d, kept[name])) for name, d in direction.items()}
-
-
-def filter_dimensions(model: nn.Module, name: str) -> tuple[int, ...]:
-    """The dimensions that number the filters of a parameter; a vector is one filter."""
-    owner = model.get_submodule(name.rpartition(".")[0])
-    parameter = model.get_parameter(name)
-    if parameter.ndim < 2:
-        return ()
-    if type(owner).__name__ in TURNED:
-        return (1,)
-    convolution = isinstance(owner, nn.modules.conv._ConvNd)
-    return (0, 1) if parameter.ndim == 3 and not convolution else (0,)  # experts: (expert, out, in)
-
-
-def _norms(tensor: Tensor, kept: tuple[int, ...]) -> Tensor:
-    others = [k for k in range(tensor.ndim) if k not in kept]
-    return tensor.double().square().sum(others, keepdim=True).sqrt().to(tensor.dtype) if others else tensor.abs()
-
-
-def _length(tensors: Mapping[str, Tensor]) -> Tensor:
-    return torch.stack([t.double().square().sum().cpu() for t in tensors.values()]).sum().sqrt()
-
-
-def _ratio(wanted: Tensor, present: Tensor) -> Tensor:
-    """wanted / present, zero where there is nothing to scale."""
-    return torch.where(present > 0, wanted / present.clamp_min(torch.finfo(present.dtype).tiny), 0.0)
-
-
 PARALLEL = 1 - 1e-6  # cosine above which two directions span a line and no plane
+TURNED = ("Conv1D", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")  # outputs in the second dimension
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,64 +55,112 @@ def random_direction(
     bare = unwrap(model)
     along = Along(along) if isinstance(along, str) else along
     if not isinstance(along, Along):
-        raise BadInput(f"a direction was given as {type(along).__name__}: expected a name, an Along or a Direction.")
+        raise BadInput(f"a direction must be a name, an Along or a Direction, got {type(along).__name__}.")
     masks = support(bare, along)
     weights = {name: p.detach() for name, p in bare.named_parameters()} | dict(start or {})
-    drawn = {name: _drawn(weights[name], mask, seed, name) for name, mask in masks.items()}
-    made = Direction(str(along), normalized(bare, drawn, weights, masks, normalization))
-    if not made.length > 0 or not math.isfinite(made.length):
+    entries = {name: _draw(weights[name], mask, seed, name) for name, mask in masks.items()}
+    direction = Direction(str(along), normalize(bare, entries, weights, masks, normalization))
+    if not direction.length > 0 or not math.isfinite(direction.length):
         raise BadInput(
-            f"the direction {made.name!r} has length {made.length:g}: the weights it would be scaled to are zero or "
-            'not finite. Use normalization="none", or move other weights.'
+            f"the direction {direction.name!r} has length {direction.length:g}: the weights that it is scaled to are "
+            'zero or not finite. Use normalization="none", or move other weights.'
         )
-    return made
+    return direction
 
 
 def toward(model: nn.Module, state: Mapping[str, Tensor], name: str = "toward the other") -> Direction:
     """From this model's weights to those of a state dict: reach 1 is there."""
     bare = unwrap(model)
-    found = {}
+    difference = {}
     for key, p in bare.named_parameters():
         if key not in state or state[key].shape != p.shape:
             shape = tuple(state[key].shape) if key in state else "nothing"
             raise BadInput(f"{key} is {tuple(p.shape)} in the model and {shape} in the state: not the same network.")
         if p.is_floating_point() and not torch.equal(state[key].to(p), p.detach()):
-            found[key] = state[key].to(p) - p.detach()
-    if not found:
-        raise BadInput("the state is this model itself: there is no direction between them.")
-    return Direction(name, found)
+            difference[key] = state[key].to(p) - p.detach()
+    if not difference:
+        raise BadInput("the state equals this model: there is no direction between them.")
+    return Direction(name, difference)
 
 
-def prepared(
+def directions_of(
     model: nn.Module, wanted: Sequence[Wanted], seed: int, normalization: str, start: Mapping[str, Tensor]
 ) -> list[Direction]:
-    """Directions as asked for: given ones are checked and kept, names are drawn, each axis from its own stream."""
+    """The directions asked for: each is checked, or drawn by its name from the stream of its axis."""
     if isinstance(wanted, (str, Along, Direction)) or not all(isinstance(w, (str, Along, Direction)) for w in wanted):
-        raise BadInput(f"directions = {wanted!r} is not possible: expected one name, Along or Direction per axis.")
-    made = [
-        _checked(model, w) if isinstance(w, Direction)
+        raise BadInput(f"directions must be one name, Along or Direction per axis, got {wanted!r}.")
+    directions = [
+        _check(model, w) if isinstance(w, Direction)
         else random_direction(model, w, seed=1000 * seed + axis, normalization=normalization, start=start)
         for axis, w in enumerate(wanted)
     ]  # fmt: skip
-    if len(made) == 2:
-        cosine = abs(made[0].dot(made[1])) / (made[0].length * made[1].length)
+    if len(directions) == 2:
+        cosine = abs(directions[0].dot(directions[1])) / (directions[0].length * directions[1].length)
         if cosine > PARALLEL:
-            raise BadInput(f"{made[0].name!r} and {made[1].name!r} are parallel (cosine {cosine:.6f}): use line.")
-    return made
+            one, other = (direction.name for direction in directions)
+            raise BadInput(f"{one!r} and {other!r} are parallel (cosine {cosine:.6f}): use line.")
+    return directions
 
 
-def _checked(model: nn.Module, direction: Direction) -> Direction:
+def _check(model: nn.Module, direction: Direction) -> Direction:
     shapes = {name: p.shape for name, p in model.named_parameters()}
     for name, tensor in direction.tensors.items():
         if shapes.get(name) != tensor.shape:
-            raise BadInput(f"the direction {direction.name!r} moves {name} {tuple(tensor.shape)}; the model has none.")
+            moved = f"{name} {tuple(tensor.shape)}"
+            raise BadInput(f"the direction {direction.name!r} moves {moved}, which the model does not have.")
     if not direction.length > 0 or not math.isfinite(direction.length):
-        raise BadInput(f"the direction {direction.name!r} has length {direction.length:g}; it leads nowhere.")
+        raise BadInput(f"the direction {direction.name!r} has length {direction.length:g}.")
     return direction
 
 
-def _drawn(weight: Tensor, mask: Tensor, seed: int, name: str) -> Tensor:
+def _draw(weight: Tensor, mask: Tensor, seed: int, name: str) -> Tensor:
     """The stream depends on seed and name alone, so that leaving out a parameter changes no other."""
     number = int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:7], "big")
     entries = torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
     return entries.to(weight) * mask
+
+
+def normalize(
+    model: nn.Module, direction: Mapping[str, Tensor], start: Mapping[str, Tensor], masks: Mapping[str, Tensor],
+    kind: str,
+) -> dict[str, Tensor]:  # fmt: skip
+    """The direction (zero outside the masks) with lengths taken from the weights at the start."""
+    if kind not in NORMALIZATIONS:
+        raise BadInput(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {kind!r}.")
+    weights = {name: start[name] * masks[name] for name in direction}
+    if kind == "none":
+        return dict(direction)
+    if kind == "model":
+        factor = _ratio(_length(weights), _length(direction))
+        return {name: d * factor.to(d.dtype) for name, d in direction.items()}
+    filters = {name: filter_dimensions(model, name) if kind == "filter" else () for name in direction}
+    return {
+        name: d * _ratio(_norms(weights[name], filters[name]), _norms(d, filters[name]))
+        for name, d in direction.items()
+    }
+
+
+def filter_dimensions(model: nn.Module, name: str) -> tuple[int, ...]:
+    """The dimensions that number the filters of a parameter; a vector is one filter."""
+    owner = model.get_submodule(name.rpartition(".")[0])
+    parameter = model.get_parameter(name)
+    if parameter.ndim < 2:
+        return ()
+    if type(owner).__name__ in TURNED:
+        return (1,)
+    convolution = isinstance(owner, nn.modules.conv._ConvNd)
+    return (0, 1) if parameter.ndim == 3 and not convolution else (0,)  # experts: (expert, out, in)
+
+
+def _norms(tensor: Tensor, filters: tuple[int, ...]) -> Tensor:
+    others = [k for k in range(tensor.ndim) if k not in filters]
+    return tensor.double().square().sum(others, keepdim=True).sqrt().to(tensor.dtype) if others else tensor.abs()
+
+
+def _length(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.stack([t.double().square().sum().cpu() for t in tensors.values()]).sum().sqrt()
+
+
+def _ratio(wanted: Tensor, present: Tensor) -> Tensor:
+    """wanted / present, zero where there is nothing to scale."""
+    return torch.where(present > 0, wanted / present.clamp_min(torch.finfo(present.dtype).tiny), 0.0)

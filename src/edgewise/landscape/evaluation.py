@@ -40,30 +40,30 @@ class Surface:
     def dtype(self) -> torch.dtype:
         return next(iter(self.moved.values())).dtype
 
-    def weights(self, point: Sequence[float], without: frozenset[str] = frozenset()) -> dict[str, Tensor]:
+    def weights(self, point: Sequence[float]) -> dict[str, Tensor]:
         """The parameters that differ from the model's own at a point, under their names inside `module`."""
         first, *others = point
-        if self._row is None or self._row[0] != (others, without):  # a row of the grid shares all but its first step
-            row = {name: t for name, t in self.moved.items() if name not in without}
+        if self._row is None or self._row[0] != others:  # a row of the grid shares all but its first step
+            row = self.moved
             for c, direction in zip(others, self.directions[1:], strict=True):
-                row = _stepped(row, direction, c)
-            self._row = ((others, without), row)
-        made = _stepped(self._row[1], self.directions[0], first)
-        return {f"model.{name}": t for name, t in (made | self.still).items()}
+                row = _step(row, direction, c)
+            self._row = (others, row)
+        moved = _step(self._row[1], self.directions[0], first)
+        return {f"model.{name}": t for name, t in (moved | self.still).items()}
 
     def loss_on(self, batch: Any, weights: dict[str, Tensor]) -> Tensor:
-        """One batch; random numbers inside the loss are the same at every point, and the caller's stream is kept."""
+        """One batch; random numbers inside the loss are the same at every point, the caller's stream is left alone."""
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
             value = functional_call(self.module, weights, (batch,))
-        return checked_loss(value)
+        return check_loss(value)
 
     def at(self, point: Sequence[float]) -> float:
         weights = self.weights(point)
         return sum(float(self.loss_on(batch, weights)) for batch in self.batches) / len(self.batches)
 
 
-def _stepped(weights: Mapping[str, Tensor], direction: Direction, c: float) -> dict[str, Tensor]:
+def _step(weights: Mapping[str, Tensor], direction: Direction, c: float) -> dict[str, Tensor]:
     moved = direction.tensors
     return {name: torch.add(t, moved[name], alpha=c) if name in moved else t for name, t in weights.items()}
 
@@ -83,7 +83,7 @@ class LossOf(nn.Module):
 def private_copy(model: nn.Module) -> nn.Module:
     """A copy in eval mode that shares parameters and owns everything else."""
     memo: dict[int, Any] = {id(p): p for p in model.parameters()}
-    for module in model.modules():  # tensors kept outside parameters and buffers may have a graph: not copied by torch
+    for module in model.modules():  # tensors outside parameters and buffers may have a graph, which torch does not copy
         memo |= {id(value): value.detach() for value in vars(module).values() if isinstance(value, Tensor)}
     return copy.deepcopy(model, memo).eval()
 
@@ -96,14 +96,15 @@ def own_loss(model: nn.Module, batch: Any) -> Tensor:
     if loss is None and isinstance(output, tuple):
         loss = output[0]
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise BadInput("the model gave no loss of its own. Give loss=..., a function of (model, batch).")
+        raise BadInput("the model returned no loss of its own. Give loss=..., a function of (model, batch).")
     return loss
 
 
-def checked_loss(value: Any) -> Tensor:
+def check_loss(value: Any) -> Tensor:
+    """The loss, refused where it is not one number."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         kind = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise BadInput(f"the loss returned {kind}; expected one number as a tensor: loss(model, batch).")
+        raise BadInput(f"loss(model, batch) must return one number as a tensor, got {kind}.")
     return value
 
 
@@ -121,5 +122,5 @@ def batches_of(batch: Any) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Mappings that are no dicts (tokenizer outputs) as dicts."""
+    """Mappings that are not dicts (tokenizer outputs) as dicts."""
     return dict(value) if isinstance(value, Mapping) else value

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,17 +16,18 @@ from torch import Tensor, nn
 from edgewise.adapters.unwrap import unwrap
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.landscape.direction import Direction, Wanted, prepared
+from edgewise.landscape.direction import Direction, Wanted, directions_of
 from edgewise.landscape.evaluation import Loss, Surface, batches_of, own_loss
-from edgewise.landscape.fast_surface import Evaluated, chosen
 from edgewise.landscape.grid_file import GridFile, facts_of, read_grid
-from edgewise.landscape.reach import automatic_reach
 from edgewise.landscape.rebalance import check_unchanged, rebalanced
+from edgewise.landscape.replay import Evaluate, shortest_way
 from edgewise.landscape.roughness import Roughness, roughness
 from edgewise.progress import Tell, progress_bar
 from edgewise.whole_file import whole_file
 
 Reach = float | str | Sequence[float]
+RISE = 0.5  # of the loss at the centre, at which an automatic reach ends
+SMALLEST = 2.0**-8  # of the length of the weights, at which it begins
 
 
 @dataclass(frozen=True)
@@ -95,43 +97,43 @@ class Grid:
                 "normalization": self.normalization, "rebalanced": self.rebalanced, "method": self.method}  # fmt: skip
 
 
-def computed(
+def compute_grid(
     model: nn.Module, loss: Loss | None, batch: Any, wanted: Sequence[Wanted], settings: Settings
 ) -> tuple[tuple[Array, ...], Array, dict[str, Any]]:
     """Axes, losses and the facts of a grid around the model."""
     _refuse(model, settings)
     bare, loss, batches = unwrap(model), loss or own_loss, batches_of(batch)
     start = rebalanced(bare) if settings.rebalance else {}
-    directions = prepared(bare, wanted, settings.seed, settings.normalization, start)
+    directions = directions_of(bare, wanted, settings.seed, settings.normalization, start)
     surface = Surface(bare, loss, batches, directions, start)
     centre = _centre(surface, bare, start)
     scaled = settings.normalization != "none" and not any(isinstance(w, Direction) for w in wanted)
     reach = _reach(settings.reach, surface, centre, 1.0 if scaled else _longest(surface))
     axes = tuple(np.linspace(-r, r, settings.points) for r in reach)
-    evaluated, method = chosen(surface, max(reach), settings.method)
+    evaluate, method = shortest_way(surface, max(reach), settings.method)
     grid = {"grid": [axis.tolist() for axis in axes], "seed": settings.seed, "rebalanced": settings.rebalance,
             "normalization": settings.normalization}  # fmt: skip
     facts = facts_of(bare, loss, batches, directions, centre, grid)
     facts |= {"names": [d.name for d in directions], "path": None}
-    losses = _losses(evaluated, axes, facts, method, settings)
+    losses = _losses(evaluate, axes, facts, method, settings)
     return axes, losses, facts | {"method": method}
 
 
 def _losses(
-    evaluated: Evaluated, axes: tuple[Array, ...], facts: Mapping[str, Any], method: str, how: Settings
+    evaluate: Evaluate, axes: tuple[Array, ...], facts: Mapping[str, Any], method: str, how: Settings
 ) -> Array:
-    """Row by row; finished rows of the file are kept."""
+    """Row by row; finished rows of the file are not computed again."""
     columns, rows = axes[0], axes[1] if len(axes) == 2 else np.zeros(1)
     file = None if how.file is None else GridFile(how.file, facts)
-    found = None if file is None else file.read()
-    losses, done = found if found is not None else (np.full((len(rows), len(columns)), np.nan), 0)
+    stored = None if file is None else file.read()
+    losses, done = stored if stored is not None else (np.full((len(rows), len(columns)), np.nan), 0)
     losses = losses.reshape(len(rows), len(columns))
     if file is not None:
         file.facts["method"] = method
     with progress_bar(how.progress, "landscape") as tell:
         for i in range(done, len(rows)):
             for j, x in enumerate(columns):
-                losses[i, j] = evaluated.at([float(x), float(rows[i])][: len(axes)])
+                losses[i, j] = evaluate([float(x), float(rows[i])][: len(axes)])
                 tell((i * len(columns) + j + 1) / losses.size)
             if file is not None:
                 file.write(losses if len(axes) == 2 else losses[0], (i + 1) if len(axes) == 2 else len(columns))
@@ -142,22 +144,52 @@ def _centre(surface: Surface, model: nn.Module, start: Mapping[str, Tensor]) -> 
     """The loss where the model is; refused when it is not finite, or when rebalancing has changed it."""
     centre = surface.at([0.0] * len(surface.directions))
     if not math.isfinite(centre):
-        raise BadInput(f"the loss at the centre is {centre}: there is no landscape around it.")
+        raise BadInput(f"the loss of the model itself is {centre}: there is no landscape around it.")
     if start:
         plain = Surface(model, surface.module.function[0], surface.batches, surface.directions, {})
         check_unchanged(plain.at([0.0] * len(surface.directions)), centre, surface.dtype)
     return centre
 
 
-def _reach(given: Reach, surface: Surface, centre: float, most: float) -> list[float]:
+def _reach(wanted: Reach, surface: Surface, centre: float, most: float) -> list[float]:
     axes = len(surface.directions)
-    if given == "auto":
-        return [automatic_reach(surface, axes, centre, most)] * axes
-    values = [given] * axes if isinstance(given, (int, float)) else given
+    if wanted == "auto":
+        return [_automatic_reach(surface.at, axes, centre, most)] * axes
+    values = [wanted] * axes if isinstance(wanted, (int, float)) else wanted
     fine = not isinstance(values, str) and len(values) == axes
     if not fine or not all(isinstance(v, (int, float)) and math.isfinite(v) and v > 0 for v in values):
-        raise BadInput(f"reach = {given!r} is not possible: expected a number above 0, one per axis, or 'auto'.")
+        raise BadInput(f"reach must be a number above 0, one per axis, or 'auto', got {wanted!r}.")
     return [float(v) for v in values]
+
+
+def _automatic_reach(evaluate: Evaluate, axes: int, centre: float, most: float) -> float:
+    """The smallest reach, doubling, at which the loss on the edge differs by RISE of the centre; at most `most`.
+
+    A loss that is zero at the centre has no scale of its own: then `most` is taken.
+    """
+    edge = [c for c in product((-1.0, 0.0, 1.0), repeat=axes) if any(c)]
+    wanted, before = RISE * abs(centre), 0.0
+    reach = SMALLEST * most
+    if not wanted > 0:
+        return most
+    while reach < most:
+        change = max(_change(evaluate([reach * c for c in point]), centre) for point in edge)
+        if change >= wanted:
+            return _between(reach, before, change, wanted)
+        before, reach = change, 2 * reach
+    return most
+
+
+def _change(loss: float, centre: float) -> float:
+    return abs(loss - centre) if math.isfinite(loss) else math.inf
+
+
+def _between(reach: float, before: float, change: float, wanted: float) -> float:
+    """Between reach/2 and reach, in the logarithm; two digits, so that rounding does not change the grid."""
+    if before <= 0 or not math.isfinite(change):
+        return float(f"{reach / 2:.2g}")
+    share = math.log(wanted / before) / math.log(change / before)
+    return float(f"{reach * 2 ** (share - 1):.2g}")
 
 
 def _longest(surface: Surface) -> float:
@@ -168,7 +200,7 @@ def _longest(surface: Surface) -> float:
 
 def _refuse(model: object, settings: Settings) -> None:
     if not isinstance(model, nn.Module):
-        raise BadInput(f"a landscape is that of a torch.nn.Module, got {type(model).__name__}.")
+        raise BadInput(f"expected a torch.nn.Module, got {type(model).__name__}.")
     if not isinstance(settings.points, int) or settings.points < 5 or settings.points % 2 == 0:
-        raise BadInput(f"points = {settings.points!r} is not possible: expected an odd number of at least 5.")
+        raise BadInput(f"points must be an odd number of at least 5, got {settings.points!r}.")
 

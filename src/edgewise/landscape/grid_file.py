@@ -30,7 +30,7 @@ class GridFile:
     def __init__(self, path: str | Path, facts: Mapping[str, Any]) -> None:
         self.path, self.facts = Path(path), dict(facts)
         if self.path.suffix != ".npz" or not self.path.parent.is_dir():
-            raise BadInput(f"file = {str(path)!r}: expected a name ending in .npz in a folder that is there.")
+            raise BadInput(f"file must be a name ending in .npz in a folder that exists, got {str(path)!r}.")
 
     def read(self) -> tuple[Array, int] | None:
         """What is finished, or None; a file of something else is refused, saying what differs."""
@@ -60,12 +60,12 @@ def read_grid(path: str | Path) -> tuple[Array, int, dict[str, Any]]:
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """16 digits that change with any name, shape or number."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def facts_of(

@@ -1,6 +1,6 @@
 """Directions of largest curvature: Lanczos (ARPACK through scipy) on Hessian-vector products of any network.
 
-    H v = d/dtheta (g(theta) . v): the graph of the gradient g is built once and kept for all products.
+    H v = d/dtheta (g(theta) . v): the graph of the gradient g is built once and serves all products.
 Fused attention has no second derivative, so the pass runs on torch's MATH backend.
 """
 
@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
-from edgewise.landscape.evaluation import Loss, LossOf, batches_of, checked_loss, own_loss, private_copy
+from edgewise.landscape.evaluation import Loss, LossOf, batches_of, check_loss, own_loss, private_copy
 from edgewise.landscape.support import Along, support
 
 
@@ -47,7 +47,7 @@ class Hessian:
 
     def _gradient(self, module: LossOf, batch: Any) -> tuple[Tensor, ...]:
         weights = {f"model.{name}": p for name, p in self.parameters.items()}
-        value = checked_loss(functional_call(module, weights, (batch,)))
+        value = check_loss(functional_call(module, weights, (batch,)))
         if not bool(value.isfinite().all()):
             raise BadInput(f"the loss is {float(value.detach())}: it has no curvature here.")
         return torch.autograd.grad(value, list(self.parameters.values()), create_graph=True)
@@ -85,7 +85,7 @@ def top_directions(
 
     hessian = Hessian(model, loss, batch, along)
     if not 0 < count < hessian.size:
-        raise BadInput(f"count = {count} is not possible: {hessian.size} weights move, give 1 to {hessian.size - 1}.")
+        raise BadInput(f"count must be between 1 and {hessian.size - 1} ({hessian.size} weights move), got {count}.")
     operator = LinearOperator((hessian.size, hessian.size), matvec=hessian.product, dtype=np.float64)
     first = np.random.default_rng(seed).standard_normal(hessian.size)
     try:
@@ -97,14 +97,16 @@ def top_directions(
     values, vectors = values[order], vectors[:, order]
     residuals = [float(np.linalg.norm(hessian.product(v) - c * v)) for c, v in zip(values, vectors.T, strict=True)]
     names = list(hessian.parameters)
-    made = [
+    directions = [
         Direction(f"Hessian eigenvector {k + 1} ({value:.3g})",
                   dict(zip(names, (t.detach() for t in hessian.unflatten(v)), strict=True)))
         for k, (value, v) in enumerate(zip(values, vectors.T, strict=True))
     ]  # fmt: skip
-    return Curvature(tuple(map(float, values)), tuple(made), tuple(residuals))
+    return Curvature(tuple(map(float, values)), tuple(directions), tuple(residuals))
 
 
-def top_eigenvalue(model: nn.Module, loss: Loss | None, batch: Any, **how: Any) -> float:
+def top_eigenvalue(
+    model: nn.Module, loss: Loss | None, batch: Any, *, along: str | Along = "*", tolerance: float = 1e-3, seed: int = 0
+) -> float:
     """The eigenvalue of the Hessian that is largest in absolute value; arguments as in `top_directions`."""
-    return top_directions(model, loss, batch, 1, **how).values[0]
+    return top_directions(model, loss, batch, 1, along=along, tolerance=tolerance, seed=seed).values[0]

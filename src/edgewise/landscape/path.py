@@ -1,4 +1,4 @@
-"""The plane a training run moved in: principal components of its weights, seen from where it ended.
+"""The plane a training run moved in: principal components of its weights, relative to where it ended.
 
     rows theta_t - theta_end (T, parameters); their Gram matrix (T, T) gives the components without the large one.
 """
@@ -36,7 +36,7 @@ class Path:
 
 
 class Recorder:
-    """Keeps copies of the weights along a run: call it whenever a step should be seen."""
+    """Keeps copies of the weights along a run: call it whenever a step should be recorded."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = unwrap(model)
@@ -50,15 +50,15 @@ class Recorder:
 def training_path(model: nn.Module, states: Recorder | Sequence[Mapping[str, Tensor]]) -> Path:
     """The path of a recorder, or of state dicts in the order of time; the model is its end and the centre."""
     bare = unwrap(model)
-    kept = states.states if isinstance(states, Recorder) else list(states)
+    points = states.states if isinstance(states, Recorder) else list(states)
     end = {name: p.detach() for name, p in bare.named_parameters() if p.is_floating_point()}
-    if len(kept) < 3:
-        raise BadInput(f"{len(kept)} states were given: a plane needs at least three along the path.")
-    for number, state in enumerate(kept):
+    if len(points) < 3:
+        raise BadInput(f"a plane needs at least three states along the path, got {len(points)}.")
+    for number, state in enumerate(points):
         wrong = next((n for n, p in end.items() if n not in state or state[n].shape != p.shape), None)
         if wrong is not None:
             raise BadInput(f"state {number} has no {wrong} of shape {tuple(end[wrong].shape)}: another network.")
-    rows = torch.stack([torch.cat([(s[n].to(p) - p).double().flatten() for n, p in end.items()]) for s in kept])
+    rows = torch.stack([torch.cat([(s[n].to(p) - p).double().flatten() for n, p in end.items()]) for s in points])
     return _components(rows, end)
 
 
@@ -72,8 +72,8 @@ def _components(rows: Tensor, end: Mapping[str, Tensor]) -> Path:
     flat = flat * sign[:, None].to(flat)
     shares = [float(v / values.sum()) for v in values[:2]]
     names = [f"component {k + 1} of the path ({share:.0%})" for k, share in enumerate(shares)]
-    made = [Direction(name, _unflatten(row, end)) for name, row in zip(names, flat, strict=True)]
-    return Path((made[0], made[1]), (rows @ flat.T).cpu().numpy(), (shares[0], shares[1]))
+    axes = [Direction(name, _unflatten(row, end)) for name, row in zip(names, flat, strict=True)]
+    return Path((axes[0], axes[1]), (rows @ flat.T).cpu().numpy(), (shares[0], shares[1]))
 
 
 def _unflatten(row: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:

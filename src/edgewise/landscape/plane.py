@@ -14,7 +14,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Wanted
 from edgewise.landscape.evaluation import Loss
-from edgewise.landscape.grid import Grid, Reach, Settings, computed
+from edgewise.landscape.grid import Grid, Reach, Settings, compute_grid
 from edgewise.landscape.path import Path as TrainingPath
 from edgewise.landscape.roughness import Roughness
 from edgewise.progress import Tell
@@ -54,10 +54,10 @@ def plane(
                    by head), a `Direction` (Hessian eigenvectors, toward another model); or a training path
     reach          how far, in units of the directions; one number or one per axis; "auto": until the loss has
                    changed by half. A path brings its own
-    normalization  filter, layer, model or none, of directions that are drawn; given ones stay as they are
+    normalization  filter, layer, model or none, of directions that are drawn; a Direction stays as it is
     rebalance      draw around the same network with queries and keys of equal size (`rebalanced`)
     method         auto computes once what does not move; direct computes all at every point
-    file           rows are kept here (.npz); a killed computation continues, another grid is refused
+    file           rows are stored here (.npz); a killed computation continues, another grid is refused
     """
     settings = Settings(points, reach, normalization, seed, rebalance, method, file, progress)
     path = directions if isinstance(directions, TrainingPath) else None
@@ -66,8 +66,8 @@ def plane(
     wanted = path.directions if path is not None else directions
     assert not isinstance(wanted, TrainingPath)
     if isinstance(wanted, str) or len(wanted) != 2:
-        raise BadInput(f"directions = {wanted!r}: a plane has two; use line for one.")
-    axes, losses, facts = computed(model, loss, batch, wanted, settings)
+        raise BadInput(f"directions must be two for a plane (use line for one), got {wanted!r}.")
+    axes, losses, facts = compute_grid(model, loss, batch, wanted, settings)
     return Plane(axes, losses, tuple(facts["names"]), normalization, seed, rebalance, facts["method"],
                  path=None if path is None else path.coordinates)  # fmt: skip
 
@@ -79,13 +79,13 @@ def line(
 ) -> Line:  # fmt: skip
     """L(theta + x d) on both sides of the model; arguments as in `plane`, with one direction."""
     settings = Settings(points, reach, normalization, seed, rebalance, method, file, progress)
-    axes, losses, facts = computed(model, loss, batch, [direction], settings)
+    axes, losses, facts = compute_grid(model, loss, batch, [direction], settings)
     return Line(axes, losses, tuple(facts["names"]), normalization, seed, rebalance, facts["method"])
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """The same plane for several seeds of its directions: one picture is no evidence."""
+    """The same plane for several seeds of its directions: one picture is not evidence."""
 
     planes: tuple[Plane, ...]
 
@@ -95,7 +95,7 @@ class Survey:
 
     def mean(self, name: str) -> tuple[float, float]:
         """Mean and standard error over seeds of range, residual, minima or sharpness."""
-        values = np.array([float(getattr(found, name)) for found in self.roughness])
+        values = np.array([float(getattr(each, name)) for each in self.roughness])
         error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
         return float(values.mean()), float(error)
 
@@ -105,9 +105,17 @@ class Survey:
         return f"{' against '.join(self.planes[0].names)}, {len(self.planes)} direction seeds: {means}"
 
 
-def survey(model: nn.Module, loss: Loss | None, batch: Any, *, seeds: Iterable[int] = range(5), **how: Any) -> Survey:
+def survey(
+    model: nn.Module, loss: Loss | None, batch: Any, directions: Sequence[Wanted] = ("queries", "keys"), *,
+    seeds: Iterable[int] = range(5), points: int = 25, reach: Reach = 1.0, normalization: str = "filter",
+    rebalance: bool = False, method: str = "auto", progress: Tell | bool | None = None,
+) -> Survey:  # fmt: skip
     """`plane` once for every seed of the directions; other arguments as there."""
-    found = tuple(plane(model, loss, batch, seed=seed, **how) for seed in seeds)
-    if not found:
+    planes = tuple(
+        plane(model, loss, batch, directions, points=points, reach=reach, normalization=normalization, seed=seed,
+              rebalance=rebalance, method=method, progress=progress)
+        for seed in seeds
+    )  # fmt: skip
+    if not planes:
         raise BadInput("seeds is empty: give at least one.")
-    return Survey(found)
+    return Survey(planes)

@@ -28,7 +28,7 @@ def rebalanced(model: nn.Module) -> dict[str, Tensor]:
     touched: set[str] = set()
     for site in attentions(bare):
         if site.extra:
-            raise BadInput(f"{site.name} makes its keys through a latent; its logits are no product of two matrices.")
+            raise BadInput(f"{site.name} makes keys through a latent: its logits are not a product of two matrices.")
         factor = _factors(bare, site)
         share = len(factor[0]) // len(factor[1])
         assert share * len(factor[1]) == len(factor[0])

@@ -1,164 +1,175 @@
-"""Points of a plane without computing again what does not move.
+"""Points of a plane without computing again what does not move, once the short way has given the same numbers.
 
-One traced pass finds, exactly, what does not depend on the moving weights (`dataflow`). At every further point
-- a module whose output does not depend on them gives back what it gave before: all blocks before the first moved one;
-- a linear layer that moves, at an input that does not, gives y_0 + a y_1 + b y_2;
-- the first attention whose logits are affine in each direction is read from four matrices (`four_matrices`).
+One traced pass finds, operation by operation, what depends on the moving weights: marks belong to storages, so views
+and writes in place count. At every further point a module whose output does not depend on them gives back what it gave
+before: all blocks before the first moved one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from edgewise.landscape.dataflow import NONE, Dataflow, Mark, tensors_in
-from edgewise.landscape.evaluation import LossOf, Surface, checked_loss, private_copy
-from edgewise.landscape.four_matrices import FourMatrices, SeenAttention
-from edgewise.landscape.linear_layers import applied, linear_in_weights
+from edgewise.errors import BadInput
+from edgewise.landscape.evaluation import LossOf, Surface, check_loss, private_copy
 
+Evaluate = Callable[[Sequence[float]], float]
+METHODS = ("auto", "direct")
+TRIALS = ((0.7, -0.4), (-0.3, 0.9))  # shares of the reach at which both ways are compared
 SIMPLE = (Tensor, int, float, str, bool, type(None))
+aten = torch.ops.aten
+DECIDES = {aten._local_scalar_dense, aten.is_nonzero, aten.nonzero, aten.masked_select, aten.equal,
+           aten._unique2, aten.unique_dim}  # what Python may branch on  # fmt: skip
 
 
-@dataclass
-class Call:
-    """One finished call of a module; `kept` is its output as it was then, should somebody write into it later."""
+def shortest_way(surface: Surface, reach: float, method: str) -> tuple[Evaluate, str]:
+    """How to evaluate a point, and its name; the short way only if it agrees with the direct one off the centre."""
+    if method not in METHODS:
+        raise BadInput(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    compiled = any("_orig_mod" in module._modules for module in surface.module.modules())
+    if method == "direct" or compiled:  # what is compiled cannot be traced
+        return surface.at, "direct"
+    replays = [Replay(surface, batch) for batch in surface.batches]
+    if not replays[0].constants:
+        return surface.at, "direct"
 
-    output: Any
-    left: Mark
-    decided: bool
-    kept: Any = None
-    versions: tuple[int, ...] = ()
-    parts: dict[int, Tensor] | None = None  # of a linear layer: its output for the direction's own weights
+    def at(point: Sequence[float]) -> float:
+        return sum(float(replay.at(point)) for replay in replays) / len(replays)
 
-    @property
-    def constant(self) -> bool:
-        simple = all(isinstance(leaf, SIMPLE) for leaf in tree_leaves(self.output))
-        return simple and not self.decided and not self.left.directions and bool(tensors_in(self.output))
+    for trial in TRIALS:
+        point = [share * reach for share in trial[: len(surface.directions)]]
+        if not agree(at(point), surface.at(point), surface.dtype):
+            return surface.at, "direct: the short way gave another loss"
+    return at, f"{replays[0].constants} modules from memory"
 
-    def answer(self) -> Callable[..., Any]:
-        """What a constant module says from now on; a copy each time where the network writes into what it gets."""
-        kept = self.kept
-        if _versions(self.output) == self.versions:
-            return lambda *_, **__: kept
-        return lambda *_, **__: tree_map(_copied, kept)
+
+def agree(one: float, other: float, dtype: torch.dtype) -> bool:
+    """Equal up to rounding; two losses that overflow agree."""
+    return one == other or abs(one - other) <= 100 * torch.finfo(dtype).eps * max(1.0, abs(other))
 
 
 class Replay:
     """One batch on its own private copy, in which what is constant answers from memory."""
 
-    def __init__(self, surface: Surface, batch: Any, reach: float) -> None:
-        self.surface, self.batch, self.reach = surface, batch, reach
-        self.point: Sequence[float] = (0.0,) * len(surface.directions)
+    def __init__(self, surface: Surface, batch: Any) -> None:
+        self.surface, self.batch = surface, batch
         self.module = LossOf(private_copy(surface.module.model), surface.module.function[0])
-        self.names = {module: name for name, module in self.module.named_modules()}
         self.calls: dict[nn.Module, list[Call]] = {}
-        self.linear: frozenset[str] = frozenset()  # parameters that need not be made any more
         self.constants = 0
-        self.logits: FourMatrices | None = None
         self._trace()
 
     def at(self, point: Sequence[float]) -> Tensor:
         """The loss of this batch at a point."""
-        self.point = tuple(point)
-        return self._run(self.surface.weights(point, self.linear))
+        return self._run(self.surface.weights(point))
 
     def _run(self, weights: dict[str, Tensor]) -> Tensor:
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
-            return checked_loss(functional_call(self.module, weights, (self.batch,)))
+            return check_loss(functional_call(self.module, weights, (self.batch,)))
 
     def _trace(self) -> None:
-        weights = {name: t.clone() for name, t in self.surface.weights(self.point).items()}
-        flow = Dataflow(self._sources(weights))
-        seen = SeenAttention(flow)
-        hooks = [h for module in self.module.model.modules() for h in self._hooks(module, flow, seen)]
-        with flow, seen:
+        centre = [0.0] * len(self.surface.directions)
+        weights = {name: t.clone() for name, t in self.surface.weights(centre).items()}
+        flow = Dataflow(weights[f"model.{name}"] for name in self.surface.moved)
+        hooks = [self._watch(module, flow) for module in self.module.model.modules()]
+        with flow:
             self._run(weights)
         for hook in hooks:
             hook.remove()
         self._install()
-        site = seen.usable()
-        if site is not None:
-            made = FourMatrices(site, self)
-            self.logits = made if made.terms else None
         self.calls.clear()  # what is replayed is held by its replacement
 
-    def _sources(self, weights: dict[str, Tensor]) -> list[tuple[Tensor, Mark]]:
-        moved: dict[str, Mark] = {}
-        for number, direction in enumerate(self.surface.directions):
-            for name in direction.tensors:
-                key = f"model.{name}"
-                moved[key] = moved.get(key, NONE) | Mark(frozenset([number]))
-        return [(weights[key], mark) for key, mark in moved.items()]
-
-    def _hooks(self, module: nn.Module, flow: Dataflow, seen: SeenAttention) -> list[Any]:
-        def enter(_: nn.Module, __: Any) -> None:
-            seen.stack.append(module)
-
-        def leave(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            seen.stack.pop()
-            call = Call(output, flow.of(output), flow.decided)
+    def _watch(self, module: nn.Module, flow: Dataflow) -> Any:
+        def leave(_: nn.Module, __: Any, output: Any) -> None:
+            call = Call(output, flow.depends(output) or flow.decided)
             if call.constant:
-                call.kept, call.versions = tree_map(_copied, output), _versions(output)
+                call.copy, call.versions = tree_map(_clone, output), _versions(output)
                 for below in list(module.modules())[1:]:
                     self.calls.pop(below, None)  # never reached again
-            elif len(args) == 1 and not kwargs and linear_in_weights(module) and not flow.of(args).directions:
-                call.parts = None if flow.decided else self._parts(module, args[0])
             self.calls.setdefault(module, []).append(call)
 
-        return [module.register_forward_pre_hook(enter), module.register_forward_hook(leave, with_kwargs=True)]
-
-    def _parts(self, module: Any, inputs: Tensor) -> dict[int, Tensor]:
-        """The layer's output for each direction's own weights."""
-        prefix, parts = self.names[module].removeprefix("model."), {}
-        for number, direction in enumerate(self.surface.directions):
-            weight, bias = (direction.tensors.get(f"{prefix}.{kind}".lstrip(".")) for kind in ("weight", "bias"))
-            if weight is not None or bias is not None:
-                weight = torch.zeros_like(module.weight) if weight is None else weight
-                parts[number] = applied(module, weight, bias, inputs)
-        return parts
+        return module.register_forward_hook(leave)
 
     def _install(self) -> None:
         """Replace forwards in the copy; what lies inside a constant module is never reached."""
-        tied = _tied(self.module.model)  # a matrix used in two places moves in both: it is made as before
         for module, calls in self.calls.items():
-            name = self.names[module]
-            if len(calls) != 1:
-                continue
-            if calls[0].constant:
+            if len(calls) == 1 and calls[0].constant:
                 module.forward = calls[0].answer()
                 self.constants += 1
-            elif calls[0].parts:
-                module.forward = self._moving(calls[0].output, calls[0].parts)
-                self.linear |= {f"{name}.{kind}".removeprefix("model.") for kind in ("weight", "bias")} - tied
 
-    def _moving(self, base: Tensor, parts: dict[int, Tensor]) -> Callable[..., Tensor]:
-        def forward(*_: Any) -> Tensor:
-            made = base
-            for number, part in parts.items():
-                made = torch.add(made, part, alpha=self.point[number])
-            return made
 
-        return forward
+@dataclass
+class Call:
+    """One finished call of a module; `copy` is its output as it was then, should somebody write into it later."""
+
+    output: Any
+    moves: bool
+    copy: Any = None
+    versions: tuple[int, ...] = ()
+
+    @property
+    def constant(self) -> bool:
+        simple = all(isinstance(leaf, SIMPLE) for leaf in tree_leaves(self.output))
+        return simple and not self.moves and bool(tensors_in(self.output))
+
+    def answer(self) -> Callable[..., Any]:
+        """What a constant module says from now on; a copy each time where the network writes into what it gets."""
+        copy = self.copy
+        if _versions(self.output) == self.versions:
+            return lambda *_, **__: copy
+        return lambda *_, **__: tree_map(_clone, copy)
+
+
+class Dataflow(TorchDispatchMode):
+    """Marks what depends on some tensors while it is active; `decided` once Python has looked at a marked value."""
+
+    def __init__(self, sources: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.marks: set[int] = set()
+        self.alive: list[Tensor] = []  # a marked storage must not be freed: its address would be given away
+        self.decided = False
+        for tensor in sources:
+            self.mark(tensor)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would import its compiler (seconds) to keep it out of here; nothing is compiled during the pass."""
+        return False
+
+    def mark(self, tensor: Tensor) -> None:
+        if tensor.numel():
+            self.marks.add(tensor.untyped_storage().data_ptr())
+            self.alive.append(tensor)
+
+    def depends(self, value: Any) -> bool:
+        """Whether a tensor, or any tensor in a nested value, is marked."""
+        return any(t.numel() and t.untyped_storage().data_ptr() in self.marks for t in tensors_in(value))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        depends = self.depends((args, kwargs))
+        result = func(*args, **kwargs)
+        if depends:
+            self.decided |= func.overloadpacket in DECIDES
+            for tensor in tensors_in(result):
+                self.mark(tensor)
+        return result
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _versions(output: Any) -> tuple[int, ...]:
     return tuple(tensor._version for tensor in tensors_in(output))
 
 
-def _copied(leaf: Any) -> Any:
+def _clone(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) else leaf
-
-
-def _tied(module: nn.Module) -> set[str]:
-    """Names of parameters that have several."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return {name for group in names.values() if len(group) > 1 for name in group}

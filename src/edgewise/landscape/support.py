@@ -23,7 +23,7 @@ ROLES = {"queries": "query", "keys": "key", "values": "value", "outputs": "outpu
 class Along:
     """What moves: queries, keys, values, outputs (of attention), or a pattern of parameter names such as "*mlp*".
 
-    layers  numbers of blocks, all unless given (blocks of a decoder count on after those of its encoder)
+    layers  numbers of blocks, default all (blocks of a decoder count on after those of its encoder)
     heads   numbers of heads, for queries, keys and values; keys and values count their own, shared heads
     vectors whether biases and gains of norms move as well; they stay unless asked for [Li 2018]
     """
@@ -34,41 +34,43 @@ class Along:
     vectors: bool = False
 
     def __str__(self) -> str:
-        given = (("layers", self.layers), ("heads", self.heads))
-        parts = [f"{word} {_listed(numbers)}" for word, numbers in given if numbers]
+        limits = (("layers", self.layers), ("heads", self.heads))
+        parts = [f"{word} {' '.join(map(str, numbers))}" for word, numbers in limits if numbers]
         return ", ".join(["all matrices" if self.what == "*" else self.what, *parts])
 
 
 def support(model: nn.Module, along: Along) -> dict[str, Tensor]:
     """Masks of the entries that move, by parameter; refuses, saying what there is, when nothing would."""
-    for word, given in (("layers", along.layers), ("heads", along.heads)):
-        if given is not None and (isinstance(given, str) or not all(isinstance(k, int) and k >= 0 for k in given)):
-            raise BadInput(f"{word} = {given!r} is not possible: expected whole numbers, counted from 0.")
-    found = _of_role(model, along) if along.what in ROLES else _of_pattern(model, along)
-    if not found:
+    for word, numbers in (("layers", along.layers), ("heads", along.heads)):
+        if numbers is None:
+            continue
+        if isinstance(numbers, str) or not all(isinstance(k, int) and k >= 0 for k in numbers):
+            raise BadInput(f"{word} must be whole numbers, counted from 0, got {numbers!r}.")
+    masks = _of_role(model, along) if along.what in ROLES else _of_pattern(model, along)
+    if not masks:
         names = [name for name, _ in model.named_parameters()]
         raise BadInput(
             f"{along.what!r} matches no parameter: expected one of {', '.join(ROLES)}, or a pattern of names such as "
             f"{names[0] if names else '...'!r} ({len(names)} parameters in all)."
         )
-    return found
+    return masks
 
 
 def _of_pattern(model: nn.Module, along: Along) -> dict[str, Tensor]:
     if along.heads is not None:
-        raise BadInput(f"heads were given with the pattern {along.what!r}; only {', '.join(ROLES)} have heads.")
+        raise BadInput(f"heads cannot be combined with the pattern {along.what!r}; only {', '.join(ROLES)} have heads.")
     inside = None if along.layers is None else tuple(f"{name}." for name in _blocks_named(model, along.layers))
     matched = {
         name: p for name, p in model.named_parameters()
         if fnmatchcase(name, along.what) and p.is_floating_point() and (inside is None or name.startswith(inside))
     }  # fmt: skip
-    kept = {name: p for name, p in matched.items() if along.vectors or p.ndim > 1}
-    if matched and not kept:
+    moving = {name: p for name, p in matched.items() if along.vectors or p.ndim > 1}
+    if matched and not moving:
         raise BadInput(
             f"{along.what!r} matches only vectors ({next(iter(matched))}), which stay where they are: biases and gains "
             "of norms have no filters. Give Along(..., vectors=True) to move them."
         )
-    return {name: torch.ones((1,) * p.ndim, dtype=torch.bool, device=p.device) for name, p in kept.items()}
+    return {name: torch.ones((1,) * p.ndim, dtype=torch.bool, device=p.device) for name, p in moving.items()}
 
 
 def _blocks_named(model: nn.Module, layers: Sequence[int]) -> list[str]:
@@ -119,7 +121,7 @@ def _bias_of(projection: Projection, parameter: str) -> list[str]:
 
 def head_width(site: AttentionSite) -> int:
     if site.head_width is None or site.heads is None:
-        raise BadInput(f"how many heads {site.name} has was not found; give its module an attribute num_heads.")
+        raise BadInput(f"cannot tell how many heads {site.name} has; give its module an attribute num_heads.")
     return site.head_width
 
 
@@ -128,7 +130,7 @@ def _rows_of_heads(site: AttentionSite, along: Along, projection: Projection) ->
     if along.heads is None:
         return torch.ones(projection.fan_out, dtype=torch.bool)
     if along.what == "outputs":
-        raise BadInput("heads were given with outputs, whose rows belong to no head. Name queries, keys or values.")
+        raise BadInput("outputs have no heads (their rows are the stream's): use queries, keys or values.")
     width = head_width(site)
     if along.what == "values":
         assert site.heads is not None
@@ -147,10 +149,6 @@ def _mark(masks: dict[str, Tensor], name: str, parameter: Tensor, rows: Tensor, 
     mask.view(-1)[rows.to(parameter.device)] = True
 
 
-def _refuse_beyond(word: str, given: Sequence[int], count: int) -> None:
-    if not given or max(given) >= count:
-        raise BadInput(f"{word} = {tuple(given)} is not possible: this model has {word} 0 to {count - 1}.")
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return " ".join(map(str, numbers))
+def _refuse_beyond(word: str, numbers: Sequence[int], count: int) -> None:
+    if not numbers or max(numbers) >= count:
+        raise BadInput(f"{word} must be among {word} 0 to {count - 1} of this model, got {tuple(numbers)}.")

@@ -1,4 +1,4 @@
-"""Runs at any scale: recipes, an append-only store, an engine, small real tasks, training."""
+"""The engine of recipes: cases run at any scale, an append-only store, small real tasks, training, proofs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgewise.study.averages import chosen, over_seeds, rounded
+    from edgewise.study.averages import over_seeds, rounded, seed_count, select
     from edgewise.study.proving import prove
-    from edgewise.study.random_network import simulated, simulated_streams
+    from edgewise.study.random_network import simulated, simulated_orbit, simulated_streams
     from edgewise.study.recipe import Claim, Recipe, Result, find_recipes, load_recipe
 
 # Names are fetched when first used: a recipe then depends on the files it uses, not on the whole room.
 _HOMES = {
     "Claim": "recipe", "Result": "recipe", "Recipe": "recipe", "load_recipe": "recipe", "find_recipes": "recipe",
-    "chosen": "averages", "over_seeds": "averages", "rounded": "averages",
-    "prove": "proving", "simulated": "random_network", "simulated_streams": "random_network",
+    "over_seeds": "averages", "rounded": "averages", "seed_count": "averages", "select": "averages",
+    "prove": "proving", "simulated": "random_network", "simulated_orbit": "random_network",
+    "simulated_streams": "random_network",
 }  # fmt: skip
 
 __all__ = [
-    "Claim", "Recipe", "Result", "chosen", "find_recipes", "load_recipe", "over_seeds", "prove", "rounded", "simulated",
-    "simulated_streams",
+    "Claim", "Recipe", "Result", "find_recipes", "load_recipe", "over_seeds", "prove", "rounded", "seed_count",
+    "select", "simulated", "simulated_orbit", "simulated_streams",
 ]  # fmt: skip
 
 

@@ -1,7 +1,4 @@
-"""Run what is missing: serially, on this machine's cores, or on a cluster; nothing twice, nothing lost.
-
-What is to be measured: a recipe's cases of one scale, each under the key of its content and its code.
-"""
+"""Run what is missing of a recipe: serially, on this machine's cores, or on a cluster; nothing twice, nothing lost."""
 
 from __future__ import annotations
 
@@ -20,8 +17,11 @@ from edgewise.study.workers import Job, WorkerDied, answers
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The cases by key, in the recipe's order, as canonical JSON; and where their records are."""
+class Work:
+    """What is to be measured: a recipe's cases of one scale, as canonical JSON by key, and where their records are.
+
+    A key stands for the content of a case and the code that measures it.
+    """
 
     recipe: Recipe
     scale: str
@@ -30,7 +30,7 @@ class Plan:
     cases: dict[str, str]
 
     @classmethod
-    def of(cls, recipe: Recipe, scale: str = "small", into: str | Path = "runs") -> Plan:
+    def of(cls, recipe: Recipe, scale: str = "small", into: str | Path = "runs") -> Work:
         code = code_hash(recipe.path)
         cases = {key_of(text, code): text for text in map(dumps, recipe.cases(scale))}
         return cls(recipe, scale, Path(into).resolve() / recipe.name, code, cases)
@@ -50,14 +50,14 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Results in the order of the cases, what is missing, and what was wrong with the store.
+class Results:
+    """The measured cases in the recipe's order, what is missing, and what was wrong with the store.
 
     failures: case to traceback. lost: cases whose worker died each time. damaged: unreadable lines.
     differing: cases that two workers measured with different values, so `measure` is not deterministic.
     """
 
-    results: list[Result]
+    cases: list[Result]
     missing: int
     failures: dict[str, str]
     computed: int = 0
@@ -66,13 +66,13 @@ class Outcome:
     differing: int = 0
 
 
-def outcome_of(plan: Plan, contents: store.Contents, computed: int = 0, lost: int = 0) -> Outcome:
-    """The results that a store's contents hold of a plan."""
-    records = [contents.done[key] for key in plan.cases if key in contents.done]
-    results = [Result(record.case, record.value or {}, record.seconds) for record in records]
-    failures = {plan.cases[key]: record.error or "" for key, record in contents.failed.items()}
-    missing = len(plan.cases) - len(results)
-    return Outcome(results, missing, failures, computed, lost, contents.damaged, contents.differing)
+def results_of(work: Work, contents: store.Contents, computed: int = 0, lost: int = 0) -> Results:
+    """What a store's contents hold of some work."""
+    records = [contents.done[key] for key in work.cases if key in contents.done]
+    cases = [Result(record.case, record.value or {}, record.seconds) for record in records]
+    failures = {work.cases[key]: record.error or "" for key, record in contents.failed.items()}
+    missing = len(work.cases) - len(cases)
+    return Results(cases, missing, failures, computed, lost, contents.damaged, contents.differing)
 
 
 Tell = Callable[[int, int], None]  # cases answered, cases to do
@@ -80,25 +80,25 @@ TRIES = 3  # deaths of the worker of one case, alone in flight, before that case
 
 
 def run(
-    plan: Plan, workers: int = 1, scheduler: str | None = None, limit: int | None = None, tell: Tell | None = None
-) -> Outcome:
+    work: Work, workers: int = 1, scheduler: str | None = None, limit: int | None = None, tell: Tell | None = None
+) -> Results:
     """Measure the cases that the store lacks (at most `limit`), then read all results from the store."""
-    plan.records.mkdir(parents=True, exist_ok=True)
-    before = plan.contents()
-    missing = plan.missing(before.done)[:limit]
+    work.records.mkdir(parents=True, exist_ok=True)
+    before = work.contents()
+    missing = work.missing(before.done)[:limit]
     if not missing:
-        return outcome_of(plan, before)
+        return results_of(work, before)
     del before  # a million records need a gigabyte: not while others work
-    queue = _Queue(plan, missing, tell)
+    queue = _Queue(work, missing, tell)
     queue.measure(workers, scheduler)
-    return outcome_of(plan, plan.contents(), len(missing) - len(queue.lost), len(queue.lost))
+    return results_of(work, work.contents(), len(missing) - len(queue.lost), len(queue.lost))
 
 
 @dataclass
 class _Queue:
     """The cases still to be measured; shortened whenever a worker's death makes a new start necessary."""
 
-    plan: Plan
+    work: Work
     left: list[str]
     tell: Tell | None
     lost: list[str] = field(default_factory=list)
@@ -137,20 +137,20 @@ class _Queue:
     def _one_round(
         self, cases: list[str], sent: set[str], workers: int, scheduler: str | None, total: int
     ) -> None:
-        job = Job(str(self.plan.recipe.path), str(self.plan.records), self.plan.code)
+        job = Job(str(self.work.recipe.path), str(self.work.records), self.work.code)
         with closing(answers(job, _noted(cases, sent), workers, scheduler)) as stream:
             for count, done in enumerate(stream, start=total - len(self.left) + 1):
                 if done.refusal:
                     raise BadInput(done.refusal)
                 if done.failed:
-                    self._failed.add(self.plan.cases[done.key])
+                    self._failed.add(self.work.cases[done.key])
                 if self.tell is not None:
                     self.tell(count, total)
 
     def _look_again(self, sent: set[str]) -> None:
         """Ask the store what is left; what was sent comes last."""
         open_cases = set(self.left) - self._failed
-        left = [case for case in self.plan.missing(self.plan.contents().done) if case in open_cases]
+        left = [case for case in self.work.missing(self.work.contents().done) if case in open_cases]
         self.left = sorted(left, key=lambda case: case in sent)
 
 

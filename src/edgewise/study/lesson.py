@@ -33,15 +33,15 @@ class Learner(nn.Module):
 
     def features(self, inputs: Tensor) -> Tensor:
         """What the readout reads: (B, f), or (B, n, f) where every token has a label."""
-        out = first_output(call(self.core, self.given(inputs)))
+        out = first_output(call(self.core, self.core_input(inputs)))
         if out.ndim > 3:
             return out.flatten(2).mean(-1)
         return out if self.per_token or out.ndim == 2 else out.mean(1)
 
-    def given(self, inputs: Tensor) -> Any:
-        """The core's own input."""
-        made = self.entrance(inputs)
-        return {"pixel_values": made} if _takes(self.core, "pixel_values") else made
+    def core_input(self, inputs: Tensor) -> Any:
+        """The task's inputs as the core takes them."""
+        stream = self.entrance(inputs)
+        return {"pixel_values": stream} if _takes(self.core, "pixel_values") else stream
 
     def forward(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor]:
         logits = self.features(inputs)
@@ -95,7 +95,7 @@ class Lesson:
 
 
 def lesson(model: nn.Module) -> Lesson:
-    """What this module can learn here; refused when no input of a known kind fits it."""
+    """What this module can learn here; refused when no kind of input fits it."""
     if _takes(model, "labels") and not hasattr(model, "config"):
         return Lesson(task("digits"), lambda core: core)
     try:
@@ -104,33 +104,32 @@ def lesson(model: nn.Module) -> Lesson:
         raise BadInput(f"no built-in task fits {type(model).__name__}: {refusal} Give batches.") from refusal
     with observed(model), torch.no_grad():
         out = first_output(call(model, batch))
-    given = next(tensors(batch))
-    if not given.is_floating_point():
+    inputs = next(tensors(batch))
+    if not inputs.is_floating_point():
         return _text(int(_vocabulary(model)), out)
-    return _digits(given, out)
+    return _digits(inputs, out)
 
 
 def _text(vocabulary: int, out: Tensor) -> Lesson:
-    found = task("bytes", tokens=32)
     logits = out.ndim == 3 and out.shape[-1] >= 256
 
     def wrap(core: nn.Module) -> nn.Module:
         readout = None if logits else _matrix(out.shape[-1], 256)
         return Learner(core, _Fold(vocabulary), readout, per_token=True)
 
-    return Lesson(found, wrap)
+    return Lesson(task("bytes", tokens=32), wrap)
 
 
-def _digits(given: Tensor, out: Tensor) -> Lesson:
+def _digits(inputs: Tensor, out: Tensor) -> Lesson:
     """Streams take 16 patches of 4 numbers, vectors all 64, images 8 x 8."""
     width = out.shape[1] if out.ndim > 3 else out.shape[-1]
 
     def entrance() -> nn.Module:
-        if given.ndim == 4:
-            return _Image(given.shape[1], given.shape[-1] if given.shape[-1] > 8 else 8)
-        if given.ndim == 3:
-            return _Positioned(given.shape[-1])
-        return nn.Sequential(nn.Flatten(1), _matrix(64, given.shape[-1]))
+        if inputs.ndim == 4:
+            return _Image(inputs.shape[1], inputs.shape[-1] if inputs.shape[-1] > 8 else 8)
+        if inputs.ndim == 3:
+            return _Positioned(inputs.shape[-1])
+        return nn.Sequential(nn.Flatten(1), _matrix(64, inputs.shape[-1]))
 
     return Lesson(task("digits"), lambda core: Learner(core, entrance(), _matrix(width, 10), per_token=False))
 
@@ -145,16 +144,16 @@ def _matrix(fan_in: int, fan_out: int) -> nn.Linear:
 def first_output(output: Any) -> Tensor:
     """Logits, the last hidden state, or the first tensor of an output."""
     for name in ("logits", "last_hidden_state"):
-        found = getattr(output, name, None)
-        if isinstance(found, Tensor):
-            return found
+        tensor = getattr(output, name, None)
+        if isinstance(tensor, Tensor):
+            return tensor
     return next(tensors(output))
 
 
 def _vocabulary(model: nn.Module) -> int:
     config = getattr(model, "config", None)
-    known = getattr(config, "vocab_size", None)
-    return known or max(m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
+    size = getattr(config, "vocab_size", None)
+    return size or max(m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
 
 
 def _takes(model: nn.Module, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a proof found: both arms over seeds, an effect size, a p-value, a paragraph and a picture."""
+"""A proof that a plan helps, or does not: both arms over seeds, an effect size, a p-value, a paragraph, a picture."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
+from edgewise.study.train import TRAINS
 from edgewise.verdict import finite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SURE = 0.05  # of the p-value
-TRAINED = 0.5  # a final loss below this share of chance is a network that trains
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Arm:
     finals: tuple[float, ...]
 
     def trained(self, chance: float) -> int:
-        return sum(final < TRAINED * chance for final in self.finals)
+        return sum(final < TRAINS * chance for final in self.finals)
 
     def json(self) -> dict[str, Any]:
         thinned = [[finite(x) for x in losses[:: max(1, len(losses) // 50)]] for losses in self.losses]
@@ -38,29 +38,29 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Difference:
     """Paired over seeds: final loss as it is minus with the plan; positive when the plan is better.
 
     effect is Cohen's d of the pairs, mean/sd of the differences; p_value is of the paired t-test [Student 1908].
     """
 
-    difference: float
+    mean: float
     interval: tuple[float, float]
     effect: float | None
     p_value: float | None
 
 
-def compare(plain: Sequence[float], planned: Sequence[float]) -> Comparison:
+def compare(plain: Sequence[float], planned: Sequence[float]) -> Difference:
     """Differences of finite final losses; one pair alone has neither effect size nor p-value."""
     gap = np.asarray(plain, float) - np.asarray(planned, float)
     mean = float(gap.mean())
     if len(gap) < 2:
-        return Comparison(mean, (math.nan, math.nan), None, None)
+        return Difference(mean, (math.nan, math.nan), None, None)
     deviation = float(gap.std(ddof=1))
     if deviation == 0:
-        return Comparison(mean, (mean, mean), math.copysign(math.inf, mean) if mean else 0.0, 0.0 if mean else 1.0)
+        return Difference(mean, (mean, mean), math.copysign(math.inf, mean) if mean else 0.0, 0.0 if mean else 1.0)
     half = float(stats.t.ppf(0.975, len(gap) - 1)) * deviation / math.sqrt(len(gap))
-    return Comparison(mean, (mean - half, mean + half), mean / deviation, float(stats.ttest_1samp(gap, 0.0).pvalue))
+    return Difference(mean, (mean - half, mean + half), mean / deviation, float(stats.ttest_1samp(gap, 0.0).pvalue))
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Proof:
 
     plain: Arm
     planned: Arm
-    comparison: Comparison
+    difference: Difference
     chance: float
     steps: int
     plan: str
@@ -78,10 +78,10 @@ class Proof:
     @property
     def verdict(self) -> str:
         """helps, hurts, or no difference shown."""
-        p = self.comparison.p_value
+        p = self.difference.p_value
         if p is None or p >= SURE:
             return "no difference shown"
-        return "helps" if self.comparison.difference > 0 else "hurts"
+        return "helps" if self.difference.mean > 0 else "hurts"
 
     @property
     def rescued(self) -> bool:
@@ -90,16 +90,16 @@ class Proof:
         return 2 * self.plain.trained(self.chance) < count < 2 * self.planned.trained(self.chance)
 
     def json(self) -> dict[str, Any]:
-        c = self.comparison
+        c = self.difference
         return {
-            "verdict": self.verdict, "rescued": self.rescued, "difference": finite(c.difference),
+            "verdict": self.verdict, "rescued": self.rescued, "difference": finite(c.mean),
             "interval": [finite(x) for x in c.interval], "effect": finite(c.effect), "p_value": finite(c.p_value),
             "chance": self.chance, "steps": self.steps, "task": self.task, "plan": self.plan,
             "plain": self.plain.json(), "planned": self.planned.json(),
         }  # fmt: skip
 
     def __str__(self) -> str:
-        c, count = self.comparison, len(self.plain.finals)
+        c, count = self.difference, len(self.plain.finals)
         lines = [
             f"The plan {self.verdict}." if self.verdict in ("helps", "hurts") else "No difference is shown.",
             f"Task {self.task}, {self.steps} steps, {count} seeds, the same data in both arms, rates tuned in each; "
@@ -111,7 +111,7 @@ class Proof:
             effect = "unbounded" if c.effect is None or math.isinf(c.effect) else f"{c.effect:.2f}"
             low, high = c.interval
             lines.append(
-                f"Difference {c.difference:+.3f} (95 % between {low:+.3f} and {high:+.3f}), effect size {effect}, "
+                f"Difference {c.mean:+.3f} (95 % between {low:+.3f} and {high:+.3f}), effect size {effect}, "
                 f"p = {c.p_value:.2g} (paired t-test)."
             )
         return " ".join(lines)

@@ -19,7 +19,7 @@ from edgewise.repair.initialize import initialize_
 from edgewise.repair.plan import Plan
 from edgewise.study.lesson import Learner, first_output, lesson
 from edgewise.study.proof import Arm, Proof, compare
-from edgewise.study.train import Outcome, train
+from edgewise.study.train import Tuned, train
 
 Pair = tuple[Tensor, Tensor]
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -35,29 +35,29 @@ def prove(
     """Train both arms on the same batches and compare their final losses, seed by seed.
 
     factory   makes the model; it is seeded before each call, so that both arms start from the same draw
-    plan      a Plan of such a model, or a goal: the plan is then made from the first one
-    batches   a function of the seed, or a list, of (inputs, labels); a built-in task fits the model unless given
-    loss      of (model, inputs, labels); by itself the model's own with labels, else cross-entropy of its output
+    plan      a Plan of such a model, or a goal for which one is made from the first model
+    batches   a function of the seed, or a list, of (inputs, labels); default: a built-in task that fits the model
+    loss      of (model, inputs, labels); default: cross-entropy of the model's output
     rates     tried in each arm and seed by successive halving; the best goes on
     progress  called with the fraction done; without it a bar is shown on a terminal
     training  further options of `edgewise.study.train.train`, for both arms: trial, second_look, schedule, clip
     """
     if steps < 2 or seeds < 1:
-        raise BadInput(f"steps = {steps}, seeds = {seeds}: expected at least two steps and one seed.")
+        raise BadInput(f"steps must be at least 2 and seeds at least 1, got steps = {steps}, seeds = {seeds}.")
     first = _seeded(factory, first_seed)
     learner, stream, chance, name = _task(first, batches, size, loss)
-    made = plan if isinstance(plan, Plan) else _plan(learner(first), stream, plan)
-    outcomes: dict[str, list[Outcome]] = {"as it is": [], made.goal: []}
-    runs = [(seed, arm) for seed in range(first_seed, first_seed + seeds) for arm in outcomes]
+    plan = plan if isinstance(plan, Plan) else _plan(learner(first), stream, plan)
+    tuned: dict[str, list[Tuned]] = {"as it is": [], plan.goal: []}
+    runs = [(seed, arm) for seed in range(first_seed, first_seed + seeds) for arm in tuned]
     with progress_bar(progress, "prove") as tell:
         for done, (seed, arm) in enumerate(runs):
-            start = partial(_start, factory, learner, seed, made if arm == made.goal else None)
-            found = train(start, partial(stream, seed), optimizer=optimizer, rates=rates, steps=steps, **training)
-            outcomes[arm].append(found)
+            start = partial(_start, factory, learner, seed, plan if arm == plan.goal else None)
+            run = train(start, partial(stream, seed), optimizer=optimizer, rates=rates, steps=steps, **training)
+            tuned[arm].append(run)
             tell((done + 1) / len(runs))
-    arms = [_arm(arm, found) for arm, found in outcomes.items()]
+    arms = [_arm(arm, runs) for arm, runs in tuned.items()]
     chance = chance if chance is not None else max(losses[0] for arm in arms for losses in arm.losses)
-    return Proof(arms[0], arms[1], compare(arms[0].finals, arms[1].finals), chance, steps, str(made), name)
+    return Proof(arms[0], arms[1], compare(arms[0].finals, arms[1].finals), chance, steps, str(plan), name)
 
 
 class _Own(nn.Module):
@@ -76,8 +76,8 @@ def _task(
 ) -> tuple[Callable[[nn.Module], nn.Module], Batches, float | None, str]:
     """How a model becomes a learner, the batches of a seed, the loss of a guess where known, and the task's name."""
     if batches is None:
-        found = lesson(first)
-        return found.wrap, found.batches(size), found.task.chance, found.task.name
+        fit = lesson(first)
+        return fit.wrap, fit.batches(size), fit.task.chance, fit.task.name
     own = loss or _default_loss
     stream = batches if callable(batches) else partial(_cycled, list(batches))
     return (lambda core: _Own(core, own)), stream, None, "given batches"
@@ -108,8 +108,8 @@ def _plan(learner: nn.Module, stream: Batches, goal: str) -> Plan:
     inputs = next(iter(stream(0)))[0]
     core = getattr(learner, "core", learner)
     with torch.no_grad():
-        given: Any = learner.given(inputs) if isinstance(learner, Learner) else inputs
-    return critical_plan(core, given, goal=goal)
+        batch: Any = learner.core_input(inputs) if isinstance(learner, Learner) else inputs
+    return critical_plan(core, batch, goal=goal)
 
 
 def _start(
@@ -119,14 +119,14 @@ def _start(
     core = _seeded(factory, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(10_000 + seed)
-        made = wrap(core)
+        model = wrap(core)
     if plan is not None:
         initialize_(core, plan, generator=seed)
-    return made.train()
+    return model.train()
 
 
-def _arm(name: str, found: Sequence[Outcome]) -> Arm:
+def _arm(name: str, runs: Sequence[Tuned]) -> Arm:
     """A run that diverged learned nothing: its final loss is its first."""
-    finals = [run.best.losses[0] if math.isinf(final := run.best.final()) else final for run in found]
-    best = [run.best for run in found]
+    finals = [run.best.losses[0] if math.isinf(final := run.best.final()) else final for run in runs]
+    best = [run.best for run in runs]
     return Arm(name, tuple(tuple(run.losses) for run in best), tuple(run.rate for run in best), tuple(finals))

@@ -1,4 +1,4 @@
-"""One random network of a description, read plainly: what `edgewise.predict` is compared with.
+"""One random network of a description, simulated: what `edgewise.predict` is compared with.
 
 No formula of the theory enters, and no probe: a forward pass, two backward passes, sums of squares. Double precision
 throughout, so that tokens which have merged to ten digits are still told apart.
@@ -8,14 +8,15 @@ Shapes: n tokens, d width, L blocks; a stream is (n, d), a row is (L + 1,), embe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from edgewise.architecture import Architecture, transformer
+from edgewise.study.averages import rounded
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
-
-    from edgewise.architecture import Architecture
 
     Array = NDArray[np.float64]
 
@@ -42,6 +43,13 @@ def simulated(architecture: Architecture, *, seed: int, start_overlap: float = 0
     with torch.no_grad():
         norm = np.array([stream.square().mean().item() for stream in streams])
         return RandomOrbit(norm, np.array([_separation(stream[0]) for stream in streams]), *gradients)
+
+
+def simulated_orbit(case: dict[str, Any]) -> dict[str, Any]:
+    """`simulated` for a recipe: a case with knobs, seed and start_overlap to rows of few digits, by name."""
+    network = transformer(**case["knobs"])
+    orbit = simulated(network, seed=case["seed"], start_overlap=case["start_overlap"])
+    return {name: rounded(row) for name, row in vars(orbit).items()}
 
 
 def simulated_streams(architecture: Architecture, *, seed: int, start_overlap: float = 0.0) -> list[Tensor]:
@@ -73,6 +81,6 @@ def _log_squares(streams: list[Tensor], output_gradient: Tensor) -> Array:
     import numpy as np
     import torch
 
-    found = torch.autograd.grad(streams[-1], streams[:-1], output_gradient, retain_graph=True)
-    squares = np.array([float(g.square().sum()) for g in (*found, output_gradient)])
+    gradients = torch.autograd.grad(streams[-1], streams[:-1], output_gradient, retain_graph=True)
+    squares = np.array([float(g.square().sum()) for g in (*gradients, output_gradient)])
     return np.asarray(np.log(squares / squares[-1]))

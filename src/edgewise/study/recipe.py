@@ -1,8 +1,6 @@
 """A recipe: one Python file that says which cases to measure, how, what was claimed and how to draw it.
 
-A paper's claim beside ours: what was published, what was found, at which scale, held or not.
-
-What a recipe's `claim` and `draw` receive: a case and what was measured in it.
+`claim` and `draw` receive a `Result` per case; `claim` returns a `Claim`, a published statement beside what we see.
 """
 
 from __future__ import annotations
@@ -19,6 +17,10 @@ from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.study.store import dumps, loads, plain
+
+FUNCTIONS = ("cases", "measure", "claim", "draw")
+SCALES = ("small", "full")
+FOLDERS = ("papers", "experiments")  # what others claimed, and what we asked
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,6 @@ class Result:
     seconds: float = 0.0
 
 
-FUNCTIONS = ("cases", "measure", "claim", "draw")
-SCALES = ("small", "full")
-FOLDERS = ("papers", "experiments")  # what others claimed, and what we asked
-
-
 @dataclass(frozen=True)
 class Recipe:
     """A loaded recipe: its file, its title, and its four functions behind checks."""
@@ -103,11 +100,11 @@ class Recipe:
 
     def cases(self, scale: str = "small") -> list[dict[str, Any]]:
         """The cases of one scale as the store would give them back; duplicates and non-JSON are refused."""
-        found = self._call("cases", scale)
-        if not isinstance(found, Sequence) or isinstance(found, str):
-            raise BadInput(f"{self.path}: cases({scale!r}) returned a {type(found).__name__}, not a list of dicts.")
+        cases = self._call("cases", scale)
+        if not isinstance(cases, Sequence) or isinstance(cases, str):
+            raise BadInput(f"{self.path}: cases({scale!r}) returned a {type(cases).__name__}, not a list of dicts.")
         places: dict[str, int] = {}
-        for place, case in enumerate(found):
+        for place, case in enumerate(cases):
             text = self._canonical(case, f"{self.path}: cases({scale!r})[{place}]")
             if places.setdefault(text, place) != place:
                 twins = f"cases {places[text]} and {place} of cases({scale!r}) are equal: {text}"
@@ -140,7 +137,7 @@ class Recipe:
         return dumps(plain(case, where))
 
     def _call(self, name: str, argument: Any) -> Any:
-        """A mistake in these functions is the recipe's, and is told with its name and line."""
+        """A mistake in these functions is the recipe's: name it, with its line."""
         function: Callable[[Any], Any] = getattr(self.module, name)
         try:
             return function(argument)
@@ -194,7 +191,7 @@ def _lacking(path: Path) -> list[str]:
 
 
 def _import(path: Path) -> ModuleType:
-    """Import the file inside a package made of its folder, so that `from .common import f` finds its neighbours.
+    """Import the file inside a package that stands for its folder: `from .common import f` finds its neighbours.
 
     The package's name holds the folder's path: two papers may both have a common.py.
     """

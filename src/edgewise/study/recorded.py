@@ -1,7 +1,4 @@
-"""Results committed beside a recipe: kept from a full run, read back without measuring anything.
-
-The end of a run: the claim and the figure, written beside the records.
-"""
+"""How a run ends: the claim and the figure beside its records, or committed beside the recipe and read back."""
 
 from __future__ import annotations
 
@@ -14,19 +11,20 @@ from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.study import store
-from edgewise.study.engine import Outcome, Plan, outcome_of
+from edgewise.study.engine import Results, Work, results_of
 from edgewise.study.recipe import Claim, Recipe
 from edgewise.study.store import dumps, key_of, versions
 
 FILES = ("claim.json", "figure.png")
+LARGE = 300_000  # bytes: more does not belong into a repository of code
 
 
-def conclude(plan: Plan, outcome: Outcome, folder: Path) -> Claim:
+def conclude(work: Work, results: Results, folder: Path) -> Claim:
     """Judge and draw complete results; writes claim.json and figure.png into the folder, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    claim = plan.recipe.claim(outcome.results)
-    _replace(folder / "claim.json", json.dumps(document(plan, outcome, claim), indent=1, ensure_ascii=False) + "\n")
-    figure = plan.recipe.draw(outcome.results)
+    claim = work.recipe.claim(results.cases)
+    _replace(folder / "claim.json", json.dumps(document(work, results, claim), indent=1, ensure_ascii=False) + "\n")
+    figure = work.recipe.draw(results.cases)
     unfinished = folder / "unfinished.png"
     figure.savefig(unfinished, dpi=150)
     os.replace(unfinished, folder / "figure.png")
@@ -40,12 +38,12 @@ def withdraw(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def document(plan: Plan, outcome: Outcome, claim: Claim | None) -> dict[str, Any]:
+def document(work: Work, results: Results, claim: Claim | None) -> dict[str, Any]:
     """What claim.json and `--json` say of a run."""
     words: dict[str, Any] = {
-        "recipe": plan.recipe.name, "title": plan.recipe.title, "at": plan.scale, "cases": len(plan.cases),
-        "measured": len(outcome.results), "claim": None if claim is None else claim.to_dict(), "code": plan.code,
-        "versions": versions(), "seconds": round(sum(result.seconds for result in outcome.results), 3),
+        "recipe": work.recipe.name, "title": work.recipe.title, "at": work.scale, "cases": len(work.cases),
+        "measured": len(results.cases), "claim": None if claim is None else claim.to_dict(), "code": work.code,
+        "versions": versions(), "seconds": round(sum(result.seconds for result in results.cases), 3),
     }  # fmt: skip
     return dict(json.loads(dumps(words)))  # numbers that are not finite by name, as in the store
 
@@ -63,14 +61,11 @@ def _close(figure: Any) -> None:
     matplotlib.pyplot.close(figure)
 
 
-LARGE = 300_000  # bytes: more does not belong into a repository of code
-
-
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded of a plan's cases; `changed`: how many by other code than today's, `codes`: by which."""
+    """What was recorded of some work; `changed`: how many by other code than today's, `codes`: by which."""
 
-    outcome: Outcome
+    results: Results
     changed: int
     codes: tuple[str, ...]
 
@@ -80,30 +75,30 @@ def recorded_file(recipe: Recipe) -> Path:
     return recipe.path.parent / "recorded" / f"{recipe.path.stem}.jsonl"
 
 
-def read_recorded(plan: Plan) -> Recorded:
-    """The recorded results of a plan's cases, whatever code measured them; nothing is written or measured."""
-    path = recorded_file(plan.recipe)
+def read_recorded(work: Work) -> Recorded:
+    """The recorded results of some work, whatever code measured them; nothing is written or measured."""
+    path = recorded_file(work.recipe)
     if not path.is_file():
-        raise BadInput(f"Nothing is recorded for {plan.recipe.path}: {path} is absent. Run it without --recorded.")
+        raise BadInput(f"Nothing is recorded for {work.recipe.path}: {path} is absent. Run it without --recorded.")
     contents = store.read([path])
-    found = store.Contents(damaged=contents.damaged)
+    current = store.Contents(damaged=contents.damaged)
     changed, codes = 0, set()
     for record in contents.done.values():
-        key = key_of(dumps(record.case), plan.code)
-        if key in plan.cases:
-            found.add(replace(record, key=key))
-            changed += record.code != plan.code
+        key = key_of(dumps(record.case), work.code)
+        if key in work.cases:
+            current.add(replace(record, key=key))
+            changed += record.code != work.code
             codes.add(record.code)
-    return Recorded(outcome_of(plan, found), changed, tuple(sorted(codes)))
+    return Recorded(results_of(work, current), changed, tuple(sorted(codes)))
 
 
-def keep(plan: Plan, concluded: Path) -> Path:
+def keep(work: Work, concluded: Path) -> Path:
     """Copy a complete run's records, in the order of the cases, with its figure and claim to recorded/."""
-    done = plan.contents().done
-    target = recorded_file(plan.recipe)
+    done = work.contents().done
+    target = recorded_file(work.recipe)
     target.parent.mkdir(exist_ok=True)
     unfinished = target.with_suffix(".unfinished")
-    unfinished.write_bytes(b"".join(done[key].line() for key in plan.cases))
+    unfinished.write_bytes(b"".join(done[key].line() for key in work.cases))
     os.replace(unfinished, target)
     shutil.copyfile(concluded / "figure.png", target.with_suffix(".png"))
     shutil.copyfile(concluded / "claim.json", target.with_suffix(".json"))

@@ -1,8 +1,7 @@
 """The store: a folder of append-only files, one per writer, so that processes and machines can share it.
 
-Values that survive a file: what JSON can hold, and the three numbers it cannot (NaN and the infinities).
-
-One line of the store: what was measured, by which code, with a checksum over all of it.
+One line is one `Record`: what was measured, by which code, with a checksum over all of it. Values are what JSON can
+hold, and the three numbers it cannot (NaN and the infinities), by name.
 """
 
 from __future__ import annotations
@@ -26,6 +25,9 @@ from typing import Any
 from edgewise.errors import BadInput
 
 _FLOAT = "__float__"  # {"__float__": "nan"}: strict JSON, readable by every other program
+_MARK = b',"check":"'  # always the last field, so that it can cover every byte before it
+_CHECK_DIGITS = 16
+_equal: dict[str, Any] = {}  # one object for what is equal in a million records
 
 
 def plain(value: Any, where: str) -> Any:
@@ -86,10 +88,6 @@ def _number(item: dict[str, Any]) -> Any:
     return float(item[_FLOAT]) if item.keys() == {_FLOAT} else item
 
 
-_MARK = b',"check":"'  # always the last field, so that it can cover every byte before it
-_CHECK_DIGITS = 16
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
     """A case and its value, or the traceback of its failure; key = hash of case and code."""
@@ -104,8 +102,8 @@ class Record:
 
     def line(self) -> bytes:
         """The record as one line of strict JSON that ends with the checksum of what stands before it."""
-        known = {field.name: getattr(self, field.name) for field in fields(self)}
-        body = dumps({name: value for name, value in known.items() if value is not None}).encode()[:-1]
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        body = dumps({name: value for name, value in values.items() if value is not None}).encode()[:-1]
         return body + _MARK + _check(body).encode() + b'"}\n'
 
 
@@ -125,16 +123,12 @@ def read_line(line: bytes) -> Record | None:
         return None
 
 
-def _shared(known: dict[str, Any]) -> dict[str, Any]:
-    """The same fields, with one object for what is equal in a million records: code and versions."""
+def _shared(values: dict[str, Any]) -> dict[str, Any]:
+    """The same fields, with one object for code and versions."""
     for name in ("code", "versions"):
-        if name in known:
-            value = known[name]
-            known[name] = _equal.setdefault(str(value), value)
-    return known
-
-
-_equal: dict[str, Any] = {}
+        if name in values:
+            values[name] = _equal.setdefault(str(values[name]), values[name])
+    return values
 
 
 def _check(body: bytes) -> str:
@@ -144,13 +138,13 @@ def _check(body: bytes) -> str:
 @cache
 def versions() -> dict[str, str]:
     """Of what a number may depend on beside our code."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for name in ("edgewise", "torch", "numpy", "scipy"):
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "absent"
-    return found
+            numbers[name] = "absent"
+    return numbers
 
 
 @dataclass

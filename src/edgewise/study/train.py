@@ -18,6 +18,7 @@ Batch = tuple[Tensor, Tensor]
 Factory = Callable[[], nn.Module]
 Schedule = Callable[[float], float]
 Maker = Callable[[nn.Module, float], torch.optim.Optimizer]
+TRAINS = 0.5  # a network trains when its final loss is below this share of the chance loss
 LATE = 0.02  # a rate that was left is continued when it was better by this share of the first loss
 LOWER = 0.3  # share of the chosen rate that a second look takes
 DIVERGED = 3.0  # a loss above this many times the first one (or not a number) ends a run
@@ -62,7 +63,7 @@ class Run:
 
 
 @dataclass
-class Outcome:
+class Tuned:
     """The best run, what every rate reached where it was left, and the seconds it took."""
 
     best: Run
@@ -74,7 +75,7 @@ def train(
     factory: Factory, batches: Callable[[], Iterable[Batch]], *, optimizer: str | Maker = "adamw",
     rates: Sequence[float] = (1e-3,), steps: int = 200, trial: float = 0.25, second_look: float | None = None,
     schedule: Schedule | None = None, clip: float | None = None, progress: Callable[[int], None] | None = None,
-) -> Outcome:  # fmt: skip
+) -> Tuned:  # fmt: skip
     """Train one network, its rate chosen among several by successive halving [Jamieson 2016].
 
     factory   makes the network with the same weights each time (it seeds itself); called as `model(inputs, labels)`
@@ -83,10 +84,10 @@ def train(
     trial     share of the steps that every rate gets; the better half goes on for as long again, until one is left.
               Where that one ends above what another rate had reached when it was left, the other is continued too:
               a rate that wins early may break later
-    second_look  a network that ends above this loss gets a third of its rate too, none unless given: what wins early is
-              often too large later, and the smallest rate tried may not be small enough
-    schedule  multiplies the rate at a fraction of the steps; constant unless given
-    clip      largest norm of the gradient, none unless given
+    second_look  a network that ends above this loss gets a third of its rate too, since what wins early is often too
+              large later, and the smallest rate tried may not be small enough; default: no second look
+    schedule  multiplies the rate at a fraction of the steps; default: constant
+    clip      largest norm of the gradient; default: no clipping
     """
     maker = _maker(optimizer)
     _refuse(rates, steps, trial)
@@ -106,7 +107,7 @@ def train(
         runs.append(_fresh(factory, maker, LOWER * best.rate))
         advance(runs[-1:], steps)
         best = min((best, runs[-1]), key=Run.final)
-    return Outcome(best, [(run.rate, len(run.losses), run.final()) for run in runs], time.perf_counter() - started)
+    return Tuned(best, [(run.rate, len(run.losses), run.final()) for run in runs], time.perf_counter() - started)
 
 
 def _halved(runs: Sequence[Run], advance: Callable[[Sequence[Run], int], None], steps: int, trial: float) -> Run:
@@ -125,15 +126,16 @@ def _maker(optimizer: str | Maker) -> Maker:
     if callable(optimizer):
         return optimizer
     if optimizer not in OPTIMIZERS:
-        raise BadInput(f"optimizer = {optimizer!r} is not known: expected {' or '.join(OPTIMIZERS)}, or a function.")
+        names = ", ".join(OPTIMIZERS)
+        raise BadInput(f"optimizer must be one of {names}, or a function of (model, rate); got {optimizer!r}.")
     return OPTIMIZERS[optimizer]
 
 
 def _refuse(rates: Sequence[float], steps: int, trial: float) -> None:
     if not rates or any(not (math.isfinite(rate) and rate > 0) for rate in rates) or len(set(rates)) != len(rates):
-        raise BadInput(f"rates = {rates!r} is not possible: expected different positive numbers.")
+        raise BadInput(f"rates must be different positive numbers, got {rates!r}.")
     if steps < 1 or not 0 < trial <= 1:
-        raise BadInput(f"steps = {steps}, trial = {trial}: expected at least one step and a share above 0, at most 1.")
+        raise BadInput(f"steps must be at least 1 and trial in (0, 1], got steps = {steps}, trial = {trial}.")
 
 
 def _fresh(factory: Factory, maker: Maker, rate: float) -> Run:
@@ -145,7 +147,7 @@ def _advance(
     run: Run, batches: Callable[[], Iterable[Batch]], until: int, steps: int, schedule: Schedule, clip: float | None,
     progress: Callable[[int], None] | None,
 ) -> None:  # fmt: skip
-    """Continue one run to a number of steps; the batches it has seen are skipped."""
+    """Continue one run to a number of steps; the batches it has had are skipped."""
     for inputs, labels in islice(batches(), len(run.losses), until):
         if run.diverged:
             return
@@ -198,4 +200,6 @@ def seeded(factory: Callable[..., nn.Module], seed: int, *arguments: Any, **opti
     return make
 
 
-__all__ = ["OPTIMIZERS", "Outcome", "Run", "Schedule", "evaluate", "seeded", "thinned", "train", "trapezoid"]
+__all__ = [
+    "OPTIMIZERS", "TRAINS", "Run", "Schedule", "Tuned", "evaluate", "seeded", "thinned", "train", "trapezoid",
+]  # fmt: skip

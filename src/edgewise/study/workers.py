@@ -1,6 +1,6 @@
 """Where cases are measured: in this process, on this machine's cores (joblib, loky), or on a Dask cluster.
 
-What happens in a worker: load the recipe once, measure a case, store the outcome before answering.
+A worker loads the recipe once, measures a case, and stores the outcome before it answers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from edgewise.study.store import Record, Writer, key_of, loads, versions
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_TO_CONNECT = 20
+_AHEAD = 256  # cases sent ahead at least, so that a cluster that grows finds work waiting
 _one_at_a_time = threading.RLock()  # a Dask worker may have several threads, random numbers are the process's
 
 
@@ -98,9 +100,9 @@ def _prepare(case_text: str) -> None:
 def _recipe(path: str, code: str) -> Recipe:
     """The recipe, loaded once per process; other code than the run's is refused, or its key would lie."""
     recipe = load_recipe(path)
-    if (found := code_hash(Path(path))) != code:
+    if (here := code_hash(Path(path))) != code:
         raise BadInput(
-            f"The code behind {path} is {found} at a worker and {code} at the run: it was edited meanwhile, or "
+            f"The code behind {path} is {here} at a worker and {code} at the run: it was edited meanwhile, or "
             "another version is installed there. Run again, with the same version everywhere."
         )
     return recipe
@@ -147,10 +149,6 @@ def one_thread() -> Iterator[None]:
         if torch and threads:
             torch.set_num_threads(threads)
         _writer.cache_clear()
-
-
-_AHEAD = 256  # cases sent ahead at least, so that a cluster that grows finds work waiting
-_SECONDS_TO_CONNECT = 20
 
 
 class WorkerDied(Exception):

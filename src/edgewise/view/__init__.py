@@ -8,18 +8,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_ROOM = {
-    "depth_profile": "profiles", "overlap": "profiles", "phase_diagram": "phase_planes",
-    "perceptron_plane": "perceptron_planes", "vector_field": "phase_planes", "prediction": "documents",
-    "comparison": "documents", "Sheet": "sheet", "Panel": "sheet", "Curve": "sheet", "Map": "sheet", "Dots": "sheet",
-    "Marker": "sheet", "finite_limit": "sheet", "block_numbers": "profiles",
+_HOMES = {
+    "depth_profile": "profiles", "overlap": "profiles", "block_numbers": "profiles", "beside": "measured",
+    "phase_diagram": "phase_planes", "vector_field": "phase_planes", "perceptron_plane": "perceptron_planes",
     "landscape": "relief", "landscape_line": "relief", "Relief": "relief",
-    "check_path": "files", "beside": "measured", "measurement": "documents",
+    "prediction": "documents", "comparison": "documents", "measurement": "documents",
+    "Sheet": "sheet", "Panel": "panel", "Curve": "panel", "Map": "panel", "Dots": "panel", "Marker": "panel",
+    "finite_limit": "panel", "check_path": "files",
 }  # fmt: skip
-__all__ = list(_ROOM)
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOM:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOM[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,7 +1,4 @@
-"""The JSON documents of the front door, described by schema/prediction-1.json.
-
-The JSON document of `edgewise measure`, described by schema/measurement-1.json.
-"""
+"""The JSON documents of `edgewise predict` and `edgewise measure`, described by the files in schema/."""
 
 from __future__ import annotations
 
@@ -69,12 +66,12 @@ def measurement(
 
 def statistics(trace: Trace) -> dict[str, list[float | None]]:
     """Per block, means over seeds and heads; growths add up over the sites of a block."""
-    found = {name: within_blocks(trace, values) for name, values in trace.statistics.items() if name != "pair_growth"}
+    rows = {name: within_blocks(trace, values) for name, values in trace.statistics.items() if name != "pair_growth"}
     if trace.softmax_condition is not None:
-        found["softmax_condition"] = within_blocks(trace, trace.softmax_condition)
+        rows["softmax_condition"] = within_blocks(trace, trace.softmax_condition)
     if "pair_growth" in trace.statistics:
         total = trace.statistics["pair_growth"].mean(axis=0).cumsum()[trace.block_ends()]
-        found["pair_growth"] = total - [0.0, *total[:-1]]
+        rows["pair_growth"] = total - [0.0, *total[:-1]]
     for readout in trace.readouts:
-        found[f"log_gradient.{readout}"] = trace.blocks("log_gradient", readout)
-    return {name: listed(row) for name, row in found.items()}
+        rows[f"log_gradient.{readout}"] = trace.blocks("log_gradient", readout)
+    return {name: listed(row) for name, row in rows.items()}

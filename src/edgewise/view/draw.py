@@ -1,7 +1,8 @@
-"""A sheet on paper: the thin layer that knows matplotlib, and nothing about transformers."""
+"""Panels on paper, in one style: the thin layer that knows matplotlib, and nothing about transformers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -13,42 +14,64 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from edgewise.view.sheet import Arrows, Dots, Map, Panel, Sheet
-from edgewise.view.style import (
-    DIVERGING,
-    INK,
-    LINES,
-    MARKS,
-    OUTCOMES,
-    PANEL_HEIGHT,
-    PANEL_WIDTH,
-    QUIET,
-    ROLES,
-    SETTINGS,
-    SMALLEST_WIDTH,
-    SPEED,
-)  # fmt: skip
+from edgewise.view.panel import Arrows, Dots, Map, Panel
+
+# Colours that colour-blind readers tell apart [Okabe 2008], without its yellow (too pale for lines on white).
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+OUTCOMES = ("#CFE6F5", "#F5D08A", "#C8603C")  # trains, risky, fails; they differ in lightness too
+DIVERGING = "PuOr_r"
+SPEED = "cividis"
+INK = "#222222"
+QUIET = "#666666"
+PANEL_WIDTH, PANEL_HEIGHT = 4.3, 3.3  # inches
+SMALLEST_WIDTH = 6.2  # of a figure: its headline must fit
+SETTINGS = {
+    "font.size": 10.0, "axes.titlesize": 11.0, "axes.labelsize": 10.0, "legend.fontsize": 9.0,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": QUIET, "axes.labelcolor": INK,
+    "text.color": INK, "xtick.color": INK, "ytick.color": INK, "lines.linewidth": 2.0,
+    "axes.grid": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.7, "axes.axisbelow": True,
+    "legend.frameon": False, "figure.facecolor": "white",
+}  # fmt: skip
+ROLES: dict[str, dict[str, Any]] = {
+    "line": {"linestyle": "-"},
+    "second": {"linestyle": (0, (4, 2)), "linewidth": 1.4, "alpha": 0.9},
+    "third": {"linestyle": (0, (1, 1.5)), "linewidth": 2.0, "alpha": 0.9},
+    "steps": {"linestyle": "-", "linewidth": 1.4, "drawstyle": "steps-mid"},
+    "points": {"linestyle": "none", "marker": "o", "markersize": 4.5, "markeredgecolor": "white",
+               "markeredgewidth": 0.6},
+    "hollow": {"linestyle": "none", "marker": "s", "markersize": 4.5, "markerfacecolor": "white",
+               "markeredgewidth": 1.3},
+    "fit": {"linestyle": "-", "linewidth": 7.0, "alpha": 0.22, "solid_capstyle": "butt"},
+    "boundary": {"linestyle": "-", "linewidth": 2.2},
+    "second_boundary": {"linestyle": (0, (3, 2)), "linewidth": 2.2},  # the two edges often lie on each other
+    "orbit": {"linestyle": "-", "linewidth": 1.6, "marker": "o", "markersize": 3.0},
+}  # fmt: skip
+MARKS: dict[str, dict[str, Any]] = {
+    "here": {"marker": "*", "s": 190.0, "facecolor": "white", "edgecolor": INK, "linewidth": 1.2},
+    "stable": {"marker": "o", "s": 70.0, "facecolor": INK, "edgecolor": "white", "linewidth": 1.2},
+    "unstable": {"marker": "o", "s": 60.0, "facecolor": "white", "edgecolor": INK, "linewidth": 1.6},
+}  # fmt: skip
 
 
-def draw(sheet: Sheet) -> Figure:
+def draw(title: str, panels: Sequence[Panel], scale: str = "", columns: int | None = None) -> Figure:
     """All panels side by side in one figure; no window, no global state."""
-    lines = sheet.title.count("\n") + 1
-    notes = max(panel.note.count("\n") + 1 for panel in sheet.panels)
-    legends_above = 0.7 if any(panel.arrows is not None and not panel.legend_at for panel in sheet.panels) else 0.0
-    columns = sheet.columns or len(sheet.panels)
-    rows = -(-len(sheet.panels) // columns)
+    lines = title.count("\n") + 1
+    notes = max(panel.note.count("\n") + 1 for panel in panels)
+    legends_above = 0.7 if any(panel.arrows is not None and not panel.legend_at for panel in panels) else 0.0
+    columns = columns or len(panels)
+    rows = -(-len(panels) // columns)
     width = max(PANEL_WIDTH * columns, SMALLEST_WIDTH) + 0.3
     height = 0.25 * lines + rows * (PANEL_HEIGHT + 0.2 * notes + legends_above)
     with matplotlib.rc_context(SETTINGS):  # type: ignore[arg-type]
         figure = Figure(figsize=(width, height), layout="constrained")
-        figure.suptitle(sheet.title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+        figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes, panel in zip(grid, sheet.panels, strict=False):
+        for axes, panel in zip(grid, panels, strict=False):
             _panel(axes, panel)
-        for empty in grid[len(sheet.panels) :]:
+        for empty in grid[len(panels) :]:
             empty.set_axis_off()
-        if sheet.scale:
-            figure.supxlabel(sheet.scale, fontsize=9, color=QUIET, x=0.99, ha="right")
+        if scale:
+            figure.supxlabel(scale, fontsize=9, color=QUIET, x=0.99, ha="right")
         figure.draw_without_rendering()  # ticks are made late, and the style must still hold then
         figure.set_layout_engine("none")  # settled once: saving would settle it again, which is slow
     return figure
@@ -78,6 +101,7 @@ def _panel(axes: Axes, panel: Panel) -> None:
 def _scales(axes: Axes, panel: Panel) -> None:
     if panel.log_x:
         axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         _plain_if_short(axes.xaxis, *np.log10(axes.get_xlim()))
     elif panel.x_label == "block":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -85,6 +109,7 @@ def _scales(axes: Axes, panel: Panel) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     if panel.log_y:
         axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
         if panel.background is None and panel.arrows is None:
             _open_up(axes, below_only=bool(panel.complement))
     if panel.complement:
@@ -162,9 +187,9 @@ def _legend(axes: Axes, panel: Panel) -> None:
         handles += [Patch(facecolor=c, label=name) for c, name in zip(OUTCOMES, names, strict=True)]
     on_map = panel.background is not None or panel.arrows is not None
     if len(handles) > 1 or (on_map and handles):
-        kept = {str(handle.get_label()): handle for handle in handles}  # a boundary in pieces is named once
+        named = {str(handle.get_label()): handle for handle in handles}  # a boundary in pieces is named once
         place: dict[str, Any] = {"loc": panel.legend_at or "best"}
         if panel.arrows is not None and not panel.legend_at:  # no corner of a flow is empty
             place = {"loc": "lower left", "bbox_to_anchor": (-0.08, 1.0), "ncols": 3, "columnspacing": 1.0}
-        legend = axes.legend(handles=list(kept.values()), frameon=on_map, framealpha=0.85, **place)
+        legend = axes.legend(handles=list(named.values()), frameon=on_map, framealpha=0.85, **place)
         legend.get_frame().set_edgecolor("none")

@@ -13,8 +13,9 @@ from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.trace import Trace
 from edgewise.verdict import Verdict
+from edgewise.view.panel import Curve, Panel
 from edgewise.view.profiles import within_blocks
-from edgewise.view.sheet import Curve, Panel, Sheet
+from edgewise.view.sheet import Sheet
 
 Rows = dict[str, tuple[Array, Array]]
 TITLES = {

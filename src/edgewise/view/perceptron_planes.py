@@ -15,7 +15,8 @@ from edgewise.theory.activation.activations import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary
 from edgewise.theory.perceptron.limits import chi_1, length_fixed_point
 from edgewise.theory.perceptron.maps import summary
-from edgewise.view.sheet import Curve, Map, Marker, Panel, Sheet, finite_limit
+from edgewise.view.panel import Curve, Map, Marker, Panel, finite_limit
+from edgewise.view.sheet import Sheet
 
 Range = tuple[float, float, int]
 
@@ -46,25 +47,25 @@ def perceptron_plane(
     return Sheet(f"{_name(source)} perceptrons: order and chaos", (panel,), "theory, infinite width")
 
 
-def _axis(name: str, given: Range) -> Array:
-    low, high, count = given
+def _axis(name: str, bounds: Range) -> Array:
+    low, high, count = bounds
     if not (0 <= low < high < math.inf and count >= 2):
-        raise BadInput(f"{name} = {given!r}: expected (low, high, count) with 0 <= low < high and count >= 2.")
+        raise BadInput(f"{name} must be (low, high, count) with 0 <= low < high and count >= 2, got {bounds!r}.")
     return np.linspace(low, high, count)
 
 
 def _name(source: Perceptron | str | Callable[..., Any]) -> str:
-    known = source.activation if isinstance(source, Perceptron) else source
-    return known if isinstance(known, str) else getattr(known, "__name__", "these")
+    phi = source.activation if isinstance(source, Perceptron) else source
+    return phi if isinstance(phi, str) else getattr(phi, "__name__", "these")
 
 
 def _note(perceptron: Perceptron | None, line: tuple[Array, Array]) -> str:
     if perceptron is None:
         return f"edge from σ_w² = {line[0][0]:.4g} at σ_b² = {line[1][0]:g}" if len(line[0]) else "no edge of chaos"
-    found = summary(perceptron)
-    depth = found.trainable_depth
+    limits = summary(perceptron)
+    depth = limits.trainable_depth
     reach = f"trainable to about {depth:.0f} layers" if math.isfinite(depth) else "trainable at any depth"
-    return f"{perceptron.name or 'this network'}: χ₁ = {found.chi_1:.4f}, {found.phase}, {reach}"
+    return f"{perceptron.name or 'this network'}: χ₁ = {limits.chi_1:.4f}, {limits.phase}, {reach}"
 
 
 def _markers(perceptron: Perceptron | None, x: Array, y: Array) -> tuple[Marker, ...]:

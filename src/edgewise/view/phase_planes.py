@@ -1,7 +1,4 @@
-"""A phase diagram as figure data: both exponents over two knobs, their zero lines, and the given network.
-
-The flow of (norm, overlap) under one block as figure data: arrows, fixed points and orbits.
-"""
+"""Phase diagrams and flows as figure data: exponents over two knobs, and what one block does to (norm, overlap)."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ from numpy.typing import NDArray
 
 from edgewise.arrays import Array
 from edgewise.verdict import FixedPoint
-from edgewise.view.sheet import Arrows, Curve, Map, Marker, Panel, Sheet, finite_limit
+from edgewise.view.panel import Arrows, Curve, Map, Marker, Panel, finite_limit
+from edgewise.view.sheet import Sheet
 
 if TYPE_CHECKING:
     from edgewise.critical.phase_diagram import PhaseDiagram
@@ -96,8 +94,8 @@ def vector_field(field: VectorField, title: str = "") -> Sheet:
         log_x=True, arrows=_arrows(field), markers=tuple(_marker(point) for point in field.fixed_points),
     )  # fmt: skip
     network = field.architecture
-    named = f"{network.name or 'this network'}: what one block does to norm and overlap"
-    return Sheet(title or named, (panel,), f"theory, n = {network.tokens:,} tokens, d = {network.width:,}")
+    default = f"{network.name or 'this network'}: what one block does to norm and overlap"
+    return Sheet(title or default, (panel,), f"theory, n = {network.tokens:,} tokens, d = {network.width:,}")
 
 
 def _arrows(field: VectorField) -> Arrows:
@@ -123,7 +121,7 @@ def _marker(point: FixedPoint) -> Marker:
 
 def _note(field: VectorField) -> str:
     if not field.fixed_points:
-        return "no fixed point: the stream grows for ever"
+        return "no fixed point: the stream grows without bound"
     return "\n".join(
         f"{'stable' if p.stable else 'unstable'} at q = {p.norm:.3g}, overlap {p.overlap:.4g}, "
         f"eigenvalues {p.eigenvalues[0]:.3f}, {p.eigenvalues[1]:.3f}"

@@ -1,7 +1,6 @@
 """Curves through depth: norm, overlap and gradients per block, each with the number the verdict reads.
 
-The numbers of a trace at the embedding and after every block: what tables, figures and JSON all show.
-
+`block_numbers` is what tables, figures and JSON all show of a trace, at the embedding and after every block.
 Shapes: S seeds, N sites, H heads, L blocks; every row is (L + 1,).
 """
 
@@ -18,11 +17,15 @@ from edgewise.errors import BadInput
 from edgewise.stability.limits import FAILS, RISKY
 from edgewise.trace import Trace
 from edgewise.verdict import Exponent, Verdict
-from edgewise.view.sheet import Curve, Panel, Sheet
+from edgewise.view.panel import Curve, Panel
+from edgewise.view.sheet import Sheet
+
+Rows = dict[str, Array]
+FLOOR = 1e-300  # a smaller separation is not drawn: a logarithmic axis has no place for zero
 
 
-def block_numbers(trace: Trace) -> dict[str, Array]:
-    """The rows this trace knows, mean over seeds: norm, overlap, separation, gradients, attention."""
+def block_numbers(trace: Trace) -> Rows:
+    """The rows this trace has, mean over seeds: norm, overlap, separation, gradients, attention."""
     rows = {name: trace.blocks(name) for name in ("norm", "overlap", "separation")}
     if trace.log_gradient is not None:
         rows["gradient_norm"] = trace.blocks("gradient_norm")
@@ -45,16 +48,12 @@ def relative_gradient_norm(trace: Trace) -> Array:
 
 
 def within_blocks(trace: Trace, values: Array) -> Array:
-    """Mean over seeds, heads and the sites of a block that know the quantity (S, N, ...); nan where none."""
+    """Mean over seeds, heads and the sites of a block that have the quantity (S, N, ...); nan where none."""
     per_site = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)  # (N, S * H)
     ends = trace.block_ends()
     starts = [0, *(end + 1 for end in ends[:-1])]
     parts = [per_site[start : end + 1] for start, end in zip(starts, ends, strict=True)]
     return np.array([part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts])
-
-
-Rows = dict[str, Array]
-FLOOR = 1e-300  # a smaller separation is not drawn: a logarithmic axis has no place for zero
 
 
 def depth_profile(
@@ -88,8 +87,8 @@ def _labels(traces: Sequence[Trace], names: Sequence[str] | None) -> list[str]:
     """A name for every trace, told apart by a number where two are the same."""
     if names is not None and len(names) != len(traces):
         raise BadInput(f"{len(names)} names for {len(traces)} traces; give one name for each trace.")
-    found = [_short(name) for name in names or [_name(trace) for trace in traces]]
-    return [f"{name} ({i + 1})" if found.count(name) > 1 else name for i, name in enumerate(found)]
+    labels = [_short(name) for name in names or [_name(trace) for trace in traces]]
+    return [f"{label} ({i + 1})" if labels.count(label) > 1 else label for i, label in enumerate(labels)]
 
 
 def _name(trace: Trace) -> str:
@@ -190,12 +189,12 @@ def _prefix(labels: Sequence[str], label: str) -> str:
 
 def _scale(traces: Sequence[Trace]) -> str:
     """Where the curves come from and at which size, said once where traces agree."""
-    found: list[str] = []
+    scales: list[str] = []
     for trace in traces:
         words = [trace.source.partition(":")[0] or "unknown source"]
         if isinstance(trace.architecture, Architecture):
             words += [f"n = {trace.architecture.tokens:,} tokens", f"d = {trace.architecture.width:,}"]
         elif trace.architecture is not None:
             words.append("infinite width")
-        found.append(", ".join(words) + (" (extrapolated)" if trace.extrapolated else ""))
-    return " | ".join(dict.fromkeys(found))
+        scales.append(", ".join(words) + (" (extrapolated)" if trace.extrapolated else ""))
+    return " | ".join(dict.fromkeys(scales))

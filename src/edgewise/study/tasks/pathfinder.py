@@ -1,15 +1,12 @@
 """Pathfinder: two dots on one dashed curve, or on two? Images from a seed, with the audit of their shortcut.
 
-After Linsley 2018; the drawing is our own. Every image holds two long curves and short distractors; label 1 puts both
+After [Linsley 2018]; the drawing is our own. Every image holds two long curves and short distractors; label 1 puts both
 dots on the ends of one long curve, label 0 one on each. A free placement lets the distance of the dots tell the
 label (75 % right); here the pair of ends for label 0 is the one whose distance is nearest to the curve's own, and an
 image in which the two differ by more than `tolerance` pixels is thrown away, whatever its label would have been.
 
-Shapes: curves (images, dashes, 2) in pixels; images (count, size, size) in [0, 1].
-
-Pathfinder's points as pixels: stamped on a grid four times finer, then averaged down.
-
-Dashed curves for Pathfinder: bounded random turning, placed uniformly, kept apart; all images at once.
+Curves turn by bounded random angles, are placed uniformly and stay apart; points are stamped on a grid four times finer
+and averaged down. Shapes: curves (images, dashes, 2) in pixels; images (count, size, size) in [0, 1].
 """
 
 from __future__ import annotations
@@ -26,37 +23,8 @@ from edgewise.errors import BadInput
 FINE = 4  # fine pixels along a pixel
 DASH_RADIUS, DOT_RADIUS = 0.45, 1.4  # in pixels
 CHUNK = 1024  # images at a time
-
-
-def render(
-    points: Array, dots: Array, look: Look, progress: Callable[[float], None] | None = None
-) -> NDArray[np.float32]:
-    """Images in [0, 1] from points (m, a, 2) of dashes and dots (m, 2, 2)."""
-    images = np.empty((len(points), look.size, look.size), np.float32)
-    for low in range(0, len(points), CHUNK):
-        part = slice(low, low + CHUNK)
-        fine = np.zeros((len(points[part]), look.size * FINE, look.size * FINE), np.uint8)
-        _stamp(fine, points[part], DASH_RADIUS)
-        _stamp(fine, dots[part], DOT_RADIUS)
-        blocks = fine.reshape(len(fine), look.size, FINE, look.size, FINE)
-        images[part] = blocks.sum((2, 4), dtype=np.uint8) / np.float32(FINE**2)
-        if progress is not None:
-            progress(0.5 + min(low + CHUNK, len(points)) / len(points) / 2)
-    return images
-
-
-def _stamp(fine: NDArray[np.uint8], points: Array, radius: float) -> None:
-    """Set every fine pixel within `radius` of a point."""
-    reach = int(np.ceil(radius * FINE))
-    grid = np.arange(-reach, reach + 1)
-    row, column = (offsets.ravel() for offsets in np.meshgrid(grid, grid, indexing="ij"))
-    disc = row**2 + column**2 <= (radius * FINE) ** 2
-    size = fine.shape[-1]
-    at = np.rint(points * FINE).astype(np.int32)
-    rows = np.clip(at[..., 1, None] + row[disc], 0, size - 1)
-    columns = np.clip(at[..., 0, None] + column[disc], 0, size - 1)
-    first = (np.arange(len(fine), dtype=np.int64) * size * size)[:, None, None]
-    fine.reshape(-1)[first + rows * size + columns] = 1
+Layouts = tuple[Array, Array, NDArray[np.int64], Array]  # points, dots, labels, distances
+BATCH = 2048  # candidates at a time
 
 
 @dataclass(frozen=True)
@@ -136,10 +104,6 @@ def apart(first: Array, second: Array, clear: float) -> NDArray[np.bool_]:
     return np.asarray(squares.min((1, 2)) > clear**2)
 
 
-Layouts = tuple[Array, Array, NDArray[np.int64], Array]  # points, dots, labels, distances
-BATCH = 2048  # candidates at a time
-
-
 @dataclass(frozen=True, eq=False)
 class Pathfinder:
     """Images with labels, and what a look at the distance of the dots alone would get right."""
@@ -147,7 +111,7 @@ class Pathfinder:
     images: NDArray[np.float32]
     labels: NDArray[np.int64]
     distances: Array  # of the two dots, in pixels
-    kept: float  # share of candidate layouts that were kept
+    share: float  # share of candidate layouts that can be used
 
     @property
     def shortcut(self) -> float:
@@ -165,7 +129,7 @@ class Pathfinder:
         return (
             f"{len(self.labels)} images of {size} x {size}, {self.labels.mean():.1%} connected; shortcut by the "
             f"distance of the dots alone {self.shortcut:.1%} (chance 50 %); ink {low:.4f} / {high:.4f}; "
-            f"{self.kept:.1%} of layouts kept."
+            f"{self.share:.1%} of layouts kept."
         )
 
 
@@ -175,25 +139,25 @@ def pathfinder(
 ) -> Pathfinder:  # fmt: skip
     """`count` images from a seed: long curves of `paddles` dashes, short distractors a third as long.
 
-    distractors: about 18 dashes in total unless given. tolerance: pixels by which dot distances may tell the label.
+    distractors: default about 18 dashes in total. tolerance: pixels by which dot distances may tell the label.
     """
     look = Look(size, paddles, _distractors(paddles, distractors))
     _refuse(count, look, tolerance)
     random = np.random.default_rng(seed)
     parts: list[Layouts] = []
-    made = tried = 0
-    while made < count:
+    layouts = tried = 0
+    while layouts < count:
         tried += BATCH
         part = _layouts(look, tolerance, random)
         parts.append(part)
-        made += len(part[2])
-        if tried > 10 * BATCH and made < tried / 5_000:
-            raise BadInput(f"{paddles} paddles hardly fit into {size} x {size} pixels: {made} of {tried} layouts did.")
+        layouts += len(part[2])
+        if tried > 10 * BATCH and layouts < tried / 5_000:
+            raise BadInput(f"{paddles} paddles hardly fit into {size} x {size} pixels: {layouts} of {tried} tries did.")
         if progress is not None:
-            progress(min(made / count, 1.0) / 2)
+            progress(min(layouts / count, 1.0) / 2)
     points, dots, labels, distances = (np.concatenate(arrays)[:count] for arrays in zip(*parts, strict=True))
     images = render(points, dots, look, progress)
-    return Pathfinder(images, labels, distances, made / tried)
+    return Pathfinder(images, labels, distances, layouts / tried)
 
 
 def best_window(distances: Array, labels: NDArray[np.int64], cuts: int = 64) -> float:
@@ -245,14 +209,45 @@ def _with_distractors(points: Array, look: Look, random: np.random.Generator) ->
     return points, free
 
 
-def _distractors(paddles: int, given: int | None) -> int:
-    return max(0, round(18 / max(1, paddles // 3)) // 2) if given is None else given
+def render(
+    points: Array, dots: Array, look: Look, progress: Callable[[float], None] | None = None
+) -> NDArray[np.float32]:
+    """Images in [0, 1] from points (m, a, 2) of dashes and dots (m, 2, 2)."""
+    images = np.empty((len(points), look.size, look.size), np.float32)
+    for low in range(0, len(points), CHUNK):
+        part = slice(low, low + CHUNK)
+        fine = np.zeros((len(points[part]), look.size * FINE, look.size * FINE), np.uint8)
+        _stamp(fine, points[part], DASH_RADIUS)
+        _stamp(fine, dots[part], DOT_RADIUS)
+        blocks = fine.reshape(len(fine), look.size, FINE, look.size, FINE)
+        images[part] = blocks.sum((2, 4), dtype=np.uint8) / np.float32(FINE**2)
+        if progress is not None:
+            progress(0.5 + min(low + CHUNK, len(points)) / len(points) / 2)
+    return images
+
+
+def _stamp(fine: NDArray[np.uint8], points: Array, radius: float) -> None:
+    """Set every fine pixel within `radius` of a point."""
+    reach = int(np.ceil(radius * FINE))
+    grid = np.arange(-reach, reach + 1)
+    row, column = (offsets.ravel() for offsets in np.meshgrid(grid, grid, indexing="ij"))
+    disc = row**2 + column**2 <= (radius * FINE) ** 2
+    size = fine.shape[-1]
+    at = np.rint(points * FINE).astype(np.int32)
+    rows = np.clip(at[..., 1, None] + row[disc], 0, size - 1)
+    columns = np.clip(at[..., 0, None] + column[disc], 0, size - 1)
+    first = (np.arange(len(fine), dtype=np.int64) * size * size)[:, None, None]
+    fine.reshape(-1)[first + rows * size + columns] = 1
+
+
+def _distractors(paddles: int, count: int | None) -> int:
+    return max(0, round(18 / max(1, paddles // 3)) // 2) if count is None else count
 
 
 def _refuse(count: int, look: Look, tolerance: float) -> None:
     sizes = (("count", count, 1), ("size", look.size, 12), ("paddles", look.paddles, 2))
     for name, value, least in (*sizes, ("distractors", look.distractors, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise BadInput(f"{name} = {value!r} is not possible: expected a whole number of at least {least}.")
+            raise BadInput(f"{name} must be a whole number of at least {least}, got {value!r}.")
     if not tolerance > 0:
-        raise BadInput(f"tolerance = {tolerance!r} is not possible: expected a number of pixels above 0.")
+        raise BadInput(f"tolerance must be a number of pixels above 0, got {tolerance!r}.")
