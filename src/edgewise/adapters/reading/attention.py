@@ -9,17 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgewise.adapters.reading.compare import exponent, relative, size, spread, wide
 from edgewise.adapters.reading.graph import DOT_PRODUCT, MULTIHEAD
 from edgewise.adapters.reading.interventions import Experiment, Site, Stream
-from edgewise.adapters.reading.norms import exponent
 from edgewise.adapters.reading.record import Operation
-from edgewise.adapters.reading.sight import real_tokens, relative
+from edgewise.adapters.reading.sight import real_tokens
 
 FLIP = -3.0
 STRONG = 64.0
 SPREAD = 1e-4  # of the output over positions when all tokens are equal: seen 1e-7 with softmax, 3e-2 without
 LINEAR = 1e-3
 TURNED = 1e-4  # of queries over positions when all tokens are equal
+STAYS = 1e-4  # rotary scores are a million times smaller then
 STRAIGHT = 1e-3  # of the steps of a linear bias
 
 
@@ -42,7 +43,7 @@ def read_equal_tokens(experiment: Experiment) -> None:
     def see(site: Site, tokens: Tensor) -> None:
         tokens = tokens[0, : real_tokens(experiment, experiment.streams[site.source])]
         outputs[site] = tokens.clone()
-        site.traits.spread = relative(tokens, tokens.mean(0, keepdim=True).expand_as(tokens))
+        site.traits.spread = spread(tokens)
 
     experiment.forced(1, make, see, without_bias=biased, calls=_watch_scores(experiment, mixing))
     flips = {op: lambda value: FLIP * value for site in mixing for op in site.part.first}
@@ -56,7 +57,8 @@ def read_equal_tokens(experiment: Experiment) -> None:
 
 def _opposite(value: Tensor, other: Tensor) -> bool:
     """Along the same line with the other sign; a norm at the end may have taken the factor away."""
-    factor = float((value * other).sum() / ((other * other).sum() + 1e-30))
+    value, other = wide(value), wide(other)
+    factor = float((value * other).sum() / ((other * other).sum() + 1e-300))
     return factor < 0 and relative(value, factor * other) < LINEAR
 
 
@@ -124,11 +126,11 @@ def _turned(value: Tensor, length: int) -> str | None:
         return None
     axis = axes[-1] if len(axes) == 1 or axes[-1] != value.dim() - 1 else axes[-2]
     moved = value.movedim(axis, 0).flatten(1)
-    if relative(moved, moved.mean(0, keepdim=True).expand_as(moved)) < TURNED:
+    if spread(moved) < TURNED:
         return ""
     feature = value.dim() - 1 if axis != value.dim() - 1 else value.dim() - 2
-    norms = value.norm(dim=feature, keepdim=True).movedim(axis, 0).flatten(1)
-    same = relative(norms, norms.mean(0, keepdim=True).expand_as(norms)) < TURNED
+    norms = wide(value).norm(dim=feature, keepdim=True).movedim(axis, 0).flatten(1)
+    same = spread(norms) < TURNED
     return "rotary" if same else "query or key"
 
 
@@ -187,8 +189,8 @@ class Scores:
     def _look(self, operation: Operation, heads: bool) -> Callable[..., None]:
         def look(args: Any, kwargs: Any) -> None:
             both = operands(operation, args, kwargs)
-            sizes = tuple(float(value.pow(2).mean().sqrt()) for value in both)
-            self._sizes.setdefault(operation, []).append(sizes)  # type: ignore[arg-type]
+            sizes = tuple(size(value) / value.numel() ** 0.5 for value in both)
+            self._sizes.setdefault(operation, []).append(sizes)
             if heads:
                 _heads(self._products[operation], operation, *both)
 
@@ -223,7 +225,7 @@ def positions_of(site: Site, order_noise: float) -> tuple[str, ...] | None:
     names = [traits.rotary] if traits.rotary else []
     if traits.bias:
         names.append(traits.bias)
-    elif traits.rotary and _stays(traits.order, traits.quiet_order, traits.query_growth):
+    elif traits.rotary and traits.bias is None and _stays(traits.quiet_order, traits.query_growth):
         names.append("bias")
     if names:
         return tuple(names)
@@ -232,8 +234,7 @@ def positions_of(site: Site, order_noise: float) -> tuple[str, ...] | None:
     return ("unknown",) if traits.order > order_noise else ()
 
 
-def _stays(order: float | None, quiet: float | None, query_growth: float | None) -> bool:
+def _stays(quiet_order: float | None, query_growth: float | None) -> bool:
     """Whether exchanging tokens still matters when scores vanish; not asked behind a norm of the queries."""
-    if order is None or quiet is None or query_growth is None or query_growth < 0.7:
-        return False
-    return quiet > 0.1 * order > 0
+    normed = query_growth is None or query_growth < 0.7
+    return not normed and quiet_order is not None and quiet_order > STAYS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgewise.adapters.reading.attention import Scores, read_equal_tokens
 from edgewise.adapters.reading.interventions import Experiment
-from edgewise.adapters.reading.mlp import LARGE_HIDDEN, Hidden
+from edgewise.adapters.reading.mlp import Hidden
 from edgewise.adapters.reading.norms import merged, read_norms
 from edgewise.adapters.reading.shares import read_shares
 from edgewise.adapters.reading.sight import read_sight
@@ -22,10 +22,10 @@ def look_inside(experiment: Experiment) -> None:
     if not any(site.traits.sight is not None and site.chain.proven for site in experiment.sites):
         return
     scores, hidden = Scores(experiment), Hidden(experiment)
-    read_norms(experiment, scores.plain(), hidden.edits(1.0))
+    read_norms(experiment, scores.plain(), hidden.edits(large=False))
     hidden.compare()
     read_equal_tokens(experiment)
-    experiment.forced(1, lambda s: s.base, None, **merged(scores.strong(), hidden.edits(LARGE_HIDDEN)))
+    experiment.forced(1, lambda s: s.base, None, **merged(scores.strong(), hidden.edits(large=True)))
     hidden.compare()
     scores.conclude()
     hidden.conclude()

@@ -19,7 +19,7 @@ from edgewise.adapters.reading.layout import Layout, layouts
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.residual_sums import Part, ResidualSum
-from edgewise.adapters.reading.restore import Signals
+from edgewise.adapters.reading.restore import Signals, is_sharded
 from edgewise.adapters.reading.stacks import Chain
 from edgewise.adapters.reading.trace import INPUT, Edits, run
 from edgewise.adapters.reading.traits import Traits
@@ -80,6 +80,8 @@ class Experiment:
         self.model, self.feed, self.graph, self.chains = model, feed, graph, listed
         self.precision, self.signals = precision, signals
         self.passes, self.fill_zeros = 0, False
+        # A gradient that leaves a sharded block makes it let go of its weights, in the middle of its forward pass.
+        self.differentiable = not any(is_sharded(module) for module in model.modules())
         at = lambda index: graph[index].operation  # noqa: E731
         self.sites = [
             Site(chain, stack, place, r, part, at(r.point), at(r.source), at(r.node))
@@ -178,7 +180,7 @@ class Experiment:
 
             return edit
 
-        results = {op: force(op, lambda s: s.true) for op in self.ends}
+        results = {op: force(op, lambda s: s.base) for op in self.ends}
         results |= {op: force(op, make) for op in self.points if op.function != INPUT}
         if sums is not None:
             results |= dict.fromkeys(self.totals - self.points, sums)

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgewise.adapters.reading.interventions import Experiment, Site
-from edgewise.adapters.reading.norms import SAMPLE
+from edgewise.adapters.reading.compare import sample, wide
+from edgewise.adapters.reading.interventions import Experiment, Site, unit
 from edgewise.adapters.reading.record import Operation, Powers
 
-LARGE_HIDDEN = 16.0  # hidden numbers are compared as they are, and large enough to tell similar curves apart
+LARGE = 4.0  # root mean square of hidden numbers: as they are, and large enough to tell similar curves apart
 FITS = 1e-5
-SMALL, LARGE = 1e-3, 1e3
+NEAR, FAR = 1e-3, 1e3
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x,
@@ -54,12 +54,12 @@ class Hidden:
         self._outputs: dict[Operation, Tensor] = {}
         self._inputs: dict[Operation, Tensor] = {}
 
-    def edits(self, factor: float) -> dict[str, Any]:
-        """For a pass in which the hidden numbers are multiplied; `compare` follows it."""
+    def edits(self, *, large: bool) -> dict[str, Any]:
+        """For a pass with the hidden numbers as they are or of size `LARGE`; `compare` follows it."""
 
         def scale(operation: Operation) -> Callable[[Tensor], Tensor]:
             def edit(value: Tensor) -> Tensor:
-                self._outputs[operation] = value = factor * value
+                self._outputs[operation] = value = LARGE * unit(value) if large else value
                 return value
 
             return edit
@@ -120,8 +120,8 @@ def _feeders(experiment: Experiment, site: Site) -> Iterator[tuple[Operation, li
 
 
 def _formulas(hidden: list[Tensor], value: Tensor) -> Iterator[tuple[str, bool]]:
-    value = _sample(value)
-    plain = [_sample(h) for h in hidden]
+    value = sample(value)
+    plain = [sample(h) for h in hidden]
     halves = [half for h in hidden for half in _halves(h)]
     for name, function in ACTIVATIONS.items():
         if any(_equal(function(h), value, h) for h in plain):
@@ -134,11 +134,7 @@ def _formulas(hidden: list[Tensor], value: Tensor) -> Iterator[tuple[str, bool]]
 def _halves(value: Tensor) -> tuple[Tensor, ...]:
     if value.shape[-1] % 2:
         return ()
-    return tuple(_sample(half) for half in value.chunk(2, -1))
-
-
-def _sample(value: Tensor) -> Tensor:
-    return value.detach().flatten()[:SAMPLE]
+    return tuple(sample(half) for half in value.chunk(2, -1))
 
 
 def _equal(one: Tensor, other: Tensor, size: Tensor) -> bool:
@@ -153,7 +149,7 @@ def _read_powers(experiment: Experiment, mlps: list[Site]) -> None:
     first = frozenset(op for site in mlps for op in site.part.first)
     weights = frozenset(op for site in mlps for op in site.part.weights)
     outputs: dict[float, dict[Site, Tensor]] = {}
-    for factor in (SMALL, -SMALL, 2 * SMALL, LARGE, 2 * LARGE):
+    for factor in (NEAR, -NEAR, 2 * NEAR, FAR, 2 * FAR):
         outputs[factor] = _scaled_inputs(experiment, mlps, first, weights, factor)
     for site in mlps:
         if all(site in values for values in outputs.values()):
@@ -168,7 +164,7 @@ def _scaled_inputs(
 
     def look(operation: Operation) -> Callable[[Tensor], Tensor]:
         def edit(value: Tensor) -> Tensor:
-            at_last[operation] = _sample(value).double()
+            at_last[operation] = wide(sample(value))
             return value
 
         return edit
@@ -185,8 +181,8 @@ def _powers(values: dict[float, Tensor]) -> Powers | None:
     sizes = {factor: float(value.norm()) for factor, value in values.items()}
     if min(sizes.values()) <= 0 or not all(map(math.isfinite, sizes.values())):
         return None
-    one, other = values[SMALL], values[-SMALL]
-    parity = float((one * other).sum()) / (sizes[SMALL] * sizes[-SMALL]) if one.shape == other.shape else 0.0
-    small, large = math.log2(sizes[2 * SMALL] / sizes[SMALL]), math.log2(sizes[2 * LARGE] / sizes[LARGE])
-    bend = sizes[SMALL] / sizes[LARGE] * (LARGE / SMALL) ** max(1, round(small))
+    one, other = values[NEAR], values[-NEAR]
+    parity = float((one * other).sum()) / (sizes[NEAR] * sizes[-NEAR]) if one.shape == other.shape else 0.0
+    small, large = math.log2(sizes[2 * NEAR] / sizes[NEAR]), math.log2(sizes[2 * FAR] / sizes[FAR])
+    bend = sizes[NEAR] / sizes[FAR] * (FAR / NEAR) ** max(1, round(small))
     return Powers(round(small, 3), round(large, 3), round(parity, 3), round(bend, 4))

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgewise.adapters.reading.compare import growth, relative, sample
 from edgewise.adapters.reading.interventions import Experiment, Site, unit
 from edgewise.adapters.reading.record import Operation
-from edgewise.adapters.reading.sight import real_tokens, relative
+from edgewise.adapters.reading.sight import real_tokens
 
 LOUD, LOUDER, SHIFT = 100.0, 1e4, 3.0
 NORMED = 0.3  # growth exponent: 0 behind a norm, 1 where there is none
 SAME = 1e-3  # a norm gives the same numbers for a scaled stream; LayerNorm also for a shifted one
-SAMPLE = 65536  # numbers kept of a tensor
 
 
 def read_norms(experiment: Experiment, *others: dict[str, Any]) -> None:
@@ -85,10 +85,6 @@ def _after(first: Any, second: Any) -> Any:
     return second if first is None else lambda value: second(first(value))
 
 
-def sample(value: Tensor) -> Tensor:
-    return value.detach().flatten()[:SAMPLE].clone()
-
-
 def _exchanged(experiment: Experiment) -> Callable[[Any], Tensor]:
     def make(stream: Any) -> Tensor:
         length, tokens = real_tokens(experiment, stream), stream.base.repeat(2, 1, 1)
@@ -106,16 +102,6 @@ def _keep_base(experiment: Experiment) -> Callable[[Site, Tensor], None]:
         site.traits.order = relative(tokens[1, last], tokens[0, last])
 
     return see
-
-
-def growth(after: Tensor, before: Tensor, factor: float) -> float | None:
-    """Exponent g of |after| = factor^g |before|."""
-    return exponent(float(after.norm()), float(before.norm()), factor)
-
-
-def exponent(after: float, before: float, factor: float) -> float | None:
-    known = before > 0 and after > 0 and math.isfinite(after / before)
-    return math.log(after / before) / math.log(factor) if known else None
 
 
 def _conclude(site: Site, plain: _Inputs, loud: _Inputs, shifted: _Inputs) -> None:

@@ -104,6 +104,7 @@ class State:
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = [(module, _contents(module)) for module in model.modules()]
+        self._gathered: list[Any] = [m for m in model.modules() if is_sharded(m)]  # weights gathered while it runs
         self._buffers = [(b, b._version, b.detach().clone()) for b in model.buffers() if not b.is_inference()]
         self._gradients = [(p, p.grad) for p in model.parameters()]
         self._process = Process(model)
@@ -116,6 +117,8 @@ class State:
         self._process.prepare()
 
     def restore(self) -> None:
+        for module in self._gathered:
+            module.reshard()
         for module, contents in self._modules:
             _put_back(module, contents)
         with torch.no_grad():
@@ -126,6 +129,13 @@ class State:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
         self._process.restore()
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether `fully_shard` was applied to this module and its weights lie in shards now."""
+    sharding = sys.modules.get("torch.distributed.fsdp")
+    wrapped = sharding is not None and isinstance(module, sharding.FSDPModule)
+    return wrapped and any(hasattr(parameter, "to_local") for parameter in module.parameters())
 
 
 def _contents(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:

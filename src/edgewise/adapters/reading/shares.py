@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from edgewise.adapters.reading.compare import size, wide
 from edgewise.adapters.reading.graph import Graph
 from edgewise.adapters.reading.interventions import Experiment, Site
 
@@ -18,11 +19,11 @@ def read_shares(experiment: Experiment) -> None:
     sizes: dict[Site, float] = {}
 
     def see_skip(site: Site, skip: Tensor, stream: Tensor | None) -> None:
-        skips[site.residual.node] = float(skip.norm())
+        skips[site.residual.node] = size(skip)
         site.traits.skip = _skip(experiment, site, skip, stream)
 
     def see_branch(site: Site, branch: Tensor) -> None:
-        sizes[site] = float(branch.norm())
+        sizes[site] = size(branch)
 
     experiment.values(see_skip, see_branch)
     for site in experiment.sites:
@@ -52,10 +53,11 @@ def _skip(experiment: Experiment, site: Site, skip: Tensor, stream: Tensor | Non
     if skip.numel() != stream.numel():
         site.traits.reasons.append("its skip is not the stream")
         return None
-    skip, stream = skip.double().flatten(), stream.double().reshape(skip.shape).flatten()
+    exact = EXACT.get(skip.dtype, ROUGH)
+    skip, stream = wide(skip).flatten(), wide(stream).flatten()
     square = float(stream.dot(stream))
     factor = float(skip.dot(stream)) / square if square else 1.0
-    if float((skip - factor * stream).norm()) > EXACT.get(skip.dtype, ROUGH) * square**0.5:
+    if float((skip - factor * stream).norm()) > exact * square**0.5:
         site.traits.reasons.append("its skip is not the stream times a number")
         return None
     return round(factor, 6) * _weights(experiment.graph, site)[0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from edgewise.adapters.reading.compare import relative, wide
 from edgewise.adapters.reading.interventions import Experiment, Site, Stream
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.trace import Edit
@@ -25,6 +28,7 @@ def read_sight(experiment: Experiment) -> None:
         if experiment.change_layout(stack):
             _rows(experiment)
             _columns(experiment)
+    _unproven(experiment)
     for site in experiment.sites:
         _conclude(site)
 
@@ -40,6 +44,11 @@ def quiet_scores(experiment: Experiment) -> dict[Operation, Edit]:
     """Edits that make queries and keys small; not where keys come from elsewhere, and queries are all there is."""
     operations = [op for s in experiment.sites if not s.part.crosses for op in s.part.score_weights]
     return dict.fromkeys(operations, lambda value: QUIET * value)
+
+
+def _quiet(experiment: Experiment) -> dict[str, Any]:
+    """Queries and keys small, and no bias at the end: values may be small with them, and must not drown in it."""
+    return {"first_outputs": quiet_scores(experiment), "without_bias": experiment.weights("last")}
 
 
 def _rows(experiment: Experiment) -> None:
@@ -67,7 +76,8 @@ def _rows(experiment: Experiment) -> None:
             _keep_rows(experiment, site, asked, gradients)
 
     entries = len(queries(SHORTEST))
-    experiment.forced(entries, lambda s: s.base, see, leaves=leaf, first_outputs=quiet_scores(experiment))
+    leaves_or_none = leaf if experiment.differentiable else None
+    experiment.forced(entries, lambda s: s.base, see, leaves=leaves_or_none, **_quiet(experiment))
 
 
 def _gradients(
@@ -87,13 +97,11 @@ def _gradients(
 def _keep_rows(experiment: Experiment, site: Site, asked: list[int], gradients: dict[Operation, Tensor]) -> None:
     seen: list[set[int]] = [set() for _ in asked]
     faint: list[set[int]] = [set() for _ in asked]
-    for operation, gradient in gradients.items():
-        stream = experiment.streams[operation]
-        if stream.stack != site.stack:
-            site.traits.memory = True
-            continue
-        site.traits.other_layers |= operation != site.source
-        sizes = stream.layout.tokens(gradient, len(asked)).norm(dim=-1)
+    own = {op: g for op, g in gradients.items() if experiment.streams[op].stack == site.stack}
+    site.traits.other_layers = any(operation != site.source for operation in own)
+    site.traits.memory = len(own) < len(gradients) or (site.part.crosses and not site.traits.other_layers)
+    for operation, gradient in own.items():
+        sizes = experiment.streams[operation].layout.tokens(gradient, len(asked)).abs().amax(-1)
         for entry in range(len(asked)):
             seen[entry] |= set((sizes[entry] > 0).nonzero().flatten().tolist())
             faint[entry] |= set((sizes[entry] <= FAINT * sizes[entry].max()).nonzero().flatten().tolist())
@@ -117,12 +125,14 @@ def _columns(experiment: Experiment) -> None:
         length = real_tokens(experiment, experiment.streams[site.source])
         if length < SHORTEST or tokens.shape[1] != experiment.streams[site.source].length:
             return
-        tokens, traits = tokens.detach(), site.traits
+        tokens, traits = wide(tokens), site.traits
         scale = tokens[0].norm(dim=-1).mean()
         if not scale > 0:
             traits.columns = []
             return
-        traits.quiet_order = relative(tokens[1, length - 1], tokens[0, length - 1])
+        last = tokens[:, length - 1]
+        poked = 2 + pokes(length).index(length - 2)
+        traits.quiet_order = float((last[1] - last[0]).norm() / ((last[poked] - last[0]).norm() + 1e-300))
         traits.coupled = traits.quiet is not None and relative(tokens[0], traits.quiet) > COUPLED
         moved = (tokens - tokens[0]).norm(dim=-1) > MOVED * scale
         traits.columns = [
@@ -130,15 +140,11 @@ def _columns(experiment: Experiment) -> None:
             for entry, position in enumerate(pokes(length), 2)
         ]
 
-    experiment.forced(2 + len(pokes(SHORTEST)), make, see, first_outputs=quiet_scores(experiment))
-
-
-def relative(value: Tensor, other: Tensor) -> float:
-    return float((value - other).norm() / (other.norm() + 1e-30))
+    experiment.forced(2 + len(pokes(SHORTEST)), make, see, **_quiet(experiment))
 
 
 def _unproven(experiment: Experiment) -> list[int]:
-    """Stacks with streams, none of whose branches moves the changed token alone."""
+    """Stacks none of whose branches moves the changed token alone; the others are marked as proven."""
     proven = {site.stack for site in experiment.sites if _token_by_token(site)}
     short = {s.stack for s in experiment.streams.values() if real_tokens(experiment, s) < SHORTEST}
     certain = {
@@ -179,7 +185,9 @@ def _compare(site: Site) -> None:
         traits.sight = _by_columns(site)
         return
     # State spaces and convolutions forget: what is far away and faint need not move anything visibly.
-    apart = disagreement(traits.rows, traits.columns, {} if site.part.softmax else traits.faint)
+    # So does a query that meets the keys of another stack: who it is may hardly matter.
+    faint = dict(traits.rows) if traits.memory else traits.faint
+    apart = disagreement(traits.rows, traits.columns, {} if site.part.softmax and not traits.memory else faint)
     if apart is not None:
         traits.reasons.append(apart)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -55,6 +56,7 @@ def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
         open_chains[residual.node] = chain
     outer = _without_nested([chain for chain in listed if len(chain.sums) >= SHORTEST])
     for chain in outer:
+        _trim(graph, chain)
         _name(graph, chain)
         chain.language = _is_language(graph, chain)
         chain.outlet = _outlet(graph, chain)
@@ -108,6 +110,21 @@ def weight_path(graph: Graph, residual: ResidualSum) -> tuple[str, int]:
     return last.module, last.call
 
 
+def _trim(graph: Graph, chain: Chain) -> None:
+    """Leave out sums before and after the repeated container that holds most of the chain."""
+    paths = [weight_path(graph, residual)[0].split(".") for residual in chain.sums]
+    containers = Counter(
+        (tuple(path[:i]), len(path) > i) for path in paths for i, item in enumerate(path) if item.isdigit()
+    )
+    if not containers:
+        return
+    (container, _), most = max(containers.items(), key=lambda pair: (pair[1], -len(pair[0][0])))
+    inside = [tuple(path[: len(container)]) == container for path in paths]
+    first, last = inside.index(True), len(inside) - inside[::-1].index(True)
+    if most < len(paths) and 2 * most > len(paths) and all(inside[first:last]):
+        chain.sums, chain.plain = chain.sums[first:last], chain.plain[first:last]
+
+
 def _name(graph: Graph, chain: Chain) -> None:
     """The module path up to the first number that changes along the chain; calls where no number does."""
     places = [weight_path(graph, residual) for residual in chain.sums]
@@ -118,9 +135,9 @@ def _name(graph: Graph, chain: Chain) -> None:
             chain.name, chain.indices = ".".join(paths[0][:depth]), [int(item) for item in column]
             return
     calls = [call for _, call in places]
-    numbered = next((i for i, item in enumerate(paths[0]) if item.isdigit()), min(2, len(paths[0])))
-    common = all(path[: numbered + 1] == paths[0][: numbered + 1] for path in paths)
-    chain.name = ".".join(paths[0][:numbered]) if common else common_path(paths)
+    shared = common_path(paths).split(".")
+    numbers = [i for i, item in enumerate(shared) if item.isdigit()]
+    chain.name = ".".join(shared[: numbers[-1]] if numbers else shared)
     chain.shared = len(set(calls)) > 1
     chain.indices = calls if chain.shared else [0] * len(calls)
 
@@ -173,6 +190,8 @@ def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[C
         chain.reasons.append(f"weights act on its blocks outside the residual branches: {names}")
     children, ran = blocks_that_ran(model, graph, chain.name)
     own = covered_blocks(graph, chain, ran)
+    kinds = {type(model.get_submodule(child)) for child in own}  # a stem in the same list is no block
+    children, ran = ([c for c in names if type(model.get_submodule(c)) in kinds] for names in (children, ran))
     name = chain.name or "the model"
     if len(own) < len(ran):
         chain.reasons.append(f"it covers {len(own)} of the {len(ran)} blocks of {name}")

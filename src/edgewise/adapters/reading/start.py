@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from edgewise.adapters.reading.batch import Feed, feeds
+from edgewise.adapters.reading.compare import spread
 from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment, Site
 from edgewise.adapters.reading.record import Operation
-from edgewise.adapters.reading.sight import quiet_scores, real_tokens, relative
+from edgewise.adapters.reading.sight import quiet_scores, real_tokens
 from edgewise.adapters.reading.trace import INPUT, Edits, run
 from edgewise.adapters.reading.visibility import sight
 
@@ -32,8 +33,7 @@ def absolute_positions(experiment: Experiment) -> dict[int, bool]:
             if stream is not None and experiment.chains[stream.stack].proven:
                 length = real_tokens(experiment, stream)
                 tokens = stream.layout.tokens(value, TRACE_ENTRIES)[0, length // 2 : length]
-                mean = tokens.mean(0, keepdim=True).expand_as(tokens)
-                differs[starts[operation]] = relative(tokens, mean) > DIFFERENT
+                differs[starts[operation]] = spread(tokens) > DIFFERENT
             return value
 
         return edit
@@ -53,7 +53,7 @@ def absolute_positions(experiment: Experiment) -> dict[int, bool]:
 def read_long_windows(experiment: Experiment, batch: Any) -> int | None:
     """Windows longer than the cut: a row of every attention at the full length of the batch, which is returned."""
     full = next(iter(feeds(batch, cut=False)))
-    wanted = {site for site in experiment.sites if _unlimited(site)}
+    wanted = {site for site in experiment.sites if _unlimited(site)} if experiment.differentiable else set()
     if not wanted or full.tokens is None or full.tokens <= (experiment.feed.tokens or full.tokens):
         return None
     rows: dict[Site, list[tuple[int, set[int]]]] = {}
@@ -119,7 +119,7 @@ def _rows(
         seen: set[int] = set()
         for operation, gradient in zip(leaves, gradients, strict=True):
             if gradient is not None:
-                reached = experiment.streams[operation].layout.tokens(gradient, 1)[0].norm(dim=-1) > 0
+                reached = experiment.streams[operation].layout.tokens(gradient, 1)[0].abs().amax(-1) > 0
                 seen |= set(reached.nonzero().flatten().tolist())
         yield query, seen
         if len(seen) == (query + 1 if causal else length):

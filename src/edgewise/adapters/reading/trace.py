@@ -249,7 +249,7 @@ def _per_feature(value: Tensor, output: Tensor) -> Tensor | None:
 
 def _number(value: Any) -> float | None:
     if isinstance(value, Tensor):
-        return float(value) if value.numel() == 1 else None
+        return float(value.detach()) if value.numel() == 1 else None
     return float(value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
@@ -33,7 +32,7 @@ class Traits:
     quiet: Tensor | None = None  # output at the base input with small queries and keys
     base: Tensor | None = None  # output at the base input
     order: float | None = None
-    quiet_order: float | None = None
+    quiet_order: float | None = None  # with scores near zero; relative to changing one of the two tokens exchanged
     spread: float | None = None  # of the output over positions when all tokens are equal
     linear: bool | None = None
     input_growth: float | None = None
@@ -51,5 +50,4 @@ class Traits:
     gated: bool | None = None
     hidden_width: int | None = None
     powers: Powers | None = None
-    samples: dict[str, Any] = field(default_factory=dict)  # numbers that later passes compare with
     reasons: list[str] = field(default_factory=list)

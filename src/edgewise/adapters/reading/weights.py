@@ -22,16 +22,22 @@ def copies(model: nn.Module, blocks: tuple[Block, ...]) -> bool | None:
         for other in owners[1:] for name, matrix in owners[0].items()
         if matrix.dim() >= 2 and name in other and other[name] is not matrix and other[name].shape == matrix.shape
     ]  # fmt: skip
-    pairs = [pair for pair in pairs if bool(pair[0].detach().any())]
-    return all(torch.equal(*pair) for pair in pairs) if pairs else None
+    whole = ((_whole(one), _whole(other)) for one, other in pairs)
+    equal = [torch.equal(one, other) for one, other in whole if bool(one.any())]
+    return all(equal) if equal else None
 
 
 def spectral_edge(model: nn.Module) -> float | None:
     """Median over matrices of the largest singular value over sd (sqrt m + sqrt n), its value for random entries."""
-    listed = [p.detach() for p in model.parameters() if _is_matrix(p)]
+    listed = [p for p in model.parameters() if _is_matrix(p)]
     chosen = listed[:: max(1, len(listed) // MATRICES)][:MATRICES]
     edges = sorted(edge for edge in map(_edge, chosen) if edge is not None)
     return edges[len(edges) // 2] if edges else None
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    """All of a parameter that may lie in shards."""
+    return parameter.full_tensor().detach() if hasattr(parameter, "full_tensor") else parameter.detach()
 
 
 def _is_matrix(parameter: Tensor) -> bool:
@@ -40,7 +46,7 @@ def _is_matrix(parameter: Tensor) -> bool:
 
 
 def _edge(matrix: Tensor) -> float | None:
-    values = matrix.float()
+    values = _whole(matrix).float()
     values = values - values.mean()
     spread = float(values.std())
     if not spread > 0:
