@@ -9,7 +9,7 @@ from itertools import groupby
 
 from torch import nn
 
-from edgewise.adapters.reading.graph import Graph, Node
+from edgewise.adapters.reading.graph import CHOICE, Graph, Node
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.residual_sums import ResidualSum, way_up
 from edgewise.adapters.reading.trace import INPUT
@@ -187,7 +187,9 @@ def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[C
     outside = unaccounted(graph, chain, listed)
     if outside:
         names = ", ".join(outside[:3]) + (" ..." if len(outside) > 3 else "")
-        chain.reasons.append(f"weights act on its blocks outside the residual branches: {names}")
+        what = "the input chooses which tokens its blocks attend to, or which weights they use, through" if _choose(
+            graph, outside) else "weights act on its blocks outside the residual branches:"  # fmt: skip
+        chain.reasons.append(f"{what} {names}")
     children, ran = blocks_that_ran(model, graph, chain.name)
     own = covered_blocks(graph, chain, ran)
     kinds = {type(model.get_submodule(child)) for child in own}  # a stem in the same list is no block
@@ -199,6 +201,16 @@ def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[C
     if idle and ran:
         chain.remarks.append(f"{len(idle)} of {len(children)} blocks of {name} did not run on this batch: {idle[0]}")
     return 2 * len(own) > len(ran) or not ran
+
+
+def _choose(graph: Graph, modules: Sequence[str]) -> bool:
+    """Whether all that these weights give is chosen from: an indexer of sparse attention."""
+    inside = {node.index for node in graph.nodes if node.weight and node.operation.module in modules}
+    chosen: set[int] = set()
+    for node in graph.nodes:
+        if node.function in CHOICE:
+            chosen |= graph.above(node.index, set())
+    return inside <= chosen
 
 
 def blocks_that_ran(model: nn.Module, graph: Graph, path: str) -> tuple[list[str], list[str]]:
