@@ -27,6 +27,9 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     stream = experiment.streams.get(start)
     shape = experiment.graph[chain.sums[0].node].shape
     reasons = [*chain.remarks, *(chain.reasons or _reasons(chain, blocks, stream is not None))]
+    lengths = {s.length for s in experiment.streams.values() if s.stack == number}
+    if len(lengths) > 1:
+        reasons.append(f"the number of tokens changes along it: {', '.join(map(str, sorted(lengths)))}")
     return Stack(
         name=chain.name, default=False, language=chain.language,
         width=stream.true.shape[-1] if stream is not None else shape[-1], tokens=stream.length if stream else 0,

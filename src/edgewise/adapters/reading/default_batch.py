@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from edgewise.adapters.reading.batch import TOKENS
 
-SIDES = (224, 256, 32, 64, 28, 384)  # of an image, where no config says
+SIDES = (64, 32, 224, 256, 28, 384)  # of an image, where no config says; the first that the model takes
 LENGTHS = (TOKENS, 64, 16)
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
            "image_token_id", "image_token_index", "video_token_id", "audio_token_id")  # fmt: skip
@@ -20,9 +20,12 @@ SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_
 
 def default_batches(model: nn.Module) -> Iterator[Any]:
     """Batches that the model may take, likeliest first; drawn from a generator of their own."""
-    maker = _Maker(model)
-    yield from maker.by_config() if getattr(model, "config", None) is not None else ()
-    yield from maker.by_modules()
+    maker, number = _Maker(model), 0
+    for batch in maker.by_config() if getattr(model, "config", None) is not None else ():
+        number += 1
+        yield batch
+    if not number:
+        yield from maker.by_modules()
 
 
 class _Maker:
@@ -76,7 +79,7 @@ class _Maker:
 
     def _pixels(self) -> dict[str, Tensor]:
         config = getattr(self.config, "vision_config", None) or self.config
-        side = next((getattr(c, "image_size", None) for c in (config, self.config) if _side(c)), SIDES[0])
+        side = next((getattr(c, "image_size", None) for c in (config, self.config) if _side(c)), 224)
         height, width = side if isinstance(side, (list, tuple)) else (side, side)
         channels = getattr(config, "num_channels", None) or getattr(config, "in_channels", None) or 3
         frames = getattr(config, "num_frames", None)
@@ -139,7 +142,8 @@ class _Maker:
         elif len(required) == 2:
             yield main, self._numbers(1).abs()
             yield main, torch.ones(1, dtype=torch.long, device=self.device)
-            yield main, main.clone()
+            if main.dim() < 4:
+                yield main, main.clone()
         elif len(required) == 3:
             yield main, self._numbers(1).abs(), torch.ones(1, dtype=torch.long, device=self.device)
 

@@ -6,6 +6,7 @@ branches do.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -121,7 +122,14 @@ class _Reader:
         batches = default_batches(self.model) if self.batch is None else [self.batch]
         for batch in batches:
             for feed in feeds(batch):
-                yield batch, feed
+                yield batch, self._without_cache(feed)
+
+    def _without_cache(self, feed: Feed) -> Feed:
+        """Some decoders leave out their mask when they expect to be called token by token."""
+        parameters = inspect.signature(self.model.forward).parameters
+        if "use_cache" not in parameters or "use_cache" in feed.kwargs:
+            return feed
+        return replace(feed, kwargs=feed.kwargs | {"use_cache": False})
 
     def _traced(self, feed: Feed) -> Experiment:
         torch.manual_seed(0)

@@ -162,10 +162,8 @@ class Stack:
 
     @property
     def causal(self) -> bool | None:
-        """None where attention was not read, or where some of it is causal and some is not."""
-        return agreed(
-            None if b.sees is None else b.sees in ("causal", "causal blocks") for b in self.attentions + self.mixers
-        )
+        """None where attention was not read, sees some other pattern, or differs between blocks."""
+        return agreed({"causal": True, "all": False}.get(str(b.sees)) for b in self.attentions + self.mixers)
 
     @property
     def window(self) -> tuple[int | None, ...]:

@@ -21,6 +21,8 @@ WIDTH, HEADS, HEAD_WIDTH, VOCABULARY, DEEPEST, LARGEST = 64, 4, 16, 512, 24, 2e8
 AUTO = ("AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM",
         "AutoModel")  # fmt: skip
 DEPTH = re.compile(r"^(n|num)_(hidden_|encoder_|decoder_)?(layers?|blocks)$|^(encoder|decoder)_layers$|^depth$")
+KEY_HEAD_COUNT = re.compile(r"(key_value|kv)_heads$|^n_head_kv$|multi_query_group_num")
+HEAD_COUNT = re.compile(r"^(n_heads?|(num_)?attention_heads|num_heads|(encoder|decoder|num)_attention_heads?)$")
 STAGES = ("depths", "num_blocks", "encoder_depths", "decoder_depths")  # layers of each stage, in a list
 DROPPED = ("transformers_version", "architectures", "_name_or_path", "dtype", "torch_dtype", "model_type")
 
@@ -33,8 +35,8 @@ SIZES: tuple[tuple[re.Pattern[str], Callable[[int], int]], ...] = tuple(
     (re.compile(pattern), change)
     for pattern, change in (
         (r"vocab_size(_per_layer_input)?$|^n_vocab$", _at_most(VOCABULARY)),
-        (r"(key_value|kv)_heads$|^n_head_kv$|multi_query_group_num", lambda v: 1 if v == 1 else 2),
-        (r"^(n_heads?|(num_)?attention_heads|num_heads|(encoder|decoder|num)_attention_heads?)$", _at_most(HEADS)),
+        (KEY_HEAD_COUNT.pattern, lambda v: 1 if v == 1 else 2),
+        (HEAD_COUNT.pattern, _at_most(HEADS)),
         (r"^linear_num_(key|value)_heads$", _at_most(HEADS)),
         (r"rope_head_dim$|^rotary_dim$", _at_most(HEAD_WIDTH // 2)),
         (r"^(head_dim|d_kv|kv_channels|global_head_dim)$|(nope|v|key|value|index|attention)_head_dim$",
@@ -143,13 +145,22 @@ def _smaller(config: Any, narrow: bool, depth: int | None) -> Any:
             values[name] = _number(name, value, narrow and not staged, depth)
         elif isinstance(value, list) and depth is not None and len(value) in layers and len(value) > depth:
             values[name] = value[:depth]
-    heads = next((v for k, v in values.items() if SIZES[2][0].match(k) and isinstance(v, int)), None)
-    if narrow and heads and values.get("head_dim") is None and "head_dim" in values:
+    if narrow:
+        _keep_equal(config, values)
+    return type(config)(**values)
+
+
+def _keep_equal(config: Any, values: dict[str, Any]) -> None:
+    """Numbers that are one and the same in the config stay so: key heads and heads, a head and its rotated part."""
+    heads = next((k for k, v in values.items() if HEAD_COUNT.match(k) and isinstance(v, int)), None)
+    for name in values:
+        if heads and KEY_HEAD_COUNT.search(name) and getattr(config, name, None) == getattr(config, heads, 0):
+            values[name] = values[heads]
+    if heads and "head_dim" in values and values["head_dim"] is None:
         values["head_dim"] = HEAD_WIDTH
     rotated = getattr(config, "qk_rope_head_dim", None)
-    if rotated is not None and getattr(config, "head_dim", None) == rotated:  # one number under two names
+    if rotated is not None and getattr(config, "head_dim", None) == rotated:
         values["head_dim"] = values["qk_rope_head_dim"]
-    return type(config)(**values)
 
 
 def _number(name: str, value: int, narrow: bool, depth: int | None) -> int:

@@ -191,7 +191,7 @@ def _compare(site: Site) -> None:
     if apart is not None:
         traits.reasons.append(apart)
         return
-    traits.sight = sight(traits.rows, max(q for q, _ in traits.rows) + 1)
+    traits.sight = sight(traits.rows, max(q for q, _ in traits.rows) + 1, coarse=not site.part.softmax)
 
 
 def _by_columns(site: Site) -> Sight | None:
@@ -200,6 +200,6 @@ def _by_columns(site: Site) -> Sight | None:
     assert traits.columns is not None
     last = max(max(moved, default=0) for _, moved in traits.columns)
     mirrored = [(last - position, {last - p for p in moved}) for position, moved in traits.columns]
-    return sight(mirrored, last + 1)
+    return sight(mirrored, last + 1, coarse=not site.part.softmax)
 
 

@@ -132,7 +132,7 @@ def _name(graph: Graph, chain: Chain) -> None:
     for depth in range(max(map(len, paths))):
         column = [path[depth] if depth < len(path) else "" for path in paths]
         if len(set(column)) > 1 and all(item.isdigit() for item in column):
-            chain.name, chain.indices = ".".join(paths[0][:depth]), [int(item) for item in column]
+            chain.name, chain.indices = ".".join(paths[0][:depth]), _indices(paths, depth)
             return
     calls = [call for _, call in places]
     shared = common_path(paths).split(".")
@@ -140,6 +140,16 @@ def _name(graph: Graph, chain: Chain) -> None:
     chain.name = ".".join(shared[: numbers[-1]] if numbers else shared)
     chain.shared = len(set(calls)) > 1
     chain.indices = calls if chain.shared else [0] * len(calls)
+
+
+def _indices(paths: Sequence[Sequence[str]], depth: int) -> list[int]:
+    """Which block each path belongs to; a list of lists of blocks (layers.2.0) counts through."""
+    pairs = [tuple(path[depth : depth + 2]) for path in paths]
+    nested = all(len(pair) == 2 and pair[1].isdigit() for pair in pairs)
+    if nested and min(len(list(group)) for _, group in groupby(pairs)) > 1:
+        order = list(dict.fromkeys(pairs))
+        return [order.index(pair) for pair in pairs]
+    return [int(path[depth]) for path in paths]
 
 
 def common_path(paths: Sequence[Sequence[str]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,6 +54,7 @@ def absolute_positions(experiment: Experiment) -> dict[int, bool]:
 def read_long_windows(experiment: Experiment, batch: Any) -> int | None:
     """Windows longer than the cut: a row of every attention at the full length of the batch, which is returned."""
     full = next(iter(feeds(batch, cut=False)))
+    full = replace(full, kwargs=full.kwargs | {k: v for k, v in experiment.feed.kwargs.items() if k == "use_cache"})
     wanted = {site for site in experiment.sites if _unlimited(site)} if experiment.differentiable else set()
     if not wanted or full.tokens is None or full.tokens <= (experiment.feed.tokens or full.tokens):
         return None
@@ -71,6 +73,8 @@ def read_long_windows(experiment: Experiment, batch: Any) -> int | None:
 
 def _unlimited(site: Site) -> bool:
     pattern = site.traits.sight
+    if not site.chain.language:  # the length of images does not follow that of the text
+        return False
     return pattern is not None and site.part.softmax and pattern.sees in ("causal", "all") and pattern.window is None
 
 

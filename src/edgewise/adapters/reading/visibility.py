@@ -27,13 +27,18 @@ def pokes(length: int) -> list[int]:
     return [length // 2, 1, length // 4, length - 2, (3 * length) // 4, 0]
 
 
-def sight(rows: Sequence[tuple[int, set[int]]], length: int) -> Sight | None:
-    """The pattern of some rows (query, positions it depends on); None where nothing depends on anything."""
+def sight(rows: Sequence[tuple[int, set[int]]], length: int, *, coarse: bool = False) -> Sight | None:
+    """The pattern of some rows (query, positions it depends on); None where nothing depends on anything.
+
+    coarse  only whether it looks ahead: what a state space has forgotten leaves gaps that are no mask
+    """
     if not any(seen for _, seen in rows):
         return None
     if all(seen <= {query} for query, seen in rows):
         return Sight("token")
     causal = all(position <= query for query, seen in rows for position in seen)
+    if coarse:
+        return Sight("causal" if causal else "all")
     if any(not _contiguous(seen) for _, seen in rows):
         return Sight("sparse")
     left = _reach([(query, query - min(seen), query) for query, seen in rows if seen])
