@@ -24,7 +24,8 @@ DEPTH = re.compile(r"^(n|num)_(hidden_|encoder_|decoder_)?(layers?|blocks)$|^(en
 KEY_HEAD_COUNT = re.compile(r"(key_value|kv)_heads$|^n_head_kv$|multi_query_group_num")
 HEAD_COUNT = re.compile(r"^(n_heads?|(num_)?attention_heads|num_heads|(encoder|decoder|num)_attention_heads?)$")
 STAGES = ("depths", "num_blocks", "encoder_depths", "decoder_depths")  # layers of each stage, in a list
-DROPPED = ("transformers_version", "architectures", "_name_or_path", "dtype", "torch_dtype", "model_type")
+DROPPED = ("transformers_version", "architectures", "_name_or_path", "dtype", "torch_dtype", "model_type",
+           "stage_names", "out_features", "out_indices")  # fmt: skip
 
 
 def _at_most(limit: int) -> Callable[[int], int]:
@@ -136,7 +137,7 @@ def _smaller(config: Any, narrow: bool, depth: int | None) -> Any:
     layers = {v for k, v in values.items() if DEPTH.match(k) and isinstance(v, int)}
     staged = any(isinstance(values.get(name), (list, tuple)) for name in STAGES)
     for name, value in values.items():
-        inner = getattr(config, name, None)
+        inner = vars(config).get(name)
         if hasattr(inner, "to_dict") and hasattr(inner, "model_type"):
             values[name] = _smaller(inner, narrow, depth).to_dict()
         elif name in STAGES and isinstance(value, (list, tuple)):
@@ -146,21 +147,26 @@ def _smaller(config: Any, narrow: bool, depth: int | None) -> Any:
         elif isinstance(value, list) and depth is not None and len(value) in layers and len(value) > depth:
             values[name] = value[:depth]
     if narrow:
-        _keep_equal(config, values)
+        _keep_equal(config.to_dict(), values)
     return type(config)(**values)
 
 
-def _keep_equal(config: Any, values: dict[str, Any]) -> None:
+def _keep_equal(full: Mapping[str, Any], values: dict[str, Any]) -> None:
     """Numbers that are one and the same in the config stay so: key heads and heads, a head and its rotated part."""
     heads = next((k for k, v in values.items() if HEAD_COUNT.match(k) and isinstance(v, int)), None)
     for name in values:
-        if heads and KEY_HEAD_COUNT.search(name) and getattr(config, name, None) == getattr(config, heads, 0):
+        if heads and KEY_HEAD_COUNT.search(name) and full[name] == full[heads]:
             values[name] = values[heads]
     if heads and "head_dim" in values and values["head_dim"] is None:
         values["head_dim"] = HEAD_WIDTH
-    rotated = getattr(config, "qk_rope_head_dim", None)
-    if rotated is not None and getattr(config, "head_dim", None) == rotated:
+    image, patch = values.get("image_size"), values.get("patch_size")
+    if isinstance(image, int) and isinstance(patch, int) and image > 4 * patch:
+        values["image_size"] = 4 * patch
+    if "qk_rope_head_dim" in full and full.get("head_dim") == full["qk_rope_head_dim"]:
         values["head_dim"] = values["qk_rope_head_dim"]
+    for name in ("rope_parameters", "rope_scaling"):
+        if isinstance(values.get(name), dict) and "mrope_section" in values[name]:  # of half a head, in three
+            values[name] = values[name] | {"mrope_section": [HEAD_WIDTH // 8, *[3 * HEAD_WIDTH // 16] * 2]}
 
 
 def _number(name: str, value: int, narrow: bool, depth: int | None) -> int:
