@@ -1,0 +1,189 @@
+"""The record from what the passes have shown; what was not shown is `None`, with its reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from edgewise.adapters.reading.attention import SPREAD, positions_of
+from edgewise.adapters.reading.graph import MULTIHEAD
+from edgewise.adapters.reading.interventions import Experiment, Site
+from edgewise.adapters.reading.norms import is_normed
+from edgewise.adapters.reading.record import Block, Branch, Stack, norm_position
+from edgewise.adapters.reading.shares import branch_scale, rescale
+from edgewise.adapters.reading.stacks import Chain, block_module, common_path
+
+
+def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon: int | None) -> Stack:
+    """One chain as a stack."""
+    chain = experiment.chains[number]
+    sites = [site for site in experiment.sites if site.stack == number]
+    steps = _steps(chain)
+    branches = {site: _branch(experiment, site, steps[site.place]) for site in sites}
+    _agree_on_the_last(branches)
+    blocks = _blocks(experiment, chain, branches)
+    start = experiment.graph[chain.sums[0].point].operation
+    stream = experiment.streams.get(start)
+    shape = experiment.graph[chain.sums[0].node].shape
+    reasons = [*chain.remarks, *(chain.reasons or _reasons(chain, blocks, stream is not None))]
+    lengths = {s.length for s in experiment.streams.values() if s.stack == number}
+    if len(lengths) > 1:
+        reasons.append(f"the number of tokens changes along it: {', '.join(map(str, sorted(lengths)))}")
+    return Stack(
+        name=chain.name, default=False, language=chain.language,
+        width=stream.true.shape[-1] if stream is not None else shape[-1], tokens=stream.length if stream else 0,
+        horizon=max(horizon if horizon and chain.language else 0, stream.length if stream else 0),
+        layout=stream.layout.text if stream is not None and chain.proven else None, start=start,
+        start_norm=float(stream.entry.pow(2).mean()) if stream is not None else math.nan, absolute=absolute,
+        blocks=blocks, copies=None, shared=chain.shared, notes=() if chain.reasons else tuple(_notes(blocks)),
+        not_read=tuple(dict.fromkeys(reasons)),
+    )  # fmt: skip
+
+
+def _steps(chain: Chain) -> list[int]:
+    """Sums that read the same point are one step."""
+    steps: list[int] = []
+    for residual in chain.sums:
+        steps.append(steps[-1] if residual.joins and steps else len(set(steps)))
+    return steps
+
+
+def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
+    graph, traits, part = experiment.graph, site.traits, site.part
+    scale, vector = branch_scale(graph, site)
+    pattern = traits.sight
+    kind = _kind(site)
+    after = site.place + 1
+    module = common_path([w.module.split(".") for w in part.weights])
+    outlet = site.chain.outlet if after == len(site.chain.sums) else graph[site.chain.sums[after].point].operation
+    attends = kind in ("attention", "cross-attention")
+    return Branch(
+        kind=kind, silent=traits.silent, module=module, step=step, point=site.point, total=site.total, outlet=outlet,
+        skip=traits.skip, multiplier=scale,
+        layer_scale=vector, rescale=rescale(graph, site), share=traits.share,
+        sees=None if pattern is None else pattern.sees, window=pattern.window if pattern and part.softmax else None,
+        window_both_sides=bool(pattern and part.softmax and pattern.both_sides), softmax=part.softmax,
+        linear=traits.linear if attends else None,
+        rows_sum_to_one=None if traits.spread is None or kind == "mlp" else traits.spread < SPREAD,
+        memory=traits.memory, other_layers=traits.other_layers and kind != "mlp",
+        input_norm=is_normed(traits.input_growth), output_norm=is_normed(traits.output_growth),
+        outside_norm=is_normed(traits.outside_growth), norm_kind=traits.norm_kind,
+        positions=positions_of(site) if kind == "attention" else None,
+        qk_norm=_qk_norm(site) if attends else None,
+        heads=traits.heads if attends else None, kv_heads=traits.kv_heads if attends else None,
+        head_width=traits.head_width if attends else None, activation=traits.activation, gated=_gated(site),
+        hidden_width=traits.hidden_width, experts=part.routed,
+        output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)), powers=traits.powers,
+        not_read=tuple(dict.fromkeys(traits.reasons)),
+    )  # fmt: skip
+
+
+def _kind(site: Site) -> str | None:
+    traits = site.traits
+    if traits.sight is None:
+        return None
+    if traits.sight.sees == "token":
+        return "cross-attention" if traits.memory and site.part.softmax else "mlp"
+    if site.part.softmax:
+        return "attention"
+    sums_to_one = traits.spread is not None and traits.spread < SPREAD
+    return "attention" if sums_to_one and site.part.scores else "mixer"
+
+
+def _qk_norm(site: Site) -> bool | None:
+    """Both behind a norm, or neither; keys that come from another layer or stack are not asked."""
+    if any(score.product.function == MULTIHEAD for score in site.part.scores):
+        return False
+    normed = [is_normed(g) for g in (site.traits.query_growth, site.traits.key_growth)]
+    if site.traits.memory or site.traits.other_layers:
+        return normed[0]
+    return normed[0] if normed[0] == normed[1] else None
+
+
+def _gated(site: Site) -> bool | None:
+    """By formula; else by powers: a product of two smooth halves grows with the square and is even near zero."""
+    powers = site.traits.powers
+    if site.traits.gated is not None or powers is None:
+        return site.traits.gated
+    if abs(powers.small - 2) < 0.1 and powers.parity > 0.8:
+        return True
+    return None
+
+
+def _agree_on_the_last(branches: dict[Site, Branch]) -> None:
+    """The norm on the last sum may lie outside the blocks; then it is what all other sums have."""
+    unknown = [site for site, branch in branches.items() if branch.outside_norm is None]
+    rest = {branch.outside_norm for branch in branches.values()} - {None}
+    last = max((site.place for site in branches), default=0)
+    if len(rest) == 1 and all(site.place == last for site in unknown):
+        for site in unknown:
+            object.__setattr__(branches[site], "outside_norm", next(iter(rest)))
+
+
+def _blocks(experiment: Experiment, chain: Chain, branches: dict[Site, Branch]) -> tuple[Block, ...]:
+    by_place: dict[int, list[Branch]] = {}
+    for site, branch in branches.items():
+        by_place.setdefault(site.place, []).append(branch)
+    blocks: list[Block] = []
+    for places in _grouped(chain, by_place):
+        module = block_module(experiment.graph, chain, places[-1])
+        own = tuple(branch for place in places for branch in by_place[place])
+        blocks.append(Block(len(blocks), None if module is None else module[0], own))
+    return tuple(blocks)
+
+
+def _grouped(chain: Chain, by_place: dict[int, list[Branch]]) -> list[list[int]]:
+    """Blocks as modules have them; where every sum has a module of its own, from one mixing sum to the next."""
+    groups = chain.blocks
+    mixes = [any(branch.mixes for branch in by_place[place]) for place in range(len(chain.sums))]
+    if any(len(group) > 1 for group in groups) or all(mixes) or not mixes[0]:
+        return groups
+    pairs: list[list[int]] = []
+    for place, mixing in enumerate(mixes):
+        if mixing:
+            pairs.append([])
+        pairs[-1].append(place)
+    return pairs if len({len(pair) for pair in pairs}) == 1 else groups
+
+
+def _reasons(chain: Chain, blocks: Sequence[Block], has_stream: bool) -> list[str]:
+    if not has_stream:
+        return ["which axis of its stream is the batch could not be found out"]
+    reasons = []
+    few = any("too few" in reason for block in blocks for b in block.branches for reason in b.not_read)
+    if not chain.proven and not few:
+        reasons.append("which axes of its stream are tokens and features is not proven: no branch keeps tokens apart")
+    for block in blocks:
+        for branch in block.branches:
+            reasons += [f"block {block.index}, {branch.module}: {reason}" for reason in branch.not_read]
+        if not any(branch.mixes or branch.sees is None for branch in block.branches):
+            reasons.append(f"block {block.index} mixes no tokens")
+    counts = [block.steps for block in blocks]
+    if len(set(counts)) > 1:
+        reasons.append(f"its blocks have different numbers of residual sums: {', '.join(map(str, counts))}")
+    if any(norm_position(branch) is None for block in blocks for branch in block.branches):
+        reasons.append("where the norms of some branches stand has no name: " + _unnamed(blocks))
+    return reasons
+
+
+def _unnamed(blocks: Sequence[Block]) -> str:
+    for block in blocks:
+        for b in block.branches:
+            if norm_position(b) is None:
+                places = zip(("input", "output", "sum"), (b.input_norm, b.output_norm, b.outside_norm), strict=True)
+                words = {True: "normed", False: "not normed", None: "unknown"}
+                return f"{b.module} has " + ", ".join(f"its {name} {words[value]}" for name, value in places)
+    return ""
+
+
+def _notes(blocks: Sequence[Block]) -> list[str]:
+    """Branches that differ from most in the place of their norms."""
+    branches = [branch for block in blocks for branch in block.branches]
+    places = [norm_position(branch) for branch in branches]
+    usual = max(set(places), key=places.count)
+    return [
+        f"{branch.module}: norm {place}, where most branches are {usual}"
+        for branch, place in zip(branches, places, strict=True) if place != usual and place is not None
+    ]  # fmt: skip
+
+

@@ -1,0 +1,267 @@
+"""Attention from inside: do its weights sum to one, what positions do to its scores, how many heads it has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgewise.adapters.reading.compare import exponent, relative, size, spread, wide
+from edgewise.adapters.reading.graph import DOT_PRODUCT, MULTIHEAD
+from edgewise.adapters.reading.interventions import Experiment, Site, Stream
+from edgewise.adapters.reading.norms import exchanged
+from edgewise.adapters.reading.record import Operation
+from edgewise.adapters.reading.residual_sums import Score
+from edgewise.adapters.reading.sight import real_tokens
+
+FLIP = -3.0
+STRONG = 64.0
+SPREAD = 1e-4  # of the output over positions when all tokens are equal: seen 1e-7 with softmax, 3e-2 without
+LINEAR = 1e-3
+TURNED = 1e-4  # of queries over positions when all tokens are equal
+ORDER = 1e-5  # of the last token's output when two earlier ones are exchanged; rounding is 1e-7
+STAYS = 1e-4  # rotary scores are a million times smaller then
+STRAIGHT = 1e-3  # of the steps of a linear bias
+
+
+def mixing_sites(experiment: Experiment) -> list[Site]:
+    """Branches that read more than one token of this or of another stack."""
+    return [s for s in experiment.sites if s.traits.sight and (s.traits.sight.sees != "token" or s.traits.memory)]
+
+
+def read_equal_tokens(experiment: Experiment) -> None:
+    """With all tokens equal attention is linear, whatever its scores: twice, the second time with another sign."""
+    mixing = mixing_sites(experiment)
+    if not mixing:
+        return
+    biased = frozenset(op for site in mixing for op in site.part.weights)
+    outputs: dict[Site, Tensor] = {}
+
+    def make(stream: Stream) -> Tensor:
+        return stream.base[:, :1].expand(1, stream.length, -1)
+
+    def see(site: Site, tokens: Tensor) -> None:
+        tokens = tokens[0, : real_tokens(experiment, experiment.streams[site.source])]
+        outputs[site] = tokens.clone()
+        site.traits.spread = spread(tokens)
+
+    experiment.forced(1, make, see, without_bias=biased, calls=_watch_scores(experiment, mixing))
+    flips = {op: lambda value: FLIP * value for site in mixing for op in site.part.first}
+
+    def compare(site: Site, tokens: Tensor) -> None:
+        if site in outputs:
+            site.traits.linear = _opposite(tokens[0, : len(outputs[site])], outputs[site])
+
+    experiment.forced(1, make, compare, without_bias=biased, weight_inputs=flips)
+
+
+def read_filled_order(experiment: Experiment) -> None:
+    """Tables of positions that start at zero: does order matter once they are filled?"""
+    tables = any(p.dim() >= 2 and not bool(p.detach().any()) for p in experiment.model.parameters())
+    unordered = [s for s in mixing_sites(experiment) if s.part.softmax and not s.traits.rotary and not s.traits.bias]
+    unordered = [s for s in unordered if s.traits.order is not None and s.traits.order <= ORDER]
+    if not tables or not unordered or experiment.fill_zeros:
+        return
+
+    def see(site: Site, tokens: Tensor) -> None:
+        last = real_tokens(experiment, experiment.streams[site.source]) - 1
+        if site in unordered and relative(tokens[1, last], tokens[0, last]) > ORDER:
+            site.traits.bias = "bias"
+
+    experiment.fill_zeros = True
+    experiment.forced(2, exchanged(experiment), see)
+    experiment.fill_zeros = False
+
+
+def _opposite(value: Tensor, other: Tensor) -> bool:
+    """Along the same line with the other sign; a norm at the end may have taken the factor away."""
+    value, other = wide(value), wide(other)
+    factor = float((value * other).sum() / ((other * other).sum() + 1e-300))
+    return factor < 0 and relative(value, factor * other) < LINEAR
+
+
+def _watch_scores(experiment: Experiment, mixing: list[Site]) -> dict[Operation, Callable[..., None]]:
+    """Looks at queries, keys and scores while all tokens are equal."""
+    watched: dict[Operation, Callable[..., None]] = {}
+    for site in mixing:
+        for score in site.part.scores:
+            softmax, product = score.softmax, score.product
+            stream = experiment.streams[site.source]
+            length = site.traits.length if real_tokens(experiment, stream) == stream.length else 0
+            if product.function == MULTIHEAD:
+                watched[product] = _see_multihead(site)
+                continue
+            looks = [_see_operands(site, product, length)]
+            if softmax == product:
+                looks.append(_see_mask(site, real_tokens(experiment, experiment.streams[site.source])))
+            else:
+                watched[softmax] = _see_logits(site, real_tokens(experiment, experiment.streams[site.source]))
+            watched[product] = _all(looks)
+    return watched
+
+
+def _all(looks: list[Callable[..., None]]) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:
+        for one in looks:
+            one(args, kwargs)
+
+    return look
+
+
+def operands(operation: Operation, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Queries and keys of a product."""
+    values = [*args, *kwargs.values()]
+    if operation.function == "baddbmm":
+        return values[1], values[2]
+    if operation.function == "einsum":
+        tensors = values[1] if isinstance(values[1], (list, tuple)) else values[1:]
+        return tensors[0], tensors[1]
+    return values[0], values[1]
+
+
+def _see_multihead(site: Site) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:  # noqa: ARG001
+        site.traits.heads = site.traits.kv_heads = int(args[4])
+        site.traits.head_width = int(args[3]) // int(args[4])
+        site.traits.rotary = ""
+
+    return look
+
+
+def _see_operands(site: Site, product: Operation, length: int) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:
+        turns = [_turned(value, length) for value in operands(product, args, kwargs)]
+        if None not in turns:
+            site.traits.rotary = next((t for t in ("rotary", "query or key", "scaled") if t in turns), "")
+
+    return look
+
+
+def _turned(value: Tensor, length: int) -> str | None:
+    """How queries of equal tokens differ between positions: not, by a rotation, by a factor, or otherwise."""
+    axes = [axis for axis in range(value.dim()) if value.shape[axis] == length]
+    if not axes:
+        return None
+    axis = axes[-1] if len(axes) == 1 or axes[-1] != value.dim() - 1 else axes[-2]
+    moved = value.movedim(axis, 0).flatten(1)
+    if spread(moved) < TURNED:
+        return ""
+    feature = value.dim() - 1 if axis != value.dim() - 1 else value.dim() - 2
+    norms = wide(value).norm(dim=feature, keepdim=True).movedim(axis, 0).flatten(1)
+    if spread(norms) < TURNED:
+        return "rotary"
+    straight = moved / (moved.norm(dim=1, keepdim=True) + 1e-30)
+    return "scaled" if spread(straight) < TURNED else "query or key"
+
+
+def _see_logits(site: Site, length: int) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:
+        value = args[0] if args else kwargs["input"]
+        site.traits.bias = _bias(value, length, site.traits.rotary)
+
+    return look
+
+
+def _see_mask(site: Site, length: int) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        added = mask is not None and mask.is_floating_point()
+        site.traits.bias = _bias(mask, length, "") if added else ""
+
+    return look
+
+
+def _bias(scores: Tensor, length: int, rotary: str | None) -> str | None:
+    """What positions add to the scores of the last token, when all tokens are equal."""
+    if rotary or scores.dim() < 2 or scores.shape[-2] < length or scores.shape[-1] < length:
+        return None
+    rows = scores[..., length - 1, :length].reshape(-1, length).float()
+    open_keys = (rows > -1e4).all(0)
+    rows = rows[:, open_keys]
+    if rows.shape[1] < 3:
+        return None
+    steps = rows.diff(dim=1)
+    size = steps.abs().max()
+    if float(size) <= 1e-4 * float(rows.abs().max()) + 1e-7:
+        return ""
+    straight = (steps - steps.mean(1, keepdim=True)).abs().max() < STRAIGHT * size
+    return "alibi" if bool(straight) else "bias"
+
+
+class Scores:
+    """Queries and keys before and after the weights that make them are scaled: behind a norm they stay."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._products: dict[Operation, Site] = {}
+        self._scores: dict[Operation, Score] = {}
+        for site in mixing_sites(experiment):
+            score = next((s for s in site.part.scores if s.query_weights or s.key_weights), None)
+            if score is not None and score.product.function != MULTIHEAD:
+                self._products[score.product], self._scores[score.product] = site, score
+        self._sizes: dict[Operation, list[tuple[float, float]]] = {}
+
+    def plain(self) -> dict[str, Any]:
+        return {"calls": {operation: self._look(operation, heads=True) for operation in self._products}}
+
+    def strong(self) -> dict[str, Any]:
+        weights = [op for site in self._products.values() for op in site.part.score_weights]
+        calls = {operation: self._look(operation, heads=False) for operation in self._products}
+        return {"calls": calls, "first_outputs": dict.fromkeys(weights, lambda value: STRONG * value)}
+
+    def _look(self, operation: Operation, heads: bool) -> Callable[..., None]:
+        def look(args: Any, kwargs: Any) -> None:
+            both = operands(operation, args, kwargs)
+            sizes = tuple(size(value) / value.numel() ** 0.5 for value in both)
+            self._sizes.setdefault(operation, []).append(sizes)
+            if heads:
+                _heads(self._products[operation], operation, *both)
+
+        return look
+
+    def conclude(self) -> None:
+        for operation, sizes in self._sizes.items():
+            if len(sizes) == 2:
+                traits = self._products[operation].traits
+                (query, key), (strong_query, strong_key) = sizes
+                if self._scores[operation].query_weights:  # without, nothing could have grown
+                    traits.query_growth = exponent(strong_query, query, STRONG)
+                if self._scores[operation].key_weights:
+                    traits.key_growth = exponent(strong_key, key, STRONG)
+
+
+def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None:
+    """Heads and their width from the shape of the queries; key heads that are equal numbers are one."""
+    if operation.function in ("einsum",) or query.dim() not in (3, 4):
+        return
+    width = query.shape[-1]
+    heads = query.shape[1] if query.dim() == 4 else query.shape[0] // 2
+    site.traits.heads, site.traits.head_width = heads, width
+    turned = key if operation.function == DOT_PRODUCT else key.transpose(-1, -2)
+    if key.dim() == 4 and turned.shape[-1] == width:
+        site.traits.kv_heads = len(torch.unique(turned[0].flatten(1)[:, :4096], dim=0))
+    elif query.dim() == 3 and turned.shape[-1] == width and heads:
+        site.traits.kv_heads = len(torch.unique(turned[:heads].flatten(1)[:, :4096], dim=0))
+
+
+def positions_of(site: Site) -> tuple[str, ...] | None:
+    """How the order of tokens enters a branch that mixes them."""
+    traits = site.traits
+    names = [traits.rotary] if traits.rotary else []
+    if traits.bias:
+        names.append(traits.bias)
+    elif traits.rotary and traits.bias is None and _stays(traits.quiet_order, traits.query_growth):
+        names.append("bias")
+    if names:
+        return tuple(names)
+    if traits.order is None or math.isnan(traits.order):
+        return None
+    return ("unknown",) if traits.order > ORDER else ()
+
+
+def _stays(quiet_order: float | None, query_growth: float | None) -> bool:
+    """Whether exchanging tokens still matters when scores vanish; not asked behind a norm of the queries."""
+    normed = query_growth is None or query_growth < 0.7
+    return not normed and quiet_order is not None and quiet_order > STAYS

@@ -1,0 +1,32 @@
+"""The passes that tell what branches do, in their order."""
+
+from __future__ import annotations
+
+from edgewise.adapters.reading.attention import Scores, read_equal_tokens, read_filled_order
+from edgewise.adapters.reading.interventions import Experiment
+from edgewise.adapters.reading.mlp import Hidden
+from edgewise.adapters.reading.norms import merged, read_norms
+from edgewise.adapters.reading.shares import read_shares
+from edgewise.adapters.reading.sight import read_sight
+
+
+def look_at_tokens(experiment: Experiment) -> None:
+    """What every branch weighs, and which tokens it depends on."""
+    if experiment.sites:
+        read_shares(experiment)
+        read_sight(experiment)
+
+
+def look_inside(experiment: Experiment) -> None:
+    """What branches do with the tokens they see; skipped where that could not be told of any."""
+    if not any(site.traits.sight is not None and site.chain.proven for site in experiment.sites):
+        return
+    scores, hidden = Scores(experiment), Hidden(experiment)
+    read_norms(experiment, scores.plain(), hidden.edits(large=False))
+    hidden.compare()
+    read_equal_tokens(experiment)
+    read_filled_order(experiment)
+    experiment.forced(1, lambda s: s.base, None, **merged(scores.strong(), hidden.edits(large=True)))
+    hidden.compare()
+    scores.conclude()
+    hidden.conclude()

@@ -1,0 +1,217 @@
+"""read(model, batch): what a model is, from what it does. Nothing of the model is changed.
+
+One traced pass finds the residual sums; about a dozen edited passes on a small cut of the batch tell what their
+branches do.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from edgewise.adapters.reading.assemble import stack_of
+from edgewise.adapters.reading.batch import Feed, feeds, sequence_first
+from edgewise.adapters.reading.branches import look_at_tokens, look_inside
+from edgewise.adapters.reading.default_batch import default_batches
+from edgewise.adapters.reading.graph import Graph
+from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment
+from edgewise.adapters.reading.precision import Precision
+from edgewise.adapters.reading.record import Reading, Stack
+from edgewise.adapters.reading.refusals import bare, refuse_unreadable
+from edgewise.adapters.reading.residual_sums import residual_sums
+from edgewise.adapters.reading.restore import Signals, undisturbed
+from edgewise.adapters.reading.sight import SHORTEST
+from edgewise.adapters.reading.stacks import (
+    Chain,
+    chains,
+    covered_blocks,
+    idle_containers,
+    judge_cover,
+    repeated_containers,
+)
+from edgewise.adapters.reading.start import absolute_positions, read_long_windows
+from edgewise.adapters.reading.trace import Edits, run
+from edgewise.adapters.reading.weights import TRAINED, copies, spectral_edge
+from edgewise.errors import BadInput
+
+
+def read(model: nn.Module, batch: Any = None, stack: str | None = None) -> Reading:
+    """What the model is, read from its behaviour on (a cut of) the batch.
+
+    batch  whatever the model accepts: keyword arguments, a tuple, a tensor; random ids or pixels unless given
+    stack  the name of one stack, which then is the default one; `stacks(model, batch)` lists the names
+
+    Parameters, buffers, gradients, modes, hooks and random streams are as before afterwards, also after an interrupt.
+    """
+    whole = bare(model)
+    refuse_unreadable(whole)
+    reading = undisturbed(whole, lambda signals: _Reader(whole, batch, signals).read())
+    return _choose(reading, stack)
+
+
+def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
+    """The names of the model's stacks, the default one first: one traced pass."""
+    whole = bare(model)
+    refuse_unreadable(whole)
+    listed = undisturbed(whole, lambda signals: _Reader(whole, batch, signals).names())
+    default = _default(listed)
+    return tuple(c.name for c in sorted(listed, key=lambda chain: chain is not default))
+
+
+def _choose(reading: Reading, name: str | None) -> Reading:
+    if name is None:
+        return reading
+    names = [stack.name for stack in reading.stacks]
+    if name not in names:
+        listed = ", ".join(names) or "none"
+        raise BadInput(f"stack = {name!r} is not a stack of {reading.model}: it has {listed}. Give one of these.")
+    chosen = tuple(replace(stack, default=stack.name == name) for stack in reading.stacks)
+    return replace(reading, stacks=chosen)
+
+
+class _Reader:
+    """One reading: finds an input that the model takes, traces it, and runs the tests."""
+
+    def __init__(self, model: nn.Module, batch: Any, signals: Signals) -> None:
+        self.model, self.batch, self.signals = model, batch, signals
+        self.precision = Precision.of(model)
+        self.passes = 0
+        self.notes: list[str] = []
+
+    def read(self) -> Reading:
+        experiment = self._experiment()
+        listed = self._stacks(experiment)
+        edge = spectral_edge(self.model)
+        return Reading(
+            model=type(self.model).__name__, batch=experiment.feed.text, passes=self.passes + experiment.passes,
+            stacks=tuple(listed), trained=None if edge is None else edge > TRAINED, spectral_edge=edge,
+            notes=tuple(self.notes), not_read=tuple(self._uncovered(experiment)),
+        )  # fmt: skip
+
+    def names(self) -> list[Chain]:
+        experiment = self.trace()
+        return sorted([*experiment.chains, *self.partial.chains], key=lambda chain: chain.sums[0].node)
+
+    def _experiment(self) -> Experiment:
+        """The first way to feed the model on which entries of a batch are independent of each other."""
+        experiment = self.trace()
+        look_at_tokens(experiment)
+        unfit = any(s.traits.coupled or 0 < s.traits.length < SHORTEST for s in experiment.sites)
+        other = sequence_first(self._given) if unfit else None
+        if other is not None:
+            second = self._traced(other)
+            look_at_tokens(second)
+            if any(site.traits.sight is not None for site in second.sites):
+                self.passes += experiment.passes
+                experiment = second
+        look_inside(experiment)
+        return experiment
+
+    def trace(self) -> Experiment:
+        """A traced pass on the smallest input that the model takes."""
+        failures: list[tuple[str, Exception]] = []
+        for given, feed in self._feeds():
+            try:
+                self._given = given
+                return self._traced(feed)
+            except Exception as error:  # noqa: BLE001 - the model's own; the last one becomes the cause
+                self.signals.check()
+                failures.append((feed.text, error))
+        cause = failures[0 if self.batch is None else -1][1] if failures else None
+        raise self._refusal(failures) from cause
+
+    def _feeds(self) -> Iterator[tuple[Any, Feed]]:
+        batches = default_batches(self.model) if self.batch is None else [self.batch]
+        for batch in batches:
+            for feed in feeds(batch):
+                yield batch, self._without_cache(feed)
+
+    def _without_cache(self, feed: Feed) -> Feed:
+        """Some decoders leave out their mask when they expect to be called token by token."""
+        parameters = inspect.signature(self.model.forward).parameters
+        if "use_cache" not in parameters or "use_cache" in feed.kwargs:
+            return feed
+        return replace(feed, kwargs=feed.kwargs | {"use_cache": False})
+
+    def _traced(self, feed: Feed) -> Experiment:
+        torch.manual_seed(0)
+        self.passes += 1
+        try:
+            graph = run(self.model, feed.entries(TRACE_ENTRIES), Edits(), self.precision)
+        except (TypeError, ValueError, RuntimeError):
+            self.signals.check()
+            if not self.precision.wide:
+                raise
+            self.precision = Precision(False, frozenset({"cpu"}))
+            self.notes.append("read in half precision: the model does not run in single precision")
+            graph = run(self.model, feed.entries(TRACE_ENTRIES), Edits(), self.precision)
+        self.signals.check()
+        listed = chains(graph, residual_sums(graph))
+        listed = [chain for chain in listed if judge_cover(self.model, graph, chain, listed)]
+        self.partial = self._of(feed, graph, [chain for chain in listed if chain.reasons])
+        return self._of(feed, graph, [chain for chain in listed if not chain.reasons])
+
+    def _of(self, feed: Feed, graph: Graph, listed: list[Chain]) -> Experiment:
+        return Experiment(self.model, feed, graph, listed, self.precision, self.signals)
+
+    def _stacks(self, experiment: Experiment) -> list[Stack]:
+        """Every chain as a stack, also those that are only listed."""
+        self._fill_silent(experiment)
+        absolute = absolute_positions(experiment) if experiment.sites else {}
+        horizon = read_long_windows(experiment, self._given) if experiment.sites else None
+        sound = [stack_of(experiment, i, absolute.get(i), horizon) for i in range(len(experiment.chains))]
+        listed = sound + [stack_of(self.partial, i, None, None) for i in range(len(self.partial.chains))]
+        order = [*experiment.chains, *self.partial.chains]
+        default = _default(order)
+        return [
+            replace(stack, copies=copies(self.model, stack.blocks), default=chain is default)
+            for stack, chain in sorted(zip(listed, order, strict=True), key=lambda pair: pair[1].sums[0].node)
+        ]
+
+    def _fill_silent(self, experiment: Experiment) -> None:
+        """Branches that give nothing are read a second time, with zero parameters filled."""
+        if not any(site.traits.silent for site in experiment.sites):
+            return
+        second = self._of(experiment.feed, experiment.graph, experiment.chains)
+        second.fill_zeros = True
+        look_at_tokens(second)
+        look_inside(second)
+        experiment.passes += second.passes
+        for site, filled in zip(experiment.sites, second.sites, strict=True):
+            if site.traits.silent:  # its strength stays what it is
+                filled.traits.share, filled.traits.skip = site.traits.share, site.traits.skip
+                filled.traits.silent = True
+                site.traits = filled.traits
+
+    def _uncovered(self, experiment: Experiment) -> list[str]:
+        reasons = [f"{path}: did not run on this batch" for path in idle_containers(self.model, experiment.graph)]
+        for path, ran in repeated_containers(self.model, experiment.graph):
+            everything = [*experiment.chains, *self.partial.chains]
+            if not any(covered_blocks(experiment.graph, chain, ran) for chain in everything):
+                reasons.append(f"{path}: its {len(ran)} blocks are not joined by residual sums that could be followed")
+        if not experiment.sites and not self.partial.sites and not reasons:
+            reasons.append("no chain of residual sums: nothing in this model adds what a block gives to what it reads")
+        return reasons
+
+    def _refusal(self, failures: list[tuple[str, Exception]]) -> BadInput:
+        name = type(self.model).__name__
+        if not failures:
+            return BadInput(f"no input for {name} could be made up. Give a batch: the arguments of its forward pass.")
+        text, error = failures[0 if self.batch is None else -1]  # made-up ones come likeliest first
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        tried = "the batch" if self.batch is not None else f"a made-up batch ({text})"
+        return BadInput(
+            f"{name} did not run on {tried}: {said}. Give a batch as a dict of keyword arguments, a tuple or a "
+            "tensor, such that model(**batch) or model(*batch) runs."
+        )
+
+
+def _default(listed: list[Chain]) -> Chain | None:
+    """The longest stack that starts from token ids; without one the longest."""
+    pool = [chain for chain in listed if chain.language] or listed
+    return max(pool, key=lambda chain: len(chain.blocks), default=None)

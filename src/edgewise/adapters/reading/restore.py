@@ -1,0 +1,224 @@
+"""Everything as before: modules, buffers, gradients, random streams, modes and hooks, whatever happens inside.
+
+The first change is made after the first `try`. A signal handler that raises does so once; until everything is back,
+later signals wait.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+
+Result = TypeVar("Result")
+GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_forward_hooks_always_called",
+                "_global_forward_hooks_with_kwargs")  # fmt: skip
+
+
+def undisturbed(model: nn.Module, work: Callable[[Signals], Result]) -> Result:
+    """The result of `work` on the model in evaluation mode; then model and process are as they were.
+
+    The second `finally` restores again (it does nothing twice): a signal may arrive between the first one and the
+    line that makes signals wait.
+    """
+    signals, state = Signals(), State(model)
+    try:
+        try:
+            signals.install()
+            state.prepare()
+            return work(signals)
+        finally:
+            signals.waiting = True
+            state.restore()
+    finally:
+        signals.waiting = True
+        state.restore()
+        signals.release()
+
+
+class Signals:
+    """Python's signal handlers, called at most until one raises; what comes later waits for `release`.
+
+    Blocking signals for this thread is not enough: another thread may take the signal, and Python then still runs
+    the handler here.
+    """
+
+    def __init__(self) -> None:
+        self.waiting = False
+        self.interrupt: BaseException | None = None
+        self._pending: list[int] = []
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+
+    def install(self) -> None:
+        """Only the main thread runs handlers, and only it may set them."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if callable(handler) and not isinstance(handler, signal.Handlers):
+                self._handlers[number] = handler
+                signal.signal(number, self._deliver)
+
+    def check(self) -> None:
+        """Raise what a handler raised, if the model's own code has swallowed it."""
+        if self.interrupt is not None:
+            raise self.interrupt
+
+    def release(self) -> None:
+        """The handlers as they were; then the signals that waited."""
+        late: BaseException | None = None
+        while self._handlers:
+            number, handler = next(iter(self._handlers.items()))
+            try:
+                if signal.getsignal(number) == self._deliver:
+                    signal.signal(number, handler)
+                del self._handlers[number]
+            except BaseException as error:  # noqa: BLE001 - a handler that is already back; raised below
+                late = error
+        for number in self._pending:
+            signal.raise_signal(number)
+        if late is not None:
+            raise late
+
+    def _deliver(self, number: int, frame: FrameType | None) -> None:
+        if self.waiting:
+            self._pending.append(number)
+            return
+        try:
+            self._handlers[number](number, frame)
+        except BaseException as error:
+            self.waiting, self.interrupt = True, error
+            raise
+
+
+class State:
+    """What a forward pass or a reading can change, taken without changing anything."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = [(module, _contents(module)) for module in model.modules()]
+        self._gathered: list[Any] = [m for m in model.modules() if is_sharded(m)]  # weights gathered while it runs
+        self._buffers = [(b, b._version, b.detach().clone()) for b in model.buffers() if not b.is_inference()]
+        self._gradients = [(p, p.grad) for p in model.parameters()]
+        self._process = Process(model)
+
+    def prepare(self) -> None:
+        """Evaluation mode, no gradients, no compiled code, no autocast."""
+        for module, _ in self._modules:
+            if module.training:
+                module.training = False
+        self._process.prepare()
+
+    def restore(self) -> None:
+        for module in self._gathered:
+            module.reshard()
+        for module, contents in self._modules:
+            _put_back(module, contents)
+        with torch.no_grad():
+            for buffer, version, value in self._buffers:
+                if buffer._version != version and not _equal(buffer, value):
+                    buffer.copy_(value)
+        for parameter, gradient in self._gradients:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
+        self._process.restore()
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether `fully_shard` was applied to this module and its weights lie in shards now."""
+    sharding = sys.modules.get("torch.distributed.fsdp")
+    wrapped = sharding is not None and isinstance(module, sharding.FSDPModule)
+    return wrapped and any(hasattr(parameter, "to_local") for parameter in module.parameters())
+
+
+def _contents(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The attributes of a module, and what its dicts (parameters, buffers, hooks, children) hold."""
+    return dict(module.__dict__), {k: v.copy() for k, v in module.__dict__.items() if isinstance(v, dict)}
+
+
+def _put_back(module: nn.Module, contents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    attributes, inner = contents
+    own = module.__dict__
+    for name in [name for name in own if name not in attributes]:
+        del own[name]
+    for name, value in attributes.items():
+        if own.get(name, own) is not value:
+            own[name] = value
+    for name, items in inner.items():
+        if not _same_items(own[name], items):
+            own[name].clear()
+            own[name].update(items)
+
+
+def _same_items(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
+    return list(one) == list(other) and all(one[key] is other[key] for key in one)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+class Process:
+    """The state of the process outside the model: random streams, modes of torch, hooks for all modules."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._python, self._cpu = random.getstate(), torch.get_rng_state()
+        numpy = sys.modules.get("numpy")
+        self._numpy = None if numpy is None else (numpy.random, numpy.random.get_state())
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self._gradients = torch.is_grad_enabled()
+        self._modes = _function_modes()
+        self._hooks = {name: getattr(module_hooks, name).copy() for name in GLOBAL_HOOKS}
+        devices = {"cpu"} | {tensor.device.type for tensor in model.parameters()} - {"meta"}
+        self._autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in devices]
+        self._dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")  # loaded once anything was compiled
+        self._stance = None if self._dynamo is None else self._dynamo._stance
+
+    def prepare(self) -> None:
+        torch.set_grad_enabled(False)
+        for kind, _, _ in self._autocast:
+            torch.set_autocast_enabled(kind, False)
+        if self._dynamo is not None:
+            torch.compiler.set_stance("force_eager")
+
+    def restore(self) -> None:
+        random.setstate(self._python)
+        if self._numpy is not None:
+            self._numpy[0].set_state(self._numpy[1])
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+        _set_function_modes(self._modes)
+        for name, hooks in self._hooks.items():
+            _remove_added(getattr(module_hooks, name), hooks)
+        torch.set_grad_enabled(self._gradients)
+        for kind, enabled, dtype in self._autocast:
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+        if self._dynamo is not None and self._dynamo._stance is not self._stance:
+            self._dynamo._set_stance(self._stance)
+
+
+def _remove_added(hooks: dict[int, Any], before: Mapping[int, Any]) -> None:
+    for key in [key for key in hooks if key not in before]:
+        del hooks[key]
+
+
+def _function_modes() -> list[Any]:
+    return [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+
+
+def _set_function_modes(modes: list[Any]) -> None:
+    """An interrupt can fall between the push of a mode and its `with`; the stack is then made anew."""
+    if any(a is not b for a, b in zip(_function_modes(), modes, strict=False)) or len(_function_modes()) != len(modes):
+        while torch._C._len_torch_function_stack():
+            torch._C._pop_torch_function_stack()
+        for mode in modes:
+            torch._C._push_on_torch_function_stack(mode)
