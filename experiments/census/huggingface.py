@@ -9,7 +9,20 @@ from torch import nn
 from .shrink import shrink
 from .torchvision_ops import declare
 
-SETTINGS: dict[str, dict[str, Any]] = {}
+# What the rules of `shrink` cannot know. Multipliers that a published model sets and its class leaves at 1, indices of
+# layers that must lie within four, and sizes under names of their own.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 16},
+    "granite": {"residual_multiplier": 0.22},
+    "granite_swa": {"residual_multiplier": 0.22},
+    "idefics": {"cross_layer_interval": 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "led": {"attention_window": 16, "max_encoder_position_embeddings": 512, "max_decoder_position_embeddings": 512},
+    "longformer": {"attention_window": 16},
+    "minimax": {"full_attn_alpha_factor": 3.5, "linear_attn_alpha_factor": 3.5, "mlp_alpha_factor": 3.5},
+    "mllama": {"text_config": {"cross_attention_layers": [1]}},
+}
 
 
 def build(row: dict[str, str]) -> nn.Module:
@@ -22,7 +35,7 @@ def build(row: dict[str, str]) -> nn.Module:
     model_class, config_class = getattr(transformers, row["class"]), CONFIG_MAPPING[row["type"]]
     for caution in (0, 1, 2):
         try:
-            return _made(model_class, shrink(config_class, caution, **SETTINGS.get(row["type"], {})))
+            return _made(model_class, shrink(config_class, caution, SETTINGS.get(row["type"])))
         except Exception:  # noqa: BLE001  a stranger's constructor may raise anything; the last error is told
             if caution == 2:
                 raise

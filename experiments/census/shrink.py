@@ -50,10 +50,22 @@ VOCABULARIES = """vocab_size n_vocab src_vocab_size tgt_vocab_size text_vocab_si
 IDENTITY = ("transformers_version", "architectures", "model_type", "_name_or_path", "dtype", "torch_dtype")
 
 
-def shrink(config_class: type, caution: int = 0, **settings: Any) -> Any:
-    """The small config of a class; settings replace what the rules choose."""
-    changes = _changes(config_class(), caution)
-    return config_class(**{**changes, **settings})
+def shrink(config_class: type, caution: int = 0, settings: dict[str, Any] | None = None) -> Any:
+    """The small config of a class; settings replace what the rules choose, part by part."""
+    settings = settings or {}
+    try:
+        published = config_class()
+    except Exception:  # noqa: BLE001  some classes have no default; then the settings must say what it needs
+        published = config_class(**settings)
+    return config_class(**_merged(_changes(published, caution), settings))
+
+
+def _merged(values: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for name, value in settings.items():
+        part = merged.get(name)
+        merged[name] = _merged(part, value) if isinstance(part, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _plain(config: Any) -> dict[str, Any]:
@@ -66,7 +78,7 @@ def _changes(config: Any, caution: int) -> dict[str, Any]:
     stages = any(isinstance(values.get(name), (list, tuple)) for name in (*HEAD_COUNTS, "depths"))
     changes: dict[str, Any] = {}
     for name, value in values.items():
-        part = getattr(config, name, None)
+        part = vars(config).get(name)
         if hasattr(part, "to_dict"):
             changes[name] = {**_plain(part), **_changes(part, caution), "model_type": part.model_type}
         elif isinstance(value, list) and depth and len(value) == depth:
@@ -118,10 +130,11 @@ def _narrow(name: str, value: int, values: dict[str, Any]) -> int:
 
 
 def _rotary_sections(values: dict[str, Any]) -> dict[str, Any]:
-    """Sections of a rotation over time, height and width must add up to half of the narrower head."""
+    """Sections of a rotation over time, height and width, which add up to half of what is rotated in a head."""
     changes = {}
     for name in ("rope_parameters", "rope_scaling"):
         rope = values.get(name)
         if isinstance(rope, dict) and "mrope_section" in rope:
-            changes[name] = {**rope, "mrope_section": [HEAD_WIDTH // 4, HEAD_WIDTH // 8, HEAD_WIDTH // 8]}
+            pairs = int(HEAD_WIDTH * rope.get("partial_rotary_factor", 1.0)) // 2
+            changes[name] = {**rope, "mrope_section": [pairs // 2, pairs // 4, pairs - pairs // 2 - pairs // 4]}
     return changes
