@@ -1,4 +1,5 @@
-"""An input that a model accepts, made from its forward signature and its config: 4 sequences of 40 tokens, or images."""
+"""An input that a model accepts, made from its forward signature and its config: 4 sequences of 40 tokens, or images.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +51,8 @@ def _extras(names: set[str], inputs: Batch) -> Iterator[Batch]:
 
 def _inputs(model: nn.Module, names: set[str]) -> Iterator[Batch]:
     config = getattr(model, "config", None)
+    if "grid_thw" in names:
+        yield from _patches(config, names)
     text = _text(config, names) if "input_ids" in names else {}
     for pixels in _pixels(config, names):
         yield {**text, **pixels} if text else pixels
@@ -68,6 +71,8 @@ def _text(config: Any, names: set[str]) -> Batch:
     batch = {"input_ids": ids}
     if "decoder_input_ids" in names:
         batch["decoder_input_ids"] = ids.roll(1, dims=0)
+    if "bbox" in names:
+        batch["bbox"] = torch.zeros(BATCH, TOKENS, 4, dtype=torch.long)
     return batch
 
 
@@ -80,7 +85,20 @@ def _pixels(config: Any, names: set[str]) -> Iterator[Batch]:
         shape = (BATCH, channels, size, size)
         if frames:
             yield {name: _noise(BATCH, frames, *shape[1:])}
+        if "image_attention_mask" in names:
+            mask = torch.ones(BATCH, TOKENS, 1, dtype=torch.long)
+            yield {name: _noise(BATCH, 1, *shape[1:]), "image_attention_mask": mask}
         yield {name: _noise(*shape)}
+
+
+def _patches(config: Any, names: set[str]) -> Iterator[Batch]:
+    """Images already cut into patches and laid end to end, with the number of patches along time, height and width."""
+    name = "hidden_states" if "hidden_states" in names else "pixel_values"
+    channels = next((x for x in (_find(config, n, 0) for n in ("in_channels", "in_chans", "num_channels")) if x), 3)
+    patch, frames = _find(config, "patch_size", 8), _find(config, "temporal_patch_size", 1)
+    grid = torch.tensor([[1, 8, 8]] * BATCH)
+    yield {name: _noise(BATCH * 64, channels * frames * patch * patch), "grid_thw": grid}
+    yield {name: _noise(BATCH * 64, channels, patch, patch), "grid_thw": grid}
 
 
 def _sound(config: Any, names: set[str]) -> Iterator[Batch]:

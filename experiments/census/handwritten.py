@@ -17,8 +17,24 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from .handwritten_parts import (
-    BATCH, HEADS, HIDDEN, LAYERS, TOKENS, VOCABULARY, WIDTH, Add, Convolution, Experts, Feed, Gated, Linear, Mix, Torch,
-    attend, causal, heads_of,
+    BATCH,
+    HEADS,
+    HIDDEN,
+    LAYERS,
+    TOKENS,
+    VOCABULARY,
+    WIDTH,
+    Add,
+    Convolution,
+    Experts,
+    Feed,
+    Gated,
+    Linear,
+    Mix,
+    Torch,
+    attend,
+    causal,
+    heads_of,
 )  # fmt: skip
 
 Label = dict[str, Any]
@@ -295,6 +311,9 @@ def case(make: Callable[[], nn.Module], inputs: str = "ids", train: bool = False
     return Handwritten(make, ({**PLAIN, **facts},), inputs, train)
 
 
+# torch's own stacks: blocks are copies of one, queries and keys are not seen apart, nothing knows of positions.
+TORCH: Label = {"positions": "none", "qk_norm": None, "copies": True}
+
 MODELS = {
     "pairs": case(Pairs),
     "alternating": case(Alternating, depth=[LAYERS, 2 * LAYERS]),
@@ -304,15 +323,15 @@ MODELS = {
     "expert loop": case(lambda: Blocks(lambda: Pre(feed=Experts())), gated=True),
     "caller's mask": case(lambda: Blocks(lambda: Pre(Torch()), causal), causal=True, qk_norm=None),
     "no mask": case(lambda: Blocks(lambda: Pre(Torch())), qk_norm=None),
-    "torch encoder, post": case(encoder, "stream", norm="post", positions="none", qk_norm=None),
-    "torch encoder, pre": case(lambda: encoder(True), "stream", positions="none", qk_norm=None),
-    "torch encoder, train mode": case(lambda: encoder(True), "stream", True, positions="none", qk_norm=None),
-    "torch encoder, sequence first": case(lambda: encoder(True, False), "sequence first", positions="none", qk_norm=None),
-    "torch encoder, causal": case(encoder, "masked", norm="post", causal=True, positions="none", qk_norm=None),
+    "torch encoder, post": case(encoder, "stream", norm="post", **TORCH),
+    "torch encoder, pre": case(lambda: encoder(True), "stream", **TORCH),
+    "torch encoder, train mode": case(lambda: encoder(True), "stream", True, **TORCH),
+    "torch encoder, sequence first": case(lambda: encoder(True, False), "sequence first", **TORCH),
+    "torch encoder, causal": case(encoder, "masked", norm="post", causal=True, **TORCH),
     "torch transformer": Handwritten(
         lambda: nn.Transformer(WIDTH, HEADS, LAYERS, LAYERS, HIDDEN, batch_first=True),
-        ({**PLAIN, "name": "encoder.layers", "norm": "post", "positions": "none", "qk_norm": None},
-         {**PLAIN, "name": "decoder.layers", "norm": "post", "positions": "none", "qk_norm": None}),
+        ({**PLAIN, "name": "encoder.layers", "norm": "post", **TORCH},
+         {**PLAIN, "name": "decoder.layers", "norm": "post", **TORCH}),
         "two streams"),
     "causal bias": case(lambda: Blocks(Pre, causal), causal=True),
     "window": case(lambda: Blocks(Pre, window), causal=True, window=8),
@@ -329,7 +348,7 @@ MODELS = {
     "interpolated": case(lambda: Blocks(Interpolated), skip=0.75, branch=0.25),
     "relu": case(lambda: Blocks(lambda: Pre(feed=Feed(nn.ReLU)))),
     "shared block": case(lambda: Blocks(Pre, shared=True)),
-    "copied blocks": case(copies),
+    "copied blocks": case(copies, copies=True),
     "recomputed": case(lambda: Blocks(Recomputed)),
     "weight norm": case(parametrized),
     "bfloat16": case(lambda: Blocks(Pre, causal).bfloat16(), causal=True),

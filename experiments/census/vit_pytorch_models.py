@@ -25,7 +25,8 @@ def other(path: str, inputs: str, label: dict[str, Any] | None = None, **argumen
 
 
 VIT = Part("vit_pytorch.vit.ViT", SQUARE)
-DEPTHS = {key: value for key, value in CUBE.items() if key != "depth"} | {"spatial_depth": LAYERS, "temporal_depth": LAYERS}
+DEPTHS = {**CUBE, "spatial_depth": LAYERS, "temporal_depth": LAYERS}
+del DEPTHS["depth"]
 
 MODELS = {
     "vit": image("vit.ViT", {}),
@@ -51,7 +52,8 @@ MODELS = {
     "simple_vit_with_patch_dropout": image("simple_vit_with_patch_dropout.SimpleViT", {}),
     "simple_vit_with_qk_norm": image("simple_vit_with_qk_norm.SimpleViT", {"qk_norm": True}),
     "simple_vit_with_register_tokens": image("simple_vit_with_register_tokens.SimpleViT", {}),
-    "simple_vit_with_relative_proj_pos_bias": image("simple_vit_with_relative_proj_pos_bias.SimpleViT", {"positions": None}),
+    "simple_vit_with_relative_proj_pos_bias": image(
+        "simple_vit_with_relative_proj_pos_bias.SimpleViT", {"positions": None}),
     "simple_vit_with_sparse_gating": image("simple_vit_with_sparse_gating.SimpleViTWithSparseGating"),
     "simple_vit_with_specialized_cls": image("simple_vit_with_specialized_cls.SimpleViT"),
     "simple_vit_with_value_residual": image("simple_vit_with_value_residual.SimpleViT", {}),

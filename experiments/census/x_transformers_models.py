@@ -36,8 +36,8 @@ MODELS = {
     "encoder, polar positions": text("Encoder", {"positions": None}, polar_pos_emb=True),
     "decoder, qk-norm": text("Decoder", {"qk_norm": True}, attn_qk_norm=True),
     "decoder, gated": text("Decoder", {"gated": True}, ff_glu=True, ff_swish=True),
-    "decoder, llama-like": text("Decoder", {"positions": "rotary", "gated": True}, rotary_pos_emb=True, use_rmsnorm=True,
-                                ff_glu=True, ff_swish=True, ff_no_bias=True, attn_kv_heads=2),
+    "decoder, llama-like": text("Decoder", {"positions": "rotary", "gated": True}, rotary_pos_emb=True,
+                                use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True, attn_kv_heads=2),
     "decoder, one key head": text("Decoder", attn_one_kv_head=True),
     "decoder, relu squared": text("Decoder", ff_relu_squared=True),
     "decoder, post-norm": text("Decoder", {"norm": "post"}, pre_norm=False),
@@ -65,15 +65,15 @@ MODELS = {
     "decoder, silent start": text("Decoder", {"branch": 0.0}, zero_init_branch_output=True),
     "prefix decoder": text("PrefixDecoder"),
     "flash decoder": text("Decoder", attn_flash=True),
-    "vision": Foreign("x_transformers.ViTransformerWrapper", {"image_size": IMAGE, "patch_size": PATCH, "num_classes": 10,
-                      "attn_layers": layers("Encoder")}, "image", PLAIN),
+    "vision": Foreign("x_transformers.ViTransformerWrapper", {
+        "image_size": IMAGE, "patch_size": PATCH, "num_classes": 10, "attn_layers": layers("Encoder")}, "image", PLAIN),
     "continuous": Foreign("x_transformers.ContinuousTransformerWrapper", {"dim_in": WIDTH, "dim_out": 10,
                           "max_seq_len": 64, "attn_layers": layers("Encoder")}, "stream", PLAIN),
     "encoder and decoder": Foreign("x_transformers.XTransformer", {
         "dim": WIDTH, "enc_num_tokens": VOCABULARY, "enc_depth": LAYERS, "enc_heads": HEADS, "enc_max_seq_len": 64,
         "dec_num_tokens": VOCABULARY, "dec_depth": LAYERS, "dec_heads": HEADS, "dec_max_seq_len": 64}, "two ids"),
-    "autoregressive wrapper": Foreign("x_transformers.AutoregressiveWrapper", {"net": Part(WRAPPER, wrapped("Decoder"))}, "ids",
-                                      {**PLAIN, "causal": True}),
+    "autoregressive wrapper": Foreign("x_transformers.AutoregressiveWrapper", {
+        "net": Part(WRAPPER, wrapped("Decoder"))}, "ids", {**PLAIN, "causal": True}),
     "several inputs": Foreign("x_transformers.MultiInputTransformerWrapper", {
         "num_tokens": {"a": VOCABULARY, "b": VOCABULARY}, "max_seq_len": 64, "attn_layers": layers("Encoder")},
         "named ids", PLAIN),
