@@ -101,7 +101,8 @@ def _branch(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
     said = claims["branch"]
     if isinstance(truth.get("branch"), dict):
         for part in ("attention", "mlp"):
-            if not all(_near(s, t) for s, t in zip(said[part], truth["branch"][part], strict=False)):
+            pairs = zip(said[part], truth["branch"][part] or (), strict=False)
+            if not all(t is None or _near(s, t) for s, t in pairs):
                 return _differs(said[part], truth["branch"][part])
         return ""
     for layer, columns in enumerate((truth.get("columns") or [])[: claims["depth"]]):

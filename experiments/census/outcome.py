@@ -33,17 +33,18 @@ class Evidence:
     trouble: str  # why the checker has no facts
     altered: list[str]  # what reading left otherwise than it was
     gap: float | None  # between prediction and measurement
+    others: dict[str, said.Answer] = field(default_factory=dict)  # descriptions of the other stacks by name
     wrong: list[str] = field(default_factory=list)
 
     def truth(self) -> dict[str, Any] | None:
-        """Of the described stack: its label, the rest from the checker; None where neither knows it."""
-        labels = [label for label in self.labels if _fits(label.get("name", ""), self.names)] or self.labels
-        facts = [f for f in self.facts if _fits(f.name, self.names)] or self.facts
-        seen = from_checker(facts[0]) if facts else {}
-        if not labels:
-            return seen or None
-        known = from_label(labels[0])
-        return {**seen, **{fact: value for fact, value in known.items() if fact in labels[0]}, "labelled": True}
+        """Of the described stack; where its name is nowhere else, of the first stack that is known."""
+        name = self.names[0] if self.names else ""
+        return self.truth_of(name) or _joined(self.labels[:1], self.facts[:1])
+
+    def truth_of(self, name: str) -> dict[str, Any] | None:
+        """Of one stack: its label, the rest from the checker; None where neither knows it."""
+        labels = [label for label in self.labels if label.get("name") == name]
+        return _joined(labels, [f for f in self.facts if f.name == name])
 
     def softmax(self) -> bool | None:
         """Whether attention by softmax is what the model does; None where nobody knows."""
@@ -53,8 +54,12 @@ class Evidence:
         return any(f.softmax for f in self.facts) if self.facts else None
 
 
-def _fits(name: str, names: list[str]) -> bool:
-    return bool(names) and name == names[0]
+def _joined(labels: list[Label], facts: list[Facts]) -> dict[str, Any] | None:
+    seen = from_checker(facts[0]) if facts else {}
+    if not labels:
+        return seen or None
+    known = from_label(labels[0])
+    return {**seen, **{fact: value for fact, value in known.items() if fact in labels[0]}, "labelled": True}
 
 
 def decide(evidence: Evidence) -> dict[str, Any]:
@@ -76,8 +81,9 @@ def decide(evidence: Evidence) -> dict[str, Any]:
 
 def _decide(evidence: Evidence) -> tuple[str, str]:
     described, measured = evidence.described, evidence.measured
-    if described.crash or measured.crash:
-        return "raw traceback", described.crash or measured.crash
+    crashes = [answer.crash for answer in (described, measured, *evidence.others.values()) if answer.crash]
+    if crashes:
+        return "raw traceback", crashes[0]
     if described.refusal:
         return _refused(evidence)
     truth = evidence.truth()
@@ -86,8 +92,12 @@ def _decide(evidence: Evidence) -> tuple[str, str]:
     notes = said.notes(described.value, measured.value)
     found = list(differences(said.claims(described.value), truth, described.value.tokens))
     found += _geometry(evidence) + _parted(evidence)
-    evidence.wrong = [f"{fact}: {words}" for fact, words in found]
     silent = [fact for fact, _ in found if not owned(fact, notes)]
+    for name, answer in evidence.others.items():
+        other, about = _about(evidence, name, answer)
+        found += [(fact, f"{name} {words}") for fact, words in other]
+        silent += [fact for fact, _ in other if not owned(fact, about)]
+    evidence.wrong = [f"{fact}: {words}" for fact, words in found]
     if silent:
         return "silently wrong", ", ".join(silent)
     if found:
@@ -95,6 +105,15 @@ def _decide(evidence: Evidence) -> tuple[str, str]:
     if measured.value is None:
         return "described but not measured", measured.refusal
     return "right", "by label and checker" if truth.get("labelled") else "by checker"
+
+
+def _about(evidence: Evidence, name: str, answer: said.Answer) -> tuple[list[tuple[str, str]], str]:
+    """What is wrong in the description of another stack, and its notes."""
+    truth = evidence.truth_of(name)
+    if answer.value is None or truth is None:
+        return [], ""
+    wrong = differences(said.claims(answer.value), truth, answer.value.tokens)
+    return list(wrong), said.notes(answer.value, None)
 
 
 def _refused(evidence: Evidence) -> tuple[str, str]:
@@ -120,7 +139,7 @@ def _parted(evidence: Evidence) -> list[tuple[str, str]]:
 def _geometry(evidence: Evidence) -> list[tuple[str, str]]:
     """The measured stream against the checker's own, at the ends of blocks."""
     trace = evidence.measured.value
-    facts = [f for f in evidence.facts if _fits(f.name, evidence.names)]
+    facts = [f for f in evidence.facts if f.name in evidence.names[:1]]
     if trace is None or not facts or trace.depth != facts[0].depth:
         return []
     wrong = []
@@ -147,8 +166,13 @@ def disagreements(facts: Facts, label: Label) -> list[str]:
     wrong = []
     for fact in ("causal", "window", "norm", "qk_norm", "skip"):
         pairs = zip(seen[fact] or (), known[fact] or (), strict=False)
-        if any(a is not None and b is not None and a != b for a, b in pairs):
+        if any(a is not None and b is not None and not _equal(a, b) for a, b in pairs):
             wrong.append(f"{fact}: checker {seen[fact]}, label {known[fact]}")
     if facts.parallel is not None and known["parallel"] is not None and facts.parallel != known["parallel"]:
         wrong.append(f"parallel: checker {facts.parallel}, label {known['parallel']}")
     return wrong
+
+
+def _equal(a: Any, b: Any) -> bool:
+    numbers = isinstance(a, float) and isinstance(b, float)
+    return math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-4) if numbers else bool(a == b)

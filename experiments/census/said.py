@@ -38,6 +38,13 @@ def describe(model: Any, batch: Any, stack: str | None = None) -> Answer:
     return ask(edgewise.describe, model, batch, **({"stack": stack} if stack else {}))
 
 
+def describe_others(model: Any, batch: Any, names: list[str]) -> dict[str, Answer]:
+    """The descriptions of all stacks but the first, where a stack can be chosen."""
+    if "stack" not in inspect.signature(edgewise.describe).parameters:
+        return {}
+    return {name: describe(model, batch, name) for name in names[1:]}
+
+
 def stack_names(model: Any, batch: Any) -> list[str]:
     """Names of the stacks that edgewise sees, the described one first; none where it sees none."""
     if "stacks" in edgewise.__all__:

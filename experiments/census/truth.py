@@ -21,9 +21,11 @@ def from_label(label: Label) -> Label:
     for fact in ("causal", "norm", "qk_norm", "positions", "attention", "skip"):
         if known[fact] is not None and not isinstance(known[fact], (list, dict)):
             known[fact] = [known[fact]] * depth
-    if "window" in label and "softmax" in str(label.get("attention")):
+    if "window" in label:  # a mixer that is no attention has no window, however little it remembers
         windows = label["window"] if isinstance(label["window"], list) else [label["window"]] * depth
-        known["window"] = [_side(window) for window in windows]
+        kinds = known["attention"] or ["softmax"] * depth
+        pairs = zip(windows, kinds, strict=True)
+        known["window"] = [_side(window) if "softmax" in kind else None for window, kind in pairs]
     if known["branch"] is not None and not isinstance(known["branch"], dict):
         known["branch"] = {"attention": [known["branch"]] * depth, "mlp": [known["branch"]] * depth}
     if known["skip"] is not None and isinstance(known["skip"], dict):
