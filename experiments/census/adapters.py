@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -70,7 +69,6 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     preload()
 
     def make() -> Made:
-        torch.manual_seed(0)
         model = build({**case, "class": CLASSES[case["type"]]})
         batch, said = find_batch(model)  # of the bare model: an adapter's forward takes anything
         return ADAPTERS[case["adapter"]](model).eval(), batch, said

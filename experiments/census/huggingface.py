@@ -6,6 +6,7 @@ import importlib
 from functools import cache
 from typing import Any
 
+import torch
 from torch import nn
 
 from .shrink import shrink
@@ -83,5 +84,6 @@ def _made(model_class: Any, config: Any) -> nn.Module:
     part = getattr(model_class, "config_class", None)
     if part is not None and not isinstance(config, part):  # a class of one part, such as the text model
         config = next(p for p in vars(config).values() if isinstance(p, part))
+    torch.manual_seed(0)
     model: nn.Module = model_class(config)
     return model.eval()

@@ -43,7 +43,7 @@ class Evidence:
 
     def truth_of(self, name: str) -> dict[str, Any] | None:
         """Of one stack: its label, the rest from the checker; None where neither knows it."""
-        labels = [label for label in self.labels if label.get("name") == name]
+        labels = [label for label in self.labels if label.get("name", name) == name]
         return _joined(labels, [f for f in self.facts if f.name == name])
 
     def softmax(self) -> bool | None:

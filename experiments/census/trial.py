@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from . import said, unchanged
 from .batches import BATCH
 from .checker import Facts, check
-from .handwritten import Label
+from .handwritten import MODELS, Label
 from .isolated import Tell, isolated
 from .outcome import Evidence, decide
 
@@ -27,8 +28,19 @@ def labels_of(name: str) -> list[Label]:
     return [{fact: value for fact, value in stack.items() if fact != "evidence"} for stack in stacks]
 
 
+@cache
+def _warm_up() -> None:
+    """Import what describing, measuring and predicting need, before processes are forked that each need it."""
+    torch.set_num_threads(1)  # before anything is computed: a forked process has no threads but its own
+    model, batch = MODELS["post"].build()
+    described, trace = said.describe(model, batch), said.measure(model, batch)
+    if described.value is not None and trace.value is not None:
+        said.gap(described.value, trace.value)
+
+
 def try_model(make: Callable[[], Made], labels: list[Label]) -> dict[str, Any]:
     """The record of one model, whatever happens to it."""
+    _warm_up()
     value, stage = isolated(lambda tell: _trial(make, labels, tell))
     if value is not None:
         return value
@@ -37,7 +49,6 @@ def try_model(make: Callable[[], Made], labels: list[Label]) -> dict[str, Any]:
 
 
 def _trial(make: Callable[[], Made], labels: list[Label], tell: Tell) -> dict[str, Any]:
-    torch.set_num_threads(1)
     tell("build")
     try:
         model, batch, said_no = make()
