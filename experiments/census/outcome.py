@@ -27,7 +27,7 @@ class Evidence:
 
     described: said.Answer
     measured: said.Answer
-    names: list[str]  # of the stacks that edgewise sees, the described one first
+    stacks: dict[str, Any]  # that edgewise sees, the described one first: their records by name, where it gives any
     labels: list[Label]
     facts: list[Facts]
     trouble: str  # why the checker has no facts
@@ -36,10 +36,19 @@ class Evidence:
     others: dict[str, said.Answer] = field(default_factory=dict)  # descriptions of the other stacks by name
     wrong: list[str] = field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        """Of the described stack."""
+        return next(iter(self.stacks), "")
+
+    def claims(self, name: str, network: Any) -> dict[str, Any]:
+        """What edgewise says of a stack: its record, or the description where there is none."""
+        record = self.stacks.get(name)
+        return said.claims(network) if record is None else said.read_claims(record)
+
     def truth(self) -> dict[str, Any] | None:
         """Of the described stack; where its name is nowhere else, of the first stack that is known."""
-        name = self.names[0] if self.names else ""
-        return self.truth_of(name) or _joined(self.labels[:1], self.facts[:1])
+        return self.truth_of(self.name) or _joined(self.labels[:1], self.facts[:1])
 
     def truth_of(self, name: str) -> dict[str, Any] | None:
         """Of one stack: its label, the rest from the checker; None where neither knows it."""
@@ -68,7 +77,7 @@ def decide(evidence: Evidence) -> dict[str, Any]:
     record: dict[str, Any] = {"outcome": outcome, "why": why[:200], "wrong": evidence.wrong}
     record["measured"] = evidence.measured.value is not None
     record["softmax"] = evidence.softmax()
-    record["stacks"] = len(evidence.names)
+    record["stacks"] = len(evidence.stacks)
     if evidence.labels and evidence.facts:
         record["checker"] = _checked(evidence)
     for name in ("altered", "gap", "trouble"):
@@ -90,7 +99,7 @@ def _decide(evidence: Evidence) -> tuple[str, str]:
     if truth is None:
         return "not judged", evidence.trouble or "no label, and the checker sees no stack"
     notes = said.notes(described.value, measured.value)
-    found = list(differences(said.claims(described.value), truth, described.value.tokens))
+    found = list(differences(evidence.claims(evidence.name, described.value), truth, described.value.tokens))
     found += _geometry(evidence) + _parted(evidence)
     silent = [fact for fact, _ in found if not owned(fact, notes)]
     for name, answer in evidence.others.items():
@@ -112,7 +121,7 @@ def _about(evidence: Evidence, name: str, answer: said.Answer) -> tuple[list[tup
     truth = evidence.truth_of(name)
     if answer.value is None or truth is None:
         return [], ""
-    wrong = differences(said.claims(answer.value), truth, answer.value.tokens)
+    wrong = differences(evidence.claims(name, answer.value), truth, answer.value.tokens)
     return list(wrong), said.notes(answer.value, None)
 
 
@@ -139,7 +148,7 @@ def _parted(evidence: Evidence) -> list[tuple[str, str]]:
 def _geometry(evidence: Evidence) -> list[tuple[str, str]]:
     """The measured stream against the checker's own, at the ends of blocks."""
     trace = evidence.measured.value
-    facts = [f for f in evidence.facts if f.name in evidence.names[:1]]
+    facts = [f for f in evidence.facts if f.name == evidence.name]
     if trace is None or not facts or trace.depth != facts[0].depth:
         return []
     wrong = []

@@ -45,13 +45,13 @@ def describe_others(model: Any, batch: Any, names: list[str]) -> dict[str, Answe
     return {name: describe(model, batch, name) for name in names[1:]}
 
 
-def stack_names(model: Any, batch: Any) -> list[str]:
-    """Names of the stacks that edgewise sees, the described one first; none where it sees none."""
-    if "stacks" in edgewise.__all__:
-        answer = ask(edgewise.stacks, model, batch)
+def stacks(model: Any, batch: Any) -> dict[str, Any]:
+    """The stacks that edgewise sees by name, the described one first, each with its record or None."""
+    if "stacks" not in edgewise.__all__:
+        seen = ask(lambda: [stack.name for stack in edgewise.sites(model).stacks]).value
     else:
-        answer = ask(lambda: [stack.name for stack in edgewise.sites(model).stacks])
-    return [stack if isinstance(stack, str) else stack.name for stack in answer.value or ()]
+        seen = ask(edgewise.stacks, model, batch).value
+    return {getattr(stack, "name", stack): None if isinstance(stack, str) else stack for stack in seen or ()}
 
 
 def measure(model: Any, batch: Any) -> Answer:
@@ -75,6 +75,47 @@ def claims(network: Architecture) -> dict[str, Any]:
         "branch": {"attention": each(network.attention_branch), "mlp": each(network.mlp_branch)},
         "mlp_skip": mlp_skip,
     }  # fmt: skip
+
+
+def read_claims(stack: Any) -> dict[str, Any]:
+    """The record of a stack as facts, where it says more than a description can: kinds of mixers, biases, copies."""
+    branches = [block.branches for block in stack.blocks]
+    attention = [next((b for b in some if b.mixes), None) for some in branches]
+    mlp = [next((b for b in some if b.kind == "mlp"), None) for some in branches]
+    return {
+        "depth": stack.depth, "heads": next((b.heads for b in attention if b is not None), None),
+        "causal": stack.causal, "window": list(stack.window), "norm": stack.norm, "gated": stack.gated,
+        "qk_norm": stack.qk_norm, "parallel": stack.parallel,
+        "positions": [_kind_of_positions(b.positions) if b is not None else None for b in attention],
+        "attention": [_kind_of_mixer(b) for b in attention],
+        "skip": [math.prod(_steps(some)) for some in branches],
+        "branch": {"attention": [_strength(b) for b in attention], "mlp": [_strength(b) for b in mlp]},
+        "mlp_skip": [1.0 if stack.parallel or b is None else b.skip for b in mlp],
+    }  # fmt: skip
+
+
+def _kind_of_positions(kinds: tuple[str, ...] | None) -> str | None:
+    names = {"rotary": "rotary", "alibi": "alibi", "bias": "relative"}
+    return None if kinds is None else "none" if not kinds else names.get(kinds[0], kinds[0])
+
+
+def _kind_of_mixer(branch: Any) -> str | None:
+    if branch is None or branch.kind is None:
+        return None
+    if branch.kind != "attention":
+        return "mixer"
+    return "softmax with sinks" if branch.rows_sum_to_one is False else "softmax"
+
+
+def _steps(branches: Any) -> list[float]:
+    """What multiplies the stream at each sum of a block; branches of one step share it."""
+    return [skip if skip is not None else math.nan for skip in {b.step: b.skip for b in branches}.values()]
+
+
+def _strength(branch: Any) -> float | None:
+    if branch is None:
+        return None
+    return 0.0 if branch.silent else branch.multiplier * (branch.layer_scale or 1.0)
 
 
 def notes(network: Architecture, trace: Any) -> str:

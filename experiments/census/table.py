@@ -12,10 +12,12 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "census.md"
-GROUPS = {
-    "text": "transformers, text", "vision": "transformers, vision", "image_and_text": "transformers, images and text",
-    "sound_and_others": "transformers, sound, series, towers", "packages": "packages", "by_hand": "written by hand",
-    "adapters": "with adapters",
+GROUPS = ("text", "vision", "image_and_text", "sound_and_others", "packages", "by_hand", "adapters")  # recipes
+COLUMNS = {  # of the table: the recipe, and of its models those of one package
+    "text": ("text", None), "vision": ("vision", None), "images and text": ("image_and_text", None),
+    "sound, series, towers": ("sound_and_others", None), "x-transformers": ("packages", "x-transformers"),
+    "vit-pytorch": ("packages", "vit-pytorch"), "timm": ("packages", "timm"), "by hand": ("by_hand", None),
+    "with adapters": ("adapters", None),
 }  # fmt: skip
 OUTCOMES = (
     "right", "silently wrong", "wrong with a note", "described but not measured", "refused rightly",
@@ -65,12 +67,14 @@ def page() -> str:
 
 
 def _counts(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
-    lines = ["## Outcomes", "", "| | " + " | ".join(GROUPS.values()) + " | all |", "|---" * (len(GROUPS) + 2) + "|"]
-    tallies = {group: Counter(r["outcome"] for r in group_rows) for group, group_rows in rows.items()}
+    lines = ["## Outcomes", "", "The first four columns are types of transformers.", ""]
+    lines += ["| | " + " | ".join(COLUMNS) + " | all |", "|---" * (len(COLUMNS) + 2) + "|"]
+    columns = [[r for r in rows[group] if package in (None, r.get("package"))] for group, package in COLUMNS.values()]
+    tallies = [Counter(r["outcome"] for r in column) for column in columns]
     for outcome in OUTCOMES:
-        numbers = [tallies[group][outcome] for group in GROUPS]
+        numbers = [tally[outcome] for tally in tallies]
         lines.append(f"| {outcome} | " + " | ".join(str(n or "") for n in (*numbers, sum(numbers))) + " |")
-    totals = [len(rows[group]) for group in GROUPS]
+    totals = [len(column) for column in columns]
     return [*lines, "| **models** | " + " | ".join(str(n) for n in (*totals, sum(totals))) + " |"]
 
 

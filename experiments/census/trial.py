@@ -64,8 +64,8 @@ def _evidence(model: nn.Module, batch: Any, labels: list[Label], tell: Tell) -> 
     outputs, state = unchanged.outputs(model, batch), unchanged.state(model)
     tell("describe")
     described = said.describe(model, batch)
-    names = said.stack_names(model, batch)
-    others = said.describe_others(model, batch, names)
+    stacks = said.stacks(model, batch)
+    others = said.describe_others(model, batch, list(stacks))
     tell("measure")
     trace = said.measure(model, batch)
     altered = unchanged.changed(state, unchanged.state(model))
@@ -75,7 +75,7 @@ def _evidence(model: nn.Module, batch: Any, labels: list[Label], tell: Tell) -> 
     gap = said.gap(described.value, trace.value) if described.value is not None and trace.value is not None else None
     tell("check")
     facts, trouble = checked(model, batch)
-    return Evidence(described, trace, names, labels, facts, trouble, altered, gap, others)
+    return Evidence(described, trace, stacks, labels, facts, trouble, altered, gap, others)
 
 
 def checked(model: nn.Module, batch: Any) -> tuple[list[Facts], str]:

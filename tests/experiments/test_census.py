@@ -139,7 +139,7 @@ def test_every_wrong_fact_is_seen(fact: str, value: Any) -> None:
 
 def evidence(**changes: Any) -> Evidence:
     kept: dict[str, Any] = {"described": said.Answer(NETWORK), "measured": said.Answer(edgewise.predict(NETWORK)),
-                            "names": ["layers"], "labels": [TRUE], "facts": [], "trouble": "", "altered": [],
+                            "stacks": {"layers": None}, "labels": [TRUE], "facts": [], "trouble": "", "altered": [],
                             "gap": 0.01}  # fmt: skip
     return Evidence(**{**kept, **changes})
 
