@@ -16,17 +16,17 @@ Batch = dict[str, Any]
 
 
 def find_batch(model: nn.Module) -> tuple[Batch | None, str]:
-    """The first candidate on which the model runs, or None and what the model said to the last one."""
-    said = "its forward takes neither ids, pixels, a spectrogram nor a waveform"
+    """The first candidate on which the model runs, or None and what the model said to the first one."""
+    said = ""
     for candidate in candidates(model):
         try:
             with torch.no_grad():
                 model(**candidate)
         except Exception as error:  # noqa: BLE001  whatever a stranger's forward raises, the next candidate is tried
-            said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            said = said or f"{type(error).__name__}: {error}".splitlines()[0][:200]
         else:
             return candidate, ""
-    return None, said
+    return None, said or "its forward takes neither ids, pixels, a spectrogram nor a waveform"
 
 
 def candidates(model: nn.Module) -> Iterator[Batch]:
@@ -81,7 +81,7 @@ def _pixels(config: Any, names: set[str]) -> Iterator[Batch]:
         return
     name = "pixel_values" if "pixel_values" in names else "pixel_values_videos"
     channels, frames = _find(config, "num_channels", 3), _find(config, "num_frames", 0)
-    for size in dict.fromkeys((_size(config), 64, 224)):
+    for size in dict.fromkeys((64, _size(config), 224)):
         shape = (BATCH, channels, size, size)
         if frames:
             yield {name: _noise(BATCH, frames, *shape[1:])}

@@ -44,6 +44,9 @@ class Facts:
     overlaps: list[float] = field(default_factory=list)  # mean cosine between different tokens, there; nan if unknown
 
 
+MOST = 4  # stacks that are checked; a net of many stages has more, all alike
+
+
 def check(model: nn.Module, run: Run, sequences: int) -> list[Facts]:
     """The facts of every stack that runs; the model must be in evaluation mode, in double precision if it can be.
 
@@ -51,7 +54,7 @@ def check(model: nn.Module, run: Run, sequences: int) -> list[Facts]:
     """
     with _Softmax() as seen:
         stacks, _ = find_stacks(model, run)
-    return [_Reader(model, run, stack, seen, sequences).facts() for stack in stacks]
+    return [_Reader(model, run, stack, seen, sequences).facts() for stack in stacks[:MOST]]
 
 
 class _Softmax(TorchFunctionMode):
@@ -66,7 +69,7 @@ class _Softmax(TorchFunctionMode):
         if name == "multi_head_attention_forward":
             self.heads.append(int(args[4]))
         elif name in ("softmax", "_softmax", "scaled_dot_product_attention") and isinstance(first, Tensor):
-            self.heads += [int(first.shape[1])] if first.dim() == 4 else [0] * (first.dim() == 3)
+            self.heads.append(int(first.shape[1]) if first.dim() == 4 and first.shape[1] < first.shape[2] else 0)
         return func(*args, **(kwargs or {}))
 
 
@@ -127,7 +130,7 @@ class _Reader:
     def _reach(self, layout: Layout) -> None:
         """One token replaced, another in each sequence: which outputs of the block move?"""
         entries, count = layout(self.units[0]).shape[:2]
-        pokes = [(count // 2, count // 4, 1, count - 2)[entry % 4] for entry in range(entries)]
+        pokes = [(count // 2, count // 4, 1, 3 * count // 4)[entry % 4] for entry in range(entries)]
 
         def poke(x: Tensor) -> Tensor:
             y = unit(x).clone()
@@ -300,4 +303,4 @@ def _place(
         return None
     before = any(g.shape == x.shape and torch.equal(g, x) for call in norms for g in call.given.values())
     after = bool(used) and all(call.name in normed for call in used)
-    return "sandwich" if before and after else "branch" if after else "pre" if before else "none" if added > 5 else None
+    return "sandwich" if before and after else "branch" if after else "pre" if before else None

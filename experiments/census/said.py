@@ -128,7 +128,8 @@ def notes(network: Architecture, trace: Any) -> str:
 
 def gap(network: Architecture, trace: Any) -> float | None:
     """Largest factor (as a logarithm) between predicted and measured separation or size at the ends of blocks."""
-    answer = ask(edgewise.predict, network, start=trace)
+    here = trace.architecture or network  # with the number of tokens that was measured
+    answer = ask(edgewise.predict, here, start=trace)
     if answer.value is None or answer.value.depth != trace.depth:
         return None
     logs = []
