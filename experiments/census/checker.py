@@ -47,14 +47,16 @@ class Facts:
 MOST = 4  # stacks that are checked; a net of many stages has more, all alike
 
 
-def check(model: nn.Module, run: Run, sequences: int) -> list[Facts]:
-    """The facts of every stack that runs; the model must be in evaluation mode, in double precision if it can be.
+def check(model: nn.Module, run: Run, sequences: int) -> tuple[list[Facts], int]:
+    """The facts of every stack in which tokens meet, and how often a softmax over keys ran in one pass.
 
+    The model must be in evaluation mode, in double precision if it can be.
     sequences: how many the batch holds, by which the axis of the tokens is told from that of the batch.
     """
     with _Softmax() as seen:
         stacks, _ = find_stacks(model, run)
-    return [_Reader(model, run, stack, seen, sequences).facts() for stack in stacks[:MOST]]
+    facts = [_Reader(model, run, stack, seen, sequences).facts() for stack in stacks[:MOST]]
+    return [f for f in facts if not f.causal or any(c is not None for c in f.causal)], len(seen.heads)
 
 
 class _Softmax(TorchFunctionMode):

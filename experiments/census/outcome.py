@@ -17,6 +17,7 @@ OUTCOMES = (
     "refused for a wrong reason", "refused wrongly", "raw traceback", "too slow", "not judged", "not built",
 )  # fmt: skip
 PARTED = 0.2  # log of predicted over measured; at width 256 and one seed right descriptions stay below half of it
+FEW = 3  # calls of softmax in a pass: fewer need no stack of attention
 REASONS = ("no attention", "no softmax", "state space", "convolution", "several streams", "more than one stream",
            "hyper-connection", "stages", "width changes", "pads", "padding", "not a transformer")  # fmt: skip
 
@@ -33,6 +34,7 @@ class Evidence:
     trouble: str  # why the checker has no facts
     altered: list[str]  # what reading left otherwise than it was
     gap: float | None  # between prediction and measurement
+    softmax_calls: int = 0  # in one pass, seen by the checker
     others: dict[str, said.Answer] = field(default_factory=dict)  # descriptions of the other stacks by name
     wrong: list[str] = field(default_factory=list)
 
@@ -60,7 +62,7 @@ class Evidence:
         kinds = [k for label in self.labels for k in (from_label(label)["attention"] or ())]
         if kinds:
             return any("softmax" in kind for kind in kinds)
-        return any(f.softmax for f in self.facts) if self.facts else None
+        return None if self.trouble else self.softmax_calls >= FEW
 
 
 def _joined(labels: list[Label], facts: list[Facts]) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from .isolated import Tell, isolated
 from .outcome import Evidence, decide
 
 LABELS = Path(__file__).with_name("labels.json")
+SECONDS = 25  # of processor time for the checker
 Made = tuple[nn.Module, Any, str]  # a model, its batch, and why there is no batch
 
 
@@ -74,21 +76,30 @@ def _evidence(model: nn.Module, batch: Any, labels: list[Label], tell: Tell) -> 
     tell("predict")
     gap = said.gap(described.value, trace.value) if described.value is not None and trace.value is not None else None
     tell("check")
-    facts, trouble = checked(model, batch)
-    return Evidence(described, trace, stacks, labels, facts, trouble, altered, gap, others)
+    facts, softmax, trouble = checked(model, batch)
+    return Evidence(described, trace, stacks, labels, facts, trouble, altered, gap, softmax, others)
 
 
-def checked(model: nn.Module, batch: Any) -> tuple[list[Facts], str]:
+def checked(model: nn.Module, batch: Any) -> tuple[list[Facts], int, str]:
     """The checker's facts, in double precision where the model is the same in it; why there are none if it fails."""
     model.eval()
-    wide = _wide(batch)
-    if not _same_in_double(model, batch, wide):
-        model.float()
-        wide = batch
+    before = signal.signal(signal.SIGPROF, _out_of_time)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
-        return check(model, lambda: unchanged.call(model, wide), BATCH), ""
+        wide = _wide(batch)
+        if not _same_in_double(model, batch, wide):
+            model.float()
+            wide = batch
+        return *check(model, lambda: unchanged.call(model, wide), BATCH), ""
     except Exception as error:  # noqa: BLE001  a model that cannot be checked is one without opinion, and is counted
-        return [], f"{type(error).__name__}: {error}"[:100]
+        return [], 0, f"{type(error).__name__}: {error}"[:100]
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _out_of_time(*_: Any) -> None:
+    raise TimeoutError(f"the checker took more than {SECONDS} seconds")
 
 
 def _same_in_double(model: nn.Module, batch: Any, wide: Any) -> bool:
@@ -98,6 +109,8 @@ def _same_in_double(model: nn.Module, batch: Any, wide: Any) -> bool:
             single, double = unchanged.call(model, batch), unchanged.call(model.double(), wide)
         pairs = zip(unchanged.tensors(single), unchanged.tensors(double), strict=True)
         return all(bool(torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-4)) for a, b in pairs)
+    except TimeoutError:
+        raise
     except Exception:  # noqa: BLE001  some kernels know no double; then single precision must do
         return False
 

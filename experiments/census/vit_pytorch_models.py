@@ -73,7 +73,7 @@ MODELS = {
                          local_window_size=7),
     "cvt": other("cvt.CvT", "image", num_classes=10, s3_depth=4),
     "deepvit": image("deepvit.DeepViT"),
-    "efficient": other("efficient.ViT", "image", image_size=IMAGE, patch_size=PATCH, num_classes=10, dim=WIDTH,
+    "efficient": other("efficient.ViT", "image", PLAIN, image_size=IMAGE, patch_size=PATCH, num_classes=10, dim=WIDTH,
                        transformer=Part("vit_pytorch.vit.Transformer", {
                            "dim": WIDTH, "depth": LAYERS, "heads": HEADS, "dim_head": 64, "mlp_dim": 2 * WIDTH})),
     "jet_vit": image("jet_vit.JetViT"),

@@ -32,7 +32,8 @@ SOURCE = Path(transformers.__file__).parent / "models"
 
 
 def facts_of(name: str) -> Facts:
-    (facts,), trouble = checked(*MODELS[name].build())
+    (facts,), softmax, trouble = checked(*MODELS[name].build())
+    assert softmax >= 4
     assert not trouble
     return facts
 
@@ -160,6 +161,8 @@ def evidence(**changes: Any) -> Evidence:
           "labels": [{**TRUE, "attention": "none"}]}, "refused for a wrong reason"),
         ({"measured": said.Answer(crash="KeyError: 'x' (forward)")}, "raw traceback"),
         ({"labels": []}, "not judged"),
+        ({"labels": [], "described": said.Answer(refusal="no"), "softmax_calls": 4}, "refused wrongly"),
+        ({"labels": [], "described": said.Answer(refusal="no attention was found")}, "refused rightly"),
     ],
 )  # fmt: skip
 def test_outcomes(changes: dict[str, Any], outcome: str) -> None:
