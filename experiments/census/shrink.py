@@ -22,10 +22,11 @@ DEPTHS = (
 )  # fmt: skip
 WIDTHS = (
     "hidden_size", "d_model", "n_embd", "dim", "embed_dim", "emb_dim", "projection_dim", "projection_size",
-    "word_embed_proj_dim", "out_hidden_size", "dim_model", "embedding_size", "text_hidden_size", "output_hidden_size", "output_dim",
-    "encoder_hidden_size", "decoder_hidden_size", "attention_hidden_size", "lru_width", "text_embed_dim",
-    "vision_embed_dim", "cross_attention_hidden_size", "pooler_hidden_size", "pooler_output_size",
-    "hidden_size_global", "backbone_hidden_size", "mm_hidden_size", "text_dim", "vision_output_dim",
+    "word_embed_proj_dim", "out_hidden_size", "dim_model", "embedding_size", "text_hidden_size",
+    "output_hidden_size", "output_dim", "encoder_hidden_size", "decoder_hidden_size", "attention_hidden_size",
+    "lru_width", "text_embed_dim", "vision_embed_dim", "cross_attention_hidden_size", "pooler_hidden_size",
+    "pooler_output_size", "hidden_size_global", "backbone_hidden_size", "mm_hidden_size", "text_dim",
+    "vision_output_dim",
 )  # fmt: skip
 HEAD_COUNTS = (
     "num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "encoder_attention_heads",
