@@ -3,13 +3,14 @@
 # make lint    ruff and mypy                           make docs    build the site, strictly
 # make bench   measure accuracy and speed              make clean   forget everything that was built
 # make release-check   build the wheel, install it into a fresh environment and ask it about GPT-2
+# make census  read every model of transformers, x-transformers, vit-pytorch and timm; hours, goes on where it stopped
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow lint docs bench release-check clean
+.PHONY: help demo test slow lint docs bench release-check census clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -25,6 +26,11 @@ slow: $(VENV)/.installed
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
+
+# Models of strangers live in an environment of their own: timm brings a torchvision that need not fit the torch here.
+CENSUS := .venv-census
+census: $(CENSUS)/.installed
+	OMP_NUM_THREADS=1 $(CENSUS)/bin/python experiments/census/run.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -44,6 +50,7 @@ release-check: $(VENV)/.installed-dev
 
 clean:
 	rm -rf $(VENV) site build dist demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CENSUS) site build demo .pytest_cache .mypy_cache .ruff_cache
 
 # The stamps are older than what they depend on only when the set of packages may have changed.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -56,6 +63,12 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(INSTALL) -e ".[dev]"
+	@touch $@
+
+$(CENSUS)/.installed: pyproject.toml constraints.txt experiments/census/constraints.txt
+	@test -x $(CENSUS)/bin/python || $(PYTHON) -m venv $(CENSUS)
+	$(CENSUS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  -c experiments/census/constraints.txt -r experiments/census/constraints.txt -e ".[test]"
 	@touch $@
 
 $(VENV)/bin/python:

@@ -120,14 +120,8 @@ def test_the_walk_sees_what_is_forbidden(tmp_path: Path, monkeypatch: pytest.Mon
     assert {"probe", "audit", "optim", "landscape", "laboratory"} <= set(FORBIDDEN)
 
 
-PENDING = {
-    ("edgewise.landscape.four_matrices", "edgewise.landscape.replay"), ("edgewise.view.draw", "edgewise.view.sheet"),
-    ("edgewise.view.relief", "edgewise.view.relief_drawing"), ("edgewise.view.relief", "edgewise.view.relief_page"),
-}  # fmt: skip
-
-
 def test_no_two_modules_import_each_other() -> None:
-    assert set(two_way_imports()) <= PENDING
+    assert two_way_imports() == []
 
 
 def test_the_walk_sees_imports_that_go_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

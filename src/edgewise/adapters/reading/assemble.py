@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 
 from edgewise.adapters.reading.attention import SPREAD, positions_of
-from edgewise.adapters.reading.graph import MULTIHEAD
 from edgewise.adapters.reading.interventions import Experiment, Site
 from edgewise.adapters.reading.norms import is_normed
 from edgewise.adapters.reading.record import Block, Branch, Stack, norm_position
 from edgewise.adapters.reading.shares import branch_scale, rescale
 from edgewise.adapters.reading.stacks import Chain, block_module, common_path
+
+ORDER = 1e-5  # of the last token's output when two earlier ones are exchanged; rounding is 1e-7
 
 
 def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon: int | None) -> Stack:
@@ -21,7 +22,7 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     steps = _steps(chain)
     branches = {site: _branch(experiment, site, steps[site.place]) for site in sites}
     _agree_on_the_last(branches)
-    blocks = _blocks(experiment, chain, branches)
+    blocks = _joined(_blocks(experiment, chain, branches))
     start = experiment.graph[chain.sums[0].point].operation
     stream = experiment.streams.get(start)
     shape = experiment.graph[chain.sums[0].node].shape
@@ -38,6 +39,21 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
         blocks=blocks, copies=None, shared=chain.shared, notes=() if chain.reasons else tuple(_notes(blocks)),
         not_read=tuple(dict.fromkeys(reasons)),
     )  # fmt: skip
+
+
+def _joined(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Attention and feed-forward layers that take turns in one list are the two halves of a block."""
+    if any(len(block.branches) != 1 for block in blocks) or not blocks or blocks[0].branches[0].kind != "attention":
+        return blocks
+    starts = [i for i, block in enumerate(blocks) if block.branches[0].kind == "attention"]
+    groups = [blocks[start:end] for start, end in zip(starts, [*starts[1:], len(blocks)], strict=True)]
+    kinds = {tuple(block.branches[0].kind for block in group) for group in groups}
+    if len(kinds) != 1 or len(groups[0]) == 1:
+        return blocks
+    return tuple(
+        Block(index, None, tuple(branch for block in group for branch in block.branches))
+        for index, group in enumerate(groups)
+    )
 
 
 def _steps(chain: Chain) -> list[int]:
@@ -68,14 +84,21 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         memory=traits.memory, other_layers=traits.other_layers and kind != "mlp",
         input_norm=is_normed(traits.input_growth), output_norm=is_normed(traits.output_growth),
         outside_norm=is_normed(traits.outside_growth), norm_kind=traits.norm_kind,
-        positions=positions_of(site) if kind == "attention" else None,
+        positions=positions_of(site, ORDER) if kind == "attention" else None,
         qk_norm=_qk_norm(site) if attends else None,
-        heads=traits.heads if attends else None, kv_heads=traits.kv_heads if attends else None,
+        heads=_heads(site) if attends else None, kv_heads=_heads(site, "kv_heads") if attends else None,
         head_width=traits.head_width if attends else None, activation=traits.activation, gated=_gated(site),
         hidden_width=traits.hidden_width, experts=part.routed,
-        output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)), powers=traits.powers,
+        output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)), gains=traits.gains,
+        powers=traits.powers,
         not_read=tuple(dict.fromkeys(traits.reasons)),
     )  # fmt: skip
+
+
+def _heads(site: Site, name: str = "heads") -> int | None:
+    """As many in all as the products of queries and keys have, where each head is computed by itself."""
+    number = getattr(site.traits, name)
+    return None if number is None else number * max(len(site.part.scores), 1)
 
 
 def _kind(site: Site) -> str | None:
@@ -83,7 +106,8 @@ def _kind(site: Site) -> str | None:
     if traits.sight is None:
         return None
     if traits.sight.sees == "token":
-        return "cross-attention" if traits.memory and site.part.softmax else "mlp"
+        crosses = (traits.memory and site.part.softmax) or bool(site.part.scores)  # keys may come with the batch
+        return "cross-attention" if crosses else "mlp"
     if site.part.softmax:
         return "attention"
     sums_to_one = traits.spread is not None and traits.spread < SPREAD
@@ -92,7 +116,7 @@ def _kind(site: Site) -> str | None:
 
 def _qk_norm(site: Site) -> bool | None:
     """Both behind a norm, or neither; keys that come from another layer or stack are not asked."""
-    if any(score.product.function == MULTIHEAD for score in site.part.scores):
+    if any(product.function == "multi_head_attention_forward" for _, product in site.part.scores):
         return False
     normed = [is_normed(g) for g in (site.traits.query_growth, site.traits.key_growth)]
     if site.traits.memory or site.traits.other_layers:

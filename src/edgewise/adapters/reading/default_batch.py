@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from edgewise.adapters.reading.batch import TOKENS
 
 SIDES = (64, 32, 224, 256, 28, 384)  # of an image, where no config says; the first that the model takes
-LENGTHS = (TOKENS, 64, 16)
+LENGTHS = (TOKENS, 64, 16, 10, 8)
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
            "image_token_id", "image_token_index", "video_token_id", "audio_token_id")  # fmt: skip
 
@@ -113,13 +113,14 @@ class _Maker:
         if attention is not None and not any(isinstance(m, nn.Embedding) for m in self.model.modules()):
             yield from self._streams(attention)
         tables = [m.num_embeddings for m in self.model.modules() if isinstance(m, nn.Embedding)]
-        for length in LENGTHS if tables else ():
+        for length in dict.fromkeys((*LENGTHS, min(tables))) if tables else ():  # a table may be of positions
             for size in dict.fromkeys((max(tables), tables[0], min(tables))):
                 yield from self._extended(torch.randint(size, (1, length), generator=self.generator).to(self.device))
         yield from self._images()
         first = next((m for m in self.model.modules() if isinstance(m, nn.Linear)), None)
-        if first is not None:
-            yield from self._extended(self._numbers(1, TOKENS, first.in_features))
+        for length in LENGTHS if first is not None else ():
+            assert first is not None
+            yield from self._extended(self._numbers(1, length, first.in_features))
 
     def _streams(self, attention: nn.MultiheadAttention) -> Iterator[Any]:
         first, second = (1, TOKENS) if attention.batch_first else (TOKENS, 1)

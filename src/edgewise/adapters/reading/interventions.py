@@ -21,8 +21,9 @@ from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.residual_sums import Part, ResidualSum
 from edgewise.adapters.reading.restore import Signals, is_sharded
 from edgewise.adapters.reading.stacks import Chain
-from edgewise.adapters.reading.trace import INPUT, Edits, run
+from edgewise.adapters.reading.trace import INPUT, run
 from edgewise.adapters.reading.traits import Traits
+from edgewise.adapters.reading.weight_calls import Edits
 
 NOISE_SEED = 7
 TRACE_ENTRIES, VALUE_ENTRIES = 2, 3  # different, so that the axis which grows is the batch

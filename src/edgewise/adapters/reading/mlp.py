@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from edgewise.activations import torch_activations
 from edgewise.adapters.reading.compare import sample, wide
 from edgewise.adapters.reading.interventions import Experiment, Site, unit
 from edgewise.adapters.reading.record import Operation, Powers
@@ -19,26 +20,14 @@ LARGE = 4.0  # root mean square of hidden numbers: as they are, and large enough
 FITS = 1e-5
 NEAR, FAR = 1e-3, 1e3
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": lambda x: x,
-    "relu": torch.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": F.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "relu2": lambda x: torch.relu(x) ** 2,
-    "leaky_relu": F.leaky_relu,
-    "softplus": F.softplus,
-    "sin": torch.sin,
-    "erf": torch.erf,
-    "elu": F.elu,
-    "selu": F.selu,
-    "mish": F.mish,
-    "hardswish": F.hardswish,
-    "relu6": F.relu6,
-}
+OTHERS: dict[str, Callable[[Tensor], Tensor]] = {  # recognised and named, though the theory does not have them
+    "elu": F.elu, "selu": F.selu, "mish": F.mish, "hardswish": F.hardswish, "relu6": F.relu6,
+}  # fmt: skip
+
+
+def activations() -> dict[str, Callable[[Tensor], Tensor]]:
+    """Every activation that can be recognised, by name."""
+    return torch_activations() | OTHERS
 
 
 class Hidden:
@@ -99,7 +88,7 @@ def _matches(
 ) -> set[tuple[str, bool]]:
     """(activation, gated) pairs that give what every last weight reads from what the first weights before it gave."""
     common: set[tuple[str, bool]] | None = None
-    for last, firsts in _feeders(experiment, site):
+    for last, firsts in feeders(experiment, site):
         if last not in inputs or not all(op in hidden for op in firsts):
             continue
         site.traits.hidden_width = inputs[last].shape[-1]
@@ -108,7 +97,7 @@ def _matches(
     return common or set()
 
 
-def _feeders(experiment: Experiment, site: Site) -> Iterator[tuple[Operation, list[Operation]]]:
+def feeders(experiment: Experiment, site: Site) -> Iterator[tuple[Operation, list[Operation]]]:
     """Every last weight of a branch with the first weights that lead to it."""
     graph, inside = experiment.graph, set(site.part.inside)
     index = {graph[i].operation: i for i in site.part.inside if graph[i].weight}
@@ -122,22 +111,22 @@ def _feeders(experiment: Experiment, site: Site) -> Iterator[tuple[Operation, li
 def _formulas(hidden: list[Tensor], value: Tensor) -> Iterator[tuple[str, bool]]:
     value = sample(value)
     plain = [sample(h) for h in hidden]
-    halves = [half for h in hidden for half in _halves(h)]
-    for name, function in ACTIVATIONS.items():
-        if any(_equal(function(h), value, h) for h in plain):
+    halves = [half for h in hidden for half in in_halves(h)]
+    for name, function in activations().items():
+        if any(equal(function(h), value, h) for h in plain):
             yield name, False
         for pool in (plain, halves):
-            if any(_equal(function(one) * other, value, one * other) for one, other in permutations(pool, 2)):
+            if any(equal(function(one) * other, value, one * other) for one, other in permutations(pool, 2)):
                 yield name, True
 
 
-def _halves(value: Tensor) -> tuple[Tensor, ...]:
+def in_halves(value: Tensor) -> tuple[Tensor, ...]:
     if value.shape[-1] % 2:
         return ()
     return tuple(sample(half) for half in value.chunk(2, -1))
 
 
-def _equal(one: Tensor, other: Tensor, size: Tensor) -> bool:
+def equal(one: Tensor, other: Tensor, size: Tensor) -> bool:
     """To rounding: a saturated curve is a small difference of numbers as large as its input."""
     if one.shape != other.shape or not one.numel():
         return False

@@ -18,6 +18,7 @@ from edgewise.adapters.reading.assemble import stack_of
 from edgewise.adapters.reading.batch import Feed, feeds, sequence_first
 from edgewise.adapters.reading.branches import look_at_tokens, look_inside
 from edgewise.adapters.reading.default_batch import default_batches
+from edgewise.adapters.reading.gains import joined_gains, read_gains
 from edgewise.adapters.reading.graph import Graph
 from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment
 from edgewise.adapters.reading.precision import Precision
@@ -26,16 +27,10 @@ from edgewise.adapters.reading.refusals import bare, refuse_unreadable
 from edgewise.adapters.reading.residual_sums import residual_sums
 from edgewise.adapters.reading.restore import Signals, undisturbed
 from edgewise.adapters.reading.sight import SHORTEST
-from edgewise.adapters.reading.stacks import (
-    Chain,
-    chains,
-    covered_blocks,
-    idle_containers,
-    judge_cover,
-    repeated_containers,
-)
+from edgewise.adapters.reading.stacks import Chain, chains, covered_blocks, judge_cover, repeated_containers
 from edgewise.adapters.reading.start import absolute_positions, read_long_windows
-from edgewise.adapters.reading.trace import Edits, run
+from edgewise.adapters.reading.trace import run
+from edgewise.adapters.reading.weight_calls import Edits
 from edgewise.adapters.reading.weights import TRAINED, copies, spectral_edge
 from edgewise.errors import BadInput
 
@@ -177,6 +172,8 @@ class _Reader:
         """Branches that give nothing are read a second time, with zero parameters filled."""
         if not any(site.traits.silent for site in experiment.sites):
             return
+        if all(site.traits.gains is None for site in experiment.sites):
+            read_gains(experiment)
         second = self._of(experiment.feed, experiment.graph, experiment.chains)
         second.fill_zeros = True
         look_at_tokens(second)
@@ -186,10 +183,11 @@ class _Reader:
             if site.traits.silent:  # its strength stays what it is
                 filled.traits.share, filled.traits.skip = site.traits.share, site.traits.skip
                 filled.traits.silent = True
+                filled.traits.gains = joined_gains(site.traits.gains, filled.traits.gains)
                 site.traits = filled.traits
 
     def _uncovered(self, experiment: Experiment) -> list[str]:
-        reasons = [f"{path}: did not run on this batch" for path in idle_containers(self.model, experiment.graph)]
+        reasons = []
         for path, ran in repeated_containers(self.model, experiment.graph):
             everything = [*experiment.chains, *self.partial.chains]
             if not any(covered_blocks(experiment.graph, chain, ran) for chain in everything):
@@ -212,6 +210,9 @@ class _Reader:
 
 
 def _default(listed: list[Chain]) -> Chain | None:
-    """The longest stack that starts from token ids; without one the longest."""
-    pool = [chain for chain in listed if chain.language] or listed
-    return max(pool, key=lambda chain: len(chain.blocks), default=None)
+    """The longest stack that starts from token ids; without one the first that is not much shorter than the longest."""
+    language = [chain for chain in listed if chain.language]
+    if language or not listed:
+        return max(language, key=lambda chain: len(chain.blocks), default=None)
+    longest = max(len(chain.blocks) for chain in listed)
+    return next(chain for chain in listed if 3 * len(chain.blocks) >= longest)

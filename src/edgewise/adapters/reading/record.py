@@ -40,6 +40,20 @@ class Powers:
 
 
 @dataclass(frozen=True)
+class Gains:
+    """Root mean squares that the matrices of a branch give for a random stream of mean square one."""
+
+    score: float | None  # standard deviation of a score
+    value: float | None  # value and output matrices together: what equal tokens become
+    inward: float | None  # what the activation of an MLP reads
+    linear: float | None  # what a gate multiplies
+    outward: float | None  # of the last matrices, over what they read
+    hidden: float | None  # what the last matrices read
+    bias: float | None  # of the first matrices
+    branch: float | None  # the branch as it is added, all multipliers included
+
+
+@dataclass(frozen=True)
 class Branch:
     """One residual branch: stream <- skip stream + multiplier branch(stream)."""
 
@@ -55,7 +69,7 @@ class Branch:
     layer_scale: float | None  # root mean square of a learned vector that multiplies the branch
     rescale: float | None  # what scalar multiplies the stream between this sum and the next branch
     share: float | None  # |branch| / |skip stream| at the true input
-    sees: str | None  # token, causal, all, causal blocks, blocks, causal sparse, sparse
+    sees: str | None  # token, causal, all, blocks, causal blocks, sparse
     window: int | None  # keys seen to one side, the token itself included; None up to `Stack.horizon` tokens
     window_both_sides: bool
     softmax: bool
@@ -67,7 +81,7 @@ class Branch:
     output_norm: bool | None
     outside_norm: bool | None  # on the sum, before anything reads it
     norm_kind: str | None  # layer, rms, elementwise
-    positions: tuple[str, ...] | None  # rotary, scaled, query or key, alibi, bias, unknown; () for none
+    positions: tuple[str, ...] | None  # rotary, query or key, alibi, bias, unknown; () where order plays no part
     qk_norm: bool | None
     heads: int | None
     kv_heads: int | None
@@ -77,6 +91,7 @@ class Branch:
     hidden_width: int | None
     experts: bool  # some of its matrices are chosen by a router
     output_gate: bool  # what its last matrix gives is multiplied by something else that the input decides
+    gains: Gains | None
     powers: Powers | None  # measured only where the activation was not recognised
     not_read: tuple[str, ...] = ()
 
@@ -162,13 +177,8 @@ class Stack:
 
     @property
     def causal(self) -> bool | None:
-        """Nothing looks ahead; None where attention was not read, or differs between blocks."""
-        return agreed(None if b.sees is None else b.sees.startswith("causal") for b in self.attentions + self.mixers)
-
-    @property
-    def sees(self) -> tuple[str | None, ...]:
-        """Of the attention in each block; a window is one of the patterns causal and all only."""
-        return tuple(next((b.sees for b in block.branches if b.kind == "attention"), None) for block in self.blocks)
+        """None where attention was not read, sees some other pattern, or differs between blocks."""
+        return agreed({"causal": True, "all": False}.get(str(b.sees)) for b in self.attentions + self.mixers)
 
     @property
     def window(self) -> tuple[int | None, ...]:
@@ -262,13 +272,11 @@ def _block(values: Mapping[str, Any]) -> Block:
 
 
 def _branch(values: Mapping[str, Any]) -> Branch:
-    return Branch(**_tuples(values) | dict(_operations(values)) | {"powers": _powers(values["powers"])})
+    parts = {"powers": Powers, "gains": Gains}
+    records = {name: None if values[name] is None else kind(**values[name]) for name, kind in parts.items()}
+    return Branch(**_tuples(values) | dict(_operations(values)) | records)
 
 
 def _operations(values: Mapping[str, Any]) -> Iterator[tuple[str, Operation | None]]:
     for name in ("point", "total", "outlet"):
         yield name, None if values[name] is None else Operation(*values[name])
-
-
-def _powers(values: Mapping[str, float] | None) -> Powers | None:
-    return None if values is None else Powers(**values)

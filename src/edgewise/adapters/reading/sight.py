@@ -10,8 +10,8 @@ from torch import Tensor
 from edgewise.adapters.reading.compare import relative, wide
 from edgewise.adapters.reading.interventions import Experiment, Site, Stream
 from edgewise.adapters.reading.record import Operation
-from edgewise.adapters.reading.trace import Edit
 from edgewise.adapters.reading.visibility import Sight, disagreement, pokes, queries, sight
+from edgewise.adapters.reading.weight_calls import Edit
 
 QUIET = 1e-3  # queries and keys times this: scores vanish, and every key that is not masked weighs the same
 MOVED = 1e-5  # of the mean norm of a branch; rounding is 1e-7, an unmasked key of equal weight 1/tokens

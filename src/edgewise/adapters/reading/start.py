@@ -14,8 +14,9 @@ from edgewise.adapters.reading.compare import spread
 from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment, Site
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.sight import quiet_scores, real_tokens
-from edgewise.adapters.reading.trace import INPUT, Edits, run
+from edgewise.adapters.reading.trace import INPUT, run
 from edgewise.adapters.reading.visibility import sight
+from edgewise.adapters.reading.weight_calls import Edits
 
 DIFFERENT = 1e-5  # between positions of equal tokens where the stream starts
 

@@ -6,8 +6,7 @@ its node as an attribute; module paths come from hooks for all modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -16,40 +15,14 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from edgewise.adapters.reading.graph import (
-    ADD,
-    DIVIDE,
-    DOT_PRODUCT,
-    LIKE_NOTHING,
-    LIKE_OTHER,
-    MULTIHEAD,
-    MULTIPLY,
-    Graph,
-    Node,
-)
+from edgewise.adapters.reading.graph import ADD, DIVIDE, DOT_PRODUCT, MULTIHEAD, MULTIPLY, Graph, Node
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Operation
-from edgewise.adapters.reading.weight_calls import WeightCall
+from edgewise.adapters.reading.weight_calls import Edits, WeightCall
 
-Edit = Callable[[Tensor], Tensor]
 LABEL = "_edgewise_node"
 SCALING, OVERWRITING = MULTIPLY | DIVIDE, ("add_", "__iadd__", "lerp_")
 INPUT = "input"
-
-
-@dataclass
-class Edits:
-    """What is replaced or looked at in a pass, by operation."""
-
-    results: Mapping[Operation, Edit] = field(default_factory=dict)
-    inputs: Mapping[int, Tensor] = field(default_factory=dict)  # tensors of the batch, by their place
-    sums: Mapping[Operation, Callable[[Tensor, Tensor], None]] = field(default_factory=dict)
-    weight_inputs: Mapping[Operation, Edit] = field(default_factory=dict)
-    first_outputs: Mapping[Operation, Edit] = field(default_factory=dict)  # of the first matrices of a branch
-    last_outputs: Mapping[Operation, Edit] = field(default_factory=dict)  # of its last ones
-    without_bias: frozenset[Operation] = frozenset()
-    calls: Mapping[Operation, Callable[[tuple[Any, ...], dict[str, Any]], None]] = field(default_factory=dict)
-    fill_zeros: bool = False  # parameters that are all zero act as if drawn at random
 
 
 class Tracer(TorchFunctionMode):
@@ -102,10 +75,6 @@ class Tracer(TorchFunctionMode):
             return self._property(func, args)
         flat = [*tensors(args), *tensors(kwargs)]
         parents = [node for node in map(self.node, flat) if node is not None]
-        if name in LIKE_NOTHING:
-            parents = []
-        elif name in LIKE_OTHER:
-            parents = [node for node in [self.node(args[0])] if node is not None]
         if not parents:
             return self._precision.run(func, name, args, kwargs)
         return self._call(func, name, args, kwargs, flat, parents)
@@ -156,7 +125,8 @@ class Tracer(TorchFunctionMode):
         if sides is not None and sides[2].shape == output.shape == sides[3].shape:
             self._sum(node, name, args, kwargs, sides)
         if operation in self.edits.results:
-            return self._replace(output, self.edits.results[operation](output), node, versions)
+            value = self.edits.results[operation](output)
+            return output if value is output else self._replace(output, value, node, versions)
         return output
 
     def _replace(self, output: Tensor, value: Tensor, node: Node, versions: list[tuple[Tensor, int]]) -> Tensor:

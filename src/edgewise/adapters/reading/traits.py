@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from edgewise.adapters.reading.layout import Layout
-from edgewise.adapters.reading.record import Powers
+from edgewise.adapters.reading.record import Gains, Powers
 from edgewise.adapters.reading.visibility import Sight
 
 Rows = list[tuple[int, set[int]]]
@@ -50,4 +50,5 @@ class Traits:
     gated: bool | None = None
     hidden_width: int | None = None
     powers: Powers | None = None
+    gains: Gains | None = None
     reasons: list[str] = field(default_factory=list)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +12,28 @@ from torch import Tensor
 from edgewise.adapters.reading.graph import FOURIER, MATRIX, MULTIHEAD
 from edgewise.adapters.reading.record import Operation
 
-if TYPE_CHECKING:
-    from edgewise.adapters.reading.trace import Edits
-
 WITH_ADDEND = ("addmm", "baddbmm", "addbmm")
 MULTIHEAD_WEIGHTS = ("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 MULTIHEAD_BIASES = (6, 12)
 MULTIHEAD_PLACES = {5: "in_proj_weight", 6: "in_proj_bias"}
+
+
+Edit = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class Edits:
+    """What is replaced or looked at in a pass, by operation."""
+
+    results: Mapping[Operation, Edit] = field(default_factory=dict)
+    inputs: Mapping[int, Tensor] = field(default_factory=dict)  # tensors of the batch, by their place
+    sums: Mapping[Operation, Callable[[Tensor, Tensor], None]] = field(default_factory=dict)
+    weight_inputs: Mapping[Operation, Edit] = field(default_factory=dict)
+    first_outputs: Mapping[Operation, Edit] = field(default_factory=dict)  # of the first matrices of a branch
+    last_outputs: Mapping[Operation, Edit] = field(default_factory=dict)  # of its last ones
+    without_bias: frozenset[Operation] = frozenset()
+    calls: Mapping[Operation, Callable[[tuple[Any, ...], dict[str, Any]], None]] = field(default_factory=dict)
+    fill_zeros: bool = False  # parameters that are all zero act as if drawn at random
 
 
 @dataclass

@@ -1,0 +1,132 @@
+"""Where a description and the truth part, fact by fact, and whether a note owns up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+NEAR = 0.02  # relative error of a multiplier
+WORDS = {  # a note that speaks of the fact in any of these words owns up to it
+    "depth": ("layer", "depth", "block", "stack", "share"),
+    "heads": ("head",),
+    "causal": ("causal", "mask", "direction", "sees"),
+    "window": ("window", "local", "sliding", "chunk", "sparse"),
+    "norm": ("norm",),
+    "positions": ("position", "bias", "rotary", "rope", "alibi", "relative"),
+    "gated": ("gate", "mlp", "expert", "activation"),
+    "qk_norm": ("quer", "qk", "norm"),
+    "parallel": ("parallel",),
+    "skip": ("multipl", "residual", "scale", "skip"),
+    "branch": ("multipl", "residual", "scale", "branch", "silent"),
+    "attention": ("state space", "linear attention", "convolution", "recurrent", "mixer", "sink", "sum to one"),
+    "copies": ("copies", "copied"),
+    "measured": (),
+    "prediction": ("copies", "copied", "extrapolated", "trained", "parts from", "self-check"),
+}
+
+
+def differences(claims: dict[str, Any], truth: dict[str, Any], tokens: int) -> Iterator[tuple[str, str]]:
+    """(fact, "says this, is that") for everything that the description gets wrong."""
+    for fact, test in TESTS.items():
+        if truth.get(fact) is None and fact != "branch":
+            continue
+        wrong = "is not read" if claims.get(fact, 0) is None else test(claims, truth, tokens)
+        if wrong:
+            yield fact, wrong
+
+
+def owned(fact: str, notes: str) -> bool:
+    return any(word in notes for word in WORDS[fact])
+
+
+def _differs(said: Any, true: Any) -> str:
+    return f"says {said}, is {true}"
+
+
+def _depth(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
+    choices = truth["depth"] if isinstance(truth["depth"], list) else [truth["depth"]]
+    return "" if claims["depth"] in choices else _differs(claims["depth"], truth["depth"])
+
+
+def _same(fact: str) -> Callable[..., str]:
+    def test(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
+        return "" if claims[fact] == truth[fact] else _differs(claims[fact], truth[fact])
+
+    return test
+
+
+def _all(fact: str) -> Callable[..., str]:
+    """One value for the whole stack against one for each layer; layers without an opinion do not count."""
+
+    def test(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
+        others = [value for value in truth[fact] if value is not None and value != claims[fact]]
+        return _differs(claims[fact], truth[fact]) if others else ""
+
+    return test
+
+
+def _window(claims: dict[str, Any], truth: dict[str, Any], tokens: int) -> str:
+    said = [w if w is not None and w < tokens else "full" for w in claims["window"]]
+    pairs = zip(said, truth["window"], strict=False)
+    return _differs(said, truth["window"]) if any(t is not None and s != t for s, t in pairs) else ""
+
+
+_INSIDE = {"none": "not in the branch"}
+
+
+def _positions(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
+    """What acts in the attention; positions added to the stream before the first block are no business of a block."""
+    for said, true in zip(claims["positions"], truth["positions"], strict=False):
+        fine = (None, said, _INSIDE.get(said, "in the branch"), *(("absolute",) if said == "none" else ()))
+        if true not in fine:
+            return _differs(claims["positions"], truth["positions"])
+    return ""
+
+
+def _attention(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
+    """A description knows one kernel for all layers; a record knows what each layer does."""
+    one = claims["attention"]
+    said = [one] * len(truth["attention"]) if isinstance(one, str) else one
+    true = [kind if kind is None or "softmax" in kind else "mixer" for kind in truth["attention"]]
+    pairs = zip(said, true, strict=False)
+    return _differs(one, truth["attention"]) if any(t is not None and s != t for s, t in pairs) else ""
+
+
+def _near(said: float | None, true: float) -> bool:
+    return said is None or abs(said - true) <= NEAR * max(abs(true), 1e-3)
+
+
+def _skip(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
+    pairs = zip(claims["skip"], truth["skip"], strict=False)
+    return _differs(claims["skip"], truth["skip"]) if any(t is not None and not _near(s, t) for s, t in pairs) else ""
+
+
+def _branch(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
+    said = claims["branch"]
+    if isinstance(truth.get("branch"), dict):
+        for part in ("attention", "mlp"):
+            pairs = zip(said[part], truth["branch"][part] or (), strict=False)
+            if not all(t is None or _near(s, t) for s, t in pairs):
+                return _differs(said[part], truth["branch"][part])
+        return ""
+    for layer, columns in enumerate((truth.get("columns") or [])[: claims["depth"]]):
+        if columns is None or len(columns) != 2 or truth["norm"] is None or truth["norm"][layer] == "post":
+            continue
+        first, second, skip = said["attention"][layer], said["mlp"][layer], claims["mlp_skip"][layer]
+        if first is None or second is None or skip is None:
+            continue
+        if not _near(first * skip, columns[0]) or not _near(second, columns[1]):
+            return _differs([round(first * skip, 4), round(second, 4)], columns)
+    return ""
+
+
+def _copies(_: dict[str, Any], truth: dict[str, Any], __: int) -> str:
+    """Blocks that are copies of one another: no number of a description can say it, a note must."""
+    return "blocks are copies of one another" if truth["copies"] else ""
+
+
+TESTS: dict[str, Callable[..., str]] = {
+    "depth": _depth, "heads": _same("heads"), "causal": _all("causal"), "window": _window, "norm": _all("norm"),
+    "positions": _positions, "gated": _same("gated"), "qk_norm": _all("qk_norm"), "parallel": _same("parallel"),
+    "attention": _attention, "skip": _skip, "branch": _branch, "copies": _copies,
+}  # fmt: skip

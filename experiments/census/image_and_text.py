@@ -1,0 +1,31 @@
+"""Does edgewise read every model of images and text right?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from edgewise.study import Claim, Result
+
+from .common import bars, judged, try_type, types_of
+
+SMALL = ("clip", "llava")
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    rows = types_of("image and text")
+    return rows if scale == "full" else [row for row in rows if row["type"] in SMALL]
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    return try_type(case)
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return judged(results, "models of images and text of transformers")
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    return bars(results, "models of images and text of transformers")

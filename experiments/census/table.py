@@ -1,0 +1,127 @@
+"""Write docs/census.md from what is recorded: outcomes by group, and every model that was not read right.
+
+    python experiments/census/table.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "census.md"
+GROUPS = ("text", "vision", "image_and_text", "sound_and_others", "packages", "by_hand", "adapters")  # recipes
+COLUMNS = {  # of the table: the recipe, and of its models those of one package
+    "text": ("text", None), "vision": ("vision", None), "images and text": ("image_and_text", None),
+    "sound, series, towers": ("sound_and_others", None), "x-transformers": ("packages", "x-transformers"),
+    "vit-pytorch": ("packages", "vit-pytorch"), "timm": ("packages", "timm"), "by hand": ("by_hand", None),
+    "with adapters": ("adapters", None),
+}  # fmt: skip
+OUTCOMES = (
+    "right", "silently wrong", "wrong with a note", "described but not measured", "refused rightly",
+    "refused for a wrong reason", "refused wrongly", "raw traceback", "too slow", "not judged", "not built",
+)  # fmt: skip
+OPENING = """# Census: strangers' models
+
+Every model type of the installed transformers, every kind of model of x-transformers, vit-pytorch and timm, models
+written by hand and models with adapters: each small (four layers, width 256 where its config allows it) and with the
+initialization of its own class. Each is described and measured. What edgewise says is held against labels that were
+read from the source of 76 types before the reader was written, and against a checker that shares no code with it: it
+perturbs tokens, scales streams and looks which outputs move. `make census` runs all of it again. This page is
+generated from the record by `experiments/census/table.py`.
+"""
+MEANING = {
+    "right": "described as label and checker say, and measured",
+    "silently wrong": "some fact is wrong, and no note speaks of it",
+    "wrong with a note": "some fact is wrong or left out, and a note says so",
+    "described but not measured": "the description is right, measuring was refused",
+    "refused rightly": "no attention by softmax, or a structure outside the theory, and the message says which",
+    "refused for a wrong reason": "rightly refused, with a message that names another reason",
+    "refused wrongly": "a transformer with softmax attention that could have been read",
+    "raw traceback": "an exception other than BadInput left the door",
+    "too slow": "stopped after a minute of processor time",
+    "not judged": "neither label nor checker knows the model",
+    "not built": "its class refused the small config, a package is missing, or no batch was found for it",
+}
+
+
+def records(group: str) -> list[dict[str, Any]]:
+    """The recorded cases of one recipe with their values."""
+    path = HERE / "recorded" / f"{group}.jsonl"
+    if not path.is_file():
+        return []
+    return [{**row["case"], **row["value"]} for row in map(json.loads, path.read_text().splitlines()) if "value" in row]
+
+
+def name_of(record: dict[str, Any]) -> str:
+    keys = ("package", "type", "model", "adapter")
+    return ", ".join(str(record[key]) for key in keys if key in record)
+
+
+def page() -> str:
+    """The whole page."""
+    rows = {group: records(group) for group in GROUPS}
+    return "\n".join([OPENING, *_counts(rows), "", *_meaning(), "", *_goals(rows), "", *_lists(rows), ""])
+
+
+def _counts(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
+    lines = ["## Outcomes", "", "The first four columns are types of transformers.", ""]
+    lines += ["| | " + " | ".join(COLUMNS) + " | all |", "|---" * (len(COLUMNS) + 2) + "|"]
+    columns = [[r for r in rows[group] if package in (None, r.get("package"))] for group, package in COLUMNS.values()]
+    tallies = [Counter(r["outcome"] for r in column) for column in columns]
+    for outcome in OUTCOMES:
+        numbers = [tally[outcome] for tally in tallies]
+        lines.append(f"| {outcome} | " + " | ".join(str(n or "") for n in (*numbers, sum(numbers))) + " |")
+    totals = [len(column) for column in columns]
+    return [*lines, "| **models** | " + " | ".join(str(n) for n in (*totals, sum(totals))) + " |"]
+
+
+def _meaning() -> list[str]:
+    return [f"- *{outcome}*: {MEANING[outcome]}." for outcome in OUTCOMES]
+
+
+def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
+    everything = [r for group in rows.values() for r in group]
+    softmax = [r for r in everything if r.get("softmax") and r["outcome"] != "not built"]
+    measured, right = sum(bool(r.get("measured")) for r in softmax), sum(r["outcome"] == "right" for r in softmax)
+    checked = [r["checker"] for r in everything if "checker" in r]
+    altered = sum(bool(r.get("altered")) for r in everything)
+    return [
+        "## Goals", "", "| | |", "|---|---|",
+        f"| softmax models that build | {len(softmax)} |",
+        f"| measured (goal 95 %) | {measured}, {_share(measured, len(softmax))} |",
+        f"| described right (goal 90 %) | {right}, {_share(right, len(softmax))} |",
+        f"| silently wrong (goal 0) | {sum(r['outcome'] == 'silently wrong' for r in everything)} |",
+        f"| raw tracebacks (goal 0) | {sum(r['outcome'] == 'raw traceback' for r in everything)} |",
+        f"| outputs, weights, modes, hooks or random streams altered (goal 0) | {altered} |",
+        f"| labels with which the checker agrees | {checked.count('agrees')} of {len(checked)} |",
+    ]  # fmt: skip
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "none"
+
+
+def _lists(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
+    lines = ["## Which"]
+    for outcome in OUTCOMES[1:]:
+        found = [r for group in rows.values() for r in group if r["outcome"] == outcome]
+        if found:
+            lines += ["", f"### {outcome.capitalize()}", "", "| model | why |", "|---|---|"]
+            lines += [f"| {name_of(r)} | {_cell('; '.join(r.get('wrong') or ()) or r['why'])} |" for r in found]
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")[:160]
+
+
+def main() -> None:
+    PAGE.write_text(page())
+    print(f"{PAGE} written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Does edgewise read every text model of transformers right?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from edgewise.study import Claim, Result
+
+from .common import bars, judged, try_type, types_of
+
+SMALL = ("gpt2", "bert", "mistral")
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    rows = types_of("text")
+    return rows if scale == "full" else [row for row in rows if row["type"] in SMALL]
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    return try_type(case)
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return judged(results, "text models of transformers")
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    return bars(results, "text models of transformers")

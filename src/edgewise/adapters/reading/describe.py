@@ -1,0 +1,228 @@
+"""From a reading to an Architecture: structure and gains as the model's behaviour shows them, no name asked.
+
+What a knob cannot say is said in `unmodelled`; what had to be taken for granted, in `assumed`. A stack that no
+Architecture describes is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from edgewise import knobs
+from edgewise.adapters.reading.record import Branch, Reading, Stack
+from edgewise.architecture import Architecture, transformer
+from edgewise.errors import BadInput
+
+AGREE = 0.15  # relative spread of a gain over the blocks below which one value stands for all
+MULTIPLIER = 1e-3  # multipliers are read exactly
+
+
+def describe_reading(
+    reading: Reading, *, tokens: int | None = None, name: str = "", hint: Architecture | None = None
+) -> Architecture:
+    """The description of a reading's default stack; `hint` has what its config says, for what was not read."""
+    stack = reading.default
+    if stack is None:
+        raise BadInput(f"{reading.model} has no stack to describe: {'; '.join(reading.not_read) or 'none was found'}.")
+    return _Description(reading, stack, hint).architecture(tokens, name or reading.model)
+
+
+class _Description:
+    """One stack whose blocks are attention and an MLP, in turn or in parallel."""
+
+    def __init__(self, reading: Reading, stack: Stack, hint: Architecture | None) -> None:
+        self.reading, self.stack, self.hint = reading, stack, hint
+        self.assumed: list[str] = []
+        self.unmodelled: list[str] = []
+        _refuse_unread(stack)
+        self.attentions, self.mlps = self._branches()
+
+    def architecture(self, tokens: int | None, name: str) -> Architecture:
+        values = self._structure(tokens) | self._positions() | self._attention_gains() | self._mlp_gains()
+        self._notes()
+        return replace(
+            transformer(**values), name=name, assumed=tuple(dict.fromkeys(self.assumed)),
+            unmodelled=tuple(dict.fromkeys(self.unmodelled)),
+        )  # fmt: skip
+
+    def _branches(self) -> tuple[list[Branch], list[list[Branch]]]:
+        """The attention of every block, and its MLPs (several where experts stand beside a shared one)."""
+        attentions, mlps = [], []
+        for block in self.stack.blocks:
+            kinds = [b.kind for b in block.branches if b.kind != "cross-attention"]
+            order = [kind for i, kind in enumerate(kinds) if kind != kinds[i - 1] or i == 0]
+            usual = order == ["attention", "mlp"] or (block.parallel and set(order) == {"attention", "mlp"})
+            if not usual or kinds.count("attention") != 1:
+                raise BadInput(
+                    f"block {block.index} of {self.stack.name} is {', '.join(str(k) for k in kinds) or 'empty'}; the "
+                    "theory has blocks of one attention and then an MLP. It can be measured, not predicted."
+                )
+            attentions.append(next(b for b in block.branches if b.kind == "attention"))
+            mlps.append([b for b in block.branches if b.kind == "mlp"])
+        if any(b.kind == "cross-attention" for b in self.stack.branches):
+            self.unmodelled.append("cross-attention is left out")
+        return attentions, mlps
+
+    def _structure(self, tokens: int | None) -> dict[str, Any]:
+        first = self.attentions[0]
+        if self.stack.norm is None:
+            raise BadInput(
+                f"the norms of {self.stack.name} stand in no position the theory knows: pre, post, sandwich, branch or "
+                "none, the same in most blocks. It can be measured, not predicted."
+            )
+        if self.stack.causal is None or self.stack.parallel is None:
+            raise BadInput(f"the blocks of {self.stack.name} are not alike in masks or order; not described.")
+        width = Counter(b.hidden_width for branches in self.mlps for b in branches).most_common(1)[0][0]
+        if first.heads is None or width is None:
+            raise BadInput(f"heads or hidden width of {self.stack.name} could not be read; not described.")
+        kind = self.stack.norm_kind or "layer"
+        if kind not in knobs.NORM_KINDS:
+            raise BadInput(f"the norms of {self.stack.name} are {kind}, which the theory does not have.")
+        return {
+            "depth": self.stack.depth, "width": self.stack.width, "tokens": tokens or max(self.stack.tokens, 2),
+            "heads": first.heads, "kv_heads": first.kv_heads or first.heads,
+            "head_width": first.head_width or self.stack.width // first.heads, "mlp_width": width,
+            "activation": self._activation(), "gated": self._gated(), "norm": self.stack.norm,
+            "norm_kind": kind, "parallel": self.stack.parallel, "causal": self.stack.causal,
+            "qk_norm": bool(self.stack.qk_norm), "window": self.stack.window,
+            "embedding_norm": self.stack.start_norm,
+        }  # fmt: skip
+
+    def _activation(self) -> str:
+        name = self.stack.activation
+        if name in knobs.ACTIVATIONS:
+            return str(name)
+        if name is None and self.hint is not None:
+            self.assumed.append(f"activation: {self.hint.activation}, as the config says; no formula fits it exactly")
+            return str(self.hint.activation)
+        what = "no formula fits its activation" if name is None else f"its activation is {name}"
+        raise BadInput(f"the MLP of {self.stack.name} cannot be described: {what}. It can be measured.")
+
+    def _gated(self) -> bool:
+        gated = self.stack.gated
+        return bool(self.hint.gated if gated is None and self.hint is not None else gated)
+
+    def _positions(self) -> dict[str, Any]:
+        kinds = [set(branch.positions or ()) for branch in self.attentions]
+        if any(branch.positions is None for branch in self.attentions):
+            self.assumed.append("no positions inside attention; whether there are could not be read")
+        if any(k & {"bias", "query or key", "unknown"} for k in kinds):
+            self.unmodelled.append("what positions do inside attention (a learned or relative bias) is left out")
+        if any("rotary" in k for k in kinds):
+            self.assumed.append("rope_base: 10000, the base of the rotation is not read")
+        return {
+            "rope": tuple(float("rotary" in k) for k in kinds), "alibi": any("alibi" in k for k in kinds),
+        }  # fmt: skip
+
+    def _attention_gains(self) -> dict[str, Any]:
+        def score(branch: Branch) -> float:
+            return _value(branch, "score", "the scores")
+
+        def value(branch: Branch) -> float:
+            return _value(branch, "value", "value and output matrices")
+
+        return {
+            "score_gain": _each(self.attentions, score), "value_gain": _each(self.attentions, value),
+            "attention_skip": _each(self.attentions, _skip, MULTIPLIER),
+            "attention_branch": _each(self.attentions, _strength, MULTIPLIER),
+        }  # fmt: skip
+
+    def _mlp_gains(self) -> dict[str, Any]:
+        firsts = [branches[0] for branches in self.mlps]
+        joined = {id(branches[0]): branches for branches in self.mlps}
+
+        def outward(branch: Branch) -> float:
+            return math.sqrt(sum(_outward(b) ** 2 for b in joined[id(branch)]))
+
+        if any(b.experts for branches in self.mlps for b in branches):
+            self.unmodelled.append("mixture-of-experts routing: the experts stand as one")
+        gains = {
+            "mlp_in_gain": _each(firsts, lambda b: _value(b, "inward", "the first matrix of the MLP")),
+            "mlp_out_gain": _each(firsts, outward),
+            "mlp_bias": _each(firsts, lambda b: (b.gains.bias if b.gains else None) or 0.0),
+            "mlp_skip": _each(firsts, _skip, MULTIPLIER),
+            "mlp_branch": _each(firsts, _strength, MULTIPLIER),
+        }
+        if self._gated():
+            gains["mlp_linear_gain"] = _each(firsts, _linear)
+        return gains
+
+    def _notes(self) -> None:
+        if self.stack.copies:
+            self.unmodelled.append("the layers are copies of each other; the theory draws each anew")
+        if self.stack.shared:
+            self.unmodelled.append("the layers share their weights; the theory draws each anew")
+        if self.reading.trained:
+            self.unmodelled.append("the weights are trained, the theory is of random ones")
+        others = [stack.name for stack in self.reading.stacks if stack is not self.stack]
+        if others:
+            self.unmodelled.append(f"only the stack {self.stack.name} is described, not {', '.join(others)}")
+        self.unmodelled += self.stack.notes
+
+
+def _refuse_unread(stack: Stack) -> None:
+    reasons = [*stack.not_read, *(r for branch in stack.branches for r in branch.not_read)]
+    if reasons:
+        raise BadInput(f"{stack.name} can be measured but not described: {'; '.join(dict.fromkeys(reasons))}.")
+    mixers = [branch.module for branch in stack.mixers]
+    if mixers:
+        raise BadInput(
+            f"{len(mixers)} of the {stack.depth} blocks of {stack.name} mix tokens without softmax attention (state "
+            f"space, convolution or linear attention; {mixers[0]}). It can be measured; the theory does not cover it."
+        )
+    odd = sorted({str(b.sees) for b in stack.attentions if b.sees not in ("all", "causal")})
+    if odd:
+        raise BadInput(f"attention in {stack.name} sees {', '.join(odd)}, which the theory does not cover.")
+
+
+def _value(branch: Branch, name: str, what: str) -> float:
+    value = getattr(branch.gains, name, None)
+    if value is None or not math.isfinite(value):
+        raise BadInput(f"how strong {what} of {branch.module} are could not be read; not described.")
+    return float(value)
+
+
+def _linear(branch: Branch) -> float:
+    """Of the half that a gate multiplies; where the halves were not told apart, both together."""
+    split = branch.gains is not None and branch.gains.linear is not None
+    return _value(branch, "linear" if split else "inward", "the linear half of the MLP")
+
+
+def _skip(branch: Branch) -> float:
+    return (1.0 if branch.skip is None else branch.skip) * (1.0 if branch.rescale is None else branch.rescale)
+
+
+def _strength(branch: Branch) -> float:
+    """What multiplies a branch: scalars and layer scale; a norm at its end sets its size, whatever is inside."""
+    gains = branch.gains
+    if branch.silent and gains is not None and (gains.value or gains.outward):
+        return 0.0  # a gate is closed; where a matrix is zero, its gain is
+    scale = abs(branch.multiplier) * (1.0 if branch.layer_scale is None else branch.layer_scale)
+    scale *= 1.0 if branch.rescale is None else branch.rescale
+    if branch.output_norm and gains is not None and gains.branch is not None:
+        return gains.branch
+    return scale
+
+
+def _outward(branch: Branch) -> float:
+    """Of experts, what their weighted sum comes to; else of the last matrix."""
+    gains = branch.gains
+    if branch.experts and gains is not None and gains.branch and gains.hidden:
+        return gains.branch / gains.hidden / (_strength(branch) or 1.0)
+    return _value(branch, "outward", "the last matrix of the MLP")
+
+
+def _each(
+    branches: Sequence[Branch], read: Callable[[Branch], float], spread: float = AGREE
+) -> float | tuple[float, ...]:
+    """One value where the blocks agree, else one per block."""
+    values = [read(branch) for branch in branches]
+    pooled = math.sqrt(sum(v * v for v in values) / len(values))
+    signed = math.copysign(pooled, values[0])
+    if all(abs(value - signed) <= spread * pooled for value in values):
+        return signed
+    return tuple(values)

@@ -1,0 +1,229 @@
+"""The census: its lists are the installed ones, its labels quote the source, its checker finds what is true."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import edgewise
+from edgewise.study import load_recipe
+from experiments.census import compare, said, table, truth, unchanged
+from experiments.census.checker import Facts
+from experiments.census.handwritten import MODELS
+from experiments.census.isolated import Tell, isolated
+from experiments.census.list_types import types
+from experiments.census.outcome import Evidence, decide, disagreements
+from experiments.census.shrink import LAYERS, shrink
+from experiments.census.trial import checked
+
+CENSUS = Path(__file__).parents[2] / "experiments" / "census"
+LABELS = json.loads((CENSUS / "labels.json").read_text())
+SOURCE = Path(transformers.__file__).parent / "models"
+
+
+def facts_of(name: str) -> Facts:
+    (facts,), softmax, trouble = checked(*MODELS[name].build())
+    assert softmax >= 4
+    assert not trouble
+    return facts
+
+
+# lists and labels --------------------------------------------------------------------------------------------
+def test_the_list_of_types_is_that_of_the_installed_transformers() -> None:
+    listed = json.loads((CENSUS / "types.json").read_text())
+    assert listed["transformers"] == version("transformers")
+    assert listed["types"] == types()
+
+
+def test_labels_quote_the_line_that_shows_each_fact() -> None:
+    """Every quoted line stands where the label says it does."""
+    assert LABELS["transformers"] == version("transformers")
+    assert len(LABELS["labels"]) >= 60
+    lines: dict[str, list[str]] = {}
+    for label in LABELS["labels"].values():
+        for quote in (q for stack in label["stacks"] for q in stack["evidence"].values()):
+            file, number, text = quote.split(":", 2)
+            lines.setdefault(file, (SOURCE / file).read_text().splitlines())
+            assert lines[file][int(number) - 1].strip() == text.strip(), quote
+
+
+def test_every_label_is_of_a_listed_type_and_knows_only_listed_facts() -> None:
+    names = {row["type"] for row in types()}
+    for name, label in LABELS["labels"].items():
+        assert name in names
+        for stack in label["stacks"]:
+            assert set(stack) - {"name", "note", "may_refuse", "evidence"} <= set(truth.ANY)
+
+
+@pytest.mark.parametrize("name", ["olmo3", "gemma3_text", "modernbert"])
+def test_a_small_config_keeps_every_kind_of_layer(name: str) -> None:
+    config_class = transformers.models.auto.configuration_auto.CONFIG_MAPPING[name]
+    small = shrink(config_class)
+    assert small.num_hidden_layers == len(small.layer_types) == LAYERS
+    assert set(small.layer_types) == set(config_class().layer_types)
+
+
+# the checker -------------------------------------------------------------------------------------------------
+def test_the_checker_shares_no_code_with_edgewise() -> None:
+    for file in ("checker.py", "block_calls.py", "handwritten.py", "handwritten_parts.py", "shrink.py"):
+        for node in ast.walk(ast.parse((CENSUS / file).read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.startswith("edgewise") for name in names), file
+
+
+@pytest.mark.parametrize(
+    "name", ["causal bias", "window", "strided mask", "ALiBi", "post", "sandwich", "queries and keys normed",
+             "multipliers", "parallel", "caller's mask", "torch encoder, sequence first", "shared block"]
+)  # fmt: skip
+def test_the_checker_agrees_with_the_labels_of_hand_written_models(name: str) -> None:
+    facts = facts_of(name)
+    label = MODELS[name].label[0]
+    assert disagreements(facts, label) == []
+    assert facts.depth == label["depth"]
+    assert facts.causal == [label["causal"]] * facts.depth
+
+
+def test_the_checker_reads_windows_norms_and_multipliers_exactly() -> None:
+    assert facts_of("window").window == [8] * 4
+    assert facts_of("sandwich").norm == ["sandwich"] * 4
+    assert facts_of("queries and keys normed").qk_norm == [True] * 4
+    scaled = facts_of("multipliers")
+    assert scaled.skip == [0.81] * 4  # 0.9 around attention and 0.9 around the MLP
+    assert scaled.branch == [[0.225, 0.25]] * 4  # what attention adds passes the second skip
+    assert facts_of("parallel").parallel is True
+    assert facts_of("causal bias").parallel is False
+
+
+def test_a_wrong_label_is_noticed() -> None:
+    facts = facts_of("window")
+    wrong = {**MODELS["window"].label[0], "window": None, "norm": "post"}
+    assert [line.split(":")[0] for line in disagreements(facts, wrong)] == ["window", "norm"]
+
+
+# what edgewise says against what is true ---------------------------------------------------------------------
+NETWORK = edgewise.transformer(depth=4, width=64, heads=4, tokens=40, causal=True, norm="pre")
+TRUE: dict[str, Any] = {"name": "layers", "depth": 4, "causal": True, "window": None, "norm": "pre", "gated": False,
+                        "qk_norm": False, "parallel": False, "attention": "softmax", "skip": 1.0, "branch": 1.0,
+                        "positions": "absolute"}  # fmt: skip
+
+
+def differing(**facts: Any) -> list[str]:
+    known = truth.from_label({**TRUE, **facts})
+    return [fact for fact, _ in compare.differences(said.claims(NETWORK), known, NETWORK.tokens)]
+
+
+def test_a_right_description_has_no_differences() -> None:
+    assert differing() == []
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [("depth", 5), ("causal", False), ("window", 16), ("window", [None, 16, None, 16]), ("norm", "post"),
+     ("positions", "rotary"), ("positions", "alibi"), ("positions", "relative"), ("gated", True), ("qk_norm", True),
+     ("parallel", True), ("skip", 0.9), ("branch", 0.22), ("attention", "softmax with sinks"),
+     ("attention", ["linear", "softmax", "linear", "softmax"]), ("copies", True)],
+)  # fmt: skip
+def test_every_wrong_fact_is_seen(fact: str, value: Any) -> None:
+    assert fact in differing(**{fact: value})
+
+
+def evidence(**changes: Any) -> Evidence:
+    kept: dict[str, Any] = {"described": said.Answer(NETWORK), "measured": said.Answer(edgewise.predict(NETWORK)),
+                            "stacks": {"layers": None}, "labels": [TRUE], "facts": [], "trouble": "", "altered": [],
+                            "gap": 0.01}  # fmt: skip
+    return Evidence(**{**kept, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({}, "right"),
+        ({"labels": [{**TRUE, "window": 16}]}, "silently wrong"),
+        ({"labels": [{**TRUE, "window": 16}], "described": said.Answer(
+            NETWORK.replace(unmodelled=("the window of layer 2 was not read",)))}, "wrong with a note"),
+        ({"gap": 1.0}, "silently wrong"),
+        ({"measured": said.Answer(refusal="no")}, "described but not measured"),
+        ({"described": said.Answer(refusal="no attention was found")}, "refused wrongly"),
+        ({"described": said.Answer(refusal="no attention was found"),
+          "labels": [{**TRUE, "attention": "none"}]}, "refused rightly"),
+        ({"described": said.Answer(refusal="no attention was recognised: rename its parts"),
+          "labels": [{**TRUE, "attention": "none"}]}, "refused for a wrong reason"),
+        ({"measured": said.Answer(crash="KeyError: 'x' (forward)")}, "raw traceback"),
+        ({"labels": []}, "not judged"),
+        ({"labels": [], "described": said.Answer(refusal="no"), "softmax_calls": 4}, "refused wrongly"),
+        ({"labels": [], "described": said.Answer(refusal="no attention was found")}, "refused rightly"),
+    ],
+)  # fmt: skip
+def test_outcomes(changes: dict[str, Any], outcome: str) -> None:
+    assert decide(evidence(**changes))["outcome"] == outcome
+
+
+def test_only_refusals_are_refusals() -> None:
+    assert said.ask(edgewise.describe, 3).refusal
+    assert said.ask(lambda: {}["x"]).crash.startswith("KeyError")
+
+
+# limits and traces of reading --------------------------------------------------------------------------------
+def test_a_case_that_hangs_or_dies_ends_alone() -> None:
+    def spin(tell: Tell) -> dict[str, Any]:
+        tell("measure")
+        while True:
+            pass
+
+    def die(tell: Tell) -> dict[str, Any]:
+        tell("build")
+        os._exit(3)
+
+    began = time.monotonic()
+    assert isolated(spin, seconds=1) == (None, "measure")
+    assert isolated(die) == (None, "build")
+    assert isolated(lambda _: {"a": 1}) == ({"a": 1}, "start")
+    assert time.monotonic() - began < 60
+
+
+def test_what_reading_must_leave_alone_is_compared() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout())
+    before = unchanged.state(model)
+    assert unchanged.changed(before, unchanged.state(model)) == []
+    model[1].eval()
+    model[0].register_forward_hook(lambda *_: None)
+    with torch.no_grad():
+        model[0].weight[0, 0] += 1e-7
+    torch.rand(1)
+    assert unchanged.changed(before, unchanged.state(model)) == ["parameters", "modes", "hooks", "random"]
+
+
+# recipes and page --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", table.GROUPS)
+def test_recipes_list_their_cases(name: str) -> None:
+    recipe = load_recipe(CENSUS / f"{name}.py")
+    small, full = recipe.cases("small"), recipe.cases("full")
+    assert 0 < len(small) < len(full)
+    assert all(case in full for case in small)
+
+
+def test_a_model_is_tried_from_building_to_verdict() -> None:
+    recipe = load_recipe(CENSUS / "by_hand.py")
+    value = recipe.checked_value(recipe.module.measure({"model": "post"}))
+    assert value["outcome"] == "right"
+    assert value["checker"] == "agrees"
+    assert "altered" not in value
+
+
+def test_the_page_is_what_the_record_says() -> None:
+    """There is a page as soon as there is a record."""
+    if any(table.records(group) for group in table.GROUPS):
+        assert table.PAGE.read_text() == table.page()
+    else:
+        assert not table.PAGE.exists()
