@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.handwritten import EXPECTED, HANDWRITTEN
 from torch import nn
 
 from edgewise.adapters.reading.read import read, stacks
@@ -16,7 +17,6 @@ from edgewise.adapters.reading.record import Reading, Stack
 from edgewise.errors import BadInput
 from tests.adapters.reading import strangers
 from tests.adapters.reading.strangers import DEPTH, HEADS, HIDDEN, WIDTH, Think, blocks, ids
-from tests.handwritten import EXPECTED, HANDWRITTEN
 
 
 @pytest.fixture(autouse=True)
