@@ -1,0 +1,159 @@
+"""The residual stream of any stack, caught where a reading found it: by operation, whatever the modules are called.
+
+A pass runs under the reader's tracer, which names every tensor operation by module, call and count. The tensors at
+the operations of a `Stack` are the sites; a block that several layers share is told apart by its call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from edgewise.adapters.reading.batch import as_call, change
+from edgewise.adapters.reading.precision import Precision
+from edgewise.adapters.reading.record import Block, Operation, Stack
+from edgewise.adapters.reading.trace import INPUT, Tracer, tensors
+from edgewise.adapters.reading.weight_calls import Edits
+from edgewise.errors import BadInput
+
+KINDS = {"attention": "attention", "cross-attention": "cross", "mlp": "mlp", "mixer": "mixer", None: "branch"}
+
+
+@dataclass(frozen=True)
+class StreamPlace:
+    """A site, and the operation whose result is the stream there."""
+
+    site: str
+    operation: Operation
+    block: int | None = None
+
+
+def places(stack: Stack) -> tuple[StreamPlace, ...]:
+    """`embed`, then for each block the stream after every step: `block.3.attention`, `block.3.mlp`."""
+    listed = [StreamPlace("embed", operation=stack.start)]
+    for index, block in enumerate(stack.blocks):
+        listed += _of_block(index, block)
+    return tuple(listed)
+
+
+def _of_block(index: int, block: Block) -> list[StreamPlace]:
+    listed: list[StreamPlace] = []
+    for step in dict.fromkeys(branch.step for branch in block.branches):
+        branches = [branch for branch in block.branches if branch.step == step]
+        name = "+".join(sorted({KINDS[branch.kind] for branch in branches}))
+        same = sum(place.site.split(".")[-1].rstrip("0123456789") == name for place in listed)
+        site = f"block.{index}.{name}{same + 1 if same else ''}"
+        listed.append(StreamPlace(site, block=index, operation=branches[-1].outlet or branches[-1].total))
+    return listed
+
+
+@dataclass
+class Catch:
+    """The streams of one forward pass by site, with their versions when caught."""
+
+    listed: Sequence[StreamPlace]
+    stack: Stack
+    sequences: int  # of the batch
+    streams: dict[int, Tensor] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+    on_first: Callable[[int, int], None] | None = None  # told (sequences, tokens) when the first stream arrives
+
+    def run(self, model: nn.Module, batch: Any, replace_first: Tensor | None = None) -> Any:
+        """The model's output; with `replace_first` that tensor takes the place of the first stream."""
+        edits = Edits(results=self._results(replace_first), inputs=self._inputs(batch, replace_first))
+        names = {id(module): name for name, module in model.named_modules()}
+        tracer = Tracer(names, edits, Precision(False, frozenset()))
+
+        def own(number: int, value: Tensor) -> Tensor:
+            tensor = edits.inputs[number] if number in edits.inputs else value.detach().clone()
+            tracer.feed(number, tensor)
+            return tensor
+
+        args, kwargs = change(*as_call(batch), own)
+        with ExitStack() as hooks:
+            hooks.callback(register_module_forward_pre_hook(tracer.enter).remove)
+            hooks.callback(register_module_forward_hook(tracer.leave, always_call=True).remove)
+            with tracer:
+                return model(*args, **kwargs)
+
+    def _results(self, replace_first: Tensor | None) -> dict[Operation, Callable[[Tensor], Tensor]]:
+        by_operation: dict[Operation, list[int]] = {}
+        for index, place in enumerate(self.listed):
+            by_operation.setdefault(place.operation, []).append(index)
+
+        def edit(indices: list[int]) -> Callable[[Tensor], Tensor]:
+            def keep(value: Tensor) -> Tensor:
+                if indices[0] == 0:
+                    value = self._first(value, replace_first)
+                for index in indices:
+                    self._keep(index, value)
+                return value
+
+            return keep
+
+        return {op: edit(indices) for op, indices in by_operation.items() if op.function != INPUT}
+
+    def _inputs(self, batch: Any, replace_first: Tensor | None) -> dict[int, Tensor]:
+        """A model without an embedding is given its first stream as data: the same numbers, with a gradient."""
+        start = self.stack.start
+        if start.function != INPUT:
+            return {}
+        value = list(tensors(as_call(batch)))[start[3]]
+        value = self._first(value.detach().clone(), replace_first)
+        self._keep(0, value)
+        return {start[3]: value}
+
+    def _first(self, value: Tensor, replace_first: Tensor | None) -> Tensor:
+        if replace_first is not None:
+            return replace_first
+        return value if value.requires_grad or not torch.is_grad_enabled() else value.detach().requires_grad_()
+
+    def _keep(self, index: int, stream: Tensor) -> None:
+        self.streams[index], self.versions[index] = stream, stream._version
+        if index == 0 and self.on_first is not None:
+            sequences, tokens, _ = self.shaped(stream).shape
+            self.on_first(sequences, tokens)
+
+    def finished(self) -> list[Tensor]:
+        """All streams in order; refused by name where one was not met or was overwritten in place."""
+        missing = [place.site for index, place in enumerate(self.listed) if index not in self.streams]
+        if missing:
+            raise BadInput(
+                f"the forward pass did not come through {', '.join(missing[:4])}, which it did on the shorter input "
+                "that the model was read on; every site must be read. Give a batch as long as the one to measure."
+            )
+        changed = [p.site for i, p in enumerate(self.listed) if self.streams[i]._version != self.versions[i]]
+        if changed:
+            raise BadInput(f"the model overwrites its stream in place at {', '.join(changed[:4])}; it cannot be read.")
+        return [self.streams[index] for index in range(len(self.listed))]
+
+    def shaped(self, stream: Tensor) -> Tensor:
+        """(sequences, tokens, width), whichever way the model keeps it; OPT flattens its middle to (tokens, width)."""
+        first = self.streams.get(0, stream)
+        if stream.ndim == 2 < first.ndim and stream.numel() == first.numel():
+            return self.shaped(stream.reshape(first.shape))
+        order = self._order(stream)
+        moved = stream.permute(order)
+        sequences = moved.shape[0] if len(order) > 2 else self.sequences  # (sequences tokens, width) are one axis
+        return moved.reshape(sequences, -1, moved.shape[-1])
+
+    def _order(self, stream: Tensor) -> tuple[int, ...]:
+        axes = (self.stack.layout or "").split()
+        if len(axes) != stream.ndim:
+            expected = "an unknown layout" if self.stack.layout is None else f"the axes {self.stack.layout!r}"
+            raise BadInput(f"a stream of {self.stack.name} has shape {tuple(stream.shape)}; expected {expected}.")
+        tokens = [axis for axis, name in enumerate(axes) if name == "token"]
+        return (axes.index("batch"), *tokens, axes.index("feature"))
+
+    def unshaped(self, value: Tensor, like: Tensor) -> Tensor:
+        """(sequences, tokens, width) back in the form of the stream `like`."""
+        whole = self.streams[0] if like.ndim == 2 < self.streams[0].ndim else like
+        order = self._order(whole)
+        moved = value.reshape([whole.shape[axis] for axis in order])
+        return moved.permute([order.index(axis) for axis in range(len(order))]).reshape(like.shape)

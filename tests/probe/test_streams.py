@@ -1,0 +1,47 @@
+"""Streams caught by operation are those that hooks catch, also where layers share one module."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from edgewise.adapters.reading.read import read
+from edgewise.probe.geometry import mean_square, separation
+from edgewise.probe.measure import measure
+from edgewise.probe.streams import Catch, places
+from tests.support.models import FAMILIES
+
+
+def caught(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
+    stack = read(model, batch).default
+    assert stack is not None
+    catch = Catch(places(stack), stack, len(batch["input_ids"]))
+    catch.run(model.eval(), batch)
+    return [place.site for place in catch.listed], [catch.shaped(stream) for stream in catch.finished()]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "opt"])
+def test_the_same_numbers_as_by_hooks(name: str) -> None:
+    """OPT flattens the middle of its blocks; BERT reads the stream after a norm on the sum."""
+    model = FAMILIES[name]()
+    batch = {"input_ids": torch.randint(3, 90, (3, 24), generator=torch.Generator().manual_seed(0))}
+    sites, streams = caught(model, batch)
+    trace = measure(model, batch, readouts=(), attention=False, pair=False)
+    assert tuple(sites) == trace.sites
+    np.testing.assert_array_equal(trace.norm[0], [mean_square(x) for x in streams])
+    np.testing.assert_array_equal(trace.separation[0], [separation(x) for x in streams])
+
+
+def test_layers_that_share_a_module_are_told_apart_by_their_call() -> None:
+    """ALBERT has one block for all layers; its last stream is the output of the model."""
+    from transformers import AlbertConfig, AlbertModel
+
+    config = AlbertConfig(hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80,
+                          vocab_size=96, embedding_size=48, max_position_embeddings=64)  # fmt: skip
+    model = AlbertModel(config).eval()
+    batch = {"input_ids": torch.randint(3, 90, (2, 24), generator=torch.Generator().manual_seed(0))}
+    sites, streams = caught(model, batch)
+    assert len(sites) == 7
+    assert torch.equal(streams[-1], model(**batch).last_hidden_state)
+    assert not torch.equal(streams[2], streams[4])
