@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.handwritten import EXPECTED, HANDWRITTEN
 from torch import nn
 
 from edgewise.adapters.reading.read import read, stacks
@@ -17,6 +16,7 @@ from edgewise.adapters.reading.record import Reading, Stack
 from edgewise.errors import BadInput
 from tests.adapters.reading import strangers
 from tests.adapters.reading.strangers import DEPTH, HEADS, HIDDEN, WIDTH, Think, blocks, ids
+from tests.support.handwritten import EXPECTED, HANDWRITTEN
 
 
 @pytest.fixture(autouse=True)
