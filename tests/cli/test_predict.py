@@ -110,7 +110,7 @@ def test_lists_and_null_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
         (["mlp:tanh", "--tokens", "8"], "a perceptron has no tokens"),
         (["gpt2", "gpt2", "gpt2"], "3 sources were given"),
         (["transformer", "--figure", "curves.gif"], "cannot be written as 'curves.gif'"),
-        (["transformer", "--figure", "no-such-folder/curves.png"], "is not there"),
+        (["transformer", "--figure", "no-such-folder/curves.png"], "does not exist"),
     ],
 )
 def test_bad_input_is_refused_by_name(words: list[str], message: str, capsys) -> None:
