@@ -182,6 +182,7 @@ def interrupt(name: str, times: int, alarm: Callable[[float], None], seed: int) 
     return rang
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "silent", "caching", "torch"])
 def test_an_alarm_at_any_moment(name: str, alarm: Callable[[float], None]) -> None:
     assert interrupt(name, 8, alarm, seed=1) >= 4
@@ -193,6 +194,7 @@ def test_five_hundred_alarms(name: str, alarm: Callable[[float], None]) -> None:
     assert interrupt(name, 125, alarm, seed=2) >= 80
 
 
+@pytest.mark.slow
 def test_an_alarm_in_every_line_of_the_restoring(alarm: Callable[[float], None]) -> None:
     """Alarms so early or so late that they fall between the lines of entering and leaving."""
     model, _ = models()["caching"]
