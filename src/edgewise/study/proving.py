@@ -19,7 +19,7 @@ from edgewise.repair.initialize import initialize_
 from edgewise.repair.plan import Plan
 from edgewise.study.lesson import Learner, first_output, lesson
 from edgewise.study.proof import Arm, Proof, compare
-from edgewise.study.train import Tuned, train
+from edgewise.study.train import Schedule, Tuned, train
 
 Pair = tuple[Tensor, Tensor]
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -30,7 +30,8 @@ RATES = (3e-4, 1e-3, 3e-3)
 def prove(
     factory: Callable[[], nn.Module], plan: Plan | str = "critical", batches: Batches | Sequence[Pair] | None = None, *,
     steps: int = 200, seeds: int = 3, rates: Sequence[float] = RATES, optimizer: str = "adamw", size: int = 32,
-    loss: Loss | None = None, first_seed: int = 0, progress: Callable[[float], None] | None = None, **training: Any,
+    loss: Loss | None = None, first_seed: int = 0, progress: Callable[[float], None] | None = None,
+    trial: float = 0.25, second_look: float | None = None, schedule: Schedule | None = None, clip: float | None = None,
 ) -> Proof:  # fmt: skip
     """Train both arms on the same batches and compare their final losses, seed by seed.
 
@@ -40,7 +41,7 @@ def prove(
     loss      of (model, inputs, labels); default: cross-entropy of the model's output
     rates     tried in each arm and seed by successive halving; the best goes on
     progress  called with the fraction done; without it a bar is shown on a terminal
-    training  further options of `edgewise.study.train.train`, for both arms: trial, second_look, schedule, clip
+    trial, second_look, schedule, clip  for both arms, as in `edgewise.study.train.train`
     """
     if steps < 2 or seeds < 1:
         raise BadInput(f"steps must be at least 2 and seeds at least 1, got steps = {steps}, seeds = {seeds}.")
@@ -52,7 +53,10 @@ def prove(
     with progress_bar(progress, "prove") as tell:
         for done, (seed, arm) in enumerate(runs):
             start = partial(_start, factory, learner, seed, plan if arm == plan.goal else None)
-            run = train(start, partial(stream, seed), optimizer=optimizer, rates=rates, steps=steps, **training)
+            run = train(
+                start, partial(stream, seed), optimizer=optimizer, rates=rates, steps=steps, trial=trial,
+                second_look=second_look, schedule=schedule, clip=clip,
+            )  # fmt: skip
             tuned[arm].append(run)
             tell((done + 1) / len(runs))
     arms = [_arm(arm, runs) for arm, runs in tuned.items()]
