@@ -162,6 +162,19 @@ def alarm() -> Iterator[Callable[[float], None]]:
     signal.signal(signal.SIGALRM, handler)
 
 
+def rings(alarm: Callable[[float], None], seconds: float, work: Callable[[], Any]) -> bool:
+    """Whether the alarm rang while this was done."""
+    try:
+        try:
+            alarm(max(1e-6, seconds))
+            work()
+        finally:
+            alarm(0)
+    except Alarm:
+        return True
+    return False
+
+
 def interrupt(name: str, times: int, alarm: Callable[[float], None], seed: int) -> int:
     """Read so often with an alarm at a random moment; how many came before the end."""
     model, batch = models()[name]
@@ -171,13 +184,7 @@ def interrupt(name: str, times: int, alarm: Callable[[float], None], seed: int) 
     duration = time.perf_counter() - start
     moments, rang = random.Random(seed), 0
     for _ in range(times):
-        try:
-            alarm(max(1e-6, moments.random() * 1.02 * duration))
-            read(model, batch)
-        except Alarm:
-            rang += 1
-        finally:
-            alarm(0)
+        rang += rings(alarm, moments.random() * 1.02 * duration, lambda: read(model, batch))
         assert differences(before, everything(model)) == []
     return rang
 
@@ -203,13 +210,8 @@ def test_an_alarm_in_every_line_of_the_restoring(alarm: Callable[[float], None])
     undisturbed(model, lambda signals: model(ids(8)))
     duration, rang = time.perf_counter() - start, 0
     for step in range(150):
-        try:
-            alarm(max(1e-6, duration * (0.2 + 1.0 * step / 150)))
-            undisturbed(model, lambda signals: model(ids(8)))
-        except Alarm:
-            rang += 1
-        finally:
-            alarm(0)
+        moment = duration * (0.2 + step / 150)
+        rang += rings(alarm, moment, lambda: undisturbed(model, lambda signals: model(ids(8))))
         assert differences(before, everything(model)) == []
     assert rang > 20
 

@@ -30,7 +30,7 @@ def columns(mask: Tensor) -> list[tuple[int, set[int]]]:
         ((I - J).abs() < 4, Sight("all", 4, True)),
         ((I >= J) & (I // 8 == J // 8), Sight("causal blocks")),
         (I // 8 == J // 8, Sight("blocks")),
-        ((I >= J) & ((I - J) % 3 == 0), Sight("sparse")),
+        ((I >= J) & ((I - J) % 3 == 0), Sight("causal sparse")),
         ((J < 10) | (I >= J), Sight("blocks")),  # a prefix that sees itself in full
         ((I - J < 4) & (J - I < 12), Sight("sparse")),  # farther to one side than to the other
     ],

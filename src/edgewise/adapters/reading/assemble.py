@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 
 from edgewise.adapters.reading.attention import SPREAD, positions_of
+from edgewise.adapters.reading.graph import MULTIHEAD
 from edgewise.adapters.reading.interventions import Experiment, Site
 from edgewise.adapters.reading.norms import is_normed
 from edgewise.adapters.reading.record import Block, Branch, Stack, norm_position
 from edgewise.adapters.reading.shares import branch_scale, rescale
 from edgewise.adapters.reading.stacks import Chain, block_module, common_path
-
-ORDER = 1e-5  # of the last token's output when two earlier ones are exchanged; rounding is 1e-7
 
 
 def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon: int | None) -> Stack:
@@ -84,7 +83,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         memory=traits.memory, other_layers=traits.other_layers and kind != "mlp",
         input_norm=is_normed(traits.input_growth), output_norm=is_normed(traits.output_growth),
         outside_norm=is_normed(traits.outside_growth), norm_kind=traits.norm_kind,
-        positions=positions_of(site, ORDER) if kind == "attention" else None,
+        positions=positions_of(site) if kind == "attention" else None,
         qk_norm=_qk_norm(site) if attends else None,
         heads=_heads(site) if attends else None, kv_heads=_heads(site, "kv_heads") if attends else None,
         head_width=traits.head_width if attends else None, activation=traits.activation, gated=_gated(site),
@@ -116,7 +115,7 @@ def _kind(site: Site) -> str | None:
 
 def _qk_norm(site: Site) -> bool | None:
     """Both behind a norm, or neither; keys that come from another layer or stack are not asked."""
-    if any(product.function == "multi_head_attention_forward" for _, product in site.part.scores):
+    if any(score.product.function == MULTIHEAD for score in site.part.scores):
         return False
     normed = [is_normed(g) for g in (site.traits.query_growth, site.traits.key_growth)]
     if site.traits.memory or site.traits.other_layers:

@@ -12,7 +12,9 @@ from torch import Tensor
 from edgewise.adapters.reading.compare import exponent, relative, size, spread, wide
 from edgewise.adapters.reading.graph import DOT_PRODUCT, MULTIHEAD
 from edgewise.adapters.reading.interventions import Experiment, Site, Stream
+from edgewise.adapters.reading.norms import exchanged
 from edgewise.adapters.reading.record import Operation
+from edgewise.adapters.reading.residual_sums import Score
 from edgewise.adapters.reading.sight import real_tokens
 
 FLIP = -3.0
@@ -20,6 +22,7 @@ STRONG = 64.0
 SPREAD = 1e-4  # of the output over positions when all tokens are equal: seen 1e-7 with softmax, 3e-2 without
 LINEAR = 1e-3
 TURNED = 1e-4  # of queries over positions when all tokens are equal
+ORDER = 1e-5  # of the last token's output when two earlier ones are exchanged; rounding is 1e-7
 STAYS = 1e-4  # rotary scores are a million times smaller then
 STRAIGHT = 1e-3  # of the steps of a linear bias
 
@@ -55,6 +58,24 @@ def read_equal_tokens(experiment: Experiment) -> None:
     experiment.forced(1, make, compare, without_bias=biased, weight_inputs=flips)
 
 
+def read_filled_order(experiment: Experiment) -> None:
+    """Tables of positions that start at zero: does order matter once they are filled?"""
+    tables = any(p.dim() >= 2 and not bool(p.detach().any()) for p in experiment.model.parameters())
+    unordered = [s for s in mixing_sites(experiment) if s.part.softmax and not s.traits.rotary and not s.traits.bias]
+    unordered = [s for s in unordered if s.traits.order is not None and s.traits.order <= ORDER]
+    if not tables or not unordered or experiment.fill_zeros:
+        return
+
+    def see(site: Site, tokens: Tensor) -> None:
+        last = real_tokens(experiment, experiment.streams[site.source]) - 1
+        if site in unordered and relative(tokens[1, last], tokens[0, last]) > ORDER:
+            site.traits.bias = "bias"
+
+    experiment.fill_zeros = True
+    experiment.forced(2, exchanged(experiment), see)
+    experiment.fill_zeros = False
+
+
 def _opposite(value: Tensor, other: Tensor) -> bool:
     """Along the same line with the other sign; a norm at the end may have taken the factor away."""
     value, other = wide(value), wide(other)
@@ -66,13 +87,14 @@ def _watch_scores(experiment: Experiment, mixing: list[Site]) -> dict[Operation,
     """Looks at queries, keys and scores while all tokens are equal."""
     watched: dict[Operation, Callable[..., None]] = {}
     for site in mixing:
-        for softmax, product in site.part.scores:
+        for score in site.part.scores:
+            softmax, product = score.softmax, score.product
             stream = experiment.streams[site.source]
             length = site.traits.length if real_tokens(experiment, stream) == stream.length else 0
             if product.function == MULTIHEAD:
                 watched[product] = _see_multihead(site)
                 continue
-            looks = [_see_operands(site, length)]
+            looks = [_see_operands(site, product, length)]
             if softmax == product:
                 looks.append(_see_mask(site, real_tokens(experiment, experiment.streams[site.source])))
             else:
@@ -109,18 +131,17 @@ def _see_multihead(site: Site) -> Callable[..., None]:
     return look
 
 
-def _see_operands(site: Site, length: int) -> Callable[..., None]:
+def _see_operands(site: Site, product: Operation, length: int) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
-        product = site.part.scores[0][1]
         turns = [_turned(value, length) for value in operands(product, args, kwargs)]
         if None not in turns:
-            site.traits.rotary = max(str(turn) for turn in turns)  # "rotary" over "query or key" over ""
+            site.traits.rotary = next((t for t in ("rotary", "query or key", "scaled") if t in turns), "")
 
     return look
 
 
 def _turned(value: Tensor, length: int) -> str | None:
-    """How queries of equal tokens differ between positions: not, by a rotation, or otherwise."""
+    """How queries of equal tokens differ between positions: not, by a rotation, by a factor, or otherwise."""
     axes = [axis for axis in range(value.dim()) if value.shape[axis] == length]
     if not axes:
         return None
@@ -130,8 +151,10 @@ def _turned(value: Tensor, length: int) -> str | None:
         return ""
     feature = value.dim() - 1 if axis != value.dim() - 1 else value.dim() - 2
     norms = wide(value).norm(dim=feature, keepdim=True).movedim(axis, 0).flatten(1)
-    same = spread(norms) < TURNED
-    return "rotary" if same else "query or key"
+    if spread(norms) < TURNED:
+        return "rotary"
+    straight = moved / (moved.norm(dim=1, keepdim=True) + 1e-30)
+    return "scaled" if spread(straight) < TURNED else "query or key"
 
 
 def _see_logits(site: Site, length: int) -> Callable[..., None]:
@@ -172,10 +195,12 @@ class Scores:
     """Queries and keys before and after the weights that make them are scaled: behind a norm they stay."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._products = {
-            product: site for site in mixing_sites(experiment) for _, product in site.part.scores[:1]
-            if product.function != MULTIHEAD
-        }  # fmt: skip
+        self._products: dict[Operation, Site] = {}
+        self._scores: dict[Operation, Score] = {}
+        for site in mixing_sites(experiment):
+            score = next((s for s in site.part.scores if s.query_weights or s.key_weights), None)
+            if score is not None and score.product.function != MULTIHEAD:
+                self._products[score.product], self._scores[score.product] = site, score
         self._sizes: dict[Operation, list[tuple[float, float]]] = {}
 
     def plain(self) -> dict[str, Any]:
@@ -201,8 +226,10 @@ class Scores:
             if len(sizes) == 2:
                 traits = self._products[operation].traits
                 (query, key), (strong_query, strong_key) = sizes
-                traits.query_growth = exponent(strong_query, query, STRONG)
-                traits.key_growth = exponent(strong_key, key, STRONG)
+                if self._scores[operation].query_weights:  # without, nothing could have grown
+                    traits.query_growth = exponent(strong_query, query, STRONG)
+                if self._scores[operation].key_weights:
+                    traits.key_growth = exponent(strong_key, key, STRONG)
 
 
 def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None:
@@ -219,7 +246,7 @@ def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None
         site.traits.kv_heads = len(torch.unique(turned[:heads].flatten(1)[:, :4096], dim=0))
 
 
-def positions_of(site: Site, order_noise: float) -> tuple[str, ...] | None:
+def positions_of(site: Site) -> tuple[str, ...] | None:
     """How the order of tokens enters a branch that mixes them."""
     traits = site.traits
     names = [traits.rotary] if traits.rotary else []
@@ -231,7 +258,7 @@ def positions_of(site: Site, order_noise: float) -> tuple[str, ...] | None:
         return tuple(names)
     if traits.order is None or math.isnan(traits.order):
         return None
-    return ("unknown",) if traits.order > order_noise else ()
+    return ("unknown",) if traits.order > ORDER else ()
 
 
 def _stays(quiet_order: float | None, query_growth: float | None) -> bool:

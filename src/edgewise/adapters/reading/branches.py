@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgewise.adapters.reading.attention import Scores, read_equal_tokens
+from edgewise.adapters.reading.attention import Scores, read_equal_tokens, read_filled_order
 from edgewise.adapters.reading.gains import read_gains
 from edgewise.adapters.reading.interventions import Experiment
 from edgewise.adapters.reading.mlp import Hidden
@@ -26,6 +26,7 @@ def look_inside(experiment: Experiment) -> None:
     read_norms(experiment, scores.plain(), hidden.edits(large=False))
     hidden.compare()
     read_equal_tokens(experiment)
+    read_filled_order(experiment)
     experiment.forced(1, lambda s: s.base, None, **merged(scores.strong(), hidden.edits(large=True)))
     hidden.compare()
     scores.conclude()

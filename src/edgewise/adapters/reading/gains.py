@@ -22,6 +22,7 @@ from edgewise.adapters.reading.interventions import Experiment, Site, Stream
 from edgewise.adapters.reading.mlp import activations, equal, feeders, in_halves, sample
 from edgewise.adapters.reading.norms import is_normed
 from edgewise.adapters.reading.record import Gains, Operation
+from edgewise.adapters.reading.residual_sums import Score
 
 NOISE, EQUAL = 11, 13  # seeds
 DRAWS = 8  # different tokens whose copies fill an input
@@ -110,11 +111,11 @@ class _Scores:
         self.values: dict[Site, float] = {}
 
     def calls(self) -> dict[Operation, Callable[[Any, Any], None]]:
-        return {site.part.scores[0][0]: self._look(site, *site.part.scores[0]) for site in self.sites}
+        return {site.part.scores[0].softmax: self._look(site, site.part.scores[0]) for site in self.sites}
 
-    def _look(self, site: Site, softmax: Operation, product: Operation) -> Callable[[Any, Any], None]:
+    def _look(self, site: Site, score: Score) -> Callable[[Any, Any], None]:
         def look(args: Any, kwargs: Any) -> None:
-            scores = _scores(softmax, product, args, kwargs)
+            scores = _scores(score.softmax, score.product, args, kwargs)
             if scores is None or scores.shape[0] % 2:
                 return
             one, other = scores.detach().double().chunk(2)

@@ -28,6 +28,11 @@ SAME_NUMBERS = frozenset(
      "reshape_as", "flatten", "unflatten", "transpose", "swapaxes", "permute", "movedim", "squeeze", "unsqueeze", "t",
      "identity", "__get__", "expand", "cuda", "cpu")
 )  # fmt: skip
+LIKE_OTHER = frozenset(("type_as", "expand_as", "view_as", "reshape_as"))  # only the shape or type of the second
+LIKE_NOTHING = frozenset(
+    ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "new_zeros", "new_ones",
+     "new_empty", "new_full", "new_tensor")
+)  # fmt: skip
 CHOICE = frozenset(("topk", "argmax", "sort", "argsort"))  # what a router does with its scores
 
 

@@ -24,11 +24,11 @@ def read_norms(experiment: Experiment, *others: dict[str, Any]) -> None:
 
     What others want to look at is looked at in the first of these passes.
     """
-    exchanged = _exchanged(experiment)
+    swapped = exchanged(experiment)
     plain, loud, shifted = (_Inputs(experiment) for _ in range(3))
-    experiment.forced(2, exchanged, _keep_base(experiment), **merged(plain.edits(_noise), *others))
-    experiment.forced(2, lambda s: LOUD * exchanged(s), None, **loud.edits(lambda v: LOUD * _noise(v)))
-    experiment.forced(2, lambda s: exchanged(s) + SHIFT, None, **shifted.edits(lambda v: _noise(v) + SHIFT))
+    experiment.forced(2, swapped, _keep_base(experiment), **merged(plain.edits(_noise), *others))
+    experiment.forced(2, lambda s: LOUD * swapped(s), None, **loud.edits(lambda v: LOUD * _noise(v)))
+    experiment.forced(2, lambda s: swapped(s) + SHIFT, None, **shifted.edits(lambda v: _noise(v) + SHIFT))
     for site in experiment.sites:
         _conclude(site, plain, loud, shifted)
     _read_outputs(experiment)
@@ -85,7 +85,9 @@ def _after(first: Any, second: Any) -> Any:
     return second if first is None else lambda value: second(first(value))
 
 
-def _exchanged(experiment: Experiment) -> Callable[[Any], Tensor]:
+def exchanged(experiment: Experiment) -> Callable[[Any], Tensor]:
+    """Two entries: the base, and the same with two of the last tokens exchanged."""
+
     def make(stream: Any) -> Tensor:
         length, tokens = real_tokens(experiment, stream), stream.base.repeat(2, 1, 1)
         if length >= 4:

@@ -27,7 +27,14 @@ from edgewise.adapters.reading.refusals import bare, refuse_unreadable
 from edgewise.adapters.reading.residual_sums import residual_sums
 from edgewise.adapters.reading.restore import Signals, undisturbed
 from edgewise.adapters.reading.sight import SHORTEST
-from edgewise.adapters.reading.stacks import Chain, chains, covered_blocks, judge_cover, repeated_containers
+from edgewise.adapters.reading.stacks import (
+    Chain,
+    chains,
+    covered_blocks,
+    idle_containers,
+    judge_cover,
+    repeated_containers,
+)
 from edgewise.adapters.reading.start import absolute_positions, read_long_windows
 from edgewise.adapters.reading.trace import run
 from edgewise.adapters.reading.weight_calls import Edits
@@ -187,7 +194,7 @@ class _Reader:
                 site.traits = filled.traits
 
     def _uncovered(self, experiment: Experiment) -> list[str]:
-        reasons = []
+        reasons = [f"{path}: did not run on this batch" for path in idle_containers(self.model, experiment.graph)]
         for path, ran in repeated_containers(self.model, experiment.graph):
             everything = [*experiment.chains, *self.partial.chains]
             if not any(covered_blocks(experiment.graph, chain, ran) for chain in everything):

@@ -69,7 +69,7 @@ class Branch:
     layer_scale: float | None  # root mean square of a learned vector that multiplies the branch
     rescale: float | None  # what scalar multiplies the stream between this sum and the next branch
     share: float | None  # |branch| / |skip stream| at the true input
-    sees: str | None  # token, causal, all, blocks, causal blocks, sparse
+    sees: str | None  # token, causal, all, causal blocks, blocks, causal sparse, sparse
     window: int | None  # keys seen to one side, the token itself included; None up to `Stack.horizon` tokens
     window_both_sides: bool
     softmax: bool
@@ -81,7 +81,7 @@ class Branch:
     output_norm: bool | None
     outside_norm: bool | None  # on the sum, before anything reads it
     norm_kind: str | None  # layer, rms, elementwise
-    positions: tuple[str, ...] | None  # rotary, query or key, alibi, bias, unknown; () where order plays no part
+    positions: tuple[str, ...] | None  # rotary, scaled, query or key, alibi, bias, unknown; () for none
     qk_norm: bool | None
     heads: int | None
     kv_heads: int | None
@@ -177,8 +177,13 @@ class Stack:
 
     @property
     def causal(self) -> bool | None:
-        """None where attention was not read, sees some other pattern, or differs between blocks."""
-        return agreed({"causal": True, "all": False}.get(str(b.sees)) for b in self.attentions + self.mixers)
+        """Nothing looks ahead; None where attention was not read, or differs between blocks."""
+        return agreed(None if b.sees is None else b.sees.startswith("causal") for b in self.attentions + self.mixers)
+
+    @property
+    def sees(self) -> tuple[str | None, ...]:
+        """Of the attention in each block; a window is one of the patterns causal and all only."""
+        return tuple(next((b.sees for b in block.branches if b.kind == "attention"), None) for block in self.blocks)
 
     @property
     def window(self) -> tuple[int | None, ...]:

@@ -6,7 +6,6 @@ which the other operand is reached through at least one weight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edgewise.adapters.reading.graph import CHOICE, DOT_PRODUCT, MULTIHEAD, SOFTMAX, Graph, Node
@@ -14,6 +13,16 @@ from edgewise.adapters.reading.record import Operation
 
 PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm", "einsum")
 EARLIER = 3  # sums that one step may be written as: x + attention(x) + mlp(x) reads x from before the first
+
+
+@dataclass(frozen=True)
+class Score:
+    """A softmax, the product of queries and keys under it, and the weights that make each of them from the stream."""
+
+    softmax: Operation
+    product: Operation
+    query_weights: tuple[Operation, ...]
+    key_weights: tuple[Operation, ...]
 
 
 @dataclass
@@ -27,11 +36,15 @@ class Part:
     first: list[Operation] = field(default_factory=list)  # weights that nothing but the stream feeds
     last: list[Operation] = field(default_factory=list)  # weights with no other weight after them
     weights: list[Operation] = field(default_factory=list)
-    scores: list[tuple[Operation, Operation]] = field(default_factory=list)  # (softmax, queries times keys)
-    score_weights: list[Operation] = field(default_factory=list)  # weights that make queries and keys
+    scores: list[Score] = field(default_factory=list)
     crosses: bool = False  # queries meet keys that are not made from the same point of the stream
     softmax: bool = False
     routed: bool = False
+
+    @property
+    def score_weights(self) -> tuple[Operation, ...]:
+        """Weights that make queries and keys."""
+        return tuple(op for score in self.scores for op in (*score.query_weights, *score.key_weights))
 
 
 @dataclass
@@ -164,11 +177,10 @@ def _sort_scores(graph: Graph, part: Part, source: int) -> None:
         else:
             continue
         if product is not None:
-            part.scores.append((graph[index].operation, graph[product].operation))
             operands = graph.score_operands.get(graph[product].operation, graph[product].parents)
             part.crosses |= any(operand not in inside and operand != source for operand in operands)
-            part.score_weights += _weights_above(graph, product, operands, inside)
-    part.score_weights = list(dict.fromkeys(part.score_weights))
+            made = [tuple(_weights_above(graph, product, operand, inside)) for operand in (operands * 2)[:2]]
+            part.scores.append(Score(graph[index].operation, graph[product].operation, *made))
 
 
 def _product_above(graph: Graph, index: int, inside: set[int]) -> int | None:
@@ -187,12 +199,12 @@ def _product_above(graph: Graph, index: int, inside: set[int]) -> int | None:
     return None
 
 
-def _weights_above(graph: Graph, product: int, operands: Sequence[int], inside: set[int]) -> list[Operation]:
-    """The nearest weights above the queries and keys; torch's own attention holds them itself."""
+def _weights_above(graph: Graph, product: int, operand: int, inside: set[int]) -> list[Operation]:
+    """The nearest weights above queries or keys; torch's own attention holds them itself."""
     node = graph[product]
     if node.function == MULTIHEAD:
         return [node.operation]
-    todo, visited, weights = list(operands), set(), []
+    todo, visited, weights = [operand], set(), []
     while todo:
         index = todo.pop()
         if index in visited or index not in inside:

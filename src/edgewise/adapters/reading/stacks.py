@@ -132,7 +132,8 @@ def _name(graph: Graph, chain: Chain) -> None:
     for depth in range(max(map(len, paths))):
         column = [path[depth] if depth < len(path) else "" for path in paths]
         if len(set(column)) > 1 and all(item.isdigit() for item in column):
-            chain.name, chain.indices = ".".join(paths[0][:depth]), _indices(paths, depth)
+            prefixes = [".".join(path[:depth]) for path in paths]
+            chain.name, chain.indices = Counter(prefixes).most_common(1)[0][0], _indices(paths, prefixes, depth)
             return
     calls = [call for _, call in places]
     shared = common_path(paths).split(".")
@@ -142,8 +143,21 @@ def _name(graph: Graph, chain: Chain) -> None:
     chain.indices = calls if chain.shared else [0] * len(calls)
 
 
-def _indices(paths: Sequence[Sequence[str]], depth: int) -> list[int]:
-    """Which block each path belongs to; a list of lists of blocks (layers.2.0) counts through."""
+def _indices(paths: Sequence[Sequence[str]], prefixes: Sequence[str], depth: int) -> list[int]:
+    """Which block each path belongs to; a list of lists of blocks (layers.2.0) counts through.
+
+    Where a second, shorter list stands between the blocks (cross-attention now and then), what is in it belongs to
+    the block that follows.
+    """
+    entries = set(zip(prefixes, (path[depth] for path in paths), strict=True))
+    if len(set(Counter(prefix for prefix, _ in entries).values())) > 1:
+        main, index = Counter(prefixes).most_common(1)[0][0], -1
+        own = [int(path[depth]) if prefix == main else None for path, prefix in zip(paths, prefixes, strict=True)]
+        indices = []
+        for number in reversed(own):
+            index = number if number is not None else index
+            indices.append(index)
+        return indices[::-1]
     pairs = [tuple(path[depth : depth + 2]) for path in paths]
     nested = all(len(pair) == 2 and pair[1].isdigit() for pair in pairs)
     if nested and min(len(list(group)) for _, group in groupby(pairs)) > 1:
@@ -184,6 +198,12 @@ def repeated_containers(model: nn.Module, graph: Graph) -> list[tuple[str, list[
         if len(ran) >= 2 and _in_sequence(graph, weights, ran[0], ran[1]):
             reports.append((path, ran))
     return reports
+
+
+def idle_containers(model: nn.Module, graph: Graph) -> list[str]:
+    """Repeated containers no weight of which acts in this pass: towers that need another input."""
+    ran = {node.operation.module for node in graph.nodes if node.weight}
+    return [path for path, _ in _containers(model) if not any(_within(name, path) for name in ran)]
 
 
 def covered_blocks(graph: Graph, chain: Chain, children: Sequence[str]) -> list[str]:
@@ -248,7 +268,7 @@ def _containers(model: nn.Module) -> list[tuple[str, list[str]]]:
         if any(_within(path, outer) for outer, _ in containers):
             continue
         kinds = [type(child) for child in module]
-        if max(kinds.count(kind) for kind in kinds) >= 3 and any(True for _ in module.parameters()):
+        if max(kinds.count(kind) for kind in kinds) >= 3 and any(p.dim() >= 2 for p in module.parameters()):
             containers.append((path, [f"{path}.{name}" if path else name for name in module._modules]))
     return containers
 
@@ -260,7 +280,7 @@ def _in_sequence(graph: Graph, weights: Sequence[Node], one: str, other: str) ->
 
 
 def _within(path: str, outer: str) -> bool:
-    return path == outer or path.startswith(f"{outer}.")
+    return not outer or path == outer or path.startswith(f"{outer}.")
 
 
 def _is_language(graph: Graph, chain: Chain) -> bool:

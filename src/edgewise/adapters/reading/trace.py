@@ -15,7 +15,17 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from edgewise.adapters.reading.graph import ADD, DIVIDE, DOT_PRODUCT, MULTIHEAD, MULTIPLY, Graph, Node
+from edgewise.adapters.reading.graph import (
+    ADD,
+    DIVIDE,
+    DOT_PRODUCT,
+    LIKE_NOTHING,
+    LIKE_OTHER,
+    MULTIHEAD,
+    MULTIPLY,
+    Graph,
+    Node,
+)
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.weight_calls import Edits, WeightCall
@@ -75,6 +85,10 @@ class Tracer(TorchFunctionMode):
             return self._property(func, args)
         flat = [*tensors(args), *tensors(kwargs)]
         parents = [node for node in map(self.node, flat) if node is not None]
+        if name in LIKE_NOTHING:
+            parents = []
+        elif name in LIKE_OTHER:
+            parents = [node for node in [self.node(args[0])] if node is not None]
         if not parents:
             return self._precision.run(func, name, args, kwargs)
         return self._call(func, name, args, kwargs, flat, parents)

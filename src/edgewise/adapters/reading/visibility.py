@@ -40,7 +40,7 @@ def sight(rows: Sequence[tuple[int, set[int]]], length: int, *, coarse: bool = F
     if coarse:
         return Sight("causal" if causal else "all")
     if any(not _contiguous(seen) for _, seen in rows):
-        return Sight("sparse")
+        return Sight("causal sparse" if causal else "sparse")
     left = _reach([(query, query - min(seen), query) for query, seen in rows if seen])
     right = _reach([(query, max(seen) - query, length - 1 - query) for query, seen in rows if seen])
     if left == "uneven" or (right == "uneven" and not causal):
