@@ -297,6 +297,20 @@ def test_a_model_that_does_not_run_says_so_with_its_own_traceback() -> None:
         read(blocks(), 3)
 
 
+def test_a_model_that_does_not_run_when_edited_is_listed_with_what_it_said() -> None:
+    class Fussy(strangers.Words):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.start(ids)
+            for block in self.stuff:
+                x = block(x)
+                if float(x.detach().pow(2).mean()) > 50:
+                    raise ArithmeticError("too loud")
+            return self.out(x)
+
+    reading = read(Fussy(*blocks().stuff), ids())
+    assert reading.stacks[0].depth == DEPTH and "too loud" in reading.stacks[0].not_read[0]
+
+
 def test_trained_weights_are_recognised() -> None:
     model = blocks()
     assert read(model, ids()).trained is False

@@ -29,6 +29,10 @@ NOISE_SEED = 7
 TRACE_ENTRIES, VALUE_ENTRIES = 2, 3  # different, so that the axis which grows is the batch
 
 
+class EditedPassError(Exception):
+    """The model ran as it is and does not run with its stream edited, or on more entries."""
+
+
 @dataclass(eq=False)
 class Site:
     """One branch of one stack, and what the passes have shown of it."""
@@ -105,8 +109,12 @@ class Experiment:
         """One pass on so many copies of the input; a pass with gradients is counted with its backward pass."""
         edits.fill_zeros = self.fill_zeros
         self.passes += 3 if gradients else 1
-        with torch.set_grad_enabled(gradients):
-            graph = run(self.model, self.feed.entries(entries), edits, self.precision)
+        try:
+            with torch.set_grad_enabled(gradients):
+                graph = run(self.model, self.feed.entries(entries), edits, self.precision)
+        except Exception as error:
+            self.signals.check()
+            raise EditedPassError(" ".join(f"{type(error).__name__}: {error}".split())[:200]) from error
         self.signals.check()
         return graph
 

@@ -20,7 +20,7 @@ from edgewise.adapters.reading.branches import look_at_tokens, look_inside
 from edgewise.adapters.reading.default_batch import default_batches
 from edgewise.adapters.reading.gains import joined_gains, read_gains
 from edgewise.adapters.reading.graph import Graph
-from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment
+from edgewise.adapters.reading.interventions import TRACE_ENTRIES, EditedPassError, Experiment
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Reading, Stack
 from edgewise.adapters.reading.refusals import bare, refuse_unreadable
@@ -82,12 +82,19 @@ class _Reader:
     def __init__(self, model: nn.Module, batch: Any, signals: Signals) -> None:
         self.model, self.batch, self.signals = model, batch, signals
         self.precision = Precision.of(model)
+        self.partial: Experiment
+        self._given: Any = None
         self.passes = 0
         self.notes: list[str] = []
 
     def read(self) -> Reading:
-        experiment = self._experiment()
-        listed = self._stacks(experiment)
+        experiment = self.trace()
+        try:
+            experiment = self._tested(experiment)
+            listed = self._stacks(experiment)
+        except EditedPassError as error:
+            experiment = self._given_up(experiment, f"the model runs, but not with its stream edited: {error}")
+            listed = self._stacks(experiment)
         edge = spectral_edge(self.model)
         return Reading(
             model=type(self.model).__name__, batch=experiment.feed.text, passes=self.passes + experiment.passes,
@@ -99,9 +106,15 @@ class _Reader:
         experiment = self.trace()
         return sorted([*experiment.chains, *self.partial.chains], key=lambda chain: chain.sums[0].node)
 
-    def _experiment(self) -> Experiment:
-        """The first way to feed the model on which entries of a batch are independent of each other."""
-        experiment = self.trace()
+    def _given_up(self, experiment: Experiment, reason: str) -> Experiment:
+        """Every stack is only listed, for this reason."""
+        for chain in experiment.chains:
+            chain.reasons.append(reason)
+        self.partial = self._of(experiment.feed, experiment.graph, [*experiment.chains, *self.partial.chains])
+        return self._of(experiment.feed, experiment.graph, [])
+
+    def _tested(self, experiment: Experiment) -> Experiment:
+        """The tests done, with a feed on which entries of a batch are independent of each other."""
         look_at_tokens(experiment)
         unfit = any(s.traits.coupled or 0 < s.traits.length < SHORTEST for s in experiment.sites)
         other = sequence_first(self._given) if unfit else None
@@ -169,7 +182,7 @@ class _Reader:
         sound = [stack_of(experiment, i, absolute.get(i), horizon) for i in range(len(experiment.chains))]
         listed = sound + [stack_of(self.partial, i, None, None) for i in range(len(self.partial.chains))]
         order = [*experiment.chains, *self.partial.chains]
-        default = _default(order)
+        default = _default(order, self._unread_text(experiment))
         return [
             replace(stack, copies=copies(self.model, stack.blocks), default=chain is default)
             for stack, chain in sorted(zip(listed, order, strict=True), key=lambda pair: pair[1].sums[0].node)
@@ -193,12 +206,21 @@ class _Reader:
                 filled.traits.gains = joined_gains(site.traits.gains, filled.traits.gains)
                 site.traits = filled.traits
 
+    def _unread_text(self, experiment: Experiment) -> bool:
+        """Token ids went in, and there are blocks that no stack covers: these may be the ones that read them."""
+        return experiment.feed.tokens is not None and bool(self._unfollowed(experiment))
+
+    def _unfollowed(self, experiment: Experiment) -> list[tuple[str, int]]:
+        everything = [*experiment.chains, *self.partial.chains]
+        return [
+            (path, len(ran)) for path, ran in repeated_containers(self.model, experiment.graph)
+            if not any(covered_blocks(experiment.graph, chain, ran) for chain in everything)
+        ]  # fmt: skip
+
     def _uncovered(self, experiment: Experiment) -> list[str]:
         reasons = [f"{path}: did not run on this batch" for path in idle_containers(self.model, experiment.graph)]
-        for path, ran in repeated_containers(self.model, experiment.graph):
-            everything = [*experiment.chains, *self.partial.chains]
-            if not any(covered_blocks(experiment.graph, chain, ran) for chain in everything):
-                reasons.append(f"{path}: its {len(ran)} blocks are not joined by residual sums that could be followed")
+        for path, number in self._unfollowed(experiment):
+            reasons.append(f"{path}: its {number} blocks are not joined by residual sums that could be followed")
         if not experiment.sites and not self.partial.sites and not reasons:
             reasons.append("no chain of residual sums: nothing in this model adds what a block gives to what it reads")
         return reasons
@@ -216,10 +238,11 @@ class _Reader:
         )
 
 
-def _default(listed: list[Chain]) -> Chain | None:
-    """The longest stack that starts from token ids; without one the first that is not much shorter than the longest."""
+def _default(listed: list[Chain], unread_text: bool = False) -> Chain | None:
+    """The longest stack that starts from token ids; without one, and unless text went somewhere unread, the first
+    that is not much shorter than the longest."""
     language = [chain for chain in listed if chain.language]
-    if language or not listed:
+    if language or unread_text or not listed:
         return max(language, key=lambda chain: len(chain.blocks), default=None)
     longest = max(len(chain.blocks) for chain in listed)
     return next(chain for chain in listed if 3 * len(chain.blocks) >= longest)
