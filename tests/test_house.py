@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "edgewise"
 FLOORS = {
     0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "paragraph", "errors",
-        "progress", "softmax_jacobian", "whole_file", "activations", "arrays"},
+        "progress", "softmax_jacobian", "whole_file", "activations", "arrays", "interrupts"},
     1: {"theory", "stability", "adapters", "nets"},
     2: {"audit", "probe", "optim", "landscape", "laboratory"},
     3: {"critical", "repair"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 
 import edgewise
 from edgewise.repair.draw import draw
+from tests.support.alarms import alarms, rings
 from tests.support.ranks import run_ranks
 from tests.support.stacks import Convolutions, encoder, perceptron
 
@@ -42,6 +45,24 @@ def test_written_drawn_and_undone(precision: torch.dtype) -> None:
     assert not same(bits(model), written)
     applied.undo()
     assert same(bits(model), before)
+
+
+def test_an_alarm_while_writing_leaves_all_weights_old_or_all_new() -> None:
+    torch.manual_seed(0)
+    model = perceptron(40, 32)
+    plan = edgewise.critical_plan(model, torch.randn(16, 20))
+    before, stream = bits(model), torch.get_rng_state()
+    start = time.perf_counter()
+    edgewise.initialize_(model, plan, generator=1).undo()
+    duration, moments, rang = time.perf_counter() - start, random.Random(0), 0
+    with alarms() as alarm:
+        for _ in range(40):
+            stopped = rings(alarm, moments.random() * duration, lambda: edgewise.initialize_(model, plan).undo())
+            rang += stopped
+            assert same(bits(model), before)
+            assert not stopped or torch.equal(torch.get_rng_state(), stream)
+            stream = torch.get_rng_state()
+    assert rang > 10
 
 
 def test_a_goal_finds_a_model_at_its_goal_and_leaves_it() -> None:

@@ -190,3 +190,11 @@ def test_names_are_spelt_as_ranges() -> None:
     assert spell(["a.0.w", "a.1.w", "a.2.w"]) == "a.{0..2}.w"
     assert spell(["a.0.w"]) == "a.0.w"
     assert spell(["a.0.w", "b.1.w"]) == "a.0.w and 1 more"
+
+
+def test_dense_layers_between_layers_with_experts() -> None:
+    from tests.support.models import FAMILIES, batch
+
+    model = FAMILIES["qwen3moe"]()  # its second layer has no experts
+    plan = edgewise.critical_plan(model, batch("qwen3moe"))
+    assert plan.depth == 3 and plan.before is not None

@@ -20,6 +20,7 @@ from edgewise.audit.truncation import useless_truncation
 from edgewise.audit.vectors import biases_not_zero, norm_gains_not_one
 from edgewise.audit.weights import MatrixSummary, summarise
 from edgewise.errors import BadInput
+from edgewise.interrupts import deferring
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 ORDER = {severity: place for place, severity in enumerate((Severity.ERROR, Severity.WARNING, Severity.NOTE))}
 
 
+@deferring
 def audit_initialization(
     model: nn.Module, *, family_recipe: bool = True, truncated_at: float | None = None
 ) -> tuple[AuditFinding, ...]:

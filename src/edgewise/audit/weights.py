@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgewise.adapters.roles.record import BlockSite, MLPSite, ModelSites, Projection
+from edgewise.interrupts import check
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,6 +80,7 @@ def _roles_of_mlp(owner: str, mlp: MLPSite) -> Iterator[tuple[str, Projection]]:
 
 
 def _summary(model: nn.Module, stack: str, block: int, role: str, matrix: Projection) -> MatrixSummary:
+    check()
     weight = matrix.weight(model).detach().double()
     rms, spread, largest = (float(x) for x in (weight.pow(2).mean().sqrt(), weight.std(), weight.abs().max()))
     return MatrixSummary(stack, block, role, matrix, rms, spread, largest, weight.numel())

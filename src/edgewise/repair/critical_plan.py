@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from edgewise.adapters.reading.restore import as_before
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
@@ -43,6 +44,14 @@ def critical_plan(
     """
     _refuse(model, goal, budget, draw)
     bare = unwrap(model)
+    with as_before(bare):
+        return _plan(bare, batch, keep, goal, budget, draw, embeddings, tokens)
+
+
+def _plan(
+    bare: nn.Module, batch: Any, keep: Sequence[str], goal: str, budget: float, draw: str | None, embeddings: bool,
+    tokens: int | None,
+) -> Plan:  # fmt: skip
     exclusions = Exclusions.of(bare, keep)
     recognised = recognise(bare, tokens)
     if isinstance(recognised, Recognised) and recognised.weightless:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
+from edgewise.interrupts import check, deferring
 from edgewise.repair.critical_plan import critical_plan
 from edgewise.repair.draw import new_values
 from edgewise.repair.plan import Plan
@@ -45,6 +46,7 @@ class Applied:
         return f"{self.plan}\n{written if self.plan.changes else 'Nothing was written.'}"
 
 
+@deferring
 def initialize_(
     model: nn.Module, plan: Plan | str = "critical", *, batch: Any = None,
     generator: torch.Generator | int | None = None, device: Any = None, keep: Sequence[str] = (), budget: float = 1.0,
@@ -60,6 +62,7 @@ def initialize_(
 
     A goal that no gain reaches is written as near as it comes, with a warning that says why.
     Twice is once: the same plan and seed write the same bits, and a goal leaves a model alone that is there already.
+    An error or an interrupt on the way leaves the weights as they were.
     Half precisions are drawn in float32 and rounded; sharded parameters (DTensor) get this rank's part.
     """
     if not isinstance(model, nn.Module):
@@ -76,14 +79,20 @@ def initialize_(
             warnings.warn(f"{plan.diagnosis} The nearest gains are written; undo() restores.", stacklevel=2)
     _refuse_other(bare, plan)
     weightless = any(parameter.is_meta for parameter in bare.parameters())
+    stream = generator if isinstance(generator, torch.Generator) else torch.default_generator
+    numbers = stream.get_state()
     seed = _seed(generator, bare)
     if weightless:
         _materialise(bare, "cpu" if device is None else device, seed)
     originals = {name: local(bare.get_parameter(name)).detach().clone() for name in plan.parameters}
-    with torch.no_grad():
-        for name, values in new_values(bare, plan.changes, seed):
-            _write(bare.get_parameter(name), values)
-    return Applied(plan, seed, bare, None if weightless else originals)
+    applied = Applied(plan, seed, bare, originals)
+    try:
+        _write_all(bare, plan, seed)
+    except BaseException:
+        applied.undo()
+        stream.set_state(numbers)
+        raise
+    return replace(applied, originals=None) if weightless else applied
 
 
 def _refuse_options(batch: Any, options: dict[str, Any]) -> None:
@@ -126,6 +135,13 @@ def _seed(generator: torch.Generator | int | None, model: nn.Module) -> int:
     if generator is None and sharded and torch.distributed.is_initialized():
         torch.distributed.broadcast(seed, src=0)
     return int(seed)
+
+
+def _write_all(model: nn.Module, plan: Plan, seed: int) -> None:
+    with torch.no_grad():
+        for name, values in new_values(model, plan.changes, seed):
+            _write(model.get_parameter(name), values)
+            check()
 
 
 def _write(parameter: Tensor, values: Tensor) -> None:

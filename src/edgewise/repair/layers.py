@@ -141,11 +141,11 @@ def zero_biases(model: nn.Module, layers: Layers, paths: Sequence[str], exclusio
 
 def copies_of_first(model: nn.Module, layers: Layers, paths: Sequence[str]) -> list[str]:
     """Matrices equal to the first layer's without being the same parameter: of layers that are copies of one."""
-    copies = []
+    copies, parameters = [], dict(model.named_parameters(remove_duplicate=False))
     for path in paths:
-        first = model.get_parameter(f"{layers.names[0]}.{path}")
+        first = parameters[f"{layers.names[0]}.{path}"]
         for layer in layers.names[1:]:
-            other = model.get_parameter(f"{layer}.{path}")
+            other = parameters.get(f"{layer}.{path}", first)  # dense layers between those with experts lack some
             if other is not first and bool(first.any()) and torch.equal(first, other):
                 copies.append(f"{layer}.{path}")
     return copies

@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgewise.adapters.reading.restore import as_before
 from edgewise.adapters.roles.norm import find_norms
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
+from edgewise.interrupts import check
 from edgewise.probe.batches import default_batch, token_mask
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.geometry import mean_square, separation
@@ -48,8 +50,9 @@ def total_changes(model: nn.Module, batch: Any = None, seed: int = 0) -> TotalCh
         raise BadInput(f"total_changes takes a torch.nn.Module, got {type(model).__name__}.")
     bare = unwrap(model)
     layers = layers_of(bare)
-    meter = Meter(bare, batch_for(bare) if batch is None else batch, layers, raw=not has_norms(bare, layers))
-    return meter.read(seed=seed)
+    with as_before(bare):
+        meter = Meter(bare, batch_for(bare) if batch is None else batch, layers, raw=not has_norms(bare, layers))
+        return meter.read(seed=seed)
 
 
 def batch_for(model: nn.Module, tokens: int | None = None) -> Any:
@@ -116,6 +119,7 @@ class Meter:
 
     def _enter_first(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:  # noqa: ARG002
         """The input of the first block is the first stream; a leaf's input is of another kind (after an activation)."""
+        check()
         if self.streams:
             return None
         call = BlockCall(self.layers.names[0], inputs, named)
@@ -126,6 +130,7 @@ class Meter:
         return other.inputs, other.named
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+        check()
         self.streams.append(next(tensors(output)))
 
     def _totals(self, seed: int, every_layer: bool) -> TotalChanges:

@@ -19,11 +19,12 @@ from edgewise.adapters.reading.layout import Layout, layouts
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.residual_sums import Part, ResidualSum
-from edgewise.adapters.reading.restore import Signals, is_sharded
+from edgewise.adapters.reading.restore import is_sharded
 from edgewise.adapters.reading.stacks import Chain
 from edgewise.adapters.reading.trace import INPUT, run
 from edgewise.adapters.reading.traits import Traits
 from edgewise.adapters.reading.weight_calls import Edits
+from edgewise.interrupts import check
 
 NOISE_SEED = 7
 TRACE_ENTRIES, VALUE_ENTRIES = 2, 3  # different, so that the axis which grows is the batch
@@ -80,10 +81,10 @@ class Experiment:
     """A model, an input, its graph, and the edited passes on it."""
 
     def __init__(
-        self, model: nn.Module, feed: Feed, graph: Graph, listed: list[Chain], precision: Precision, signals: Signals
+        self, model: nn.Module, feed: Feed, graph: Graph, listed: list[Chain], precision: Precision
     ) -> None:
         self.model, self.feed, self.graph, self.chains = model, feed, graph, listed
-        self.precision, self.signals = precision, signals
+        self.precision = precision
         self.passes, self.fill_zeros = 0, False
         # A gradient that leaves a sharded block makes it let go of its weights, in the middle of its forward pass.
         self.differentiable = not any(is_sharded(module) for module in model.modules())
@@ -113,9 +114,9 @@ class Experiment:
             with torch.set_grad_enabled(gradients):
                 graph = run(self.model, self.feed.entries(entries), edits, self.precision)
         except Exception as error:
-            self.signals.check()
+            check()
             raise EditedPassError(" ".join(f"{type(error).__name__}: {error}".split())[:200]) from error
-        self.signals.check()
+        check()
         return graph
 
     def values(self, see_skip: Callable[[Site, Tensor, Tensor | None], None], see_branch: See) -> None:

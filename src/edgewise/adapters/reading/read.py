@@ -25,7 +25,7 @@ from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Reading, Stack
 from edgewise.adapters.reading.refusals import bare, refuse_unreadable
 from edgewise.adapters.reading.residual_sums import residual_sums
-from edgewise.adapters.reading.restore import Signals, undisturbed
+from edgewise.adapters.reading.restore import undisturbed
 from edgewise.adapters.reading.sight import SHORTEST
 from edgewise.adapters.reading.stacks import (
     Chain,
@@ -40,6 +40,7 @@ from edgewise.adapters.reading.trace import run
 from edgewise.adapters.reading.weight_calls import Edits
 from edgewise.adapters.reading.weights import TRAINED, copies, spectral_edge
 from edgewise.errors import BadInput
+from edgewise.interrupts import check
 
 
 def read(model: nn.Module, batch: Any = None, stack: str | None = None) -> Reading:
@@ -52,7 +53,7 @@ def read(model: nn.Module, batch: Any = None, stack: str | None = None) -> Readi
     """
     whole = bare(model)
     refuse_unreadable(whole)
-    reading = undisturbed(whole, lambda signals: _Reader(whole, batch, signals).read())
+    reading = undisturbed(whole, lambda: _Reader(whole, batch).read())
     return _choose(reading, stack)
 
 
@@ -60,7 +61,7 @@ def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
     """The names of the model's stacks, the default one first: one traced pass."""
     whole = bare(model)
     refuse_unreadable(whole)
-    listed = undisturbed(whole, lambda signals: _Reader(whole, batch, signals).names())
+    listed = undisturbed(whole, lambda: _Reader(whole, batch).names())
     default = _default(listed)
     return tuple(c.name for c in sorted(listed, key=lambda chain: chain is not default))
 
@@ -79,8 +80,8 @@ def _choose(reading: Reading, name: str | None) -> Reading:
 class _Reader:
     """One reading: finds an input that the model takes, traces it, and runs the tests."""
 
-    def __init__(self, model: nn.Module, batch: Any, signals: Signals) -> None:
-        self.model, self.batch, self.signals = model, batch, signals
+    def __init__(self, model: nn.Module, batch: Any) -> None:
+        self.model, self.batch = model, batch
         self.precision = Precision.of(model)
         self.partial: Experiment
         self._given: Any = None
@@ -135,7 +136,7 @@ class _Reader:
                 self._given = given
                 return self._traced(feed)
             except Exception as error:  # noqa: BLE001 - the model's own; the last one becomes the cause
-                self.signals.check()
+                check()
                 failures.append((feed.text, error))
         cause = failures[0 if self.batch is None else -1][1] if failures else None
         raise self._refusal(failures) from cause
@@ -159,20 +160,20 @@ class _Reader:
         try:
             graph = run(self.model, feed.entries(TRACE_ENTRIES), Edits(), self.precision)
         except (TypeError, ValueError, RuntimeError):
-            self.signals.check()
+            check()
             if not self.precision.wide:
                 raise
             self.precision = Precision(False, frozenset({"cpu"}))
             self.notes.append("read in half precision: the model does not run in single precision")
             graph = run(self.model, feed.entries(TRACE_ENTRIES), Edits(), self.precision)
-        self.signals.check()
+        check()
         listed = chains(graph, residual_sums(graph))
         listed = [chain for chain in listed if judge_cover(self.model, graph, chain, listed)]
         self.partial = self._of(feed, graph, [chain for chain in listed if chain.reasons])
         return self._of(feed, graph, [chain for chain in listed if not chain.reasons])
 
     def _of(self, feed: Feed, graph: Graph, listed: list[Chain]) -> Experiment:
-        return Experiment(self.model, feed, graph, listed, self.precision, self.signals)
+        return Experiment(self.model, feed, graph, listed, self.precision)
 
     def _stacks(self, experiment: Experiment) -> list[Stack]:
         """Every chain as a stack, also those that are only listed."""

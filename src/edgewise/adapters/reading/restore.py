@@ -1,102 +1,48 @@
 """Everything as before: modules, buffers, gradients, random streams, modes and hooks, whatever happens inside.
 
-The first change is made after the first `try`. A signal handler that raises does so once; until everything is back,
-later signals wait.
+Interrupts wait for a safe moment meanwhile (`edgewise.interrupts`): none falls into entering or leaving a mode, and
+none into the restoring.
 """
 
 from __future__ import annotations
 
 import random
-import signal
 import sys
-import threading
-from collections.abc import Callable, Mapping
-from types import FrameType
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
+from edgewise.interrupts import deferred
+
 Result = TypeVar("Result")
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_forward_hooks_always_called",
                 "_global_forward_hooks_with_kwargs")  # fmt: skip
 
 
-def undisturbed(model: nn.Module, work: Callable[[Signals], Result]) -> Result:
-    """The result of `work` on the model in evaluation mode; then model and process are as they were.
+def undisturbed(model: nn.Module, work: Callable[[], Result]) -> Result:
+    """The result of `work` on the model in evaluation mode; then model and process are as they were."""
+    with as_before(model) as state:
+        state.prepare()
+        return work()
 
-    The second `finally` restores again (it does nothing twice): a signal may arrive between the first one and the
-    line that makes signals wait.
+
+@contextmanager
+def as_before(model: nn.Module) -> Iterator[State]:
+    """Whatever is changed inside, model and process are as they were afterwards; interrupts wait for a `check()`.
+
+    The numbers of the parameters are the exception: who writes them puts them back.
     """
-    signals, state = Signals(), State(model)
-    try:
+    with deferred() as interrupts:
+        state = State(model)
         try:
-            signals.install()
-            state.prepare()
-            return work(signals)
+            yield state
         finally:
-            signals.waiting = True
-            state.restore()
-    finally:
-        signals.waiting = True
-        state.restore()
-        signals.release()
-
-
-class Signals:
-    """Python's signal handlers, called at most until one raises; what comes later waits for `release`.
-
-    Blocking signals for this thread is not enough: another thread may take the signal, and Python then still runs
-    the handler here.
-    """
-
-    def __init__(self) -> None:
-        self.waiting = False
-        self.interrupt: BaseException | None = None
-        self._pending: list[int] = []
-        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-
-    def install(self) -> None:
-        """Only the main thread runs handlers, and only it may set them."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in signal.valid_signals():
-            handler = signal.getsignal(number)
-            if callable(handler) and not isinstance(handler, signal.Handlers):
-                self._handlers[number] = handler
-                signal.signal(number, self._deliver)
-
-    def check(self) -> None:
-        """Raise what a handler raised, if the model's own code has swallowed it."""
-        if self.interrupt is not None:
-            raise self.interrupt
-
-    def release(self) -> None:
-        """The handlers as they were; then the signals that waited."""
-        late: BaseException | None = None
-        while self._handlers:
-            number, handler = next(iter(self._handlers.items()))
-            try:
-                if signal.getsignal(number) == self._deliver:
-                    signal.signal(number, handler)
-                del self._handlers[number]
-            except BaseException as error:  # noqa: BLE001 - a handler that is already back; raised below
-                late = error
-        for number in self._pending:
-            signal.raise_signal(number)
-        if late is not None:
-            raise late
-
-    def _deliver(self, number: int, frame: FrameType | None) -> None:
-        if self.waiting:
-            self._pending.append(number)
-            return
-        try:
-            self._handlers[number](number, frame)
-        except BaseException as error:
-            self.waiting, self.interrupt = True, error
-            raise
+            with interrupts.closed():
+                state.restore()
 
 
 class State:
@@ -104,9 +50,10 @@ class State:
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = [(module, _contents(module)) for module in model.modules()]
+        self._configs = [(config, dict(vars(config))) for config in _configs(model)]
         self._gathered: list[Any] = [m for m in model.modules() if is_sharded(m)]  # weights gathered while it runs
         self._buffers = [(b, b._version, b.detach().clone()) for b in model.buffers() if not b.is_inference()]
-        self._gradients = [(p, p.grad) for p in model.parameters()]
+        self._gradients = [(p, p.grad, p.requires_grad) for p in model.parameters()]
         self._process = Process(model)
 
     def prepare(self) -> None:
@@ -121,13 +68,19 @@ class State:
             module.reshard()
         for module, contents in self._modules:
             _put_back(module, contents)
+        for config, attributes in self._configs:
+            if not _same_items(vars(config), attributes):
+                vars(config).clear()
+                vars(config).update(attributes)
         with torch.no_grad():
             for buffer, version, value in self._buffers:
                 if buffer._version != version and not _equal(buffer, value):
                     buffer.copy_(value)
-        for parameter, gradient in self._gradients:
+        for parameter, gradient, flag in self._gradients:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
+            if parameter.requires_grad != flag:
+                parameter.requires_grad_(flag)
         self._process.restore()
 
 
@@ -136,6 +89,18 @@ def is_sharded(module: nn.Module) -> bool:
     sharding = sys.modules.get("torch.distributed.fsdp")
     wrapped = sharding is not None and isinstance(module, sharding.FSDPModule)
     return wrapped and any(hasattr(parameter, "to_local") for parameter in module.parameters())
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """The configs of a model and those inside them: a forward pass with labels may write into one."""
+    todo = [config for module in model.modules() if (config := getattr(module, "config", None)) is not None]
+    configs: dict[int, Any] = {}
+    while todo:
+        config = todo.pop()
+        if hasattr(config, "to_dict") and hasattr(config, "__dict__") and id(config) not in configs:
+            configs[id(config)] = config
+            todo += vars(config).values()
+    return list(configs.values())
 
 
 def _contents(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:

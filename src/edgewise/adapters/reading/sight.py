@@ -12,6 +12,7 @@ from edgewise.adapters.reading.interventions import Experiment, Site, Stream
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.visibility import Sight, disagreement, pokes, queries, sight
 from edgewise.adapters.reading.weight_calls import Edit
+from edgewise.interrupts import check
 
 QUIET = 1e-3  # queries and keys times this: scores vanish, and every key that is not masked weighs the same
 MOVED = 1e-5  # of the mean norm of a branch; rounding is 1e-7, an unmasked key of equal weight 1/tokens
@@ -71,7 +72,7 @@ def _rows(experiment: Experiment) -> None:
         for entry, query in enumerate(asked):
             noise = torch.randn(tokens.shape[-1], generator=generator)
             direction[entry, query] = noise.to(tokens)
-        gradients = _gradients(experiment, tokens, leaves, direction)
+        gradients = _gradients(tokens, leaves, direction)
         if gradients is not None:
             _keep_rows(experiment, site, asked, gradients)
 
@@ -81,7 +82,7 @@ def _rows(experiment: Experiment) -> None:
 
 
 def _gradients(
-    experiment: Experiment, tokens: Tensor, leaves: dict[Operation, Tensor], direction: Tensor
+    tokens: Tensor, leaves: dict[Operation, Tensor], direction: Tensor
 ) -> dict[Operation, Tensor] | None:
     """None where the graph cannot be walked (a checkpoint that runs again without the edits)."""
     try:
@@ -89,7 +90,7 @@ def _gradients(
             tokens, list(leaves.values()), direction, retain_graph=True, allow_unused=True
         )
     except RuntimeError:
-        experiment.signals.check()
+        check()
         return None
     return {op: g for op, g in zip(leaves, gradients, strict=True) if g is not None and bool(g.any())}
 

@@ -17,6 +17,7 @@ from edgewise.adapters.reading.sight import quiet_scores, real_tokens
 from edgewise.adapters.reading.trace import INPUT, run
 from edgewise.adapters.reading.visibility import sight
 from edgewise.adapters.reading.weight_calls import Edits
+from edgewise.interrupts import check
 
 DIFFERENT = 1e-5  # between positions of equal tokens where the stream starts
 
@@ -48,7 +49,7 @@ def absolute_positions(experiment: Experiment) -> dict[int, bool]:
             run(experiment.model, batch, Edits(results=results), experiment.precision)
         except (TypeError, ValueError, RuntimeError, IndexError, KeyError):
             differs.clear()  # the model does not take such an input: not read
-        experiment.signals.check()
+        check()
     return differs | {i: False for operation, i in starts.items() if operation.function == INPUT}
 
 
@@ -63,7 +64,7 @@ def read_long_windows(experiment: Experiment, batch: Any) -> int | None:
     try:
         _full_rows(experiment, full, wanted, rows)
     except (TypeError, ValueError, RuntimeError, IndexError, KeyError):
-        experiment.signals.check()
+        check()
         return None
     for site, listed in rows.items():
         pattern = sight(listed, full.tokens)
@@ -106,7 +107,7 @@ def _full_rows(experiment: Experiment, full: Feed, wanted: set[Site], rows: dict
     experiment.passes += 3
     with torch.enable_grad():
         run(experiment.model, full.entries(1), edits, experiment.precision)
-    experiment.signals.check()
+    check()
 
 
 def _rows(

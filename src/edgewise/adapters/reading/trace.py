@@ -29,6 +29,7 @@ from edgewise.adapters.reading.graph import (
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.weight_calls import Edits, WeightCall
+from edgewise.interrupts import check
 
 LABEL = "_edgewise_node"
 SCALING, OVERWRITING = MULTIPLY | DIVIDE, ("add_", "__iadd__", "lerp_")
@@ -77,6 +78,7 @@ class Tracer(TorchFunctionMode):
         self._mark(value, self.graph.add(Operation("", 0, INPUT, place), (), value.shape, integer=whole))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        check()
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
         if self.edits.fill_zeros:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.reading.record import Block
+from edgewise.interrupts import check
 
 MATRICES = 24  # looked at, spread over the model
 STEPS = 12  # of the power iteration; a random edge is underestimated by a few percent
@@ -37,6 +38,7 @@ def spectral_edge(model: nn.Module) -> float | None:
 
 def _whole(parameter: Tensor) -> Tensor:
     """All of a parameter that may lie in shards."""
+    check()
     return parameter.full_tensor().detach() if hasattr(parameter, "full_tensor") else parameter.detach()
 
 
