@@ -1,24 +1,39 @@
 """Gaussian averages of an activation over every pair of tokens: E phi(u_a) phi(u_b), E phi'(u_a) phi'(u_b).
 
-Where all tokens have one variance, both are functions of the angle alone and are read from a fine table.
-Where variances differ (no norm, elementwise norms), see `unequal`.
+Where all tokens have one variance, both are functions of the angle alone and are read from a fine table. Where
+variances differ (no norm, elementwise norms), they are smooth functions of (log q_a, log q_b, angle): with s = log q,
+c = cos(angle) and M = E phi'(u_a) phi'(u_b), Price's theorem splits the distance into two parts that are each free of
+cancellation:
+
+    E (phi_a - phi_b)^2 / 2 = [the same at c = 1] + sqrt(q_a q_b) integral_c^1 M dc'
+    [the same at c = 1]     = (s_a - s_b)^2 R(s_a, s_b),  R smooth, R = E (u phi'(u))^2 / 8 at s_a = s_b
+
+R, M and the mean of M over [c, 1] are interpolated in s_a and s_b at K nodes, the last two also in the angle, or
+rather in y = asinh(angle/w) - asinh((pi - angle)/w), which resolves the width w = 1/sqrt(q) of steep functions.
+Shapes: n tokens, K nodes in s, A nodes in the angle, J quadrature nodes.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.polynomial import chebyshev
 from torch import Tensor
 
+from edgewise.arrays import Array
+from edgewise.theory.activation import gaussian_mean
 from edgewise.theory.activation.activations import Activation
 from edgewise.theory.gram.geometry import Geometry
-from edgewise.theory.gram.unequal import pair_table
 
 NODES = 65  # exact evaluations in the angle, Chebyshev
 GRID = 8192  # points of the linear table read from them: error 2e-8 (1 + q)
 STEEP = 1e3  # variance above which the table is too coarse, and every pair is averaged directly
+ANGLES = 33
+CELL = 0.5  # the range of log q is rounded outwards to this, so that layers share tables
 
 
 def pair_averages(phi: Activation, state: Geometry) -> Geometry:
@@ -124,3 +139,166 @@ def _scaled(phi: Activation, state: Geometry, slopes: bool) -> tuple[Geometry, T
         Geometry(state.squares * unit, along + across),
         place.read(_slopes(phi, 1.0)) if slopes else torch.empty(0),
     )
+
+
+@dataclass(frozen=True)
+class AngleScale:
+    """Angles in [0, pi] to x in [-1, 1], stretched near both ends below `width`."""
+
+    width: float
+
+    def forward(self, angle: Tensor) -> Tensor:
+        y = (angle / self.width).asinh_() - ((math.pi - angle) / self.width).asinh_()
+        return y.div_(math.asinh(math.pi / self.width))
+
+    def inverse(self, x: Array) -> Array:
+        """By bisection."""
+        low, high = np.zeros_like(x), np.full_like(x, math.pi)
+        for _ in range(60):
+            middle = (low + high) / 2
+            above = self.forward(torch.from_numpy(middle)).numpy() > x
+            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        return np.asarray((low + high) / 2)
+
+    def stretch(self, angle: Array) -> Array:
+        """d angle / dx."""
+        slope = 1 / np.hypot(angle, self.width) + 1 / np.hypot(math.pi - angle, self.width)
+        return np.asarray(math.asinh(math.pi / self.width) / slope)
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """Interpolants of one activation over a range of log q."""
+
+    phi: Activation
+    low: float
+    high: float
+    scale: AngleScale
+    ratios: Array  # R (K, K)
+    slopes: Array  # Chebyshev coefficients of M in the angle (A, K, K)
+    chords: Array  # the same of the mean of M over [c, 1]
+
+    def averages(self, state: Geometry, angle: Tensor, slopes: bool) -> tuple[Geometry, Tensor]:
+        """Squares and spreads of phi(u), and E phi' phi' (n, n) when asked for."""
+        s = state.squares.log()
+        weights = torch.from_numpy(_lagrange(_unit(s.numpy(), self.low, self.high), self.ratios.shape[0]))
+        squares = torch.from_numpy(np.asarray(self.phi.square(state.squares.numpy())))
+        along = (s[:, None] - s).square() * _between(weights, self.ratios)
+        x = self.scale.forward(angle)
+        chord = _series(weights, self.chords, x)
+        roots = state.squares.sqrt()
+        across = roots[:, None] * roots * state.separations() * chord
+        spreads = (along + across).clamp_min(0.0).fill_diagonal_(0.0)
+        return Geometry(squares, spreads), _series(weights, self.slopes, x) if slopes else torch.empty(0)
+
+
+def pair_table(phi: Activation, squares: Array) -> PairTable:
+    """The table that covers these variances; neighbouring layers mostly share one."""
+    logs = np.log(squares)
+    return _pair_table(phi, math.floor(logs.min() / CELL), math.ceil(logs.max() / CELL))
+
+
+@lru_cache(maxsize=64)
+def _pair_table(phi: Activation, low_cell: int, high_cell: int) -> PairTable:
+    low, high = low_cell * CELL, max(high_cell, low_cell + 1) * CELL
+    count = 4 + math.ceil(2.0 * (high - low))
+    s = low + (high - low) * (1 + chebyshev.chebpts1(count)) / 2
+    scale = AngleScale(min(1.0, math.exp(-high / 2)))
+    nodes = chebyshev.chebpts1(ANGLES)
+    slopes = _fit(np.stack([_slope_products(phi, np.exp(s), theta) for theta in scale.inverse(nodes)]))
+    chords = _fit(np.stack([_mean_up_to(x, slopes, scale) for x in nodes]))
+    return PairTable(phi, low, high, scale, _ratios(phi, s), slopes, chords)
+
+
+def _fit(values: Array) -> Array:
+    """Chebyshev coefficients in x of what is given at its nodes (A, K, K)."""
+    flat = chebyshev.chebfit(chebyshev.chebpts1(ANGLES), values.reshape(ANGLES, -1), ANGLES - 1)
+    return np.asarray(flat, dtype=np.float64).reshape(values.shape)
+
+
+def _unit(values: Array, low: float, high: float) -> Array:
+    """[low, high] to [-1, 1]."""
+    return np.asarray((2 * values - low - high) / (high - low))
+
+
+def _lagrange(x: Array, count: int) -> Array:
+    """Values at x of the polynomials that are 1 at one Chebyshev point and 0 at the others (n, K)."""
+    nodes = chebyshev.chebpts1(count)
+    return np.asarray(np.linalg.solve(chebyshev.chebvander(nodes, count - 1).T, chebyshev.chebvander(x, count - 1).T).T)
+
+
+def _between(weights: Tensor, values: Array) -> Tensor:
+    """sum_ij w_ai f_ij w_bj (n, n)."""
+    return weights @ torch.from_numpy(values) @ weights.T
+
+
+def _series(weights: Tensor, coefficients: Array, x: Tensor) -> Tensor:
+    """sum_k T_k(x) f_k(s_a, s_b) by Clenshaw's recursion, every coefficient an (n, n) matrix of rank K."""
+    b1 = b2 = torch.zeros_like(x)
+    for f in coefficients[:0:-1]:
+        b1, b2 = torch.addcmul(_between(weights, f) - b2, x, b1, value=2), b1
+    return torch.addcmul(_between(weights, coefficients[0]) - b2, x, b1)
+
+
+def _slope_products(phi: Activation, variances: Array, theta: float) -> Array:
+    """M_ij = E_w G_i(w) G_j(+-w), G_i(w) = E_z phi'(sqrt(q_i)(sqrt|c| w + sqrt(1-|c|) z)) (K, K)."""
+    c = math.cos(theta)
+    rest = 2 * math.sin(min(theta, math.pi - theta) / 2) ** 2
+    grain = _grain(phi)
+    outer = np.sqrt(variances * (1 - rest))
+    w, weights = _rule(grain, outer, variances * rest)
+    g = np.stack([
+        gaussian_mean.smoothed(phi.derivative, deviation * w, q * rest, grain)
+        for deviation, q in zip(outer, variances, strict=True)
+    ])
+    other = g if c >= 0 else g[:, ::-1]  # the nodes are symmetric
+    return np.asarray((g * weights) @ other.T)
+
+
+def _grain(phi: Activation) -> gaussian_mean.Grain:
+    return gaussian_mean.Grain(tuple(sorted({0.0, *phi.kinks})), 0.5, bool(phi.kinks))
+
+
+def _rule(grain: gaussian_mean.Grain, deviations: Array, private: Array) -> tuple[Array, Array]:
+    """Nodes and weights in w, symmetric about 0, that resolve phi for the narrowest and the widest variance."""
+    marks = [np.zeros(1)]
+    for deviation, own in zip(deviations, private, strict=True):
+        scale = min(grain.scale, max(0.5 * own**0.5, 1e-9)) if grain.kinked else grain.scale
+        reach = gaussian_mean.REACH * deviation + max(abs(x) for x in grain.centres)
+        marks.append(gaussian_mean.graded_marks(grain.centres, scale, reach) / max(deviation, 1e-12))
+    cuts = np.unique(np.concatenate(marks).round(12))
+    cuts = cuts[np.abs(cuts) < gaussian_mean.REACH]
+    cuts = np.unique(np.concatenate([cuts, -cuts]))
+    return gaussian_mean.gaussian_rule(0.0, 1.0, _thin(cuts))
+
+
+def _thin(cuts: Array) -> Array:
+    """Drop boundaries closer than a factor two, as panels are graded."""
+    positive = [c for c in cuts if c > 0]
+    thin: list[float] = []
+    for cut in positive:
+        if not thin or cut > 1.9 * thin[-1]:
+            thin.append(float(cut))
+    return np.array([*(-c for c in reversed(thin)), 0.0, *thin])
+
+
+def _mean_up_to(x: float, slopes: Array, scale: AngleScale) -> Array:
+    """Mean of M over correlations in [cos theta, 1]: integral_0^theta M sin / (1 - cos theta) (K, K)."""
+    node, weight = np.polynomial.legendre.leggauss(60)
+    t = -1 + (x + 1) * (1 + node) / 2
+    angle = scale.inverse(np.append(t, x))
+    theta = angle[-1]
+    density = weight * (x + 1) / 2 * np.sin(angle[:-1]) * scale.stretch(angle[:-1])
+    return np.asarray(chebyshev.chebval(t, slopes) @ density / (2 * math.sin(theta / 2) ** 2))
+
+
+def _ratios(phi: Activation, s: Array) -> Array:
+    """R_ij = E (phi(e^{s_i/2} z) - phi(e^{s_j/2} z))^2 / 2 (s_i - s_j)^2, its limit on the diagonal (K, K)."""
+    deviations = np.exp(s / 2)
+    z, weights = _rule(_grain(phi), deviations, np.zeros_like(deviations) + 1.0)
+    u = deviations[:, None] * z
+    values, tangents = phi.function(u), u * phi.derivative(u) / 2
+    apart = values[:, None] - values[None]
+    gaps = s[:, None] - s[None] + np.eye(len(s))
+    ratios = np.sum(apart**2 * weights, axis=-1) / (2 * gaps**2)
+    return np.asarray(np.where(np.eye(len(s)) > 0, np.diag(np.sum(tangents**2 * weights, axis=-1) / 2), ratios))

@@ -1,13 +1,15 @@
 """The Gram recursion, token by token: for masks, positions and measured inputs, where tokens are not alike.
 
-State C_ab = x_a.x_b / d forward, Gamma_ab = g_a.g_b backward; the stream's width never appears. Attention is averaged
-over sampled heads of the real head width, so every number has a sampling error: the spread over `draws`.
+State C_ab = x_a.x_b / d forward, Gamma_ab = g_a.g_b backward; the stream's width never appears. One branch and its
+norms: x <- outside( skip x + sum of multiplier * after(layer(before(x))) ). Attention is averaged over sampled heads of
+the real head width, so every number has a sampling error: the spread over `draws`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,21 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from edgewise.architecture import Architecture
+from edgewise.blocks import MLP, Attention, Branch, Norm
 from edgewise.errors import BadInput
-from edgewise.theory.gram.branch import PullWeights, apply_branch
+from edgewise.theory.activation.activations import activation
+from edgewise.theory.gram.attention import attend, pull_attention
 from edgewise.theory.gram.geometry import Geometry, from_overlaps, simplex
 from edgewise.theory.gram.heads import Sampling
+from edgewise.theory.gram.mlp import perceive, pull_mlp
+from edgewise.theory.gram.pairs import pair_averages, slope_averages
 from edgewise.theory.start import refuse_readout, refuse_two_starts
 from edgewise.trace import WEIGHTS, Trace
 
 Progress = Callable[[float], None]
+Pull = Callable[[Tensor], Tensor]
+Weights = Mapping[str, float]
+PullWeights = Callable[[Tensor], tuple[Tensor, Weights]]
 
 STATISTICS = ("logit_variance", "condensation")  # of attention layers
 HELD = 5e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
@@ -210,3 +219,81 @@ def _output_gradient(tokens: int, readout: str) -> Tensor:
 
 def _log(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
+
+
+@dataclass(frozen=True)
+class Step:
+    """The state after a branch, how gradient overlaps come back (with |dL/dW|^2), and statistics of its layers."""
+
+    state: Geometry
+    pull: PullWeights
+    statistics: Mapping[str, float] = field(default_factory=dict)
+
+
+def apply_branch(branch: Branch, state: Geometry, width: int, sampling: Sampling, seed: int) -> Step:
+    """Cross terms vanish: every layer ends in an independent zero-mean matrix."""
+    inner, pull_before = normalize(branch.norm, state) if branch.norm.before else (state, _same)
+    paths = [_path(branch, layer, inner, width, sampling, seed) for layer in branch.layers if layer.branch != 0]
+    total = state.scaled(branch.skip**2)
+    for path in paths:
+        total = total.plus(path.state)
+    pulls = [path.pull for path in paths]  # not the paths: their states need not stay in memory
+    out, pull_outside = normalize(branch.norm, total) if branch.norm.outside else (total, _same)
+
+    def pull(gamma: Tensor) -> tuple[Tensor, Weights]:
+        gamma = pull_outside(gamma)
+        pulled = [pull_path(gamma) for pull_path in pulls]
+        back = gamma * branch.skip**2
+        for inside, _ in pulled:
+            back = back + pull_before(inside)
+        return back, {name: value for _, weights in pulled for name, value in weights.items()}
+
+    return Step(out, pull, {name: value for path in paths for name, value in path.statistics.items()})
+
+
+def _same(gamma: Tensor) -> Tensor:
+    return gamma
+
+
+def _path(
+    branch: Branch, layer: Attention | MLP, inner: Geometry, width: int, sampling: Sampling, seed: int
+) -> Step:
+    """One layer between the norms, with its multiplier."""
+    output, statistics, pull_layer = _apply(layer, inner, width, sampling, seed)
+    after, pull_after = normalize(branch.norm, output) if branch.norm.after else (output, _same)
+    return Step(
+        after.scaled(layer.branch**2), lambda gamma: pull_layer(pull_after(gamma * layer.branch**2)), statistics
+    )
+
+
+def _apply(
+    layer: Attention | MLP, inner: Geometry, width: int, sampling: Sampling, seed: int
+) -> tuple[Geometry, Weights, PullWeights]:
+    if isinstance(layer, MLP):
+        return perceive(layer, inner), {}, lambda gamma: pull_mlp(layer, inner, gamma, width)
+    output, statistics, memory = attend(layer, inner, sampling, seed)
+    return output, statistics, lambda gamma: pull_attention(layer, inner, gamma, width, sampling, memory)
+
+
+def normalize(norm: Norm, state: Geometry) -> tuple[Geometry, Pull]:
+    """The state after a norm, and how gradients come back: Gamma_ab / sqrt(q_a q_b).
+
+    LayerNorm and RMSNorm are one map at this order; tanh and erf of slope x are Gaussian averages (DyT, Derf).
+    """
+    if norm.kind not in ("layer", "rms"):
+        return _elementwise(norm, state)
+    if not bool((state.squares > 0).all()):
+        raise BadInput("a norm would divide by zero: what enters it is zero. Give the layer before it a gain above 0.")
+    lengths = state.squares.sqrt()
+    return (
+        Geometry(torch.ones_like(lengths), state.separations()),
+        lambda gamma: gamma / (lengths[:, None] * lengths),
+    )
+
+
+def _elementwise(norm: Norm, state: Geometry) -> tuple[Geometry, Pull]:
+    phi, steeper = activation(norm.kind), state.scaled(norm.slope**2)
+    return (
+        pair_averages(phi, steeper),
+        lambda gamma: gamma * slope_averages(phi, steeper) * norm.slope**2,
+    )
