@@ -13,9 +13,9 @@ import numpy as np
 
 import edgewise
 from benchmarks.report import Findings, Table, Tell
+from edgewise.theory.simplex.attention import Moments
 from edgewise.theory.simplex.closures import CLOSURES
 from edgewise.theory.simplex.recursion import Setting, backward, forward, output_gradient
-from edgewise.theory.simplex.softmax_attention import Moments
 from edgewise.theory.simplex.state import Simplex
 from tests.agreement.simulation.simulate import simulate
 

@@ -23,8 +23,7 @@ from edgewise.activations import LEAKY_SLOPE, leaky_slope, torch_activation
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.activation.closed_forms import ErrorFunction, Rectifier, Sine, SquaredRectifier
-from edgewise.theory.activation.from_callable import from_callable
-from edgewise.theory.activation.functions import SMOOTH
+from edgewise.theory.activation.functions import SMOOTH, from_callable
 from edgewise.theory.activation.quadrature import Quadrature
 
 _CLOSED: dict[str, Callable[[], Any]] = {

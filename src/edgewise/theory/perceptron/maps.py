@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from edgewise.arrays import Array
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import Activation, activation
-from edgewise.theory.perceptron import manifold
 from edgewise.theory.perceptron.edge_of_chaos import boundary, critical_weight_variance
 from edgewise.theory.perceptron.limits import (
     LengthFixedPoint,
@@ -25,8 +24,14 @@ from edgewise.theory.perceptron.limits import (
     length_map,
     separation_fixed_point,
 )
-from edgewise.theory.perceptron.manifold import CircleOrbit
-from edgewise.theory.perceptron.recursion import PerceptronOrbit, propagate_perceptron
+from edgewise.theory.perceptron.recursion import (
+    CircleOrbit,
+    PerceptronOrbit,
+    depth_beyond_shallow,
+    propagate_circle,
+    propagate_perceptron,
+    shallow_length_bound,
+)
 
 TRAINABLE_MULTIPLE = 6.0  # of the depth scale: where MNIST and CIFAR networks stop training [Schoenholz 2017]
 _ON_THE_BOUNDARY = 1e-6
@@ -122,19 +127,15 @@ class PerceptronMaps:
 
     def circle(self, angles: Array | None = None, start_length: float | None = None) -> CircleOrbit:
         """A circle of inputs at every layer: autocorrelation, metric, curvature, both lengths; from q*."""
-        return manifold.propagate_circle(self.perceptron, angles, start_length)
-
-    def limit_curvature(self) -> float:
-        """Squared curvature per neuron of the deep circle in the chaotic phase, else inf."""
-        return manifold.limit_curvature(self.perceptron)
+        return propagate_circle(self.perceptron, angles, start_length)
 
     def shallow_length_bound(self, shallow_width: int) -> float:
         """No single hidden layer of this width makes a longer closed curve of activations from a circle."""
-        return manifold.shallow_length_bound(self._phi, shallow_width)
+        return shallow_length_bound(self._phi, shallow_width)
 
     def depth_beyond_shallow(self, shallow_width: int) -> float:
         """Layers after which this network's circle of activations is longer than that bound; inf if never."""
-        return manifold.depth_beyond_shallow(self.perceptron, shallow_width)
+        return depth_beyond_shallow(self.perceptron, shallow_width)
 
     def edge_of_chaos(self, largest_bias_variance: float = 1.0) -> tuple[Array, Array]:
         """The line chi_1 = 1 of this activation as (weight variances, bias variances)."""

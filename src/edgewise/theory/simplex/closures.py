@@ -14,7 +14,7 @@ from scipy.special import digamma, exprel
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.theory.simplex.softmax_attention import Moments, exact
+from edgewise.theory.simplex.attention import Moments, exact
 from edgewise.theory.softmax.moments import OverlapMoments
 from edgewise.theory.softmax.quadrature import SoftmaxMoments
 

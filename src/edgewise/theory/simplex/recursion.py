@@ -15,10 +15,15 @@ from edgewise.architecture import Architecture
 from edgewise.arrays import LARGEST, Array
 from edgewise.blocks import Attention, Block, Branch, Norm
 from edgewise.theory.activation.activations import activation
+from edgewise.theory.simplex.attention import (
+    Moments,
+    bilinear_attention,
+    exact,
+    gaussian_attention,
+    softmax_attention,
+)
 from edgewise.theory.simplex.closures import closure_named, condensation_ratio
-from edgewise.theory.simplex.kernels import bilinear_attention, gaussian_attention
 from edgewise.theory.simplex.mlp import mlp
-from edgewise.theory.simplex.softmax_attention import Moments, exact, softmax_attention
 from edgewise.theory.simplex.state import Gradient, Simplex, Step, chain
 from edgewise.trace import WEIGHTS, Trace
 

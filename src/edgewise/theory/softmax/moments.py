@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.softmax.quadrature import SoftmaxMoments, quadrature_moments
-from edgewise.theory.softmax.splines import TokenSplines
-from edgewise.theory.softmax.table import LARGEST_TOKENS, LARGEST_VARIANCE, LOWEST_CORRELATION
+from edgewise.theory.softmax.table import LARGEST_TOKENS, LARGEST_VARIANCE, LOWEST_CORRELATION, TokenSplines
 
 Names = tuple[str, ...]
 ROUNDING = 1e-9  # a correlation this little above 1 is the caller's rounding, not an error
