@@ -15,8 +15,7 @@ from edgewise import blocks
 from edgewise.architecture import Architecture
 from edgewise.blocks import Attention, Branch
 from edgewise.errors import BadInput
-from edgewise.nets.layers import MLP, matrix, norm
-from edgewise.nets.softmax_attention import SoftmaxAttention
+from edgewise.nets.layers import MLP, SoftmaxAttention, matrix, norm
 
 
 class BranchNet(nn.Module):

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from edgewise.errors import BadInput
-from edgewise.nets.gaussian_attention import gaussian_attention, normalized_gaussian_attention
-from edgewise.nets.linear_attention import linear_attention
+from edgewise.nets.kernel_attention import gaussian_attention, linear_attention, normalized_gaussian_attention
 
 KERNELS: dict[str, Callable[..., Tensor]] = {
     "softmax": scaled_dot_product_attention,
@@ -91,7 +90,7 @@ def _refuse(model: nn.Module, kernel: str) -> None:
     if not hasattr(model, "set_attn_implementation"):
         raise BadInput(
             f"{type(model).__name__} is not a transformers model. In a module of your own, call "
-            "edgewise.nets.gaussian_attention in place of F.scaled_dot_product_attention."
+            "edgewise.nets.kernel_attention in place of F.scaled_dot_product_attention."
         )
     if not model._can_set_attn_implementation():  # type: ignore[operator]
         raise BadInput(f"{type(model).__name__} does not use the attention interface of transformers.")

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
-from edgewise.optim.logit_metric import LogitMetric
+from edgewise.optim.logit_change import LogitMetric
 from edgewise.optim.parallel import by_name, like_shard, processes_of, whole
 from edgewise.optim.query_key import Layout, QueryKey, Side, query_keys
 from edgewise.optim.token_sample import TokenSample

@@ -1,19 +1,24 @@
-"""How much a change of W_Q and W_K moves the logits of a head, on a sample of tokens.
+"""How much a change of W_Q and W_K moves the logits of a head: on a sample of tokens, and as a metric.
 
     Δz = scale (Δq·k + q·Δk) + scale Δq·Δk ,     E[Δz²] → tr(ΔW_Q C ΔW_Qᵀ K)/d_h + the side of the keys
 
-for independent query and key tokens with C = E[xxᵀ], K = E[kkᵀ]. Here the mean is over true pairs of one sequence
-(not masked, at their true distance under rotation), so correlated tokens and rotary positions need no assumption.
+for independent query and key tokens with C = E[xxᵀ], K = E[kkᵀ]. On a sample the mean is over true pairs of one
+sequence (not masked, at their true distance under rotation), so correlated tokens and rotary positions need no
+assumption. The metric holds C of the inputs, E[kkᵀ] and E[qqᵀ] of the partners; where keys are rotated by R,
+K = E[R_iᵀR_j k_j k_jᵀ R_jᵀR_i] over pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from edgewise.optim.parallel import processes_in, summed
 from edgewise.optim.query_key import QueryKey, Side
+from edgewise.optim.rotation import Rotation
 from edgewise.optim.token_sample import TokenRing
 
 Norm = Callable[[Tensor], Tensor]
@@ -86,3 +91,116 @@ def through_norm(norm: Norm, vectors: Tensor, moved: Tensor, side: Side) -> tupl
         return norm(one), slope
     back = [t.unflatten(-1, (side.heads, -1)).transpose(1, 2) for t in (norm(one), slope)]
     return back[0], back[1]
+
+
+class LogitMetric:
+    """Running second moments and, when asked, their damped inverses."""
+
+    def __init__(
+        self, attention: QueryKey, rings: tuple[TokenRing, TokenRing], damping: float, decay: float, group: Any
+    ) -> None:
+        self.attention, self.rings, self.damping, self.decay, self.group = attention, rings, damping, decay, group
+        shared = rings[0] is rings[1]
+        self._inputs = [_Moment(rings[0])] if shared else [_Moment(ring) for ring in rings]
+        self._partners: list[Tensor | None] = [None, None]  # for W_Q: keys; for W_K: queries
+        self._inverses: list[Tensor] = []
+
+    def see(self, stored: Mapping[str, Tensor], *, invert: bool) -> None:
+        """Take the tokens of the last passes in; renew the inverses if asked or not there yet."""
+        for moment in self._inputs:
+            moment.see(self.decay)
+        if invert or not self._inverses:
+            self._renew(stored)
+
+    def sides(self) -> Iterator[tuple[Side, Tensor, Tensor]]:
+        """(side, inverse of its partner's moment (heads, d_h, d_h), inverse of its input's moment)."""
+        keys, queries, *inputs = self._inverses
+        yield self.attention.query, keys, inputs[0]
+        yield self.attention.key, queries, inputs[-1]
+
+    def _renew(self, stored: Mapping[str, Tensor]) -> None:
+        fresh = self._partner_moments(stored)
+        pairs = zip(self._partners, fresh, strict=True)
+        self._partners = [new if old is None else torch.lerp(new, old, self.decay) for old, new in pairs]
+        count = float(self.rings[0].tokens[..., 0].numel()) * self._inputs[0].steps * processes_in(self.group)
+        partners = [_inverse(m, self.damping, count) for m in self._partners if m is not None]
+        sides = (self.attention.query, self.attention.key)
+        moments = (self._inputs[0], self._inputs[-1])
+        means = {id(m): m.mean(self.group) for m in self._inputs}
+        kinds = [(id(m), bool(side.projection.biases)) for m, side in zip(moments, sides, strict=True)]
+        inverses = {kind: _input_inverse(means[kind[0]], self.damping, count, biased=kind[1]) for kind in kinds}
+        self._inverses = [*partners, *(inverses[kind] for kind in kinds)]
+
+    def _partner_moments(self, stored: Mapping[str, Tensor]) -> list[Tensor]:
+        """E[kkᵀ] per query head, and E[qqᵀ] per key head (summed over the queries that share it)."""
+        a, moments = self.attention, []
+        for side, ring, other in ((a.key, *self.rings[::-1]), (a.query, *self.rings)):
+            matrix = side.read(stored)
+            vectors = heads_of(tokens_of(ring, matrix), matrix)
+            filled = torch.isfinite(ring.tokens).all(-1)[:, None, :, None].to(vectors)
+            total = _turned_moment(vectors * filled, ring.places, other.places, a.rotation)
+            moments.append(summed(total, self.group) / summed(filled.sum(), self.group).clamp_min(1.0))
+        keys, queries = moments
+        return [keys.repeat_interleave(a.share, 0), queries.unflatten(0, (-1, a.share)).sum(1)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "inputs": [(m.total.clone(), m.weight, m.steps) for m in self._inputs],
+            "partners": [None if p is None else p.clone() for p in self._partners],
+            "inverses": [t.clone() for t in self._inverses],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for moment, (total, weight, steps) in zip(self._inputs, state["inputs"], strict=True):
+            moment.total, moment.weight, moment.steps = total.clone(), weight, steps
+        self._partners = [None if p is None else p.clone() for p in state["partners"]]
+        self._inverses = [t.clone() for t in state["inverses"]]
+
+
+class _Moment:
+    """The running mean of [x,1][x,1]ᵀ over the tokens of a ring."""
+
+    def __init__(self, ring: TokenRing) -> None:
+        size = ring.tokens.shape[-1] + 1
+        self.ring, self.steps, self.weight = ring, 0, 0.0
+        self.total = ring.tokens.new_zeros(size, size)
+
+    def see(self, decay: float) -> None:
+        filled = torch.isfinite(self.ring.tokens).all(-1, keepdim=True)
+        x = (with_one(tokens_of(self.ring, self.total)) * filled).flatten(0, 1)
+        self.total.mul_(decay).add_(x.T @ x / filled.sum().clamp_min(1), alpha=1 - decay)
+        self.weight = decay * self.weight + 1 - decay
+        self.steps += 1
+
+    def mean(self, group: Any) -> Tensor:
+        """Over steps and processes."""
+        return summed(self.total / self.weight, group) / processes_in(group)
+
+
+def _turned_moment(vectors: Tensor, own: Tensor, others: Tensor, rotation: Rotation | None) -> Tensor:
+    """Σ vvᵀ (heads, d_h, d_h); under rotation Σ_j of the mean over i of R_iᵀR_j v_j v_jᵀ R_jᵀR_i."""
+    if rotation is None:
+        flat = vectors.transpose(0, 1).flatten(1, 2)
+        return flat.mT @ flat
+    total = None
+    for column in range(others.shape[1]):
+        flat = rotation(vectors, own - others[:, column : column + 1]).transpose(0, 1).flatten(1, 2)
+        total = flat.mT @ flat if total is None else total + flat.mT @ flat
+    assert total is not None
+    return total / others.shape[1]
+
+
+def _input_inverse(mean: Tensor, damping: float, count: float, *, biased: bool) -> Tensor:
+    """(d + 1, d + 1); without a bias the last row and column are zero and do not enter the inverse."""
+    if biased:
+        return _inverse(mean[None], damping, count)[0]
+    return torch.nn.functional.pad(_inverse(mean[None, :-1, :-1], damping, count)[0], (0, 1, 0, 1))
+
+
+def _inverse(moments: Tensor, damping: float, count: float) -> Tensor:
+    """((1 − ω) C + ω (tr C/d) 1)⁻¹ with ω = damping + d/(d + count): few tokens, little trust (batched)."""
+    d = moments.shape[-1]
+    ω = min(damping + d / (d + count), 1.0)
+    size = moments.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-30)[:, None, None]
+    eye = torch.eye(d, dtype=moments.dtype, device=moments.device)
+    return torch.cholesky_inverse(torch.linalg.cholesky((1 - ω) * moments + ω * size * eye))

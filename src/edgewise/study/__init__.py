@@ -6,15 +6,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgewise.study.averages import over_seeds, rounded, seed_count, select
     from edgewise.study.proving import prove
     from edgewise.study.random_network import simulated, simulated_orbit, simulated_streams
-    from edgewise.study.recipe import Claim, Recipe, Result, find_recipes, load_recipe
+    from edgewise.study.recipe import (
+        Claim,
+        Recipe,
+        Result,
+        find_recipes,
+        load_recipe,
+        over_seeds,
+        rounded,
+        seed_count,
+        select,
+    )
 
 # Names are fetched when first used: a recipe then depends on the files it uses, not on the whole room.
 _HOMES = {
     "Claim": "recipe", "Result": "recipe", "Recipe": "recipe", "load_recipe": "recipe", "find_recipes": "recipe",
-    "over_seeds": "averages", "rounded": "averages", "seed_count": "averages", "select": "averages",
+    "over_seeds": "recipe", "rounded": "recipe", "seed_count": "recipe", "select": "recipe",
     "prove": "proving", "simulated": "random_network", "simulated_orbit": "random_network",
     "simulated_streams": "random_network",
 }  # fmt: skip

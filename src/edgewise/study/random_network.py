@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgewise.architecture import Architecture, transformer
-from edgewise.study.averages import rounded
+from edgewise.study.recipe import rounded
 
 if TYPE_CHECKING:
     import numpy as np

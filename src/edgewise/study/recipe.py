@@ -1,6 +1,7 @@
 """A recipe: one Python file that says which cases to measure, how, what was claimed and how to draw it.
 
 `claim` and `draw` receive a `Result` per case; `claim` returns a `Claim`, a published statement beside what we see.
+`select`, `over_seeds` and `seed_count` are what most claims and figures ask of results: means over seeds.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgewise.errors import BadInput
 from edgewise.study.store import dumps, loads, plain
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FUNCTIONS = ("cases", "measure", "claim", "draw")
 SCALES = ("small", "full")
@@ -219,3 +224,37 @@ def _where(error: BaseException) -> str:
             place = f" ({Path(code.co_filename).name}, line {frame.tb_lineno})"
         frame = frame.tb_next
     return f"{type(error).__name__}: {error}{place}"
+
+
+def select(results: Sequence[Result], **where: Any) -> list[Result]:
+    """The results whose case has these values; refused where there is none."""
+    selection = [r for r in results if all(r.case.get(key) == value for key, value in where.items())]
+    if not selection:
+        raise BadInput(f"no result has {where}; the cases do not cover it.")
+    return selection
+
+
+def over_seeds(
+    results: Sequence[Result], name: str, **where: Any
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean of a value over the selected cases, which differ in their seed, and its standard error (0 for one seed)."""
+    import numpy as np
+
+    values = np.array([r.value[name] for r in select(results, **where)], dtype=float)
+    if len(values) == 1:
+        return values[0], np.zeros_like(values[0])
+    return values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
+
+
+def seed_count(results: Sequence[Result]) -> int:
+    """How many random networks stand behind a point."""
+    return len({r.case["seed"] for r in results if "seed" in r.case})
+
+
+def rounded(values: Any, digits: int = 6) -> Any:
+    """The same nested numbers as lists with few digits, so that records stay small."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if isinstance(values, (list, tuple)):
+        return [rounded(value, digits) for value in values]
+    return float(f"{values:.{digits}g}")

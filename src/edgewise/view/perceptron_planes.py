@@ -13,7 +13,7 @@ from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary
-from edgewise.theory.perceptron.limits import chi_1, length_fixed_point
+from edgewise.theory.perceptron.fixed_points import chi_1, length_fixed_point
 from edgewise.theory.perceptron.maps import summary
 from edgewise.view.panel import Curve, Map, Marker, Panel, finite_limit
 from edgewise.view.sheet import Sheet

@@ -22,7 +22,7 @@ from tests.support.some_tokens import geometry, small, tokens
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 5), (False, 7)])
 def test_sandwich_skips_only_zeros(causal: bool, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gram_mask, "SMALLEST_BLOCK", 3)
-    mask = gram_mask.attention_mask.__wrapped__(23, causal, window, torch.float64)
+    mask = gram_mask.sliding_window_mask.__wrapped__(23, causal, window, torch.float64)
     a, m = torch.randn(2, 23, 23, dtype=torch.float64), torch.randn(23, 23, dtype=torch.float64)
     a = a if mask.visible is None else a * mask.visible
     middle = m + m.T

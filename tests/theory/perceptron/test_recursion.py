@@ -8,7 +8,7 @@ import pytest
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.perceptron import edge_of_chaos, limits, maps, recursion
+from edgewise.theory.perceptron import edge_of_chaos, fixed_points, maps, recursion
 
 TANH, ERF, RELU, GELU = (activation(name) for name in ("tanh", "erf", "relu", "gelu"))
 
@@ -72,19 +72,19 @@ def test_orbit_against_random_networks(name, sw2, sb2, function, slope):
 
 
 def test_length_fixed_points_in_closed_form():
-    assert float(limits.length_fixed_point(RELU, 1.5, 0.1)) == pytest.approx(0.1 / 0.25)
-    assert float(limits.length_fixed_point(activation("linear"), 0.5, 0.1)) == pytest.approx(0.2)
+    assert float(fixed_points.length_fixed_point(RELU, 1.5, 0.1)) == pytest.approx(0.1 / 0.25)
+    assert float(fixed_points.length_fixed_point(activation("linear"), 0.5, 0.1)) == pytest.approx(0.2)
     q = 0.7  # erf: choose q*, and the bias variance that belongs to it
     sb2 = q - 1.2 * 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q))
-    assert float(limits.length_fixed_point(ERF, 1.2, sb2)) == pytest.approx(q, rel=1e-10)
+    assert float(fixed_points.length_fixed_point(ERF, 1.2, sb2)) == pytest.approx(q, rel=1e-10)
 
 
 def test_lengths_without_a_fixed_point():
-    assert limits.length_fixed_point(RELU, 2.5, 0.0) == np.inf
-    assert limits.length_fixed_point(RELU, 2.0, 0.1) == np.inf
-    assert limits.length_fixed_points(RELU, 2.5, 0.1) == ()
-    assert limits.length_fixed_point(RELU, 2.0, 0.0, start=3.0) == 3.0  # every length is fixed
-    assert limits.length_fixed_point(TANH, 0.8, 0.0) == 0.0
+    assert fixed_points.length_fixed_point(RELU, 2.5, 0.0) == np.inf
+    assert fixed_points.length_fixed_point(RELU, 2.0, 0.1) == np.inf
+    assert fixed_points.length_fixed_points(RELU, 2.5, 0.1) == ()
+    assert fixed_points.length_fixed_point(RELU, 2.0, 0.0, start=3.0) == 3.0  # every length is fixed
+    assert fixed_points.length_fixed_point(TANH, 0.8, 0.0) == 0.0
 
 
 def test_fixed_points_are_where_the_iteration_ends():
@@ -92,30 +92,30 @@ def test_fixed_points_are_where_the_iteration_ends():
     for phi in (TANH, ERF, activation("sin")):
         q = np.ones_like(sw2)
         for _ in range(200):
-            q = limits.length_map(phi, sw2, sb2, q)
-        found = limits.length_fixed_point(phi, sw2, sb2)
+            q = fixed_points.length_map(phi, sw2, sb2, q)
+        found = fixed_points.length_fixed_point(phi, sw2, sb2)
         np.testing.assert_allclose(found, q, rtol=1e-8)
         c = np.full_like(q, 0.2)
         for _ in range(1500):
-            c = limits.correlation_map(phi, sw2, sb2, q, c)
-        np.testing.assert_allclose(1 - limits.separation_fixed_point(phi, sw2, sb2, found), c, atol=2e-4)
+            c = fixed_points.correlation_map(phi, sw2, sb2, q, c)
+        np.testing.assert_allclose(1 - fixed_points.separation_fixed_point(phi, sw2, sb2, found), c, atol=2e-4)
 
 
 def test_several_fixed_points_are_all_found():
     """Squared ReLU, q' = 1.5 sw2 q^2 + sb2: two roots of a quadratic, the upper one repelling."""
     sw2, sb2 = 1.9, 0.01
-    low, high = limits.length_fixed_points(activation("relu2"), sw2, sb2)
+    low, high = fixed_points.length_fixed_points(activation("relu2"), sw2, sb2)
     roots = np.sort(np.roots([1.5 * sw2, -1, sb2]))
     np.testing.assert_allclose([low.length, high.length], roots, rtol=1e-9)
     assert low.slope < 1 < high.slope
-    assert limits.chi_1(activation("relu2"), sw2, np.inf) == np.inf
+    assert fixed_points.chi_1(activation("relu2"), sw2, np.inf) == np.inf
 
 
 def test_chi_q_is_the_slope_of_the_length_map():
     h = 1e-4
     for phi in (TANH, GELU, RELU):
-        difference = limits.length_map(phi, 1.7, 0.1, 0.9 + h) - limits.length_map(phi, 1.7, 0.1, 0.9 - h)
-        assert float(limits.chi_q(phi, 1.7, 0.9)) == pytest.approx(float(difference) / (2 * h), rel=1e-5)
+        difference = fixed_points.length_map(phi, 1.7, 0.1, 0.9 + h) - fixed_points.length_map(phi, 1.7, 0.1, 0.9 - h)
+        assert float(fixed_points.chi_q(phi, 1.7, 0.9)) == pytest.approx(float(difference) / (2 * h), rel=1e-5)
 
 
 def test_odd_activation_without_bias_forgets_in_the_chaotic_phase():
@@ -174,8 +174,8 @@ def test_boundary_polyline_has_chi_1_equal_to_one():
     assert sb2[-1] == 0.5
     assert np.all(np.diff(sw2) >= 0)
     inner = slice(10, None)  # the first points are at q* = 1e-8, where sb2 = q - q is rounding
-    q = limits.length_fixed_point(ERF, sw2[inner], sb2[inner])
-    np.testing.assert_allclose(limits.chi_1(ERF, sw2[inner], q), 1.0, atol=1e-5)
+    q = fixed_points.length_fixed_point(ERF, sw2[inner], sb2[inner])
+    np.testing.assert_allclose(fixed_points.chi_1(ERF, sw2[inner], q), 1.0, atol=1e-5)
 
 
 def test_no_boundary_is_said_so():
@@ -201,7 +201,7 @@ def test_summary_on_the_boundary():
 def test_decay_on_the_boundary():
     """eps_l amplitude by the recursion itself, corrected by 1/l extrapolation of l^power eps_l."""
     sw2 = edge_of_chaos.critical_weight_variance(ERF, 0.1)
-    q = float(limits.length_fixed_point(ERF, sw2, 0.1))
+    q = float(fixed_points.length_fixed_point(ERF, sw2, 0.1))
     for name, variances, start in (
         ("erf", (sw2, 0.1), q),
         ("relu", (2.0, 0.0), 1.0),

@@ -9,7 +9,7 @@ import edgewise
 from edgewise.errors import BadInput
 from edgewise.theory.gram import attention
 from edgewise.theory.simplex import recursion
-from edgewise.theory.simplex.closures import condensation_ratio, large_n, random_energy
+from edgewise.theory.softmax.condensation import condensation_ratio, large_n, random_energy
 from edgewise.theory.softmax.moments import moment_table
 from edgewise.theory.softmax.quadrature import quadrature_moments
 

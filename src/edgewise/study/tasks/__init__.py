@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edgewise.errors import BadInput
 from edgewise.study.tasks.base import Pair, Task
 from edgewise.study.tasks.images import cifar10, digits, fashion, read_idx
-from edgewise.study.tasks.text import byte_text
+from edgewise.study.tasks.imdb import byte_text
 
 __all__ = ["Pair", "TASKS", "Task", "byte_text", "cifar10", "digits", "fashion", "read_idx", "task"]
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from edgewise.blocks import Attention
 from edgewise.theory.gram.geometry import Geometry, Root, geometry_root, mean_of_pair, square_root
 from edgewise.theory.gram.heads import Heads, Logits, Sampling, draw_heads
-from edgewise.theory.gram.positions import Mask, attention_mask, sandwich
-from edgewise.theory.simplex.closures import condensation_ratio
+from edgewise.theory.gram.positions import Mask, sandwich, sliding_window_mask
+from edgewise.theory.softmax.condensation import condensation_ratio
 
 RANK = 32  # of the random m in _logit_gradients: its second moments are exact at any rank
 
@@ -49,7 +49,7 @@ def attend(
     Rows of S sum to one, so distances map to distances: with P = S H S^T,
     H_att = P_ab - (P_aa + P_bb)/2 and q_att = S q - P_aa.
     """
-    mask = attention_mask(state.tokens, layer.causal, layer.window, sampling.dtype)
+    mask = sliding_window_mask(state.tokens, layer.causal, layer.window, sampling.dtype)
     unit = max(float(state.spreads.max()), 1e-300)
     spreads = (state.spreads / unit).to(sampling.dtype)
     mean_square = state.squares.mean()
@@ -123,7 +123,7 @@ def pull_attention(
     layer: Attention, state: Geometry, gamma: Tensor, width: int, sampling: Sampling, memory: Memory
 ) -> tuple[Tensor, Mapping[str, float]]:
     """Gamma at the layer's input from Gamma at its output, and |dL/dW|^2 of the four projections."""
-    mask = attention_mask(state.tokens, layer.causal, layer.window, sampling.dtype)
+    mask = sliding_window_mask(state.tokens, layer.causal, layer.window, sampling.dtype)
     scales, lower = square_root(gamma, sampling.dtype)
     gradient_root = (scales[:, None] * lower).to(sampling.dtype)
     outer = gamma.to(sampling.dtype)

@@ -57,7 +57,7 @@ class Mask:
 
 
 @lru_cache(maxsize=8)
-def attention_mask(tokens: int, causal: bool, window: int | None, dtype: torch.dtype) -> Mask:
+def sliding_window_mask(tokens: int, causal: bool, window: int | None, dtype: torch.dtype) -> Mask:
     """The mask of a layer; a window as wide as the sequence hides nothing."""
     reach = tokens if window is None else min(window, tokens)
     if not causal and reach == tokens:

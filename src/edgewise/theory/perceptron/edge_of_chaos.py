@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.activation.activations import Activation
-from edgewise.theory.perceptron.limits import length_fixed_point
+from edgewise.theory.perceptron.fixed_points import length_fixed_point
 
 _LENGTHS = np.exp(np.linspace(np.log(1e-8), np.log(1e8), 1001))
 _ROUNDING = 1e-6  # near q = 0 and in homogeneous activations sb2 = q - q is rounding

@@ -12,7 +12,7 @@ from edgewise.arrays import Array
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import Activation, activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary, critical_weight_variance
-from edgewise.theory.perceptron.limits import (
+from edgewise.theory.perceptron.fixed_points import (
     LengthFixedPoint,
     chi_1,
     chi_q,

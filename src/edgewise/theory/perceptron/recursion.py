@@ -1,7 +1,7 @@
 """Recursions of a random perceptron at infinite width: two inputs and their gradient, and a circle of inputs.
 
 Preactivations h^l = W^l phi(h^(l-1)) + b^l, weights of variance sw2 / fan_in, biases of variance sb2. The maps of one
-layer and their limits are in `limits`, the line chi_1 = 1 in `edge_of_chaos`.
+layer and their limits are in `fixed_points`, the line chi_1 = 1 in `edge_of_chaos`.
 
 The circle h(t) = sqrt(N q)(u0 cos t + u1 sin t) is stretched, bent and folded [Poole 2016, section 3]. It has one
 length q at every layer, and statistics that depend on the difference of two angles only. Per neuron, with
@@ -24,7 +24,7 @@ from edgewise.arrays import LARGEST, Array
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.theory.activation.activations import Activation, activation
-from edgewise.theory.perceptron.limits import chi_1, length_fixed_point, length_map, separation_map
+from edgewise.theory.perceptron.fixed_points import chi_1, length_fixed_point, length_map, separation_map
 from edgewise.trace import Trace
 
 

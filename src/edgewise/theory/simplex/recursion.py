@@ -6,7 +6,7 @@ One pass serves one network or a grid of them; norms are maps of the same state.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from edgewise.architecture import Architecture
 from edgewise.arrays import LARGEST, Array
 from edgewise.blocks import Attention, Block, Branch, Norm
+from edgewise.errors import BadInput
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.simplex.attention import (
     Moments,
@@ -22,9 +23,11 @@ from edgewise.theory.simplex.attention import (
     gaussian_attention,
     softmax_attention,
 )
-from edgewise.theory.simplex.closures import closure_named, condensation_ratio
 from edgewise.theory.simplex.mlp import mlp
 from edgewise.theory.simplex.state import Gradient, Simplex, Step, chain
+from edgewise.theory.softmax.condensation import condensation_ratio, large_n, random_energy
+from edgewise.theory.softmax.moments import OverlapMoments
+from edgewise.theory.softmax.quadrature import SoftmaxMoments
 from edgewise.trace import WEIGHTS, Trace
 
 _SOURCES = {"exact": "exact at finite length"}
@@ -237,3 +240,30 @@ def _elementwise(norm: Norm, state: Simplex) -> Step:
 def identity(state: Simplex) -> Step:
     """No norm here."""
     return Step(state, lambda g: g)
+
+
+def _closure(function: Callable[[Array, Array, int], SoftmaxMoments]) -> Moments:
+    def moments(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
+        with np.errstate(over="ignore", invalid="ignore"):  # a closure may overflow: that is its result
+            every = function(variance, correlation, tokens)
+        return OverlapMoments(*(getattr(every, name) for name in OverlapMoments._fields))
+
+    return moments
+
+
+def _frozen(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
+    """The exact moments forward, and no gradient through the softmax: R2 = T11 = 0."""
+    moments = exact(variance, correlation, tokens)
+    return moments._replace(r2=np.zeros_like(moments.r2), t11=np.zeros_like(moments.t11))
+
+
+CLOSURES: dict[str, Moments] = {
+    "exact": exact, "large_n": _closure(large_n), "random_energy": _closure(random_energy), "frozen": _frozen,
+}  # fmt: skip
+
+
+def closure_named(name: str) -> Moments:
+    """Which softmax moments the recursion uses: the exact ones, or for comparison a published limit of them."""
+    if name not in CLOSURES:
+        raise BadInput(f"closure must be one of {', '.join(CLOSURES)}, got {name!r}.")
+    return CLOSURES[name]

@@ -1,4 +1,4 @@
-"""Which softmax moments the recursion uses: the exact ones, or for comparison a published limit of them.
+"""Softmax over many keys: the condensation ratio, and the published limits of the moments below it and beyond it.
 
 Neither limit is exact at finite n: the large-n closure is 10 % off at n = 64, v = 1 and a factor 5 at v = 4; the random
 energy limit says 0 where n = 256 keys at v = 9 give S2 = 0.216.
@@ -6,16 +6,12 @@ energy limit says 0 where n = 256 keys at v = 9 give S2 = 0.216.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, exprel
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.theory.simplex.attention import Moments, exact
-from edgewise.theory.softmax.moments import OverlapMoments
 from edgewise.theory.softmax.quadrature import SoftmaxMoments
 
 
@@ -87,30 +83,3 @@ def _state(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> tuple[Ar
             f"correlation={rho}, tokens={tokens}: check the state that was passed"
         )
     return v, rho
-
-
-def _closure(function: Callable[[Array, Array, int], SoftmaxMoments]) -> Moments:
-    def moments(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
-        with np.errstate(over="ignore", invalid="ignore"):  # a closure may overflow: that is its result
-            every = function(variance, correlation, tokens)
-        return OverlapMoments(*(getattr(every, name) for name in OverlapMoments._fields))
-
-    return moments
-
-
-def _frozen(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
-    """The exact moments forward, and no gradient through the softmax: R2 = T11 = 0."""
-    moments = exact(variance, correlation, tokens)
-    return moments._replace(r2=np.zeros_like(moments.r2), t11=np.zeros_like(moments.t11))
-
-
-CLOSURES: dict[str, Moments] = {
-    "exact": exact, "large_n": _closure(large_n), "random_energy": _closure(random_energy), "frozen": _frozen,
-}  # fmt: skip
-
-
-def closure_named(name: str) -> Moments:
-    """The moments of that name, or a refusal."""
-    if name not in CLOSURES:
-        raise BadInput(f"closure must be one of {', '.join(CLOSURES)}, got {name!r}.")
-    return CLOSURES[name]

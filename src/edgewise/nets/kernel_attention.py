@@ -1,9 +1,10 @@
-"""Gaussian attention with the memory of fused softmax attention, as a drop-in for torch's own; plain and normalised.
+"""Other kernels than softmax as drop-ins for torch's attention: Gaussian, plain and normalised, and linear.
 
     o_a = sum_b G_ab v_b ,    G_ab = exp(-s |q_a - k_b|^2 / 2) ,    s = scale (1/sqrt(d) unless given)      [Song 2024]
 
-The rows of G are not normalised; s is one over the squared bandwidth. The null key: one more key whose logit is
-s |q|^2 / 2 for every query and whose value is zero turns G into a softmax, because every other logit lies below it:
+Gaussian has the memory of fused softmax attention. The rows of G are not normalised; s is one over the squared
+bandwidth. The null key: one more key whose logit is s |q|^2 / 2 for every query and whose value is zero turns G into a
+softmax, because every other logit lies below it:
 
     softmax(q' k'^T s) = G_ab / (1 + sum_c G_ac) for the real keys and 1 / (1 + sum_c G_ac) for the null key.
 
@@ -11,7 +12,13 @@ A column of ones on the null key reads that last number, and the ratio is G v ex
 
 Normalised, with rows that sum to one, it is softmax with a key-norm bias, since |q_a|^2 cancels in the ratio: beside
 the plain one it separates the effect of the distance from that of the missing normaliser.
-Shapes as torch has them: query (..., L, d), key (..., S, d), value (..., S, d_v), mask broadcast to (..., L, S).
+
+Linear attention replaces the softmax by a product of features, at a cost linear in the number of tokens:
+
+    o_a = phi(q_a) . sum_b phi(k_b) v_b^T / (phi(q_a) . sum_b phi(k_b)) ,    phi(x) = elu(sqrt(s) x) + 1
+
+[Katharopoulos 2020]. Shapes as torch has them: query (..., L, d), key (..., S, d), value (..., S, d_v), mask broadcast
+to (..., L, S).
 """
 
 from __future__ import annotations
@@ -22,7 +29,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edgewise.nets.kernel_shapes import check, fused_columns, pad_to, spread_heads
+from edgewise.errors import BadInput
+
+FUSED_MULTIPLE = 8  # head sizes that fused kernels take, except those of a CPU in full precision
+CHUNK = 128  # tokens whose causal weights are formed at a time: memory stays linear in length
 
 
 def gaussian_attention(
@@ -125,3 +135,83 @@ def normalized_gaussian_attention(
     q, k, v = (pad_to(x, columns) for x in (q, k, value))
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale=s)
     return mixed[..., : value.shape[-1]]
+
+
+def check(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, gqa: bool
+) -> None:
+    """Shapes that would broadcast to something nobody meant are refused by name."""
+    if query.shape[-1] != key.shape[-1]:
+        raise BadInput(f"query has head size {query.shape[-1]} and key {key.shape[-1]}; they must be equal.")
+    if key.shape[:-1] != value.shape[:-1]:
+        raise BadInput(f"key {tuple(key.shape)} and value {tuple(value.shape)} differ before the last dimension.")
+    if not gqa and query.shape[:-2] != key.shape[:-2]:
+        raise BadInput(
+            f"query {tuple(query.shape)} and key {tuple(key.shape)} differ in batch or heads; grouped heads need "
+            "enable_gqa=True."
+        )
+    if mask is not None and is_causal:
+        raise BadInput("attn_mask and is_causal=True were both given. Put the causal part into the mask.")
+    if not 0.0 <= dropout < 1.0:
+        raise BadInput(f"dropout_p must be at least 0 and below 1, got {dropout!r}.")
+
+
+def spread_heads(query: Tensor, *shared: Tensor) -> list[Tensor]:
+    """Keys and values repeated for the query heads that share them."""
+    heads, groups = query.shape[-3], shared[0].shape[-3]
+    if heads % groups:
+        raise BadInput(f"{heads} query heads are not a multiple of {groups} key heads.")
+    return [x.repeat_interleave(heads // groups, -3) for x in shared]
+
+
+def fused_columns(size: int, like: Tensor) -> int:
+    """The smallest head size from this one on for which torch has a fused kernel."""
+    if like.device.type == "cpu" and like.element_size() >= 4:
+        return size
+    return FUSED_MULTIPLE * math.ceil(size / FUSED_MULTIPLE)
+
+
+def pad_to(x: Tensor, columns: int) -> Tensor:
+    """Zeros to the right, up to this many columns."""
+    return F.pad(x, (0, columns - x.shape[-1]))
+
+
+def linear_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """Arguments as in torch's softmax attention; a mask must hide keys for all queries alike, dropout must be 0."""
+    check(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    if dropout_p:
+        raise BadInput("linear attention never forms its weights, so dropout_p must be 0. Drop out its output instead.")
+    key, value = spread_heads(query, key, value) if enable_gqa else (key, value)
+    s = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    features, keys = (F.elu(math.sqrt(s) * x) + 1 for x in (query, key))
+    if attn_mask is not None:
+        keys = keys * _visible(attn_mask, keys)
+    values = torch.cat([value, torch.ones_like(value[..., :1])], -1)  # the last column sums the weights
+    mixed = _causal(features, keys, values) if is_causal else features @ (keys.mT @ values)
+    return mixed[..., :-1] / mixed[..., -1:]
+
+
+def _visible(mask: Tensor, keys: Tensor) -> Tensor:
+    """(..., S, 1) of ones and zeros; a mask that differs between queries cannot be kept at linear cost."""
+    if mask.dtype != torch.bool or (mask.shape[-2] != 1 and not bool((mask == mask[..., :1, :]).all())):
+        raise BadInput(
+            "linear attention takes a boolean mask that hides keys for all queries alike (padding), or "
+            "is_causal=True; got a mask that differs between queries or is not boolean."
+        )
+    return mask[..., :1, :].mT.to(keys.dtype)
+
+
+def _causal(features: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Chunk by chunk: what came before through the running sum phi(k) v^T, the chunk itself through its weights."""
+    state = torch.zeros_like(keys[..., :1, :].mT @ values[..., :1, :])
+    parts = []
+    length = max(features.shape[-2], keys.shape[-2])
+    for low in range(0, length, CHUNK):
+        q, k, v = (x[..., low : low + CHUNK, :] for x in (features, keys, values))
+        weights = (q @ k.mT).tril()
+        parts.append(q @ state + weights @ v)
+        state = state + k.mT @ v
+    return torch.cat(parts, -2)
