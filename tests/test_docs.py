@@ -13,7 +13,7 @@ import pytest
 
 import edgewise
 from benchmarks import BENCHMARKS
-from edgewise.adapters.presets import names
+from edgewise.adapters.source import preset_names
 from edgewise.knobs import KNOBS, Knob
 
 ROOT = Path(__file__).parents[1]
@@ -121,7 +121,7 @@ def test_knob_table_is_the_one_in_the_code() -> None:
 
 def test_every_preset_is_listed() -> None:
     section = (ROOT / "docs/architecture.md").read_text().partition("## Presets")[2].partition("They are")[0]
-    assert re.findall(r"`([^`]+)`", section) == list(names())
+    assert re.findall(r"`([^`]+)`", section) == list(preset_names())
 
 
 def test_every_benchmark_is_listed() -> None:

@@ -41,9 +41,9 @@ def main(preset: str, tokens: int, blocks: int | None, theory_only: bool) -> Non
 
 def measured(preset: str, tokens: int, blocks: int | None) -> dict[str, Any]:
     """What the probe reads, with the time and memory that it took."""
-    from edgewise.adapters import presets
+    from edgewise.adapters.source import preset_config
 
-    config = dict(presets.config(preset))
+    config = dict(preset_config(preset))
     if blocks is not None:
         config["num_hidden_layers"] = blocks
     before, wall, cpu = Machine.now(), time.perf_counter(), time.process_time()

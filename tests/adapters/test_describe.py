@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edgewise.adapters import presets
 from edgewise.adapters.config.translate import FAMILIES
 from edgewise.adapters.describe import describe
+from edgewise.adapters.source import preset_config, preset_names
 from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
@@ -78,7 +78,7 @@ def test_a_config_object_is_noticed_by_its_members() -> None:
 def test_preset_names_win_over_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "gpt2" / "config.json", LLAMA)
-    assert describe("GPT2") == describe("gpt2") == describe(presets.config("gpt2"))
+    assert describe("GPT2") == describe("gpt2") == describe(preset_config("gpt2"))
     assert describe("./gpt2") == describe(LLAMA)
 
 
@@ -103,7 +103,7 @@ def test_depth_and_tokens_of_flat_knobs_and_nouns() -> None:
 
 
 def test_a_pattern_of_layers_goes_on_at_another_depth() -> None:
-    config = presets.config("gemma-2-9b") | {"layer_types": ["full_attention"] * 42}
+    config = preset_config("gemma-2-9b") | {"layer_types": ["full_attention"] * 42}
     assert describe(config).window is None
     assert describe(config, depth=4).window == (4096, None, 4096, None)
 
@@ -126,7 +126,7 @@ def test_what_a_config_leaves_out_is_listed() -> None:
 
 
 def test_everything_described_survives_json() -> None:
-    for name in presets.names():
+    for name in preset_names():
         described = describe(name)
         again = Architecture.from_dict(json.loads(json.dumps(described.to_dict())))
         assert again == described
@@ -136,8 +136,8 @@ def test_everything_described_survives_json() -> None:
 
 def test_transformers_is_never_imported() -> None:
     script = (
-        "import sys\nfrom edgewise.adapters.presets import names\n"
-        "from edgewise.adapters.describe import describe\n[describe(name) for name in names()]\n"
+        "import sys\nfrom edgewise.adapters.source import preset_names\n"
+        "from edgewise.adapters.describe import describe\n[describe(name) for name in preset_names()]\n"
         "print('transformers' in sys.modules, 'torch' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -175,11 +175,11 @@ def without(key: str) -> dict[str, object]:
         (LLAMA | {"initializer_range": -1.0}, ["initializer_range in a llama config", "at least 0", "got -1.0"]),
         (LLAMA | {"num_attention_heads": 6}, ["width of 256 is not a multiple of 6 heads"]),
         (LLAMA | {"num_key_value_heads": 3}, ["heads 8 is not a multiple of kv_heads 3"]),
-        (presets.config("gpt2") | {"scale_attn_weights": 1}, ["scale_attn_weights in a gpt2", "true or false, got 1"]),
-        (presets.config("gemma-2-9b") | {"layer_types": ["x"]}, ["layer_types has 1", "42 layers"]),
-        (presets.config("pythia-160m") | {"init_method": "orthogonal"}, ["'orthogonal'", "small_init"]),
-        (presets.config("vit-base") | {"patch_size": 300}, ["patch_size", "image_size"]),
-        (presets.config("vit-base") | {"image_size": [224, "x"]}, ["image_size in a vit config", "got 'x'"]),
+        (preset_config("gpt2") | {"scale_attn_weights": 1}, ["scale_attn_weights in a gpt2", "true or false, got 1"]),
+        (preset_config("gemma-2-9b") | {"layer_types": ["x"]}, ["layer_types has 1", "42 layers"]),
+        (preset_config("pythia-160m") | {"init_method": "orthogonal"}, ["'orthogonal'", "small_init"]),
+        (preset_config("vit-base") | {"patch_size": 300}, ["patch_size", "image_size"]),
+        (preset_config("vit-base") | {"image_size": [224, "x"]}, ["image_size in a vit config", "got 'x'"]),
         ("mlp:nothing", ["activation must be", "got 'nothing'"]),
     ],
 )  # fmt: skip

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from edgewise.adapters import config as config_package
-from edgewise.adapters import presets
 from edgewise.adapters.config.gains import truncated
 from edgewise.adapters.config.translate import FAMILIES
 from edgewise.adapters.describe import describe
+from edgewise.adapters.source import preset_config
 from edgewise.architecture import Architecture
 
 MEASURED = json.loads(Path(__file__).with_name("measured_gains.json").read_text())["families"]
@@ -240,8 +240,8 @@ def test_a_cut_normal_is_narrower() -> None:
 
 
 def test_names_come_from_where_the_config_came_from() -> None:
-    assert describe(presets.config("gpt2")).name == "gpt2"
-    assert describe(presets.config("gpt2") | {"_name_or_path": "mine/own"}).name == "mine/own"
+    assert describe(preset_config("gpt2")).name == "gpt2"
+    assert describe(preset_config("gpt2") | {"_name_or_path": "mine/own"}).name == "mine/own"
 
 
 def test_reading_a_config_imports_no_torch() -> None:

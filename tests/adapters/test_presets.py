@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from edgewise.adapters import presets
 from edgewise.adapters.describe import describe
+from edgewise.adapters.source import preset_names
 
 # depth, tokens, width, heads, kv_heads, head_width, mlp_width, norm, norm_kind, causal, gated, rope
 TABLE = """
@@ -49,7 +49,7 @@ ROWS = [row.split() for row in TABLE.strip().splitlines()]
 
 
 def test_the_table_has_every_preset() -> None:
-    assert [row[0] for row in ROWS] == list(presets.names())
+    assert [row[0] for row in ROWS] == list(preset_names())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])

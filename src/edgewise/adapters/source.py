@@ -23,7 +23,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgewise.adapters import presets
 from edgewise.adapters.config.translate import FAMILIES
 from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
@@ -31,6 +30,10 @@ from edgewise.perceptron import Perceptron
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+from functools import cache
+from importlib import resources
 
 ACCEPTED = (
     "a preset name; `transformer` (the default knobs); mlp:ACTIVATION; a config.json of Hugging Face, or a folder "
@@ -109,8 +112,8 @@ def _from_text(text: str) -> Source:
         return Source(text, description=Perceptron(activation=text.removeprefix("mlp:")))
     if text == DEFAULT_KNOBS:
         return Source(text, description=transformer().replace(name=text))
-    if text.lower() in presets.names():
-        return Source(text.lower(), presets.notes(text.lower()), config=presets.config(text.lower()))
+    if text.lower() in preset_names():
+        return Source(text.lower(), preset_notes(text.lower()), config=preset_config(text.lower()))
     file, _, function = text.rpartition(":")
     if file.endswith(".py"):
         return Source(function, factory=_function(Path(file), function))
@@ -187,8 +190,8 @@ def _with_numbers(values: Any) -> Any:
 
 def _unknown_name(text: str) -> BadInput:
     short = text.rsplit("/", 1)[-1].lower()
-    near = get_close_matches(short, presets.names(), n=3, cutoff=0.5)
-    hint = f"Nearest presets: {', '.join(near)}." if near else f"Presets: {', '.join(presets.names())}."
+    near = get_close_matches(short, preset_names(), n=3, cutoff=0.5)
+    hint = f"Nearest presets: {', '.join(near)}." if near else f"Presets: {', '.join(preset_names())}."
     if text.count("/") == 1 and not text.startswith((".", "/", "~")):
         return BadInput(
             f"{text!r} looks like a model on the Hugging Face Hub, and nothing is downloaded here. "
@@ -200,3 +203,28 @@ def _unknown_name(text: str) -> BadInput:
 def _shown(value: Any) -> str:
     simple = value is None or isinstance(value, (bool, int, float, str))
     return repr(value) if simple else f"a {type(value).__name__}"
+
+
+def preset_names() -> tuple[str, ...]:
+    """All preset names."""
+    return tuple(_presets())
+
+
+def preset_config(name: str) -> dict[str, Any]:
+    """The config of a preset, as Hugging Face would write it; KeyError if there is none of this name."""
+    return dict(_presets()[name]["config"])
+
+
+def preset_notes(name: str) -> tuple[str, ...]:
+    """What the preset's config leaves open and how it is read here."""
+    entry = _presets()[name]
+    return (entry["note"],) if "note" in entry else ()
+
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    import yaml  # here, because `edgewise --help` needs no presets
+
+    text = resources.files("edgewise.adapters").joinpath("presets.yaml").read_text(encoding="utf-8")
+    presets: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return presets
