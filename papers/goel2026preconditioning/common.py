@@ -12,12 +12,15 @@ from edgewise.laboratory.regression import (
     Population,
     Sample,
     SoftmaxRegression,
+    StructureAware,
+    descend,
     gaussian_start,
     random_problem,
+    spectral_start,
 )
-from edgewise.laboratory.regression_baselines import Adam, GradientDescent, StochasticGradientDescent
-from edgewise.laboratory.regression_descent import StructureAware, descend, spectral_start
 from edgewise.study import Result
+
+from .baselines import Adam, GradientDescent, StochasticGradientDescent
 
 BASELINES: dict[str, Any] = {"SGD": StochasticGradientDescent, "GD": GradientDescent, "Adam": Adam}
 # What the method is without one of its parts, and its two earlier forms.

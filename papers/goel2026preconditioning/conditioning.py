@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgewise.laboratory.regression import Parameters, gaussian_start
-from edgewise.laboratory.regression_descent import descend
+from edgewise.laboratory.regression import Parameters, descend, gaussian_start
 from edgewise.study import Claim, Result
 
 from .common import method_of, problem_of

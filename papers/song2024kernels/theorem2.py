@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.laboratory.kernel_layer import random_layer
-from edgewise.laboratory.kernel_query_run import descend_queries
+from edgewise.laboratory.kernel_theorems import descend_queries
 from edgewise.study import Claim, Result, rounded, select
 
 KERNELS = ("softmax", "gaussian")

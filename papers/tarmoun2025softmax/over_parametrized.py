@@ -14,8 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.laboratory import descent
-from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.prompt_curvature import largest_curvature
+from edgewise.laboratory.prompt_attention import PromptAttention, largest_curvature
 from edgewise.laboratory.prompt_teacher import log_mean_ratio, teacher_student
 from edgewise.laboratory.prompt_theorem import certificate
 from edgewise.study import Claim, Result, select

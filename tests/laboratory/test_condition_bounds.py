@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from edgewise.laboratory.condition_bounds import condition_bounds, helmert, random_cases, tangent_hessian
+from edgewise.laboratory.condition_bounds import condition_bounds, random_cases
+from edgewise.softmax_jacobian import helmert, tangent_hessian
 
 
 @pytest.mark.parametrize("n", [2, 3, 7])

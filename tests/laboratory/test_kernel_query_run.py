@@ -7,8 +7,13 @@ import torch
 
 from edgewise.errors import BadInput
 from edgewise.laboratory.kernel_layer import KernelLayer, random_layer
-from edgewise.laboratory.kernel_query_run import descend_queries, query_gradient
-from edgewise.laboratory.kernel_theorems import descend, jacobian, largest_step
+from edgewise.laboratory.kernel_theorems import (
+    descend,
+    descend_queries,
+    jacobian,
+    largest_step,
+    query_gradient,
+)
 
 KERNELS = ("softmax", "gaussian")
 

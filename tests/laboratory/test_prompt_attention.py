@@ -10,8 +10,7 @@ from torch import Tensor
 
 from edgewise import BadInput
 from edgewise.laboratory import descent
-from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.prompt_curvature import hessian_product, largest_curvature
+from edgewise.laboratory.prompt_attention import PromptAttention, hessian_product, largest_curvature
 from edgewise.laboratory.prompt_teacher import TeacherStudent, log_mean_ratio, teacher_student
 
 

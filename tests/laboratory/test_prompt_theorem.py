@@ -9,8 +9,7 @@ import torch
 
 from edgewise import BadInput
 from edgewise.laboratory.descent import descend, gradient_descent
-from edgewise.laboratory.prompt_attention import PromptAttention
-from edgewise.laboratory.prompt_curvature import largest_curvature
+from edgewise.laboratory.prompt_attention import PromptAttention, largest_curvature
 from edgewise.laboratory.prompt_teacher import TeacherStudent, log_ratios, teacher_student
 from edgewise.laboratory.prompt_theorem import attention_slopes, certificate, diameters, output_curvatures
 

@@ -14,11 +14,12 @@ from edgewise.laboratory.regression import (
     Population,
     Sample,
     SoftmaxRegression,
+    StructureAware,
+    descend,
     gaussian_start,
     random_problem,
+    spectral_start,
 )
-from edgewise.laboratory.regression_baselines import Adam, GradientDescent, StochasticGradientDescent, tuned
-from edgewise.laboratory.regression_descent import StructureAware, descend, spectral_start
 
 RELATIVE = 1e-8
 
@@ -106,12 +107,6 @@ def test_iterations_hardly_depend_on_the_covariance(condition: float, most: int)
     assert np.median(counts) <= most
 
 
-def test_plain_descent_pays_for_the_covariance() -> None:
-    """Gradient descent with the best step of a grid: at cond(Σ) = 10 more than 4 times as many steps as ours."""
-    best = min(iterations(10.0, GradientDescent(step), 400, 0) for step in (0.003, 0.01, 0.03, 0.1, 0.3))
-    assert best > 4 * iterations(10.0, StructureAware(), 400, 0)
-
-
 def test_geometric_rate_of_the_population_problem() -> None:
     """log loss is a straight line: the rate of the first and the second half of the way agree."""
     problem = random_problem(6, 6, 100.0, 3.0, seed=2)
@@ -144,15 +139,6 @@ def test_scaled_descent_needs_a_good_start() -> None:
     assert run.losses[-1] == np.inf  # a negative result, kept
 
 
-def test_far_below_tuned_adam_from_a_gaussian_start() -> None:
-    """n = 400, cond(Σ) = 100, cond(M) = 10, 60 steps each, Adam's step the best of four; 200 steps in papers/."""
-    problem = random_problem(4, 4, 100.0, 10.0, seed=0)
-    sample, start = problem.sample(400, seed=100), gaussian_start(problem, 1.0, seed=200)
-    ours = descend(sample, start, StructureAware(), 60, every=60).losses[-1]
-    _, adam = tuned(Adam, sample, start, 60, (0.03, 0.1, 0.3, 1.0))
-    assert ours < adam.losses[-1] / 20
-
-
 def test_spectral_start_solves_the_population_and_sits_at_the_floor() -> None:
     problem = random_problem(4, 4, 100.0, 10.0, seed=5)
     population = problem.population()
@@ -163,30 +149,6 @@ def test_spectral_start_solves_the_population_and_sits_at_the_floor() -> None:
     ended = descend(sample, begun, StructureAware(), 100, every=100).end
     assert sample.loss(ended) < sample.loss(begun)  # the sample is fitted better,
     assert population.loss(ended) > population.loss(begun) / 10  # the population hardly is
-
-
-def test_stochastic_descent_goes_down_and_refuses_the_limit() -> None:
-    problem = random_problem(3, 3, 2.0, 2.0, seed=7)
-    sample, start = problem.sample(60, seed=8), gaussian_start(problem, 0.3, seed=9)
-    run = descend(sample, start, StochasticGradientDescent(0.05, batch=16), 300, every=100)
-    assert run.losses[-1] < 0.5 * run.losses[0]
-    with pytest.raises(BadInput, match="finite data"):
-        descend(problem.population(), start, StochasticGradientDescent(0.05), 3)
-
-
-def test_adam_is_torch_adam() -> None:
-    problem = random_problem(3, 2, 4.0, 2.0, seed=10)
-    population, start = problem.population(), gaussian_start(problem, 0.5, seed=11)
-    theirs = [torch.tensor(p, requires_grad=True) for p in start]
-    optimizer = torch.optim.Adam(theirs, lr=0.05)
-    for _ in range(20):
-        slope = population.gradient(Parameters(*(p.detach().numpy() for p in theirs)))
-        for p, g in zip(theirs, slope, strict=True):
-            p.grad = torch.tensor(g)
-        optimizer.step()
-    ours = descend(population, start, Adam(0.05), 20).end
-    for p, q in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(p, q.detach().numpy(), atol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from edgewise.laboratory.condition_bounds import ConditionBounds
     from edgewise.laboratory.descent import LeastSquares
     from edgewise.laboratory.kernel_layer import KernelLayer, random_layer
-    from edgewise.laboratory.kernel_query_run import descend_queries
-    from edgewise.laboratory.kernel_theorems import check_theorem1, check_theorem2
+    from edgewise.laboratory.kernel_theorems import check_theorem1, check_theorem2, descend_queries
     from edgewise.laboratory.prompt_attention import PromptAttention
     from edgewise.laboratory.prompt_teacher import TeacherStudent, teacher_student
     from edgewise.laboratory.prompt_theorem import Certificate, certificate
-    from edgewise.laboratory.regression import SoftmaxRegression, gaussian_start, random_problem
-    from edgewise.laboratory.regression_descent import StructureAware
+    from edgewise.laboratory.regression import (
+        SoftmaxRegression,
+        StructureAware,
+        gaussian_start,
+        random_problem,
+    )
     from edgewise.laboratory.stationary import judge_point
 
 # Names are fetched when first used: no room above needs torch and scipy before a model is asked for.
@@ -28,9 +31,9 @@ _HOMES = {
     "Certificate": "prompt_theorem", "certificate": "prompt_theorem", "judge_point": "stationary",
     "ConditionBounds": "condition_bounds", "LeastSquares": "descent",
     "KernelLayer": "kernel_layer", "random_layer": "kernel_layer", "check_theorem1": "kernel_theorems",
-    "check_theorem2": "kernel_theorems", "descend_queries": "kernel_query_run",
+    "check_theorem2": "kernel_theorems", "descend_queries": "kernel_theorems",
     "SoftmaxRegression": "regression", "random_problem": "regression", "gaussian_start": "regression",
-    "StructureAware": "regression_descent",
+    "StructureAware": "regression",
 }  # fmt: skip
 __all__ = [
     "Certificate", "ConditionBounds", "KernelLayer", "LeastSquares", "PromptAttention", "SoftmaxRegression",

@@ -17,21 +17,6 @@ from torch import Tensor
 from edgewise import softmax_jacobian as jacobian
 
 
-def helmert(n: int) -> Tensor:
-    """An orthonormal basis of {u : sum u = 0}, columns of (n, n - 1)."""
-    k = torch.arange(1, n, dtype=torch.float64)
-    Q = torch.triu(torch.ones(n, n - 1, dtype=torch.float64))
-    Q[torch.arange(1, n), torch.arange(n - 1)] = -k
-    return Q / (k * (k + 1)).sqrt()
-
-
-def tangent_hessian(x: Tensor, hessian: Tensor) -> Tensor:
-    """Q^T J H J Q (..., n - 1, n - 1): the Hessian of l(softmax(z)) at a stationary point, off its null direction."""
-    J = torch.diag_embed(x) - x[..., :, None] * x[..., None, :]
-    Q = helmert(x.shape[-1])
-    return (J @ Q).transpose(-1, -2) @ hessian @ (J @ Q)
-
-
 @dataclass(frozen=True, eq=False)
 class ConditionBounds:
     """Logarithms, each (...)."""
@@ -55,7 +40,7 @@ def condition_bounds(log_x: Tensor, hessian: Tensor) -> ConditionBounds:
     """
     x = log_x.exp()
     n = x.shape[-1]
-    Q = helmert(n)
+    Q = jacobian.helmert(n)
     inner = Q.T @ hessian @ Q
     R = torch.linalg.cholesky(inner).transpose(-1, -2)
     J = torch.diag_embed(x) - x[..., :, None] * x[..., None, :]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from edgewise.errors import BadInput
-from edgewise.laboratory.condition_bounds import tangent_hessian
+from edgewise.softmax_jacobian import tangent_hessian
 
 
 class Standing(Enum):

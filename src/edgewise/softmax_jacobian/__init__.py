@@ -10,7 +10,7 @@ Everything is in logarithms: the smallest entry of a row underflows long before 
 Masked keys are removed (log-probability -inf), they are not zeros. Shapes: rows (..., n); one number per row (...).
 
 Check     checked count
-Product   product
+Product   product; helmert tangent_hessian (dense, for few keys)
 Numbers   entropy trace frobenius log_determinant log_rest saturated mass_carrying
 Spectrum  brackets extremes spectrum condition_estimate effective_condition Extremes Brackets extremes_of_rows
 """
@@ -31,17 +31,19 @@ from edgewise.softmax_jacobian.invariants import (
     SATURATED,
     entropy,
     frobenius,
+    helmert,
     log_determinant,
     log_rest,
     mass_carrying,
     product,
     saturated,
+    tangent_hessian,
     trace,
 )
 from edgewise.softmax_jacobian.rows import checked, count
 
 __all__ = [
-    "checked", "count", "product",
+    "checked", "count", "product", "helmert", "tangent_hessian",
     "SATURATED", "entropy", "trace", "frobenius", "log_determinant", "log_rest", "saturated", "mass_carrying",
     "Brackets", "Extremes", "brackets", "condition_estimate", "effective_condition", "extremes", "extremes_of_rows",
     "spectrum",

@@ -1,4 +1,4 @@
-"""Numbers of J(s) = diag(s) - s s^T that need no eigenvalue: one pass over the row each. Shapes: rows (..., n)."""
+"""Products and numbers of J(s) = diag(s) - s s^T that need no eigenvalue. Shapes: rows (..., n)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,24 @@ SATURATED = 1e-2  # a row whose largest entry leaves less than this to all other
 def product(probabilities: Tensor, vectors: Tensor) -> Tensor:
     """J(s) a = s * (a - s.a), for probabilities and vectors (..., n) that broadcast; differentiable, O(n)."""
     return probabilities * (vectors - (probabilities * vectors).sum(-1, keepdim=True))
+
+
+def helmert(n: int) -> Tensor:
+    """An orthonormal basis of {u : sum u = 0}, columns of (n, n - 1)."""
+    k = torch.arange(1, n, dtype=torch.float64)
+    Q = torch.triu(torch.ones(n, n - 1, dtype=torch.float64))
+    Q[torch.arange(1, n), torch.arange(n - 1)] = -k
+    return Q / (k * (k + 1)).sqrt()
+
+
+def tangent_hessian(x: Tensor, hessian: Tensor) -> Tensor:
+    """Q^T J H J Q (..., n - 1, n - 1): the Hessian of l(softmax(z)) at a stationary point, off its null direction.
+
+    Dense, for small n: probabilities x (..., n) and the Hessian H of l, (..., n, n).
+    """
+    J = torch.diag_embed(x) - x[..., :, None] * x[..., None, :]
+    Q = helmert(x.shape[-1])
+    return (J @ Q).transpose(-1, -2) @ hessian @ (J @ Q)
 
 
 def entropy(rows: Tensor) -> Tensor:

@@ -1,15 +1,14 @@
-"""Gradient descent, stochastic gradient descent and Adam on softmax regression, each with its step tuned."""
+"""Gradient descent, stochastic gradient descent and Adam on softmax regression: what the method is compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from edgewise.errors import BadInput
 from edgewise.laboratory.regression import Objective, Parameters, Sample
-from edgewise.laboratory.regression_descent import Descent, Method, descend
 
 
 @dataclass(frozen=True)
@@ -66,24 +65,6 @@ class Adam:
                 for m, v in zip(first, second, strict=True)
             ]
             here = _moved(here, Parameters(*moves), self.step)
-
-
-def tuned(
-    method: Callable[[float], Method], objective: Objective, start: Parameters, steps: int,
-    grid: Sequence[float], until: float | None = None,
-) -> tuple[float, Descent]:  # fmt: skip
-    """The best step of a grid and its run: fewest steps to `until`, and the lowest final loss among equals.
-
-    The whole budget is spent on every step of the grid, so no method is judged by a step that was not tried.
-    """
-    every = max(steps // 200, 1) if until is None else 1
-    runs = [(step, descend(objective, start, method(step), steps, every=every, until=until)) for step in grid]
-
-    def rank(run: tuple[float, Descent]) -> tuple[float, float]:
-        reached = None if until is None else run[1].first_below(until)
-        return (np.inf if reached is None else reached, run[1].losses[-1])
-
-    return min(runs, key=rank)
 
 
 def _moved(here: Parameters, direction: Parameters, step: float) -> Parameters:
