@@ -12,9 +12,8 @@ from edgewise.adapters.unwrap import unwrap
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.identical_layers import identical_layers
 from edgewise.audit.never_initialized import never_initialized
-from edgewise.audit.recipe import recipe_of, unlike_recipe
 from edgewise.audit.residual_scaling import residual_scaling
-from edgewise.audit.siblings import unlike_siblings
+from edgewise.audit.standard_deviations import recipe_of, unlike_recipe, unlike_siblings
 from edgewise.audit.ties import tied_weights
 from edgewise.audit.truncation import useless_truncation
 from edgewise.audit.vectors import biases_not_zero, norm_gains_not_one

@@ -13,7 +13,7 @@ import click
 
 from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
-from edgewise.cli.predict import figure_path
+from edgewise.cli.options import figure_path
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 

@@ -13,7 +13,7 @@ import click
 
 from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
-from edgewise.cli.settings import describe_with, parse_settings
+from edgewise.cli.options import describe_with, figure_path, parse_settings
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 
@@ -65,15 +65,6 @@ def predict(
     if path is not None:
         click.echo(f"Wrote {path}", err=True)
     return exit_codes.of_outcomes((verdict.outcome for verdict in answer.verdicts), fail_on)
-
-
-def figure_path(figure: str | None) -> Path | None:
-    """A figure that cannot be written is refused before anything is computed."""
-    if figure is None:
-        return None
-    from edgewise.view.files import check_path
-
-    return check_path(figure)
 
 
 @dataclass(frozen=True)

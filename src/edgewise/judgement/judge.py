@@ -9,10 +9,9 @@ from typing import Any
 import edgewise.paragraph  # noqa: F401  (gives a Verdict its words)
 from edgewise.architecture import Architecture
 from edgewise.critical.asymptotics import asymptotics
-from edgewise.judgement.findings import find, rule_out
+from edgewise.judgement.findings import find, rule_out, with_remedies
 from edgewise.judgement.probability import training_probability
 from edgewise.judgement.reading import Reading, read
-from edgewise.judgement.remedies import with_remedies
 from edgewise.perceptron import Perceptron
 from edgewise.stability.limits import ZERO, Severity, severity, signs
 from edgewise.stability.lyapunov import Growth, depth_scale

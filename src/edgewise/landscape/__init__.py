@@ -1,8 +1,7 @@
 """Loss landscapes of any network: lines and planes through its weights, and numbers beside the picture."""
 
-from edgewise.landscape.direction import Direction, random_direction, toward
+from edgewise.landscape.direction import Direction, Path, Recorder, random_direction, toward, training_path
 from edgewise.landscape.hessian import Curvature, top_directions, top_eigenvalue
-from edgewise.landscape.path import Path, Recorder, training_path
 from edgewise.landscape.plane import Line, Plane, Survey, line, plane, survey
 from edgewise.landscape.rebalance import rebalanced
 from edgewise.landscape.roughness import Roughness

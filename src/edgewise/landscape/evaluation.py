@@ -2,23 +2,37 @@
 
 The copy shares the parameters (they are replaced per call by torch.func.functional_call, never written) and owns its
 buffers and its mode: dropout is off and batch norms use what they have learned, as in eval().
+
+The short way does not compute again what does not move, once it has given the same numbers. One traced pass finds,
+operation by operation, what depends on the moving weights: marks belong to storages, so views and writes in place
+count. At every further point a module whose output does not depend on them gives back what it gave before: all blocks
+before the first moved one.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
 
 Loss = Callable[[nn.Module, Any], Tensor]
+Evaluate = Callable[[Sequence[float]], float]
+METHODS = ("auto", "direct")
+TRIALS = ((0.7, -0.4), (-0.3, 0.9))  # shares of the reach at which both ways are compared
+SIMPLE = (Tensor, int, float, str, bool, type(None))
+aten = torch.ops.aten
+DECIDES = {aten._local_scalar_dense, aten.is_nonzero, aten.nonzero, aten.masked_select, aten.equal,
+           aten._unique2, aten.unique_dim}  # what Python may branch on  # fmt: skip
 
 
 class Surface:
@@ -124,3 +138,149 @@ def batches_of(batch: Any) -> list[Any]:
 def plain(value: Any) -> Any:
     """Mappings that are not dicts (tokenizer outputs) as dicts."""
     return dict(value) if isinstance(value, Mapping) else value
+
+
+def shortest_way(surface: Surface, reach: float, method: str) -> tuple[Evaluate, str]:
+    """How to evaluate a point, and its name; the short way only if it agrees with the direct one off the centre."""
+    if method not in METHODS:
+        raise BadInput(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    compiled = any("_orig_mod" in module._modules for module in surface.module.modules())
+    if method == "direct" or compiled:  # what is compiled cannot be traced
+        return surface.at, "direct"
+    replays = [Replay(surface, batch) for batch in surface.batches]
+    if not replays[0].constants:
+        return surface.at, "direct"
+
+    def at(point: Sequence[float]) -> float:
+        return sum(float(replay.at(point)) for replay in replays) / len(replays)
+
+    for trial in TRIALS:
+        point = [share * reach for share in trial[: len(surface.directions)]]
+        if not agree(at(point), surface.at(point), surface.dtype):
+            return surface.at, "direct: the short way gave another loss"
+    return at, f"{replays[0].constants} modules from memory"
+
+
+def agree(one: float, other: float, dtype: torch.dtype) -> bool:
+    """Equal up to rounding; two losses that overflow agree."""
+    return one == other or abs(one - other) <= 100 * torch.finfo(dtype).eps * max(1.0, abs(other))
+
+
+class Replay:
+    """One batch on its own private copy, in which what is constant answers from memory."""
+
+    def __init__(self, surface: Surface, batch: Any) -> None:
+        self.surface, self.batch = surface, batch
+        self.module = LossOf(private_copy(surface.module.model), surface.module.function[0])
+        self.calls: dict[nn.Module, list[Call]] = {}
+        self.constants = 0
+        self._trace()
+
+    def at(self, point: Sequence[float]) -> Tensor:
+        """The loss of this batch at a point."""
+        return self._run(self.surface.weights(point))
+
+    def _run(self, weights: dict[str, Tensor]) -> Tensor:
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(0)
+            return check_loss(functional_call(self.module, weights, (self.batch,)))
+
+    def _trace(self) -> None:
+        centre = [0.0] * len(self.surface.directions)
+        weights = {name: t.clone() for name, t in self.surface.weights(centre).items()}
+        flow = Dataflow(weights[f"model.{name}"] for name in self.surface.moved)
+        hooks = [self._watch(module, flow) for module in self.module.model.modules()]
+        with flow:
+            self._run(weights)
+        for hook in hooks:
+            hook.remove()
+        self._install()
+        self.calls.clear()  # what is replayed is held by its replacement
+
+    def _watch(self, module: nn.Module, flow: Dataflow) -> Any:
+        def leave(_: nn.Module, __: Any, output: Any) -> None:
+            call = Call(output, flow.depends(output) or flow.decided)
+            if call.constant:
+                call.copy, call.versions = tree_map(_clone, output), _versions(output)
+                for below in list(module.modules())[1:]:
+                    self.calls.pop(below, None)  # never reached again
+            self.calls.setdefault(module, []).append(call)
+
+        return module.register_forward_hook(leave)
+
+    def _install(self) -> None:
+        """Replace forwards in the copy; what lies inside a constant module is never reached."""
+        for module, calls in self.calls.items():
+            if len(calls) == 1 and calls[0].constant:
+                module.forward = calls[0].answer()
+                self.constants += 1
+
+
+@dataclass
+class Call:
+    """One finished call of a module; `copy` is its output as it was then, should somebody write into it later."""
+
+    output: Any
+    moves: bool
+    copy: Any = None
+    versions: tuple[int, ...] = ()
+
+    @property
+    def constant(self) -> bool:
+        simple = all(isinstance(leaf, SIMPLE) for leaf in tree_leaves(self.output))
+        return simple and not self.moves and bool(tensors_in(self.output))
+
+    def answer(self) -> Callable[..., Any]:
+        """What a constant module says from now on; a copy each time where the network writes into what it gets."""
+        copy = self.copy
+        if _versions(self.output) == self.versions:
+            return lambda *_, **__: copy
+        return lambda *_, **__: tree_map(_clone, copy)
+
+
+class Dataflow(TorchDispatchMode):
+    """Marks what depends on some tensors while it is active; `decided` once Python has looked at a marked value."""
+
+    def __init__(self, sources: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.marks: set[int] = set()
+        self.alive: list[Tensor] = []  # a marked storage must not be freed: its address would be given away
+        self.decided = False
+        for tensor in sources:
+            self.mark(tensor)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would import its compiler (seconds) to keep it out of here; nothing is compiled during the pass."""
+        return False
+
+    def mark(self, tensor: Tensor) -> None:
+        if tensor.numel():
+            self.marks.add(tensor.untyped_storage().data_ptr())
+            self.alive.append(tensor)
+
+    def depends(self, value: Any) -> bool:
+        """Whether a tensor, or any tensor in a nested value, is marked."""
+        return any(t.numel() and t.untyped_storage().data_ptr() in self.marks for t in tensors_in(value))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        depends = self.depends((args, kwargs))
+        result = func(*args, **kwargs)
+        if depends:
+            self.decided |= func.overloadpacket in DECIDES
+            for tensor in tensors_in(result):
+                self.mark(tensor)
+        return result
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _versions(output: Any) -> tuple[int, ...]:
+    return tuple(tensor._version for tensor in tensors_in(output))
+
+
+def _clone(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf

@@ -1,15 +1,16 @@
-"""The standard deviations that a family publishes, and the matrices that do not have them."""
+"""Matrices whose standard deviation is not the one their family publishes, or not that of the other layers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any
 
 from edgewise.adapters.roles.record import ModelSites
 from edgewise.architecture import Architecture
 from edgewise.audit.finding import AuditFinding, Kind, Severity, redraw
-from edgewise.audit.weights import MatrixSummary, group_by
+from edgewise.audit.weights import MatrixSummary, group_by, siblings
 
 
 def recipe_of(config: dict[str, Any], architecture: Architecture, sites: ModelSites) -> dict[tuple[str, int], float]:
@@ -49,13 +50,37 @@ def unlike_recipe(recipe: dict[tuple[str, int], float], summaries: Sequence[Matr
     listed = [s for s in summaries if s.random and (s.role, s.block) in recipe]
     wrong = [s for s in listed if s.departs_from(recipe[s.role, s.block])]
     for group in group_by(wrong, lambda s: (s.role, recipe[s.role, s.block], s.matrix.rows)):
-        yield _finding(group, recipe[group[0].role, group[0].block])
+        yield _recipe_finding(group, recipe[group[0].role, group[0].block])
 
 
-def _finding(group: Sequence[MatrixSummary], expected: float) -> AuditFinding:
+def _recipe_finding(group: Sequence[MatrixSummary], expected: float) -> AuditFinding:
     first = group[0]
     return AuditFinding(
         Kind.DEPARTS_FROM_RECIPE, Severity.WARNING, tuple(n for s in group for n in s.matrix.parameters),
         f"{first.role} has standard deviation {first.rms:.4g}", f"{expected:.4g}, which the family publishes",
         redraw([summary.matrix for summary in group], expected),
+    )  # fmt: skip
+
+
+def unlike_siblings(summaries: Sequence[MatrixSummary]) -> Iterator[AuditFinding]:
+    """Robust z of log rms against the median of the layers, whose own error is small beside one layer's.
+
+    Where more than a third of the layers depart, the depth has a schedule (some recipes shrink with the layer)
+    and no layer is the odd one.
+    """
+    for group in siblings([s for s in summaries if s.random]):
+        if len(group) < 3:
+            continue
+        middle = median(summary.rms for summary in group)
+        odd = [summary for summary in group if summary.departs_from(middle)]
+        if 0 < len(odd) <= len(group) / 3:
+            yield from (_sibling_finding(summary, middle) for summary in odd)
+
+
+def _sibling_finding(summary: MatrixSummary, middle: float) -> AuditFinding:
+    place, errors = f"{summary.role} of block {summary.block}", abs(math.log(summary.rms / middle)) / summary.error
+    return AuditFinding(
+        Kind.DEPARTS_FROM_SIBLINGS, Severity.WARNING, summary.matrix.parameters,
+        f"{place} has standard deviation {summary.rms:.4g} ({errors:.0f} sampling errors away)",
+        f"{middle:.4g}, as in the other blocks", redraw([summary.matrix], middle),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgewise.cli.settings import as_text, parse_settings, parse_value
+from edgewise.cli.options import as_text, parse_settings, parse_value
 from edgewise.errors import BadInput
 
 

@@ -1,9 +1,10 @@
-"""`--set knob=value`: from the words of the shell to a description with changed knobs."""
+"""Options of the shell that need reading: `--set knob=value` beside `--depth` and `--tokens`, and `--figure`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgewise.errors import BadInput
@@ -89,3 +90,12 @@ def as_text(settings: dict[str, Any], longest: int = 3) -> str:
     shown = [f"{name}={text}" for name, text in texts.items()]
     more = len(shown) - longest
     return ", ".join(shown[:longest]) + (f" and {more} more" if more > 0 else "")
+
+
+def figure_path(figure: str | None) -> Path | None:
+    """A figure that cannot be written is refused before anything is computed."""
+    if figure is None:
+        return None
+    from edgewise.view.files import check_path
+
+    return check_path(figure)
