@@ -24,7 +24,7 @@ HOW: dict[str, Any] = {"points": 9, "seed": 2, "method": "direct"}
 KILLED = """
 import os, signal, sys
 from tests.support import landscape_networks as networks
-from tests.landscape.test_grid_file import HOW
+from tests.landscape.test_grid import HOW
 from edgewise import landscape
 def tell(share):
     if share > 0.5:
