@@ -13,7 +13,7 @@ import numpy as np
 
 import edgewise
 from benchmarks.report import Findings, Table, Tell
-from edgewise.theory.simplex.attention import Moments
+from edgewise.theory.simplex.layers import Moments
 from edgewise.theory.simplex.recursion import CLOSURES, Setting, backward, forward, output_gradient
 from edgewise.theory.simplex.state import Simplex
 from tests.agreement.simulation.simulate import simulate

@@ -10,11 +10,11 @@ import torch
 
 from edgewise.architecture import transformer
 from edgewise.theory.gram import heads as gram_heads
-from edgewise.theory.gram import mlp as gram_mlp
+from edgewise.theory.gram import layers as gram_layers
 from edgewise.theory.gram import positions as gram_mask
-from edgewise.theory.gram.attention import attend, pull_attention
 from edgewise.theory.gram.geometry import geometry_root, simplex
 from edgewise.theory.gram.heads import Sampling
+from edgewise.theory.gram.layers import attend, pull_attention
 from edgewise.theory.gram.recursion import propagate_gram
 from tests.support.some_tokens import geometry, small, tokens
 
@@ -58,7 +58,7 @@ def test_gradients_of_features_are_those_of_autograd(qk_norm: bool, rope: float)
 
 def test_a_gated_product_multiplies_overlaps() -> None:
     first, second = geometry(tokens(1)), geometry(tokens(2))
-    product = gram_mlp.product(first, second)
+    product = gram_layers.product(first, second)
     torch.testing.assert_close(product.overlaps, first.overlaps * second.overlaps)
     assert float(product.spreads.diagonal().abs().max()) < 1e-12
 

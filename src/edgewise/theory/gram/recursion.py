@@ -21,10 +21,9 @@ from edgewise.architecture import Architecture
 from edgewise.blocks import MLP, Attention, Branch, Norm
 from edgewise.errors import BadInput
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.gram.attention import attend, pull_attention
 from edgewise.theory.gram.geometry import Geometry, from_overlaps, simplex
 from edgewise.theory.gram.heads import Sampling
-from edgewise.theory.gram.mlp import perceive, pull_mlp
+from edgewise.theory.gram.layers import attend, perceive, pull_attention, pull_mlp
 from edgewise.theory.gram.pairs import pair_averages, slope_averages
 from edgewise.theory.start import refuse_readout, refuse_two_starts
 from edgewise.trace import WEIGHTS, Trace

@@ -16,14 +16,14 @@ from edgewise.arrays import LARGEST, Array
 from edgewise.blocks import Attention, Block, Branch, Norm
 from edgewise.errors import BadInput
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.simplex.attention import (
+from edgewise.theory.simplex.layers import (
     Moments,
     bilinear_attention,
     exact,
     gaussian_attention,
+    mlp,
     softmax_attention,
 )
-from edgewise.theory.simplex.mlp import mlp
 from edgewise.theory.simplex.state import Gradient, Simplex, Step, chain
 from edgewise.theory.softmax.condensation import condensation_ratio, large_n, random_energy
 from edgewise.theory.softmax.moments import OverlapMoments

@@ -1,4 +1,6 @@
-"""Softmax attention on the dense state, forward and backward through the values and the softmax.
+"""Softmax attention and MLP on the dense state, forward and backward.
+
+The MLP, plain and gated, by Gaussian averages over every pair of tokens; attention through the values and the softmax:
 
     C_att    = sV^2 mean S U S^T
     Gamma_in = sV^2 mean S^T Gamma S + sA^2 sV^2 mean (dq dq^T + dk dk^T)
@@ -16,9 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from edgewise.blocks import Attention
+from edgewise.blocks import MLP, Attention
+from edgewise.theory.activation.activations import activation
 from edgewise.theory.gram.geometry import Geometry, Root, geometry_root, mean_of_pair, square_root
 from edgewise.theory.gram.heads import Heads, Logits, Sampling, draw_heads
+from edgewise.theory.gram.pairs import pair_averages, value_and_slope_averages
 from edgewise.theory.gram.positions import Mask, sandwich, sliding_window_mask
 from edgewise.theory.softmax.condensation import condensation_ratio
 
@@ -208,3 +212,51 @@ def _projection_gains(layer: Attention) -> tuple[float, float]:
 def _ratio(product: float, factor: float) -> float:
     """product / factor, 0 where the factor is 0 (and so the product)."""
     return product / factor if factor > 0 else 0.0
+
+
+def _hidden(layer: MLP, state: Geometry) -> Geometry:
+    """Preactivations: s1^2 C + sb^2. A bias that all tokens share leaves distances alone."""
+    return Geometry(layer.in_gain**2 * state.squares + layer.bias**2, layer.in_gain**2 * state.spreads)
+
+
+def perceive(layer: MLP, state: Geometry) -> Geometry:
+    """C_out = s2^2 E phi phi', times su^2 C when gated; as squares and spreads."""
+    active = pair_averages(activation(layer.activation), _hidden(layer, state))
+    if layer.gated:
+        active = product(active, state).scaled(layer.linear_gain**2)
+    return active.scaled(layer.out_gain**2)
+
+
+def product(first: Geometry, second: Geometry) -> Geometry:
+    """The geometry of x * y elementwise, independent: its overlaps are the products of overlaps."""
+    f, q = first.squares, second.squares
+    unlike = (f[:, None] - f) * (q[:, None] - q) / 4
+    spreads = unlike + mean_of_pair(q) * first.spreads + second.spreads * (mean_of_pair(f) - first.spreads)
+    return Geometry(f * q, spreads.clamp_min(0.0))
+
+
+def pull_mlp(layer: MLP, state: Geometry, gamma: Tensor, width: int) -> tuple[Tensor, Mapping[str, float]]:
+    """Gamma at the layer's input, and |dL/dW|^2 of its matrices.
+
+    Gamma_in = Gamma s2^2 s1^2 E phi' phi'; gated: Gamma s2^2 su^2 (s1^2 C E phi' phi' + E phi phi').
+    """
+    phi, hidden = activation(layer.activation), _hidden(layer, state)
+    active, slopes = value_and_slope_averages(phi, hidden)
+    values = active.overlaps
+    out, linear, overlaps = layer.out_gain**2, layer.linear_gain**2, state.overlaps
+    into_gate = slopes * (linear * overlaps) if layer.gated else slopes
+    factor = layer.in_gain**2 * into_gate
+    weights = {"mlp_in": width * out * _sum(gamma, into_gate, overlaps)}
+    if layer.gated:
+        factor = factor + linear * values
+        weights["mlp_linear"] = width * out * _sum(gamma, values, overlaps)
+        values = values * (linear * overlaps)
+    weights["mlp_out"] = layer.width * _sum(gamma, values)
+    return gamma * factor * out, weights
+
+
+def _sum(*factors: Tensor) -> float:
+    product = factors[0]
+    for factor in factors[1:]:
+        product = product * factor
+    return float(product.sum())

@@ -1,6 +1,7 @@
-"""Attention on the simplex state at finite length, forward and backward: softmax, Gaussian and bilinear kernels.
+"""Attention and MLP on the simplex state at finite length, forward and backward.
 
-Softmax by the moments of `theory/softmax`. Gaussian, in closed form at every length and head width [Song 2024]:
+The MLP, plain and gated, by Gaussian averages; softmax attention by the moments of `theory/softmax`; the Gaussian
+kernel in closed form at every length and head width [Song 2024]:
 
     o_a = sum_b G_ab v_b ,   G_ab = exp(-|q_a - k_b|^2 / (2 sqrt(h))) ,   h the head width
 
@@ -12,14 +13,14 @@ Queries and keys are Gaussian vectors with independent coordinates, so the mean 
 Differentiating an exponent brings down u.u' with u = q_a - k_b, whose tilted mean is h kappa M,
 kappa = beta / [(1 + s alpha)^2 - s^2 beta^2].
 
-Bilinear (linear without a normaliser), which leaves the angles between tokens alone in the mean, whatever the gains and
-the length:
+The bilinear kernel (linear without a normaliser) leaves the angles between tokens alone in the mean, whatever the
+gains and the length:
 
     o_a = (1/n) sum_b (q_a . k_b) / sqrt(h) v_b
     E[(q_a.k_b)(q_a'.k_c)] / h = sA^2 C_aa' C_bc   so   O_aa' = (sV sA / n)^2 C_aa' F ,   F = sum_bc C_bc^2 .
 
 Softmax, and linear attention with positive features and a normaliser, average with positive weights: they merge tokens.
-Both derivations are ours; heads enter by their mean only.
+The derivations of both kernels are ours; heads enter by their mean only.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ import numpy as np
 from scipy.special import roots_genlaguerre
 
 from edgewise.arrays import Array
-from edgewise.blocks import Attention
+from edgewise.blocks import MLP, Attention
 from edgewise.errors import BadInput
+from edgewise.theory.activation.activations import Activation, activation
 from edgewise.theory.simplex.state import Gradient, Simplex, Step, ratio
 from edgewise.theory.softmax.moments import OverlapMoments, moment_table
 
@@ -315,3 +317,58 @@ def bilinear_attention(layer: Attention, state: Simplex, tokens: int, width: int
         }
 
     return Step(state.scaled(share * keys), pull, weights=weights)
+
+
+def mlp(layer: MLP, state: Simplex, tokens: int, width: int) -> Step:
+    """q_m = s2^2 E phi^2, D_m = s2^2 (E phi^2 - E phi phi'), by the chord so that nothing cancels.
+
+    The hidden variance is q_h = s1^2 q + sb^2; a gated MLP multiplies by the linear half su^2 (q, p).
+    """
+    phi = activation(layer.activation)
+    hidden = Simplex(layer.in_gain**2 * state.norm + layer.bias**2, layer.in_gain**2 * state.difference)
+    square = phi.square(hidden.norm)
+    lost = hidden.difference * phi.chord(hidden.norm, hidden.separation)
+    if layer.gated:
+        gain = (layer.out_gain * layer.linear_gain) ** 2
+        after = Simplex(state.norm * square, state.difference * square + state.cross * lost).scaled(gain)
+    else:
+        after = Simplex(square, lost).scaled(layer.out_gain**2)
+    return Step(
+        after,
+        lambda g: g.scaled(*_mlp_slopes(layer, phi, state, hidden)),
+        weights=lambda g: _mlp_weights(layer, phi, state, hidden, g, tokens, width),
+    )
+
+
+def _mlp_slopes(layer: MLP, phi: Activation, state: Simplex, hidden: Simplex) -> tuple[Array, Array]:
+    """B = s2^2 s1^2 E phi'^2 and B_c with the pair average; gated: s2^2 su^2 (s1^2 q E phi'^2 + E phi^2)."""
+    q, c = hidden.norm, 1 - hidden.separation
+    own, cross = layer.in_gain**2 * phi.slope_square(q), layer.in_gain**2 * phi.slope_product(q, c)
+    if layer.gated:
+        own = layer.linear_gain**2 * (state.norm * own + phi.square(q))
+        cross = layer.linear_gain**2 * (state.cross * cross + phi.product(q, c))
+    return layer.out_gain**2 * own, layer.out_gain**2 * cross
+
+
+def _mlp_weights(
+    layer: MLP, phi: Activation, state: Simplex, hidden: Simplex, g: Gradient, tokens: int, width: int
+) -> Mapping[str, Array]:
+    """|dL/dW|^2 for W_1 (gate), W_2 and the linear half, from g at the layer's output; n (own + (n-1) cross)."""
+    q, c = hidden.norm, 1 - hidden.separation
+
+    def total(own: Array, cross: Array) -> Array:
+        return tokens * (g.own * own + (tokens - 1) * g.cross * cross)
+
+    s1, s2 = (phi.slope_square(q), phi.slope_product(q, c)), (phi.square(q), phi.product(q, c))
+    x = (state.norm, state.cross)
+    if not layer.gated:
+        return {
+            "mlp_in": width * layer.out_gain**2 * total(x[0] * s1[0], x[1] * s1[1]),
+            "mlp_out": layer.width * total(*s2),
+        }
+    u2, o2 = layer.linear_gain**2, layer.out_gain**2
+    return {
+        "mlp_in": width * o2 * u2 * total(x[0] ** 2 * s1[0], x[1] ** 2 * s1[1]),
+        "mlp_linear": width * o2 * total(x[0] * s2[0], x[1] * s2[1]),
+        "mlp_out": layer.width * u2 * total(x[0] * s2[0], x[1] * s2[1]),
+    }
