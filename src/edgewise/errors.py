@@ -2,4 +2,4 @@
 
 
 class BadInput(ValueError):
-    """Input that cannot be answered honestly: the message says what was seen, what was expected and what to do."""
+    """Input that cannot be answered honestly; the message says what was expected, what came instead and what to do."""

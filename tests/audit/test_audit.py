@@ -177,7 +177,7 @@ def test_caught_named_and_repaired(
     found = audit_initialization(model)
     new = [f for f in found if f.kind is kind and f not in before]
     assert parameter in {named for finding in new for named in finding.parameters}
-    assert all(finding.seen and finding.expected and parameter_exists(model, finding) for finding in found)
+    assert all(finding.observation and finding.expected and parameter_exists(model, finding) for finding in found)
     repair(model, tuple(new), kind)
     assert [f for f in audit_initialization(model) if f.kind is kind] == before
 
@@ -192,7 +192,7 @@ def test_the_deep_copy_of_torch(name: str) -> None:
     found = audit_initialization(model)
     worst = found[0]
     assert (worst.kind, worst.severity) == (Kind.IDENTICAL_LAYERS, Severity.ERROR)
-    assert "blocks 1, 2 hold the same values as block 0" in worst.seen
+    assert "blocks 1, 2 hold the same values as block 0" in worst.observation
     repair(model, found, Kind.IDENTICAL_LAYERS)
     assert Kind.IDENTICAL_LAYERS not in kinds(audit_initialization(model))
 

@@ -40,7 +40,7 @@ class AuditFinding:
     kind: Kind
     severity: Severity
     parameters: tuple[str, ...]
-    seen: str
+    observation: str
     expected: str
     repair: str
 
@@ -52,13 +52,13 @@ class AuditFinding:
         """As the published schema (`schema/measurement-1.json`) has it."""
         return {
             "kind": self.kind.value, "severity": self.severity.value, "parameters": list(self.parameters),
-            "seen": self.seen, "expected": self.expected, "repair": self.repair,
+            "observation": self.observation, "expected": self.expected, "repair": self.repair,
         }  # fmt: skip
 
     def __str__(self) -> str:
         more = f" and {len(self.parameters) - 1} more" if len(self.parameters) > 1 else ""
         return (
-            f"{self.severity.value}: {self.kind.value}: {self.parameter}{more}. Seen: {self.seen}. "
+            f"{self.severity.value}: {self.kind.value}: {self.parameter}{more}. Seen: {self.observation}. "
             f"Expected: {self.expected}. Repair: {self.repair}"
         )
 

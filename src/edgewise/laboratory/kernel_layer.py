@@ -114,7 +114,7 @@ def random_layer(
 
 def _refuse(layer: KernelLayer) -> None:
     if layer.kernel not in KERNELS:
-        raise BadInput(f"kernel = {layer.kernel!r} is not known: expected {' or '.join(KERNELS)}.")
+        raise BadInput(f"kernel = {layer.kernel!r} is not a kernel: expected {' or '.join(KERNELS)}.")
     tensors = {name: getattr(layer, name) for name in ("inputs", "targets", "query", "key", "value", "output")}
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float64:

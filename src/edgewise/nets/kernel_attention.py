@@ -73,7 +73,7 @@ def centred(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squares(dtype: torch.dtype) -> int:
-    """Columns in which a squared norm is kept: bfloat16 alone would lose it, and keeps a coarse part and the rest."""
+    """Columns that hold a squared norm: one of bfloat16 would lose it, so it becomes a coarse part and the rest."""
     return 1 if torch.promote_types(dtype, torch.float32) == dtype else 2
 
 

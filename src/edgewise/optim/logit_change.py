@@ -54,7 +54,7 @@ def change_moments(
 
 
 def pairs(attention: QueryKey, rings: tuple[TokenRing, TokenRing]) -> Tensor:
-    """(rows, 1, queries, keys): one where a query may look at a key and both were seen, else zero."""
+    """(rows, 1, queries, keys): one where a query may look at a key and both are in the sample, else zero."""
     filled = [torch.isfinite(ring.tokens).all(-1) for ring in rings]
     allowed = filled[0][:, :, None] & filled[1][:, None, :]
     if attention.causal:

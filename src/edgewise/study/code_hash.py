@@ -176,7 +176,7 @@ def _table(node: ast.AST | None) -> dict[str, str]:
 
 
 class Statement:
-    """A top-level statement; everything about it is found in one walk, once."""
+    """A top-level statement, read once in one walk."""
 
     def __init__(self, node: ast.stmt, package: str) -> None:
         self.node = node

@@ -43,8 +43,8 @@ class Mask:
     """Token a sees b with a - window < b <= a (causal) or |a - b| < window; `visible` is None for all."""
 
     tokens: int
-    visible: Tensor | None  # (n, n), 1 where seen, else 0
-    hidden: Tensor | None  # (n, n), 0 where seen, else -inf: what is added to the logits
+    visible: Tensor | None  # (n, n), 1 for visible keys, else 0
+    hidden: Tensor | None  # (n, n), 0 for visible keys, else -inf: what is added to the logits
     rows: tuple[Span, ...]  # of the attention matrix
     columns: tuple[Span, ...]  # of its transpose
 

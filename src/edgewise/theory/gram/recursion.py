@@ -170,7 +170,7 @@ class _Run:
         return pulls
 
     def _backward(self, pulls: list[PullWeights], gamma: Tensor) -> None:
-        """Gamma is rescaled to a mean diagonal of 1 at every site, and the logarithm kept: no depth overflows."""
+        """Gamma is rescaled to a mean diagonal of 1 at every site and its logarithm summed: no depth overflows."""
         log_scale = 0.0
         self._coherence(len(pulls), gamma)
         for site in range(len(pulls), 0, -1):

@@ -45,7 +45,7 @@ Moments = Callable[[Array, Array, int], OverlapMoments]
 
 
 def exact(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
-    """The moments at this very length; a closure may be given in its place, for comparison."""
+    """The moments at this very length; for comparison a closure may take its place."""
     return moment_table(tokens).overlaps(variance, correlation)
 
 
