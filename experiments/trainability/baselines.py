@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize
+
+from edgewise.arrays import Array
 
 from .scores import BEYOND
 from .table import Row
 
-Array = NDArray[np.float64]
 TOKENS = {"digits": 16, "bytes": 32}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgewise.arrays import Array
 from edgewise.study.train import TRAINS
 
 from . import fits
@@ -15,7 +16,6 @@ from .report import BASELINES, FORGETTING, HEADLINE, evaluate, headline_scores
 from .statistics import auroc, interval, reliability
 from .table import Row
 
-Array = NDArray[np.float64]
 COLOURS = {"sgd": "tab:orange", "adamw": "tab:blue"}
 SHOWN = (HEADLINE, FORGETTING, "paper's three constants", "loss after 20 steps", "Koopman near-unit share")
 RATES = np.linspace(0, 1, 101)

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from scipy.special import expit
+
+from edgewise.arrays import Array
 
 from .baselines import three_constant_loss, three_constants
 from .scores import combined
 from .table import Row
 
-Array = NDArray[np.float64]
 RIDGE = 1e-3
 Forecast = Callable[[Sequence[Row], Sequence[Row]], Array]  # fitted on the first, of the second
 

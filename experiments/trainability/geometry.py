@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from edgewise.arrays import Array
 from edgewise.judgement.probability import forgotten
 from edgewise.probe.measure import measure
 from edgewise.study.tasks.base import Task
@@ -22,7 +22,6 @@ from edgewise.verbs import predict
 from .koopman import near_unit_share, streams_of
 from .starts import Knobs, architecture, network
 
-Array = NDArray[np.float64]
 Orbit = dict[str, list[float | None]]
 NEAR_COLLAPSE = 1 - 1e-9
 

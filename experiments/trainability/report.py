@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgewise.arrays import Array
 from edgewise.study.recipe import Claim, Result
 
 from . import baselines, fits
@@ -16,7 +16,6 @@ from .scores import SPANS, combined
 from .statistics import auroc, brier, calibration_error, interval, reliability, spearman
 from .table import Row, recorded_runs, table
 
-Array = NDArray[np.float64]
 GOALS = {"auroc": 0.97, "auroc_low": 0.93, "spearman": 0.85}
 HEADLINE = "plain sum, theory"
 FORGETTING = "plain sum and forgetting, theory"

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from edgewise.arrays import Array
+
 BEYOND = 200.0  # |log-change| of what left the range of numbers: beyond every finite orbit here
 SPANS = ("total", "layer", "half")
 COMBINATIONS = ("sum", "max", "angle", "gradient")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 
-Array = NDArray[np.float64]
+from edgewise.arrays import Array
+
 Statistic = Callable[[Array, Array], float]
 
 
