@@ -87,7 +87,7 @@ class _Own(nn.Module):
 def _task(
     first: nn.Module, batches: Batches | Sequence[Pair] | None, size: int, loss: Loss | None
 ) -> tuple[Callable[[nn.Module], nn.Module], Batches, float | None, str]:
-    """How a model becomes a learner, the batches of a seed, the loss of a guess (None: unknown), and the task's name."""
+    """How a model becomes a learner, the batches of a seed, the loss of a guess (or None), and the task's name."""
     if batches is None:
         fit = lesson(first)
         return fit.wrap, fit.batches(size), fit.task.chance, fit.task.name
