@@ -15,6 +15,7 @@ BENCHMARKS = {
     "phase_diagram": "200 x 200 phase diagram of 64 layers",
     "gram": "Gram recursion of 32 causal layers at 1,024 tokens, and one real network of that size",
     "scaling": "cost against tokens, depth and grid, with the fitted power",
+    "reading_cost": "describing a model by its behaviour against one forward pass of the batch",
     "measure_cost": "measure against one pass of the same model, the sum trick, streaming memory",
     "engine_overhead": "cost of a case beside its own work: serial, loky, Dask; reading the store",
     "softmax_jacobian": "extreme eigenvalues of softmax Jacobians against torch.linalg.eigvalsh",

@@ -6,7 +6,7 @@
     'will not train'
 
 Nouns    Architecture Perceptron Trace Verdict
-Make     transformer describe sites
+Make     transformer describe stacks sites
 Predict  predict judge compare phase_diagram critical_point vector_field perceptron_maps
 Measure  measure audit_initialization total_changes
 Change   critical_plan initialize_ use_kernel
@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from edgewise import laboratory, landscape, nets, optim, study, view
     from edgewise.adapters.describe import describe
+    from edgewise.adapters.reading.read import stacks
     from edgewise.adapters.roles.model import sites
     from edgewise.architecture import Architecture, transformer
     from edgewise.audit.inspect import audit_initialization
@@ -52,16 +53,16 @@ _HOMES = {
     "Verdict": "paragraph", "audit_initialization": "audit.inspect", "compare": "verbs",
     "critical_plan": "repair.critical_plan", "critical_point": "verbs", "describe": "adapters.describe",
     "initialize_": "repair.initialize", "judge": "verbs", "measure": "probe.measure", "perceptron_maps": "verbs",
-    "phase_diagram": "verbs", "predict": "verbs", "sites": "adapters.roles.model", "total_changes": "repair.meter",
-    "transformer": "architecture", "use_kernel": "nets.swap", "vector_field": "verbs",
+    "phase_diagram": "verbs", "predict": "verbs", "sites": "adapters.roles.model", "stacks": "adapters.reading.read",
+    "total_changes": "repair.meter", "transformer": "architecture", "use_kernel": "nets.swap", "vector_field": "verbs",
 }  # fmt: skip
 _ROOMS = ("laboratory", "landscape", "nets", "optim", "study", "view")
 
 __all__ = [
     "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_plan",
     "critical_point", "describe", "initialize_", "judge", "laboratory", "landscape", "measure", "nets", "optim",
-    "perceptron_maps", "phase_diagram", "predict", "sites", "study", "total_changes", "transformer", "use_kernel",
-    "vector_field", "view",
+    "perceptron_maps", "phase_diagram", "predict", "sites", "stacks", "study", "total_changes", "transformer",
+    "use_kernel", "vector_field", "view",
 ]  # fmt: skip
 
 

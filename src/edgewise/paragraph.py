@@ -38,6 +38,8 @@ def paragraph(verdict: Verdict) -> str:
 def lines(verdict: Verdict) -> Iterator[Line]:
     """The paragraph line by line, the headline first, with the severity of each finding."""
     yield Line(headline(verdict))
+    if verdict.departure:
+        yield Line(verdict.departure)
     inside = (*map(Line, _numbers(verdict)), *_findings(verdict), *map(Line, _caveats(verdict)))
     for text, severity in inside:
         yield Line(text if verdict.perceptron is None else _of_layers(text), severity)

@@ -44,6 +44,7 @@ class Trace:
     architecture: Architecture | Perceptron | None = None
     step: int | None = None
     extrapolated: tuple[str, ...] = ()
+    departure: str = ""  # why a prediction was given up for this measurement: where the two part, and why
     sampled: bool = True  # False when the numbers are exact for the ensemble, so that one seed has no scatter
 
     def __post_init__(self) -> None:
@@ -114,7 +115,8 @@ class Trace:
         described = None if self.architecture is None else self.architecture.to_dict()
         return {
             "sites": self.sites, "source": self.source, "readouts": self.readouts, "step": self.step,
-            "sampled": self.sampled, "extrapolated": self.extrapolated, "kind": kind, "architecture": described,
+            "sampled": self.sampled, "departure": self.departure,
+            "extrapolated": self.extrapolated, "kind": kind, "architecture": described,
         }  # fmt: skip
 
     @classmethod

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.describe import describe
+from edgewise.adapters.source import read_source
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
@@ -33,6 +35,9 @@ def predict(
 ) -> Trace:
     """The orbit through depth, from the description alone: no weights, no data.
 
+    A model is described by its behaviour, and one pass through it is measured. Where that and the theory part by more
+    than the stated error, the trace is the measured one, and `trace.departure` says why.
+
     source         any source (`edgewise.adapters.source` lists them): preset name, config, knobs, file, model
     start          where the data starts: a measured `Trace`, or a Gram matrix x_a.x_b/width of shape (tokens, tokens)
     start_overlap  mean cosine of two input tokens when there is no `start`
@@ -46,9 +51,34 @@ def predict(
     """
     from edgewise.theory.predict import predict as predict_network
 
-    return predict_network(
-        describe(source), start=start, start_overlap=start_overlap, readout=readout, progress=progress, closure=closure
+    measured = _measured(source, start, readout)
+    read = None if measured is None or measured is start else measured.architecture
+    network = describe(source) if read is None else read
+    theory = predict_network(
+        network, start=start, start_overlap=start_overlap, readout=readout, progress=progress, closure=closure
     )
+    if measured is None or closure != "exact":
+        return theory
+    from edgewise.judgement.self_check import departure
+
+    at_its_start = theory if start is measured else predict_network(network, start=measured, readout=readout)
+    sentence = departure(measured, at_its_start)
+    return replace(measured, departure=sentence) if sentence else theory
+
+
+def _measured(source: Any, start: Any, readout: str) -> Trace | None:
+    """One pass through a model that is at hand, with its description; None for what has no modules."""
+    content = read_source(source)
+    if content.model is None and content.factory is None:
+        return None
+    if isinstance(start, Trace) and start.sampled and readout in start.readouts:
+        return start
+    from edgewise.probe.measure import measure
+
+    trace = measure(content, readouts=(readout,), attention=False, pair=False)
+    if trace.architecture is None:
+        describe(content)  # raises, with the reason why there is no description
+    return trace
 
 
 def judge(trace: Trace) -> Verdict:

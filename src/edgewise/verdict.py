@@ -160,6 +160,7 @@ class Verdict:
     perceptron: dict[str, Any] | None = None  # the limits of a perceptron's maps, by name; None for a transformer
     findings: tuple[Finding, ...] = ()  # what is wrong and what to do, the worst first
     ruled_out: tuple[str, ...] = ()  # what was looked at and is not the trouble
+    departure: str = ""  # where a measurement parts from the theory, and why; empty where they agree
     extrapolated: tuple[str, ...] = ()  # why the numbers are extrapolated; empty where they are not
     notes: tuple[str, ...] = ()  # what was assumed
     source: str = ""  # which theory or measurement
@@ -192,6 +193,7 @@ class Verdict:
             "perceptron": self.perceptron,
             "findings": [finding.json() for finding in self.findings],
             "ruled_out": list(self.ruled_out),
+            "departure": self.departure or None,
             "extrapolated": list(self.extrapolated),
             "notes": list(self.notes),
             "source": self.source,

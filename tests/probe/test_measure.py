@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from edgewise import BadInput
-from edgewise.adapters.roles.find import find_stacks
+from edgewise.adapters.reading.read import read as read_model
 from edgewise.probe.geometry import generator_for
 from edgewise.probe.measure import measure
 from tests.support.probe_networks import Net, ids
@@ -187,8 +187,9 @@ def test_nothing_is_left_behind_after_an_exception() -> None:
     net = odd_state()
     net.head = Breaks()  # type: ignore[assignment]
     before = state(net)
-    with pytest.raises(RuntimeError, match="midway"):
+    with pytest.raises(BadInput, match="midway") as caught:
         measure(net, ids())
+    assert isinstance(caught.value.__cause__, RuntimeError)
     after = state(net)
     assert all(same(before[name], after[name]) for name in before)
 
@@ -242,13 +243,15 @@ def test_low_precision_models() -> None:
     assert half.attention_entropy is not None, half.source
 
 
-def test_the_output_is_compared_once_per_model_and_shape() -> None:
-    net, seen = Net(), []
-    handle = net.register_forward_hook(lambda *_: seen.append(1))
-    for tokens, runs in ((ids(), 2), (ids(), 1), (ids(tokens=12), 2)):
-        seen.clear()
-        trace = measure(net, tokens, pair=False)
-        assert len(seen) == runs and trace.attention_entropy is not None
+def test_the_output_is_compared_once_per_model_and_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, runs = Net(), []
+    readings = {n: read_model(net, ids(tokens=n)) for n in (10, 12)}
+    monkeypatch.setattr("edgewise.probe.measure.read_model", lambda model, batch, stack: readings[batch.shape[1]])
+    handle = net.register_forward_hook(lambda *_: runs.append(1))
+    for tokens, expected in ((10, 2), (10, 1), (12, 2)):
+        runs.clear()
+        trace = measure(net, ids(tokens=tokens), pair=False)
+        assert len(runs) == expected and trace.attention_entropy is not None
     handle.remove()
 
 
@@ -296,7 +299,7 @@ def test_what_is_no_model_is_refused() -> None:
         measure(lambda: 3)
     with pytest.raises(BadInput, match="neither a file nor a preset"):
         measure("nobody")
-    with pytest.raises(BadInput, match="no list of blocks"):
+    with pytest.raises(BadInput, match="nothing in this model adds"):
         measure(nn.Linear(3, 3), torch.zeros(2, 3))
 
 
@@ -310,18 +313,17 @@ def test_the_readout_does_not_repeat_the_input() -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_the_sites_of_a_model_are_found_once(seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the measurement and for its description; a factory makes a new model, and new sites, for every seed."""
+def test_a_model_is_read_once(seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the measurement and for its description; the networks of a factory differ in their weights only."""
     calls: list[nn.Module] = []
 
-    def counted(model: nn.Module) -> Any:
+    def counted(model: nn.Module, *arguments: Any) -> Any:
         calls.append(model)
-        return find_stacks(model)
+        return read_model(model, *arguments)
 
-    monkeypatch.setattr("edgewise.adapters.roles.model.find_stacks", counted)
+    monkeypatch.setattr("edgewise.probe.measure.read_model", counted)
     net = Net()
     assert measure(net, ids(), seeds=seeds).architecture is not None
     assert calls == [net]
-    calls.clear()
     measure(lambda: Net(), ids(), seeds=seeds)
-    assert len(calls) == len({id(model) for model in calls}) == seeds
+    assert len(calls) == 2

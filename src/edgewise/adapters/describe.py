@@ -19,30 +19,43 @@ if TYPE_CHECKING:
 Description = Architecture | Perceptron
 
 
-def describe(source: Any, *, depth: int | None = None, tokens: int | None = None) -> Description:
+def describe(
+    source: Any, batch: Any = None, *, depth: int | None = None, tokens: int | None = None, stack: str | None = None
+) -> Description:
     """The description of a source: a preset name, a config, knobs, a file, a folder, a function, a model.
 
     source  see `edgewise.adapters.source`, whose list holds for every verb; an Architecture passes unchanged
+    batch   for a model: what it is read on, (a cut of) whatever it accepts; default: made from its own signature
     depth   number of blocks instead of the source's. A config is changed before it is translated, so that what its
             family derives from the depth follows (GPT-2 scales its output matrices by 1/sqrt(2 depth))
     tokens  sequence length instead of the source's
+    stack   which stack of a model with several (`edgewise.stacks` lists them); default: the language stack
 
     >>> describe("gpt2", depth=48).depth
     48
     """
     depth, tokens = _count("depth", depth), _count("tokens", tokens)
     if isinstance(source, (Architecture, Perceptron)):
+        _refuse_without_model(source.name, batch, stack)
         return _override(source, depth, tokens)
     content = read_source(source)
+    if content.model is None and content.factory is None:
+        _refuse_without_model(content.name, batch, stack)
     if content.description is not None:
         return _override(content.description, depth, tokens)
     if content.config is not None:
         architecture = translate(_as_mapping(content.config), depth=depth, tokens=tokens, name=content.name)
         return replace(architecture, assumed=(*architecture.assumed, *content.notes)) if content.notes else architecture
-    from edgewise.adapters.module.describe import describe_module
+    from edgewise.adapters.model import describe_module
 
     model = content.model if content.model is not None else _first_model(content.factory)
-    return describe_module(model, depth=depth, tokens=tokens)
+    return describe_module(model, batch, depth=depth, tokens=tokens, stack=stack)
+
+
+def _refuse_without_model(name: str, batch: Any, stack: str | None) -> None:
+    for word, value in (("batch", batch), ("stack", stack)):
+        if value is not None:
+            raise BadInput(f"{word} is for a model, and {name} has no modules yet. Build it, or leave {word} out.")
 
 
 def _count(name: str, value: Any) -> int | None:

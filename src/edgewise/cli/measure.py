@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +38,15 @@ EPILOG = (
 @click.option("--text", metavar="F", help="Measure on the beginning of this text instead of random tokens.")
 @click.option("--seeds", type=int, default=2, show_default=True, metavar="K", help="Networks or directions to average.")
 @click.option("--tokens", type=int, metavar="N", help="Length of the input.  [default: 64]")
+@click.option("--stack", metavar="NAME", help="Which stack of a model with several.  [default: the language stack]")
 @click.option("--stream", is_flag=True, help="Hold one block in memory at a time (configs only).")
 @click.option("--figure", metavar="F", help="Draw theory as lines, measurement as points (.png, .svg, .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option("--fail-on", type=click.Choice(["risky", "fails"]), default="risky", show_default=True,
               help="The mildest verdict whose exit code is not 0.")  # fmt: skip
 def measure(
-    source: str, text: str | None, seeds: int, tokens: int | None, stream: bool, figure: str | None,
-    as_json: bool, fail_on: str,
+    source: str, text: str | None, seeds: int, tokens: int | None, stack: str | None, stream: bool,
+    figure: str | None, as_json: bool, fail_on: str,
 ) -> int:  # fmt: skip
     """Read the same numbers from a real model, beside the predicted ones."""
     path = figure_path(figure)
@@ -58,7 +59,9 @@ def measure(
         target = subject(source)
         batch = None if text is None else text_batch(Path(text), source, target, tokens)
         length = tokens if text is None else None
-        trace = measure_subject(target, batch, seeds=seeds, readouts=READOUTS, stream=stream, tokens=length)
+        trace = measure_subject(
+            target, batch, seeds=seeds, readouts=READOUTS, stream=stream, tokens=length, stack=stack
+        )
         bar.say("predicting")
         measurement = _beside_theory(target, trace)
         if path is not None:
@@ -101,11 +104,13 @@ class Measurement:
 def _beside_theory(target: Subject, trace: Trace) -> Measurement:
     from edgewise import verbs
     from edgewise.architecture import Architecture
+    from edgewise.judgement.self_check import departure
 
     theory = None
     if isinstance(trace.architecture, Architecture):
         prediction = verbs.predict(trace.architecture, start=trace)
         theory = prediction, verbs.judge(prediction)
+        trace = replace(trace, departure=departure(trace, prediction))
     return Measurement(trace, verbs.judge(trace), theory, _audit(target, trace))
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,7 @@ from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:
     from edgewise.adapters.describe import Description
+    from edgewise.adapters.source import Source
     from edgewise.critical.critical_point import CriticalPoint
     from edgewise.judgement.comparison import Comparison
     from edgewise.trace import Trace
@@ -55,7 +56,7 @@ def predict(
     changes, path = parse_settings(settings), figure_path(figure)
     began = time.perf_counter()
     with ProgressBar("importing the theory") as bar:
-        networks = [describe_with(source, depth, tokens, changes) for source in sources]
+        networks = [_network(source, depth, tokens, changes) for source in sources]
         bar.say("following " + " and ".join(sources) + " through depth")
         answer = answer_for(networks, start_overlap, readout, critical, bar.fill)
         if path is not None:
@@ -65,6 +66,17 @@ def predict(
     if path is not None:
         click.echo(f"Wrote {path}", err=True)
     return exit_codes.of_outcomes((verdict.outcome for verdict in answer.verdicts), fail_on)
+
+
+def _network(source: str, depth: int | None, tokens: int | None, changes: dict[str, Any]) -> Description | Source:
+    """The description, or the model itself where nothing of it is changed: theory is held against a pass through it."""
+    from edgewise.adapters.source import read_source
+
+    content = read_source(source)
+    changed = depth is not None or tokens is not None or bool(changes)
+    if not changed and (content.model is not None or content.factory is not None):
+        return content
+    return describe_with(source, depth, tokens, changes)
 
 
 @dataclass(frozen=True)
@@ -104,8 +116,9 @@ class Answer:
 
 
 def answer_for(
-    networks: Sequence[Description], start_overlap: float, readout: str, critical: bool, tell: Callable[[float], None]
-) -> Answer:
+    networks: Sequence[Description | Source], start_overlap: float, readout: str, critical: bool,
+    tell: Callable[[float], None],
+) -> Answer:  # fmt: skip
     """Predict and judge one network, or compare two."""
     from edgewise import verbs
 

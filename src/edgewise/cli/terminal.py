@@ -47,7 +47,7 @@ def show_prediction(trace: Trace, verdict: Verdict, critical: Sequence[str], sec
     out.print(block_table(trace), soft_wrap=False)
     _show_lines(out, critical, "")
     _show_lines(out, verdict.notes, "Assumed: ")
-    out.print(Text(_closing(seconds), style="dim"))
+    out.print(Text(_closing(seconds, "measured" if trace.departure else "theory only"), style="dim"))
 
 
 def show_comparison(comparison: Comparison, criticals: Sequence[str], seconds: float) -> None:
@@ -103,8 +103,8 @@ def _show_lines(out: Console, lines: Iterable[str], prefix: str) -> None:
         out.print(Text(prefix + line))
 
 
-def _closing(seconds: float) -> str:
-    return f"{seconds:.1f} s, theory only. Exit code 0 fine, 1 risky, 2 will not train; --json for machines."
+def _closing(seconds: float, method: str = "theory only") -> str:
+    return f"{seconds:.1f} s, {method}. Exit code 0 fine, 1 risky, 2 will not train; --json for machines."
 
 
 def block_table(trace: Trace) -> Table:

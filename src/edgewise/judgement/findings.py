@@ -21,7 +21,7 @@ from edgewise.verdict import Finding, Kind
 
 STARVED = math.log(1e-4)  # squared query/key gradient against its value at the first block
 JUMP = 4.0  # log-change of the relative gradient across the first block
-_CURABLE = {
+CURABLE = {
     Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.VANISHING_GRADIENT, Kind.EXPLODING_GRADIENT, Kind.TOKENS_SEPARATE,
 }  # fmt: skip
 SHARP = 200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
@@ -193,7 +193,7 @@ def with_remedies(
     sharp = condensation * 2 * math.log(architecture.tokens) > SHARP
     cures = () if sharp else (_branches, _pre_norm, _input_gain)
     tried = [text for cure in cures if (text := cure(architecture, readout))]
-    curable = [finding for finding in findings if finding.kind in _CURABLE]
+    curable = [finding for finding in findings if finding.kind in CURABLE]
     if not tried or not curable:
         return findings
     which = "this" if len(tried) == 1 else "any one of these"

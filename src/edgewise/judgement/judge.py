@@ -9,7 +9,7 @@ from typing import Any
 import edgewise.paragraph  # noqa: F401  (gives a Verdict its words)
 from edgewise.architecture import Architecture
 from edgewise.critical.asymptotics import asymptotics
-from edgewise.judgement.findings import find, rule_out, with_remedies
+from edgewise.judgement.findings import CURABLE, find, rule_out, with_remedies
 from edgewise.judgement.probability import training_probability
 from edgewise.judgement.reading import Reading, read
 from edgewise.perceptron import Perceptron
@@ -46,6 +46,7 @@ def judge(trace: Trace) -> Verdict:
         perceptron=_facts(limits.theory),
         findings=_remedied(findings, reading, limits, outcome),
         ruled_out=rule_out(reading, findings),
+        departure=trace.departure,
         extrapolated=trace.extrapolated,
         notes=getattr(trace.architecture, "assumed", ()) + limits.notes,
         source=trace.source,
@@ -128,11 +129,25 @@ def _remedied(
 ) -> tuple[Finding, ...]:
     """The findings with remedies that carry numbers, where there is a description to try them on."""
     network = reading.trace.architecture
+    if reading.trace.departure:
+        return tuple(replace(finding, remedy=_by_measurement(finding, reading.trace)) for finding in findings)
     if isinstance(network, Perceptron) and limits.theory is not None:
         return tuple(replace(f, remedy=_at_the_edge(f, network, limits.theory)) for f in findings)
     if not isinstance(network, Architecture) or outcome in (Outcome.TRAINS, Outcome.UNDECIDED):
         return findings
     return with_remedies(findings, reading, network)
+
+
+def _by_measurement(finding: Finding, trace: Trace) -> str:
+    """Advice that does not rest on a theory which has just failed."""
+    if "trained" in trace.departure:
+        return "The weights are trained, so no initialization is advised; watch the loss instead."
+    if finding.kind in CURABLE:
+        return (
+            "edgewise.initialize_(model) sets the gains by measuring this very model, and draws layers anew that are "
+            "copies; measure again after it."
+        )
+    return finding.remedy
 
 
 def _at_the_edge(finding: Finding, perceptron: Perceptron, theory: PerceptronTheory) -> str:

@@ -23,7 +23,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from edgewise import softmax_jacobian as jacobian
-from edgewise.adapters.roles.record import BlockSite
 from edgewise.arrays import Array
 
 ROWS = 64  # sampled queries, all sequences together
@@ -82,12 +81,21 @@ def _numpy(values: Tensor) -> Array:
     return np.asarray(values.cpu().numpy(), dtype=np.float64)
 
 
+@dataclass(frozen=True)
+class Attention:
+    """Where a block's attention runs: the module, and its heads where they are known."""
+
+    block: int
+    module: str
+    heads: int | None
+
+
 class AttentionWatch(TorchFunctionMode):
     """Statistics per block while it is active: `records[block]`, or a reason why not in `refusals[block]`."""
 
-    def __init__(self, blocks: Sequence[BlockSite], generator: torch.Generator) -> None:
+    def __init__(self, attentions: Sequence[Attention], generator: torch.Generator) -> None:
         super().__init__()
-        self.blocks = {block.index: block for block in blocks}
+        self.blocks = {attention.block: attention for attention in attentions}
         self.generator = generator
         self.tokens, self.rows = 0, torch.empty(0, dtype=torch.long)
         self.current: int | None = None
@@ -103,14 +111,20 @@ class AttentionWatch(TorchFunctionMode):
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         """Hooks that tell which block's attention is running."""
-        for block in self.blocks.values():
-            module = model.get_submodule(block.attention.name)
-            stack.callback(module.register_forward_pre_hook(self._enter(block.index)).remove)
+        by_module: dict[str, list[int]] = {}
+        for attention in self.blocks.values():
+            by_module.setdefault(attention.module, []).append(attention.block)
+        for name, indices in by_module.items():
+            module = model.get_submodule(name)
+            stack.callback(module.register_forward_pre_hook(self._enter(indices)).remove)
             stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
 
-    def _enter(self, index: int) -> Callable[..., None]:
+    def _enter(self, indices: Sequence[int]) -> Callable[..., None]:
+        """Blocks that share a module take their turns in order."""
+        turns = iter(indices)
+
         def hook(*_: Any) -> None:
-            self.current = index
+            self.current = next(turns, None)
 
         return hook
 
@@ -174,7 +188,7 @@ class AttentionWatch(TorchFunctionMode):
 
     def _eager(self, logits: Tensor, dim: int | None = None, *_: Any, **named: Any) -> RowStatistics | None:
         dim = named.get("dim", dim)
-        heads = self.blocks[self.current].attention.heads  # type: ignore[index]
+        heads = self.blocks[self.current].heads  # type: ignore[index]
         if logits.ndim == 3 and heads and logits.shape[0] % heads == 0:
             logits = logits.unflatten(0, (-1, heads))
         if logits.ndim != 4 or dim not in (-1, 3, logits.ndim - 1) or logits.shape[-2] != self.tokens:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
+from edgewise.probe.isolation import tensors
 
 TOKENS = 64
 HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForPreTraining")
@@ -96,3 +97,8 @@ def token_mask(batch: Any, shape: tuple[int, int]) -> Tensor | None:
     if not isinstance(mask, Tensor) or tuple(mask.shape) != shape or bool((mask != 0).all()):
         return None
     return mask != 0
+
+
+def sequences_of(batch: Any) -> int:
+    """How many sequences a batch holds: the length of the first axis of its first tensor with more than one."""
+    return next((t.shape[0] for t in tensors(batch) if t.ndim > 1), 1)

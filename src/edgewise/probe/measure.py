@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from edgewise.adapters.module.describe import describe_module
-from edgewise.adapters.roles.model import sites
-from edgewise.adapters.roles.record import ModelSites
+from edgewise.adapters.model import describe_read_module
+from edgewise.adapters.reading.read import read as read_model
+from edgewise.adapters.reading.record import Reading, Stack
+from edgewise.adapters.roles.model import roles_of
+from edgewise.adapters.roles.record import BlockSite
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.probe.batches import default_batch
 from edgewise.probe.gradients import READOUTS
 from edgewise.probe.isolation import random_streams
-from edgewise.probe.places import places, without_middle
-from edgewise.probe.reading import Reading, Request, trace_of
+from edgewise.probe.observation import Observation, Request, trace_of
 from edgewise.probe.streamed import measure_stream
 from edgewise.probe.subjects import seeded, subject
-from edgewise.probe.whole import read
+from edgewise.probe.whole import observe
 from edgewise.trace import Trace
 
 
 def measure(
     source: Any, batch: Any = None, *, seeds: int = 1, readouts: Sequence[str] = READOUTS, attention: bool = True,
-    pair: bool = True, gain: bool = False, stream: bool = False, tokens: int | None = None,
+    pair: bool = True, gain: bool = False, stream: bool = False, tokens: int | None = None, stack: str | None = None,
 ) -> Trace:  # fmt: skip
     """The orbit through depth, read from a real model.
 
@@ -40,6 +41,7 @@ def measure(
     gain       `statistics["softmax_gain"]` and the spread of the rows' gradients; one more backward pass
     stream     one block in memory at a time (configs of Hugging Face only)
     tokens     length of the random input; default: 64
+    stack      which stack of a model with several (`edgewise.stacks` lists them); default: the language stack
 
     Outputs, gradients, random streams, modes, flags and hooks are as before afterwards.
 
@@ -57,25 +59,72 @@ def measure(
         return measure_stream(target, batch, request, tokens)
     with random_streams():
         if (module := target.module) is not None:
-            model_sites = sites(module)
-            reading = _read_one(module, model_sites, batch, request, tokens)
-            return _trace([reading], module, model_sites, target.name, f"{seeds} readout directions, weights as given")
+            place = _find(module, batch, tokens, stack)
+            observation = _observe(module, place, batch, request, tokens)
+            return _trace([observation], module, place, target.name, f"{seeds} readout directions, weights as given")
         assert target.factory is not None
-        readings = []
+        observations = []
         for seed in range(seeds):
             network = seeded(target.factory, seed)
-            model_sites = sites(network)
+            place = _find(network, batch, tokens, stack) if seed == 0 else place  # every seed builds the same modules
             single = replace(request, seeds=[seed], check=seed == 0)
-            readings.append(_read_one(network, model_sites, batch, single, tokens))
-        return _trace(readings, network, model_sites, target.name, f"{seeds} seeds, each a new initialization")
+            observations.append(_observe(network, place, batch, single, tokens))
+        return _trace(observations, network, place, target.name, f"{seeds} seeds, each a new initialization")
 
 
-def _read_one(model: nn.Module, model_sites: ModelSites, batch: Any, request: Request, tokens: int | None) -> Reading:
+@dataclass(frozen=True)
+class _Place:
+    """What is measured: a stack of the model, and the roles of its matrices or why they are not known."""
+
+    reading: Reading
+    stack: Stack
+    blocks: tuple[BlockSite, ...]
+    why_no_roles: str = ""
+
+    @property
+    def notes(self) -> list[str]:
+        others = [stack.name for stack in self.reading.stacks if stack is not self.stack]
+        notes = [f"stack {self.stack.name} (not {', '.join(others)})"] if others else []
+        notes += [f"gradients of single matrices not measured: {self.why_no_roles}"] if self.why_no_roles else []
+        return notes
+
+
+def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) -> _Place:
+    """The stack to be measured, by behaviour; the roles of its matrices, by name, where the names fit it."""
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         raise BadInput(f"{type(model).__name__} has no floating-point parameters, so there is nothing to measure.")
-    if batch is None:
-        batch = default_batch(model, torch.Generator().manual_seed(request.seeds[0]), tokens)
-    return read(model, batch, model_sites, request)
+    reading = _read(model, batch, tokens, name)
+    stack = reading.default
+    if stack is None:
+        raise BadInput(f"{reading.model} cannot be measured: {'; '.join(reading.not_read) or 'no stack was found'}.")
+    if stack.layout is None:
+        raise BadInput(
+            f"the stream of {stack.name} cannot be measured: which of its axes are tokens and which are features was "
+            f"not certain. {'; '.join(stack.not_read)}"
+        )
+    blocks, why = roles_of(model, stack)
+    return _Place(reading, stack, blocks, why)
+
+
+def _read(model: nn.Module, batch: Any, tokens: int | None, name: str | None) -> Reading:
+    """On the batch itself; where that is too short to tell its axes apart, on a made-up one."""
+    reading = read_model(model, _batch(model, batch, tokens, seed=0), name)
+    if reading.default is not None and reading.default.layout is not None:
+        return reading
+    try:
+        longer = read_model(model, None, name)
+    except BadInput:
+        return reading
+    return longer if longer.default is not None and longer.default.layout is not None else reading
+
+
+def _batch(model: nn.Module, batch: Any, tokens: int | None, seed: int) -> Any:
+    return default_batch(model, torch.Generator().manual_seed(seed), tokens) if batch is None else batch
+
+
+def _observe(model: nn.Module, place: _Place, batch: Any, request: Request, tokens: int | None) -> Observation:
+    batch = _batch(model, batch, tokens, request.seeds[0])
+    return observe(model, batch, place.stack, place.blocks, request)
 
 
 def _refuse(seeds: int, readouts: Sequence[str], batch: Any, tokens: int | None) -> None:
@@ -90,25 +139,16 @@ def _refuse(seeds: int, readouts: Sequence[str], batch: Any, tokens: int | None)
         raise BadInput(f"tokens must be a whole number of at least 2, got {tokens!r}.")
 
 
-def _trace(readings: Sequence[Reading], model: nn.Module, model_sites: ModelSites, name: str, seeds: str) -> Trace:
-    description = _description(model, model_sites, readings[0].tokens)
-    return trace_of(readings, description, _source(model_sites, name, seeds, readings))
+def _trace(observations: Sequence[Observation], model: nn.Module, place: _Place, name: str, seeds: str) -> Trace:
+    first = observations[0]
+    parts = [f"measured: {name}, {first.tokens} tokens, {seeds}", *place.notes]
+    parts += dict.fromkeys(note for observation in observations for note in observation.notes)
+    return trace_of(observations, _description(model, place.reading, first.tokens), "; ".join(parts))
 
 
-def _description(model: nn.Module, model_sites: ModelSites, tokens: int) -> Architecture | str:
+def _description(model: nn.Module, reading: Reading, tokens: int) -> Architecture | str:
     """The description of the model, or why there is none: a measurement does not depend on it."""
     try:
-        return describe_module(model, tokens=tokens, model_sites=model_sites)
+        return describe_read_module(model, reading, tokens=tokens)
     except BadInput as error:
         return f"not described: {error}"
-
-
-def _source(model_sites: ModelSites, name: str, seeds: str, readings: Sequence[Reading]) -> str:
-    parts = [f"measured: {name}, {readings[0].tokens} tokens, {seeds}"]
-    if len(model_sites.stacks) > 1:
-        others = ", ".join(stack.name for stack in model_sites.stacks[1:])
-        parts.append(f"stack {model_sites.stacks[0].name} (not {others})")
-    closed = without_middle(places(model_sites))
-    if closed:
-        parts.append(f"the middle of {len(closed)} blocks cannot be read, only their ends are")
-    return "; ".join([*parts, *dict.fromkeys(note for reading in readings for note in reading.notes)])

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.roles.record import BlockSite, ModelSites
 from edgewise.errors import BadInput
 from edgewise.probe.block_call import BlockCall, stream_of
@@ -17,12 +18,18 @@ from edgewise.probe.block_call import BlockCall, stream_of
 
 @dataclass(frozen=True)
 class Place:
-    """A site, and the module whose input or output is the stream there."""
+    """A site, and where the stream is there: the input or output of a module, or the result of an operation."""
 
     site: str
-    module: str
-    end: str  # "input" or "output"
+    module: str = ""
+    end: str = ""  # "input" or "output" of the module
     block: int | None = None
+    operation: Operation | None = None
+
+
+def attends(site: str) -> bool:
+    """Whether the branch before a site is, or has in it, attention; of a block read at its end only it is."""
+    return bool({"attention", "output"} & set(site.split(".")[-1].split("+")))
 
 
 def places(sites: ModelSites) -> tuple[Place, ...]:
@@ -46,11 +53,6 @@ def _of_block(block: BlockSite, parallel: bool) -> list[Place]:
         Place(f"block.{i}.attention", block.middle, "input", i),
         Place(f"block.{i}.mlp", block.name, "output", i),
     ]
-
-
-def without_middle(listed: Sequence[Place]) -> list[int]:
-    """Blocks of which only the end is read."""
-    return [place.block for place in listed if place.site.endswith(".output") and place.block is not None]
 
 
 @dataclass

@@ -19,7 +19,7 @@ from torch import Tensor
 from edgewise import softmax_jacobian as jacobian
 from edgewise.arrays import Array
 from edgewise.probe.attention import COARSE, FUSED, AttentionWatch, RowStatistics
-from edgewise.probe.places import Place
+from edgewise.probe.places import Place, attends
 
 NAMES = ("softmax_gain", "row_gradient_spread", "row_eigenvalue_spread")
 
@@ -139,7 +139,7 @@ def _at_sites(by_block: Mapping[int, dict[str, Array]], listed: Sequence[Place])
     heads = max((len(statistics[NAMES[0]]) for statistics in by_block.values()), default=0)
     arrays = {name: np.full((len(listed), heads), np.nan) for name in NAMES} if heads else {}
     for index, place in enumerate(listed):
-        if place.block is not None and place.block in by_block and place.site.split(".")[-1] != "mlp":
+        if place.block is not None and place.block in by_block and attends(place.site):
             for name, array in arrays.items():
                 values = by_block[place.block][name]
                 array[index, : len(values)] = values

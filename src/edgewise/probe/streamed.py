@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.describe import describe
+from edgewise.adapters.roles.record import ModelSites
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
-from edgewise.probe.attention import AttentionWatch
+from edgewise.probe.attention import Attention, AttentionWatch
 from edgewise.probe.batches import default_batch, token_mask
 from edgewise.probe.block_call import BlockCall, stream_of
 from edgewise.probe.geometry import generator_for, nearby_input, pair_growth
@@ -39,16 +40,16 @@ from edgewise.probe.gradients import (
 )
 from edgewise.probe.isolation import call, random_streams
 from edgewise.probe.materialise import Phantom
-from edgewise.probe.places import Catch, places
-from edgewise.probe.reading import (
+from edgewise.probe.observation import (
     NO_LOSS,
-    Reading,
+    Observation,
     Request,
     read_attention,
     read_geometry,
     trace_of,
     weight_arrays,
 )
+from edgewise.probe.places import Catch, places
 from edgewise.probe.subjects import Subject
 from edgewise.trace import Trace
 
@@ -73,7 +74,7 @@ class StreamedForward:
         self.rerunning = False
         self.watch: AttentionWatch | None = None
         if request.attention:
-            self.watch = AttentionWatch(self.sites.blocks, torch.Generator().manual_seed(request.seeds[0]))
+            self.watch = AttentionWatch(_attentions(self.sites), torch.Generator().manual_seed(request.seeds[0]))
             self.catch.on_first = self.watch.sample
 
     def run(self, batch: Any, stack: ExitStack) -> Any:
@@ -184,9 +185,9 @@ class StreamedBackward:
         self.weights: WeightLogs = {}
         self.weighed: str | None = None
 
-    def run(self, loss: Tensor | None, reading: Reading) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    def run(self, loss: Tensor | None, observation: Observation) -> tuple[dict[str, list[float]], dict[str, Any]]:
         """(log |g|^2 over that at the last site by readout, gradients of the matrices)."""
-        gradients = self._starts(loss, reading)
+        gradients = self._starts(loss, observation)
         last = len(self.places) - 1
         self.weighed = self.request.weight_readout(tuple(gradients))
         self.logs = {readout: {last: self._log(g, last)} for readout, g in gradients.items()}
@@ -204,7 +205,7 @@ class StreamedBackward:
         sequences = self.forward.caught[0].shape[0]
         return relative, weight_arrays(self.places, self.weights, self.logs[self.weighed][last] + math.log(sequences))
 
-    def _starts(self, loss: Tensor | None, reading: Reading) -> dict[str, Tensor]:
+    def _starts(self, loss: Tensor | None, observation: Observation) -> dict[str, Tensor]:
         """dLoss/dx at the last site for every readout."""
         stream, starts = self.forward.last, {}
         assert stream is not None
@@ -213,7 +214,7 @@ class StreamedBackward:
             if readout != "own":
                 starts[readout] = output_gradient(stream, readout, generator, self.mask)
             elif loss is None:
-                reading.note(NO_LOSS)
+                observation.note(NO_LOSS)
             else:
                 starts[readout] = torch.autograd.grad(loss, stream)[0]
         return starts
@@ -287,20 +288,20 @@ def measure_stream(target: Subject, batch: Any, request: Request, tokens: int | 
             f"stream=True needs a Hugging Face config (object, dict, file or preset), got {target.name}: "
             "weights that exist already are in memory."
         )
-    readings = []
+    observations = []
     with random_streams():
         for seed in request.seeds:
             phantom = Phantom(copy.deepcopy(config), seed)
-            readings.append(_read(phantom, batch, replace(request, seeds=[seed], check=False), tokens))
-    description = describe(config, tokens=readings[0].tokens)
+            observations.append(_read(phantom, batch, replace(request, seeds=[seed], check=False), tokens))
+    description = describe(config, tokens=observations[0].tokens)
     assert isinstance(description, Architecture)
-    notes = dict.fromkeys(note for reading in readings for note in reading.notes)
-    parts = [f"measured: {config.model_type}, {readings[0].tokens} tokens, {len(readings)} seeds"]
+    notes = dict.fromkeys(note for observation in observations for note in observation.notes)
+    parts = [f"measured: {config.model_type}, {observations[0].tokens} tokens, {len(observations)} seeds"]
     parts += ["each a new initialization, streamed block by block", *notes]
-    return trace_of(readings, description, "; ".join(parts))
+    return trace_of(observations, description, "; ".join(parts))
 
 
-def _read(phantom: Phantom, batch: Any, request: Request, tokens: int | None) -> Reading:
+def _read(phantom: Phantom, batch: Any, request: Request, tokens: int | None) -> Observation:
     """Forward, geometry, backward: the same draws as of a network in memory with these weights."""
     if batch is None:  # on the processor: the model's own device holds nothing
         generator = torch.Generator().manual_seed(request.seeds[0])
@@ -310,14 +311,18 @@ def _read(phantom: Phantom, batch: Any, request: Request, tokens: int | None) ->
         output = forward.run(batch, stack)
         streams = forward.streams()
         mask = token_mask(batch, tuple(streams[0].shape[:2]))  # type: ignore[arg-type]
-        reading = read_geometry(forward.places, streams, mask)
+        observation = read_geometry(forward.places, streams, mask)
         if forward.watch is not None:
-            read_attention(reading, forward.watch, forward.places)
-        if not reading.finite:
-            return reading
-        logs, statistics = StreamedBackward(forward, request, mask).run(own_loss(output), reading)
+            read_attention(observation, forward.watch, forward.places)
+        if not observation.finite:
+            return observation
+        logs, statistics = StreamedBackward(forward, request, mask).run(own_loss(output), observation)
         if request.pair:
             statistics["pair_growth"] = pair_growth(streams, forward.near_streams(), mask)
-        reading.log_gradient.append(logs)
-        reading.statistics.append(statistics)
-    return reading
+        observation.log_gradient.append(logs)
+        observation.statistics.append(statistics)
+    return observation
+
+
+def _attentions(sites: ModelSites) -> list[Attention]:
+    return [Attention(block.index, block.attention.name, block.attention.heads) for block in sites.blocks]

@@ -17,47 +17,60 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from edgewise.adapters.reading.batch import as_call, change
 from edgewise.adapters.reading.precision import Precision
-from edgewise.adapters.reading.record import Block, Operation, Stack
+from edgewise.adapters.reading.record import Block, Branch, Operation, Stack
 from edgewise.adapters.reading.trace import INPUT, Tracer, tensors
 from edgewise.adapters.reading.weight_calls import Edits
 from edgewise.errors import BadInput
+from edgewise.probe.attention import Attention
+from edgewise.probe.places import Place
 
 KINDS = {"attention": "attention", "cross-attention": "cross", "mlp": "mlp", "mixer": "mixer", None: "branch"}
 
 
-@dataclass(frozen=True)
-class StreamPlace:
-    """A site, and the operation whose result is the stream there."""
-
-    site: str
-    operation: Operation
-    block: int | None = None
-
-
-def places(stack: Stack) -> tuple[StreamPlace, ...]:
+def places(stack: Stack) -> tuple[Place, ...]:
     """`embed`, then for each block the stream after every step: `block.3.attention`, `block.3.mlp`."""
-    listed = [StreamPlace("embed", operation=stack.start)]
+    listed = [Place("embed", operation=stack.start)]
     for index, block in enumerate(stack.blocks):
         listed += _of_block(index, block)
     return tuple(listed)
 
 
-def _of_block(index: int, block: Block) -> list[StreamPlace]:
-    listed: list[StreamPlace] = []
+def _of_block(index: int, block: Block) -> list[Place]:
+    listed: list[Place] = []
     for step in dict.fromkeys(branch.step for branch in block.branches):
         branches = [branch for branch in block.branches if branch.step == step]
         name = "+".join(sorted({KINDS[branch.kind] for branch in branches}))
         same = sum(place.site.split(".")[-1].rstrip("0123456789") == name for place in listed)
         site = f"block.{index}.{name}{same + 1 if same else ''}"
-        listed.append(StreamPlace(site, block=index, operation=branches[-1].outlet or branches[-1].total))
+        listed.append(Place(site, block=index, operation=branches[-1].outlet or branches[-1].total))
     return listed
+
+
+def attentions(stack: Stack) -> list[Attention]:
+    """Where the attention of each block runs; blocks without one are left out."""
+    listed = []
+    for index, block in enumerate(stack.blocks):
+        branch = next((branch for branch in block.branches if branch.kind == "attention"), None)
+        listed += [] if branch is None else [Attention(index, _room(branch, block), branch.heads)]
+    return listed
+
+
+def _room(branch: Branch, block: Block) -> str:
+    """The largest module of the block that runs nothing of its other branches: weights alone may sit deeper inside."""
+    others = [f"{other.module}." for other in block.branches if other is not branch]
+    name = branch.module
+    while "." in name and (parent := name.rpartition(".")[0]) != block.module:
+        if any(other.startswith(f"{parent}.") for other in others):
+            break
+        name = parent
+    return name
 
 
 @dataclass
 class Catch:
     """The streams of one forward pass by site, with their versions when caught."""
 
-    listed: Sequence[StreamPlace]
+    listed: Sequence[Place]
     stack: Stack
     sequences: int  # of the batch
     streams: dict[int, Tensor] = field(default_factory=dict)
@@ -85,6 +98,7 @@ class Catch:
     def _results(self, replace_first: Tensor | None) -> dict[Operation, Callable[[Tensor], Tensor]]:
         by_operation: dict[Operation, list[int]] = {}
         for index, place in enumerate(self.listed):
+            assert place.operation is not None
             by_operation.setdefault(place.operation, []).append(index)
 
         def edit(indices: list[int]) -> Callable[[Tensor], Tensor]:

@@ -7,7 +7,7 @@ is compared with that of a run without any hook.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.record import ModelSites
+from edgewise.adapters.reading.record import Stack
+from edgewise.adapters.roles.record import BlockSite
 from edgewise.arrays import Array
 from edgewise.probe.attention import AttentionWatch
-from edgewise.probe.batches import token_mask
+from edgewise.probe.batches import sequences_of, token_mask
 from edgewise.probe.geometry import generator_for, nearby_input, pair_growth
 from edgewise.probe.gradients import (
     add_squares,
@@ -33,9 +34,16 @@ from edgewise.probe.gradients import (
     weight_logs,
 )
 from edgewise.probe.isolation import call, observed, same, tensors
-from edgewise.probe.places import Catch, places, sequence_first
-from edgewise.probe.reading import NO_LOSS, Reading, Request, read_attention, read_geometry, weight_arrays
+from edgewise.probe.observation import (
+    NO_LOSS,
+    Observation,
+    Request,
+    read_attention,
+    read_geometry,
+    weight_arrays,
+)
 from edgewise.probe.softmax_gain import GainWatch
+from edgewise.probe.streams import Catch, attentions, places
 
 _COMPARED: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
 
@@ -75,10 +83,13 @@ def _signature(model: nn.Module, batch: Any) -> Hashable:
     return implementation, parameter.dtype, parameter.device, shapes
 
 
-def read(model: nn.Module, batch: Any, sites: ModelSites, request: Request) -> Reading:
-    """The model is exactly as before afterwards, also when something inside raises."""
+def observe(model: nn.Module, batch: Any, stack: Stack, blocks: Sequence[BlockSite], request: Request) -> Observation:
+    """What one network shows at the sites of a stack; `blocks` has the roles of its matrices, empty where unknown.
+
+    The model is exactly as before afterwards, also when something inside raises.
+    """
     with observed(model):
-        return _Pass(model, batch, sites, request).run()
+        return _Pass(model, batch, stack, blocks, request).run()
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,41 +103,42 @@ class _Forward:
 
 
 class _Pass:
-    def __init__(self, model: nn.Module, batch: Any, sites: ModelSites, request: Request) -> None:
-        self.model, self.batch, self.sites, self.request = model, batch, sites, request
-        self.places = places(sites)
+    def __init__(
+        self, model: nn.Module, batch: Any, stack: Stack, blocks: Sequence[BlockSite], request: Request
+    ) -> None:
+        self.model, self.batch, self.stack, self.blocks, self.request = model, batch, stack, blocks, request
+        self.places = places(stack)
         self.names = tuple(place.site for place in self.places)
-        self.catch = Catch(self.places, sequence_first(model.get_submodule(sites.stacks[0].blocks[0].name)))
+        self.catch = Catch(self.places, stack, sequences_of(batch))
         self.watch: AttentionWatch | None = None
-        if request.attention:
+        if request.attention and stack.attentions:
             kind = GainWatch if request.gain else AttentionWatch
-            self.watch = kind(sites.blocks, torch.Generator().manual_seed(request.seeds[0]))
+            self.watch = kind(attentions(stack), torch.Generator().manual_seed(request.seeds[0]))
             self.catch.on_first = self.watch.sample
 
-    def run(self) -> Reading:
+    def run(self) -> Observation:
         """Plain pass, observed pass, geometry, attention, readouts: each needs the ones before it."""
-        compare = self.watch is not None and self.request.check
+        compare = self.request.check
         unchanged = Unchanged(self.model, self.batch) if compare else None
         output = self._observed_pass()
         forward = self._forward(output)
-        reading = read_geometry(self.places, forward.shaped, forward.mask)
+        observation = read_geometry(self.places, forward.shaped, forward.mask)
         if unchanged is not None and not unchanged.confirmed(output):
-            reading.note("attention not measured: the output changed while observed (not deterministic?)")
+            observation.note("attention not measured: the output changed while observed (not deterministic?)")
         elif self.watch is not None:
-            read_attention(reading, self.watch, self.places)
-        if reading.finite:
+            read_attention(observation, self.watch, self.places)
+        if observation.finite:
             for seed in self.request.seeds:
-                self._directions(reading, seed, forward)
-        return reading
+                self._directions(observation, seed, forward)
+        return observation
 
     def _observed_pass(self) -> Any:
         """The model's output; hooks live no longer than this."""
         with ExitStack() as hooks:
-            self.catch.attach(self.model, hooks)
             if self.watch is not None:
                 self.watch.attach(self.model, hooks)
                 hooks.enter_context(self.watch)
-            return call(self.model, self.batch)
+            return self.catch.run(self.model, self.batch)
 
     def _forward(self, output: Any) -> _Forward:
         streams = self.catch.finished()
@@ -134,23 +146,23 @@ class _Pass:
         mask = token_mask(self.batch, tuple(shaped[0].shape[:2]))  # type: ignore[arg-type]
         return _Forward(streams, shaped, mask, own_loss(output))
 
-    def _directions(self, reading: Reading, seed: int, forward: _Forward) -> None:
-        """Every readout and the nearby input of one seed, added to the reading."""
+    def _directions(self, observation: Observation, seed: int, forward: _Forward) -> None:
+        """Every readout and the nearby input of one seed, added to the observation."""
         generator = generator_for(seed, "readout")
         logs: dict[str, list[float]] = {}
         statistics: dict[str, Array] = {}
         weighed = self.request.weight_readout(self.request.readouts)
         for readout in self.request.readouts:
             if readout == "own" and forward.loss is None:
-                reading.note(NO_LOSS)
+                observation.note(NO_LOSS)
                 continue
             target, start = self._start(readout, forward, generator)
             weights = statistics if readout == weighed else None
             logs[readout] = self._backward(target, start, forward, weights)
         if self.request.pair:
             statistics["pair_growth"] = self._pair(forward, seed)
-        reading.log_gradient.append(logs)
-        reading.statistics.append(statistics)
+        observation.log_gradient.append(logs)
+        observation.statistics.append(statistics)
 
     def _start(self, readout: str, forward: _Forward, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
         """What is differentiated: the model's own loss, or the last stream against a random gradient."""
@@ -158,14 +170,13 @@ class _Pass:
             assert forward.loss is not None
             return forward.loss, None
         start = output_gradient(forward.shaped[-1], readout, generator, forward.mask)
-        start = start if self.catch.sequence_first else start.transpose(0, 1)
-        return forward.streams[-1], start.reshape(forward.streams[-1].shape)
+        return forward.streams[-1], self.catch.unshaped(start, forward.streams[-1])
 
     def _backward(
         self, target: Tensor, start: Tensor | None, forward: _Forward, weights: dict[str, Array] | None
     ) -> list[float]:
         """log |g|^2 at every site over that at the last; gradients of the matrices go into `weights`, where given."""
-        listed = [] if weights is None else matrices(self.sites.blocks)
+        listed = [] if weights is None else matrices(self.blocks)
         names = parameters_of(listed)
         parameters = [self.model.get_parameter(name) for name in names]
         at_sites, at_weights = site_gradients(target, forward.streams, start, parameters)
@@ -183,9 +194,8 @@ class _Pass:
         return [value - logs[-1] for value in logs]
 
     def _pair(self, forward: _Forward, seed: int) -> Array:
-        catch = Catch(self.places, self.catch.sequence_first)
-        with torch.no_grad(), ExitStack() as stack:
-            catch.attach(self.model, stack, replace_first=nearby_input(forward.streams[0].detach(), seed))
-            call(self.model, self.batch)
+        catch = Catch(self.places, self.stack, self.catch.sequences)
+        with torch.no_grad():
+            catch.run(self.model, self.batch, replace_first=nearby_input(forward.streams[0].detach(), seed))
         near = [self.catch.shaped(stream) for stream in catch.finished()]
         return pair_growth(forward.shaped, near, forward.mask)

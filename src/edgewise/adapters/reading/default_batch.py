@@ -132,8 +132,19 @@ class _Maker:
         convolution = next((m for m in self.model.modules() if isinstance(m, nn.Conv2d)), None)
         channels = [convolution.in_channels] if convolution is not None else [3, 1, 4]
         for channel in channels:
-            for side in SIDES:
+            for side in dict.fromkeys((*self._sides(convolution), *SIDES)):
                 yield from self._extended(self._numbers(1, channel, side, side))
+
+    def _sides(self, patches: nn.Conv2d | None) -> Iterator[int]:
+        """The image whose patches, with up to five tokens besides, fill a table of positions."""
+        if patches is None or patches.stride != patches.kernel_size:
+            return
+        for parameter in self.model.parameters():
+            if parameter.dim() == 3 and parameter.shape[-1] == patches.out_channels:
+                for extra in range(6):
+                    grid = math.isqrt(max(parameter.shape[-2] - extra, 0))
+                    if grid > 1 and grid * grid + extra == parameter.shape[-2]:
+                        yield grid * patches.kernel_size[0]
 
     def _extended(self, main: Tensor) -> Iterator[Any]:
         """The main input, with times and classes for a model whose forward requires more than one argument."""

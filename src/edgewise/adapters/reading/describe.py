@@ -221,6 +221,8 @@ def _each(
 ) -> float | tuple[float, ...]:
     """One value where the blocks agree, else one per block."""
     values = [read(branch) for branch in branches]
+    if len(set(values)) == 1:
+        return values[0]
     pooled = math.sqrt(sum(v * v for v in values) / len(values))
     signed = math.copysign(pooled, values[0])
     if all(abs(value - signed) <= spread * pooled for value in values):

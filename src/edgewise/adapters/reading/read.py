@@ -53,15 +53,20 @@ def read(model: nn.Module, batch: Any = None, stack: str | None = None) -> Readi
     """
     whole = bare(model)
     refuse_unreadable(whole)
-    reading = undisturbed(whole, lambda: _Reader(whole, batch).read())
+    with torch.inference_mode(False):  # its tensors count no versions, by which writes in place are noticed
+        reading = undisturbed(whole, lambda: _Reader(whole, batch).read())
     return _choose(reading, stack)
 
 
 def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
-    """The names of the model's stacks, the default one first: one traced pass."""
+    """The names of the model's stacks, the default one first: one traced pass.
+
+    batch  as in `describe`: whatever the model accepts; default: made from its own signature
+    """
     whole = bare(model)
     refuse_unreadable(whole)
-    listed = undisturbed(whole, lambda: _Reader(whole, batch).names())
+    with torch.inference_mode(False):
+        listed = undisturbed(whole, lambda: _Reader(whole, batch).names())
     default = _default(listed)
     return tuple(c.name for c in sorted(listed, key=lambda chain: chain is not default))
 

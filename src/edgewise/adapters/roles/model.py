@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.config.translate import described_by_config
+from edgewise.adapters.reading.record import Stack as ReadStack
 from edgewise.adapters.roles import norm as norm_sites
 from edgewise.adapters.roles import record as site_types
 from edgewise.adapters.roles.block import OpenBlock
@@ -60,6 +61,53 @@ def _stack(
     closed = tuple(block.close(_at(roles, block), parallel) for block in opened)
     _refuse_uneven_norms(closed)
     return Stack(name, closed, final_norm_of(model, name, blocks), position, parallel)
+
+
+def roles_of(model: nn.Module, stack: ReadStack) -> tuple[tuple[BlockSite, ...], str]:
+    """(the matrices of a stack that was read, by role, ""), or ((), why their names do not say).
+
+    Names are hints: where the norms stand, and whether branches are parallel, is what the model's behaviour shows.
+    """
+    names = [block.module for block in stack.blocks]
+    if stack.shared or None in names or len(set(names)) < len(names):
+        return (), f"the layers of {stack.name} are not modules of their own, so matrices have no role by name"
+    if stack.norm is None:
+        return (), f"where the norms of {stack.name} stand was not read"
+    try:
+        return _closed(unwrap(model), stack, [name for name in names if name is not None]), ""
+    except BadInput as error:
+        return (), str(error)
+
+
+def _closed(model: nn.Module, stack: ReadStack, names: Sequence[str]) -> tuple[BlockSite, ...]:
+    opened = [OpenBlock(model, name, index, getattr(model, "config", None)) for index, name in enumerate(names)]
+    _refuse_partial(stack.name, opened)
+    first, parallel = opened[0], bool(stack.parallel)
+    assert stack.norm is not None
+    inside: dict[str, str] = {}
+    roles = norm_sites.by_position(first.stream_norms, stack.norm, parallel, first.cross is not None)
+    if roles is None:
+        inside = _inside_branches(first)
+        outer = [path for path in first.stream_norms if path not in inside]
+        roles = norm_sites.by_position(outer, stack.norm, parallel, first.cross is not None)
+    if roles is None:
+        raise BadInput(
+            f"the norms {', '.join(first.stream_norms) or '(none)'} of {first.name} do not fit the position "
+            f"{stack.norm!r} that its behaviour shows."
+        )
+    closed = tuple(block.close(_at(roles | inside, block), parallel) for block in opened)
+    _refuse_uneven_norms(closed)
+    return closed
+
+
+def _inside_branches(block: OpenBlock) -> dict[str, str]:
+    """Norms inside the modules of attention and MLP: they normalise neither the stream nor a whole branch."""
+    assert block.attention is not None and block.mlp is not None
+    roles: dict[str, str] = {}
+    for name, role in ((block.attention.name, site_types.INSIDE_ATTENTION), (block.mlp.name, site_types.INSIDE_MLP)):
+        inner = name.removeprefix(block.name).lstrip(".")
+        roles |= {path: role for path in block.stream_norms if inner and path.startswith(f"{inner}.")}
+    return roles
 
 
 def _refuse_partial(stack: str, opened: Sequence[OpenBlock]) -> None:

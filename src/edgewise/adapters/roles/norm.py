@@ -9,10 +9,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edgewise.adapters.module.watching import BlockRun, random_stream, run_block, same
 from edgewise.adapters.roles import names
 from edgewise.adapters.roles import record as roles
 from edgewise.adapters.roles.record import AttentionSite, MLPSite, NormSite
+from edgewise.adapters.roles.watching import BlockRun, random_stream, run_block, same
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -198,7 +198,7 @@ class ModelSites:
     embeddings: tuple[str, ...]  # modules and bare parameters that make the first stream
     head: str | None  # the module that reads the last stream out
     unrecognised: tuple[str, ...]  # parameters of the blocks that have no role here, by name
-    assumed: tuple[str, ...]  # what names and shapes leave open
+    assumed: tuple[str, ...] = ()  # what names and shapes leave open
 
     @property
     def blocks(self) -> tuple[BlockSite, ...]:

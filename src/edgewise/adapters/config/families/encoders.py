@@ -110,6 +110,8 @@ def torch_encoder(config: ConfigReader) -> Knobs:
     shape = Shape(width, heads, heads, config.head_width(width, heads), inner)
     config.assumed += [
         "embedding_norm: 1, what nn.Embedding draws; the encoder itself has no embedding",
+        "layers drawn one by one: nn.TransformerEncoder copies one layer, which merges tokens faster; "
+        "edgewise.initialize_(model) draws each anew",
         f"bias of linear2: 0; it is drawn with standard deviation {1 / math.sqrt(3 * shape.mlp_width):.3f}",
     ]
     if config.tokens is None:

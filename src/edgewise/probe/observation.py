@@ -1,4 +1,4 @@
-"""A reading: what is asked of one network, the numbers per site that it gives, and the Trace of several readings."""
+"""What is asked of one network, the numbers per site that it gives, and the Trace of several such observations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgewise.arrays import Array
 from edgewise.probe.attention import AttentionWatch, RowStatistics
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import WeightLogs
-from edgewise.probe.places import Place
+from edgewise.probe.places import Place, attends
 from edgewise.trace import WEIGHTS, Trace
 
 NO_LOSS = "no own loss: the model returned no scalar (give labels in the batch)"
@@ -37,7 +37,7 @@ class Request:
 
 
 @dataclass
-class Reading:
+class Observation:
     """Numbers of one network: norm and separation (N,), the rest per seed."""
 
     sites: tuple[str, ...]
@@ -59,7 +59,7 @@ class Reading:
             self.notes.append(sentence)
 
 
-def read_geometry(listed: Sequence[Place], shaped: Sequence[Tensor], mask: Tensor | None) -> Reading:
+def read_geometry(listed: Sequence[Place], shaped: Sequence[Tensor], mask: Tensor | None) -> Observation:
     """Norm and separation of every stream (sequences, tokens, width).
 
     Where the stream leaves the range of floating point, the last finite separation is repeated, as theory does.
@@ -71,19 +71,19 @@ def read_geometry(listed: Sequence[Place], shaped: Sequence[Tensor], mask: Tenso
     if not finite.all():
         first = int(np.argmin(finite))
         norm[first:], apart[first:] = np.inf, [apart[first - 1] if first else 0.0] * (len(apart) - first)
-    return Reading(tuple(place.site for place in listed), n, d, norm, np.array(apart))
+    return Observation(tuple(place.site for place in listed), n, d, norm, np.array(apart))
 
 
-def read_attention(reading: Reading, watch: AttentionWatch, listed: Sequence[Place]) -> None:
+def read_attention(observation: Observation, watch: AttentionWatch, listed: Sequence[Place]) -> None:
     """Statistics at the sites of attention, or a note why there are none: a mean over some layers would be wrong."""
     missing = [index for index in watch.blocks if index in watch.refusals or index not in watch.records]
     if missing:
         why = watch.refusals.get(missing[0], "no attention call was seen in it")
         where = f"{len(missing)} of {len(watch.blocks)} blocks; block {missing[0]}: {why}"
-        return reading.note(f"attention not measured: {where}")
+        return observation.note(f"attention not measured: {where}")
     for index, place in enumerate(listed):
-        if place.block is not None and place.site.split(".")[-1] != "mlp":
-            reading.attention[index] = watch.records[place.block]
+        if place.block is not None and attends(place.site):
+            observation.attention[index] = watch.records[place.block]
 
 
 def weight_arrays(listed: Sequence[Place], logs: WeightLogs, log_output: float) -> dict[str, Array]:
@@ -98,25 +98,25 @@ def weight_arrays(listed: Sequence[Place], logs: WeightLogs, log_output: float) 
     return arrays
 
 
-def trace_of(readings: Sequence[Reading], description: Architecture | str, source: str) -> Trace:
-    """One Trace from readings of several networks, or from several directions in one.
+def trace_of(observations: Sequence[Observation], description: Architecture | str, source: str) -> Trace:
+    """One Trace from observations of several networks, or from several directions in one.
 
     description: the network's, or a sentence why there is none, which joins the source.
     """
-    directions = max(len(reading.statistics) for reading in readings)
-    copies = directions if len(readings) == 1 and directions else 1
-    logs = [log for reading in readings for log in reading.log_gradient]
-    whole = len(logs) == len(readings) * copies and bool(logs)
+    directions = max(len(observation.statistics) for observation in observations)
+    copies = directions if len(observations) == 1 and directions else 1
+    logs = [log for observation in observations for log in observation.log_gradient]
+    whole = len(logs) == len(observations) * copies and bool(logs)
     names = tuple(logs[0]) if whole else ()
-    records = [s for reading in readings for s in reading.statistics] if whole else []
+    records = [s for observation in observations for s in observation.statistics] if whole else []
     statistics = {name: np.array([s[name] for s in records]) for name in (records[0] if records else ())}
-    rows = _attention_arrays(readings, copies)
+    rows = _attention_arrays(observations, copies)
     entropy, condition = (rows.pop(name, None) for name in ("attention_entropy", "softmax_condition"))
     return Trace(
-        sites=readings[0].sites,
+        sites=observations[0].sites,
         source=f"{source}; {description}" if isinstance(description, str) else source,
-        norm=np.concatenate([np.tile(reading.norm, (copies, 1)) for reading in readings]),
-        separation=np.concatenate([np.tile(reading.separation, (copies, 1)) for reading in readings]),
+        norm=np.concatenate([np.tile(observation.norm, (copies, 1)) for observation in observations]),
+        separation=np.concatenate([np.tile(observation.separation, (copies, 1)) for observation in observations]),
         readouts=names,
         log_gradient=np.array([[log[name] for log in logs] for name in names]) if names else None,
         attention_entropy=entropy,
@@ -126,16 +126,16 @@ def trace_of(readings: Sequence[Reading], description: Architecture | str, sourc
     )
 
 
-def _attention_arrays(readings: Sequence[Reading], copies: int) -> dict[str, Array]:
+def _attention_arrays(observations: Sequence[Observation], copies: int) -> dict[str, Array]:
     """Each statistic (S, N, H), nan where a site has no attention; empty when some network refused."""
-    if not all(reading.attention for reading in readings):
+    if not all(observation.attention for observation in observations):
         return {}
-    heads = max(len(rows.attention_entropy) for reading in readings for rows in reading.attention.values())
+    heads = max(len(rows.attention_entropy) for observation in observations for rows in observation.attention.values())
     arrays = {}
     for name in RowStatistics.names():
-        values = np.full((len(readings), len(readings[0].sites), heads), np.nan)
-        for i, reading in enumerate(readings):
-            for site, rows in reading.attention.items():
+        values = np.full((len(observations), len(observations[0].sites), heads), np.nan)
+        for i, observation in enumerate(observations):
+            for site, rows in observation.attention.items():
                 per_head = getattr(rows, name)
                 values[i, site, : len(per_head)] = per_head
         arrays[name] = np.repeat(values, copies, axis=0)

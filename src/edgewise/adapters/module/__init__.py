@@ -1,1 +1,0 @@
-"""What a built model does: its weights, and one run of one block."""

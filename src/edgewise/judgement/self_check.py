@@ -1,0 +1,90 @@
+"""Held against a measurement: where theory and one measured pass of the same network part, by how much, and why.
+
+Both start from the same tokens. In networks whose description is exact they still differ: a network of finite width
+is one draw, and its total log-changes scatter by about sqrt(2 L / d). `tests/agreement/self_check.json` has the gaps of
+such networks; the limits below are those that 99 % of them keep.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgewise.arrays import Array
+from edgewise.perceptron import Perceptron
+from edgewise.trace import Trace
+
+# Limits of the overlap and of the logs of norm and gradient: (at infinite width, per unit of sqrt(2 L / d)).
+LIMITS = {"overlap": (0.1, 0.3), "norm": (0.15, 0.6), "gradient": (0.5, 2.5)}
+WORDS = {"overlap": "the overlap of tokens", "norm": "the squared size of the stream", "gradient": "the gradient"}
+CAUSES = ("trained", "copies", "share their weights")  # what outweighs other parts that theory leaves out
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The largest difference of one quantity over the blocks, and how large it may be in a network of this shape."""
+
+    quantity: str
+    block: int
+    measured: float
+    predicted: float
+    size: float  # of overlaps, or of logs
+    limit: float
+
+    @property
+    def excess(self) -> float:
+        return self.size / self.limit
+
+    @property
+    def sentence(self) -> str:
+        """Both values, as they are."""
+        where = f"after block {self.block}" if self.block else "at the embedding"
+        return f"{WORDS[self.quantity]} {where} is {self.measured:.3g}, predicted {self.predicted:.3g}"
+
+
+def gaps(measured: Trace, theory: Trace) -> list[Gap]:
+    """The largest gap of each quantity, the one that exceeds its limit most first."""
+    quantities = {"overlap": "overlap", "norm": "norm"}
+    if measured.log_gradient is not None and theory.log_gradient is not None:
+        quantities["gradient"] = "log_gradient"
+    rows = [_gap(name, measured.blocks(field), theory.blocks(field), theory) for name, field in quantities.items()]
+    return sorted(rows, key=lambda gap: -gap.excess)
+
+
+def _gap(name: str, measured: Array, predicted: Array, theory: Trace) -> Gap:
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        one, other = (np.log(x) if name == "norm" else x for x in (measured, predicted))
+        size = np.abs(one - other)
+        size[np.isnan(size)] = 0.0 if (np.isnan(one) == np.isnan(other)).all() else np.inf
+        values = (np.exp(x) if name == "gradient" else x for x in (measured, predicted))
+        first, second = (float(x[block]) for x in values for block in [int(size.argmax())])
+    flat, scatter = LIMITS[name]
+    limit = flat + scatter * math.sqrt(2 * theory.depth / _width(theory))
+    return Gap(name, int(size.argmax()), first, second, float(size.max()), limit)
+
+
+def _width(trace: Trace) -> int:
+    assert trace.architecture is not None
+    return trace.architecture.width
+
+
+def departure(measured: Trace, theory: Trace) -> str:
+    """One sentence where theory does not hold for this network: the largest gap and its likely cause; empty else."""
+    worst = gaps(measured, theory)[0]
+    if worst.excess <= 1:
+        return ""
+    return f"Theory does not hold here, so this is the measured network: {worst.sentence}. {_cause(theory)}"
+
+
+def _cause(theory: Trace) -> str:
+    network = theory.architecture
+    reasons = [] if network is None or isinstance(network, Perceptron) else list(network.unmodelled)
+    for word in CAUSES:
+        for reason in reasons:
+            if word in reason:
+                return f"Likely cause: {reason}."
+    if reasons:
+        return f"Likely cause: {'; '.join(reasons[:2])}."
+    return "No cause is known; the description may be wrong about a part of this model."
