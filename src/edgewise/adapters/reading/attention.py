@@ -216,7 +216,9 @@ class Scores:
             both = operands(operation, args, kwargs)
             sizes = tuple(size(value) / value.numel() ** 0.5 for value in both)
             self._sizes.setdefault(operation, []).append(sizes)
-            if heads:
+            if heads and operation.function == "einsum":
+                _heads_by_letters(self._products[operation], str([*args, *kwargs.values()][0]), *both)
+            elif heads:
                 _heads(self._products[operation], operation, *both)
 
         return look
@@ -234,7 +236,7 @@ class Scores:
 
 def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None:
     """Heads and their width from the shape of the queries; key heads that are equal numbers are one."""
-    if operation.function in ("einsum",) or query.dim() not in (3, 4):
+    if query.dim() not in (3, 4):
         return
     width = query.shape[-1]
     heads = query.shape[1] if query.dim() == 4 else query.shape[0] // 2
@@ -244,6 +246,25 @@ def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None
         site.traits.kv_heads = len(torch.unique(turned[0].flatten(1)[:, :4096], dim=0))
     elif query.dim() == 3 and turned.shape[-1] == width and heads:
         site.traits.kv_heads = len(torch.unique(turned[:heads].flatten(1)[:, :4096], dim=0))
+
+
+def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor) -> None:
+    """The same from the letters of an einsum, as in "bhid,bhjd->bhij": entry, heads, query token, key token last."""
+    inputs, _, scores = equation.replace(" ", "").partition("->")
+    first, _, second = inputs.partition(",")
+    sizes = dict(zip(first, query.shape, strict=False)) | dict(zip(second, key.shape, strict=False))
+    if len(first) != query.dim() or len(second) != key.dim() or not scores.startswith(first[0]) or len(scores) < 3:
+        return
+    if scores[-2] not in first or scores[-1] not in second or "." in equation:
+        return
+    heads, width = scores[1:-2], [letter for letter in first if letter not in scores]
+    site.traits.heads = math.prod(sizes[letter] for letter in heads)
+    site.traits.head_width = math.prod(sizes[letter] for letter in width)
+    order = [second.index(letter) for letter in second[1:] if letter in heads]
+    rows = key[0].movedim([axis - 1 for axis in order], list(range(len(order)))).reshape(
+        math.prod(key.shape[axis] for axis in order), -1
+    )
+    site.traits.kv_heads = len(torch.unique(rows[:, :4096], dim=0))
 
 
 def positions_of(site: Site) -> tuple[str, ...] | None:

@@ -77,6 +77,8 @@ def roles_of(model: nn.Module, stack: ReadStack) -> tuple[tuple[BlockSite, ...],
         return _closed(unwrap(model), stack, [name for name in names if name is not None]), ""
     except BadInput as error:
         return (), str(error)
+    except Exception as error:  # noqa: BLE001  strangers' norms are called here; names are hints, and this one failed
+        return (), f"looking at the names of {stack.name} raised {type(error).__name__}: {error}"
 
 
 def _closed(model: nn.Module, stack: ReadStack, names: Sequence[str]) -> tuple[BlockSite, ...]:

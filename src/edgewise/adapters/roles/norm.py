@@ -38,7 +38,8 @@ def find_norms(block: nn.Module) -> list[str]:
         leaf = path.rpartition(".")[2].lower()
         named = "norm" in type(module).__name__.lower() or (names.NORM.search(leaf) and _has_vector(module))
         stands_in = isinstance(module, nn.Identity) and names.NORM.search(leaf) and "." not in path
-        if path and (named or stands_in) and not any(True for _ in module.children()):
+        on_weights = "parametrizations" in path.split(".")  # weight_norm: of a matrix, not of the stream
+        if path and (named or stands_in) and not on_weights and not any(True for _ in module.children()):
             paths.append(path)
     return paths
 
