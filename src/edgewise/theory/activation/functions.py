@@ -43,14 +43,13 @@ class Pointwise:
 
 def expit(x: Array) -> Array:
     """1 / (1 + e^-x)."""
-    from scipy import special  # half a second that reading a shipped table does not need
-
-    return np.asarray(special.expit(x))
+    with np.errstate(over="ignore"):  # far left the exponential is infinite and the quotient 0, as it should be
+        return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def ndtr(x: Array) -> Array:
     """The normal distribution function."""
-    from scipy import special
+    from scipy import special  # half a second that reading a shipped table does not need
 
     return np.asarray(special.ndtr(x))
 
