@@ -7,7 +7,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import torch
 
 import edgewise
 from benchmarks.clock import Timing, once
@@ -24,7 +23,7 @@ SMALL = {"depth": 8, "tokens": 128, "width": 512, "heads": 8}
 
 def recursion(knobs: dict[str, Any], seed: int, progress: Callable[[float], None]) -> edgewise.Trace:
     """As `predict` runs it: the default number of heads and draws."""
-    return propagate_gram(edgewise.transformer(**knobs), seed=seed, dtype=torch.float32, progress=progress)
+    return propagate_gram(edgewise.transformer(**knobs), seed=seed, progress=progress)
 
 
 def theory_exponents(trace: edgewise.Trace) -> np.ndarray:

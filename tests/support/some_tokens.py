@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from edgewise.architecture import Architecture, transformer
+from edgewise.arrays import Array
 from edgewise.theory.gram.geometry import Geometry
 
 
-def tokens(seed: int = 0, spread: float = 1.0) -> torch.Tensor:
+def tokens(seed: int = 0, spread: float = 1.0) -> Array:
     generator = np.random.default_rng(seed)
     x = generator.standard_normal((6, 8)) / np.sqrt(8)
     x[3] = 1.2 * x[2] + 1e-4 * x[3]
     x[5] = -0.9 * x[4] + 0.1 * x[5]
-    return torch.from_numpy(x * np.exp(generator.uniform(-spread, spread, (6, 1))))
+    return np.asarray(x * np.exp(generator.uniform(-spread, spread, (6, 1))))
 
 
-def geometry(x: torch.Tensor) -> Geometry:
-    return Geometry(x.square().sum(-1), (x[:, None] - x).square().sum(-1) / 2)
+def geometry(x: Array) -> Geometry:
+    return Geometry((x**2).sum(-1), ((x[:, None] - x) ** 2).sum(-1) / 2)
 
 
 def small(**knobs: Any) -> Architecture:

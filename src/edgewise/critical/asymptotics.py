@@ -15,6 +15,7 @@ from edgewise.stability.fixed_points import Map, crossings, eigenvalues, fixed_p
 from edgewise.verdict import FixedPoint
 
 TINY = 1e-12  # a separation at which the map is linear to rounding
+RELAXED, AT_REST = 200, 1e-14  # steps in which a norm comes to rest, and the relative change that counts as rest
 _LOG_NORMS = np.linspace(math.log(1e-10), math.log(1e10), 161)
 _LOG_SEPARATIONS = np.linspace(math.log(1e-5), math.log(0.999), 80)
 
@@ -99,8 +100,11 @@ def _collapsed(norm: Array) -> Array:
 def _reached(block: BlockMap, start: float, norms: list[float]) -> float:
     """The fixed norm that a stream starting at `start` runs into."""
     q = np.array([start])
-    for _ in range(200):
+    for _ in range(RELAXED):
+        before = q
         q, _unused = block(np.clip(q, 1e-10, 1e10), _collapsed(q))
+        if abs(q - before) <= AT_REST * q:
+            break
     return min(norms, key=lambda norm: abs(math.log(norm / float(q[0]))))
 
 
@@ -146,8 +150,11 @@ def interior_points(block: BlockMap) -> list[FixedPoint]:
         return []
     norms = np.minimum(1.0, largest)
     # A stream that leaves the range has no fixed point; attention sharper than the moment table is not searched.
-    for _ in range(200):
-        norms, after = block(np.clip(norms, 1e-3, largest), separations)
+    for _ in range(RELAXED):
+        before = np.clip(norms, 1e-3, largest)
+        norms, after = block(before, separations)
+        if np.all(np.abs(np.clip(norms, 1e-3, largest) - before) <= AT_REST * before):
+            break
     change = np.log(np.maximum(after, 1e-300) / separations)
     guesses = np.flatnonzero(change[:-1] * change[1:] < 0)
     points = [fixed_point(_logarithmic(block), np.log([norms[i], separations[i]])) for i in guesses]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from edgewise.architecture import Architecture
 from edgewise.arrays import Array
@@ -218,6 +217,8 @@ def _close(exponents: Both, free: tuple[str, ...], bracket: Array, guess: float)
 
     def gradient(value: float) -> float:
         return float(exponents({outer: np.array([value]), inner: np.array([on_line(value)])})[1][0])
+
+    from scipy.optimize import brentq
 
     root = float(brentq(gradient, *bracket, rtol=1e-6))
     return {outer: root, inner: on_line(root)}

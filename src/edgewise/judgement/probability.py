@@ -23,7 +23,7 @@ import numpy as np
 
 from edgewise.architecture import Architecture
 from edgewise.arrays import Array
-from edgewise.blocks import Branch
+from edgewise.blocks import Block, Branch, fold
 from edgewise.judgement.reading import Reading
 from edgewise.stability.lyapunov import growth
 from edgewise.theory.simplex.recursion import Setting, apply_branch
@@ -87,21 +87,27 @@ def outside(trace: Trace, architecture: Architecture) -> tuple[str, ...]:
 def forgotten(architecture: Architecture, norms: Sequence[float], separations: Sequence[float]) -> Array:
     """F at the embedding and after every block (L + 1), from an orbit's norm and separation at the same places.
 
-    Inside a block the token-symmetric map is used, which is exact without mask and positions.
+    Inside a block the token-symmetric map is used, which is exact without mask and positions; all blocks at once.
     """
     setting = Setting(architecture.tokens, architecture.width)
-    totals = [0.0]
-    for block, norm, separation in zip(architecture.blocks, norms[:-1], separations[:-1], strict=True):
-        state, lost = Simplex(np.asarray(norm), np.asarray(norm * min(separation, 1.0))), 0.0
-        for branch in block:
-            lost += _lost(branch, state, setting)
-            state = apply_branch(branch, state, setting).state
-        totals.append(totals[-1] + lost)
-    return np.array(totals)
+    norm = np.asarray(norms[:-1], dtype=float)
+    state = Simplex(norm, norm * np.minimum(separations[:-1], 1.0))
+    lost = np.zeros(architecture.depth)
+    for branch in _all_blocks(architecture):
+        lost = lost + _lost(branch, state, setting)
+        state = apply_branch(branch, state, setting).state
+    return np.concatenate([[0.0], np.cumsum(lost)])
 
 
-def _lost(branch: Branch, state: Simplex, setting: Setting) -> float:
-    """log( q_sum / (skip^2 q_before) ) of one branch; infinite without a skip."""
+def _all_blocks(architecture: Architecture) -> Block:
+    """One block whose gains are arrays over depth; the token-symmetric map sees no window."""
+    knobs = architecture.knobs() | {"depth": 1, "window": None}
+    return fold({name: np.array(value) if isinstance(value, tuple) else value for name, value in knobs.items()})[0]
+
+
+def _lost(branch: Branch, state: Simplex, setting: Setting) -> Array:
+    """log( q_sum / (skip^2 q_before) ) of one branch in every block; infinite without a skip."""
     whole = apply_branch(replace(branch, norm=replace(branch.norm, outside=False)), state, setting).state.norm
     carried = branch.skip**2 * state.norm
-    return float(np.log(whole / carried)) if carried > 0 else float("inf")
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.where(carried > 0, np.log(whole) - np.log(carried), np.inf))

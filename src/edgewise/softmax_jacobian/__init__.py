@@ -33,14 +33,12 @@ from edgewise.softmax_jacobian.invariants import (
     frobenius,
     helmert,
     log_determinant,
-    log_rest,
-    mass_carrying,
     product,
     saturated,
     tangent_hessian,
     trace,
 )
-from edgewise.softmax_jacobian.rows import checked, count
+from edgewise.softmax_jacobian.rows import checked, count, log_rest, mass_carrying
 
 __all__ = [
     "checked", "count", "product", "helmert", "tangent_hessian",

@@ -17,8 +17,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from edgewise.softmax_jacobian.invariants import log_rest, log_smallest, mass_carrying
-from edgewise.softmax_jacobian.rows import checked, count, largest_two, smallest_two
+from edgewise.softmax_jacobian.rows import (
+    checked,
+    count,
+    largest_two,
+    log_rest,
+    log_smallest,
+    mass_carrying,
+    smallest_two,
+)
 
 RATIONAL, HALVINGS = 12, 60  # steps; quadratic convergence needs about five, what is left is bisected
 EXACT = 2.3e-16  # relative, one unit in the last place

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from edgewise.errors import BadInput
-from edgewise.softmax_jacobian.rows import count, smallest_two
+from edgewise.softmax_jacobian.rows import count, log_rest
 
 SATURATED = 1e-2  # a row whose largest entry leaves less than this to all others
 
@@ -39,12 +38,6 @@ def tangent_hessian(x: Tensor, hessian: Tensor) -> Tensor:
 def entropy(rows: Tensor) -> Tensor:
     """-sum s log s, in nats; exp of it is the effective number of keys."""
     return -(rows.exp() * rows.clamp_min(-1e300)).sum(-1).clamp_max(0.0)
-
-
-def log_rest(rows: Tensor) -> Tensor:
-    """log(1 - s_max), summed from the other entries: 1 - s_max itself rounds to zero in a saturated row."""
-    others = rows.scatter(-1, rows.argmax(-1, keepdim=True), -math.inf)
-    return torch.logsumexp(others, -1)
 
 
 def saturated(rows: Tensor, limit: float = SATURATED) -> Tensor:
@@ -82,19 +75,3 @@ def log_determinant(rows: Tensor) -> Tensor:
     keys = count(rows)
     total = torch.where(torch.isneginf(rows), 0.0, rows).sum(-1) + torch.log(keys.double())
     return torch.where(keys > 1, total, math.nan)
-
-
-def mass_carrying(rows: Tensor, left_out: float = 1e-3) -> Tensor:
-    """The fewest largest entries that together hold at least 1 - left_out, renormalized; the others masked."""
-    if not 0 <= left_out < 1:
-        raise BadInput(f"left_out must be a share of the mass in [0, 1), got {left_out!r}.")
-    ordered = rows.sort(-1).values  # ascending: what is dropped is summed from the smallest
-    tail = torch.logcumsumexp(ordered, -1)
-    dropped = (tail <= (math.log(left_out) if left_out else -math.inf)).sum(-1, keepdim=True)
-    least = ordered.gather(-1, dropped.clamp_max(rows.shape[-1] - 1))
-    return torch.log_softmax(rows.masked_fill(rows < least, -math.inf), -1)
-
-
-def log_smallest(rows: Tensor) -> Tensor:
-    """log s_min over the keys that are not masked."""
-    return smallest_two(rows)[0][..., 0]

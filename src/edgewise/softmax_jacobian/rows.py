@@ -1,4 +1,7 @@
-"""What a softmax row is: log-probabilities (..., n) in double precision, masked keys at -inf, refused unless sound."""
+"""What a softmax row is: log-probabilities (..., n) in double precision, masked keys at -inf, refused unless sound.
+
+And what is read off its entries alone: the largest and the smallest, the rest, the entries that carry its mass.
+"""
 
 from __future__ import annotations
 
@@ -67,3 +70,25 @@ def smallest_two(rows: Tensor) -> tuple[Tensor, Tensor]:
     visible = torch.where(torch.isneginf(rows), math.inf, rows)
     bottom = F.pad(visible, (0, 1), value=math.inf).topk(2, dim=-1, largest=False)
     return bottom.values, bottom.indices
+
+
+def log_rest(rows: Tensor) -> Tensor:
+    """log(1 - s_max), summed from the other entries: 1 - s_max itself rounds to zero in a saturated row."""
+    others = rows.scatter(-1, rows.argmax(-1, keepdim=True), -math.inf)
+    return torch.logsumexp(others, -1)
+
+
+def log_smallest(rows: Tensor) -> Tensor:
+    """log s_min over the keys that are not masked."""
+    return smallest_two(rows)[0][..., 0]
+
+
+def mass_carrying(rows: Tensor, left_out: float = 1e-3) -> Tensor:
+    """The fewest largest entries that together hold at least 1 - left_out, renormalized; the others masked."""
+    if not 0 <= left_out < 1:
+        raise BadInput(f"left_out must be a share of the mass in [0, 1), got {left_out!r}.")
+    ordered = rows.sort(-1).values  # ascending: what is dropped is summed from the smallest
+    tail = torch.logcumsumexp(ordered, -1)
+    dropped = (tail <= (math.log(left_out) if left_out else -math.inf)).sum(-1, keepdim=True)
+    least = ordered.gather(-1, dropped.clamp_max(rows.shape[-1] - 1))
+    return torch.log_softmax(rows.masked_fill(rows < least, -math.inf), -1)

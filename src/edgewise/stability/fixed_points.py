@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq, root
 
 from edgewise.arrays import Array
 
@@ -16,21 +15,40 @@ FACTORS: Array = 2.0 ** np.arange(-_DOUBLINGS, _DOUBLINGS + 1, dtype=np.float64)
 
 
 def crossings(displacement: Callable[[Array], Array], grid: Array, tolerance: float = 1e-13) -> list[float]:
-    """Zeros of a scalar displacement f(x) - x that change sign between neighbours of `grid`, refined by brentq.
+    """Zeros of a scalar displacement f(x) - x that change sign between neighbours of `grid`, closed to `tolerance`.
 
-    `displacement` is evaluated on the whole grid at once. [Brent 1973]
+    `displacement` is evaluated on the whole grid at once, then on all brackets at once.
     """
     values = displacement(grid)
-    zeros = [float(x) for x, y in zip(grid, values, strict=True) if y == 0]
-    for i in np.flatnonzero(values[:-1] * values[1:] < 0):
-        zeros.append(brentq(lambda x: float(displacement(np.array([x]))[0]), grid[i], grid[i + 1], xtol=tolerance))
+    zeros = grid[values == 0].tolist()
+    left = np.flatnonzero(values[:-1] * values[1:] < 0)
+    if len(left):
+        ends = (grid[left], grid[left + 1], values[left], values[left + 1])
+        zeros += _illinois(displacement, *ends, tolerance).tolist()
     return sorted(zeros)
 
 
 def fixed_point(step: Map, guess: Array) -> Array | None:
-    """The point with step(x) = x near `guess`, by Powell's hybrid method [Powell 1970]; None if there is none."""
-    solution = root(lambda x: step(x) - x, guess, method="hybr", tol=1e-13)
-    return np.asarray(solution.x) if np.abs(step(solution.x) - solution.x).max() < 1e-8 else None
+    """The point with step(x) = x near `guess`, by damped Newton steps; None if there is none."""
+    x, rest = guess, step(guess) - guess
+    for _ in range(50):
+        full = -np.linalg.pinv(jacobian(step, x) - np.eye(len(x))) @ rest
+        better = _shortened(step, x, rest, full)
+        if better is None:
+            break
+        x, rest = better
+    return x if np.abs(rest).max() < 1e-8 else None
+
+
+def _shortened(step: Map, x: Array, rest: Array, move: Array) -> tuple[Array, Array] | None:
+    """The first of `move` and its halves that brings the map closer to rest; None where none does."""
+    for _ in range(12):
+        with np.errstate(all="ignore"):
+            after = step(x + move) - x - move
+        if np.abs(after).max() < np.abs(rest).max():
+            return x + move, after
+        move = move / 2
+    return None
 
 
 def jacobian(step: Map, point: Array, size: float = 1e-6) -> Array:
@@ -63,22 +81,25 @@ def bracketed_root(function: Callable[[Array], Array], guess: Array) -> Array:
     rows = np.arange(len(guess))
     crosses = np.isfinite(distance[rows, at])
     ends = (points[rows, at], points[rows, at + 1], values[rows, at], values[rows, at + 1])
-    return np.where(crosses, _illinois(function, *ends), np.nan) if crosses.any() else np.full(len(guess), np.nan)
+    if not crosses.any():
+        return np.full(len(guess), np.nan)
+    logs = _illinois(lambda x: function(np.exp(x)), np.log(ends[0]), np.log(ends[1]), ends[2], ends[3])
+    return np.where(crosses, np.exp(logs), np.nan)
 
 
 def _illinois(
-    function: Callable[[Array], Array], low: Array, high: Array, f_low: Array, f_high: Array
+    function: Callable[[Array], Array], low: Array, high: Array, f_low: Array, f_high: Array, tolerance: float = 1e-12
 ) -> Array:
-    """Regula falsi in log x with the Illinois correction [Dowell and Jarratt 1971]: never outside the bracket."""
-    a, b = np.log(low), np.log(high)
+    """Regula falsi with the Illinois correction [Dowell and Jarratt 1971]: never outside the bracket."""
+    a, b = low, high
     for _ in range(60):
         with np.errstate(divide="ignore", invalid="ignore"):
             x = np.where(f_low == f_high, a, (a * f_high - b * f_low) / (f_high - f_low))
         x = np.clip(np.where(np.isfinite(x), x, a), np.minimum(a, b), np.maximum(a, b))
-        f = function(np.exp(x))
+        f = function(x)
         crossed = f * f_high <= 0
         a, f_low = np.where(crossed, b, a), np.where(crossed, f_high, f_low / 2)
         b, f_high = x, f
-        if np.all((np.abs(f) < 1e-13) | (np.abs(b - a) < 1e-12)):
+        if np.all((np.abs(f) < 1e-13) | (np.abs(b - a) < tolerance)):
             break
-    return np.exp(b)
+    return b

@@ -60,7 +60,7 @@ def predict_transformer(
     if start is None and architecture.symmetric:
         return _with_caveats(propagate_simplex(architecture, start_overlap, readout, closure), architecture)
     _refuse_positions(architecture, closure)
-    from edgewise.theory.gram.recursion import propagate_gram  # torch is imported only where it is needed
+    from edgewise.theory.gram.recursion import propagate_gram
 
     trace = propagate_gram(
         architecture, start=start, start_overlap=start_overlap, readout=readout, progress=progress

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-import torch
+from scipy.special import xlogy
 
 from edgewise.architecture import transformer
 from edgewise.theory.gram import heads as gram_heads
@@ -15,52 +15,59 @@ from edgewise.theory.gram import positions as gram_mask
 from edgewise.theory.gram.geometry import geometry_root, simplex
 from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.layers import attend, pull_attention
+from edgewise.theory.gram.normals import Normals
 from edgewise.theory.gram.recursion import propagate_gram
 from tests.support.some_tokens import geometry, small, tokens
+
+CLOSE = {"rtol": 1e-7, "atol": 1e-7}
 
 
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 5), (False, 7)])
 def test_sandwich_skips_only_zeros(causal: bool, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gram_mask, "SMALLEST_BLOCK", 3)
-    mask = gram_mask.sliding_window_mask.__wrapped__(23, causal, window, torch.float64)
-    a, m = torch.randn(2, 23, 23, dtype=torch.float64), torch.randn(23, 23, dtype=torch.float64)
+    mask = gram_mask.sliding_window_mask.__wrapped__(23, causal, window, np.float64)
+    generator = np.random.default_rng(0)
+    a, m = generator.standard_normal((2, 23, 23)), generator.standard_normal((23, 23))
     a = a if mask.visible is None else a * mask.visible
     middle = m + m.T
-    torch.testing.assert_close(gram_mask.sandwich(a, middle, mask.rows), (a @ middle @ a.mT).sum(0))
-    torch.testing.assert_close(gram_mask.sandwich(a.mT, middle, mask.columns), (a.mT @ middle @ a).sum(0))
+    b = a.swapaxes(1, 2)
+    np.testing.assert_allclose(gram_mask.sandwich(a, middle, mask.rows), (a @ middle @ b).sum(0), **CLOSE)
+    np.testing.assert_allclose(gram_mask.sandwich(b, middle, mask.columns), (b @ middle @ a).sum(0), **CLOSE)
 
 
 def test_features_have_the_covariance_of_the_tokens() -> None:
     x = tokens() + 3.0
-    root = geometry_root(geometry(x), torch.float64)
+    root = geometry_root(geometry(x), np.float64)
     with_mean = root.apart @ root.shared
     shared = float(root.shared @ root.shared) + root.rest**2
     covariance = root.apart @ root.apart.T + with_mean[:, None] + with_mean + shared
-    torch.testing.assert_close(covariance, x @ x.T, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(covariance, x @ x.T, rtol=1e-9, atol=1e-9)
     x = tokens(spread=1.5)
-    root = geometry_root(geometry(x), torch.float64)
-    common, apart = root.draw(1, 100_000, torch.Generator().manual_seed(0))
+    root = geometry_root(geometry(x), np.float64)
+    common, apart = root.draw(1, 100_000, Normals(0))
     drawn = (common + apart)[0]
-    lengths = x.norm(dim=-1)
+    lengths = np.linalg.norm(x, axis=-1)
     correlation = (drawn @ drawn.T / 100_000) / lengths[:, None] / lengths
-    torch.testing.assert_close(correlation, x @ x.T / lengths[:, None] / lengths, rtol=0, atol=0.02)
+    np.testing.assert_allclose(correlation, x @ x.T / lengths[:, None] / lengths, rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("qk_norm", [True, False])
 @pytest.mark.parametrize("rope", [0.0, 0.5, 1.0])
-def test_gradients_of_features_are_those_of_autograd(qk_norm: bool, rope: float) -> None:
+def test_gradients_of_features_are_those_of_a_complex_step(qk_norm: bool, rope: float) -> None:
+    """df/dx = Im f(x + ih)/h, exact to rounding for what is analytic [Squire and Trapp 1998]."""
     layer = small(qk_norm=qk_norm, rope=rope, head_width=8).blocks[0][0].layers[0]
-    raw = torch.randn(2, 12, 8, dtype=torch.float64, requires_grad=True)
-    made, gradient = gram_heads.features(raw, layer), torch.randn(2, 12, 8, dtype=torch.float64)
-    (expected,) = torch.autograd.grad(made.values, raw, gradient)
-    torch.testing.assert_close(made.pull(gradient, layer), expected)
+    raw, gradient = np.random.default_rng(0).standard_normal((2, 2, 12, 8))
+    steps = 1e-30j * np.eye(raw.size).reshape(-1, *raw.shape)
+    expected = [(gram_heads.features(raw + step, layer).values.imag * gradient).sum() / 1e-30 for step in steps]
+    pulled = gram_heads.features(raw, layer).pull(gradient, layer)
+    np.testing.assert_allclose(pulled.ravel(), expected, **CLOSE)
 
 
 def test_a_gated_product_multiplies_overlaps() -> None:
     first, second = geometry(tokens(1)), geometry(tokens(2))
     product = gram_layers.product(first, second)
-    torch.testing.assert_close(product.overlaps, first.overlaps * second.overlaps)
-    assert float(product.spreads.diagonal().abs().max()) < 1e-12
+    np.testing.assert_allclose(product.overlaps, first.overlaps * second.overlaps, **CLOSE)
+    assert float(np.abs(product.spreads.diagonal()).max()) < 1e-12
 
 
 def test_alibi_slopes() -> None:
@@ -77,11 +84,11 @@ def test_causal_average_in_closed_form() -> None:
     n = 7
     made = transformer(depth=1, tokens=n, width=64, heads=1, mlp_width=0, norm="none", attention_skip=0.0,
                        score_gain=0.0, value_gain=0.5, causal=True)  # fmt: skip
-    x = torch.randn(n, 20, dtype=torch.float64)
-    trace = propagate_gram(made, start=x @ x.T, samples=1, draws=1, dtype=torch.float64)
-    S = torch.ones(n, n, dtype=torch.float64).tril() / torch.arange(1, n + 1, dtype=torch.float64)[:, None]
+    x = np.random.default_rng(0).standard_normal((n, 20))
+    trace = propagate_gram(made, start=x @ x.T, samples=1, draws=1, dtype=np.float64)
+    S = np.tril(np.ones((n, n))) / np.arange(1.0, n + 1)[:, None]
     c = S @ x @ x.T @ S.T / 4
-    cosine = c / c.diagonal().sqrt()[:, None] / c.diagonal().sqrt()
+    cosine = c / np.sqrt(c.diagonal())[:, None] / np.sqrt(c.diagonal())
     assert trace.norm[0, 1] == pytest.approx(float(c.diagonal().mean()), rel=1e-10)
     assert trace.separation[0, 1] == pytest.approx(float((1 - cosine).sum()) / (n * (n - 1)), rel=1e-10)
     assert trace.log_gradient is not None
@@ -96,17 +103,18 @@ def test_alibi_in_closed_form() -> None:
     n = 40
     made = transformer(depth=1, tokens=n, width=64, heads=2, mlp_width=0, norm="none", attention_skip=0.0,
                        score_gain=0.0, causal=True, alibi=True)  # fmt: skip
-    trace = propagate_gram(made, samples=2, draws=1, dtype=torch.float64)
-    away = torch.arange(n, dtype=torch.float64)[:, None] - torch.arange(n)
-    S = (-torch.tensor([1 / 16, 1 / 256])[:, None, None] * away).masked_fill(away < 0, -math.inf).softmax(-1)
+    trace = propagate_gram(made, samples=2, draws=1, dtype=np.float64)
+    away = np.arange(n)[:, None] - np.arange(n)
+    weights = np.exp(-np.array([1 / 16, 1 / 256])[:, None, None] * away) * (away >= 0)
+    S = weights / weights.sum(-1, keepdims=True)
     assert trace.norm[0, 1] == pytest.approx(float((S**2).sum(-1).mean()), rel=1e-10)
     assert trace.attention_entropy is not None
-    assert trace.attention_entropy[0, 1, 0] == pytest.approx(float(-torch.xlogy(S, S).sum(-1).mean()), rel=1e-10)
+    assert trace.attention_entropy[0, 1, 0] == pytest.approx(float(-xlogy(S, S).sum(-1).mean()), rel=1e-10)
 
 
 def test_a_window_of_one_is_the_identity() -> None:
     made = transformer(depth=1, tokens=9, width=64, heads=2, mlp_width=0, attention_skip=0.0, window=1, rope=0.5)
-    trace = propagate_gram(made, start_overlap=0.3, draws=1, dtype=torch.float64)
+    trace = propagate_gram(made, start_overlap=0.3, draws=1, dtype=np.float64)
     assert trace.separation[0] == pytest.approx([0.7, 0.7], rel=1e-6)
     assert trace.log_gradient is not None
     assert trace.log_gradient[0, 0] == pytest.approx(0.0, abs=1e-6)
@@ -133,8 +141,8 @@ def test_backward_equals_the_simplex_formulas(score_gain: float) -> None:
     made = transformer(depth=1, tokens=n, width=width, heads=4, head_width=400, score_gain=score_gain,
                        value_gain=sV, output_gain=0.5, key_gain=2.0)  # fmt: skip
     layer, state = made.blocks[0][0].layers[0], simplex(n, q, p / q)
-    gamma = torch.full((n, n), gp, dtype=torch.float64).fill_diagonal_(gq)
-    sampling = Sampling(600, torch.float32, keep=True)
+    gamma = np.full((n, n), gp) + (gq - gp) * np.eye(n)
+    sampling = Sampling(600, np.float32, keep=True)
     out, _, memory = attend(layer, state, sampling, 1)  # type: ignore[arg-type]
     back, weights = pull_attention(layer, state, gamma, width, sampling, memory)  # type: ignore[arg-type]
     D, sA, m = q - p, score_gain, sampled_moments(score_gain**2 * q * (q - p), p / q, n)

@@ -7,20 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from edgewise.arrays import Array
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.gram.geometry import Geometry
 from edgewise.theory.gram.pairs import pair_averages, slope_averages
 from tests.support.some_tokens import geometry, tokens
 
 
-def pair_mean(function: Any, first: torch.Tensor, second: torch.Tensor) -> float:
+def pair_mean(function: Any, first: Array, second: Array) -> float:
     """E f(w.x) f(w.y) by the trapezoid rule in the plane of x and y: independent of the library's panels."""
     z = np.linspace(-9, 9, 1801)
     weight = np.exp(-(z**2) / 2) * (z[1] - z[0]) / math.sqrt(2 * math.pi)
-    q, c = float(first.norm()), float(first @ second / first.norm() / second.norm())
-    along = float(second.norm()) * (c * z[:, None] + math.sqrt(max(0.0, 1 - c**2)) * z)
+    q, length = np.linalg.norm(first), np.linalg.norm(second)
+    c = float(first @ second / q / length)
+    along = length * (c * z[:, None] + math.sqrt(max(0.0, 1 - c**2)) * z)
     return float((weight * function(q * z)) @ (function(along) @ weight))
 
 
@@ -37,22 +38,23 @@ def test_pair_averages_of_unequal_variance(name: str) -> None:
 def test_pair_averages_of_erf_are_the_arc_sine_kernel(size: float, tolerance: float) -> None:
     """Steep or flat: (2/pi) asin(2 C_ab / sqrt((1 + 2 q_a)(1 + 2 q_b))), and the slopes by the determinant."""
     x = size * tokens(spread=1.5)
-    c, q = x @ x.T, x.square().sum(-1)
+    c, q = x @ x.T, (x**2).sum(-1)
     larger = (1 + 2 * q[:, None]) * (1 + 2 * q)
-    values = 2 / math.pi * torch.asin(2 * c / larger.sqrt())
-    torch.testing.assert_close(pair_averages(activation("erf"), geometry(x)).overlaps, values, rtol=0, atol=tolerance)
-    slopes = 4 / math.pi / (larger - 4 * c**2).sqrt()
-    torch.testing.assert_close(slope_averages(activation("erf"), geometry(x)), slopes, rtol=tolerance, atol=1e-9)
+    values = 2 / math.pi * np.arcsin(2 * c / np.sqrt(larger))
+    np.testing.assert_allclose(pair_averages(activation("erf"), geometry(x)).overlaps, values, rtol=0, atol=tolerance)
+    slopes = 4 / math.pi / np.sqrt(larger - 4 * c**2)
+    np.testing.assert_allclose(slope_averages(activation("erf"), geometry(x)), slopes, rtol=tolerance, atol=1e-9)
 
 
 def test_pair_averages_of_relu_are_the_arc_cosine_kernel() -> None:
     x = tokens(spread=3.0)
-    lengths = x.norm(dim=-1)
-    theta = torch.acos((x @ x.T / lengths[:, None] / lengths).clamp(-1, 1)).fill_diagonal_(0.0)
-    kernel = lengths[:, None] * lengths * (theta.sin() + (math.pi - theta) * theta.cos()) / (2 * math.pi)
-    torch.testing.assert_close(pair_averages(activation("relu"), geometry(x)).overlaps, kernel, rtol=1e-5, atol=1e-7)
+    lengths = np.linalg.norm(x, axis=-1)
+    theta = np.arccos(np.clip(x @ x.T / lengths[:, None] / lengths, -1, 1))
+    np.fill_diagonal(theta, 0.0)
+    kernel = lengths[:, None] * lengths * (np.sin(theta) + (math.pi - theta) * np.cos(theta)) / (2 * math.pi)
+    np.testing.assert_allclose(pair_averages(activation("relu"), geometry(x)).overlaps, kernel, rtol=1e-5, atol=1e-7)
     slopes = slope_averages(activation("relu"), geometry(x))
-    torch.testing.assert_close(slopes, (math.pi - theta) / (2 * math.pi), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(slopes, (math.pi - theta) / (2 * math.pi), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["tanh", "gelu", "relu"])
@@ -60,10 +62,10 @@ def test_pair_averages_of_relu_are_the_arc_cosine_kernel() -> None:
 def test_distances_keep_their_digits_near_collapse(name: str, growth: float) -> None:
     """E (phi(u) - phi(v))^2 / 2 -> |u - v|^2-part of the tangent map, at 1e-14 of the squares."""
     step = 1e-7
-    direction = torch.tensor([0.6, 0.8], dtype=torch.float64)
-    x = torch.stack([torch.tensor([growth, 0.0], dtype=torch.float64)] * 2)
-    squares = torch.stack([x[0] @ x[0], (x[0] + step * direction) @ (x[0] + step * direction)])
-    state = Geometry(squares, torch.tensor([[0.0, 0.5], [0.5, 0.0]], dtype=torch.float64) * step**2)
+    first = np.array([growth, 0.0])
+    second = first + step * np.array([0.6, 0.8])
+    squares = np.array([first @ first, second @ second])
+    state = Geometry(squares, np.array([[0.0, 0.5], [0.5, 0.0]]) * step**2)
     phi = activation(name)
     # to first order phi(v) - phi(u) = phi'(u) du, du Gaussian with parts along and across u
     z, w = np.polynomial.hermite_e.hermegauss(181)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from math import factorial
 
 import numpy as np
-from scipy.special import erf
 
 from edgewise.arrays import Array
 
@@ -131,7 +130,9 @@ class ErrorFunction:
     kinks = ()
 
     def value(self, x: Array) -> Array:
-        return np.asarray(erf(x))
+        from scipy import special
+
+        return np.asarray(special.erf(x))
 
     def slope(self, x: Array) -> Array:
         return np.asarray(2 / np.sqrt(np.pi) * np.exp(-(x**2)))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, ndtr
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
@@ -40,6 +39,19 @@ class Pointwise:
     def grain(self) -> Grain:
         corners = {*self.kinks, *self.creases}
         return Grain(tuple(sorted({0.0, *corners})), self.scale, bool(corners))
+
+
+def expit(x: Array) -> Array:
+    """1 / (1 + e^-x)."""
+    with np.errstate(over="ignore"):  # far left the exponential is infinite and the quotient 0, as it should be
+        return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def ndtr(x: Array) -> Array:
+    """The normal distribution function."""
+    from scipy import special  # half a second that reading a shipped table does not need
+
+    return np.asarray(special.ndtr(x))
 
 
 def _normal_density(x: Array) -> Array:

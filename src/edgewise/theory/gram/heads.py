@@ -10,14 +10,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.blocks import Attention
-from edgewise.theory.gram.geometry import Root
+from edgewise.theory.gram.geometry import Precision, Real, Root
+from edgewise.theory.gram.normals import Normals
 from edgewise.theory.gram.positions import Mask, alibi_slopes, distances, rotate
 
-GROUP = 2**23  # entries of (h, n, n) held at once
+GROUP = 2**23  # entries of (h, n, n) drawn at once
+CACHED = 2**17  # entries of (h, n, n) worked on at once
 
 
 @dataclass(frozen=True)
@@ -25,81 +27,104 @@ class Sampling:
     """How many heads stand for the average over heads, and in which precision they are multiplied."""
 
     samples: int
-    dtype: torch.dtype
-    keep: bool = False  # hold the heads between forward and backward, or draw them again
+    dtype: Precision
+    keep: bool = False  # hold the probabilities between forward and backward, or compute them again
 
 
 @dataclass(frozen=True)
 class Features:
     """Queries or keys as they enter the logits: normalised and rotated, gains left out (h, n, k)."""
 
-    values: Tensor
-    lengths: Tensor | None = None  # (h, n, 1): root mean squares that QK-norm divided by
+    values: Real
+    lengths: Real | None = None  # (h, n, 1): root mean squares that QK-norm divided by
 
-    def pull(self, gradient: Tensor, layer: Attention) -> Tensor:
+    def part(self, heads: slice) -> Features:
+        return Features(self.values[heads], None if self.lengths is None else self.lengths[heads])
+
+    def pull(self, gradient: Real, layer: Attention) -> Real:
         """The gradient before RoPE and QK-norm: turned back, then (I - u u^T / |u|^2) g / length."""
         if self.lengths is not None:
-            along = (gradient * self.values).mean(-1, keepdim=True)
+            along = (gradient * self.values).mean(-1, keepdims=True)
             gradient = (gradient - self.values * along) / self.lengths
         return rotate(gradient, layer, back=True)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """A group of heads with what the backward pass needs."""
+    """A group of heads: what their logits are made of."""
 
+    layer: Attention
+    mask: Mask
     queries: Features
     keys: Features
-    probabilities: Tensor  # (h, n, n)
+    centred: Real  # keys as they enter the logits (h, n, k)
+    slopes: Array | None  # of ALiBi (h,)
 
+    def parts(self) -> list[slice]:
+        """Runs of heads whose matrices fit in the cache."""
+        size, count = max(1, CACHED // self.mask.tokens**2), len(self.centred)
+        return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
-@dataclass(frozen=True)
-class Logits:
-    """What the heads of a group were made of, without the mask (h, n, n)."""
+    def content(self, part: slice) -> Real:
+        """Query . key over sqrt(d_k) with its gain (h, n, n), without mask and position bias."""
+        scale = self.layer.score_gain / math.sqrt(self.layer.head_width)
+        return (self.queries.values[part] * self.centred.dtype.type(scale)) @ self.centred[part].swapaxes(1, 2)
 
-    content: Tensor  # query . key
-    biased: Tensor  # with the position bias
+    def biased(self, content: Real, part: slice) -> Real:
+        """With the position bias; the content itself where there is none."""
+        if self.slopes is None:
+            return content
+        slopes = self.slopes[part].astype(content.dtype)[:, None, None]
+        return content - slopes * distances(self.mask.tokens).astype(content.dtype)
+
+    def softmax(self, biased: Real) -> tuple[Real, Real]:
+        """Probabilities of what the mask shows (h, n, n), and the log of their normaliser (h, n)."""
+        S = biased.copy() if self.mask.hidden is None else biased + self.mask.hidden
+        largest = S.max(-1, keepdims=True)
+        np.subtract(S, largest, out=S)
+        np.exp(S, out=S)
+        total = S.sum(-1, keepdims=True)
+        np.divide(S, total, out=S)
+        return S, (largest + np.log(total))[..., 0]
+
+    def probabilities(self, part: slice) -> Real:
+        """The softmax of some heads (h, n, n)."""
+        return self.softmax(self.biased(self.content(part), part))[0]
 
 
 def draw_heads(
-    layer: Attention, root: Root, mask: Mask, sampling: Sampling, generator: torch.Generator
-) -> Iterator[tuple[Heads, Logits]]:
-    """`samples` heads in groups that fit in memory; the same generator state gives the same heads."""
-    slopes = _sampled_slopes(layer, sampling.samples, generator) if layer.alibi else None
+    layer: Attention, root: Root, mask: Mask, sampling: Sampling, normals: Normals
+) -> Iterator[Heads]:
+    """`samples` heads in groups that fit in memory; the same seed gives the same heads."""
+    slopes = _sampled_slopes(layer, sampling.samples, normals) if layer.alibi else None
     size = max(1, GROUP // mask.tokens**2)
     for first in range(0, sampling.samples, size):
         count = min(size, sampling.samples - first)
         part = None if slopes is None else slopes[first : first + count]
-        yield _draw_group(layer, root, mask, count, part, generator, sampling.dtype)
+        yield _draw_group(layer, root, mask, count, part, normals)
 
 
 def _draw_group(
-    layer: Attention, root: Root, mask: Mask, count: int, slopes: Tensor | None,
-    generator: torch.Generator, dtype: torch.dtype,
-) -> tuple[Heads, Logits]:  # fmt: skip
-    shared, apart = root.draw(count, layer.head_width, generator)
+    layer: Attention, root: Root, mask: Mask, count: int, slopes: Array | None, normals: Normals
+) -> Heads:
+    shared, apart = root.draw(count, layer.head_width, normals)
     queries = features(shared + apart, layer)
-    shared, apart = root.draw(count, layer.head_width, generator)
+    shared, apart = root.draw(count, layer.head_width, normals)
     # Without positions or norm, what all keys share does not change a softmax.
     keys = features(shared + apart, layer) if layer.qk_norm or layer.rope else Features(apart)
-    centred = keys.values if layer.rope else keys.values - keys.values.mean(1, keepdim=True)
-    content = (queries.values * (layer.score_gain / math.sqrt(layer.head_width))) @ centred.mT
-    biased = content
-    if slopes is not None:
-        biased = content - slopes[:, None, None].to(dtype) * distances(mask.tokens).to(dtype)
-    masked = biased if mask.hidden is None else biased + mask.hidden
-    return Heads(queries, keys, masked.softmax(-1)), Logits(content, biased)
+    centred = keys.values if layer.rope else keys.values - keys.values.mean(1, keepdims=True)
+    return Heads(layer, mask, queries, keys, centred, slopes)
 
 
-def _sampled_slopes(layer: Attention, samples: int, generator: torch.Generator) -> Tensor:
+def _sampled_slopes(layer: Attention, samples: int, normals: Normals) -> Array:
     """Heads spread evenly over the slopes, a random one in each stratum: every head counts alike on average."""
-    place = (torch.arange(samples) + torch.rand(samples, generator=generator)) / samples
-    return alibi_slopes(layer.heads)[(place * layer.heads).long().clamp_max(layer.heads - 1)]
+    place = (np.arange(samples) + normals.uniform(samples)) / samples
+    return alibi_slopes(layer.heads)[np.minimum((place * layer.heads).astype(np.int64), layer.heads - 1)]
 
 
-def features(raw: Tensor, layer: Attention) -> Features:
+def features(raw: Real, layer: Attention) -> Features:
     """Queries or keys from what the projections give: QK-norm, then rotary positions."""
     if not layer.qk_norm:
         return Features(rotate(raw, layer))
-    lengths = raw.square().mean(-1, keepdim=True).sqrt()
+    lengths = np.sqrt((raw**2).mean(-1, keepdims=True))
     return Features(rotate(raw / lengths, layer), lengths)

@@ -13,16 +13,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.blocks import MLP, Attention
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.gram.geometry import Geometry, Root, geometry_root, mean_of_pair, square_root
-from edgewise.theory.gram.heads import Heads, Logits, Sampling, draw_heads
-from edgewise.theory.gram.pairs import pair_averages, value_and_slope_averages
+from edgewise.theory.gram.geometry import (
+    Geometry,
+    Real,
+    Root,
+    geometry_root,
+    lower_product,
+    mean_of_pair,
+    square_root,
+    without_diagonal,
+)
+from edgewise.theory.gram.heads import Heads, Sampling, draw_heads
+from edgewise.theory.gram.normals import Normals
+from edgewise.theory.gram.pairs import PairAverages
 from edgewise.theory.gram.positions import Mask, sandwich, sliding_window_mask
 from edgewise.theory.softmax.condensation import condensation_ratio
 
@@ -35,14 +46,15 @@ class Memory:
 
     root: Root
     seed: int
-    heads: list[Heads]
+    groups: list[tuple[Heads, list[Real]]] = field(default_factory=list)  # with the probabilities of their parts
 
-    def recall(self, layer: Attention, mask: Mask, sampling: Sampling) -> Iterator[Heads]:
-        if self.heads:
-            yield from self.heads
+    def recall(self, layer: Attention, mask: Mask, sampling: Sampling) -> Iterator[tuple[Heads, Iterator[Real]]]:
+        if self.groups:
+            for heads, parts in self.groups:
+                yield heads, iter(parts)
         else:
-            for heads, _ in draw_heads(layer, self.root, mask, sampling, generator_of(self.seed)):
-                yield heads
+            for heads in draw_heads(layer, self.root, mask, sampling, Normals(self.seed)):
+                yield heads, (heads.probabilities(part) for part in heads.parts())
 
 
 def attend(
@@ -54,30 +66,51 @@ def attend(
     H_att = P_ab - (P_aa + P_bb)/2 and q_att = S q - P_aa.
     """
     mask = sliding_window_mask(state.tokens, layer.causal, layer.window, sampling.dtype)
-    unit = max(float(state.spreads.max()), 1e-300)
-    spreads = (state.spreads / unit).to(sampling.dtype)
-    mean_square = state.squares.mean()
-    excess = (state.squares - mean_square).to(sampling.dtype)
-    P = torch.zeros_like(state.spreads)
-    squares, diagonal = torch.zeros_like(state.squares), torch.zeros_like(state.squares)  # of S q and of S H S^T
-    statistics, memory = _RowStatistics(mask), Memory(geometry_root(state, sampling.dtype), seed, [])
-    for heads, logits in draw_heads(layer, memory.root, mask, sampling, generator_of(seed)):
-        S = heads.probabilities
-        memory.heads.extend([heads] if sampling.keep else [])
-        squares += (S @ excess).sum(0)
-        statistics.add(S, logits)
+    mixing, statistics = _Mixing(state, mask, sampling.dtype), _RowStatistics(mask)
+    memory = Memory(geometry_root(state, sampling.dtype), seed)
+    for heads in draw_heads(layer, memory.root, mask, sampling, Normals(seed)):
+        held = []
+        for part in heads.parts():
+            content = heads.content(part)
+            biased = heads.biased(content, part)
+            S, log_total = heads.softmax(biased)
+            statistics.add(S, log_total, content, biased)
+            mixing.add(S)
+            held.append(S)
+        if sampling.keep:
+            memory.groups.append((heads, held))
+    return mixing.mean(sampling.samples).scaled(layer.value_gain**2), statistics.means(), memory
+
+
+class _Mixing:
+    """Sums over heads of the forward pass: S q, S H S^T and its diagonal."""
+
+    def __init__(self, state: Geometry, mask: Mask, dtype: Any) -> None:
+        self.mask = mask
+        self.unit = max(float(state.spreads.max()), 1e-300)
+        self.spreads = (state.spreads / self.unit).astype(dtype)
+        self.mean_square = state.squares.mean()
+        self.excess = (state.squares - self.mean_square).astype(dtype)
+        self.P = np.zeros_like(state.spreads)
+        self.squares, self.diagonal = np.zeros_like(state.squares), np.zeros_like(state.squares)
+
+    def add(self, S: Real) -> None:
+        self.squares += (S @ self.excess).sum(0)
         # Without a mask rows of S become equal under collapse: their common part is taken out before the product.
-        common = S.mean(1, keepdim=True) if mask.visible is None else torch.zeros_like(S[:, :1])
-        rest = S - common if mask.visible is None else S
-        product = sandwich(rest, spreads, mask.rows)
-        P += product
-        shift = common @ spreads
-        diagonal += product.diagonal() + (2 * rest @ shift.mT + shift @ common.mT).sum((0, 2))
-    P, diagonal = P * (unit / sampling.samples), diagonal * (unit / sampling.samples)
-    squares = squares / sampling.samples
-    spreads_out = (P - mean_of_pair(P.diagonal())).clamp_min(0.0).fill_diagonal_(0.0)
-    mixed = Geometry((mean_square + squares - diagonal).clamp_min(0.0), spreads_out)
-    return mixed.scaled(layer.value_gain**2), statistics.means(), memory
+        everything = self.mask.visible is None
+        rest = S - S.mean(1, keepdims=True) if everything else S
+        product = sandwich(rest, self.spreads, self.mask.rows)
+        self.P += product
+        self.diagonal += product.diagonal()
+        if everything:
+            common = S.mean(1, keepdims=True)
+            shift = common @ self.spreads
+            self.diagonal += (2 * rest @ shift.swapaxes(1, 2) + shift @ common.swapaxes(1, 2)).sum((0, 2))
+
+    def mean(self, samples: int) -> Geometry:
+        P, diagonal = self.P * (self.unit / samples), self.diagonal * (self.unit / samples)
+        spreads = without_diagonal(np.maximum(P - mean_of_pair(P.diagonal()), 0.0))
+        return Geometry(np.maximum(self.mean_square + self.squares / samples - diagonal, 0.0), spreads)
 
 
 class _RowStatistics:
@@ -85,99 +118,97 @@ class _RowStatistics:
 
     def __init__(self, mask: Mask) -> None:
         self.mask, self.heads = mask, 0
-        self.entropy, self.variance = torch.zeros(mask.tokens), torch.zeros(mask.tokens)
+        self.entropy, self.variance = np.zeros(mask.tokens), np.zeros(mask.tokens)
 
-    def add(self, S: Tensor, logits: Logits) -> None:
-        largest, where = S.max(-1, keepdim=True)
-        log_total = logits.biased.gather(-1, where) - largest.log()
-        self.entropy = self.entropy + (log_total[..., 0] - (S * logits.biased).sum(-1)).sum(0)
-        content = logits.content if self.mask.visible is None else logits.content * self.mask.visible
-        total, square = content.sum(-1), content.square().sum(-1)
+    def add(self, S: Real, log_total: Real, content: Real, biased: Real) -> None:
+        self.entropy += (log_total - np.einsum("hab,hab->ha", S, biased)).sum(0)
+        visible = content if self.mask.visible is None else content * self.mask.visible
+        total, square = visible.sum(-1), np.einsum("hab,hab->ha", visible, visible)
         counts = self.mask.counts
-        self.variance = self.variance + ((square - total**2 / counts) / (counts - 1).clamp_min(1)).sum(0)
+        self.variance += ((square - total**2 / counts) / np.maximum(counts - 1, 1)).sum(0)
         self.heads += len(S)
 
     def means(self) -> dict[str, float]:
         """Rows with a single visible key have no logit variance and are left out of the last two."""
         several = self.mask.counts >= 2
-        variance = self.variance.double()[several].clamp_min(0.0) / self.heads
-        ratio = condensation_ratio(variance.numpy(), self.mask.counts.double()[several].numpy())
+        variance = np.maximum(self.variance[several], 0.0) / self.heads
+        ratio = condensation_ratio(variance, self.mask.counts[several])
         return {
-            "attention_entropy": float(self.entropy.double().clamp_min(0.0).mean()) / self.heads,
-            "logit_variance": float(variance.mean()),
-            "condensation": float(torch.from_numpy(ratio).mean()),
+            "attention_entropy": float(np.maximum(self.entropy, 0.0).mean()) / self.heads,
+            "logit_variance": float(variance.mean()) if several.any() else math.nan,
+            "condensation": float(ratio.mean()) if several.any() else math.nan,
         }
-
-
-def generator_of(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 class _Back:
     """Sums over heads of the backward pass, each (n, n)."""
 
-    def __init__(self, like: Tensor) -> None:
-        self.value = torch.zeros_like(like)  # S^T Gamma S
-        self.query = torch.zeros_like(like)  # dq dq^T
-        self.key = torch.zeros_like(like)  # dk dk^T
+    def __init__(self, like: Array) -> None:
+        self.value = np.zeros_like(like)  # S^T Gamma S
+        self.query = np.zeros_like(like)  # dq dq^T
+        self.key = np.zeros_like(like)  # dk dk^T
         self.key_along = 0.0  # sum_ab q_a dk_a . dk_b
 
 
 def pull_attention(
-    layer: Attention, state: Geometry, gamma: Tensor, width: int, sampling: Sampling, memory: Memory
-) -> tuple[Tensor, Mapping[str, float]]:
+    layer: Attention, state: Geometry, gamma: Array, width: int, sampling: Sampling, memory: Memory
+) -> tuple[Array, Mapping[str, float]]:
     """Gamma at the layer's input from Gamma at its output, and |dL/dW|^2 of the four projections."""
     mask = sliding_window_mask(state.tokens, layer.causal, layer.window, sampling.dtype)
     scales, lower = square_root(gamma, sampling.dtype)
-    gradient_root = (scales[:, None] * lower).to(sampling.dtype)
-    outer = gamma.to(sampling.dtype)
+    gradient_root = (scales[:, None] * lower).astype(sampling.dtype)
+    outer = gamma.astype(sampling.dtype)
     back = _Back(gamma)
-    draws = generator_of(memory.seed + 1)
-    for heads in memory.recall(layer, mask, sampling):
-        back.value += sandwich(heads.probabilities.mT, outer, mask.columns)
-        errors = _logit_gradients(heads, gradient_root, memory.root.apart, draws)
-        _add_logit_path(back, layer, state, heads, errors)
+    normals = Normals(memory.seed + 1)
+    for heads, probabilities in memory.recall(layer, mask, sampling):
+        A, V = (_low_rank(root, len(heads.centred), normals) for root in (gradient_root, memory.root.apart))
+        for part, S in zip(heads.parts(), probabilities, strict=True):
+            back.value += sandwich(S.swapaxes(1, 2), outer, mask.columns)
+            _add_logit_path(back, state, heads, part, _logit_gradients(S, A[part], V[part]))
     value_gain, score_gain = layer.value_gain**2, layer.score_gain**2
     mean = 1.0 / sampling.samples
     logit_path = (back.query + back.key) * (score_gain * value_gain * mean)
     return back.value * (value_gain * mean) + logit_path, _weights(layer, state, back, width, mean)
 
 
-def _logit_gradients(heads: Heads, gradient_root: Tensor, root: Tensor, generator: torch.Generator) -> Tensor:
+def _low_rank(root: Real, heads: int, normals: Normals) -> Real:
+    """M^{1/2} N for M^{1/2} = root (n, n), N of isotropic rows (h, n, rank)."""
+    n = len(root)
+    return lower_product(root, _isotropic(n, heads, normals, root.dtype)).reshape(n, heads, RANK).transpose(1, 0, 2)
+
+
+def _logit_gradients(S: Real, A: Real, V: Real) -> Real:
     """e_ab = S_ab (m_ab - sum_c S_ac m_ac), Cov(m_ab, m_cd) = Gamma_ac U_bd (value gain left out) (h, n, n).
 
     m = A V^T / sqrt(rank), A = Gamma^{1/2} N and V = U^{1/2} N'; what all b share drops out of e.
     """
-    S = heads.probabilities
-    count, n = S.shape[:2]
-    A = gradient_root @ _isotropic(n, count, generator, S.dtype)
-    V = root @ _isotropic(n, count, generator, S.dtype)
-    m = A.unflatten(1, (count, RANK)).transpose(0, 1) @ V.unflatten(1, (count, RANK)).permute(1, 2, 0)
-    m = m / math.sqrt(RANK)
-    return S * (m - (S * m).sum(-1, keepdim=True))
+    m = (A * S.dtype.type(RANK**-0.5)) @ V.swapaxes(1, 2)
+    np.subtract(m, np.einsum("hab,hab->ha", S, m)[..., None], out=m)
+    return np.multiply(S, m, out=m)
 
 
-def _isotropic(tokens: int, heads: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+def _isotropic(tokens: int, heads: int, normals: Normals, dtype: Any) -> Real:
     """Vectors of one length and random direction: second moments of Gaussians without the noise of their lengths."""
-    directions = torch.randn(tokens, heads, RANK, generator=generator, dtype=dtype)
-    lengths = torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
-    return (directions * (math.sqrt(RANK) / lengths)).flatten(1)
+    directions = normals.normal(tokens, heads, RANK, dtype=dtype)
+    squares = np.einsum("ahr,ahr->ah", directions, directions)[..., None]
+    return (directions * np.sqrt(RANK / squares)).reshape(tokens, -1)
 
 
-def _add_logit_path(back: _Back, layer: Attention, state: Geometry, heads: Heads, errors: Tensor) -> None:
+def _add_logit_path(back: _Back, state: Geometry, heads: Heads, part: slice, errors: Real) -> None:
     """dq_a = sum_b e_ab k_b / sqrt(d_k), dk_b = sum_a e_ab q_a / sqrt(d_k), undone through RoPE and QK-norm."""
-    scale = 1 / math.sqrt(layer.head_width)
-    query = _flat(heads.queries.pull(errors @ heads.keys.values * scale, layer))
-    key = _flat(heads.keys.pull(errors.mT @ heads.queries.values * scale, layer))
+    layer, queries, keys = heads.layer, heads.queries.part(part), heads.keys.part(part)
+    scale = errors.dtype.type(1 / math.sqrt(layer.head_width))
+    query = _flat(queries.pull(errors @ (keys.values * scale), layer))
+    key = _flat(keys.pull(errors.swapaxes(1, 2) @ (queries.values * scale), layer))
     back.query += query @ query.T
     back.key += key @ key.T
     if layer.rope or layer.qk_norm:  # otherwise the key gradients sum to zero over tokens
-        back.key_along += float(state.squares @ (key @ key.sum(0)).double())
+        back.key_along += float(state.squares @ (key @ key.sum(0)).astype(np.float64))
 
 
-def _flat(features: Tensor) -> Tensor:
+def _flat(features: Real) -> Real:
     """(h, n, k) to (n, h k)."""
-    return features.transpose(0, 1).flatten(1)
+    return np.ascontiguousarray(features.transpose(1, 0, 2)).reshape(features.shape[1], -1)
 
 
 def _weights(layer: Attention, state: Geometry, back: _Back, width: int, mean: float) -> Mapping[str, float]:
@@ -219,12 +250,21 @@ def _hidden(layer: MLP, state: Geometry) -> Geometry:
     return Geometry(layer.in_gain**2 * state.squares + layer.bias**2, layer.in_gain**2 * state.spreads)
 
 
-def perceive(layer: MLP, state: Geometry) -> Geometry:
+@dataclass(frozen=True)
+class Perceived:
+    """The geometry of the output, and the averages over the preactivations that the backward pass needs too."""
+
+    state: Geometry
+    averages: PairAverages
+
+
+def perceive(layer: MLP, state: Geometry) -> Perceived:
     """C_out = s2^2 E phi phi', times su^2 C when gated; as squares and spreads."""
-    active = pair_averages(activation(layer.activation), _hidden(layer, state))
+    averages = PairAverages(activation(layer.activation), _hidden(layer, state))
+    active = averages.values
     if layer.gated:
         active = product(active, state).scaled(layer.linear_gain**2)
-    return active.scaled(layer.out_gain**2)
+    return Perceived(active.scaled(layer.out_gain**2), averages)
 
 
 def product(first: Geometry, second: Geometry) -> Geometry:
@@ -232,17 +272,17 @@ def product(first: Geometry, second: Geometry) -> Geometry:
     f, q = first.squares, second.squares
     unlike = (f[:, None] - f) * (q[:, None] - q) / 4
     spreads = unlike + mean_of_pair(q) * first.spreads + second.spreads * (mean_of_pair(f) - first.spreads)
-    return Geometry(f * q, spreads.clamp_min(0.0))
+    return Geometry(f * q, np.maximum(spreads, 0.0))
 
 
-def pull_mlp(layer: MLP, state: Geometry, gamma: Tensor, width: int) -> tuple[Tensor, Mapping[str, float]]:
+def pull_mlp(
+    layer: MLP, state: Geometry, perceived: Perceived, gamma: Array, width: int
+) -> tuple[Array, Mapping[str, float]]:
     """Gamma at the layer's input, and |dL/dW|^2 of its matrices.
 
     Gamma_in = Gamma s2^2 s1^2 E phi' phi'; gated: Gamma s2^2 su^2 (s1^2 C E phi' phi' + E phi phi').
     """
-    phi, hidden = activation(layer.activation), _hidden(layer, state)
-    active, slopes = value_and_slope_averages(phi, hidden)
-    values = active.overlaps
+    slopes, values = perceived.averages.slopes(), perceived.averages.values.overlaps
     out, linear, overlaps = layer.out_gain**2, layer.linear_gain**2, state.overlaps
     into_gate = slopes * (linear * overlaps) if layer.gated else slopes
     factor = layer.in_gain**2 * into_gate
@@ -255,7 +295,7 @@ def pull_mlp(layer: MLP, state: Geometry, gamma: Tensor, width: int) -> tuple[Te
     return gamma * factor * out, weights
 
 
-def _sum(*factors: Tensor) -> float:
+def _sum(*factors: Array) -> float:
     product = factors[0]
     for factor in factors[1:]:
         product = product * factor

@@ -16,19 +16,19 @@ Shapes: n tokens, K nodes in s, A nodes in the angle, J quadrature nodes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import torch
 from numpy.polynomial import chebyshev
-from torch import Tensor
 
 from edgewise.arrays import Array
 from edgewise.theory.activation import gaussian_mean
 from edgewise.theory.activation.activations import Activation
-from edgewise.theory.gram.geometry import Geometry
+from edgewise.theory.gram.geometry import Geometry, without_diagonal
 
+Later = Callable[[], Array]
 NODES = 65  # exact evaluations in the angle, Chebyshev
 GRID = 8192  # points of the linear table read from them: error 2e-8 (1 + q)
 STEEP = 1e3  # variance above which the table is too coarse, and every pair is averaged directly
@@ -38,35 +38,44 @@ CELL = 0.5  # the range of log q is rounded outwards to this, so that layers sha
 
 def pair_averages(phi: Activation, state: Geometry) -> Geometry:
     """The geometry of phi(u) for Gaussian u: squares E phi(u_a)^2, spreads E (phi(u_a) - phi(u_b))^2 / 2."""
-    return value_and_slope_averages(phi, state, slopes=False)[0]
+    return PairAverages(phi, state).values
 
 
-def slope_averages(phi: Activation, state: Geometry) -> Tensor:
+def slope_averages(phi: Activation, state: Geometry) -> Array:
     """E phi'(u_a) phi'(u_b), the diagonal included (n, n)."""
-    return value_and_slope_averages(phi, state)[1]
+    return PairAverages(phi, state).slopes()
 
 
-def value_and_slope_averages(phi: Activation, state: Geometry, slopes: bool = True) -> tuple[Geometry, Tensor]:
-    """Both at once, which costs little more than one; the second is empty unless `slopes`."""
-    q = _common_variance(state)
-    if q is None:
-        return _unequal(phi, state, slopes)
-    squares = torch.full_like(state.squares, float(phi.square(q)))
+class PairAverages:
+    """The averages of one state: values at once, slopes when the backward pass asks for them."""
+
+    def __init__(self, phi: Activation, state: Geometry) -> None:
+        variance = _common_variance(state)
+        if variance is not None:
+            self.values, self.slopes = _equal(phi, state, variance)
+        elif _homogeneous(phi):
+            self.values, self.slopes = _scaled(phi, state)
+        else:
+            self.values, self.slopes = _unequal(phi, state)
+
+
+def _equal(phi: Activation, state: Geometry, q: float) -> tuple[Geometry, Later]:
+    """All tokens of one variance."""
+    squares = np.full_like(state.squares, float(phi.square(q)))
     if q == 0:
-        return Geometry(squares, torch.zeros_like(state.spreads)), state.spreads + float(phi.slope_square(0.0))
+        flat = Geometry(squares, np.zeros_like(state.spreads))
+        return flat, lambda: state.spreads + float(phi.slope_square(0.0))
     if q > STEEP:
-        return _direct(phi, q, state, squares, slopes)
+        separations = np.clip(state.spreads / q, 0.0, 2.0)
+        steep = Geometry(squares, state.spreads * phi.chord(q, separations))
+        return steep, lambda: phi.slope_product_apart(q, separations)
     place = _Place(state.spreads / q)
-    geometry = Geometry(squares, state.spreads * place.read(_chords(phi, q)))
-    return geometry, place.read(_slopes(phi, q)) if slopes else torch.empty(0)
+    return Geometry(squares, state.spreads * place.read(_chords(phi, q))), lambda: place.read(_slopes(phi, q))
 
 
-def _direct(
-    phi: Activation, q: float, state: Geometry, squares: Tensor, slopes: bool
-) -> tuple[Geometry, Tensor]:
-    separations = (state.spreads / q).clamp(0.0, 2.0).numpy()
-    geometry = Geometry(squares, state.spreads * torch.from_numpy(phi.chord(q, separations)))
-    return geometry, torch.from_numpy(phi.slope_product_apart(q, separations)) if slopes else torch.empty(0)
+def _unequal(phi: Activation, state: Geometry) -> tuple[Geometry, Later]:
+    table, angle = pair_table(phi, state.squares), angles(state.separations)
+    return table.values(state, angle), lambda: table.slope_products(state, angle)
 
 
 def _common_variance(state: Geometry) -> float | None:
@@ -74,52 +83,52 @@ def _common_variance(state: Geometry) -> float | None:
     return (low + high) / 2 if high - low <= 1e-12 * high else None
 
 
-def angles(separations: Tensor) -> Tensor:
+def angles(separations: Array) -> Array:
     """The angle in [0, pi] of cosine 1 - e: kinks of phi are smooth in it, and it is exact for small e."""
-    return 2 * (separations / 2).clamp(0.0, 1.0).sqrt().asin()
+    halves = np.clip(separations * 0.5, 0.0, 1.0)
+    np.arcsin(np.sqrt(halves, out=halves), out=halves)
+    return np.multiply(halves, 2, out=halves)
 
 
 class _Place:
     """Where separations fall on the uniform grid of angles, for linear interpolation."""
 
-    def __init__(self, separations: Tensor) -> None:
-        position = angles(separations).mul_(GRID / np.pi)
-        self.left = position.int().clamp_max_(GRID - 1)
-        self.rest = position.sub_(self.left)
+    def __init__(self, separations: Array) -> None:
+        position = angles(separations)
+        position *= GRID / np.pi
+        self.left = np.minimum(position.astype(np.int32), GRID - 1)
+        self.rest = np.subtract(position, self.left, out=position)
 
-    def read(self, table: Tensor) -> Tensor:
+    def read(self, table: Array) -> Array:
         """table (2, GRID): values and rises."""
-        return torch.addcmul(table[0][self.left], self.rest, table[1][self.left])
+        value = table[1].take(self.left)
+        value *= self.rest
+        value += table[0].take(self.left)
+        return value
 
 
 @lru_cache(maxsize=256)
-def _chords(phi: Activation, q: float) -> Tensor:
+def _chords(phi: Activation, q: float) -> Array:
     return _tabulate(phi.chord(q, _node_separations()))
 
 
 @lru_cache(maxsize=256)
-def _slopes(phi: Activation, q: float) -> Tensor:
+def _slopes(phi: Activation, q: float) -> Array:
     return _tabulate(phi.slope_product_apart(q, _node_separations()))
 
 
-def _node_separations() -> np.ndarray:
+def _node_separations() -> Array:
     """1 - cos of the angles at Chebyshev points of [0, pi]."""
     theta = np.pi * (1 + np.polynomial.chebyshev.chebpts2(NODES)) / 2
     return 2 * np.sin(theta / 2) ** 2
 
 
-def _tabulate(values: np.ndarray) -> Tensor:
+def _tabulate(values: Array) -> Array:
     """The Chebyshev interpolant on the uniform grid of angles, and its rises (2, GRID)."""
     nodes = np.polynomial.chebyshev.chebpts2(NODES)
     series = np.polynomial.chebyshev.Chebyshev.fit(nodes, values, NODES - 1, domain=[-1, 1])
     fine = series(np.linspace(-1, 1, GRID + 1))
-    return torch.from_numpy(np.stack([fine[:-1], np.diff(fine)]))
-
-
-def _unequal(phi: Activation, state: Geometry, slopes: bool) -> tuple[Geometry, Tensor]:
-    if _homogeneous(phi):
-        return _scaled(phi, state, slopes)
-    return pair_table(phi, state.squares.numpy()).averages(state, angles(state.separations()), slopes)
+    return np.stack([fine[:-1], np.diff(fine)])
 
 
 @lru_cache(maxsize=64)
@@ -129,16 +138,13 @@ def _homogeneous(phi: Activation) -> bool:
     return bool(np.allclose(phi.function(8 * x), 8 * phi.function(x), rtol=1e-12, atol=0.0))
 
 
-def _scaled(phi: Activation, state: Geometry, slopes: bool) -> tuple[Geometry, Tensor]:
+def _scaled(phi: Activation, state: Geometry) -> tuple[Geometry, Later]:
     """phi(sqrt(q) z) = sqrt(q) phi(z): the averages at unit variance, exactly."""
-    lengths, separations = state.squares.sqrt(), state.separations()
-    unit, place = float(phi.square(1.0)), _Place(separations)
-    across = lengths[:, None] * lengths * separations * place.read(_chords(phi, 1.0))
-    along = (lengths[:, None] - lengths).square() * (unit / 2)
-    return (
-        Geometry(state.squares * unit, along + across),
-        place.read(_slopes(phi, 1.0)) if slopes else torch.empty(0),
-    )
+    lengths = np.sqrt(state.squares)
+    unit, place = float(phi.square(1.0)), _Place(state.separations)
+    across = lengths[:, None] * lengths * state.separations * place.read(_chords(phi, 1.0))
+    along = (lengths[:, None] - lengths) ** 2 * (unit / 2)
+    return Geometry(state.squares * unit, along + across), lambda: place.read(_slopes(phi, 1.0))
 
 
 @dataclass(frozen=True)
@@ -147,16 +153,16 @@ class AngleScale:
 
     width: float
 
-    def forward(self, angle: Tensor) -> Tensor:
-        y = (angle / self.width).asinh_() - ((math.pi - angle) / self.width).asinh_()
-        return y.div_(math.asinh(math.pi / self.width))
+    def forward(self, angle: Array) -> Array:
+        y = np.arcsinh(angle / self.width) - np.arcsinh((math.pi - angle) / self.width)
+        return np.asarray(y / math.asinh(math.pi / self.width))
 
     def inverse(self, x: Array) -> Array:
         """By bisection."""
         low, high = np.zeros_like(x), np.full_like(x, math.pi)
         for _ in range(60):
             middle = (low + high) / 2
-            above = self.forward(torch.from_numpy(middle)).numpy() > x
+            above = self.forward(middle) > x
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         return np.asarray((low + high) / 2)
 
@@ -178,18 +184,22 @@ class PairTable:
     slopes: Array  # Chebyshev coefficients of M in the angle (A, K, K)
     chords: Array  # the same of the mean of M over [c, 1]
 
-    def averages(self, state: Geometry, angle: Tensor, slopes: bool) -> tuple[Geometry, Tensor]:
-        """Squares and spreads of phi(u), and E phi' phi' (n, n) when asked for."""
-        s = state.squares.log()
-        weights = torch.from_numpy(_lagrange(_unit(s.numpy(), self.low, self.high), self.ratios.shape[0]))
-        squares = torch.from_numpy(np.asarray(self.phi.square(state.squares.numpy())))
-        along = (s[:, None] - s).square() * _between(weights, self.ratios)
-        x = self.scale.forward(angle)
-        chord = _series(weights, self.chords, x)
-        roots = state.squares.sqrt()
-        across = roots[:, None] * roots * state.separations() * chord
-        spreads = (along + across).clamp_min(0.0).fill_diagonal_(0.0)
-        return Geometry(squares, spreads), _series(weights, self.slopes, x) if slopes else torch.empty(0)
+    def values(self, state: Geometry, angle: Array) -> Geometry:
+        """Squares and spreads of phi(u)."""
+        s, weights = np.log(state.squares), self._weights(state)
+        squares = self.phi.square(state.squares)
+        along = (s[:, None] - s) ** 2 * _between(weights, self.ratios)
+        chord = _series(weights, self.chords, self.scale.forward(angle))
+        roots = np.sqrt(state.squares)
+        across = roots[:, None] * roots * state.separations * chord
+        return Geometry(squares, without_diagonal(np.maximum(along + across, 0.0)))
+
+    def slope_products(self, state: Geometry, angle: Array) -> Array:
+        """E phi'(u_a) phi'(u_b) (n, n)."""
+        return _series(self._weights(state), self.slopes, self.scale.forward(angle))
+
+    def _weights(self, state: Geometry) -> Array:
+        return _lagrange(_unit(np.log(state.squares), self.low, self.high), self.ratios.shape[0])
 
 
 def pair_table(phi: Activation, squares: Array) -> PairTable:
@@ -227,17 +237,17 @@ def _lagrange(x: Array, count: int) -> Array:
     return np.asarray(np.linalg.solve(chebyshev.chebvander(nodes, count - 1).T, chebyshev.chebvander(x, count - 1).T).T)
 
 
-def _between(weights: Tensor, values: Array) -> Tensor:
+def _between(weights: Array, values: Array) -> Array:
     """sum_ij w_ai f_ij w_bj (n, n)."""
-    return weights @ torch.from_numpy(values) @ weights.T
+    return weights @ values @ weights.T
 
 
-def _series(weights: Tensor, coefficients: Array, x: Tensor) -> Tensor:
+def _series(weights: Array, coefficients: Array, x: Array) -> Array:
     """sum_k T_k(x) f_k(s_a, s_b) by Clenshaw's recursion, every coefficient an (n, n) matrix of rank K."""
-    b1 = b2 = torch.zeros_like(x)
+    b1 = b2 = np.zeros_like(x)
     for f in coefficients[:0:-1]:
-        b1, b2 = torch.addcmul(_between(weights, f) - b2, x, b1, value=2), b1
-    return torch.addcmul(_between(weights, coefficients[0]) - b2, x, b1)
+        b1, b2 = _between(weights, f) - b2 + 2 * x * b1, b1
+    return _between(weights, coefficients[0]) - b2 + x * b1
 
 
 def _slope_products(phi: Activation, variances: Array, theta: float) -> Array:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.blocks import Attention
+from edgewise.theory.gram.geometry import Precision, Real
 
 SMALLEST_BLOCK = 64
 
@@ -43,31 +44,32 @@ class Mask:
     """Token a sees b with a - window < b <= a (causal) or |a - b| < window; `visible` is None for all."""
 
     tokens: int
-    visible: Tensor | None  # (n, n), 1 for visible keys, else 0
-    hidden: Tensor | None  # (n, n), 0 for visible keys, else -inf: what is added to the logits
+    visible: Real | None  # (n, n), 1 for visible keys, else 0
+    hidden: Real | None  # (n, n), 0 for visible keys, else -inf: what is added to the logits
     rows: tuple[Span, ...]  # of the attention matrix
     columns: tuple[Span, ...]  # of its transpose
 
     @property
-    def counts(self) -> Tensor:
+    def counts(self) -> Array:
         """Keys that each token sees (n,)."""
         if self.visible is None:
-            return torch.full((self.tokens,), self.tokens)
-        return self.visible.sum(-1)
+            return np.full(self.tokens, float(self.tokens))
+        return np.asarray(self.visible.sum(-1), np.float64)
 
 
 @lru_cache(maxsize=8)
-def sliding_window_mask(tokens: int, causal: bool, window: int | None, dtype: torch.dtype) -> Mask:
+def sliding_window_mask(tokens: int, causal: bool, window: int | None, dtype: Precision) -> Mask:
     """The mask of a layer; a window as wide as the sequence hides nothing."""
     reach = tokens if window is None else min(window, tokens)
     if not causal and reach == tokens:
         everything = _spans(tokens, tokens - 1, tokens - 1, blocks=4)
         return Mask(tokens, None, None, everything, everything)
     back, ahead = reach - 1, 0 if causal else reach - 1
-    position = torch.arange(tokens)
+    position = np.arange(tokens)
     offset = position - position[:, None]
-    visible = ((offset <= ahead) & (offset >= -back)).to(dtype)
-    return Mask(tokens, visible, visible.log(), _spans(tokens, back, ahead), _spans(tokens, ahead, back))
+    visible = ((offset <= ahead) & (offset >= -back)).astype(dtype)
+    hidden = np.where(visible > 0, 0.0, -np.inf).astype(dtype)
+    return Mask(tokens, visible, hidden, _spans(tokens, back, ahead), _spans(tokens, ahead, back))
 
 
 def _spans(tokens: int, back: int, ahead: int, blocks: int = 8) -> tuple[Span, ...]:
@@ -79,13 +81,13 @@ def _spans(tokens: int, back: int, ahead: int, blocks: int = 8) -> tuple[Span, .
     )
 
 
-def sandwich(outer: Tensor, middle: Tensor, spans: Sequence[Span]) -> Tensor:
+def sandwich(outer: Real, middle: Real, spans: Sequence[Span]) -> Real:
     """sum over heads of A M A^T for symmetric M (n, n) and A (h, n, n) that is zero outside its spans.
 
     Only blocks on and below the diagonal are computed, over the columns that both touch: a causal mask costs
     a quarter of the full product.
     """
-    result = torch.zeros_like(middle)
+    result = np.zeros_like(middle)
     done: list[Span] = []
     low, high = len(middle), 0
     for span in sorted(spans, key=lambda s: s.high - s.low):
@@ -94,13 +96,13 @@ def sandwich(outer: Tensor, middle: Tensor, spans: Sequence[Span]) -> Tensor:
         half = outer[:, span.rows, span.columns] @ middle[span.columns, low:high]
         for other in done:
             columns = half[..., other.low - low : other.high - low]
-            block = torch.bmm(columns, outer[:, other.rows, other.columns].mT).sum(0)
+            block = (columns @ outer[:, other.rows, other.columns].swapaxes(1, 2)).sum(0)
             result[span.rows, other.rows] = block
             result[other.rows, span.rows] = block.T
     return result
 
 
-def rotate(features: Tensor, layer: Attention, back: bool = False) -> Tensor:
+def rotate(features: Real, layer: Attention, back: bool = False) -> Real:
     """Rotary positions [Su 2021]: coordinates j and j + r/2 of the first r turn by position * base^(-2j/r)."""
     rotated = 2 * round(layer.rope * layer.head_width / 2)
     if not rotated:
@@ -109,17 +111,17 @@ def rotate(features: Tensor, layer: Attention, back: bool = False) -> Tensor:
     sine = -sine if back else sine
     first, second = features[..., : rotated // 2], features[..., rotated // 2 : rotated]
     turned = [first * cosine - second * sine, first * sine + second * cosine, features[..., rotated:]]
-    return torch.cat(turned, -1)
+    return np.concatenate(turned, -1)
 
 
 @lru_cache(maxsize=8)
-def _turns(tokens: int, rotated: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    frequency = base ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
-    angle = torch.arange(tokens, dtype=torch.float64)[:, None] * frequency
-    return angle.cos().to(dtype), angle.sin().to(dtype)
+def _turns(tokens: int, rotated: int, base: float, dtype: Precision) -> tuple[Real, Real]:
+    frequency = base ** (-np.arange(0.0, rotated, 2) / rotated)
+    angle = np.arange(float(tokens))[:, None] * frequency
+    return np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
 
 
-def alibi_slopes(heads: int) -> Tensor:
+def alibi_slopes(heads: int) -> Array:
     """2^(-8h/H) for H a power of two; otherwise those of the power below, then every second of twice it.
 
     [Press 2022]; the rule for other counts is that of the authors' code.
@@ -127,10 +129,10 @@ def alibi_slopes(heads: int) -> Tensor:
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2.0 ** (-8 * (h + 1) / power) for h in range(power)]
     slopes += [2.0 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]
-    return torch.tensor(slopes, dtype=torch.float64)
+    return np.array(slopes)
 
 
-def distances(tokens: int) -> Tensor:
+def distances(tokens: int) -> Array:
     """|a - b| (n, n)."""
-    position = torch.arange(tokens, dtype=torch.float64)
-    return (position - position[:, None]).abs()
+    position = np.arange(float(tokens))
+    return np.abs(position - position[:, None])

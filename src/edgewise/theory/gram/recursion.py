@@ -13,25 +13,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from edgewise.architecture import Architecture
+from edgewise.arrays import Array
 from edgewise.blocks import MLP, Attention, Branch, Norm
 from edgewise.errors import BadInput
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.gram.geometry import Geometry, from_overlaps, simplex
+from edgewise.theory.gram.geometry import Geometry, Precision, from_overlaps, simplex
 from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.layers import attend, perceive, pull_attention, pull_mlp
-from edgewise.theory.gram.pairs import pair_averages, slope_averages
+from edgewise.theory.gram.pairs import PairAverages
 from edgewise.theory.start import refuse_readout, refuse_two_starts
 from edgewise.trace import WEIGHTS, Trace
 
 Progress = Callable[[float], None]
-Pull = Callable[[Tensor], Tensor]
+Pull = Callable[[Array], Array]
 Weights = Mapping[str, float]
-PullWeights = Callable[[Tensor], tuple[Tensor, Weights]]
+PullWeights = Callable[[Array], tuple[Array, Weights]]
 
 STATISTICS = ("logit_variance", "condensation")  # of attention layers
 HELD = 5e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
@@ -40,13 +39,13 @@ HELD = 5e8  # bytes of attention probabilities held between forward and backward
 def propagate_gram(
     architecture: Architecture,
     *,
-    start: ArrayLike | Tensor | None = None,
+    start: ArrayLike | None = None,
     start_overlap: float = 0.0,
     readout: str = "token",
     samples: int | None = None,
     draws: int = 2,
     seed: int = 0,
-    dtype: torch.dtype = torch.float32,
+    dtype: Precision = np.float32,
     progress: Progress | None = None,
 ) -> Trace:
     """The orbit of a transformer, token by token; the seed axis of the Trace holds the independent draws.
@@ -86,9 +85,9 @@ def default_samples(tokens: int, depth: int) -> int:
     return min(32, max(4, math.ceil(2**20 / (tokens * depth**2)), math.ceil(2**16 / (tokens * depth))))
 
 
-def _sampling(architecture: Architecture, samples: int | None, dtype: torch.dtype) -> Sampling:
+def _sampling(architecture: Architecture, samples: int | None, dtype: Precision) -> Sampling:
     count = samples or default_samples(architecture.tokens, architecture.depth)
-    held = architecture.depth * count * architecture.tokens**2 * dtype.itemsize
+    held = architecture.depth * count * architecture.tokens**2 * np.dtype(dtype).itemsize
     return Sampling(count, dtype, keep=held < HELD)
 
 
@@ -96,10 +95,10 @@ def _share(progress: Progress, draw: int, draws: int) -> Progress:
     return lambda fraction: progress((draw + fraction) / draws)
 
 
-def _refuse(readout: str, samples: int | None, draws: int, seed: int, dtype: torch.dtype) -> None:
+def _refuse(readout: str, samples: int | None, draws: int, seed: int, dtype: Precision) -> None:
     refuse_readout(readout)
-    if dtype not in (torch.float32, torch.float64):
-        raise BadInput(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
+    if dtype not in (np.float32, np.float64):
+        raise BadInput(f"dtype must be numpy.float32 or numpy.float64, got {dtype}.")
     for name, value, least in (("samples", samples, 1), ("draws", draws, 1), ("seed", seed, 0)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise BadInput(f"{name} must be a whole number of at least {least}, got {value!r}.")
@@ -113,15 +112,16 @@ def _start(architecture: Architecture, start: Any, overlap: float) -> Geometry:
             raise BadInput(f"start_overlap must lie between {lowest:g} and 1, got {overlap!r}.")
         return simplex(n, architecture.embedding_norm, overlap)
     refuse_two_starts(start, overlap)
-    gram = start.detach().cpu() if isinstance(start, Tensor) else _as_tensor(start)
-    if tuple(gram.shape) != (n, n):
-        raise BadInput(f"the start Gram matrix has shape {tuple(gram.shape)}; the architecture needs {(n, n)}.")
+    gram = _as_matrix(start)
+    if gram.shape != (n, n):
+        raise BadInput(f"the start Gram matrix has shape {gram.shape}; the architecture needs {(n, n)}.")
     return from_overlaps(gram)
 
 
-def _as_tensor(start: Any) -> Tensor:
+def _as_matrix(start: Any) -> Array:
+    plain = start.detach().cpu() if hasattr(start, "detach") else start  # a tensor may carry a gradient
     try:
-        return torch.from_numpy(np.asarray(start, dtype=np.float64))
+        return np.asarray(plain, dtype=np.float64)
     except (TypeError, ValueError) as cause:
         raise BadInput(
             f"start = {type(start).__name__} cannot be read as a matrix of numbers ({cause}). Give a Trace, or a Gram "
@@ -169,7 +169,7 @@ class _Run:
             self._tick()
         return pulls
 
-    def _backward(self, pulls: list[PullWeights], gamma: Tensor) -> None:
+    def _backward(self, pulls: list[PullWeights], gamma: Array) -> None:
         """Gamma is rescaled to a mean diagonal of 1 at every site and its logarithm summed: no depth overflows."""
         log_scale = 0.0
         self._coherence(len(pulls), gamma)
@@ -184,7 +184,7 @@ class _Run:
             self._coherence(site - 1, gamma)
             self._tick()
 
-    def _coherence(self, site: int, gamma: Tensor) -> None:
+    def _coherence(self, site: int, gamma: Array) -> None:
         n, diagonal = len(gamma), float(gamma.diagonal().mean())
         if diagonal > 0:
             off = (float(gamma.sum()) - n * diagonal) / (n * (n - 1))
@@ -204,16 +204,16 @@ class _Run:
             self._progress(self._done / (2 * (self.sites - 1)))
 
 
-def _in_range(state: Geometry, dtype: torch.dtype) -> bool:
+def _in_range(state: Geometry, dtype: Precision) -> bool:
     """Whether logits, which are products of two tokens, can still be drawn in this precision."""
-    largest = torch.finfo(dtype).max ** 0.5
+    largest = float(np.finfo(dtype).max) ** 0.5
     return 1 / largest < state.norm < largest
 
 
-def _output_gradient(tokens: int, readout: str) -> Tensor:
+def _output_gradient(tokens: int, readout: str) -> Array:
     if readout == "pooled":
-        return torch.ones(tokens, tokens, dtype=torch.float64)
-    return torch.eye(tokens, dtype=torch.float64)
+        return np.ones((tokens, tokens))
+    return np.eye(tokens)
 
 
 def _log(value: float) -> float:
@@ -239,7 +239,7 @@ def apply_branch(branch: Branch, state: Geometry, width: int, sampling: Sampling
     pulls = [path.pull for path in paths]  # not the paths: their states need not stay in memory
     out, pull_outside = normalize(branch.norm, total) if branch.norm.outside else (total, _same)
 
-    def pull(gamma: Tensor) -> tuple[Tensor, Weights]:
+    def pull(gamma: Array) -> tuple[Array, Weights]:
         gamma = pull_outside(gamma)
         pulled = [pull_path(gamma) for pull_path in pulls]
         back = gamma * branch.skip**2
@@ -250,7 +250,7 @@ def apply_branch(branch: Branch, state: Geometry, width: int, sampling: Sampling
     return Step(out, pull, {name: value for path in paths for name, value in path.statistics.items()})
 
 
-def _same(gamma: Tensor) -> Tensor:
+def _same(gamma: Array) -> Array:
     return gamma
 
 
@@ -269,7 +269,8 @@ def _apply(
     layer: Attention | MLP, inner: Geometry, width: int, sampling: Sampling, seed: int
 ) -> tuple[Geometry, Weights, PullWeights]:
     if isinstance(layer, MLP):
-        return perceive(layer, inner), {}, lambda gamma: pull_mlp(layer, inner, gamma, width)
+        perceived = perceive(layer, inner)
+        return perceived.state, {}, lambda gamma: pull_mlp(layer, inner, perceived, gamma, width)
     output, statistics, memory = attend(layer, inner, sampling, seed)
     return output, statistics, lambda gamma: pull_attention(layer, inner, gamma, width, sampling, memory)
 
@@ -281,18 +282,15 @@ def normalize(norm: Norm, state: Geometry) -> tuple[Geometry, Pull]:
     """
     if norm.kind not in ("layer", "rms"):
         return _elementwise(norm, state)
-    if not bool((state.squares > 0).all()):
+    if not (state.squares > 0).all():
         raise BadInput("a norm would divide by zero: what enters it is zero. Give the layer before it a gain above 0.")
-    lengths = state.squares.sqrt()
+    lengths = np.sqrt(state.squares)
     return (
-        Geometry(torch.ones_like(lengths), state.separations()),
+        Geometry(np.ones_like(lengths), state.separations),
         lambda gamma: gamma / (lengths[:, None] * lengths),
     )
 
 
 def _elementwise(norm: Norm, state: Geometry) -> tuple[Geometry, Pull]:
-    phi, steeper = activation(norm.kind), state.scaled(norm.slope**2)
-    return (
-        pair_averages(phi, steeper),
-        lambda gamma: gamma * slope_averages(phi, steeper) * norm.slope**2,
-    )
+    averages = PairAverages(activation(norm.kind), state.scaled(norm.slope**2))
+    return averages.values, lambda gamma: gamma * averages.slopes() * norm.slope**2

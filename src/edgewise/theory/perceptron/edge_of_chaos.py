@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
@@ -81,6 +80,8 @@ def _crossings(phi: Activation, bias_variance: float) -> list[float]:
         return float(_variances(phi, np.asarray(np.exp(log_length)))[1] - bias_variance)
 
     sb2 = _variances(phi, _LENGTHS)[1] - bias_variance
+    from scipy.optimize import brentq
+
     edges = np.log(_LENGTHS)
     sign = np.where(np.abs(sb2) < _ROUNDING * _LENGTHS, 0.0, np.sign(sb2))
     return [

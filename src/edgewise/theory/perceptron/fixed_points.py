@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 
 from edgewise.arrays import Array
 from edgewise.theory.activation.activations import Activation
@@ -100,6 +99,8 @@ def length_fixed_points(
     phi: Activation, weight_variance: float, bias_variance: float
 ) -> tuple[LengthFixedPoint, ...]:
     """Every isolated fixed point of the length map in [0, 1e12], stable or not, in increasing order."""
+    from scipy.optimize import brentq
+
     excess = length_map(phi, weight_variance, bias_variance, _LENGTHS) - _LENGTHS
 
     def gap(log_length: float) -> float:

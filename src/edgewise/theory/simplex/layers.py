@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from scipy.special import roots_genlaguerre
 
 from edgewise.arrays import Array
 from edgewise.blocks import MLP, Attention
@@ -138,11 +137,19 @@ def query_lengths(head_width: int) -> list[tuple[float, float]]:
     Wide heads need two nodes, which match three moments: variance 2/d_k and third central moment 8/d_k^2.
     """
     if head_width < 64:
-        nodes, weights = roots_genlaguerre(4, head_width / 2 - 1)
-        return [(float(2 * x / head_width), float(w)) for x, w in zip(nodes, weights / weights.sum(), strict=True)]
+        nodes, weights = _laguerre(4, head_width / 2 - 1)
+        return [(float(2 * x / head_width), float(w)) for x, w in zip(nodes, weights, strict=True)]
     skew = 4 / head_width
     root = np.sqrt(skew**2 + 8 / head_width)
     return [(1 + (skew + side * root) / 2, 0.5 - side * skew / (2 * root)) for side in (-1.0, 1.0)]
+
+
+def _laguerre(count: int, power: float) -> tuple[Array, Array]:
+    """Gauss nodes and weights of the density x^power e^-x, weights of sum 1 [Golub and Welsch 1969]."""
+    k = np.arange(count)
+    off = np.diag(np.sqrt(k[1:] * (k[1:] + power)), 1)
+    nodes, vectors = np.linalg.eigh(np.diag(2 * k + 1 + power) + off + off.T)
+    return nodes, vectors[0] ** 2
 
 
 def _pull_softmax(row: Row, g: Gradient) -> Gradient:

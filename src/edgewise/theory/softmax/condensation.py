@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import digamma, exprel
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
@@ -32,6 +31,8 @@ def large_n(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> Softmax
     S2 = e^v/n, S11 = e^{rho v}/n; then R2 = S2 and T11 = S11 (also by Price's theorem), S3 = e^{3v}/n^2,
     S21 = e^{(1 + 2 rho) v}/n^2, SS = S2^2, OO = S11^2, entropy = log n - v/2. Nothing keeps S2 below 1.
     """
+    from scipy.special import exprel
+
     v, rho = _state(variance, correlation, tokens)
     s2, s11 = np.exp(v) / tokens, np.exp(rho * v) / tokens
     return SoftmaxMoments.of(
@@ -56,6 +57,8 @@ def random_energy(variance: ArrayLike, correlation: ArrayLike, tokens: int) -> S
     log n - v/2.
     Rows that are not equal share no key: S11 = S21 = OO = T11 = 0 for rho < 1.
     """
+    from scipy.special import digamma
+
     v, rho = _state(variance, correlation, tokens)
     frozen, same = v > 2 * np.log(tokens), rho == 1
     x = np.sqrt(2 * np.log(tokens) / np.where(frozen, v, 2 * np.log(tokens)))  # 1 where nothing is condensed

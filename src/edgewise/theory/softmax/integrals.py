@@ -18,7 +18,6 @@ converges like exp(-pi^2 / step) and its steps may grow with the Gaussian: the c
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ndtr
 
 from edgewise.arrays import Array
 
@@ -105,6 +104,8 @@ def smoothed(u: Array, variance: float, step: float, n: Array, powers: int) -> d
     y = grid(_lowest(n), HIGHEST, fine)
     distance = (u.reshape(-1, 1) - y) / std
     kernels = fine * np.array([*(_kernel(y, k) for k in range(1, powers + 1)), -y * _kernel(y, 1)]).T
+    from scipy.special import ndtr
+
     above, below = ndtr(distance) @ kernels[:, 0], ndtr(-distance) @ kernels[:, 0]  # K_1 is the slope of 1 - K_0
     averages = (np.exp(-0.5 * distance**2) / (SQRT_TWO_PI * std)) @ kernels
     names = ("miss", *(str(k) for k in range(powers + 1)), "log")
@@ -188,6 +189,8 @@ def _joint_rotated(v: float, rho: float, n: Array, step: float) -> dict[str, Arr
     density = inner * np.exp(-0.5 * distance**2) / (SQRT_TWO_PI * shared)
     averages = {name: density @ product for name, product in products.items()}
     slope = inner * (products["10"] + products["01"])
+    from scipy.special import ndtr
+
     averages |= {"miss": ndtr(distance) @ slope, "00": ndtr(-distance) @ slope}
     return averages | {"area": outer * 2 * half * np.where(offset == 0, 1.0, 2.0)}
 
