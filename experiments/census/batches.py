@@ -67,7 +67,11 @@ def _inputs(model: nn.Module, names: set[str]) -> Iterator[Batch]:
 def _text(config: Any, names: set[str]) -> Batch:
     draw = torch.Generator().manual_seed(0)
     size = _find(config, "vocab_size", 512)
-    ids = torch.randint(min(FIRST_ID, size // 2), size, (BATCH, TOKENS), generator=draw)
+    first = max(min(FIRST_ID, size // 2, size - TOKENS), 0)
+    if size - first >= TOKENS:  # no token twice: theory starts from one overlap for every pair
+        ids = torch.stack([first + torch.randperm(size - first, generator=draw)[:TOKENS] for _ in range(BATCH)])
+    else:
+        ids = torch.randint(first, size, (BATCH, TOKENS), generator=draw)
     batch = {"input_ids": ids}
     if "decoder_input_ids" in names:
         batch["decoder_input_ids"] = ids.roll(1, dims=0)

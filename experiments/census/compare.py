@@ -21,7 +21,7 @@ WORDS = {  # a note that speaks of the fact in any of these words owns up to it
     "attention": ("state space", "linear attention", "convolution", "recurrent", "mixer", "sink", "sum to one"),
     "copies": ("copies", "copied"),
     "measured": (),
-    "prediction": ("copies", "copied", "extrapolated", "trained", "parts from", "self-check"),
+    "prediction": ("copies", "copied", "extrapolated", "trained", "theory does not hold"),
 }
 
 

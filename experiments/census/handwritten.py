@@ -330,8 +330,8 @@ MODELS = {
     "torch encoder, causal": case(encoder, "masked", norm="post", causal=True, **TORCH),
     "torch transformer": Handwritten(
         lambda: nn.Transformer(WIDTH, HEADS, LAYERS, LAYERS, HIDDEN, batch_first=True),
-        ({**PLAIN, "name": "encoder.layers", "norm": "post", **TORCH},
-         {**PLAIN, "name": "decoder.layers", "norm": "post", **TORCH}),
+        ({**PLAIN, "name": "encoder.layers", "norm": "post", **TORCH, "copies": False},  # it draws every matrix anew
+         {**PLAIN, "name": "decoder.layers", "norm": "post", **TORCH, "copies": False}),
         "two streams"),
     "causal bias": case(lambda: Blocks(Pre, causal), causal=True),
     "window": case(lambda: Blocks(Pre, window), causal=True, window=8),

@@ -36,6 +36,7 @@ class Evidence:
     gap: float | None  # between prediction and measurement
     softmax_calls: int = 0  # in one pass, seen by the checker
     others: dict[str, said.Answer] = field(default_factory=dict)  # descriptions of the other stacks by name
+    departure: str = ""  # what `predict` says where theory and measurement part
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -61,7 +62,7 @@ class Evidence:
         """Whether attention by softmax is what the model does; None where nobody knows."""
         kinds = [k for label in self.labels for k in (from_label(label)["attention"] or ())]
         if kinds:
-            return any("softmax" in kind for kind in kinds)
+            return all("softmax" in kind for kind in kinds)  # a hybrid is measured, and rightly not described
         return None if self.trouble else self.softmax_calls >= FEW
 
 
@@ -100,12 +101,14 @@ def _decide(evidence: Evidence) -> tuple[str, str]:
     truth = evidence.truth()
     if truth is None:
         return "not judged", evidence.trouble or "no label, and the checker sees no stack"
-    notes = said.notes(described.value, measured.value)
+    notes = said.notes(described.value, measured.value, evidence.departure)
     found = list(differences(evidence.claims(evidence.name, described.value), truth, described.value.tokens))
     found += _geometry(evidence) + _parted(evidence)
+    found = [(fact, words) for fact, words in found if fact != "copies" or not owned(fact, notes)]
     silent = [fact for fact, _ in found if not owned(fact, notes)]
     for name, answer in evidence.others.items():
         other, about = _about(evidence, name, answer)
+        other = [(fact, words) for fact, words in other if fact != "copies" or not owned(fact, about)]
         found += [(fact, f"{name} {words}") for fact, words in other]
         silent += [fact for fact, _ in other if not owned(fact, about)]
     evidence.wrong = [f"{fact}: {words}" for fact, words in found]

@@ -72,9 +72,17 @@ def claims(network: Architecture) -> dict[str, Any]:
         "positions": ["alibi" if network.alibi else "rotary" if r else "none" for r in each(network.rope)],
         "attention": network.kernel,
         "skip": [a * m for a, m in zip(each(network.attention_skip), mlp_skip, strict=True)],
-        "branch": {"attention": each(network.attention_branch), "mlp": each(network.mlp_branch)},
+        "branch": {
+            "attention": _heard(each(network.attention_branch), each(network.value_gain)),
+            "mlp": _heard(each(network.mlp_branch), each(network.mlp_out_gain)),
+        },
         "mlp_skip": mlp_skip,
     }  # fmt: skip
+
+
+def _heard(strengths: list[float], gains: list[float]) -> list[float]:
+    """A branch whose output matrix is zero adds nothing, whatever multiplies it."""
+    return [strength if gain else 0.0 for strength, gain in zip(strengths, gains, strict=True)]
 
 
 def read_claims(stack: Any) -> dict[str, Any]:
@@ -118,12 +126,18 @@ def _strength(branch: Any) -> float | None:
     return 0.0 if branch.silent else branch.multiplier * (branch.layer_scale or 1.0)
 
 
-def notes(network: Architecture, trace: Any) -> str:
-    """Everything that the description and the trace say beside their numbers, in lower case."""
-    lines = [*network.assumed, *network.unmodelled]
+def notes(network: Architecture, trace: Any, departure: str = "") -> str:
+    """Everything that the description, the trace and the prediction say beside their numbers, in lower case."""
+    lines = [*network.assumed, *network.unmodelled, departure]
     if trace is not None:
         lines += [trace.source, *trace.extrapolated]
     return " | ".join(lines).lower()
+
+
+def departure(model: Any, trace: Any) -> str:
+    """What `predict` says of a model when it is held against the measured pass; empty where they agree."""
+    answer = ask(edgewise.predict, model, start=trace)
+    return getattr(answer.value, "departure", "") if answer.value is not None else ""
 
 
 def gap(network: Architecture, trace: Any) -> float | None:

@@ -75,9 +75,10 @@ def _evidence(model: nn.Module, batch: Any, labels: list[Label], tell: Tell) -> 
         altered.append("outputs")
     tell("predict")
     gap = said.gap(described.value, trace.value) if described.value is not None and trace.value is not None else None
+    parted = said.departure(model, trace.value) if gap is not None else ""
     tell("check")
     facts, softmax, trouble = checked(model, batch)
-    return Evidence(described, trace, stacks, labels, facts, trouble, altered, gap, softmax, others)
+    return Evidence(described, trace, stacks, labels, facts, trouble, altered, gap, softmax, others, parted)
 
 
 def checked(model: nn.Module, batch: Any) -> tuple[list[Facts], int, str]:

@@ -19,6 +19,7 @@ from edgewise.errors import BadInput
 
 AGREE = 0.15  # relative spread of a gain over the blocks below which one value stands for all
 MULTIPLIER = 1e-3  # multipliers are read exactly
+FULL = 0.8  # of its full size, below which a branch with a norm at its end is held down by the norm's epsilon
 
 
 def describe_reading(
@@ -154,14 +155,31 @@ class _Description:
     def _notes(self) -> None:
         if self.stack.copies:
             self.unmodelled.append("the layers are copies of each other; the theory draws each anew")
-        if self.stack.shared:
+        modules = [branch.module for branch in self.attentions]
+        if self.stack.shared or len(set(modules)) < len(modules):
             self.unmodelled.append("the layers share their weights; the theory draws each anew")
+        if any(branch.products > 1 for branch in self.attentions):
+            self.unmodelled.append("attention takes several products of queries and keys; they stand as heads of one")
+        if self._ruled_by_epsilon():
+            self.unmodelled.append(
+                "the stream starts so small that the epsilon of the norms after branches counts; the theory has none"
+            )
+        if any(branch.other_layers for branch in self.attentions):
+            self.unmodelled.append("attention also reads what other layers computed, which is left out")
         if self.reading.trained:
             self.unmodelled.append("the weights are trained, the theory is of random ones")
         others = [stack.name for stack in self.reading.stacks if stack is not self.stack]
         if others:
             self.unmodelled.append(f"only the stack {self.stack.name} is described, not {', '.join(others)}")
         self.unmodelled += self.stack.notes
+
+
+    def _ruled_by_epsilon(self) -> bool:
+        """Whether the first branch with a norm at its end comes out smaller than it does from a large stream."""
+        first, gains = self.attentions[0], self.attentions[0].gains
+        if not first.output_norm or not first.share or gains is None or not gains.branch or not self.stack.start_norm:
+            return False
+        return first.share * math.sqrt(self.stack.start_norm) < FULL * gains.branch
 
 
 def _refuse_unread(stack: Stack) -> None:

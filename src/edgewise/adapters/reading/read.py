@@ -226,7 +226,10 @@ class _Reader:
     def _uncovered(self, experiment: Experiment) -> list[str]:
         reasons = [f"{path}: did not run on this batch" for path in idle_containers(self.model, experiment.graph)]
         for path, number in self._unfollowed(experiment):
-            reasons.append(f"{path}: its {number} blocks are not joined by residual sums that could be followed")
+            reasons.append(
+                f"{path}: its {number} blocks are not joined by residual sums that could be followed (several streams, "
+                "hyper-connections or gates on the stream look like this)"
+            )
         if not experiment.sites and not self.partial.sites and not reasons:
             reasons.append("no chain of residual sums: nothing in this model adds what a block gives to what it reads")
         return reasons

@@ -84,6 +84,7 @@ class Branch:
     positions: tuple[str, ...] | None  # rotary, scaled, query or key, alibi, bias, unknown; () for none
     qk_norm: bool | None
     heads: int | None
+    products: int  # of queries with keys: one for all heads, one for each, or two whose weights are subtracted
     kv_heads: int | None
     head_width: int | None
     activation: str | None

@@ -15,9 +15,9 @@ TRAINED = 1.2  # random matrices give 0.9 to 1; a small GPT after 150 steps 1.5
 
 def copies(model: nn.Module, blocks: tuple[Block, ...]) -> bool | None:
     """Whether the matrices of all blocks are equal numbers in different tensors; None where there is no pair."""
-    if any(block.module is None for block in blocks) or len(blocks) < 2:
+    if len(blocks) < 2:
         return None
-    owners = [dict(model.get_submodule(str(block.module)).named_parameters()) for block in blocks]
+    owners = [_parameters(model, block) for block in blocks]
     pairs = [
         (matrix, other[name])
         for other in owners[1:] for name, matrix in owners[0].items()
@@ -26,6 +26,13 @@ def copies(model: nn.Module, blocks: tuple[Block, ...]) -> bool | None:
     whole = ((_whole(one), _whole(other)) for one, other in pairs)
     equal = [torch.equal(one, other) for one, other in whole if bool(one.any())]
     return all(equal) if equal else None
+
+
+def _parameters(model: nn.Module, block: Block) -> dict[str, Tensor]:
+    """Of the block's module, or of its branches where the block is no module of its own."""
+    names = [block.module] if block.module is not None else [branch.module for branch in block.branches]
+    modules = [(str(i), model.get_submodule(name)) for i, name in enumerate(names)]
+    return {f"{i}.{name}": p for i, module in modules for name, p in module.named_parameters()}
 
 
 def spectral_edge(model: nn.Module) -> float | None:
