@@ -111,8 +111,8 @@ class _Description:
         kinds = [set(branch.positions or ()) for branch in self.attentions]
         if any(branch.positions is None for branch in self.attentions):
             self.assumed.append("no positions inside attention; whether there are could not be read")
-        if any(k & {"bias", "query or key", "unknown"} for k in kinds):
-            self.unmodelled.append("what positions do inside attention (a learned or relative bias) is left out")
+        if any(k & {"bias", "query or key", "scaled", "unknown"} for k in kinds):
+            self.unmodelled.append("what positions do inside attention (a learned or relative bias, a factor) is left out")
         if any("rotary" in k for k in kinds):
             self.assumed.append("rope_base: 10000, the base of the rotation is not read")
         return {
