@@ -38,7 +38,7 @@ class _Description:
         self.reading, self.stack, self.hint = reading, stack, hint
         self.assumed: list[str] = []
         self.unmodelled: list[str] = []
-        _refuse_unread(stack)
+        refuse_unread(stack)
         self.attentions, self.mlps = self._branches()
 
     def architecture(self, tokens: int | None, name: str) -> Architecture:
@@ -164,7 +164,8 @@ class _Description:
         self.unmodelled += self.stack.notes
 
 
-def _refuse_unread(stack: Stack) -> None:
+def refuse_unread(stack: Stack) -> None:
+    """Refuse a stack that no Architecture describes, with the reason."""
     reasons = [*stack.not_read, *(r for branch in stack.branches for r in branch.not_read)]
     if reasons:
         raise BadInput(f"{stack.name} can be measured but not described: {'; '.join(dict.fromkeys(reasons))}.")
