@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edgewise.adapters.config.translate import translate
+from edgewise.adapters.config.translate import has_family, translate
 from edgewise.adapters.source import read_source
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
@@ -29,7 +29,7 @@ def describe(
     depth   number of blocks instead of the source's. A config is changed before it is translated, so that what its
             family derives from the depth follows (GPT-2 scales its output matrices by 1/sqrt(2 depth))
     tokens  sequence length instead of the source's
-    stack   which stack of a model with several (`edgewise.stacks` lists them); default: the language stack
+    stack   which stack of a model or config with several (`edgewise.stacks` lists them); default: the language stack
 
     >>> describe("gpt2", depth=48).depth
     48
@@ -40,16 +40,27 @@ def describe(
         return _override(source, depth, tokens)
     content = read_source(source)
     if content.model is None and content.factory is None:
-        _refuse_without_model(content.name, batch, stack)
+        _refuse_without_model(content.name, batch, stack if content.config is None else None)
     if content.description is not None:
         return _override(content.description, depth, tokens)
     if content.config is not None:
-        architecture = translate(_as_mapping(content.config), depth=depth, tokens=tokens, name=content.name)
+        architecture = _from_config(_as_mapping(content.config), depth, tokens, stack, content.name)
         return replace(architecture, assumed=(*architecture.assumed, *content.notes)) if content.notes else architecture
     from edgewise.adapters.model import describe_module
 
     model = content.model if content.model is not None else _first_model(content.factory)
     return describe_module(model, batch, depth=depth, tokens=tokens, stack=stack)
+
+
+def _from_config(
+    config: Mapping[str, Any], depth: int | None, tokens: int | None, stack: str | None, name: str
+) -> Architecture:
+    """By the hand-written family; a config of another class, or a stack by its name, by building small models."""
+    if stack is None and has_family(config):
+        return translate(config, depth=depth, tokens=tokens, name=name)
+    from edgewise.adapters.from_config.describe import describe_config
+
+    return describe_config(config, depth=depth, tokens=tokens, stack=stack, name=name)
 
 
 def _refuse_without_model(name: str, batch: Any, stack: str | None) -> None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.config.families import encoders, experts, gpt, llama, vision
 from edgewise.adapters.config.reader import DEPTH_KEYS, ConfigReader
 from edgewise.architecture import Architecture, transformer
-from edgewise.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,10 +34,10 @@ FAMILIES: dict[str, Family] = {
 def translate(
     config: Mapping[str, Any], *, depth: int | None = None, tokens: int | None = None, name: str = ""
 ) -> Architecture:
-    """The Architecture of a config; `depth` replaces the config's own before anything is derived from it."""
+    """The Architecture of a config of a listed family; `depth` replaces the config's own before anything is derived."""
     values = _with_depth(_text_part(config), depth)
     reader = ConfigReader(values, tokens)
-    knobs = _family(values)(reader)
+    knobs = FAMILIES[values["model_type"]](reader)
     if values is not config and "text_config" in config:
         reader.assume(f"only the text decoder of this {config['model_type']} config is described")
     return replace(
@@ -48,6 +46,12 @@ def translate(
         assumed=tuple(dict.fromkeys(reader.assumed)),
         unmodelled=tuple(dict.fromkeys(reader.unmodelled)),
     )
+
+
+def has_family(config: Mapping[str, Any]) -> bool:
+    """Whether the config, or the text decoder's inside it, is of a hand-written family."""
+    kind = _text_part(config).get("model_type")
+    return isinstance(kind, str) and kind in FAMILIES
 
 
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -62,19 +66,6 @@ def _with_depth(config: Mapping[str, Any], depth: int | None) -> Mapping[str, An
         return config
     rest = {key: value for key, value in config.items() if key not in (*DEPTH_KEYS, "layer_types")}
     return rest | {DEPTH_KEYS[0]: depth}
-
-
-def _family(config: Mapping[str, Any]) -> Family:
-    kind = config["model_type"]
-    if isinstance(kind, str) and kind in FAMILIES:
-        return FAMILIES[kind]
-    near = get_close_matches(str(kind), FAMILIES, n=3)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise BadInput(
-        f"model_type {kind!r} is not a family that can be described: {', '.join(sorted(FAMILIES))}.{hint} "
-        "Describe it with flat knobs instead: transformer(depth=..., width=..., heads=..., norm=...), or "
-        "the same keys in a JSON or YAML file without model_type."
-    )
 
 
 def config_of(model: nn.Module) -> dict[str, Any]:

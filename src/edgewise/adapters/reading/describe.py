@@ -39,7 +39,7 @@ class _Description:
         self.reading, self.stack, self.hint = reading, stack, hint
         self.assumed: list[str] = []
         self.unmodelled: list[str] = []
-        _refuse_unread(stack)
+        refuse_unread(stack)
         self.attentions, self.mlps = self._branches()
 
     def architecture(self, tokens: int | None, name: str) -> Architecture:
@@ -112,7 +112,7 @@ class _Description:
         if any(branch.positions is None for branch in self.attentions):
             self.assumed.append("no positions inside attention; whether there are could not be read")
         if any(k & {"bias", "query or key", "scaled", "unknown"} for k in kinds):
-            self.unmodelled.append("what positions do inside attention (a learned or relative bias, a factor) is left out")
+            self.unmodelled.append("what positions do inside attention (a learned or relative bias) is left out")
         if any("rotary" in k for k in kinds):
             self.assumed.append("rope_base: 10000, the base of the rotation is not read")
         return {
@@ -173,7 +173,6 @@ class _Description:
             self.unmodelled.append(f"only the stack {self.stack.name} is described, not {', '.join(others)}")
         self.unmodelled += self.stack.notes
 
-
     def _ruled_by_epsilon(self) -> bool:
         """Whether the first branch with a norm at its end comes out smaller than it does from a large stream."""
         first, gains = self.attentions[0], self.attentions[0].gains
@@ -182,7 +181,8 @@ class _Description:
         return first.share * math.sqrt(self.stack.start_norm) < FULL * gains.branch
 
 
-def _refuse_unread(stack: Stack) -> None:
+def refuse_unread(stack: Stack) -> None:
+    """Refuse a stack that no Architecture describes, with the reason."""
     reasons = [*stack.not_read, *(r for branch in stack.branches for r in branch.not_read)]
     if reasons:
         raise BadInput(f"{stack.name} can be measured but not described: {'; '.join(dict.fromkeys(reasons))}.")

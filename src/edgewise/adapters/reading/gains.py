@@ -30,7 +30,7 @@ LOUD = 1e4
 HIDDEN_SCORE = -1e4  # scores below are masked
 
 
-def read_gains(experiment: Experiment) -> None:
+def read_gains(experiment: Experiment, draws: int = DRAWS) -> None:
     """Gains of every branch: a pass on noise, one on equal tokens, one that shows the hidden biases."""
     biased = experiment.weights("weights")
     noise = _Sizes(experiment)
@@ -43,7 +43,7 @@ def read_gains(experiment: Experiment) -> None:
     edits = noise.edits() | {"last_outputs": noise.loud(experiment)}
     experiment.forced(2, _noise, see, without_bias=biased, calls=scores.calls(), **edits)
     equal_tokens = _Sizes(experiment)
-    experiment.forced(DRAWS, _equal_noise, None, without_bias=biased, **equal_tokens.edits())
+    experiment.forced(draws, lambda s: _equal_noise(s, draws), None, without_bias=biased, **equal_tokens.edits())
     bias = _Sizes(experiment)
     silence = dict.fromkeys(experiment.weights("first"), torch.zeros_like)
     experiment.forced(1, _noise_of_one, None, **bias.edits(silence))
@@ -59,8 +59,8 @@ def _noise_of_one(stream: Stream) -> Tensor:
     return _noise(stream)[:1]
 
 
-def _equal_noise(stream: Stream) -> Tensor:
-    return _draw(stream, (DRAWS, 1, stream.true.shape[-1]), EQUAL).expand(-1, stream.length, -1)
+def _equal_noise(stream: Stream, draws: int) -> Tensor:
+    return _draw(stream, (draws, 1, stream.true.shape[-1]), EQUAL).expand(-1, stream.length, -1)
 
 
 def _draw(stream: Stream, shape: tuple[int, ...], seed: int) -> Tensor:

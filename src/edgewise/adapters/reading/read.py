@@ -7,13 +7,14 @@ branches do.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from edgewise.adapters.reading.again import stack_again, windows_again
 from edgewise.adapters.reading.assemble import stack_of
 from edgewise.adapters.reading.batch import Feed, feeds, sequence_first
 from edgewise.adapters.reading.branches import look_at_tokens, look_inside
@@ -22,7 +23,7 @@ from edgewise.adapters.reading.gains import joined_gains, read_gains
 from edgewise.adapters.reading.graph import Graph
 from edgewise.adapters.reading.interventions import TRACE_ENTRIES, EditedPassError, Experiment
 from edgewise.adapters.reading.precision import Precision
-from edgewise.adapters.reading.record import Reading, Stack
+from edgewise.adapters.reading.record import Block, Reading, Stack
 from edgewise.adapters.reading.refusals import bare, refuse_unreadable
 from edgewise.adapters.reading.residual_sums import residual_sums
 from edgewise.adapters.reading.restore import undisturbed
@@ -56,6 +57,25 @@ def read(model: nn.Module, batch: Any = None, stack: str | None = None) -> Readi
     with torch.inference_mode(False):  # its tensors count no versions, by which writes in place are noticed
         reading = undisturbed(whole, lambda: _Reader(whole, batch).read())
     return _choose(reading, stack)
+
+
+def reread(model: nn.Module, stack: Stack, blocks: Sequence[Block], batch: Any = None) -> Stack:
+    """A stack that was read in a model of other sizes, with the numbers of this one.
+
+    blocks  what its blocks are here, each like one of the blocks that were read
+    """
+    whole = bare(model)
+    refuse_unreadable(whole)
+    with torch.inference_mode(False):
+        return undisturbed(whole, lambda: stack_again(_Reader(whole, batch).trace(), stack, blocks))
+
+
+def reread_windows(model: nn.Module, stack: Stack, batch: Any = None) -> Stack:
+    """A stack that was read in a model of other windows, with the windows of this one."""
+    whole = bare(model)
+    refuse_unreadable(whole)
+    with torch.inference_mode(False):
+        return undisturbed(whole, lambda: windows_again(_Reader(whole, batch).trace(), stack))
 
 
 def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:

@@ -1,0 +1,46 @@
+"""Numbers at full size from numbers at small ones, against laws that are known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from edgewise.adapters.from_config.power_law import NoPowerLaw, Sizes, extrapolate
+from edgewise.errors import BadInput
+
+
+def sizes(width: float, share: float, depth: float) -> Sizes:
+    return Sizes(math.log(width), math.log(share), math.log(depth))
+
+
+SMALL = [sizes(64, 1 / 4, 2), sizes(128, 1 / 4, 2), sizes(64, 1 / 8, 2), sizes(64, 1 / 4, 4)]
+FULL = sizes(4096, 1 / 32, 48)
+LAWS = {
+    "one standard deviation": lambda w, s, d: 0.02 * math.sqrt(w),
+    "scores": lambda w, s, d: 0.02**2 * w,
+    "scores that are not divided": lambda w, s, d: 0.02**2 * w * math.sqrt(s * w),
+    "GPT-2's projections": lambda w, s, d: 0.02 * math.sqrt(w) / math.sqrt(2 * d),
+    "fan-in": lambda w, s, d: 1.3,
+    "a negative multiplier": lambda w, s, d: -1 / math.sqrt(d),
+}
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=list(LAWS))
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_laws_of_initializations(law: object, noise: float) -> None:
+    def value(point: Sizes) -> float:
+        return law(*(math.exp(x) for x in (point.width, point.share, point.depth)))  # type: ignore[operator]
+
+    values = [value(point) * (1 + noise * sign) for point, sign in zip(SMALL, (1, -1, -1, 1), strict=True)]
+    assert extrapolate("a gain", SMALL, values, FULL) == pytest.approx(value(FULL), rel=noise + 1e-9)
+
+
+def test_a_number_that_follows_no_power_is_refused_by_name() -> None:
+    with pytest.raises(NoPowerLaw, match=r"the gain of h\.0 goes with the power 0\.26 of the width"):
+        extrapolate("the gain of h.0", SMALL, [1.0, 1.2, 1.0, 1.0], FULL)
+    with pytest.raises(BadInput, match="zero or changes sign"):
+        extrapolate("a gain", SMALL, [0.0, 1.2, 1.0, 1.0], FULL)
+    with pytest.raises(BadInput, match="some sizes only"):
+        extrapolate("a gain", SMALL, [None, 1.2, 1.0, 1.0], FULL)
+    assert extrapolate("a gain", SMALL, [None] * 4, FULL) is None
