@@ -10,6 +10,7 @@ from torch import Tensor
 from edgewise.adapters.reading.compare import relative, wide
 from edgewise.adapters.reading.interventions import Experiment, Site, Stream
 from edgewise.adapters.reading.record import Operation
+from edgewise.adapters.reading.traits import Rows
 from edgewise.adapters.reading.visibility import Sight, disagreement, pokes, queries, sight
 from edgewise.adapters.reading.weight_calls import Edit
 from edgewise.interrupts import check
@@ -192,7 +193,19 @@ def _compare(site: Site) -> None:
     if apart is not None:
         traits.reasons.append(apart)
         return
-    traits.sight = sight(traits.rows, max(q for q, _ in traits.rows) + 1, coarse=not site.part.softmax)
+    last = max(q for q, _ in traits.rows)
+    traits.sight = sight(traits.rows, last + 1, coarse=not site.part.softmax)
+    if traits.sight is not None and site.part.softmax and not traits.memory:
+        traits.sight = _held_against_columns(traits.sight, traits.columns, last)
+
+
+def _held_against_columns(seen: Sight, columns: Rows, last: int) -> Sight:
+    """Rows are few and columns whole: where a changed token fails to move one that should see it, some rows differ."""
+    if seen.window is not None or seen.sees not in ("all", "causal"):
+        return seen
+    start = {"all": lambda position: 0, "causal": lambda position: position}[seen.sees]
+    whole = all(set(range(start(position), last + 1)) <= moved for position, moved in columns)
+    return seen if whole else Sight("sparse" if seen.sees == "all" else "causal sparse")
 
 
 def _by_columns(site: Site) -> Sight | None:
