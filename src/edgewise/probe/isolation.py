@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from edgewise.adapters.reading.restore import as_before
 from edgewise.errors import BadInput
 
 
@@ -44,7 +45,10 @@ def observed(model: nn.Module) -> Iterator[ExitStack]:
     fast = torch.backends.mha.get_fastpath_enabled()
     # Compiled code, of the whole model or of a block, runs as it was written: hooks inside it would be compiled in.
     as_written = torch.compiler.set_stance("force_eager")
-    with random_streams(), as_written, torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
+    with (
+        as_before(model), random_streams(), as_written, torch.inference_mode(False), torch.enable_grad(),
+        ExitStack() as stack,
+    ):  # fmt: skip
         try:
             torch.backends.mha.set_fastpath_enabled(False)  # the fused encoder layer hides its inside
             for module, _ in modes:

@@ -16,6 +16,7 @@ from edgewise.adapters.roles.model import roles_of
 from edgewise.adapters.roles.record import BlockSite
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
+from edgewise.interrupts import deferring
 from edgewise.probe.batches import default_batch
 from edgewise.probe.gradients import READOUTS
 from edgewise.probe.isolation import random_streams
@@ -26,6 +27,7 @@ from edgewise.probe.whole import observe
 from edgewise.trace import Trace
 
 
+@deferring
 def measure(
     source: Any, batch: Any = None, *, seeds: int = 1, readouts: Sequence[str] = READOUTS, attention: bool = True,
     pair: bool = True, gain: bool = False, stream: bool = False, tokens: int | None = None, stack: str | None = None,

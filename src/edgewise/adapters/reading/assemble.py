@@ -11,6 +11,7 @@ from edgewise.adapters.reading.interventions import Experiment, Site
 from edgewise.adapters.reading.norms import is_normed
 from edgewise.adapters.reading.record import Block, Branch, Stack, norm_position
 from edgewise.adapters.reading.shares import branch_scale, rescale
+from edgewise.adapters.reading.sight import real_tokens
 from edgewise.adapters.reading.stacks import Chain, block_module, common_path
 
 
@@ -26,13 +27,16 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     stream = experiment.streams.get(start)
     shape = experiment.graph[chain.sums[0].node].shape
     reasons = [*chain.remarks, *(chain.reasons or _reasons(chain, blocks, stream is not None))]
+    if not (chain.proven or chain.reasons or any(site.part.softmax or site.part.scores for site in sites)):
+        reasons.insert(0, f"no attention found: nothing in it is a softmax over tokens{_mixes_by(experiment, sites)}")
+    tokens = real_tokens(experiment, stream) if stream is not None else 0  # beyond them a model has padded
     lengths = {s.length for s in experiment.streams.values() if s.stack == number}
     if len(lengths) > 1:
         reasons.append(f"the number of tokens changes along it: {', '.join(map(str, sorted(lengths)))}")
     return Stack(
         name=chain.name, default=False, language=chain.language,
         width=stream.true.shape[-1] if stream is not None else shape[-1], tokens=stream.length if stream else 0,
-        horizon=max(horizon if horizon and chain.language else 0, stream.length if stream else 0),
+        horizon=max(horizon if horizon and chain.language else 0, tokens),
         layout=stream.layout.text if stream is not None and chain.proven else None, start=start,
         start_norm=float(stream.entry.pow(2).mean()) if stream is not None else math.nan, absolute=absolute,
         blocks=blocks, copies=None, shared=chain.shared, notes=() if chain.reasons else tuple(_notes(blocks)),
@@ -66,8 +70,8 @@ def _steps(chain: Chain) -> list[int]:
 def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
     graph, traits, part = experiment.graph, site.traits, site.part
     scale, vector = branch_scale(graph, site)
-    pattern = traits.sight
-    kind = _kind(site)
+    pattern = traits.sight if site.chain.proven else None
+    kind = _kind(site) if site.chain.proven else None
     after = site.place + 1
     module = common_path([w.module.split(".") for w in part.weights])
     outlet = site.chain.outlet if after == len(site.chain.sums) else graph[site.chain.sums[after].point].operation
@@ -188,6 +192,13 @@ def _reasons(chain: Chain, blocks: Sequence[Block], has_stream: bool) -> list[st
     if any(norm_position(branch) is None for block in blocks for branch in block.branches):
         reasons.append("where the norms of some branches stand has no name: " + _unnamed(blocks))
     return reasons
+
+
+def _mixes_by(experiment: Experiment, sites: Sequence[Site]) -> str:
+    """The convolutions and pools among the operations of some branches, in words."""
+    functions = {experiment.graph[index].function for site in sites for index in site.part.inside}
+    listed = sorted(name for name in functions if "conv" in name or "pool" in name)
+    return f"; it mixes them by {', '.join(listed)}, as a convolutional net does" if listed else ""
 
 
 def _unnamed(blocks: Sequence[Block]) -> str:

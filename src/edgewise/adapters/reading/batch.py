@@ -59,7 +59,8 @@ class Feed:
 
 
 def is_ids(value: Tensor) -> bool:
-    return not value.is_floating_point() and not value.is_complex() and value.dim() == 2 and value.shape[1] > 1
+    whole = not value.is_floating_point() and not value.is_complex()
+    return whole and value.dim() == 2 and value.shape[1] > 1 and value.numel() > 0
 
 
 def change(args: Any, kwargs: Any, how: Callable[[int, Tensor], Tensor]) -> Call:
@@ -97,6 +98,9 @@ def feeds(batch: Any, *, cut: bool = True) -> Iterator[Feed]:
     values = list(tensors((args, kwargs)))
     if not values:
         raise BadInput("the batch holds no tensor: expected the arguments of the model's forward pass.")
+    if all(value.numel() == 0 for value in values) or any(value.is_meta for value in values):
+        what = "is on the meta device" if values[0].numel() else "is empty"
+        raise BadInput(f"the batch {what} ({_text((args, kwargs))}): expected numbers in it.")
     size = next((value.shape[0] for value in values if value.dim() >= 2), values[0].shape[0] if values[0].dim() else 1)
     batched = frozenset(i for i, v in enumerate(values) if v.dim() and v.shape[0] == size)
     entry = _one_entry(args, kwargs, batched, values)

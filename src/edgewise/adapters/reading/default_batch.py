@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ SIDES = (64, 32, 224, 256, 28, 384)  # of an image, where no config says; the fi
 LENGTHS = (TOKENS, 64, 16, 10, 8)
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
            "image_token_id", "image_token_index", "video_token_id", "audio_token_id")  # fmt: skip
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY)
 
 
 def default_batches(model: nn.Module) -> Iterator[Any]:
@@ -32,6 +33,7 @@ class _Maker:
     def __init__(self, model: nn.Module) -> None:
         self.model, self.config = model, getattr(model, "config", None)
         self.names = _parameters(model)
+        self.keywords = _parameters(model, (inspect.Parameter.KEYWORD_ONLY,))  # that no position reaches
         tensors = [*model.parameters(), *model.buffers()]
         self.device = tensors[0].device if tensors else torch.device("cpu")
         self.dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
@@ -149,7 +151,9 @@ class _Maker:
     def _extended(self, main: Tensor) -> Iterator[Any]:
         """The main input, with times and classes for a model whose forward requires more than one argument."""
         required = [name for name, needed in self.names.items() if needed]
-        if len(required) <= 1:
+        if len(required) == 1 and required[0] in self.keywords:
+            yield {required[0]: main}
+        elif len(required) <= 1:
             yield main
         elif len(required) == 2:
             yield main, self._numbers(1).abs()
@@ -163,11 +167,10 @@ class _Maker:
         return torch.randn(*shape, generator=self.generator).to(self.device, self.dtype)
 
 
-def _parameters(model: nn.Module) -> dict[str, bool]:
+def _parameters(model: nn.Module, kinds: Sequence[Any] = NAMED) -> dict[str, bool]:
     """Names of the arguments of forward, and whether each must be given."""
     named = inspect.signature(model.forward).parameters.values()
-    usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY)
-    return {p.name: p.default is inspect.Parameter.empty for p in named if p.kind in usual}
+    return {p.name: p.default is inspect.Parameter.empty for p in named if p.kind in kinds}
 
 
 def _side(config: Any) -> bool:

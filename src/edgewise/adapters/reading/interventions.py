@@ -18,6 +18,7 @@ from edgewise.adapters.reading.graph import Graph
 from edgewise.adapters.reading.layout import Layout, layouts
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Operation
+from edgewise.adapters.reading.refusals import words
 from edgewise.adapters.reading.residual_sums import Part, ResidualSum
 from edgewise.adapters.reading.restore import is_sharded
 from edgewise.adapters.reading.stacks import Chain
@@ -115,7 +116,7 @@ class Experiment:
                 graph = run(self.model, self.feed.entries(entries), edits, self.precision)
         except Exception as error:
             check()
-            raise EditedPassError(" ".join(f"{type(error).__name__}: {error}".split())[:200]) from error
+            raise EditedPassError(words(error, 200)) from error
         check()
         return graph
 

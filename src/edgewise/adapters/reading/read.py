@@ -7,9 +7,9 @@ branches do.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -20,11 +20,11 @@ from edgewise.adapters.reading.batch import Feed, feeds, sequence_first
 from edgewise.adapters.reading.branches import look_at_tokens, look_inside
 from edgewise.adapters.reading.default_batch import default_batches
 from edgewise.adapters.reading.gains import joined_gains, read_gains
-from edgewise.adapters.reading.graph import Graph
+from edgewise.adapters.reading.graph import DOT_PRODUCT, MULTIHEAD, SOFTMAX, Graph
 from edgewise.adapters.reading.interventions import TRACE_ENTRIES, EditedPassError, Experiment
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Block, Reading, Stack
-from edgewise.adapters.reading.refusals import bare, refuse_unreadable
+from edgewise.adapters.reading.refusals import bare, did_not_run, refuse_unreadable, words
 from edgewise.adapters.reading.residual_sums import residual_sums
 from edgewise.adapters.reading.restore import undisturbed
 from edgewise.adapters.reading.sight import SHORTEST
@@ -43,6 +43,8 @@ from edgewise.adapters.reading.weights import TRAINED, copies, spectral_edge
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
 
+Result = TypeVar("Result")
+
 
 def read(model: nn.Module, batch: Any = None, stack: str | None = None) -> Reading:
     """What the model is, read from its behaviour on (a cut of) the batch.
@@ -55,7 +57,7 @@ def read(model: nn.Module, batch: Any = None, stack: str | None = None) -> Readi
     whole = bare(model)
     refuse_unreadable(whole)
     with torch.inference_mode(False):  # its tensors count no versions, by which writes in place are noticed
-        reading = undisturbed(whole, lambda: _Reader(whole, batch).read())
+        reading = undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch).read))
     return _choose(reading, stack)
 
 
@@ -86,9 +88,23 @@ def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
     whole = bare(model)
     refuse_unreadable(whole)
     with torch.inference_mode(False):
-        listed = undisturbed(whole, lambda: _Reader(whole, batch).names())
+        listed = undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch).names))
     default = _default(listed)
     return tuple(c.name for c in sorted(listed, key=lambda chain: chain is not default))
+
+
+def _refusing(model: nn.Module, work: Callable[[], Result]) -> Result:
+    """Whatever a strange model makes of a reading is a refusal; its own exception is the cause."""
+    try:
+        return work()
+    except BadInput:
+        raise
+    except Exception as error:
+        check()
+        raise BadInput(
+            f"{type(model).__name__} runs and cannot be read: {words(error)}. It does something that a reading does "
+            "not expect; the exception that caused this one shows where."
+        ) from error
 
 
 def _choose(reading: Reading, name: str | None) -> Reading:
@@ -125,7 +141,8 @@ class _Reader:
         return Reading(
             model=type(self.model).__name__, batch=experiment.feed.text, passes=self.passes + experiment.passes,
             stacks=tuple(listed), trained=None if edge is None else edge > TRAINED, spectral_edge=edge,
-            notes=tuple(self.notes), not_read=tuple(self._uncovered(experiment)),
+            notes=(*self.notes, *([] if _attends(listed) else _without_attention(experiment.graph))),
+            not_read=tuple(self._uncovered(experiment)),
         )  # fmt: skip
 
     def names(self) -> list[Chain]:
@@ -160,6 +177,8 @@ class _Reader:
             try:
                 self._given = given
                 return self._traced(feed)
+            except BadInput:
+                raise
             except Exception as error:  # noqa: BLE001 - the model's own; the last one becomes the cause
                 check()
                 failures.append((feed.text, error))
@@ -250,8 +269,10 @@ class _Reader:
                 f"{path}: its {number} blocks are not joined by residual sums that could be followed (several streams, "
                 "hyper-connections or gates on the stream look like this)"
             )
-        if not experiment.sites and not self.partial.sites and not reasons:
-            reasons.append("no chain of residual sums: nothing in this model adds what a block gives to what it reads")
+        if not experiment.sites and not self.partial.sites:
+            if not reasons:
+                reasons = ["no chain of residual sums: nothing in this model adds what a block gives to what it reads"]
+            reasons += _without_attention(experiment.graph)
         return reasons
 
     def _refusal(self, failures: list[tuple[str, Exception]]) -> BadInput:
@@ -259,12 +280,23 @@ class _Reader:
         if not failures:
             return BadInput(f"no input for {name} could be made up. Give a batch: the arguments of its forward pass.")
         text, error = failures[0 if self.batch is None else -1]  # made-up ones come likeliest first
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        tried = "the batch" if self.batch is not None else f"a made-up batch ({text})"
-        return BadInput(
-            f"{name} did not run on {tried}: {said}. Give a batch as a dict of keyword arguments, a tuple or a "
-            "tensor, such that model(**batch) or model(*batch) runs."
-        )
+        more = f", nor on {len(failures) - 1} others" if len(failures) > 1 else ""
+        tried = f"the batch ({text})" if self.batch is not None else f"a made-up batch ({text}){more}"
+        return did_not_run(self.model, tried, error)
+
+
+def _attends(listed: list[Stack]) -> bool:
+    return any(branch.kind in ("attention", "cross-attention") for stack in listed for branch in stack.branches)
+
+
+def _without_attention(graph: Graph) -> list[str]:
+    """Said of a model in which no softmax ran: a state space, a convolutional net, an MLP."""
+    functions = {node.function for node in graph.nodes}
+    if functions & {*SOFTMAX, DOT_PRODUCT, MULTIHEAD}:
+        return []
+    convolutions = sorted(name for name in functions if "conv" in name or "pool" in name)
+    means = f"; it has {', '.join(convolutions)}" if convolutions else ""
+    return [f"no attention found: no softmax ran in this model{means}"]
 
 
 def _default(listed: list[Chain], unread_text: bool = False) -> Chain | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -20,6 +22,25 @@ def bare(model: nn.Module) -> nn.Module:
             model = model.module
         else:
             return model
+
+
+def words(error: BaseException, limit: int = 300) -> str:
+    """What an exception says, on one line; some cannot even say it."""
+    try:
+        text = str(error)
+    except Exception as second:  # noqa: BLE001 - a model's own class of exceptions
+        text = f"(its text cannot be made: {type(second).__name__})"
+    return " ".join(f"{type(error).__name__}: {text}".split())[:limit]
+
+
+def did_not_run(model: nn.Module, tried: str, error: BaseException) -> BadInput:
+    """The refusal of a model that raised: what it was run on, what it said, what it takes."""
+    takes = str(inspect.signature(model.forward)).split(" -> ")[0]
+    takes = takes if len(takes) < 200 else takes[:200] + " ..."
+    return BadInput(
+        f"{type(model).__name__} did not run on {tried}: {words(error)}. Give a batch as a dict of keyword arguments, "
+        f"a tuple or a tensor, such that model(**batch) or model(*batch) runs; its forward takes {takes}."
+    )
 
 
 def refuse_unreadable(model: nn.Module) -> None:

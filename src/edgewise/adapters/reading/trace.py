@@ -29,11 +29,14 @@ from edgewise.adapters.reading.graph import (
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.weight_calls import Edits, WeightCall
+from edgewise.errors import BadInput
 from edgewise.interrupts import check
 
 LABEL = "_edgewise_node"
 SCALING, OVERWRITING = MULTIPLY | DIVIDE, ("add_", "__iadd__", "lerp_")
 INPUT = "input"
+KEEPING = ("requires_grad_", "detach_", "share_memory_", "rename_")  # the numbers
+WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
 
 class Tracer(TorchFunctionMode):
@@ -41,7 +44,9 @@ class Tracer(TorchFunctionMode):
 
     _serial = count()
 
-    def __init__(self, names: Mapping[int, str], edits: Edits, precision: Precision) -> None:
+    def __init__(
+        self, names: Mapping[int, str], edits: Edits, precision: Precision, parameters: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__()
         self.graph, self.edits = Graph(), edits
         self._precision, self._names = precision, names
@@ -50,6 +55,7 @@ class Tracer(TorchFunctionMode):
         self._calls: dict[str, int] = {}
         self._counts: dict[tuple[str, int, str], int] = {}
         self._draws: dict[int, Tensor | None] = {}
+        self._parameters = parameters
 
     def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
         path = self._names.get(id(module))
@@ -81,6 +87,8 @@ class Tracer(TorchFunctionMode):
         check()
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
+        if args and name not in KEEPING and (name in WRITING or (name.endswith("_") and not name.endswith("__"))):
+            self._refuse_writing(name, args[0])
         if self.edits.fill_zeros:
             args, kwargs = self._filled(args), self._filled(kwargs)
         if name == "__get__":
@@ -94,6 +102,14 @@ class Tracer(TorchFunctionMode):
         if not parents:
             return self._precision.run(func, name, args, kwargs)
         return self._call(func, name, args, kwargs, flat, parents)
+
+    def _refuse_writing(self, function: str, value: Any) -> None:
+        """Before a model changes its own parameters, which a reading could not put back."""
+        if isinstance(value, Tensor) and value.numel() and address(value) in self._parameters:
+            raise BadInput(
+                f"{self._places[-1][0] or 'the model'} writes into a parameter when it runs ({function}), so that no "
+                "two passes are alike. Give a model whose forward pass leaves its parameters alone."
+            )
 
     def _property(self, func: Any, args: Any) -> Any:
         result = func(*args)
@@ -253,6 +269,12 @@ def _number(value: Any) -> float | None:
     return float(value)
 
 
+def address(value: Tensor) -> int:
+    """Where the numbers of a tensor begin in memory; of a sharded one, this process's part."""
+    local = value.to_local() if hasattr(value, "to_local") else value
+    return local.data_ptr() if type(local) in (Tensor, nn.Parameter) else id(value)
+
+
 def carries_signal(value: Tensor) -> bool:
     return value.is_floating_point() or value.is_complex()
 
@@ -271,7 +293,8 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 def run(model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]], edits: Edits, precision: Precision) -> Graph:
     """One pass of the model on copies of the batch's tensors."""
-    tracer = Tracer({id(module): name for name, module in model.named_modules()}, edits, precision)
+    names = {id(module): name for name, module in model.named_modules()}
+    tracer = Tracer(names, edits, precision, frozenset(address(p) for p in model.parameters() if p.numel()))
     args, kwargs = _own_tensors(batch, edits, tracer)
     torch.manual_seed(0)  # a model that draws in evaluation mode draws the same in every pass
     before = register_module_forward_pre_hook(tracer.enter)
