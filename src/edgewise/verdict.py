@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 SCHEMA = 1
@@ -59,13 +61,34 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
+class Remedy:
+    """A change that was predicted and judged: what it is, in knobs too, and the outcome it leads to."""
+
+    sentence: str
+    changes: dict[str, Any]  # of the description
+    outcome: Outcome
+    probability: float | None = None  # that such a network trains
+    same_architecture: bool = False  # initialization alone
+
+    def __str__(self) -> str:
+        chance = "" if self.probability is None else f", {self.probability:.0%}"
+        return f"{self.sentence} ({self.outcome.value}{chance})"
+
+
+@dataclass(frozen=True)
 class Finding:
     """One defect: what it is, in numbers, and what to do about it."""
 
     kind: Kind
     sentence: str
-    remedy: str
+    advice: str  # in general
     severity: str  # "fails", "risky" or "note"
+    proven: Callable[[], str] | None = field(default=None, compare=False, repr=False)  # worked out when asked for
+
+    @property
+    def remedy(self) -> str:
+        """What leads to a better outcome by theory, where a description lets it be tried; else general advice."""
+        return self.advice if self.proven is None else self.proven()
 
     def json(self) -> dict[str, str]:
         return {"kind": self.kind.value, "severity": self.severity, "sentence": self.sentence, "remedy": self.remedy}
@@ -166,6 +189,12 @@ class Verdict:
     source: str = ""  # which theory or measurement
     name: str = ""  # of the network
     depth: int = 0  # blocks, or layers of a perceptron
+    search: Callable[[], tuple[Remedy, ...]] | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Changes that lead to a better outcome by theory, best first and then cheapest; worked out when asked for."""
+        return () if self.search is None else self.search()
 
     @property
     def decisive_gradient(self) -> Exponent | None:
