@@ -83,12 +83,18 @@ class Finding:
     sentence: str
     advice: str  # in general
     severity: str  # "fails", "risky" or "note"
-    proven: Callable[[], str] | None = field(default=None, compare=False, repr=False)  # worked out when asked for
+    search: Callable[[], tuple[Remedy, ...]] | None = field(default=None, compare=False, repr=False)  # of cures
 
     @property
     def remedy(self) -> str:
         """What leads to a better outcome by theory, where a description lets it be tried; else general advice."""
-        return self.advice if self.proven is None else self.proven()
+        if self.search is None:
+            return self.advice
+        remedies = self.search()
+        if not remedies:
+            return f"{self.advice} By theory, none of the changes that were tried leads to a better outcome alone."
+        which = "this leads" if len(remedies) == 1 else "each of these leads"
+        return f"By theory, {which} to a better outcome: {'; '.join(map(str, remedies))}."
 
     def json(self) -> dict[str, str]:
         return {"kind": self.kind.value, "severity": self.severity, "sentence": self.sentence, "remedy": self.remedy}
@@ -189,12 +195,11 @@ class Verdict:
     source: str = ""  # which theory or measurement
     name: str = ""  # of the network
     depth: int = 0  # blocks, or layers of a perceptron
-    search: Callable[[], tuple[Remedy, ...]] | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def remedies(self) -> tuple[Remedy, ...]:
         """Changes that lead to a better outcome by theory, best first and then cheapest; worked out when asked for."""
-        return () if self.search is None else self.search()
+        return next((finding.search() for finding in self.findings if finding.search is not None), ())
 
     @property
     def decisive_gradient(self) -> Exponent | None:

@@ -11,7 +11,7 @@ from edgewise.critical.asymptotics import asymptotics
 from edgewise.judgement.findings import CURABLE, find, rule_out
 from edgewise.judgement.probability import training_probability
 from edgewise.judgement.reading import Reading, read
-from edgewise.judgement.remedies import Search, Words
+from edgewise.judgement.remedies import Search
 from edgewise.perceptron import Perceptron
 from edgewise.stability.limits import ZERO, Severity, severity, signs
 from edgewise.stability.lyapunov import Growth, depth_scale
@@ -29,7 +29,7 @@ def judge(trace: Trace) -> Verdict:
     """What a trace means; without a description the values at infinite depth and the forecast are None."""
     reading, limits = read(trace), _limits(trace.architecture)
     outcome = _outcome(reading)
-    findings, search = find(reading), _search(reading, outcome)
+    findings = find(reading)
     return Verdict(
         outcome=outcome,
         phase=limits.phase or _phase(reading.angle, limits.angle),
@@ -44,7 +44,7 @@ def judge(trace: Trace) -> Verdict:
         power_law=limits.power_law,
         attention=reading.attention,
         perceptron=_facts(limits.theory),
-        findings=_remedied(findings, trace, search),
+        findings=_remedied(findings, trace, _search(reading, outcome)),
         ruled_out=rule_out(reading, findings),
         departure=trace.departure,
         extrapolated=trace.extrapolated,
@@ -52,7 +52,6 @@ def judge(trace: Trace) -> Verdict:
         source=trace.source,
         name=getattr(trace.architecture, "name", ""),
         depth=trace.depth,
-        search=search,
     )
 
 
@@ -135,14 +134,11 @@ def _search(reading: Reading, outcome: Outcome) -> Search | None:
 
 
 def _remedied(findings: tuple[Finding, ...], trace: Trace, search: Search | None) -> tuple[Finding, ...]:
-    """The findings, the first that can be cured with what cures it: that is worked out when it is read."""
+    """The findings, the first that can be cured with the search for what cures it, which runs when it is read."""
     if trace.departure:
         return tuple(replace(finding, advice=_by_measurement(finding, trace)) for finding in findings)
-    curable = next((finding for finding in findings if finding.kind in CURABLE), None)
-    if search is None or curable is None:
-        return findings
-    proven = Words(search, curable.advice)
-    return tuple(replace(f, proven=proven) if f is curable else f for f in findings)
+    first = next((f for f in findings if f.kind in CURABLE), next(iter(findings), None))
+    return tuple(replace(f, search=search) if f is first else f for f in findings)
 
 
 def _by_measurement(finding: Finding, trace: Trace) -> str:

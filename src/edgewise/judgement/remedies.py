@@ -264,18 +264,3 @@ def _scores(architecture: Architecture, condensation: float) -> Candidate:
     factors = [math.sqrt(0.5 / condensation) / 2**k for k in range(HALVINGS + 1)]
     values = tuple({"score_gain": _scaled(here, float(f"{factor:.2g}"))} for factor in factors)
     return Candidate(1, values, lambda c: f"score_gain times {np.mean(c['score_gain']) / np.mean(here):.2g}")
-
-
-@dataclass(frozen=True)
-class Words:
-    """The remedies of a search in one text, or the general advice where none was found."""
-
-    search: Search
-    advice: str
-
-    def __call__(self) -> str:
-        remedies = self.search()
-        if not remedies:
-            return f"{self.advice} By theory, none of the changes that were tried leads to a better outcome alone."
-        which = "this leads" if len(remedies) == 1 else "each of these leads"
-        return f"By theory, {which} to a better outcome: {'; '.join(map(str, remedies))}."
