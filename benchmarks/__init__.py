@@ -24,5 +24,6 @@ BENCHMARKS = {
     "gaussian_attention": "Gaussian attention by the null key against the direct form and fused softmax",
     "landscape": "our plane against the package loss-landscapes, on the same transformer and grid",
     "pathfinder": "Pathfinder images per second of one core, and their shortcut",
+    "predict_cost": "predict and judge from nothing and again, beside the code before tables were shipped",
     "startup": "edgewise --help, beside an empty Python and beside importing torch",
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 SCHEMA = 1
@@ -59,13 +61,40 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
+class Remedy:
+    """A change that was predicted and judged: what it is, in knobs too, and the outcome it leads to."""
+
+    sentence: str
+    changes: dict[str, Any]  # of the description
+    outcome: Outcome
+    probability: float | None = None  # that such a network trains
+    same_architecture: bool = False  # initialization alone
+
+    def __str__(self) -> str:
+        chance = "" if self.probability is None else f", {self.probability:.0%}"
+        return f"{self.sentence} ({self.outcome.value}{chance})"
+
+
+@dataclass(frozen=True)
 class Finding:
     """One defect: what it is, in numbers, and what to do about it."""
 
     kind: Kind
     sentence: str
-    remedy: str
+    advice: str  # in general
     severity: str  # "fails", "risky" or "note"
+    search: Callable[[], tuple[Remedy, ...]] | None = field(default=None, compare=False, repr=False)  # of cures
+
+    @property
+    def remedy(self) -> str:
+        """What leads to a better outcome by theory, where a description lets it be tried; else general advice."""
+        if self.search is None:
+            return self.advice
+        remedies = self.search()
+        if not remedies:
+            return f"{self.advice} By theory, none of the changes that were tried leads to a better outcome alone."
+        which = "this leads" if len(remedies) == 1 else "each of these leads"
+        return f"By theory, {which} to a better outcome: {'; '.join(map(str, remedies))}."
 
     def json(self) -> dict[str, str]:
         return {"kind": self.kind.value, "severity": self.severity, "sentence": self.sentence, "remedy": self.remedy}
@@ -166,6 +195,11 @@ class Verdict:
     source: str = ""  # which theory or measurement
     name: str = ""  # of the network
     depth: int = 0  # blocks, or layers of a perceptron
+
+    @cached_property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Changes that lead to a better outcome by theory, best first and then cheapest; worked out when asked for."""
+        return next((finding.search() for finding in self.findings if finding.search is not None), ())
 
     @property
     def decisive_gradient(self) -> Exponent | None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import edgewise.paragraph  # noqa: F401  (gives a Verdict its words)
 from edgewise.architecture import Architecture
 from edgewise.critical.asymptotics import asymptotics
-from edgewise.judgement.findings import CURABLE, find, rule_out, with_remedies
+from edgewise.judgement.findings import CURABLE, find, rule_out
 from edgewise.judgement.probability import training_probability
 from edgewise.judgement.reading import Reading, read
+from edgewise.judgement.remedies import Search
 from edgewise.perceptron import Perceptron
 from edgewise.stability.limits import ZERO, Severity, severity, signs
 from edgewise.stability.lyapunov import Growth, depth_scale
@@ -44,7 +44,7 @@ def judge(trace: Trace) -> Verdict:
         power_law=limits.power_law,
         attention=reading.attention,
         perceptron=_facts(limits.theory),
-        findings=_remedied(findings, reading, limits, outcome),
+        findings=_remedied(findings, trace, _search(reading, outcome)),
         ruled_out=rule_out(reading, findings),
         departure=trace.departure,
         extrapolated=trace.extrapolated,
@@ -124,18 +124,21 @@ def _facts(theory: PerceptronTheory | None) -> dict[str, Any] | None:
     return {name: finite(value) if isinstance(value, float) else value for name, value in asdict(theory).items()}
 
 
-def _remedied(
-    findings: tuple[Finding, ...], reading: Reading, limits: _Limits, outcome: Outcome
-) -> tuple[Finding, ...]:
-    """The findings with remedies that carry numbers, where there is a description to try them on."""
-    network = reading.trace.architecture
-    if reading.trace.departure:
-        return tuple(replace(finding, remedy=_by_measurement(finding, reading.trace)) for finding in findings)
-    if isinstance(network, Perceptron) and limits.theory is not None:
-        return tuple(replace(f, remedy=_at_the_edge(f, network, limits.theory)) for f in findings)
-    if not isinstance(network, Architecture) or outcome in (Outcome.TRAINS, Outcome.UNDECIDED):
-        return findings
-    return with_remedies(findings, reading, network)
+def _search(reading: Reading, outcome: Outcome) -> Search | None:
+    """How remedies are looked for, where there is a description to try them on and something to cure."""
+    trace = reading.trace
+    if trace.architecture is None or trace.departure or outcome in (Outcome.TRAINS, Outcome.UNDECIDED):
+        return None
+    condensation = (reading.attention.condensation if reading.attention else None) or 0.0
+    return Search(trace, outcome, condensation, judge)
+
+
+def _remedied(findings: tuple[Finding, ...], trace: Trace, search: Search | None) -> tuple[Finding, ...]:
+    """The findings, the first that can be cured with the search for what cures it, which runs when it is read."""
+    if trace.departure:
+        return tuple(replace(finding, advice=_by_measurement(finding, trace)) for finding in findings)
+    first = next((f for f in findings if f.kind in CURABLE), next(iter(findings), None))
+    return tuple(replace(f, search=search) if f is first else f for f in findings)
 
 
 def _by_measurement(finding: Finding, trace: Trace) -> str:
@@ -147,15 +150,4 @@ def _by_measurement(finding: Finding, trace: Trace) -> str:
             "edgewise.initialize_(model) sets the gains by measuring this very model, and draws layers anew that are "
             "copies; measure again after it."
         )
-    return finding.remedy
-
-
-def _at_the_edge(finding: Finding, perceptron: Perceptron, theory: PerceptronTheory) -> str:
-    """The weight variance on the edge of chaos at this bias variance, where there is one."""
-    boundary = theory.boundary_weight_variance
-    if not math.isfinite(boundary):
-        return finding.remedy
-    return (
-        f"Set weight_variance to {boundary:.4g} instead of {perceptron.weight_variance:.4g}: the edge of chaos at bias "
-        f"variance {perceptron.bias_variance:.4g}. Trainable depth here is about {theory.trainable_depth:.0f} layers."
-    )
+    return finding.advice

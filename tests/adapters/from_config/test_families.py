@@ -14,6 +14,7 @@ from edgewise.adapters.describe import describe
 from edgewise.adapters.from_config.describe import describe_config
 from edgewise.adapters.source import preset_config
 from edgewise.architecture import Architecture
+from edgewise.errors import BadInput
 
 pytest.importorskip("transformers")
 
@@ -22,7 +23,7 @@ STRUCTURE = ("depth", "width", "heads", "head_width", "kv_heads", "mlp_width", "
              "norm_kind", "parallel", "causal", "window", "alibi", "qk_norm", "rope_base")  # fmt: skip
 WITHIN = 0.07  # gains of small models scatter by a few hundredths
 REAL = ("gpt2", "llama-2-7b", "bert-base", "mistral-7b")  # at their full sizes: widths, depths, windows of 4096
-NOT_HERE = {"gemma3", "torch_encoder"}  # the text part of one is a family of its own; the other is torch's
+NOT_HERE = {"gemma3", "torch_encoder", "gpt_oss"}  # text part is a family of its own; torch's; no formula fits its gate
 
 
 def rms(value: Any) -> float:
@@ -62,3 +63,9 @@ def test_a_published_config(name: str) -> None:
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - NOT_HERE))
 def test_every_family(family: str) -> None:
     compare(MEASURED[family]["config"])
+
+
+@pytest.mark.slow
+def test_experts_that_no_formula_fits_are_refused_by_behaviour() -> None:
+    with pytest.raises(BadInput, match="no formula fits its activation"):
+        describe_config(MEASURED["gpt_oss"]["config"])

@@ -20,7 +20,7 @@ from edgewise.adapters.from_config.routers import draw_exponent, router_weights,
 from edgewise.adapters.from_config.sizes import WINDOWS, Scale
 from edgewise.adapters.from_config.small_model import Blueprint
 from edgewise.adapters.reading.default_batch import default_batches
-from edgewise.adapters.reading.describe import refuse_unread
+from edgewise.adapters.reading.describe import describe_reading
 from edgewise.adapters.reading.read import read, reread, reread_windows
 from edgewise.adapters.reading.record import Block, Reading, Stack
 from edgewise.errors import BadInput
@@ -42,7 +42,7 @@ class SmallModels:
         if chosen is None:
             reasons = "; ".join(self.reading.not_read) or "no chain of residual sums was found"
             raise BadInput(f"{plan.model_class.__name__} has no stack to describe: {reasons}.")
-        refuse_unread(chosen)
+        describe_reading(self.reading)  # refuses what no Architecture describes, before more is built
         self._again = _guarded(plan, lambda: _Again(plan, Build(first, chosen), text))
         scales = [first, *_other_scales(plan, first)]
         self.builds = [Build(scale, stack) for scale, stack in zip(scales, self._read(scales, 0), strict=True)]

@@ -149,7 +149,7 @@ def _cost(width: int, parts: list[float], inner: float) -> tuple[bool, float]:
     heads = inner * width / HEAD_WIDTH
     errors = [abs(max(EVEN * round(part * width / EVEN), EVEN) / (part * width) - 1) for part in parts]
     even = max(2 * round(heads / 2), 2)
-    errors.append(abs(even / heads - 1) if width % even == 0 else 1.0)
+    errors.append(abs(even / heads - 1) if width % (2 * even) == 0 else 1.0)  # also of twice as many heads
     return (True, max(errors)) if max(errors) > CLOSE else (False, width)
 
 

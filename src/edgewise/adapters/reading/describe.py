@@ -39,7 +39,7 @@ class _Description:
         self.reading, self.stack, self.hint = reading, stack, hint
         self.assumed: list[str] = []
         self.unmodelled: list[str] = []
-        refuse_unread(stack)
+        _refuse_unread(stack)
         self.attentions, self.mlps = self._branches()
 
     def architecture(self, tokens: int | None, name: str) -> Architecture:
@@ -181,8 +181,7 @@ class _Description:
         return first.share * math.sqrt(self.stack.start_norm) < FULL * gains.branch
 
 
-def refuse_unread(stack: Stack) -> None:
-    """Refuse a stack that no Architecture describes, with the reason."""
+def _refuse_unread(stack: Stack) -> None:
     reasons = [*stack.not_read, *(r for branch in stack.branches for r in branch.not_read)]
     if reasons:
         raise BadInput(f"{stack.name} can be measured but not described: {'; '.join(dict.fromkeys(reasons))}.")

@@ -14,7 +14,7 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.theory.activation.activations import Activation
-from edgewise.theory.perceptron.fixed_points import length_fixed_point
+from edgewise.theory.perceptron.fixed_points import bisected, length_fixed_point
 
 _LENGTHS = np.exp(np.linspace(np.log(1e-8), np.log(1e8), 1001))
 _ROUNDING = 1e-6  # near q = 0 and in homogeneous activations sb2 = q - q is rounding
@@ -80,12 +80,10 @@ def _crossings(phi: Activation, bias_variance: float) -> list[float]:
         return float(_variances(phi, np.asarray(np.exp(log_length)))[1] - bias_variance)
 
     sb2 = _variances(phi, _LENGTHS)[1] - bias_variance
-    from scipy.optimize import brentq
-
     edges = np.log(_LENGTHS)
     sign = np.where(np.abs(sb2) < _ROUNDING * _LENGTHS, 0.0, np.sign(sb2))
     return [
-        float(np.exp(brentq(gap, edges[k], edges[k + 1]))) for k in np.flatnonzero(sign[:-1] * sign[1:] < 0)
+        float(np.exp(bisected(gap, edges[k], edges[k + 1]))) for k in np.flatnonzero(sign[:-1] * sign[1:] < 0)
     ]
 
 

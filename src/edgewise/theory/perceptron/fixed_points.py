@@ -95,12 +95,19 @@ def _bisect_length(phi: Activation, sw2: Array, sb2: Array, low: Array, high: Ar
     return np.asarray(np.where(low > 0, np.sqrt(low * high), np.where(high < 1e-20, 0.0, high)))
 
 
+def bisected(function: Callable[[float], float], low: float, high: float) -> float:
+    """The zero between two numbers at which a function has opposite signs, to 1e-14 of their distance."""
+    rises = function(low) < 0
+    for _ in range(48):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (function(middle) < 0) == rises else (low, middle)
+    return (low + high) / 2
+
+
 def length_fixed_points(
     phi: Activation, weight_variance: float, bias_variance: float
 ) -> tuple[LengthFixedPoint, ...]:
     """Every isolated fixed point of the length map in [0, 1e12], stable or not, in increasing order."""
-    from scipy.optimize import brentq
-
     excess = length_map(phi, weight_variance, bias_variance, _LENGTHS) - _LENGTHS
 
     def gap(log_length: float) -> float:
@@ -109,7 +116,7 @@ def length_fixed_points(
 
     crossings = np.flatnonzero(np.sign(excess[:-1]) * np.sign(excess[1:]) < 0)
     edges = np.log(_LENGTHS)
-    lengths = [float(np.exp(brentq(gap, edges[k], edges[k + 1], xtol=1e-13))) for k in crossings]
+    lengths = [float(np.exp(bisected(gap, edges[k], edges[k + 1]))) for k in crossings]
     if length_map(phi, weight_variance, bias_variance, 0.0) == 0:
         lengths = [0.0, *lengths]
     return tuple(LengthFixedPoint(q, float(weight_variance * phi.length_slope(q))) for q in lengths)

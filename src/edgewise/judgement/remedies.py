@@ -1,0 +1,266 @@
+"""Remedies: changes of a description that lead to a better outcome, each predicted and judged before it is named.
+
+`evaluate`, which leaves out mask and positions, chooses a value; the theory that fits decides whether it helps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from edgewise.architecture import Architecture
+from edgewise.arrays import Array
+from edgewise.critical.exponents import evaluate
+from edgewise.errors import BadInput
+from edgewise.perceptron import Perceptron
+from edgewise.stability.limits import RISKY
+from edgewise.theory.perceptron.maps import summary
+from edgewise.theory.predict import predict_perceptron, predict_transformer
+from edgewise.theory.start import first_state
+from edgewise.trace import Trace
+from edgewise.verdict import Outcome, Remedy, Verdict
+
+SHARP = 200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
+TARGET = 0.75 * RISKY  # a remedy must leave the change clearly below «risky»
+EVEN = 0.5  # probability of training
+HALVINGS = 2  # of a multiplier that the grid finds good and the full theory does not
+ENDED = ("sandwich", "branch")  # a norm stands between the gains of a branch and the sum
+COARSE = (0.5, 0.25, 0.12)  # factors tried without a grid
+MULTIPLIERS = 2.0 ** -np.arange(13.0)
+RANKS = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
+
+Judge = Callable[[Trace], Verdict]
+Changes = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to change a network, weaker values first; `cost` orders ways that lead to the same outcome."""
+
+    cost: int
+    values: tuple[Changes, ...]
+    sentence: Callable[[Changes], str]
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search for remedies of one trace, run when it is first asked for; `judge` reads what a change leads to."""
+
+    trace: Trace
+    outcome: Outcome
+    condensation: float
+    judge: Judge
+
+    def __call__(self) -> tuple[Remedy, ...]:
+        return self.remedies
+
+    @cached_property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Best outcome first, then the cheapest; none is without effect, none contradicts one before it."""
+        candidates = self._perceptron() if isinstance(self._network, Perceptron) else self._transformer()
+        proven = [(remedy, c.cost) for c in candidates if (remedy := self._first_that_helps(c)) is not None]
+        proven.sort(key=lambda pair: (RANKS[pair[0].outcome], pair[1]))
+        agreeing: list[Remedy] = []
+        for remedy, _ in proven:
+            if not any(contradict(self._network, remedy.changes, other.changes) for other in agreeing):
+                agreeing.append(remedy)
+        return tuple(agreeing)
+
+    @property
+    def _network(self) -> Architecture | Perceptron:
+        assert self.trace.architecture is not None
+        return self.trace.architecture
+
+    @property
+    def _readout(self) -> str:
+        return self.trace.readouts[0] if self.trace.readouts else "token"
+
+    def _first_that_helps(self, candidate: Candidate) -> Remedy | None:
+        """The weakest value with a better outcome; one that is said to train must have even odds at least."""
+        milder: Remedy | None = None
+        for changes in candidate.values:
+            changed = self._network.replace(**changes)
+            verdict = None if changed == self._network else self._verdict(changed)
+            if verdict is None or RANKS[verdict.outcome] >= RANKS[self.outcome]:
+                continue
+            odds = None if verdict.probability is None else verdict.probability.value
+            remedy = Remedy(candidate.sentence(changes), changes, verdict.outcome, odds, candidate.cost == 0)
+            if verdict.outcome is not Outcome.TRAINS:
+                milder = milder or remedy
+            elif odds is None or odds >= EVEN:
+                return remedy
+        return milder
+
+    def _verdict(self, changed: Architecture | Perceptron) -> Verdict | None:
+        """The changed network from the same start; None where the theory does not cover it."""
+        norm, overlap = first_state(self.trace)
+        if isinstance(changed, Perceptron):
+            return self.judge(predict_perceptron(changed, overlap))
+        try:
+            return self.judge(predict_transformer(changed, None, norm, overlap, self._readout))
+        except BadInput:  # what no theory covers, as a norm of a silent layer, is no remedy
+            return None
+
+    def _perceptron(self) -> Iterator[Candidate]:
+        """The weight variance on the edge of chaos at this bias variance, where there is one."""
+        perceptron = self._network
+        assert isinstance(perceptron, Perceptron)
+        boundary = summary(perceptron).boundary_weight_variance
+        if math.isfinite(boundary) and boundary > 0:
+            values = {"weight_variance": float(f"{boundary:.4g}")}
+            here, bias = perceptron.weight_variance, perceptron.bias_variance
+            yield Candidate(1, (values,), lambda c: (
+                f"Set weight_variance to {c['weight_variance']:.4g} instead of {here:.4g}: the edge of chaos at bias "
+                f"variance {bias:.4g}"
+            ))  # fmt: skip
+
+    def _transformer(self) -> Iterator[Candidate]:
+        network = self._network
+        assert isinstance(network, Architecture)
+        if self.condensation >= 1:
+            yield _scores(network, self.condensation)
+        sharp = self.condensation * 2 * math.log(network.tokens) > SHARP
+        ways = () if sharp else (_initialization, _input_gain, _branches)
+        candidates = [way(network, self._readout) for way in ways]
+        candidates.append(_initialized(network, COARSE) if sharp else _pre_norm(network))
+        yield from (candidate for candidate in candidates if candidate is not None)
+
+
+def contradict(network: Architecture | Perceptron, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two remedies move one knob in opposite directions."""
+    shared = [name for name in one if name in other and isinstance(one[name], (int, float, tuple))]
+    return any(_direction(network, name, one) * _direction(network, name, other) < 0 for name in shared)
+
+
+def _direction(network: Architecture | Perceptron, name: str, changes: Mapping[str, Any]) -> float:
+    return float(np.sign(np.mean(changes[name]) - np.mean(getattr(network, name))))
+
+
+def _worst(architecture: Architecture, readout: str, **knobs: Array) -> Array:
+    """The larger of the two changes over depth, for arrays of knob values tried at once."""
+    rates = evaluate(architecture, knobs, readout)
+    size = np.maximum(np.abs(rates.angle_change), np.abs(rates.gradient_change))
+    return np.where(np.isfinite(size), size, np.inf)
+
+
+def _largest(size: Callable[[Array], Array]) -> list[float]:
+    """The largest multiplier at most 1 of a size below the target, bracketed by halving and narrowed; then its halves.
+
+    In two digits, rounded down: what is proven is what is printed.
+    """
+    multipliers = MULTIPLIERS
+    for _ in range(2):
+        good = multipliers[size(multipliers) <= TARGET]
+        if not len(good):
+            return []
+        multipliers = np.linspace(good.max(), min(2 * good.max(), 1.0), 17)
+    return [_two_digits(float(good.max()) / 2**k) for k in range(HALVINGS + 1)]
+
+
+def _two_digits(value: float) -> float:
+    """The largest number of two significant digits that is at most `value`."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.floor(value / unit + 1e-9) * unit:.2g}")
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    return tuple(factor * v for v in value) if isinstance(value, tuple) else factor * value
+
+
+def _initialization(architecture: Architecture, readout: str) -> Candidate | None:
+    """What initialize_ does to a description: smaller gains of values and MLP output, or of norms that end a branch."""
+    means = {name: float(np.mean(getattr(architecture, name))) for name in _initial_gains(architecture)}
+
+    def size(factors: Array) -> Array:
+        return _worst(architecture, readout, **{name: mean * factors for name, mean in means.items()})
+
+    return _initialized(architecture, [factor for factor in _largest(size) if factor < 1])
+
+
+def _initial_gains(architecture: Architecture) -> list[str]:
+    names = ("attention_branch", "mlp_branch") if architecture.norm in ENDED else ("value_gain", "mlp_out_gain")
+    sizes = dict(zip(names, (architecture.heads, architecture.mlp_width), strict=True))
+    return [name for name, size in sizes.items() if size]
+
+
+def _initialized(architecture: Architecture, factors: Sequence[float]) -> Candidate | None:
+    knobs = _initial_gains(architecture)
+    values = [{name: _scaled(getattr(architecture, name), factor) for name in knobs} for factor in factors]
+
+    def sentence(changes: Changes) -> str:
+        factor = np.mean(changes[knobs[0]]) / np.mean(getattr(architecture, knobs[0]))
+        return f"edgewise.initialize_(model), the same architecture with {' and '.join(knobs)} times {factor:.2g}"
+
+    return Candidate(0, tuple(values), sentence) if values else None
+
+
+def _branches(architecture: Architecture, readout: str) -> Candidate | None:
+    """No branch above one multiplier, beside skips of 1."""
+    layers = [name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size]
+    largest = {f"{name}_branch": float(np.max(getattr(architecture, f"{name}_branch"))) for name in layers}
+    skips = _whole_skips(architecture, layers)
+
+    def size(multipliers: Array) -> Array:
+        ones = {name: np.ones_like(multipliers) for name in skips}
+        return _worst(architecture, readout, **{k: np.minimum(v, multipliers) for k, v in largest.items()}, **ones)
+
+    def changes(multiplier: float) -> Changes:
+        return {name: multiplier for name, value in largest.items() if value > multiplier} | skips
+
+    values = tuple(change for multiplier in _largest(size) if (change := changes(multiplier)))
+    return Candidate(2, values, _settings) if values else None
+
+
+def _whole_skips(architecture: Architecture, layers: Sequence[str]) -> Changes:
+    """The skips that are not 1, as 1; a parallel block has one."""
+    names = ["attention"] if architecture.parallel else layers
+    return {f"{name}_skip": 1.0 for name in names if getattr(architecture, f"{name}_skip") != 1.0}
+
+
+def _settings(changes: Changes) -> str:
+    """Knobs and values; knobs of one value are set in one breath, skips come last."""
+    values: dict[Any, list[str]] = {}
+    for name, value in changes.items():
+        values.setdefault((name.endswith("_skip"), value), []).append(name)
+    parts = [f"{' = '.join(names)} = {_shown(value)}" for (_, value), names in values.items()]
+    return " with ".join(parts)
+
+
+def _shown(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else f"{value:.3g}"
+
+
+def _pre_norm(architecture: Architecture) -> Candidate | None:
+    """The norm in front of each branch, the skips at 1."""
+    if architecture.norm == "pre":
+        return None
+    layers = [name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size]
+    return Candidate(3, ({"norm": "pre"} | _whole_skips(architecture, layers),), _settings)
+
+
+def _input_gain(architecture: Architecture, readout: str) -> Candidate | None:
+    """The gain of the MLP input nearest to the present one at which the worst change is below the target."""
+    here = float(np.mean(architecture.mlp_in_gain))
+    if not architecture.mlp_width or not here:
+        return None
+    factors = np.geomspace(0.25, 4.0, 41)
+    good = np.flatnonzero(_worst(architecture, readout, mlp_in_gain=here * factors) <= TARGET)
+    nearest = sorted(good, key=lambda k: abs(math.log(factors[k])))[: HALVINGS + 1]
+    values = tuple({"mlp_in_gain": float(f"{here * factors[k]:.3g}")} for k in nearest)
+    distinct = tuple(v for v in values if f"{v['mlp_in_gain']:.3g}" != f"{here:.3g}")
+    if not distinct:
+        return None
+    return Candidate(1, distinct, lambda c: f"mlp_in_gain = {c['mlp_in_gain']:.3g} instead of {here:.3g}")
+
+
+def _scores(architecture: Architecture, condensation: float) -> Candidate:
+    """Logits that no longer condense: variance over 2 log n of one half, then less."""
+    here = architecture.score_gain
+    factors = [math.sqrt(0.5 / condensation) / 2**k for k in range(HALVINGS + 1)]
+    values = tuple({"score_gain": _scaled(here, float(f"{factor:.2g}"))} for factor in factors)
+    return Candidate(1, values, lambda c: f"score_gain times {np.mean(c['score_gain']) / np.mean(here):.2g}")
