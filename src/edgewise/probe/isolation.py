@@ -44,10 +44,10 @@ def observed(model: nn.Module) -> Iterator[ExitStack]:
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     fast = torch.backends.mha.get_fastpath_enabled()
     # Compiled code, of the whole model or of a block, runs as it was written: hooks inside it would be compiled in.
-    as_written = torch.compiler.set_stance("force_eager")
+    # The stance is set when it is made, so it is made after what it replaces has been noted.
     with (
-        as_before(model), random_streams(), as_written, torch.inference_mode(False), torch.enable_grad(),
-        ExitStack() as stack,
+        as_before(model), random_streams(), torch.compiler.set_stance("force_eager"), torch.inference_mode(False),
+        torch.enable_grad(), ExitStack() as stack,
     ):  # fmt: skip
         try:
             torch.backends.mha.set_fastpath_enabled(False)  # the fused encoder layer hides its inside
