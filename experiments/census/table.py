@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ COLUMNS = {  # of the table: the recipe, and of its models those of one package
     "vit-pytorch": ("packages", "vit-pytorch"), "timm": ("packages", "timm"), "by hand": ("by_hand", None),
     "with adapters": ("adapters", None),
 }  # fmt: skip
+OVERRULED = "right by the source"
 OUTCOMES = (
-    "right", "silently wrong", "wrong with a note", "described but not measured", "refused rightly",
+    "right", OVERRULED, "silently wrong", "wrong with a note", "described but not measured", "refused rightly",
     "refused for a wrong reason", "refused wrongly", "raw traceback", "too slow", "not judged", "not built",
 )  # fmt: skip
 OPENING = """# Census: strangers' models
@@ -34,6 +36,7 @@ generated from the record by `experiments/census/table.py`.
 """
 MEANING = {
     "right": "described as label and checker say, and measured",
+    OVERRULED: "the checker says otherwise, and the model's source says that it is mistaken (`overruled.json`)",
     "silently wrong": "some fact is wrong, and no note speaks of it",
     "wrong with a note": "some fact is wrong or left out, and a note says so",
     "described but not measured": "the description is right, measuring was refused",
@@ -52,7 +55,23 @@ def records(group: str) -> list[dict[str, Any]]:
     path = HERE / "recorded" / f"{group}.jsonl"
     if not path.is_file():
         return []
-    return [{**row["case"], **row["value"]} for row in map(json.loads, path.read_text().splitlines()) if "value" in row]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [_overruled({**row["case"], **row["value"]}) for row in rows if "value" in row]
+
+
+@cache
+def _decisions() -> dict[str, Any]:
+    decisions: dict[str, Any] = json.loads((HERE / "overruled.json").read_text())["overruled"]
+    return decisions
+
+
+def _overruled(record: dict[str, Any]) -> dict[str, Any]:
+    """A record on whose only wrong facts the checker was found mistaken."""
+    decision = _decisions().get(record.get("type", ""))
+    wrong = {text.partition(":")[0] for text in record.get("wrong") or ()}
+    if record["outcome"] != "silently wrong" or decision is None or not wrong <= set(decision["facts"]):
+        return record
+    return {**record, "outcome": OVERRULED, "wrong": [f"{', '.join(sorted(wrong))}: {decision['evidence']}"]}
 
 
 def name_of(record: dict[str, Any]) -> str:
@@ -85,7 +104,7 @@ def _meaning() -> list[str]:
 def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     everything = [r for group in rows.values() for r in group]
     softmax = [r for r in everything if r.get("softmax") and r["outcome"] != "not built"]
-    measured, right = sum(bool(r.get("measured")) for r in softmax), sum(r["outcome"] == "right" for r in softmax)
+    measured, right = sum(bool(r.get("measured")) for r in softmax), sum(r["outcome"] in ("right", OVERRULED) for r in softmax)
     checked = [r["checker"] for r in everything if "checker" in r]
     altered = sum(bool(r.get("altered")) for r in everything)
     return [

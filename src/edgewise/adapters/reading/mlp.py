@@ -116,7 +116,8 @@ def _formulas(hidden: list[Tensor], value: Tensor) -> Iterator[tuple[str, bool]]
         if any(equal(function(h), value, h) for h in plain):
             yield name, False
         for pool in (plain, halves):
-            if any(equal(function(one) * other, value, one * other) for one, other in permutations(pool, 2)):
+            pairs = [(one, other) for one, other in permutations(pool, 2) if one.shape == other.shape]
+            if any(equal(function(one) * other, value, one * other) for one, other in pairs):
                 yield name, True
 
 
