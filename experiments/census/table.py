@@ -104,7 +104,8 @@ def _meaning() -> list[str]:
 def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     everything = [r for group in rows.values() for r in group]
     softmax = [r for r in everything if r.get("softmax") and r["outcome"] != "not built"]
-    measured, right = sum(bool(r.get("measured")) for r in softmax), sum(r["outcome"] in ("right", OVERRULED) for r in softmax)
+    measured = sum(bool(r.get("measured")) for r in softmax)
+    right = sum(r["outcome"] in ("right", OVERRULED) for r in softmax)
     checked = [r["checker"] for r in everything if "checker" in r]
     altered = sum(bool(r.get("altered")) for r in everything)
     return [

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from edgewise.probe.measure import measure
@@ -97,3 +98,30 @@ def test_on_a_graphics_processor(dtype: torch.dtype) -> None:
     cuda = measure(Net().to("cuda", dtype), ids().cuda())
     cpu = measure(Net().to(dtype), ids())
     assert_same(arrays(cuda), arrays(cpu), rtol=0.1 if dtype == torch.bfloat16 else 1e-2, atol=0.2)
+
+
+def work_sharded(folder: str) -> None:
+    """In each of two processes: measure the sharded model, then a step that still finds its shards."""
+    rank = torch.distributed.get_rank()
+    net = Net().eval()
+    for block in net.blocks:
+        fully_shard(block)
+    fully_shard(net)
+    before = [parameter.to_local().clone() for parameter in net.parameters()]
+    np.savez(f"{folder}/trace{rank}.npz", **arrays(measure(net, ids())))
+    assert all(torch.equal(a, p.to_local()) for a, p in zip(before, net.parameters(), strict=True))
+    net(ids()).square().sum().backward()
+    np.save(f"{folder}/gradient{rank}.npy", net.blocks[0].mlp.fc1.weight.grad.full_tensor().numpy())
+
+
+def test_sharded_in_two_processes(tmp_path: Path) -> None:
+    """FSDP2: every rank reads what the whole module gives, its shards stay, and training goes on."""
+    run_ranks(work_sharded, tmp_path)
+    whole = {k: v for k, v in arrays(measure(Net(), ids())).items() if not k.startswith("weight_gradient")}
+    for rank in (0, 1):
+        assert_same(dict(np.load(tmp_path / f"trace{rank}.npz")), whole)
+    net = Net().eval()
+    net(ids()).square().sum().backward()
+    for rank in (0, 1):
+        gradient = np.load(tmp_path / f"gradient{rank}.npy")
+        np.testing.assert_allclose(gradient, net.blocks[0].mlp.fc1.weight.grad.numpy(), rtol=1e-4, atol=1e-6)

@@ -12,6 +12,7 @@ from torch import nn
 from edgewise.adapters.model import describe_read_module
 from edgewise.adapters.reading.read import read as read_model
 from edgewise.adapters.reading.record import Reading, Stack
+from edgewise.adapters.reading.restore import is_sharded
 from edgewise.adapters.roles.model import roles_of
 from edgewise.adapters.roles.record import BlockSite
 from edgewise.architecture import Architecture
@@ -105,6 +106,8 @@ def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) ->
             f"not certain. {'; '.join(stack.not_read)}"
         )
     blocks, why = roles_of(model, stack)
+    if any(is_sharded(module) for module in model.modules()):
+        blocks, why = (), "its weights lie in shards (FSDP2), whose gradients only training brings together"
     return _Place(reading, stack, blocks, why)
 
 

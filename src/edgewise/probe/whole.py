@@ -151,7 +151,7 @@ class _Pass:
         generator = generator_for(seed, "readout")
         logs: dict[str, list[float]] = {}
         statistics: dict[str, Array] = {}
-        weighed = self.request.weight_readout(self.request.readouts)
+        weighed = self.request.weight_readout(self.request.readouts) if self.blocks else None
         for readout in self.request.readouts:
             if readout == "own" and forward.loss is None:
                 observation.note(NO_LOSS)
