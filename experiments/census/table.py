@@ -67,7 +67,7 @@ def _decisions() -> dict[str, Any]:
 
 def _overruled(record: dict[str, Any]) -> dict[str, Any]:
     """A record on whose only wrong facts the checker was found mistaken."""
-    decision = _decisions().get(record.get("type", ""))
+    decision = _decisions().get(record.get("type") or record.get("model", ""))
     wrong = {text.partition(":")[0] for text in record.get("wrong") or ()}
     if record["outcome"] != "silently wrong" or decision is None or not wrong <= set(decision["facts"]):
         return record

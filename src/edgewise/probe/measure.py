@@ -12,6 +12,7 @@ from torch import nn
 from edgewise.adapters.model import describe_read_module
 from edgewise.adapters.reading.read import read as read_model
 from edgewise.adapters.reading.record import Reading, Stack
+from edgewise.adapters.reading.refusals import words
 from edgewise.adapters.reading.restore import is_sharded
 from edgewise.adapters.roles.model import roles_of
 from edgewise.adapters.roles.record import BlockSite
@@ -129,7 +130,15 @@ def _batch(model: nn.Module, batch: Any, tokens: int | None, seed: int) -> Any:
 
 def _observe(model: nn.Module, place: _Place, batch: Any, request: Request, tokens: int | None) -> Observation:
     batch = _batch(model, batch, tokens, request.seeds[0])
-    return observe(model, batch, place.stack, place.blocks, request)
+    try:
+        return observe(model, batch, place.stack, place.blocks, request)
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"{type(model).__name__} was read and could not be measured: {words(error)}. "
+            "The exception that caused this one shows where."
+        ) from error
 
 
 def _refuse(seeds: int, readouts: Sequence[str], batch: Any, tokens: int | None) -> None:

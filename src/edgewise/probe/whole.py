@@ -127,7 +127,9 @@ class _Pass:
             observation.note("attention not measured: the output changed while observed (not deterministic?)")
         elif self.watch is not None:
             read_attention(observation, self.watch, self.places)
-        if observation.finite:
+        if not all(stream.requires_grad for stream in forward.streams):
+            observation.note("gradients not measured: the model cuts them off inside (detach or no_grad)")
+        elif observation.finite:
             for seed in self.request.seeds:
                 self._directions(observation, seed, forward)
         return observation

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 
 from edgewise.adapters.reading.attention import SPREAD, positions_of
 from edgewise.adapters.reading.graph import MULTIHEAD
-from edgewise.adapters.reading.interventions import Experiment, Site
+from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment, Site
+from edgewise.adapters.reading.layout import Layout
 from edgewise.adapters.reading.norms import is_normed
 from edgewise.adapters.reading.record import Block, Branch, Stack, norm_position
 from edgewise.adapters.reading.shares import branch_scale, rescale
 from edgewise.adapters.reading.sight import real_tokens
 from edgewise.adapters.reading.stacks import Chain, block_module, common_path
+
+MATRICES = 6  # that read the stream in a dense branch: gate, value and what adapters add; experts have more
 
 
 def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon: int | None) -> Stack:
@@ -37,11 +40,30 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
         name=chain.name, default=False, language=chain.language,
         width=stream.true.shape[-1] if stream is not None else shape[-1], tokens=stream.length if stream else 0,
         horizon=max(horizon if horizon and chain.language else 0, tokens),
-        layout=stream.layout.text if stream is not None and chain.proven else None, start=start,
+        layout=stream.layout.text if stream is not None and chain.proven else _plain_layout(experiment, chain),
+        start=start,
         start_norm=float(stream.entry.pow(2).mean()) if stream is not None else math.nan, absolute=absolute,
-        blocks=blocks, copies=None, shared=chain.shared, notes=() if chain.reasons else tuple(_notes(blocks)),
+        blocks=blocks, copies=None, shared=chain.shared,
+        notes=() if chain.reasons else (*_notes(blocks), *_more_tokens(stream.length if stream else 0, tokens)),
         not_read=tuple(dict.fromkeys(reasons)),
     )  # fmt: skip
+
+
+def _more_tokens(length: int, tokens: int) -> list[str]:
+    """Tokens behind those that were given: padding, or streams of their own."""
+    if length <= tokens:
+        return []
+    return [f"of its {length} tokens the first {tokens} were looked at; masks and windows of the others are not known"]
+
+
+def _plain_layout(experiment: Experiment, chain: Chain) -> str | None:
+    """Of a stack that is only listed: certain where its stream is entries by given tokens by features throughout."""
+    shapes = {experiment.graph[total.node].shape for total in chain.sums}
+    if not chain.reasons or len(shapes) != 1:
+        return None
+    shape = next(iter(shapes))
+    plain = len(shape) == 3 and shape[:2] == (TRACE_ENTRIES, experiment.feed.tokens) and shape[2] not in shape[:2]
+    return Layout(0, 2, 3).text if plain else None
 
 
 def _joined(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
@@ -92,11 +114,17 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         heads=_heads(site) if attends else None, products=len(part.scores),
         kv_heads=_heads(site, "kv_heads") if attends else None,
         head_width=traits.head_width if attends else None, activation=traits.activation, gated=_gated(site),
-        hidden_width=traits.hidden_width, experts=part.routed,
+        hidden_width=traits.hidden_width, experts=kind == "mlp" and _experts(experiment, site, module),
         output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)), gains=traits.gains,
         powers=traits.powers,
         not_read=tuple(dict.fromkeys(traits.reasons)),
     )  # fmt: skip
+
+
+def _experts(experiment: Experiment, site: Site, module: str) -> bool:
+    """A choice by a router, many matrices side by side, or matrices that are stacked in one parameter."""
+    stacked = (p.dim() == 3 and min(p.shape) > 1 for p in experiment.model.get_submodule(module).parameters())
+    return site.part.routed or len(site.part.first) > MATRICES or any(stacked)
 
 
 def _heads(site: Site, name: str = "heads") -> int | None:
