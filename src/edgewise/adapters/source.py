@@ -23,6 +23,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgewise import user_code
 from edgewise.adapters.config.translate import FAMILIES
 from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
@@ -154,6 +155,7 @@ def _function(path: Path, name: str) -> Callable[[], Any]:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    user_code.register(path)
     spec.loader.exec_module(module)
     function: Callable[[], Any] | None = getattr(module, name, None)
     if function is None or not callable(function):

@@ -14,6 +14,7 @@ import click
 from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
 from edgewise.cli.options import figure_path
+from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 
@@ -51,7 +52,7 @@ def measure(
     """Read the same numbers from a real model, beside the predicted ones."""
     path = figure_path(figure)
     began = time.perf_counter()
-    with ProgressBar("importing torch") as bar:
+    with prints_aside(), ProgressBar("importing torch") as bar:
         from edgewise.probe.measure import measure as measure_subject
         from edgewise.probe.subjects import subject
 
@@ -66,7 +67,8 @@ def measure(
         measurement = _beside_theory(target, trace)
         if path is not None:
             measurement.draw(path)
-    measurement.print_json() if as_json else measurement.print_text(time.perf_counter() - began)
+    with printing():
+        measurement.print_json() if as_json else measurement.print_text(time.perf_counter() - began)
     if path is not None:
         click.echo(f"Wrote {path}", err=True)
     return exit_codes.of_outcomes([measurement.verdict.outcome], fail_on)

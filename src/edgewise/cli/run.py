@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgewise.cli import exit_codes
+from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 
@@ -68,7 +69,7 @@ def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: 
 
 
 def _plan(recipe: str, full: bool, into: str) -> Work:
-    with ProgressBar("loading the recipe"):
+    with prints_aside(), ProgressBar("loading the recipe"):
         from edgewise.study.engine import Work
         from edgewise.study.recipe import load_recipe
 
@@ -81,7 +82,7 @@ def _measure(plan: Work, workers: int | None, scheduler: str | None, limit: int 
     from edgewise.study.engine import run as run_plan
 
     try:
-        with ProgressBar("reading the store, starting workers") as bar:
+        with prints_aside(), ProgressBar("reading the store, starting workers") as bar:
             tell = partial(bar.count, plan.recipe.name)
             return run_plan(plan, workers or joblib.cpu_count(), scheduler, limit, tell)
     except KeyboardInterrupt:
@@ -104,8 +105,10 @@ def _conclude(plan: Work, outcome: Results, folder: Path, keep: bool, as_json: b
     warn(outcome)
     if outcome.missing:
         withdraw(folder)
-    claim = None if outcome.missing else conclude(plan, outcome, folder)
-    (print_json if as_json else print_text)(plan, outcome, claim, folder)
+    with prints_aside():
+        claim = None if outcome.missing else conclude(plan, outcome, folder)
+    with printing():
+        (print_json if as_json else print_text)(plan, outcome, claim, folder)
     if keep and claim is not None:
         _keep(plan, folder)
     return exit_codes.of_claim(None if claim is None else claim.held, bool(outcome.failures or outcome.lost))
@@ -176,12 +179,13 @@ def _tell(words: str) -> None:
 
 def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int:
     """Print one line per recipe; one that cannot be used is shown with its reason, and the exit code is 64."""
-    with ProgressBar() as bar:
+    with prints_aside(), ProgressBar() as bar:
         rows = []
         for path in _recipes(folders):
             bar.say(f"loading {path.name}")
             rows.append(_row(path, into))
-    click.echo(json.dumps(rows)) if as_json else _print_rows(rows)
+    with printing():
+        click.echo(json.dumps(rows)) if as_json else _print_rows(rows)
     return exit_codes.BAD_INPUT if any("problem" in row for row in rows) else exit_codes.FINE
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from edgewise import user_code
 from edgewise.errors import BadInput
 from edgewise.study.store import dumps, loads, plain
 
@@ -211,6 +212,7 @@ def _import(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    user_code.register(path)
     spec.loader.exec_module(module)
     return module
 

@@ -75,7 +75,7 @@ def _measured(recipe: Recipe, case_text: str, code: str) -> Record:
     value, error, began = None, None, time.perf_counter()
     try:
         value = recipe.module.measure(loads(case_text))
-    except Exception:  # noqa: BLE001  whatever a case raises is its outcome, and must not stop the others
+    except (Exception, SystemExit):  # noqa: BLE001  whatever a case raises is its outcome, and must not stop the others
         error = traceback.format_exc()
     seconds = round(time.perf_counter() - began, 6)
     checked = None if error else recipe.checked_value(value)

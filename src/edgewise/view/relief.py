@@ -45,7 +45,7 @@ class Relief:
         if Path(path).suffix.lower() == ".html":
             from edgewise.view.relief_page import write_page
 
-            return write_page(self, Path(path))
+            return write_page(Path(path), self.title, self.limits, self.planes)
         return save(self.draw(), check_path(path))
 
     def _repr_png_(self) -> bytes:

@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,28 +24,27 @@ from edgewise.whole_file import whole_file
 
 if TYPE_CHECKING:
     from edgewise.landscape import Plane
-    from edgewise.view.relief import Relief
 
 TEMPLATE = "relief_page.html"
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _IN_SCRIPT = str.maketrans({"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"})
 
 
-def write_page(relief: Relief, path: Path) -> Path:
+def write_page(path: Path, title: str, limits: tuple[float, float], planes: Mapping[str, Plane]) -> Path:
     """The page, whole or not at all."""
     if not path.parent.is_dir():
         raise BadInput(f"the folder {str(path.parent)!r} for the page does not exist. Make it first.")
     with whole_file(path) as file:
-        file.write(page(relief).encode(errors="replace"))  # a lone surrogate in a name is no text
+        file.write(page(title, limits, planes).encode(errors="replace"))  # a lone surrogate in a name is no text
     return path
 
 
-def page(relief: Relief) -> str:
+def page(title: str, limits: tuple[float, float], planes: Mapping[str, Plane]) -> str:
     """The template with its policy, title and numbers."""
     template = files("edgewise.view").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    limits = list(relief.limits) if np.isfinite(relief.limits[0]) else None
-    data = {"title": relief.title, "limits": limits, "planes": [_data(n, p) for n, p in relief.planes.items()]}
-    pieces = {"policy": policy(template), "title": html.escape(relief.title), "data": script_json(data)}
+    scale = list(limits) if np.isfinite(limits[0]) else None
+    data = {"title": title, "limits": scale, "planes": [_data(name, plane) for name, plane in planes.items()]}
+    pieces = {"policy": policy(template), "title": html.escape(title), "data": script_json(data)}
     return _PLACE.sub(lambda place: pieces[place[1]], template)
 
 
