@@ -17,6 +17,7 @@ from edgewise.cli.options import figure_path
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
+from edgewise.regular_file import read_text
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from edgewise.trace import Trace
     from edgewise.verdict import Verdict
 
+LARGEST_TEXT = 64_000_000  # bytes; only the beginning is measured
 READOUTS = ("token", "own", "pooled")  # the verdict reads the first, which is the one that theory predicts
 EPILOG = (
     f"SOURCE is {ACCEPTED}. Weights are read from safetensors only; no pickle is ever loaded. What has no weights yet "
@@ -138,10 +140,7 @@ def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> 
     from edgewise.probe.batches import TOKENS
     from edgewise.probe.subjects import transformers
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the text {path} cannot be read ({error}).") from error
+    text = read_text(path, LARGEST_TEXT)
     if any((Path(source) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         ids = transformers().AutoTokenizer.from_pretrained(source, local_files_only=True)(text)["input_ids"]
     else:

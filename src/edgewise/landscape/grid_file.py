@@ -52,7 +52,7 @@ class GridFile:
 def read_grid(path: str | Path) -> tuple[Array, int, dict[str, Any]]:
     """Losses, finished rows and facts of a file; anything but a landscape is refused."""
     try:
-        with np.load(open_regular(path), allow_pickle=False) as stored:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
             losses, rows, facts = stored["losses"], int(stored["rows"]), json.loads(str(stored["facts"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, zipfile.BadZipFile) as error:
         raise BadInput(f"{path} cannot be read as a landscape: {error}") from error
