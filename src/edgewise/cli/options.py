@@ -41,7 +41,10 @@ def parse_value(text: str) -> Any:
             raise BadInput(f"{name} is nested too deeply. Give a number, a word, or a list of them.") from error
         except ValueError:
             continue
-    return read_yaml(text, name)
+    try:
+        return read_yaml(text, "it")
+    except BadInput as error:
+        raise BadInput(f"{name} cannot be read: {error}") from error
 
 
 def describe_with(source: str, depth: int | None, tokens: int | None, settings: dict[str, Any]) -> Description:
