@@ -64,5 +64,5 @@ def test_what_is_recorded_gives_the_recorded_claim(path: Path) -> None:
     claim = work.recipe.claim(found.cases)
     check_words(claim)
     assert claim.held is recorded_outcome(path)
-    assert recorded_file(work.recipe).stat().st_size < LARGE
-    assert recorded_file(work.recipe).with_suffix(".png").is_file()
+    assert recorded_file(work.recipe.path).stat().st_size < LARGE
+    assert recorded_file(work.recipe.path).with_suffix(".png").is_file()

@@ -1,5 +1,10 @@
 """The door: published recipes pass, dead networks are named, measured starts are taken, bad input is refused."""
 
+import dataclasses
+import gc
+import weakref
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -169,3 +174,29 @@ def test_a_remedy_is_said_once_and_names_only_what_the_network_has():
 def test_a_user_name_is_left_alone():
     named = edgewise.Perceptron(depth=8, width=200, weight_variance=1.0).replace(name="block of tokens")
     assert str(edgewise.judge(edgewise.predict(named))).startswith("block of tokens ")
+
+
+def test_callables_do_not_stay_in_memory() -> None:
+    """Each has tables of some megabytes: a few are remembered, not all."""
+    from edgewise.theory.activation.activations import activation
+
+    references = []
+    for scale in range(1, 41):
+        function = partial(np.multiply, scale)
+        assert activation(function) is activation(function)
+        references.append(weakref.ref(function))
+    del function
+    gc.collect()
+    assert sum(reference() is not None for reference in references) <= 16
+
+
+def test_a_measured_start_of_centred_tokens_is_accepted() -> None:
+    """n centred tokens have a mean cosine of -1/(n-1), which is no alignment."""
+    network = edgewise.transformer(depth=2, tokens=4)
+    first = edgewise.predict(network)
+    centred = dataclasses.replace(first, separation=first.separation + (1 + 1 / 3) - first.separation[:, :1])
+    assert centred.overlap[0, 0] == pytest.approx(-1 / 3)
+    np.testing.assert_array_equal(edgewise.predict(network, start=centred).norm, first.norm)
+    nothing = dataclasses.replace(first, separation=first.separation * np.nan)
+    with pytest.raises(edgewise.BadInput):
+        edgewise.predict(network, start=nothing)

@@ -18,6 +18,9 @@ ACTIVATIONS = (
 NORMS = ("pre", "post", "sandwich", "branch", "none")
 NORM_KINDS = ("layer", "rms", "tanh", "erf")
 KERNELS = ("softmax", "gaussian", "bilinear")
+DEEPEST = 10_000  # blocks or layers: every one is followed
+LARGEST_COUNT = 10**9  # of tokens, heads and widths, which stand in formulas
+LARGEST_NUMBER = 1e30  # so that squares and their products stay in the range of numbers
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Knob:
     default: Any
     meaning: str
     minimum: float = -math.inf
+    maximum: float = math.inf  # of the size: beyond it no answer is waited for, or numbers cannot hold it
     exclusive: bool = False  # the minimum itself is refused
     choices: tuple[str, ...] = ()
     per_block: bool = False  # may be a list of length depth
@@ -51,11 +55,23 @@ class Knob:
             raise BadInput(
                 f"{self.name} has {len(values)} entries and depth is {depth}. Give one value or {depth} values."
             )
+        nested = next((v for v in values if isinstance(v, (Sequence, set, dict)) and not isinstance(v, str)), None)
+        if nested is not None:
+            raise BadInput(f"{self.name} must be a list of single values, got a {type(nested).__name__} inside it.")
         checked = tuple(self.check(value, depth) for value in values)
         return checked[0] if len(set(checked)) == 1 else checked
 
     def refuse(self, value: Any, expected: str) -> BadInput:
-        return BadInput(f"{self.name} must be {expected}, got {value!r}. It is: {self.meaning}.")
+        return BadInput(f"{self.name} must be {expected}, got {shown(value)}. It is: {self.meaning}.")
+
+
+def shown(value: Any, longest: int = 60) -> str:
+    """A value in a message, however long it is."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write out integers of more than 4300 digits
+        return f"a whole number of {value.bit_length():,} bits"
+    return text if len(text) <= longest else f"{text[: longest - 3]}... ({len(text):,} characters)"
 
 
 def _integer(knob: Knob, value: Any) -> int:
@@ -63,6 +79,8 @@ def _integer(knob: Knob, value: Any) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < knob.minimum:
         raise knob.refuse(value, f"a whole number of at least {knob.minimum:g}")
+    if value > knob.maximum:
+        raise knob.refuse(value, f"at most {knob.maximum:,.0f}")
     return value
 
 
@@ -73,6 +91,8 @@ def _number(knob: Knob, value: Any) -> float:
         raise knob.refuse(value, expected)
     if value < knob.minimum or (knob.exclusive and value == knob.minimum):
         raise knob.refuse(value, expected)
+    if abs(value) > knob.maximum:
+        raise knob.refuse(value, f"{expected} and at most {knob.maximum:g} in size")
     return float(value)
 
 
@@ -111,29 +131,34 @@ _CHECKS: dict[str, Callable[[Knob, Any], Any]] = {
 
 
 def _gain(name: str, meaning: str, default: float | None = 1.0) -> Knob:
-    return Knob(name, "number", default, meaning, minimum=0.0, per_block=True, optional=default is None)
+    return Knob(
+        name, "number", default, meaning, minimum=0.0, maximum=LARGEST_NUMBER, per_block=True, optional=default is None
+    )
 
 
 KNOBS: dict[str, Knob] = {
     knob.name: knob
     for knob in (
-        Knob("depth", "integer", 12, "number of blocks", minimum=1),
-        Knob("tokens", "integer", 256, "sequence length n; an overlap needs two", minimum=2),
-        Knob("width", "integer", 512, "width of the residual stream d", minimum=1),
-        Knob("heads", "integer", 8, "attention heads; 0 leaves attention out", minimum=0),
-        Knob("head_width", "integer", None, "width of one head; width/heads unless given", minimum=1, optional=True),
-        Knob("kv_heads", "integer", None, "key and value heads; heads unless given", minimum=1, optional=True),
+        Knob("depth", "integer", 12, "number of blocks", minimum=1, maximum=DEEPEST),
+        Knob("tokens", "integer", 256, "sequence length n; an overlap needs two", minimum=2, maximum=LARGEST_COUNT),
+        Knob("width", "integer", 512, "width of the residual stream d", minimum=1, maximum=LARGEST_COUNT),
+        Knob("heads", "integer", 8, "attention heads; 0 leaves attention out", minimum=0,
+             maximum=LARGEST_COUNT),
+        Knob("head_width", "integer", None, "width of one head; width/heads unless given", minimum=1,
+             maximum=LARGEST_COUNT, optional=True),
+        Knob("kv_heads", "integer", None, "key and value heads; heads unless given", minimum=1, maximum=LARGEST_COUNT,
+             optional=True),
         Knob("mlp_width", "integer", None, "hidden width; 4 width unless given, 0 leaves the MLP out",
-             minimum=0, optional=True),
+             minimum=0, maximum=4 * LARGEST_COUNT, optional=True),
         Knob("activation", "activation", "gelu", "activation of the MLP"),
         Knob("gated", "flag", False, "gated MLP (SwiGLU, GEGLU)"),
         Knob("norm", "choice", "pre", "where the norms stand", choices=NORMS),
         Knob("norm_kind", "choice", "layer", "LayerNorm, RMSNorm, or elementwise tanh (DyT), erf (Derf)",
              choices=NORM_KINDS),
         Knob("norm_slope", "number", 1.0, "slope inside an elementwise norm, tanh(slope x)", minimum=0.0,
-             exclusive=True),
+             maximum=LARGEST_NUMBER, exclusive=True),
         Knob("embedding_norm", "number", 1.0, "mean square per coordinate q at the input", minimum=0.0,
-             exclusive=True),
+             maximum=LARGEST_NUMBER, exclusive=True),
         _gain("score_gain", "gain_Q gain_K: the standard deviation of a logit at q = 1"),
         _gain("value_gain", "gain_V gain_O: value and output projections together"),
         _gain("key_gain", "gain_K alone (weight gradients only); sqrt(score_gain) unless given", None),
@@ -142,16 +167,21 @@ KNOBS: dict[str, Knob] = {
         _gain("mlp_linear_gain", "gain of the linear half of a gated MLP"),
         _gain("mlp_out_gain", "gain of the MLP output matrix"),
         _gain("mlp_bias", "standard deviation of the hidden bias", 0.0),
-        Knob("attention_skip", "number", 1.0, "multiplier of the stream around attention", per_block=True),
-        Knob("attention_branch", "number", 1.0, "multiplier of the attention branch", per_block=True),
-        Knob("mlp_skip", "number", 1.0, "multiplier of the stream around the MLP", per_block=True),
-        Knob("mlp_branch", "number", 1.0, "multiplier of the MLP branch", per_block=True),
+        Knob("attention_skip", "number", 1.0, "multiplier of the stream around attention", maximum=LARGEST_NUMBER,
+             per_block=True),
+        Knob("attention_branch", "number", 1.0, "multiplier of the attention branch", maximum=LARGEST_NUMBER,
+             per_block=True),
+        Knob("mlp_skip", "number", 1.0, "multiplier of the stream around the MLP", maximum=LARGEST_NUMBER,
+             per_block=True),
+        Knob("mlp_branch", "number", 1.0, "multiplier of the MLP branch", maximum=LARGEST_NUMBER,
+             per_block=True),
         Knob("parallel", "flag", False, "attention and MLP read the same input and are added together"),
         Knob("causal", "flag", False, "a token sees itself and earlier tokens only"),
         Knob("window", "integer", None, "keys seen to one side, the token itself included", minimum=1,
              per_block=True, optional=True),
         Knob("rope", "fraction", 0.0, "rotary positions: true, or the rotated fraction of a head", per_block=True),
-        Knob("rope_base", "number", 10000.0, "base of the rotary frequencies", minimum=1.0, per_block=True),
+        Knob("rope_base", "number", 10000.0, "base of the rotary frequencies", minimum=1.0, maximum=LARGEST_NUMBER,
+             per_block=True),
         Knob("alibi", "flag", False, "linear position bias on the logits"),
         Knob("qk_norm", "flag", False, "queries and keys normalised; score_gain is then the product of their gains"),
         Knob("kernel", "choice", "softmax",

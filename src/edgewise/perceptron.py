@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from edgewise.knobs import KNOBS, Knob, refuse_unknown
+from edgewise.knobs import DEEPEST, KNOBS, LARGEST_COUNT, LARGEST_NUMBER, Knob, refuse_unknown
 
 PERCEPTRON_KNOBS: dict[str, Knob] = {
     knob.name: knob
     for knob in (
         Knob("activation", "activation", "tanh", KNOBS["activation"].meaning),
-        Knob("weight_variance", "number", 1.0, "weight variance times fan-in, sigma_w^2", minimum=0.0),
-        Knob("bias_variance", "number", 0.0, "bias variance sigma_b^2", minimum=0.0),
-        Knob("depth", "integer", 50, "number of layers", minimum=1),
-        Knob("width", "integer", 1000, "units per layer", minimum=1),
+        Knob("weight_variance", "number", 1.0, "weight variance times fan-in, sigma_w^2", minimum=0.0,
+             maximum=LARGEST_NUMBER),
+        Knob("bias_variance", "number", 0.0, "bias variance sigma_b^2", minimum=0.0, maximum=LARGEST_NUMBER),
+        Knob("depth", "integer", 50, "number of layers", minimum=1, maximum=DEEPEST),
+        Knob("width", "integer", 1000, "units per layer", minimum=1, maximum=LARGEST_COUNT),
     )
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

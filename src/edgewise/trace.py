@@ -18,6 +18,7 @@ from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
+from edgewise.regular_file import open_regular
 from edgewise.whole_file import whole_file
 
 READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
@@ -123,7 +124,7 @@ class Trace:
     def load(cls, path: str | Path) -> Trace:
         """Read what `save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as data:
+            with open_regular(path) as file, np.load(file, allow_pickle=False) as data:
                 return cls._from_arrays({name: data[name] for name in data.files})
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as cause:
             raise BadInput(f"{path} is not a saved trace ({cause}). Write one with Trace.save.") from cause

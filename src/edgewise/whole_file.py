@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,20 +12,17 @@ from typing import BinaryIO
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[BinaryIO]:
-    """Write beside the goal, then rename: a reader never sees half a file, and a failure leaves nothing behind."""
+    """Write beside the goal, then rename: a reader never sees half a file, and a failure leaves nothing behind.
+
+    Two writers never share the unfinished file, and the system applies the umask as to any new file.
+    """
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".edgewise-", suffix=path.suffix)
+    unfinished = path.parent / f".edgewise-{secrets.token_hex(8)}{path.suffix}"
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner may read
-        os.replace(temporary, path)
+        os.replace(unfinished, path)
     except BaseException:
-        os.unlink(temporary)
+        os.unlink(unfinished)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

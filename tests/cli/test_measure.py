@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,16 @@ def test_config_streamed(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     document = json.loads(capsys.readouterr().out)
     assert "streamed" in document["measured"]["trace"]["source"]
     assert document["audit"] is None
+
+
+@pytest.mark.parametrize("name", ["model.ckpt", "weights.pkl", "weights.PICKLE"])
+def test_a_folder_with_weights_that_are_not_read_is_not_measured_as_a_new_draw(
+    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(folder / "config.json", tmp_path)
+    (tmp_path / name).write_bytes(b"weights")
+    assert run(["measure", str(tmp_path), "--tokens", "8"]) == 64
+    assert f"{name} is a pickle" in capsys.readouterr().err
 
 
 def test_pickles_are_refused_by_name(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

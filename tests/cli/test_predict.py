@@ -118,7 +118,8 @@ def test_bad_input_is_refused_by_name(words: list[str], message: str, capsys) ->
     printed = capsys.readouterr()
     assert message in printed.err
     assert printed.err.count("\n") == 1
-    assert printed.out == ""
+    document = json.loads(printed.out)
+    assert message in document["error"] and document["exit_code"] == 64
 
 
 def test_a_figure_is_written_and_named_on_the_error_stream(tmp_path: Path, capsys) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,8 @@ from edgewise.cli import exit_codes
 from edgewise.cli.main import run
 from edgewise.progress import ProgressBar
 from edgewise.study import load_recipe
-from edgewise.study.engine import Work
+from edgewise.study.engine import Work, results_of
+from edgewise.study.recorded import conclude
 from tests.support.recipes import PARTS, write_recipe
 
 Capture = pytest.CaptureFixture[str]
@@ -184,13 +186,55 @@ def test_the_list_says_what_is_stored(tmp_path: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out.splitlines() == [
         "papers/paper2020idea/figure1.py",
         "    Squares of small numbers",
-        "    small 6/6 stored, full 6/40 stored",
+        "    6 cases stored",
     ]
     assert run(["run", "--list", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["recipe"], row["small"], row["full"], row["recorded"]) == (
-        "paper2020idea/figure1", {"cases": 6, "stored": 6}, {"cases": 40, "stored": 6}, False,
-    )  # fmt: skip
+    assert (row["recipe"], row["stored"], row["recorded"]) == ("paper2020idea/figure1", 6, False)
+    recipe(tmp_path, helper="def square(x):\n    return FACTOR * x**2\n")
+    run(["run", "--list", "--json"])
+    assert json.loads(capsys.readouterr().out)[0]["stored"] == 0, "stored by other code"
+
+
+def test_the_list_runs_no_recipe(tmp_path: Path, capsys: Capture) -> None:
+    """A folder of recipes may be anybody's; the title is read from the text."""
+    trace = tmp_path / "it ran"
+    head = f'"""Innocent.\n\nMore."""\nopen({str(trace)!r}, "w").close()\n'
+    recipe(tmp_path, head=head)
+    assert run(["run", "--list"]) == 0
+    assert "    Innocent\n" in capsys.readouterr().out
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("address", ["banana", "tcp://", "http://head:8786", "tcp://head:port", "head"])
+def test_a_scheduler_that_cannot_be_is_refused_at_once(address: str, tmp_path: Path, capsys: Capture) -> None:
+    assert run(["run", recipe(tmp_path), "--scheduler", address]) == 64
+    printed = capsys.readouterr().err
+    assert "is not an address" in printed and "tcp, tls, ucx, ws, wss" in printed
+
+
+def test_two_runs_that_end_together_do_not_share_a_picture(tmp_path: Path) -> None:
+    """The drawing of one ends the other on the way: both are whole."""
+    path = recipe(tmp_path)
+    assert run(["run", path, "--workers", "1"]) == 0
+    work = Work.of(load_recipe(path), "small", "runs")
+    folder = work.folder / "small"
+    figure = work.recipe.draw(results_of(work, work.contents()).cases)
+    save = type(figure).savefig
+    entered = []
+
+    def savefig(self: Any, *args: Any, **named: Any) -> None:
+        if not entered:
+            entered.append(True)
+            conclude(work, results_of(work, work.contents()), folder)
+        save(self, *args, **named)
+
+    type(figure).savefig = savefig
+    try:
+        conclude(work, results_of(work, work.contents()), folder)
+    finally:
+        type(figure).savefig = save
+    assert sorted(file.name for file in folder.iterdir()) == ["claim.json", "figure.png"]
 
 
 def test_the_list_shows_a_broken_recipe_with_its_reason(tmp_path: Path, capsys: Capture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -151,3 +152,42 @@ def test_a_model_without_its_own_loss_is_told_so() -> None:
         landscape.plane(3, own, None, ("*", "*"), points=5)
     with pytest.raises(BadInput, match="no curvature"):
         landscape.top_directions(networks.Quadratic(), _nan, None)
+
+
+def foreign(file: Path, **changes: Any) -> Path:
+    """A file of a landscape whose facts somebody has changed."""
+    axis = np.linspace(-1, 1, 5)
+    plane = landscape.Plane((axis, axis), np.ones((5, 5)), ("queries", "keys"), "filter", 0, False, "direct")
+    facts = plane._facts() | changes
+    np.savez(file, losses=plane.losses, rows=5, facts=json.dumps(facts))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"names": [["queries"], ["keys"]]}, "its names is"),
+        ({"names": "queries"}, "its names is queries"),
+        ({"grid": [["a"], [0]]}, "its grid is"),
+        ({"grid": 3}, "its grid is 3"),
+        ({"grid": [[0, 1], [0, 1]]}, "its grid is .* for losses of shape"),
+        ({"seed": [1]}, "its seed is"),
+        ({"normalization": {}}, "its normalization is"),
+        ({"path": [1, 2]}, "its path is"),
+        ({"path": [[1.0], [2.0]]}, "its path is points with 1 coordinates on 2 axes"),
+    ],
+)
+def test_a_foreign_plane_file_is_refused_by_the_fact_that_is_wrong(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    assert landscape.Plane.load(foreign(tmp_path / "good.npz")).names == ("queries", "keys")
+    with pytest.raises(BadInput, match=words):
+        landscape.Plane.load(foreign(tmp_path / "bad.npz", **changes))
+
+
+def test_facts_that_are_a_list_and_losses_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "list.npz", losses=np.ones((5, 5)), rows=5, facts=json.dumps([1]))
+    np.savez(tmp_path / "words.npz", losses=np.array(["a"] * 5), rows=5, facts="{}")
+    for name in ("list.npz", "words.npz"):
+        with pytest.raises(BadInput, match="cannot be read as a landscape"):
+            landscape.Plane.load(tmp_path / name)

@@ -189,3 +189,9 @@ def test_refusals(family: str, keep: bool, words: str) -> None:
         AttentionPreconditioner(inner, model)
     with pytest.raises(BadInput, match="must be positive"):
         AttentionPreconditioner(inner, FAMILIES["llama"](), lr=0.0)
+
+
+def test_an_optimizer_that_steps_on_a_closure_is_refused() -> None:
+    model = torch.nn.MultiheadAttention(8, 2)
+    with pytest.raises(BadInput, match="LBFGS evaluates the loss several times"):
+        AttentionPreconditioner(torch.optim.LBFGS(model.parameters()), model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from torch import nn
 
 from edgewise import BadInput
 from edgewise.adapters.reading.read import read as read_model
+from edgewise.probe.batches import default_batch
 from edgewise.probe.geometry import generator_for
 from edgewise.probe.measure import measure
+from tests.support.models import build
 from tests.support.probe_networks import Net, ids
 
 WAYS = ("fused", "function", "torch", "method")
@@ -327,3 +330,37 @@ def test_a_model_is_read_once(seeds: int, monkeypatch: pytest.MonkeyPatch) -> No
     assert calls == [net]
     measure(lambda: Net(), ids(), seeds=seeds)
     assert len(calls) == 2
+
+
+def test_nan_weights_are_said_as_such() -> None:
+    net = Net(seed=0)
+    with torch.no_grad():
+        next(net.parameters())[0] = math.nan
+    with pytest.raises(BadInput, match=r"hold NaN"):
+        measure(net, tokens=8)
+
+
+def test_a_length_beyond_the_positions_is_refused_and_not_cut() -> None:
+    model = build("gpt2", n_positions=32)
+    with pytest.raises(BadInput, match="tokens must be at most 32"):
+        measure(model, tokens=1000)
+
+
+def test_threads_take_turns_and_leave_the_fast_path_on() -> None:
+    """Results in four threads equal to serial ones; the switches of torch as before."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoders = [nn.TransformerEncoder(layer, 2, enable_nested_tensor=False) for _ in range(4)]
+    serial = [measure(encoder, tokens=8).norm for encoder in encoders]
+    assert torch.backends.mha.get_fastpath_enabled()
+    with ThreadPoolExecutor(4) as pool:
+        traces = list(pool.map(lambda encoder: measure(encoder, tokens=8).norm, encoders))
+    assert torch.backends.mha.get_fastpath_enabled()
+    for one, other in zip(serial, traces, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_stream_has_the_type_of_the_model(dtype: torch.dtype) -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).to(dtype)
+    assert default_batch(encoder, torch.Generator().manual_seed(0), 8).dtype == dtype

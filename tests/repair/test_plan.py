@@ -198,3 +198,32 @@ def test_dense_layers_between_layers_with_experts() -> None:
     model = FAMILIES["qwen3moe"]()  # its second layer has no experts
     plan = edgewise.critical_plan(model, batch("qwen3moe"))
     assert plan.depth == 3 and plan.before is not None
+
+
+class Normed(nn.Module):
+    """A stack whose norms count what they see."""
+
+    def __init__(self, depth: int, width: int) -> None:
+        super().__init__()
+        blocks = [nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()) for _ in range(depth)]
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+def test_a_plan_leaves_the_statistics_of_batch_norms_as_they_are() -> None:
+    """In train mode, where every pass through a batch norm is counted."""
+    torch.manual_seed(0)
+    model = Normed(6, 32).train()
+    model(torch.randn(64, 32))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert int(before["blocks.0.1.num_batches_tracked"]) == 1
+    plan = edgewise.critical_plan(model, torch.randn(64, 32))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    edgewise.initialize_(model, plan, generator=0).undo()
+    edgewise.initialize_(model, "critical", batch=torch.randn(64, 32), generator=0).undo()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert model.training and all(module.training for module in model.modules())

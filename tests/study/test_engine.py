@@ -156,3 +156,13 @@ def test_a_fault_of_every_case_ends_the_run_soon(tmp_path: Path, monkeypatch: py
     results = run(work, workers=2)
     assert (results.lost, results.missing, results.computed) == (40, 40, 0)
     assert lines(work) == 0
+
+
+def test_no_more_processes_than_cases(tmp_path: Path) -> None:
+    """Real processes of loky, counted in its executor."""
+    from joblib.externals.loky import reusable_executor
+
+    path = write_recipe(tmp_path, cases="def cases(scale):\n    return [{'x': x} for x in range(3)]\n")
+    results = run(Work.of(load_recipe(path), "small", tmp_path / "runs"), workers=100_000)
+    assert results.missing == 0
+    assert reusable_executor._executor._max_workers <= 3

@@ -166,3 +166,21 @@ def test_two_runs_share_a_folder(tmp_path: Path) -> None:
     assert (set(stored), damaged) == (set(range(60)), 0)
     results = run(Work.of(load_recipe(path), "full", tmp_path / "runs"))
     assert (results.computed, results.missing, results.differing) == (0, 0, 0)
+
+
+def test_workers_without_a_case_end_with_a_killed_run(tmp_path: Path) -> None:
+    """One long case on two workers: the idle one is gone within two seconds, too."""
+    path = slow_recipe(tmp_path, 2, 0.0)
+    text = path.read_text().replace("time.sleep(0.0)", "time.sleep(60 * (case['x'] == 0))")
+    path.write_text(text)
+    with running(path, 2) as process:
+        for _ in range(600):
+            if len(workers_of(process)) == 2 and (tmp_path / "begun").exists():
+                break
+            time.sleep(0.1)
+        workers = workers_of(process)
+        assert len(workers) == 2
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        _, alive = psutil.wait_procs(workers, timeout=4)
+        assert not alive

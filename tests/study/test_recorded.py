@@ -57,6 +57,6 @@ def test_a_damaged_line_is_told_and_left_out(tmp_path: Path) -> None:
 
 def test_nothing_recorded_is_refused(tmp_path: Path) -> None:
     work = full_work(write_recipe(tmp_path))
-    assert not recorded_file(work.recipe).exists()
+    assert not recorded_file(work.recipe.path).exists()
     with pytest.raises(BadInput, match="Nothing is recorded"):
         read_recorded(work)

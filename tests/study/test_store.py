@@ -130,3 +130,10 @@ def test_keys_depend_on_case_and_code() -> None:
     keys = {key_of('{"x":1}', "a"), key_of('{"x":1}', "b"), key_of('{"x":1.0}', "a"), key_of('{"x":2}', "a")}
     assert len(keys) == 4
     assert replace(record(1), seconds=9.0).key == record(1).key
+
+
+def test_a_record_whose_key_is_not_that_of_its_case_is_refused(tmp_path: Path) -> None:
+    """A whole line with a right checksum, and the value of another case under this key."""
+    Writer(tmp_path).append(replace(record(1), key=record(2).key))
+    contents = read(files_of(tmp_path), {record(2).key})
+    assert (contents.done, contents.damaged) == ({}, 1)

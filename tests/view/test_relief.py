@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib.image
@@ -64,7 +67,7 @@ def test_the_page_holds_the_numbers_and_fetches_nothing(tmp_path: Path) -> None:
     text = view.landscape(planes, title="a < b").save(tmp_path / "page.html").read_text()
     assert not re.search(r"(src|href)\s*=|https?://|@import|fetch\(|XMLHttp", text)
     assert "a &lt; b" in text and text.count("</script>") == 2
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1].replace("<\\/", "</"))
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
     assert data["planes"][0]["name"] == "</script> & co"
     assert data["planes"][0]["z"][0][0] is None
     np.testing.assert_allclose(data["planes"][1]["z"], planes["with a path"].losses, rtol=1e-5)
@@ -88,3 +91,61 @@ def test_what_cannot_be_drawn() -> None:
     nothing = Plane((AXIS, AXIS), np.full((9, 9), np.nan), ("a", "b"), "filter", 0, False, "direct")
     with pytest.raises(BadInput, match="nothing to draw"):
         view.landscape(nothing)
+
+
+class Elements(HTMLParser):
+    """What a browser would make of a page: elements with attributes, and the text in each."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, tuple[tuple[str, str | None], ...]]] = []
+        self.texts: dict[str, str] = {}
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, tuple(attrs)))
+        self._inside = dict(attrs).get("id") or tag
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        self.texts[self._inside] = self.texts.get(self._inside, "") + data
+
+    def handle_comment(self, data: str) -> None:
+        self.elements.append(("comment", ((data, None),)))
+
+
+HOSTILE = (
+    "{{data}}<img src=x onerror=alert(1)>",
+    "{{title}}{{policy}}{{data}}",
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    "--></title><svg onload=alert(1)>",
+    "\" onmouseover=\"alert(1)",
+    "&lt;b&gt; \u2028\u2029 \\u003cb \ud800 \x00",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_others_add_no_element_and_no_attribute_to_the_page(name: str, tmp_path: Path) -> None:
+    """As the title, a plane's name and an axis's, which a foreign grid file may hold."""
+    foreign = replace(bowl(1.0), names=(name, "keys"))
+    plain = Elements(view.landscape(bowl(1.0), title="plain").save(tmp_path / "plain.html").read_text())
+    page = Elements(view.landscape({name: foreign}, title=name).save(tmp_path / "page.html").read_text())
+    assert page.elements == plain.elements
+    assert page.texts["script"] == plain.texts["script"]
+    data = json.loads(page.texts["data"])
+    assert (data["title"], data["planes"][0]["name"], data["planes"][0]["axes"][0]) == (name, name, name)
+
+
+def test_only_the_script_and_style_of_the_template_may_run(tmp_path: Path) -> None:
+    page = Elements(view.landscape(bowl(1.0)).save(tmp_path / "page.html").read_text())
+    policy = next(dict(a)["content"] for tag, a in page.elements if dict(a).get("http-equiv") is not None)
+    assert policy is not None and policy.startswith("default-src 'none'") and "unsafe" not in policy
+    for tag in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(page.texts[tag].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not [a for _, attributes in page.elements for a, _ in attributes if a.startswith("on") or a == "style"]

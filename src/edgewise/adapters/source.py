@@ -14,7 +14,7 @@ No pickle is ever loaded and nothing is downloaded; file.py is the user's own co
 from __future__ import annotations
 
 import importlib.util
-import json
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -23,10 +23,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgewise import user_code
 from edgewise.adapters.config.translate import FAMILIES
 from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
+from edgewise.plain_values import read_json, read_yaml
+from edgewise.regular_file import read_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,7 +45,8 @@ ACCEPTED = (
 IN_PYTHON = "an Architecture or Perceptron; a config or knobs as a dict; a config object; a function; an nn.Module"
 DEFAULT_KNOBS = "transformer"
 FILES = (".json", ".yaml", ".yml")
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+LARGEST_JSON, LARGEST_YAML = 16_000_000, 500_000  # bytes; reading YAML takes a hundred times longer
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
@@ -135,7 +139,7 @@ def _from_path(path: Path) -> Source:
         raise BadInput(f"{path} holds Python code: write {path}:function, with a function that returns a model.")
     if suffix not in FILES:
         raise BadInput(f"{path} is not a source: a file must end in {', '.join(FILES)}. Accepted: {ACCEPTED}.")
-    name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    name = Path(os.path.abspath(path)).parent.name if path.name == "config.json" else path.stem
     return _from_mapping(_read(path), name)
 
 
@@ -154,6 +158,7 @@ def _function(path: Path, name: str) -> Callable[[], Any]:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    user_code.register(path)
     spec.loader.exec_module(module)
     function: Callable[[], Any] | None = getattr(module, name, None)
     if function is None or not callable(function):
@@ -162,15 +167,10 @@ def _function(path: Path, name: str) -> Callable[[], Any]:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    import yaml  # here, because most sources are not files
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if path.suffix.lower() == ".json" else _with_numbers(yaml.safe_load(text))
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}. Check the path.") from error
-    except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not valid {path.suffix.lstrip('.').upper()}: {error}.") from error
+    if path.suffix.lower() == ".json":
+        values = read_json(read_text(path, LARGEST_JSON), str(path))
+    else:
+        values = _with_numbers(read_yaml(read_text(path, LARGEST_YAML), str(path)))
     if not isinstance(values, Mapping) or not values:
         shown = "nothing" if values == {} else _shown(values)
         raise BadInput(f"{path} holds {shown}; expected knobs by name, or a Hugging Face config.")

@@ -12,6 +12,8 @@ from typing import NoReturn
 import click
 
 from edgewise.cli import exit_codes
+from edgewise.cli.endings import DEBUG, ending
+from edgewise.cli.output import forget_reader, printing
 from edgewise.errors import BadInput
 
 # verb: its line in `edgewise --help`; edgewise/cli/<verb>.py holds a click command of that name.
@@ -23,7 +25,7 @@ VERBS = {
 }
 EPILOG = (
     "Exit codes: 0 fine, 1 risky or undecided, 2 will not train, 64 bad input, 70 internal error, "
-    "130 interrupted."
+    "130 interrupted, 141 the reader of the output went away."
 )
 
 
@@ -62,6 +64,9 @@ def edgewise() -> None:
 
 def main() -> NoReturn:
     """The console script."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell, as in `>&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # where ± cannot be shown, a question mark and not a crash
             stream.reconfigure(errors="replace")
@@ -75,30 +80,30 @@ def run(arguments: Sequence[str]) -> int:
             code = edgewise.invoke(context)
         sys.stdout.flush()  # a reader that went away is noticed here, not while the interpreter shuts down
         return int(code)
-    except click.exceptions.Exit as ending:  # --help and --version
-        return exit_codes.FINE if ending.exit_code == 0 else exit_codes.BAD_INPUT
-    except click.ClickException as mistake:
-        mistake.show()
-        return exit_codes.BAD_INPUT
-    except BadInput as mistake:
-        click.echo(f"edgewise: {mistake}", err=True)
-        return exit_codes.BAD_INPUT
+    except click.exceptions.Exit as end:  # --help and --version
+        return exit_codes.FINE if end.exit_code == 0 else exit_codes.BAD_INPUT
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # silent at shutdown too
+        forget_reader()
         return exit_codes.BROKEN_PIPE
-    except KeyboardInterrupt:
-        click.echo("edgewise: interrupted", err=True)
-        return exit_codes.INTERRUPTED
-    except Exception as error:  # noqa: BLE001  the last door: whatever is left is our mistake, and says so
-        return _internal_error(error)
+    except BaseException as error:  # noqa: BLE001  the last door: every other ending becomes a code and a sentence
+        return _tell(error, "--json" in arguments)
 
 
-def _internal_error(error: Exception) -> int:
-    if os.environ.get("EDGEWISE_DEBUG"):
-        import traceback
+def _tell(error: BaseException, as_json: bool) -> int:
+    """The sentence on standard error, and for machines as one object on standard output."""
+    if isinstance(error, click.ClickException):
+        code, sentence = exit_codes.BAD_INPUT, error.format_message()
+        error.show()
+    else:
+        code, sentence = ending(error)
+        if os.environ.get(DEBUG) and not isinstance(error, BadInput):
+            import traceback
 
-        traceback.print_exception(error)
-    message = " ".join(str(error).split()) or "no message"
-    hint = "" if os.environ.get("EDGEWISE_DEBUG") else " (set EDGEWISE_DEBUG=1 for the traceback)"
-    click.echo(f"edgewise: internal error, {type(error).__name__}: {message}{hint}", err=True)
-    return exit_codes.INTERNAL_ERROR
+            traceback.print_exception(error)
+        click.echo(f"edgewise: {sentence}", err=True)
+    if as_json:
+        import json
+
+        with printing():
+            click.echo(json.dumps({"error": sentence, "exit_code": code}))
+    return code

@@ -14,8 +14,10 @@ import click
 from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
 from edgewise.cli.options import figure_path
+from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
+from edgewise.regular_file import read_text
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from edgewise.trace import Trace
     from edgewise.verdict import Verdict
 
+LARGEST_TEXT = 64_000_000  # bytes; only the beginning is measured
 READOUTS = ("token", "own", "pooled")  # the verdict reads the first, which is the one that theory predicts
 EPILOG = (
     f"SOURCE is {ACCEPTED}. Weights are read from safetensors only; no pickle is ever loaded. What has no weights yet "
@@ -51,7 +54,7 @@ def measure(
     """Read the same numbers from a real model, beside the predicted ones."""
     path = figure_path(figure)
     began = time.perf_counter()
-    with ProgressBar("importing torch") as bar:
+    with prints_aside(), ProgressBar("importing torch") as bar:
         from edgewise.probe.measure import measure as measure_subject
         from edgewise.probe.subjects import subject
 
@@ -66,7 +69,8 @@ def measure(
         measurement = _beside_theory(target, trace)
         if path is not None:
             measurement.draw(path)
-    measurement.print_json() if as_json else measurement.print_text(time.perf_counter() - began)
+    with printing():
+        measurement.print_json() if as_json else measurement.print_text(time.perf_counter() - began)
     if path is not None:
         click.echo(f"Wrote {path}", err=True)
     return exit_codes.of_outcomes([measurement.verdict.outcome], fail_on)
@@ -136,10 +140,7 @@ def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> 
     from edgewise.probe.batches import TOKENS
     from edgewise.probe.subjects import transformers
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the text {path} cannot be read ({error}).") from error
+    text = read_text(path, LARGEST_TEXT)
     if any((Path(source) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         ids = transformers().AutoTokenizer.from_pretrained(source, local_files_only=True)(text)["input_ids"]
     else:

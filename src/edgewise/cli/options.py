@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgewise.errors import BadInput
+from edgewise.plain_values import read_yaml
 
 if TYPE_CHECKING:
     from edgewise.adapters.describe import Description
@@ -32,17 +33,18 @@ def parse_value(text: str) -> Any:
 
     YAML alone reads 1e-3 as a word, JSON alone refuses words, .5 and yes.
     """
+    name = f"the value {text if len(text) < 60 else text[:57] + '...'!r}"
     for read in (json.loads, float):
         try:
             return read(text)
+        except RecursionError as error:
+            raise BadInput(f"{name} is nested too deeply. Give a number, a word, or a list of them.") from error
         except ValueError:
             continue
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadInput(f"the value {text!r} cannot be read ({' '.join(str(error).split())}).") from error
+        return read_yaml(text, "it")
+    except BadInput as error:
+        raise BadInput(f"{name} cannot be read: {error}") from error
 
 
 def describe_with(source: str, depth: int | None, tokens: int | None, settings: dict[str, Any]) -> Description:

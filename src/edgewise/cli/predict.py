@@ -14,6 +14,7 @@ import click
 from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
 from edgewise.cli.options import describe_with, figure_path, parse_settings
+from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 
@@ -55,14 +56,15 @@ def predict(
         raise BadInput(f"{len(sources)} sources were given. Give one, or two to compare.")
     changes, path = parse_settings(settings), figure_path(figure)
     began = time.perf_counter()
-    with ProgressBar("importing the theory") as bar:
+    with prints_aside(), ProgressBar("importing the theory") as bar:
         networks = [_network(source, depth, tokens, changes) for source in sources]
         bar.say("following " + " and ".join(sources) + " through depth")
         answer = answer_for(networks, start_overlap, readout, critical, bar.fill)
         if path is not None:
             bar.say("drawing")
             answer.draw(path)
-    answer.print_json() if as_json else answer.print_text(time.perf_counter() - began)
+    with printing():
+        answer.print_json() if as_json else answer.print_text(time.perf_counter() - began)
     if path is not None:
         click.echo(f"Wrote {path}", err=True)
     return exit_codes.of_outcomes((verdict.outcome for verdict in answer.verdicts), fail_on)

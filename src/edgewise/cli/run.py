@@ -1,6 +1,6 @@
 """`edgewise run`: a recipe at any scale; what is missing is measured, then judged and drawn.
 
-`--list` shows the recipes instead, with how many of their cases are stored.
+`--list` shows the recipes instead, with how many of their cases are stored; it runs none of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgewise.cli import exit_codes
+from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 
@@ -52,6 +53,7 @@ def run(
     """Measure what is missing of a recipe's cases, judge its claim and draw its figure."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here, with or without a screen
     _check(recipe, listing, full, recorded, keep)
+    _check_scheduler(scheduler)
     if listing:
         return list_recipes([recipe] if recipe else None, into, as_json)
     assert recipe is not None
@@ -67,8 +69,16 @@ def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: 
         raise BadInput("--keep records a run at full scale: use it with --full and without --recorded.")
 
 
+def _check_scheduler(scheduler: str | None) -> None:
+    """One that cannot be is refused before the recipe is loaded."""
+    if scheduler is not None:
+        from edgewise.study.workers import check_address
+
+        check_address(scheduler)
+
+
 def _plan(recipe: str, full: bool, into: str) -> Work:
-    with ProgressBar("loading the recipe"):
+    with prints_aside(), ProgressBar("loading the recipe"):
         from edgewise.study.engine import Work
         from edgewise.study.recipe import load_recipe
 
@@ -81,7 +91,7 @@ def _measure(plan: Work, workers: int | None, scheduler: str | None, limit: int 
     from edgewise.study.engine import run as run_plan
 
     try:
-        with ProgressBar("reading the store, starting workers") as bar:
+        with prints_aside(), ProgressBar("reading the store, starting workers") as bar:
             tell = partial(bar.count, plan.recipe.name)
             return run_plan(plan, workers or joblib.cpu_count(), scheduler, limit, tell)
     except KeyboardInterrupt:
@@ -104,8 +114,10 @@ def _conclude(plan: Work, outcome: Results, folder: Path, keep: bool, as_json: b
     warn(outcome)
     if outcome.missing:
         withdraw(folder)
-    claim = None if outcome.missing else conclude(plan, outcome, folder)
-    (print_json if as_json else print_text)(plan, outcome, claim, folder)
+    with prints_aside():
+        claim = None if outcome.missing else conclude(plan, outcome, folder)
+    with printing():
+        (print_json if as_json else print_text)(plan, outcome, claim, folder)
     if keep and claim is not None:
         _keep(plan, folder)
     return exit_codes.of_claim(None if claim is None else claim.held, bool(outcome.failures or outcome.lost))
@@ -176,12 +188,13 @@ def _tell(words: str) -> None:
 
 def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int:
     """Print one line per recipe; one that cannot be used is shown with its reason, and the exit code is 64."""
-    with ProgressBar() as bar:
+    with prints_aside(), ProgressBar() as bar:
         rows = []
         for path in _recipes(folders):
-            bar.say(f"loading {path.name}")
+            bar.say(f"reading {path.name}")
             rows.append(_row(path, into))
-    click.echo(json.dumps(rows)) if as_json else _print_rows(rows)
+    with printing():
+        click.echo(json.dumps(rows)) if as_json else _print_rows(rows)
     return exit_codes.BAD_INPUT if any("problem" in row for row in rows) else exit_codes.FINE
 
 
@@ -197,29 +210,30 @@ def _recipes(folders: Sequence[str] | None) -> list[Path]:
 
 
 def _row(path: Path, into: str) -> dict[str, Any]:
-    from edgewise.study.engine import Work
-    from edgewise.study.recipe import SCALES, load_recipe
+    """Read and not run: a folder of recipes may be anybody's."""
+    from edgewise.study.code_hash import code_hash
+    from edgewise.study.engine import records_of
+    from edgewise.study.recipe import read_heading
     from edgewise.study.recorded import recorded_file
+    from edgewise.study.store import files_of, read
 
     try:
-        recipe = load_recipe(path)
-        plans = {scale: Work.of(recipe, scale, into) for scale in SCALES}
+        recipe = read_heading(path)
+        code = code_hash(recipe.path)
     except BadInput as mistake:
         return {"path": str(path), "problem": str(mistake)}
-    counts = {scale: {"cases": len(plan.cases), "stored": len(plan.contents().done)} for scale, plan in plans.items()}
-    recorded = recorded_file(recipe).is_file()
-    return {"path": str(path), "recipe": recipe.name, "title": recipe.title, **counts, "recorded": recorded}
+    records = read(files_of(records_of(recipe.name, into))).done.values()
+    stored = sum(record.code == code for record in records)
+    recorded = recorded_file(recipe.path).is_file()
+    return {"path": str(path), "recipe": recipe.name, "title": recipe.title, "stored": stored, "recorded": recorded}
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
-    from edgewise.study.recipe import SCALES
-
     for row in rows:
         click.echo(row["path"])
         if "problem" in row:
             click.echo(f"    cannot be used: {row['problem']}")
             continue
-        counts = ", ".join(f"{scale} {row[scale]['stored']}/{row[scale]['cases']} stored" for scale in SCALES)
-        click.echo(f"    {row['title']}\n    {counts}{', recorded' if row['recorded'] else ''}")
+        click.echo(f"    {row['title']}\n    {row['stored']} cases stored{', recorded' if row['recorded'] else ''}")
     if not rows:
         click.echo("There are no recipes.", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from edgewise.trace import Trace
 from edgewise.verdict import Verdict
 from edgewise.view.measured import Rows, rows_with_errors
 
+PIPE, NARROWEST = 110, 40  # columns
 COLOURS = {"trains": "green", "risky": "yellow", "undecided": "yellow", "will not train": "red"}
 SEVERITIES = {"fails": "red", "risky": "yellow", "note": "cyan"}
 COLUMNS = {
@@ -32,11 +34,24 @@ MEASURED_COLUMNS = {
 }  # fmt: skip
 
 
+class Output(Console):
+    """A console whose broken pipe is the door's to meet; rich would exit with 1, which reads as *risky*."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """The output; a pipe has no width of its own and gets a generous one."""
     terminal = sys.stdout.isatty()
-    width = None if terminal or "COLUMNS" in os.environ else 110
-    return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=not terminal)
+    return Output(file=sys.stdout, width=_width(terminal), highlight=False, soft_wrap=not terminal)
+
+
+def _width(terminal: bool) -> int:
+    """COLUMNS where it says something, else the terminal's; never so narrow that numbers would be cut."""
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and len(columns) < 6 else 0
+    return max(NARROWEST, width or (shutil.get_terminal_size((PIPE, 24)).columns if terminal else PIPE))
 
 
 def show_prediction(trace: Trace, verdict: Verdict, critical: Sequence[str], seconds: float) -> None:

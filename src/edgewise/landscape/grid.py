@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -25,6 +24,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction, Wanted, directions_of
 from edgewise.landscape.evaluation import Evaluate, Loss, Surface, batches_of, own_loss, plain, shortest_way
+from edgewise.landscape.grid_file import GridFile, checked_axes, read_grid
 from edgewise.landscape.rebalance import check_unchanged, rebalanced
 from edgewise.landscape.roughness import Roughness, roughness
 from edgewise.progress import Tell, progress_bar
@@ -33,7 +33,6 @@ from edgewise.whole_file import whole_file
 Reach = float | str | Sequence[float]
 RISE = 0.5  # of the loss at the centre, at which an automatic reach ends
 SMALLEST = 2.0**-8  # of the length of the weights, at which it begins
-CLOSE = 1e-5  # relative: losses at the centre on two machines
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,9 @@ class Grid:
         losses, rows, facts = read_grid(file)
         if rows < len(losses):
             raise BadInput(f"{file} holds {rows} of {len(losses)} rows. Compute it again with file=...: it continues.")
-        axes = tuple(np.array(axis) for axis in facts["grid"])
-        path = None if facts.get("path") is None else np.array(facts["path"])
-        return cls(axes, losses, tuple(facts["names"]), facts["normalization"], facts["seed"], facts["rebalanced"],
-                   facts["method"], path=path)  # fmt: skip
+        axes, names, path = checked_axes(file, losses, facts)
+        return cls(axes, losses, names, facts["normalization"], facts["seed"], facts["rebalanced"], facts["method"],
+                   path=path)  # fmt: skip
 
     def _facts(self) -> dict[str, Any]:
         path = None if self.path is None else self.path.tolist()
@@ -211,40 +209,6 @@ def _refuse(model: object, settings: Settings) -> None:
         raise BadInput(f"points must be an odd number of at least 5, got {settings.points!r}.")
 
 
-class GridFile:
-    """losses (rows, ...) with NaN where not done, the number of finished rows, and what they are of."""
-
-    def __init__(self, path: str | Path, facts: Mapping[str, Any]) -> None:
-        self.path, self.facts = Path(path), dict(facts)
-        if self.path.suffix != ".npz" or not self.path.parent.is_dir():
-            raise BadInput(f"file must be a name ending in .npz in a folder that exists, got {str(path)!r}.")
-
-    def read(self) -> tuple[Array, int] | None:
-        """What is finished, or None; a file of something else is refused, saying what differs."""
-        if not self.path.exists():
-            return None
-        losses, rows, facts = read_grid(self.path)
-        for name, value in self.facts.items():
-            if not _same(facts.get(name), value):
-                raise BadInput(
-                    f"{self.path} holds the grid of another {name}: {_short(facts.get(name))} there, {_short(value)} "
-                    "here. Give another file, or remove it."
-                )
-        return losses, rows
-
-    def write(self, losses: Array, rows: int) -> None:
-        with whole_file(self.path) as file:
-            np.savez(file, losses=losses, rows=rows, facts=json.dumps(self.facts))
-
-
-def read_grid(path: str | Path) -> tuple[Array, int, dict[str, Any]]:
-    try:
-        with np.load(path) as stored:
-            return stored["losses"], int(stored["rows"]), json.loads(str(stored["facts"]))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise BadInput(f"{path} cannot be read as a landscape: {error}") from error
-
-
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """16 digits that change with any name, shape or number."""
     digest = hashlib.sha256()
@@ -269,14 +233,3 @@ def facts_of(
         "directions": [f"{d.name} {fingerprint(d.tensors)}" for d in directions],
         **grid,
     }
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=CLOSE, abs_tol=1e-12)
-    return bool(one == other)
-
-
-def _short(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) < 60 else text[:57] + "..."

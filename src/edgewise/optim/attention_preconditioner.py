@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,16 @@ from edgewise.optim.parallel import by_name, like_shard, processes_of, whole
 from edgewise.optim.query_key import Layout, QueryKey, Side, query_keys
 from edgewise.optim.token_sample import TokenSample
 from edgewise.optim.wrapper import OptimizerWrapper
+
+
+def _refuse_closures(optimizer: Optimizer) -> None:
+    """One that evaluates the loss several times a step (LBFGS) would mix its steps with ours."""
+    parameters = list(inspect.signature(optimizer.step).parameters.values())
+    if parameters and parameters[0].default is inspect.Parameter.empty:
+        raise BadInput(
+            f"{type(optimizer).__name__} evaluates the loss several times within one step, and cannot be wrapped. "
+            "Give an optimizer that steps once per gradient, such as AdamW."
+        )
 
 
 class AttentionPreconditioner(OptimizerWrapper):
@@ -42,6 +53,7 @@ class AttentionPreconditioner(OptimizerWrapper):
         positions: int = 16, passes: int = 4, seed: int = 0, process_group: Any = None, enabled: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(optimizer)
+        _refuse_closures(optimizer)
         if not lr > 0 or not damping > 0 or refresh < 1 or not cap > 0 or not (0 <= momentum < 1 and 0 <= decay < 1):
             raise BadInput(
                 f"lr {lr}, damping {damping}, cap {cap} must be positive, refresh {refresh} at least 1, momentum "

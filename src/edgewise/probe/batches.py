@@ -31,13 +31,20 @@ def default_batch(
 
 def _ids(model: nn.Module, config: Any, generator: torch.Generator, tokens: int | None) -> dict[str, Tensor]:
     longest = getattr(config, "max_position_embeddings", None) or tokens or TOKENS
-    ids = random_ids(config.vocab_size, min(tokens or TOKENS, longest), generator, _special(config))
+    ids = random_ids(config.vocab_size, _length(model, tokens, longest), generator, _special(config))
     batch = {"input_ids": ids}
     if _accepts(model, "labels") and any(head in type(model).__name__ for head in HEADS):
         batch["labels"] = ids.clone()
     elif getattr(model.config, "is_encoder_decoder", False):
         batch["decoder_input_ids"] = ids.clone()
     return batch
+
+
+def _length(model: nn.Module, tokens: int | None, longest: int) -> int:
+    """The requested length, refused where the model has no positions for it; else the default, cut to them."""
+    if tokens is not None and tokens > longest:
+        raise BadInput(f"tokens must be at most {longest}, the positions of this {type(model).__name__}, got {tokens}.")
+    return min(tokens or TOKENS, longest)
 
 
 def random_ids(vocabulary: int, tokens: int, generator: torch.Generator, special: set[int]) -> Tensor:
@@ -71,7 +78,8 @@ def _without_config(model: nn.Module, generator: torch.Generator, tokens: int | 
     if isinstance(model, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
         layer = next(m for m in model.modules() if isinstance(m, nn.MultiheadAttention))
         shape = (1, tokens or TOKENS) if layer.batch_first else (tokens or TOKENS, 1)
-        return torch.randn(*shape, layer.embed_dim, generator=generator).to(device)
+        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        return torch.randn(*shape, layer.embed_dim, generator=generator).to(device, dtype)
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
     if not tables:
         raise BadInput(
@@ -80,7 +88,7 @@ def _without_config(model: nn.Module, generator: torch.Generator, tokens: int | 
         )
     vocabulary = max(table.num_embeddings for table in tables)
     longest = min(table.num_embeddings for table in tables)
-    return random_ids(vocabulary, min(tokens or TOKENS, longest), generator, set()).to(device)
+    return random_ids(vocabulary, _length(model, tokens, longest), generator, set()).to(device)
 
 
 def _accepts(model: nn.Module, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,20 +15,23 @@ from torch import nn
 from edgewise.adapters.reading.restore import as_before
 from edgewise.errors import BadInput
 
+_one_at_a_time = threading.RLock()  # random streams and switches of torch are the process's: threads take turns
+
 
 @contextmanager
 def random_streams() -> Iterator[None]:
     """Whatever is drawn inside, the global streams of torch (all devices), numpy and Python go on as if it were not."""
-    python, legacy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(legacy)  # noqa: NPY002
-        torch.set_rng_state(cpu)
-        if devices is not None:
-            torch.cuda.set_rng_state_all(devices)
+    with _one_at_a_time:
+        python, legacy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(legacy)  # noqa: NPY002
+            torch.set_rng_state(cpu)
+            if devices is not None:
+                torch.cuda.set_rng_state_all(devices)
 
 
 @contextmanager
@@ -40,15 +44,16 @@ def observed(model: nn.Module) -> Iterator[ExitStack]:
         raise BadInput(
             "the model was built in torch.inference_mode, which forbids gradients permanently. Build it outside."
         )
-    modes = [(module, module.training) for module in model.modules()]
-    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    fast = torch.backends.mha.get_fastpath_enabled()
     # Compiled code, of the whole model or of a block, runs as it was written: hooks inside it would be compiled in.
-    # The stance is set when it is made, so it is made after what it replaces has been noted.
+    # The stance is set when it is made, so it is made after what it replaces has been noted; all that after the turn
+    # of this thread has come.
     with (
-        as_before(model), random_streams(), torch.compiler.set_stance("force_eager"), torch.inference_mode(False),
+        random_streams(), as_before(model), torch.compiler.set_stance("force_eager"), torch.inference_mode(False),
         torch.enable_grad(), ExitStack() as stack,
     ):  # fmt: skip
+        modes = [(module, module.training) for module in model.modules()]
+        flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+        fast = torch.backends.mha.get_fastpath_enabled()
         try:
             torch.backends.mha.set_fastpath_enabled(False)  # the fused encoder layer hides its inside
             for module, _ in modes:

@@ -97,6 +97,7 @@ def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) ->
     """The stack to be measured, by behaviour; the roles of its matrices, by name, where the names fit it."""
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         raise BadInput(f"{type(model).__name__} has no floating-point parameters, so there is nothing to measure.")
+    _refuse_nan(model)
     reading = _read(model, batch, tokens, name)
     stack = reading.default
     if stack is None:
@@ -110,6 +111,15 @@ def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) ->
     if any(is_sharded(module) for module in model.modules()):
         blocks, why = (), "its weights lie in shards (FSDP2), whose gradients only training brings together"
     return _Place(reading, stack, blocks, why)
+
+
+def _refuse_nan(model: nn.Module) -> None:
+    """Numbers of NaN weights would be read as a stream that explodes."""
+    whole = ((name, p) for name, p in model.named_parameters() if not (p.is_meta or hasattr(p, "to_local")))
+    names = [name for name, p in whole if p.is_floating_point() and bool(p.detach().isnan().any())]
+    if names:
+        more = f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
+        raise BadInput(f"{names[0]}{more} of this {type(model).__name__} hold NaN. Load or draw the weights again.")
 
 
 def _read(model: nn.Module, batch: Any, tokens: int | None, name: str | None) -> Reading:

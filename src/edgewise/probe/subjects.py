@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from edgewise.adapters.config.reader import DEPTH_KEYS
 from edgewise.adapters.source import PICKLES, Source, pickle_refused, read_source
 from edgewise.adapters.unwrap import unwrap
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
+from edgewise.knobs import DEEPEST
 from edgewise.perceptron import Perceptron
 
 Factory = Callable[[], nn.Module]
@@ -53,15 +55,24 @@ def subject(source: Any) -> Subject:
 
 def _of_config(source: Source) -> Subject:
     config = as_config(source.config)
-    if source.folder is not None and any(source.folder.glob("*.safetensors")):
+    _refuse_depth(source.config)
+    if source.folder is not None and any(path.is_file() for path in source.folder.glob("*.safetensors")):
         model = unwrap(_load(source.folder, config))
         return Subject(type(model).__name__, module=model)
     for path in sorted(source.folder.iterdir()) if source.folder is not None else ():
-        if path.suffix in PICKLES:
+        if path.suffix.lower() in PICKLES:
             raise pickle_refused(path)
     if isinstance(config, Mapping):
         return Subject(config["model_type"], factory=lambda: build(config))
     return Subject(config.model_type, factory=lambda: build(config), config=config)
+
+
+def _refuse_depth(config: Any) -> None:
+    """A number of layers that nobody waits for, before they are built."""
+    values = config if isinstance(config, Mapping) else vars(config)
+    for key in DEPTH_KEYS:
+        if isinstance(values.get(key), int) and values[key] > DEEPEST:
+            raise BadInput(f"{key} must be at most {DEEPEST:,}, got {values[key]:,}.")
 
 
 def _of_knobs(description: Architecture | Perceptron) -> Subject:

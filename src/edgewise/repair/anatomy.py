@@ -75,8 +75,9 @@ def _offset(norm: nn.Module) -> float:
     width = norm.get_parameter("weight").shape
     x = torch.randn((2, *width), generator=torch.Generator().manual_seed(0)).to(norm.get_parameter("weight"))
     zeros = {name: torch.zeros_like(p) for name, p in norm.named_parameters()}
+    copies = {name: buffer.clone() for name, buffer in norm.named_buffers()}  # a batch norm counts what it sees
     with torch.no_grad():
-        return float(bool(torch.func.functional_call(norm, zeros, (x,)).any()))
+        return float(bool(torch.func.functional_call(norm, {**zeros, **copies}, (x,)).any()))
 
 
 def _writers(layer: _Alone, matrices: Sequence[str], gains: Sequence[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -14,6 +15,19 @@ from edgewise.study.code_hash import code_hash
 from edgewise.study.recipe import Recipe, Result
 from edgewise.study.store import dumps, key_of
 from edgewise.study.workers import Job, WorkerDied, answers
+
+RECORDS = "records"
+PER_CORE = 64  # processes; cases that wait may use more of them than there are cores
+
+
+def folder_of(name: str, into: str | Path) -> Path:
+    """Where the runs of a recipe are written."""
+    return Path(into).resolve() / name
+
+
+def records_of(name: str, into: str | Path) -> Path:
+    """Where the records of a recipe are."""
+    return folder_of(name, into) / RECORDS
 
 
 @dataclass(frozen=True)
@@ -33,12 +47,12 @@ class Work:
     def of(cls, recipe: Recipe, scale: str = "small", into: str | Path = "runs") -> Work:
         code = code_hash(recipe.path)
         cases = {key_of(text, code): text for text in map(dumps, recipe.cases(scale))}
-        return cls(recipe, scale, Path(into).resolve() / recipe.name, code, cases)
+        return cls(recipe, scale, folder_of(recipe.name, into), code, cases)
 
     @property
     def records(self) -> Path:
         """The folder of records, shared by both scales: a case in both is measured once."""
-        return self.folder / "records"
+        return self.folder / RECORDS
 
     def contents(self) -> store.Contents:
         """What the store holds of these cases."""
@@ -90,8 +104,16 @@ def run(
         return results_of(work, before)
     del before  # a million records need a gigabyte: not while others work
     queue = _Queue(work, missing, tell)
-    queue.measure(workers, scheduler)
+    queue.measure(_processes(workers, len(missing)), scheduler)
     return results_of(work, work.contents(), len(missing) - len(queue.lost), len(queue.lost))
+
+
+def _processes(workers: int, cases: int) -> int:
+    """No more than there are cases, or than a machine can hold.
+
+    Who asked for processes gets at least two: one that is ended by its case must not end the run.
+    """
+    return workers if workers < 2 else max(2, min(workers, cases, PER_CORE * (os.cpu_count() or 1)))
 
 
 @dataclass

@@ -16,13 +16,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from edgewise import user_code
 from edgewise.errors import BadInput
+from edgewise.regular_file import open_regular
 from edgewise.study.store import dumps, loads, plain
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+LARGEST = 4_000_000  # bytes of a recipe
 FUNCTIONS = ("cases", "measure", "claim", "draw")
 SCALES = ("small", "full")
 FOLDERS = ("papers", "experiments")  # what others claimed, and what we asked
@@ -101,7 +104,7 @@ class Recipe:
     @property
     def name(self) -> str:
         """paper/figure: also its place below the folder of runs."""
-        return f"{self.path.parent.name}/{self.path.stem}"
+        return _name(self.path)
 
     def cases(self, scale: str = "small") -> list[dict[str, Any]]:
         """The cases of one scale as the store would give them back; duplicates and non-JSON are refused."""
@@ -160,8 +163,32 @@ def load_recipe(path: str | Path) -> Recipe:
         module = _import(path)
     except Exception as error:
         raise BadInput(f"{path} cannot be imported: {_where(error)}") from error
-    lines = (module.__doc__ or path.stem).strip().splitlines()
-    return Recipe(path, lines[0].rstrip("."), module)
+    return Recipe(path, _title(module.__doc__, path), module)
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What a recipe's file says about itself, read without running it."""
+
+    path: Path
+    name: str
+    title: str
+
+
+def read_heading(path: str | Path) -> Heading:
+    """Name and title of a recipe, from its place and docstring; one that lacks a function is refused by name."""
+    path = Path(path).resolve()
+    _check(path)
+    return Heading(path, _name(path), _title(ast.get_docstring(_tree(path)), path))
+
+
+def _name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def _title(docstring: str | None, path: Path) -> str:
+    lines = (docstring or path.stem).strip().splitlines()
+    return lines[0].rstrip(".") if lines else path.stem
 
 
 def find_recipes(folder: str | Path) -> list[Path]:
@@ -187,12 +214,17 @@ def _check(path: Path) -> None:
 
 def _lacking(path: Path) -> list[str]:
     """The functions that a file does not define, read without running it."""
-    try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
-    except (SyntaxError, ValueError) as error:
-        raise BadInput(f"{path} is not Python: {error}") from error
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    names = {node.name for node in _tree(path).body if isinstance(node, ast.FunctionDef)}
     return [name for name in FUNCTIONS if name not in names]
+
+
+def _tree(path: Path) -> ast.Module:
+    with open_regular(path, LARGEST) as file:
+        text = file.read()
+    try:
+        return ast.parse(text, filename=str(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise BadInput(f"{path} is not Python: {error}") from error
 
 
 def _import(path: Path) -> ModuleType:
@@ -211,6 +243,7 @@ def _import(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    user_code.register(path)
     spec.loader.exec_module(module)
     return module
 

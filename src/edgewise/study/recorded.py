@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 from edgewise.errors import BadInput
 from edgewise.study import store
 from edgewise.study.engine import Results, Work, results_of
-from edgewise.study.recipe import Claim, Recipe
+from edgewise.study.recipe import Claim
 from edgewise.study.store import dumps, key_of, versions
+from edgewise.whole_file import whole_file
 
 FILES = ("claim.json", "figure.png")
 LARGE = 300_000  # bytes: more does not belong into a repository of code
@@ -25,9 +25,8 @@ def conclude(work: Work, results: Results, folder: Path) -> Claim:
     claim = work.recipe.claim(results.cases)
     _replace(folder / "claim.json", json.dumps(document(work, results, claim), indent=1, ensure_ascii=False) + "\n")
     figure = work.recipe.draw(results.cases)
-    unfinished = folder / "unfinished.png"
-    figure.savefig(unfinished, dpi=150)
-    os.replace(unfinished, folder / "figure.png")
+    with whole_file(folder / "figure.png") as file:
+        figure.savefig(file, format="png", dpi=150)
     _close(figure)
     return claim
 
@@ -49,9 +48,8 @@ def document(work: Work, results: Results, claim: Claim | None) -> dict[str, Any
 
 
 def _replace(path: Path, text: str) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def _close(figure: Any) -> None:
@@ -70,14 +68,14 @@ class Recorded:
     codes: tuple[str, ...]
 
 
-def recorded_file(recipe: Recipe) -> Path:
-    """<paper>/recorded/<figure>.jsonl"""
-    return recipe.path.parent / "recorded" / f"{recipe.path.stem}.jsonl"
+def recorded_file(path: Path) -> Path:
+    """<paper>/recorded/<figure>.jsonl, of a recipe's file."""
+    return path.parent / "recorded" / f"{path.stem}.jsonl"
 
 
 def read_recorded(work: Work) -> Recorded:
     """The recorded results of some work, whatever code measured them; nothing is written or measured."""
-    path = recorded_file(work.recipe)
+    path = recorded_file(work.recipe.path)
     if not path.is_file():
         raise BadInput(f"Nothing is recorded for {work.recipe.path}: {path} is absent. Run it without --recorded.")
     contents = store.read([path])
@@ -95,11 +93,10 @@ def read_recorded(work: Work) -> Recorded:
 def keep(work: Work, concluded: Path) -> Path:
     """Copy a complete run's records, in the order of the cases, with its figure and claim to recorded/."""
     done = work.contents().done
-    target = recorded_file(work.recipe)
+    target = recorded_file(work.recipe.path)
     target.parent.mkdir(exist_ok=True)
-    unfinished = target.with_suffix(".unfinished")
-    unfinished.write_bytes(b"".join(done[key].line() for key in work.cases))
-    os.replace(unfinished, target)
+    with whole_file(target) as file:
+        file.write(b"".join(done[key].line() for key in work.cases))
     shutil.copyfile(concluded / "figure.png", target.with_suffix(".png"))
     shutil.copyfile(concluded / "claim.json", target.with_suffix(".json"))
     return target

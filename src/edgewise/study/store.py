@@ -175,7 +175,10 @@ def read(files: Iterable[Path], keys: set[str] | None = None) -> Contents:
         if record is None:
             contents.damaged += 1
         elif keys is None or record.key in keys:
-            contents.add(record)
+            if record.key == key_of(dumps(record.case), record.code):
+                contents.add(record)
+            else:  # a whole line, but of another case or other code than its key says
+                contents.damaged += 1
     return contents
 
 

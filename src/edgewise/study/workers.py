@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -30,6 +31,8 @@ from edgewise.study.store import Record, Writer, key_of, loads, versions
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_TO_CONNECT = 20
+_PROTOCOLS = ("tcp", "tls", "ucx", "ws", "wss")
+_ADDRESS = re.compile(rf"((?:{'|'.join(_PROTOCOLS)})://)?(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):\d{{1,5}}/?")
 _AHEAD = 256  # cases sent ahead at least, so that a cluster that grows finds work waiting
 _one_at_a_time = threading.RLock()  # a Dask worker may have several threads, random numbers are the process's
 
@@ -75,7 +78,7 @@ def _measured(recipe: Recipe, case_text: str, code: str) -> Record:
     value, error, began = None, None, time.perf_counter()
     try:
         value = recipe.module.measure(loads(case_text))
-    except Exception:  # noqa: BLE001  whatever a case raises is its outcome, and must not stop the others
+    except (Exception, SystemExit):  # noqa: BLE001  whatever a case raises is its outcome, and must not stop the others
         error = traceback.format_exc()
     seconds = round(time.perf_counter() - began, 6)
     checked = None if error else recipe.checked_value(value)
@@ -171,7 +174,8 @@ def _on_cores(job: Job, cases: Iterable[str], workers: int) -> Iterator[Done]:
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
-    with parallel_config(backend="loky", inner_max_num_threads=1):
+    settings: dict[str, Any] = {"initializer": _live_with, "initargs": (job.parent,)}  # also of one that gets no case
+    with parallel_config(backend="loky", inner_max_num_threads=1, **settings):
         parallel: Any = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch=2 * workers)
         stream = parallel(delayed(work)(job, case) for case in cases)
         try:
@@ -200,6 +204,15 @@ def _on_cluster(job: Job, cases: Iterable[str], address: str) -> Iterator[Done]:
                 yield from (done for _, done in batch)
         except KilledWorker as death:
             raise WorkerDied(str(death)) from death
+
+
+def check_address(address: str) -> None:
+    """A scheduler's address, refused before anything waits for it."""
+    if not _ADDRESS.fullmatch(address):
+        raise BadInput(
+            f"--scheduler {address!r} is not an address. Write PROTOCOL://HOST:PORT, as in tcp://head:8786; protocols: "
+            f"{', '.join(_PROTOCOLS)}."
+        )
 
 
 def _client(address: str) -> Any:

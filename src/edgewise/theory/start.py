@@ -7,8 +7,6 @@ from typing import Any
 from edgewise.errors import BadInput
 from edgewise.trace import READOUTS, Trace
 
-NEGLIGIBLE = -0.05  # independent tokens scatter around a mean cosine of zero: one above this counts as zero
-
 
 def refuse_start(start_overlap: float, readout: str) -> None:
     """An overlap of n tokens lies in (-1/(n-1), 1]; the recursion is written for those of at least 0."""
@@ -35,5 +33,8 @@ def first_state(trace: Trace) -> tuple[float, float]:
 
 
 def at_least_zero(overlap: float) -> float:
-    """The scatter of independent tokens below zero taken as zero; a truly negative overlap is left to be refused."""
-    return 0.0 if NEGLIGIBLE < overlap < 0 else overlap
+    """A measured overlap below zero as zero, for a recursion that is written for overlaps of at least 0.
+
+    n tokens that are centred, or drawn in few dimensions, have a mean cosine down to -1/(n-1): nothing aligns them.
+    """
+    return 0.0 if overlap < 0 else overlap

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import html
-import json
 import math
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +15,6 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.view.panel import Curve, Marker, Panel
 from edgewise.view.sheet import Sheet
-from edgewise.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +24,6 @@ if TYPE_CHECKING:
 HEIGHTS = "viridis"
 LEVELS = 17
 COLUMN, SURFACE, CONTOUR = 4.2, 3.4, 4.2  # inches
-TEMPLATE = "relief_page.html"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +43,9 @@ class Relief:
         from edgewise.view.files import check_path, save
 
         if Path(path).suffix.lower() == ".html":
-            return _write_page(self, Path(path))
+            from edgewise.view.relief_page import write_page
+
+            return write_page(Path(path), self.title, self.limits, self.planes)
         return save(self.draw(), check_path(path))
 
     def _repr_png_(self) -> bytes:
@@ -172,30 +169,3 @@ def _apart(limits: tuple[float, float]) -> tuple[float, float]:
     low, high = limits
     margin = 0.0 if high > low else max(1e-6, 1e-3 * abs(low))
     return low - margin, high + margin
-
-
-def _write_page(relief: Relief, path: Path) -> Path:
-    """The page, whole or not at all."""
-    if not path.parent.is_dir():
-        raise BadInput(f"the folder {str(path.parent)!r} for the page does not exist. Make it first.")
-    with whole_file(path) as file:
-        file.write(page(relief).encode())
-    return path
-
-
-def page(relief: Relief) -> str:
-    """The template with its title and numbers."""
-    template = files("edgewise.view").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    limits = list(relief.limits) if np.isfinite(relief.limits[0]) else None
-    data = {"title": relief.title, "limits": limits, "planes": [_data(n, p) for n, p in relief.planes.items()]}
-    # "</" would end the script that holds the numbers.
-    text = json.dumps(data, allow_nan=False, ensure_ascii=False).replace("</", "<\\/")
-    return template.replace("{{title}}", html.escape(relief.title)).replace("{{data}}", text)
-
-
-def _data(name: str, plane: Plane) -> dict[str, Any]:
-    # All digits: the range can be tiny beside the loss.
-    rows = [[float(v) if np.isfinite(v) else None for v in row] for row in plane.losses]
-    path = None if plane.path is None else [[float(f"{c:.5g}") for c in point] for point in plane.path]
-    return {"name": name or "loss", "x": plane.x.tolist(), "y": plane.y.tolist(), "z": rows, "path": path,
-            "axes": list(plane.names), "note": str(plane.roughness)}  # fmt: skip

@@ -7,7 +7,7 @@ Version 4 has `rope_theta`, `partial_rotary_factor`, `rope_scaling` at the top; 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgewise.adapters.config.reader import ConfigReader
@@ -44,7 +44,10 @@ def one_or_all(values: Sequence[Any]) -> Any:
 
 def rope_parameters(config: ConfigReader, layer_type: str = FULL) -> dict[str, Any]:
     """All that a config says about rotation, old spelling or new, for one type of layer."""
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise BadInput(f"rope_scaling in a {config.family} config must be a dictionary, got {rope!r}.")
+    rope = dict(rope)
     if any(isinstance(value, dict) for value in rope.values()):
         rope = dict(rope.get(layer_type) or {})
     return rope

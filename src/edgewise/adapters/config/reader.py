@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgewise.errors import BadInput
+from edgewise.knobs import KNOBS
 
 DENSE = 256  # causal masks and rotation need the dense recursion, whose cost is cubic in the length
 SYMMETRIC = 512  # the symmetric recursion costs the same at any length
@@ -71,7 +72,8 @@ class ConfigReader:
         return "gelu"
 
     def depth(self) -> int:
-        return self.integer(*DEPTH_KEYS)
+        depth: int = KNOBS["depth"].check(self.integer(*DEPTH_KEYS), 1)
+        return depth
 
     def head_width(self, width: int, heads: int) -> int:
         """width/heads, for families whose heads share the width out."""

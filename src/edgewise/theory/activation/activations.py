@@ -12,7 +12,7 @@ table where speed matters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -103,13 +103,18 @@ class Activation:
 
 def activation(kind: str | Callable[[Any], Any] | Activation) -> Activation:
     """The activation of a name ("leaky_relu:0.2" sets the slope) or of a numpy or torch callable; cached."""
-    return kind if isinstance(kind, Activation) else _activation(kind)
+    if isinstance(kind, Activation):
+        return kind
+    return _of_callable(kind) if callable(kind) else _of_name(kind)
+
+
+@lru_cache(maxsize=16)  # each has tables of some megabytes
+def _of_callable(function: Callable[[Any], Any]) -> Activation:
+    return Activation(getattr(function, "__name__", type(function).__name__), Quadrature(from_callable(function)))
 
 
 @cache
-def _activation(kind: str | Callable[[Any], Any]) -> Activation:
-    if callable(kind):
-        return Activation(getattr(kind, "__name__", type(kind).__name__), Quadrature(from_callable(kind)))
+def _of_name(kind: str) -> Activation:
     if kind in _CLOSED:
         return Activation(kind, _CLOSED[kind]())
     if kind in SMOOTH:

@@ -107,10 +107,10 @@ class Quadrature:
     # Averages over a pair
 
     def slope_product(self, q: Array, e: Array) -> Array:
-        return self._pair(q, e, self.table.slope_product, self.slope_product_directly)
+        return self._pair(q, e, self.table.slope_product, self.slope_product_directly, self._far_slope_product)
 
     def chord(self, q: Array, e: Array) -> Array:
-        return self._pair(q, e, self.table.chord, self.chord_directly)
+        return self._pair(q, e, self.table.chord, self.chord_directly, self._far_chord)
 
     @cached_property
     def table(self) -> PairTable:
@@ -120,7 +120,7 @@ class Quadrature:
         """The table of the pair averages, from nothing: seconds."""
         return build_table(self.slope, self.pointwise.grain, self._largest)
 
-    def _pair(self, q: Array, e: Array, read: Pair, direct: Pair) -> Array:
+    def _pair(self, q: Array, e: Array, read: Pair, direct: Pair, far: Pair) -> Array:
         """The table inside its range; its limits outside where they hold; else directly."""
         low, high = self.table.low, self.table.high
         if np.all((q >= low) & (q <= high)):
@@ -133,6 +133,10 @@ class Quadrature:
             # S(q) = S_inf + A / sqrt(q), from the last rows of the table: exact up to 1/q
             fall = read(np.full_like(finite, high / 4), e) - read(np.full_like(finite, high), e)
             result = np.where(above, result + fall * (np.sqrt(high / np.maximum(finite, high)) - 1), result)
+            above = np.zeros_like(above)
+        if np.any(above) and self._saturates:
+            result = np.array(result)
+            result[above] = far(finite[above], e[above])
             above = np.zeros_like(above)
         slow = above | (below & (not self._flat_at_zero))
         if np.any(slow):
@@ -154,6 +158,32 @@ class Quadrature:
         ends = self.slope_square(self.table.high * np.array([1.0, 1e4]))
         return bool(abs(ends[1] / ends[0] - 1) < 1e-2)
 
+    @cached_property
+    def _saturates(self) -> bool:
+        """Whether phi' is integrable: then E phi'^2 falls as 1/sqrt(q) far out."""
+        if self.pointwise.limit < 1e4 * LARGEST_LENGTH:
+            return False
+        ends = self.slope_square(self.table.high * np.array([1.0, 1e4]))
+        return bool(abs(100 * ends[1] / ends[0] - 1) < 1e-2)
+
+    def _far_slope_product(self, q: Array, e: Array) -> Array:
+        """E phi'(u) phi'(u') of a saturating phi beyond the table, up to 1/high.
+
+        phi' is a peak beside the Gaussian, whose density on it is exp(-(a - b)^2 / 2s) / (2 pi q sqrt(e (2 - e)))
+        with s = q e (2 - e): a function of s over sqrt(q), read off the table's last row at the same s.
+        """
+        high, rest = self.table.high, np.minimum(e, 2 - e)
+        spread = rest * (2 - rest)
+        inside = np.minimum(q * spread / high, 1.0)
+        at = inside / (1 + np.sqrt(1 - inside))  # at (2 - at) = inside
+        share = np.sqrt(high / q) / np.sqrt(np.maximum(q * spread / high, 1.0))
+        return np.asarray(share * self.table.slope_product(np.full_like(q, high), np.where(e <= 1, at, 2 - at)))
+
+    def _far_chord(self, q: Array, e: Array) -> Array:
+        """Its mean over [0, e], point by point."""
+        flat = [self._one_chord(float(v), float(s), self._far_slope_product) for v, s in zip(q, e, strict=True)]
+        return np.asarray(flat)
+
     def slope_product_directly(self, q: Array, e: Array) -> Array:
         """One pair quadrature per point: exact and slow."""
         flat = [self._one_pair(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
@@ -161,19 +191,20 @@ class Quadrature:
 
     def chord_directly(self, q: Array, e: Array) -> Array:
         """One integral of pair quadratures per point: exact and very slow."""
-        flat = [self._one_chord(float(v), float(s)) for v, s in zip(np.ravel(q), np.ravel(e), strict=True)]
+        pairs = zip(np.ravel(q), np.ravel(e), strict=True)
+        flat = [self._one_chord(float(v), float(s), self.slope_product_directly) for v, s in pairs]
         return np.asarray(flat).reshape(np.shape(q))
 
     def _one_pair(self, q: float, e: float) -> float:
         sign = 1.0 if e <= 1 else -1.0
         return gaussian_mean.pair_mean(self.slope, q, min(e, 2 - e), sign, self.pointwise.grain)
 
-    def _one_chord(self, q: float, e: float) -> float:
+    def _one_chord(self, q: float, e: float, slope_product: Pair) -> float:
         if e == 0:
-            return self._one_pair(q, 0.0)
+            return float(slope_product(np.array([q]), np.zeros(1))[0])
         # In half-angles kinked activations are smooth; steep ones vary within 1/sqrt(q) of both ends.
         near = 0.5 ** np.arange(4.0 + max(0.0, np.log2(max(q, 1.0)) / 2))
         marks = np.concatenate([[0.0], near * np.pi / 4, np.pi / 2 - near * np.pi / 4, [np.pi / 2]])
         t, weights = gaussian_mean.panel_nodes(np.unique(np.minimum(marks, np.arcsin(np.sqrt(e / 2)))))
-        values = np.asarray([self._one_pair(q, float(s)) for s in 2 * np.sin(t) ** 2])
+        values = slope_product(np.full_like(t, q), 2 * np.sin(t) ** 2)
         return float(np.sum(weights * values * 4 * np.sin(t) * np.cos(t)) / e)

@@ -20,6 +20,7 @@ from edgewise.arrays import Array
 from edgewise.blocks import MLP, Attention, Branch, Norm
 from edgewise.errors import BadInput
 from edgewise.theory.activation.activations import activation
+from edgewise.theory.gram.cost import refuse_cost
 from edgewise.theory.gram.geometry import Geometry, Precision, from_overlaps, simplex
 from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.layers import attend, perceive, pull_attention, pull_mlp
@@ -56,8 +57,9 @@ def propagate_gram(
     progress   called with the fraction done
     """
     _refuse(readout, samples, draws, seed, dtype)
-    first = _start(architecture, start, start_overlap)
     sampling = _sampling(architecture, samples, dtype)
+    refuse_cost(architecture.tokens, architecture.depth, draws, sampling)
+    first = _start(architecture, start, start_overlap)
     runs = []
     for draw in range(draws):
         report = None if progress is None else _share(progress, draw, draws)

@@ -1,0 +1,66 @@
+"""What the Gram recursion would need, and a refusal before it is begun where this machine does not have it.
+
+Per draw, for n tokens and L blocks with S sampled heads: arrays of n^2 numbers, those of the attention probabilities
+where they are held between forward and backward, and products of n x n matrices per head.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from edgewise.errors import BadInput
+from edgewise.theory.gram.heads import Sampling
+
+WORKING = 220.0  # bytes per pair of tokens: the largest layer at work
+BETWEEN = 60.0  # bytes per pair of tokens and block: what the way back needs
+PER_PAIR, PER_TRIPLE = 1e-7, 2e-11  # seconds per head and pair of tokens, and for each further token
+SHARE = 0.8  # of the memory of the machine
+LONGEST = 24 * 3600.0  # seconds
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes at the peak, and seconds on one core."""
+
+    memory: float
+    seconds: float
+
+
+def cost(tokens: int, depth: int, draws: int, sampling: Sampling) -> Cost:
+    """Estimated to a factor of about two."""
+    pairs = float(tokens) ** 2
+    held = depth * sampling.samples * 4.0 if sampling.keep else 0.0
+    again = 1.0 if sampling.keep else 1.5  # probabilities are drawn a second time
+    seconds = draws * depth * sampling.samples * pairs * again * (PER_PAIR + PER_TRIPLE * tokens)
+    return Cost(pairs * (WORKING + depth * BETWEEN + held), seconds)
+
+
+def refuse_cost(tokens: int, depth: int, draws: int, sampling: Sampling) -> None:
+    """Refuse what needs more memory than there is, or more than a day; say what would fit."""
+    need, most = cost(tokens, depth, draws, sampling), SHARE * physical_memory()
+    if need.memory <= most and need.seconds <= LONGEST:
+        return
+    fitting = tokens
+    while fitting > 2 and (c := cost(fitting, depth, draws, sampling)) and (c.memory > most or c.seconds > LONGEST):
+        fitting //= 2
+    less = cost(fitting, depth, draws, sampling)
+    raise BadInput(
+        f"{tokens:,} tokens through {depth:,} blocks with a mask or positions would need {_text(need)}, and this "
+        f"machine has {physical_memory() / 1e9:.0f} GB. tokens = {fitting:,} needs {_text(less)}; without mask, "
+        "window, RoPE and ALiBi the cost does not depend on the length."
+    )
+
+
+def physical_memory() -> float:
+    """Bytes; where the system does not say, enough that nothing is refused."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def _text(cost: Cost) -> str:
+    hours = cost.seconds / 3600
+    time = f"{hours:,.0f} h" if hours >= 1 else f"{max(cost.seconds / 60, 1):.0f} min"
+    return f"{cost.memory / 1e9:,.1f} GB and about {time}"

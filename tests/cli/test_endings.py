@@ -1,0 +1,146 @@
+"""What user code and the system raise never reads as a verdict: every ending has its code and its sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgewise.cli.endings import ending
+from edgewise.cli.main import run
+from tests.support.recipes import write_recipe
+
+Capture = pytest.CaptureFixture[str]
+ROOT = Path(__file__).parents[2]
+
+
+def shell(script: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Python in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | settings
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+
+
+def source(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    return f"{path}:make"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import sys\nsys.exit(0)\n", ["called sys.exit(0)", "mine.py, line 2"]),
+        ("import sys\ndef make():\n    sys.exit()\n", ["called sys.exit()", "mine.py, line 3"]),
+        ("def make(:\n", ["SyntaxError", "mine.py, line 1"]),
+        ("import absent_module\n", ["ModuleNotFoundError", "absent_module", "mine.py, line 1"]),
+        ("def make():\n    raise ValueError('no such size')\n", ["ValueError: no such size", "mine.py, line 2"]),
+        ("def make():\n    return make()\n", ["RecursionError", "mine.py, line 2"]),
+        ("def make():\n    open('/nowhere/x')\n", ["FileNotFoundError", "mine.py, line 2"]),
+        (
+            "import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.embedding = torch.nn.Embedding(8, 4)\n    def forward(self, ids):\n"
+            "        raise SystemExit(0)\nmake = Net\n",
+            ["called sys.exit(0)", "mine.py, line 7"],
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes_of_user_code_are_bad_input_with_their_own_words(
+    text: str, words: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    assert run(["measure", source(tmp_path, text), "--tokens", "8", "--json"]) == 64
+    printed = capsys.readouterr()
+    assert all(word in printed.err for word in words), printed.err
+    document = json.loads(printed.out)
+    assert document["exit_code"] == 64 and words[0] in document["error"]
+
+
+@pytest.mark.parametrize("function", ["cases", "claim", "draw"])
+def test_a_recipe_that_ends_the_process_has_no_answer(function: str, tmp_path: Path, capsys: Capture) -> None:
+    recipe = write_recipe(tmp_path, **{function: f"def {function}(_):\n    raise SystemExit(0)\n"})
+    assert run(["run", str(recipe), "--workers", "1", "--into", str(tmp_path / "runs")]) == 64
+    assert "called sys.exit(0)" in capsys.readouterr().err
+
+
+def test_a_case_that_ends_the_process_has_failed(tmp_path: Path, capsys: Capture) -> None:
+    recipe = write_recipe(tmp_path, measure="def measure(case):\n    raise SystemExit(0)\n")
+    assert run(["run", str(recipe), "--workers", "1", "--into", str(tmp_path / "runs")]) == 2
+    assert "SystemExit" in capsys.readouterr().err
+
+
+def test_prints_of_user_code_do_not_break_the_document(tmp_path: Path, capfd: Capture) -> None:
+    """By print, and past Python by the descriptor."""
+    loud = "    print('loud')\n    os.write(1, b'low')\n"
+    measure = f"import os\ndef measure(case):\n{loud}    return {{'y': square(case['x'])}}\n"
+    recipe = write_recipe(tmp_path, measure=measure)
+    run(["run", str(recipe), "--workers", "1", "--into", str(tmp_path / "runs"), "--json"])
+    printed = capfd.readouterr()
+    assert json.loads(printed.out)["measured"] > 0
+    assert "loud" in printed.err and "low" in printed.err
+
+
+def test_usage_errors_are_documents_too(capsys: Capture) -> None:
+    assert run(["predict", "gpt2", "--loud", "--json"]) == 64
+    assert "No such option" in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (PermissionError(13, "Permission denied", "/root/runs"), 64, "'/root/runs': Permission denied"),
+        (RecursionError("maximum depth"), 64, "nested too deeply"),
+        (OverflowError("math range error"), 64, "too large"),
+        (MemoryError(), 64, "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 64, "not enough memory"),
+        (SystemExit(0), 64, "called sys.exit(0)"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (AssertionError(), 70, "internal error, AssertionError: no message"),
+    ],
+)  # fmt: skip
+def test_every_exception_has_its_code(error: BaseException, code: int, words: str) -> None:
+    assert ending(error)[0] == code and words in ending(error)[1]
+
+
+def test_an_interrupt_that_a_library_has_wrapped_is_an_interrupt() -> None:
+    error = ImportError("numpy could not be imported")
+    error.__context__ = KeyboardInterrupt()
+    assert ending(error) == (130, "interrupted")
+
+
+@pytest.mark.parametrize("library", ["click", "numpy"])
+def test_an_interrupt_during_an_import_leaves_no_traceback(library: str) -> None:
+    done = shell(
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {library!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv = ['edgewise', 'predict', 'transformer']\n"
+        "from edgewise.__main__ import main\nmain()\n"
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (130, "edgewise: interrupted\n", "")
+
+
+def test_a_reader_of_one_line_does_not_change_the_verdict() -> None:
+    """`edgewise predict ... | head -1`: the reader is gone before anything is printed, the verdict is 2."""
+    script = "import sys; from edgewise.__main__ import main; sys.argv[0] = 'edgewise'; main()"
+    words = ["predict", "transformer", "--depth", "48", "--tokens", "16", "--set", "norm=post"]
+    command = [sys.executable, "-c", script, *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 2
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-5", "many", "9" * 30])
+def test_a_strange_width_prints_normally(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    run(["predict", "transformer", "--depth", "2", "--tokens", "8"])
+    printed = capsys.readouterr().out
+    assert "should train" in printed and "norm" in printed
