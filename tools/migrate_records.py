@@ -1,18 +1,20 @@
 """Carry records over to renamed or reshaped code, where a few cases computed before and after are bitwise equal.
 
-    python tools/migrate_records.py --before REVISION [RECIPE ...]
+    python tools/migrate_records.py --before REVISION [--within R] [RECIPE ...]
 
 A record names the code that measured it by a hash, which changes when an identifier does. For every recipe whose
-record was measured by the code of REVISION, the cheapest recorded cases (small-scale ones where those take over a
-minute) are measured by that code and by the code of the working tree, one process each. If all values are equal to
-the last bit, the record's hash becomes today's; if one differs, the record is left as it is and has to be measured
-again. A record that was already out of date at REVISION stays out of date.
+record was measured by the code of REVISION, the cheapest recorded cases (small-scale ones where those take over
+half a minute) are measured by that code and by the code of the working tree, one process each. If all values are equal
+to the last bit, the record's hash becomes today's; if one differs, the record is left as it is and has to be measured
+again. `--within` allows a relative difference of numbers, for a change of numerics whose size is known and logged.
+A record that was already out of date at REVISION stays out of date.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -31,7 +33,7 @@ from edgewise.whole_file import whole_file
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("papers", "experiments")
 CASES = 3
-AFFORDABLE = 60.0  # seconds that the cheapest recorded cases may take together
+AFFORDABLE = 30.0  # seconds that the cheapest recorded cases may take together
 ANSWER = """
 import json, sys
 from pathlib import Path
@@ -46,13 +48,15 @@ print(json.dumps([code_hash(Path(sys.argv[1])), values]))
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", required=True, metavar="REVISION", help="the last commit before the change")
+    parser.add_argument("--within", type=float, default=0.0, metavar="R", help="relative difference; default: 0")
     parser.add_argument("recipes", nargs="*", type=Path, help="default: all that have a record")
     arguments = parser.parse_args()
     recipes = arguments.recipes or [path for name in FOLDERS for path in find_recipes(ROOT / name)]
     with revision(arguments.before) as before:
         former = {path.stem: path for name in FOLDERS for path in find_recipes(before / name)}
         for recipe in recipes:
-            print(f"{recipe.parent.name}/{recipe.stem}: {migrate(recipe.resolve(), former, before)}", flush=True)
+            outcome = migrate(recipe.resolve(), former, before, arguments.within)
+            print(f"{recipe.parent.name}/{recipe.stem}: {outcome}", flush=True)
     return 0
 
 
@@ -72,23 +76,37 @@ def git(*arguments: str) -> None:
     subprocess.run(["git", "-C", str(ROOT), *arguments], check=True)
 
 
-def migrate(recipe: Path, former: dict[str, Path], before: Path) -> str:
+def migrate(recipe: Path, former: dict[str, Path], before: Path, within: float) -> str:
     """What became of a recipe's record, in words."""
     record = recipe.parent / "recorded" / f"{recipe.stem}.jsonl"
     if not record.is_file() or recipe.stem not in former:
         return "no record, or new"
     records = list(store.read([record]).done.values())
-    cases = few(recipe, records)
-    code_before, values_before = answer(former[recipe.stem], before, cases)
-    code_now, values_now = answer(recipe, ROOT, cases)
-    if {item.code for item in records} == {code_now}:
+    codes = {item.code for item in records}
+    if codes == {answer(recipe, ROOT, [])[0]}:
         return "up to date"
-    if {item.code for item in records} != {code_before}:
+    if codes != {answer(former[recipe.stem], before, [])[0]}:
         return "was out of date before; left as it is"
-    if values_now != values_before:
-        return f"DIFFERS in {sum(a != b for a, b in zip(values_before, values_now, strict=True))} of {len(cases)} cases"
+    cases = few(recipe, records)
+    _, values_before = answer(former[recipe.stem], before, cases)
+    code_now, values_now = answer(recipe, ROOT, cases)
+    apart = max((difference(a, b) for a, b in zip(values_before, values_now, strict=True)), default=0.0)
+    if apart > within:
+        return f"DIFFERS by {apart:.2g}, of {len(cases)} cases"
     rewrite(record, records, code_now)
-    return f"carried over, {len(cases)} cases equal"
+    return f"carried over, {len(cases)} cases {f'within {apart:.2g}' if apart else 'equal'}"
+
+
+def difference(one: Any, other: Any) -> float:
+    """The largest relative difference of numbers in two values; infinite where anything else differs."""
+    if one == other:
+        return 0.0
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return max(difference(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return max(difference(a, b) for a, b in zip(one, other, strict=True))
+    numbers = isinstance(one, float) and isinstance(other, float)
+    return abs(one - other) / max(abs(one), abs(other)) if numbers else math.inf
 
 
 def few(recipe: Path, records: list[Record]) -> list[dict[str, Any]]:
@@ -99,15 +117,15 @@ def few(recipe: Path, records: list[Record]) -> list[dict[str, Any]]:
     return load_recipe(recipe).cases("small")[:CASES]
 
 
-def answer(recipe: Path, tree: Path, cases: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """The hash and the values that the code of a tree gives, each value as its exact JSON."""
+def answer(recipe: Path, tree: Path, cases: list[dict[str, Any]]) -> tuple[str, list[Any]]:
+    """The hash and the values that the code of a tree gives; JSON keeps every bit of a number."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     run = subprocess.run([sys.executable, "-c", ANSWER, str(recipe)], input=json.dumps(cases), text=True,
                          capture_output=True, cwd=tree, env=environment)  # fmt: skip
     if run.returncode:
         raise SystemExit(f"{recipe} failed:\n{run.stderr}")
     code, values = json.loads(run.stdout.splitlines()[-1])
-    return code, [json.dumps(value, sort_keys=True) for value in values]
+    return code, values
 
 
 def rewrite(record: Path, records: list[Record], code: str) -> None:

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from edgewise.study.recipe import load_recipe
+
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "census.md"
 GROUPS = ("text", "vision", "image_and_text", "sound_and_others", "packages", "by_hand", "adapters")  # recipes
@@ -59,6 +61,12 @@ def records(group: str) -> list[dict[str, Any]]:
     return [_overruled({**row["case"], **row["value"]}) for row in rows if "value" in row]
 
 
+def cases(group: str) -> list[dict[str, Any]]:
+    """All cases of one recipe, measured or not."""
+    listed: list[dict[str, Any]] = load_recipe(HERE / f"{group}.py").cases("full")
+    return listed
+
+
 @cache
 def _decisions() -> dict[str, Any]:
     decisions: dict[str, Any] = json.loads((HERE / "overruled.json").read_text())["overruled"]
@@ -93,7 +101,11 @@ def _counts(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     for outcome in OUTCOMES:
         numbers = [tally[outcome] for tally in tallies]
         lines.append(f"| {outcome} | " + " | ".join(str(n or "") for n in (*numbers, sum(numbers))) + " |")
-    totals = [len(column) for column in columns]
+    wanted = [(package, cases(group)) for group, package in COLUMNS.values()]
+    totals = [sum(package in (None, case.get("package")) for case in listed) for package, listed in wanted]
+    left = [total - len(column) for total, column in zip(totals, columns, strict=True)]
+    if any(left):
+        lines.append("| *not run yet* | " + " | ".join(str(n or "") for n in (*left, sum(left))) + " |")
     return [*lines, "| **models** | " + " | ".join(str(n) for n in (*totals, sum(totals))) + " |"]
 
 
