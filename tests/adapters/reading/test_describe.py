@@ -82,5 +82,5 @@ class Convolutions(nn.Module):
 
 
 def test_what_is_no_attention_is_refused_by_its_reason() -> None:
-    with pytest.raises(BadInput, match=r"measured|state space, convolution"):
+    with pytest.raises(BadInput, match=r"no attention found|state space, convolution"):
         describe_reading(read(Convolutions(), torch.randn(2, 30, 24)))

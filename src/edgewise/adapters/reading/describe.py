@@ -184,11 +184,13 @@ class _Description:
 def _refuse_unread(stack: Stack) -> None:
     reasons = [*stack.not_read, *(r for branch in stack.branches for r in branch.not_read)]
     if reasons:
-        raise BadInput(f"{stack.name} can be measured but not described: {'; '.join(dict.fromkeys(reasons))}.")
+        can = "cannot be described" if stack.layout is None else "can be measured but not described"
+        raise BadInput(f"{stack.name} {can}: {'; '.join(dict.fromkeys(reasons))}.")
     mixers = [branch.module for branch in stack.mixers]
     if mixers:
+        blocks = sum(any(branch in stack.mixers for branch in block.branches) for block in stack.blocks)
         raise BadInput(
-            f"{len(mixers)} of the {stack.depth} blocks of {stack.name} mix tokens without softmax attention (state "
+            f"{blocks} of the {stack.depth} blocks of {stack.name} mix tokens without softmax attention (state "
             f"space, convolution or linear attention; {mixers[0]}). It can be measured; the theory does not cover it."
         )
     odd = sorted({str(b.sees) for b in stack.attentions if b.sees not in ("all", "causal")})
