@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from edgewise.errors import BadInput
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.gram import cost
 from edgewise.theory.gram.heads import Sampling
+from edgewise.theory.gram.recursion import default_samples, propagate_gram
 
 Capture = pytest.CaptureFixture[str]
 LLAMA = {
@@ -117,6 +119,19 @@ def test_a_perceptron_with_a_huge_variance_answers() -> None:
     overlaps = trace.overlap[0]
     np.testing.assert_allclose(overlaps[2:], 2 / np.pi * np.arcsin(overlaps[1:-1]), rtol=1e-4)
     assert overlaps[1] > 0.4 and time.process_time() - began < 10
+
+
+def test_the_estimate_of_memory_is_that_of_a_run() -> None:
+    """The peak of numpy's arrays, within a factor of two."""
+    network = edgewise.transformer(depth=2, tokens=256, width=64, heads=2, causal=True)
+    tracemalloc.start()
+    try:
+        propagate_gram(network)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    estimate = cost.cost(256, 2, 2, Sampling(default_samples(256, 2), np.float32, keep=True)).memory
+    assert 0.5 < estimate / peak < 2
 
 
 def test_the_refusal_of_long_masks_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:

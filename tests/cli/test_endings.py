@@ -90,7 +90,7 @@ def test_usage_errors_are_documents_too(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (PermissionError(13, "Permission denied", "/root/runs"), 64, "'/root/runs': Permission denied"),
+        (PermissionError(13, "Permission denied", "/nowhere/runs"), 64, "'/nowhere/runs': Permission denied"),
         (RecursionError("maximum depth"), 64, "nested too deeply"),
         (OverflowError("math range error"), 64, "too large"),
         (MemoryError(), 64, "not enough memory"),

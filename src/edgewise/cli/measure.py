@@ -140,7 +140,10 @@ def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> 
     from edgewise.probe.batches import TOKENS
     from edgewise.probe.subjects import transformers
 
-    text = read_text(path, LARGEST_TEXT)
+    try:
+        text = read_text(path, LARGEST_TEXT)
+    except BadInput as error:
+        raise BadInput(f"the text {path} cannot be read ({error})") from error
     if any((Path(source) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         ids = transformers().AutoTokenizer.from_pretrained(source, local_files_only=True)(text)["input_ids"]
     else:

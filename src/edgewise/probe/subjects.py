@@ -18,6 +18,7 @@ from edgewise.errors import BadInput
 from edgewise.knobs import DEEPEST
 from edgewise.perceptron import Perceptron
 
+OTHER_WEIGHTS = (".h5", ".msgpack", ".gguf", ".onnx")
 Factory = Callable[[], nn.Module]
 VOCABULARY = 1024  # of a network built from knobs, which do not say how many tokens there are to choose from
 # How a config without `architectures` becomes a class: the first of these that knows its model_type.
@@ -62,6 +63,11 @@ def _of_config(source: Source) -> Subject:
     for path in sorted(source.folder.iterdir()) if source.folder is not None else ():
         if path.suffix.lower() in PICKLES:
             raise pickle_refused(path)
+        if path.suffix.lower() in OTHER_WEIGHTS:
+            raise BadInput(
+                f"{path.name} holds weights in a form that is not read here. Convert them to safetensors, or give "
+                "the file config.json itself: then new ones are drawn."
+            )
     if isinstance(config, Mapping):
         return Subject(config["model_type"], factory=lambda: build(config))
     return Subject(config.model_type, factory=lambda: build(config), config=config)
