@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.reading.read import read
-from edgewise.adapters.reading.restore import undisturbed
+from edgewise.adapters.reading.restore import as_before, undisturbed
 from edgewise.interrupts import check
 from tests.adapters.reading import strangers
 from tests.adapters.reading.strangers import blocks, ids
@@ -174,3 +174,13 @@ def test_an_alarm_that_the_model_swallows_is_raised_all_the_same(alarm: Ring) ->
     alarm(0)
     with pytest.raises(Alarm):
         read(Careless(), ids(8))
+
+
+def test_statistics_of_batch_norms_are_put_back() -> None:
+    """torch's batch norm writes its running mean without counting a version."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(4)
+    with as_before(norm):
+        norm(torch.randn(8, 4))
+        assert bool(norm.running_mean.any())
+    assert not bool(norm.running_mean.any()) and int(norm.num_batches_tracked) == 0
