@@ -82,6 +82,8 @@ class Architecture:
         """The same network with some knobs changed; what followed from a changed knob follows again."""
         notes: dict[str, Any] = {k: changes.pop(k) for k in NOTES if k in changes}
         knobs = self._free_knobs() | changes
+        if knobs["parallel"] and "attention_skip" in changes and "mlp_skip" not in changes:
+            del knobs["mlp_skip"]  # the one skip of a parallel block
         if "depth" in changes and changes["depth"] != self.depth:
             stuck = [k for k, v in knobs.items() if isinstance(v, tuple) and k not in changes]
             if stuck:

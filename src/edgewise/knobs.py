@@ -20,7 +20,7 @@ NORM_KINDS = ("layer", "rms", "tanh", "erf")
 KERNELS = ("softmax", "gaussian", "bilinear")
 DEEPEST = 10_000  # blocks or layers: every one is followed
 LARGEST_COUNT = 10**9  # of tokens, heads and widths, which stand in formulas
-LARGEST_NUMBER = 1e30  # so that squares and their products stay in the range of numbers
+LARGEST_NUMBER = 1e100  # so that squares and products of them stay in the range of numbers
 
 
 @dataclass(frozen=True)

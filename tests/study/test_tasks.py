@@ -75,7 +75,7 @@ def test_fashion_is_read_from_idx_files(tmp_path: Path) -> None:
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"dataset-fashion-mnist"):
         tasks.fashion(tmp_path)
-    with pytest.raises(BadInput, match="known: digits, fashion"):
+    with pytest.raises(BadInput, match="there are digits, fashion"):
         tasks.task("letters")
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"\1\2\3\4"))
     with pytest.raises(BadInput, match="not an IDX file"):

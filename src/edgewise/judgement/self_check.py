@@ -71,10 +71,16 @@ def _width(trace: Trace) -> int:
 
 
 def departure(measured: Trace, theory: Trace) -> str:
-    """One sentence where theory does not hold for this network: the largest gap and its likely cause; empty else."""
+    """One sentence where theory does not hold for this network: the largest gap and its likely cause; empty else.
+
+    Trained weights are judged by what was measured in any case.
+    """
     worst = gaps(measured, theory)[0]
-    if worst.excess <= 1:
+    trained = any("trained" in reason for reason in getattr(theory.architecture, "unmodelled", ()))
+    if worst.excess <= 1 and not trained:
         return ""
+    if worst.excess <= 1:
+        return f"The weights are trained, theory is of random ones, so this is the measured network: {worst.sentence}."
     return f"Theory does not hold here, so this is the measured network: {worst.sentence}. {_cause(theory)}"
 
 

@@ -33,6 +33,7 @@ class Applied:
     model: nn.Module
     originals: Mapping[str, Tensor] | None  # None for a model that came from the meta device and had no values
 
+    @deferring
     def undo(self) -> None:
         """The weights from before, bit for bit; raises when the model had none."""
         if self.originals is None:

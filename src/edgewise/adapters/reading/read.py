@@ -173,15 +173,18 @@ class _Reader:
     def trace(self) -> Experiment:
         """A traced pass on the smallest input that the model takes."""
         failures: list[tuple[str, Exception]] = []
+        refusals: list[BadInput] = []
         for given, feed in self._feeds():
             try:
                 self._given = given
                 return self._traced(feed)
-            except BadInput:
-                raise
+            except BadInput as refusal:  # of this input by a model of ours, or of the model by the tracer
+                refusals.append(refusal)
             except Exception as error:  # noqa: BLE001 - the model's own; the last one becomes the cause
                 check()
                 failures.append((feed.text, error))
+        if refusals:
+            raise refusals[0]
         cause = failures[0 if self.batch is None else -1][1] if failures else None
         raise self._refusal(failures) from cause
 

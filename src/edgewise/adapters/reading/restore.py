@@ -127,6 +127,8 @@ def _same_items(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.is_meta:  # no numbers
+        return True
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
