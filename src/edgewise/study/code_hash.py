@@ -13,7 +13,7 @@ import ast
 import hashlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 LIBRARY = Path(__file__).parents[1]
@@ -146,12 +146,17 @@ class Reach:
                     self.pieces[hashlib.sha256(path.read_bytes()).hexdigest()] = self._place(path)
 
     def _package(self, path: Path) -> str:
-        if path.is_relative_to(LIBRARY):
-            return ".".join(["edgewise", *path.parent.relative_to(LIBRARY).parts])
-        return ".".join([_NEIGHBOURS, *path.parent.relative_to(self.folder).parts])
+        return _package_of(path, LIBRARY, self.folder)
 
     def _place(self, path: Path) -> str:
         return str(path.relative_to(LIBRARY if path.is_relative_to(LIBRARY) else self.folder))
+
+
+@cache
+def _package_of(path: Path, library: Path, folder: Path) -> str:
+    if path.is_relative_to(library):
+        return ".".join(["edgewise", *path.parent.relative_to(library).parts])
+    return ".".join([_NEIGHBOURS, *path.parent.relative_to(folder).parts])
 
 
 def reach(path: Path) -> Reach:
