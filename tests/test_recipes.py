@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib.image
 import pytest
@@ -15,6 +16,13 @@ from edgewise.study.recorded import LARGE, conclude, read_recorded, recorded_fil
 
 ROOT = Path(__file__).parents[1]
 APART = ROOT / "experiments" / "census"  # runs for hours in an environment of its own: make census
+QUICK = {  # one of every folder; the others are as many minutes of reproductions, and run with `make slow`
+    "papers/cowsik2024geometry/figure4_exponents.py", "papers/goel2026preconditioning/scaling_law.py",
+    "papers/poole2016exponential/figure4_curvature.py", "papers/schoenholz2017deep/figure5_trainable_depth.py",
+    "papers/song2024kernels/theorem1.py", "papers/tarmoun2025softmax/condition_bound.py",
+    "experiments/attention/figure1_closures.py", "experiments/logits/failing_runs.py",
+    "experiments/trainability/train.py",
+}  # fmt: skip
 RECIPES = [path for folder in FOLDERS for path in find_recipes(ROOT / folder) if APART not in path.parents]
 
 
@@ -28,16 +36,22 @@ def recorded_outcome(path: Path) -> bool | None:
     return held
 
 
+def by_cost(path: Path) -> Any:
+    """A recipe as a parameter: of the default tests, or a slow one."""
+    return pytest.param(path, marks=() if name(path) in QUICK else pytest.mark.slow, id=name(path))
+
+
 def check_words(claim: Claim) -> None:
     for part in claim.parts or (claim,):
         assert min(len(part.published), len(part.ours), len(part.scale)) > 4
 
 
-def test_there_are_recipes() -> None:
-    assert RECIPES
+def test_every_folder_of_recipes_has_a_quick_one() -> None:
+    assert {name(path) for path in RECIPES} >= QUICK
+    assert {path.parent for path in RECIPES} == {(ROOT / item).parent for item in QUICK}
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=name)
+@pytest.mark.parametrize("path", [by_cost(path) for path in RECIPES])
 def test_a_recipe_runs_at_small_scale(path: Path, tmp_path: Path) -> None:
     """No case fails, the claim speaks, and the picture shows something.
 
