@@ -15,6 +15,14 @@ from edgewise.interrupts import check, deferred, deferring
 from tests.support.alarms import Alarm, Ring, alarms, rings
 
 
+@pytest.fixture(autouse=True)
+def _control_c() -> Iterator[None]:
+    """Tests started in the background of a script ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def alarm() -> Iterator[Ring]:
     with alarms() as ring:
