@@ -30,7 +30,7 @@ bench: $(VENV)/.installed-bench
 # Models of strangers live in an environment of their own: timm brings a torchvision that need not fit the torch here.
 CENSUS := .venv-census
 census: $(CENSUS)/.installed
-	OMP_NUM_THREADS=1 $(CENSUS)/bin/python experiments/census/run.py
+	OMP_NUM_THREADS=1 $(CENSUS)/bin/python -m experiments.census.run
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

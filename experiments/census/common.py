@@ -15,7 +15,7 @@ from edgewise.study import Claim, Result
 
 from .batches import find_batch
 from .huggingface import build, preload
-from .outcome import OUTCOMES
+from .overruled import ALL_OUTCOMES, OVERRULED, decided
 from .trial import Made, labels_of, try_model
 
 TYPES = Path(__file__).with_name("types.json")
@@ -46,19 +46,19 @@ def try_type(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def counts(results: Sequence[Result]) -> dict[str, int]:
-    """How many models came to which outcome, in the order of OUTCOMES."""
-    found = Counter(result.value["outcome"] for result in results)
-    return {outcome: found[outcome] for outcome in OUTCOMES if found[outcome]}
+    """How many models came to which outcome, in the order of the page."""
+    tally = Counter(decided({**result.case, **result.value})["outcome"] for result in results)
+    return {outcome: tally[outcome] for outcome in ALL_OUTCOMES if tally[outcome]}
 
 
 def judged(results: Sequence[Result], what: str) -> Claim:
     """Goals: nothing silently wrong, no raw traceback, nothing altered; of softmax models that build, 95 % measured
     and 90 % described right."""
-    tried = [r.value for r in results if r.value["outcome"] not in UNTRIED]
+    tried = [decided({**r.case, **r.value}) for r in results if r.value["outcome"] not in UNTRIED]
     softmax = [v for v in tried if v.get("softmax")]
     found = counts(results)
     measured = sum(bool(v.get("measured")) for v in softmax)
-    right = sum(v["outcome"] == "right" for v in softmax)
+    right = sum(v["outcome"] in ("right", OVERRULED) for v in softmax)
     altered = [r.case for r in results if r.value.get("altered")]
     held = (
         not found.get("silently wrong") and not found.get("raw traceback") and not altered

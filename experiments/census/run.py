@@ -1,6 +1,6 @@
 """Run the whole census, one recipe after the other, and write its page; what is already measured is not measured again.
 
-    python experiments/census/run.py [RECIPE ...]
+    python -m experiments.census.run [RECIPE ...]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import table
+from . import table
 
 HERE = Path(__file__).parent
 

@@ -1,17 +1,18 @@
 """Write docs/census.md from what is recorded: outcomes by group, and every model that was not read right.
 
-    python experiments/census/table.py
+    python -m experiments.census.table
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from edgewise.study.recipe import load_recipe
+
+from .overruled import ALL_OUTCOMES, OVERRULED, decided
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "census.md"
@@ -22,11 +23,6 @@ COLUMNS = {  # of the table: the recipe, and of its models those of one package
     "vit-pytorch": ("packages", "vit-pytorch"), "timm": ("packages", "timm"), "by hand": ("by_hand", None),
     "with adapters": ("adapters", None),
 }  # fmt: skip
-OVERRULED = "right by the source"
-OUTCOMES = (
-    "right", OVERRULED, "silently wrong", "wrong with a note", "described but not measured", "refused rightly",
-    "refused for a wrong reason", "refused wrongly", "raw traceback", "too slow", "not judged", "not built",
-)  # fmt: skip
 OPENING = """# Census: strangers' models
 
 Every model type of the installed transformers, every kind of model of x-transformers, vit-pytorch and timm, models
@@ -34,7 +30,7 @@ written by hand and models with adapters: each small (four layers, width 256 whe
 initialization of its own class. Each is described and measured. What edgewise says is held against labels that were
 read from the source of 76 types before the reader was written, and against a checker that shares no code with it: it
 perturbs tokens, scales streams and looks which outputs move. `make census` runs all of it again. This page is
-generated from the record by `experiments/census/table.py`.
+generated from the record by `python -m experiments.census.table`.
 """
 MEANING = {
     "right": "described as label and checker say, and measured",
@@ -58,28 +54,13 @@ def records(group: str) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [_overruled({**row["case"], **row["value"]}) for row in rows if "value" in row]
+    return [decided({**row["case"], **row["value"]}) for row in rows if "value" in row]
 
 
 def cases(group: str) -> list[dict[str, Any]]:
     """All cases of one recipe, measured or not."""
     listed: list[dict[str, Any]] = load_recipe(HERE / f"{group}.py").cases("full")
     return listed
-
-
-@cache
-def _decisions() -> dict[str, Any]:
-    decisions: dict[str, Any] = json.loads((HERE / "overruled.json").read_text())["overruled"]
-    return decisions
-
-
-def _overruled(record: dict[str, Any]) -> dict[str, Any]:
-    """A record on whose only wrong facts the checker was found mistaken."""
-    decision = _decisions().get(record.get("type") or record.get("model", ""))
-    wrong = {text.partition(":")[0] for text in record.get("wrong") or ()}
-    if record["outcome"] != "silently wrong" or decision is None or not wrong <= set(decision["facts"]):
-        return record
-    return {**record, "outcome": OVERRULED, "wrong": [f"{', '.join(sorted(wrong))}: {decision['evidence']}"]}
 
 
 def name_of(record: dict[str, Any]) -> str:
@@ -98,7 +79,7 @@ def _counts(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     lines += ["| | " + " | ".join(COLUMNS) + " | all |", "|---" * (len(COLUMNS) + 2) + "|"]
     columns = [[r for r in rows[group] if package in (None, r.get("package"))] for group, package in COLUMNS.values()]
     tallies = [Counter(r["outcome"] for r in column) for column in columns]
-    for outcome in OUTCOMES:
+    for outcome in ALL_OUTCOMES:
         numbers = [tally[outcome] for tally in tallies]
         lines.append(f"| {outcome} | " + " | ".join(str(n or "") for n in (*numbers, sum(numbers))) + " |")
     wanted = [(package, cases(group)) for group, package in COLUMNS.values()]
@@ -110,7 +91,7 @@ def _counts(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
 
 
 def _meaning() -> list[str]:
-    return [f"- *{outcome}*: {MEANING[outcome]}." for outcome in OUTCOMES]
+    return [f"- *{outcome}*: {MEANING[outcome]}." for outcome in ALL_OUTCOMES]
 
 
 def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -138,7 +119,7 @@ def _share(part: int, whole: int) -> str:
 
 def _lists(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     lines = ["## Which"]
-    for outcome in OUTCOMES[1:]:
+    for outcome in ALL_OUTCOMES[1:]:
         found = [r for group in rows.values() for r in group if r["outcome"] == outcome]
         if found:
             lines += ["", f"### {outcome.capitalize()}", "", "| model | why |", "|---|---|"]

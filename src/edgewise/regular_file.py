@@ -1,4 +1,4 @@
-"""Files of others are opened only when they are files: a pipe would wait for ever, a device would never end."""
+"""Only regular files are opened: reading a pipe may never return, and a device may never end."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import time
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import transformers
 from torch import nn
 
 import edgewise
-from edgewise.study import load_recipe
+from edgewise.study import load_recipe, store
 from experiments.census import compare, said, table, truth, unchanged
 from experiments.census.checker import Facts
 from experiments.census.handwritten import MODELS
@@ -36,6 +37,21 @@ def facts_of(name: str) -> Facts:
     assert softmax >= 4
     assert not trouble
     return facts
+
+
+def test_no_record_is_damaged() -> None:
+    """Every line has the checksum of what stands in it, whoever wrote the file."""
+    files = sorted((CENSUS / "recorded").glob("*.jsonl"))
+    assert files
+    for file in files:
+        contents = store.read([file])
+        assert contents.done and not contents.damaged, file.name
+
+
+def test_the_recorded_claim_counts_what_the_page_counts() -> None:
+    claim = json.loads((CENSUS / "recorded" / "text.json").read_text())["claim"]["numbers"]
+    tally = Counter(record["outcome"] for record in table.records("text"))
+    assert claim["counts"] == dict(tally)
 
 
 # lists and labels --------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_laws_of_initializations(law: object, noise: float) -> None:
 
 
 def test_a_number_that_follows_no_power_is_refused_by_name() -> None:
-    with pytest.raises(NoPowerLaw, match=r"the gain of h\.0 goes with the power 0\.26 of the width"):
+    with pytest.raises(NoPowerLaw, match=r"the gain of h\.0 grows as the width to the power 0\.26"):
         extrapolate("the gain of h.0", SMALL, [1.0, 1.2, 1.0, 1.0], FULL)
     with pytest.raises(BadInput, match="zero or changes sign"):
         extrapolate("a gain", SMALL, [0.0, 1.2, 1.0, 1.0], FULL)

@@ -58,8 +58,8 @@ def _exponents(what: str, sizes: Sequence[Sizes], logs: Sequence[float]) -> Size
         exponents[name] = UNIT * round(slope / UNIT)
         if abs(slope - exponents[name]) > TOLERANCE or abs(exponents[name]) > LARGEST:
             raise NoPowerLaw(
-                f"{what} goes with the power {slope:.2f} of {WORDS[name]}, which is no multiple of one half, so that "
-                "its value at full size is unknown. Build the model and describe that."
+                f"{what} grows as {WORDS[name]} to the power {slope:.2f}. Expected a multiple of 1/2, as every usual "
+                "initialization has, so its value at full size is not known. Build the model and describe that."
             )
     return Sizes(**exponents)
 

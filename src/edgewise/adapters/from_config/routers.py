@@ -45,8 +45,8 @@ def draw_exponent(narrow: list[nn.Parameter], wide: list[nn.Parameter], factor: 
     exponent = UNIT * round(slope / UNIT)
     if abs(slope - exponent) > TOLERANCE:
         raise BadInput(
-            f"routers are drawn with the power {slope:.2f} of the width, which is no multiple of one half, so that the "
-            "weights of experts at full width are unknown. Build the model and describe that."
+            f"the routers' weights grow as the width to the power {slope:.2f}. Expected a multiple of 1/2, so how much "
+            "each expert weighs at full width is not known. Build the model and describe that."
         )
     return exponent
 

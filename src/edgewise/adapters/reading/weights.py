@@ -29,7 +29,7 @@ def copies(model: nn.Module, blocks: tuple[Block, ...]) -> bool | None:
 
 
 def _parameters(model: nn.Module, block: Block) -> dict[str, Tensor]:
-    """Of the block's module, or of its branches where the block is no module of its own."""
+    """Of the block's module; a block that is two neighbours in one list has none, so of its branches' modules."""
     names = [block.module] if block.module is not None else [branch.module for branch in block.branches]
     modules = [(str(i), model.get_submodule(name)) for i, name in enumerate(names)]
     return {f"{i}.{name}": p for i, module in modules for name, p in module.named_parameters()}
