@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "edgewise"
 FLOORS = {
-    0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "paragraph", "errors",
+    0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "words", "screen", "explanation", "errors",
         "progress", "softmax_jacobian", "whole_file", "activations", "arrays", "interrupts",
         "regular_file", "user_code", "plain_values"},
     1: {"theory", "stability", "adapters", "nets"},
@@ -28,7 +28,9 @@ FLOORS = {
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 FORBIDDEN = {  # beyond the floors: what makes the agreement of theory and measurement evidence
     **{room: {"theory"} for room in FLOORS[2]},
-    "stability": {"architecture", "perceptron", "blocks", "knobs", "trace", "verdict", "paragraph"},
+    "stability": {
+        "architecture", "perceptron", "blocks", "knobs", "trace", "verdict", "words", "screen", "explanation",
+    },
 }
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "yaml", "rich")
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 # Names are fetched when first used, so that the command line answers --help without importing torch.
 _HOMES = {
     "Architecture": "architecture", "BadInput": "errors", "Perceptron": "perceptron", "Trace": "trace",
-    "Verdict": "paragraph", "audit_initialization": "audit.inspect", "compare": "verbs",
+    "Verdict": "screen", "audit_initialization": "audit.inspect", "compare": "verbs",
     "critical_plan": "repair.critical_plan", "critical_point": "verbs", "describe": "adapters.describe",
     "initialize_": "repair.initialize", "judge": "verbs", "measure": "probe.measure", "perceptron_maps": "verbs",
     "phase_diagram": "verbs", "predict": "verbs", "sites": "adapters.roles.model", "stacks": "adapters.reading.read",

@@ -64,11 +64,12 @@ class Kind(Enum):
 class Remedy:
     """A change that was predicted and judged: what it is, in knobs too, and the outcome it leads to."""
 
-    sentence: str
+    sentence: str  # the change as one would write it
     changes: dict[str, Any]  # of the description
     outcome: Outcome
     probability: float | None = None  # that such a network trains
     same_architecture: bool = False  # initialization alone
+    note: str = ""  # what is changed, in words
 
     def __str__(self) -> str:
         chance = "" if self.probability is None else f", {self.probability:.0%}"
@@ -171,6 +172,25 @@ class AttentionSpread:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """What happens to tokens and gradients on the way through depth; rows (L + 1) begin at the input."""
+
+    overlap: tuple[float, ...]  # mean cosine of two tokens
+    separation: tuple[float, ...]  # 1 - overlap, exact where the overlap is near 1
+    gradient: tuple[float, ...] = ()  # its size, of the last block's; relative to the stream except in perceptrons
+    halving: float | None = None  # blocks that halve 1 - overlap, negative where they double it; None: too slow to say
+    keys: float | None = None  # how many tokens attention spreads over where it spreads least, e^entropy
+    visible: float | None = None  # how many it would spread over if it were uniform, mask and window included
+    tokens: int | None = None  # length of the input
+    norm: str | None = None  # where the norms stand
+    measured: bool = False  # from a model, else from theory
+
+    @property
+    def depth(self) -> int:
+        return len(self.overlap) - 1
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What a trace means, in scalars and sentences: `print(verdict)` for people, `verdict.json()` for machines."""
 
@@ -194,12 +214,17 @@ class Verdict:
     notes: tuple[str, ...] = ()  # what was assumed
     source: str = ""  # which theory or measurement
     name: str = ""  # of the network
-    depth: int = 0  # blocks, or layers of a perceptron
+    profile: Profile = Profile((0.0,), (1.0,))  # overlap and gradient through depth
 
     @cached_property
     def remedies(self) -> tuple[Remedy, ...]:
         """Changes that lead to a better outcome by theory, best first and then cheapest; worked out when asked for."""
         return next((finding.search() for finding in self.findings if finding.search is not None), ())
+
+    @property
+    def depth(self) -> int:
+        """Blocks, or layers of a perceptron."""
+        return self.profile.depth
 
     @property
     def decisive_gradient(self) -> Exponent | None:

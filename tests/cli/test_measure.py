@@ -63,8 +63,8 @@ def test_function_as_json(script: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_checkpoint_with_text(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "sample.txt"
     text.write_text("it was the best of times, it was the worst of times")
-    run(["measure", str(folder), "--text", str(text), "--tokens", "20", "--seeds", "1"])
-    printed = capsys.readouterr().out
+    run(["measure", str(folder), "--text", str(text), "--tokens", "20", "--seeds", "1", "--verbose"])
+    printed = " ".join(capsys.readouterr().out.split())
     assert "20 tokens, 1 readout directions, weights as given" in printed
     assert "Initialization audit" in printed and "theory" in printed
 
@@ -134,3 +134,44 @@ def test_incomplete_and_broken_checkpoints_are_refused(
 def test_refusals(words: list[str], said: str, script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["measure", *(word.format(script=script) for word in words)]) == 64
     assert said in capsys.readouterr().err
+
+
+def test_repair_is_a_file_that_mends_the_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The copies of the encoder get values of their own by a file that needs only torch."""
+    import importlib.util
+
+    import torch
+
+    from edgewise import audit_initialization
+    from tests.support.screen_models import copies
+
+    path = tmp_path / "repair.py"
+    run(["measure", "tests/support/screen_models.py:copies", "--tokens", "8", "--seeds", "1", "--repair", str(path)])
+    printed = capsys.readouterr()
+    assert "layers.1-23" in printed.out and "torch.nn.init" not in printed.out
+    assert f"Wrote {path} (1 repairs)" in printed.err
+    assert "edgewise." not in path.read_text().replace("by edgewise", "")
+    spec = importlib.util.spec_from_file_location("repair", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    torch.manual_seed(0)
+    model = copies()
+    assert any(finding.severity.value == "error" for finding in audit_initialization(model))
+    module.repair(model)
+    assert not any(finding.severity.value == "error" for finding in audit_initialization(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("repair.txt", "must end in .py"), ("no/folder/repair.py", "does not exist")]
+)
+def test_a_repair_that_cannot_be_written_is_refused_first(name: str, message: str, capsys) -> None:
+    assert run(["measure", "gpt2", "--repair", name]) == 64
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_that_the_audit_does_not_know_is_measured(tmp_path: Path, capsys) -> None:
+    words = ["measure", "tests/support/screen_models.py:unknown", "--tokens", "8", "--seeds", "1"]
+    assert run([*words, "--explain"]) == 0
+    assert "Initialization audit: not possible, no attention" in " ".join(capsys.readouterr().out.split())
+    assert run([*words, "--repair", str(tmp_path / "repair.py")]) == 64
+    assert "there is no repair to write" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import edgewise
 from edgewise.adapters import describe as describing
 from edgewise.cli import terminal
 from edgewise.cli.main import run
-from edgewise.cli.terminal import overlap_text, selected
+from edgewise.cli.tables import overlap_text, selected
 
+SEVERITIES = {"fails": "red", "risky": "yellow", "note": "cyan"}
 # A plain stack of MLPs with large biases, deep in the ordered phase: milliseconds, and the depth sets the verdict.
 KNOBS = {"heads": 0, "activation": "erf", "norm": "none", "mlp_skip": 0.0, "mlp_bias": 1.0}
 STACK = ["transformer", "--tokens", "16", *(word for k, v in KNOBS.items() for word in ("--set", f"{k}={v}"))]
@@ -46,16 +48,39 @@ def test_text_has_headline_paragraph_table_and_time(capsys: pytest.CaptureFixtur
     printed = capsys.readouterr().out
     name = "transformer with heads=0, activation=erf, norm=none and 2 more"
     verdict = edgewise.judge(edgewise.predict(network(16).replace(name=name)))
-    assert str(verdict) in printed
     lines = printed.splitlines()
-    assert lines[0].startswith(f"{name} will not train")
+    title, *_ = re.split(r"theory, \d+\.\d s\n", printed)
+    assert " ".join(title.split()) == f"{name} · 16 blocks · no norm · 16 tokens"
+    answer = next(line for line in lines if line.startswith("WILL NOT TRAIN"))
+    said = " ".join(str(verdict).split())  # the same words as print(verdict), which has no seconds and no options
+    assert said.removeprefix(f"{name} · 16 blocks · no norm · 16 tokens theory").rpartition("Start of")[0] in " ".join(
+        printed.split()
+    )
+    block, overlap, gradient = (
+        next(line for line in lines if line.startswith(f"  {row} ")) for row in ("block", "overlap", "gradient")
+    )
+    assert block.split() == ["block", "0", "4", "8", "12", "16"]
+    assert float(gradient.split()[1]) == pytest.approx(verdict.profile.gradient[0], abs=5e-4)
+    assert len(overlap.split()) == 6 and answer
+    assert lines[-1].startswith("Start of training only.")
+    assert "\x1b[" not in printed  # colour is for terminals
+
+
+def test_verbose_has_the_table_of_all_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["predict", *FAILS, "--verbose"])
+    lines = capsys.readouterr().out.splitlines()
     header = next(line for line in lines if line.startswith("block"))
     assert header.split() == ["block", "norm", "q", "overlap", "gradient", "relative"]
     last = next(line for line in lines if line.startswith("16 "))
-    trace = edgewise.predict(network(16))
-    assert last.split()[1] == f"{trace.blocks('norm')[-1]:.3g}"
-    assert " s, theory only" in lines[-1]
-    assert "\x1b[" not in printed  # colour is for terminals
+    assert last.split()[1] == f"{edgewise.predict(network(16)).blocks('norm')[-1]:.3g}"
+
+
+def test_explain_says_what_each_number_is(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["predict", *FAILS, "--explain"])
+    printed = " ".join(capsys.readouterr().out.split())
+    verdict = edgewise.judge(edgewise.predict(network(16)))
+    assert f"Angle exponent: {verdict.angle}. The growth rate of 1 - overlap" in printed
+    assert all(finding.sentence in printed for finding in verdict.findings)
 
 
 def test_depth_and_tokens_may_also_be_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +165,7 @@ def test_two_sources_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "calm dead"
     assert {"outcome trains will not train", "norm pre none", "mlp_skip 1 0", "dead: will not train"} <= set(lines)
-    assert any(line.startswith("What to do:") for line in lines)
+    assert any(line.startswith(("Fix", "What to do:")) for line in lines)
 
 
 def test_critical_setting_lowers_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,12 +219,12 @@ def test_each_finding_has_the_colour_of_its_severity(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(terminal, "console", lambda: colourful)
     trace = edgewise.predict(network(16))
     verdict = edgewise.judge(trace)
-    terminal.show_prediction(trace, verdict, [], 0.1)
+    terminal.show_prediction(trace, verdict, [], 0.1, terminal.Detail.EXPLAIN)
     codes = {"red": "31", "yellow": "33", "cyan": "36"}
     lines = stream.getvalue().splitlines()
     assert {finding.severity for finding in verdict.findings} >= {"fails"}
     for finding in verdict.findings:
         (line,) = [line for line in lines if finding.sentence in line]
-        assert line.startswith(f"\x1b[{codes[terminal.SEVERITIES[finding.severity]]}m")
-    assert lines[0].startswith("\x1b[1;31m")
+        assert line.startswith(f"\x1b[{codes[SEVERITIES[finding.severity]]}m")
+    assert any(line.startswith("\x1b[1;31mWILL NOT TRAIN\x1b[0m") for line in lines)
     assert not [line for line in lines if "What to do:" in line and "\x1b[" in line]

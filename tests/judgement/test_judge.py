@@ -7,8 +7,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from edgewise.explanation import explain
 from edgewise.judgement.judge import judge
-from edgewise.paragraph import paragraph
+from edgewise.screen import text
 from edgewise.stability.lyapunov import growth
 from edgewise.trace import Trace
 from edgewise.verdict import Kind, Outcome, Phase, Verdict
@@ -115,8 +116,8 @@ def test_outcome_is_undecided_when_the_error_spans_everything():
 
 
 def test_what_was_ruled_out_is_said():
-    text = str(judge(made()))
-    assert "Ruled out: rank collapse" in text and "vanishing and exploding" in text
+    said = "\n".join(line.text for line in explain(judge(made())))
+    assert "Ruled out: rank collapse" in said and "vanishing and exploding" in said
 
 
 def test_a_verdict_is_computed_once(monkeypatch):
@@ -150,5 +151,7 @@ def test_every_field_of_a_verdict_is_described():
 
 def test_the_prose_is_attached_to_the_record():
     verdict = judge(made())
-    assert str(verdict) == paragraph(verdict)
-    assert str(verdict).startswith("The network should train as configured (20 blocks; made).")
+    assert str(verdict) == text(verdict)
+    first, second, *_ = str(verdict).splitlines()
+    assert first.startswith("this network · 20 blocks ") and first.endswith(" measured")
+    assert second == "TRAINS  by its numbers; there are no records of such networks"

@@ -11,6 +11,7 @@ import edgewise
 from edgewise.judgement.probability import calibration, forgotten, training_probability
 from edgewise.judgement.reading import read
 from edgewise.verdict import Probability
+from edgewise.words import chance
 
 LIKE = {"depth": 12, "width": 64, "tokens": 32, "heads": 2}
 
@@ -35,7 +36,7 @@ def test_the_curve_is_the_table() -> None:
     assert verdict.probability.value == pytest.approx(1 / (1 + math.exp(risk)))
     assert verdict.probability.low <= verdict.probability.value <= verdict.probability.high
     assert verdict.json()["training_probability"]["value"] == pytest.approx(verdict.probability.value, abs=1e-4)
-    assert "Forecast:" in str(verdict)
+    assert chance(verdict.probability) in str(verdict)
 
 
 def test_defects_lower_it() -> None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 import edgewise
 from edgewise.architecture import Architecture
+from edgewise.explanation import explain
+from edgewise.screen import SHOWN, lines
 from edgewise.verdict import Outcome, Remedy
 
 RANK = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
@@ -62,9 +64,12 @@ def check(network: Architecture, readout: str, overlap: float) -> tuple[Remedy, 
         assert after.outcome is remedy.outcome, remedy
         assert RANK[after.outcome] < RANK[verdict.outcome], remedy
         assert after.outcome is not Outcome.TRAINS or after.probability is None or after.probability.value >= 0.5
-        assert str(remedy) in str(verdict) or not verdict.findings
+        assert any(str(remedy) in line.text for line in explain(verdict)) or not verdict.findings
         before, _, there = remedy.sentence.partition(" instead of ")
         assert before.rpartition(" ")[2] != there
+    if verdict.outcome in (Outcome.RISKY, Outcome.FAILS):
+        shown = "\n".join(line.text for line in lines(verdict, width=1000))
+        assert all(remedy.sentence in shown for remedy in verdict.remedies[:SHOWN])
     ranks = [RANK[remedy.outcome] for remedy in verdict.remedies]
     assert ranks == sorted(ranks)
     for one, other in combinations(verdict.remedies, 2):
@@ -130,4 +135,4 @@ def test_a_perceptron_on_the_edge_is_not_sent_there() -> None:
     """Too deep for its width or not, the edge of chaos is where it stands already."""
     verdict = edgewise.judge(edgewise.predict(edgewise.Perceptron("tanh", weight_variance=1.0, depth=100)))
     assert verdict.remedies == ()
-    assert "instead of 1:" not in str(verdict)
+    assert "instead of 1" not in str(verdict)

@@ -13,7 +13,7 @@ import click
 
 from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
-from edgewise.cli.options import figure_path
+from edgewise.cli.options import detail_options, figure_path, new_file
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
@@ -44,15 +44,17 @@ EPILOG = (
 @click.option("--stack", metavar="NAME", help="Which stack of a model with several.  [default: the language stack]")
 @click.option("--stream", is_flag=True, help="Hold one block in memory at a time (configs only).")
 @click.option("--figure", metavar="F", help="Draw theory as lines, measurement as points (.png, .svg, .pdf).")
+@click.option("--repair", metavar="F", help="Write what mends the initialization as a Python file with repair(model).")
+@detail_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option("--fail-on", type=click.Choice(["risky", "fails"]), default="risky", show_default=True,
               help="The mildest verdict whose exit code is not 0.")  # fmt: skip
 def measure(
     source: str, text: str | None, seeds: int, tokens: int | None, stack: str | None, stream: bool,
-    figure: str | None, as_json: bool, fail_on: str,
+    figure: str | None, repair: str | None, detail: int, as_json: bool, fail_on: str,
 ) -> int:  # fmt: skip
     """Read the same numbers from a real model, beside the predicted ones."""
-    path = figure_path(figure)
+    path, repair_path = figure_path(figure), new_file(repair, ".py")
     began = time.perf_counter()
     with prints_aside(), ProgressBar("importing torch") as bar:
         from edgewise.probe.measure import measure as measure_subject
@@ -70,9 +72,11 @@ def measure(
         if path is not None:
             measurement.draw(path)
     with printing():
-        measurement.print_json() if as_json else measurement.print_text(time.perf_counter() - began)
+        measurement.print_json() if as_json else measurement.print_text(time.perf_counter() - began, detail)
     if path is not None:
         click.echo(f"Wrote {path}", err=True)
+    if repair_path is not None:
+        measurement.write_repair(repair_path)
     return exit_codes.of_outcomes([measurement.verdict.outcome], fail_on)
 
 
@@ -83,7 +87,7 @@ class Measurement:
     trace: Trace
     verdict: Verdict
     theory: tuple[Trace, Verdict] | None
-    audit: tuple[AuditFinding, ...] | None  # None: there are no weights to look at
+    audit: tuple[AuditFinding, ...] | str  # a sentence says why there is none
 
     def draw(self, path: Path) -> None:
         """Theory as lines, measurement as points."""
@@ -95,14 +99,23 @@ class Measurement:
         """For machines: one document, of the published schema."""
         from edgewise import view
 
-        click.echo(json.dumps(view.measurement(self.trace, self.verdict, self.theory, self.audit), allow_nan=False))
+        audit = None if isinstance(self.audit, str) else self.audit
+        click.echo(json.dumps(view.measurement(self.trace, self.verdict, self.theory, audit), allow_nan=False))
 
-    def print_text(self, seconds: float) -> None:
+    def print_text(self, seconds: float, detail: int) -> None:
         """For people."""
-        from edgewise.cli.terminal import show_measurement
+        from edgewise.cli.terminal import Detail, show_measurement
 
         theory = None if self.theory is None else self.theory[0]
-        show_measurement(self.trace, self.verdict, theory, self.audit, seconds)
+        show_measurement(self.trace, self.verdict, theory, self.audit, seconds, Detail(detail))
+
+    def write_repair(self, path: Path) -> None:
+        """What mends the weights, as a file; refused where they were not looked at."""
+        from edgewise.cli.weights import write_repair
+
+        if isinstance(self.audit, str):
+            raise BadInput(f"there is no repair to write: {self.audit}")
+        click.echo(f"Wrote {path} ({write_repair(path, self.audit)} repairs)", err=True)
 
 
 def _beside_theory(target: Subject, trace: Trace) -> Measurement:
@@ -115,22 +128,27 @@ def _beside_theory(target: Subject, trace: Trace) -> Measurement:
         prediction = verbs.predict(trace.architecture, start=trace)
         theory = prediction, verbs.judge(prediction)
         trace = replace(trace, departure=departure(trace, prediction))
-    return Measurement(trace, verbs.judge(trace), theory, _audit(target, trace))
+    verdict = verbs.judge(trace)
+    verdict = verdict if verdict.name else replace(verdict, name=target.name)
+    return Measurement(trace, verdict, theory, _audit(target, trace))
 
 
-def _audit(target: Subject, trace: Trace) -> tuple[AuditFinding, ...] | None:
+def _audit(target: Subject, trace: Trace) -> tuple[AuditFinding, ...] | str:
     """The audit of one new initialization, or of given weights, which no published recipe need describe any more."""
     from edgewise.audit.inspect import audit_initialization
     from edgewise.probe.isolation import random_streams
     from edgewise.probe.subjects import seeded
 
     if "streamed" in trace.source:
-        return None
-    if target.module is not None:
-        return audit_initialization(target.module, family_recipe=False)
-    assert target.factory is not None
-    with random_streams():
-        return audit_initialization(seeded(target.factory, 0))
+        return "not possible while streaming."
+    try:
+        if target.module is not None:
+            return audit_initialization(target.module, family_recipe=False)
+        assert target.factory is not None
+        with random_streams():
+            return audit_initialization(seeded(target.factory, 0))
+    except BadInput as refusal:  # a model whose parts have no names that the audit knows is measured all the same
+        return f"not possible, {refusal}"
 
 
 def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> Any:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from edgewise.errors import BadInput
 from edgewise.plain_values import read_yaml
 
 if TYPE_CHECKING:
     from edgewise.adapters.describe import Description
+
+
+def detail_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--explain` and `--verbose`, as the number `detail`: 0, 1 or 2."""
+    verbose = click.option("--verbose", "detail", flag_value=2, type=int, help="Print all numbers.")
+    return click.option(
+        "--explain", "detail", flag_value=1, type=int, default=0, help="Print the numbers with a sentence on each."
+    )(verbose(command))
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
@@ -101,3 +111,15 @@ def figure_path(figure: str | None) -> Path | None:
     from edgewise.view.files import check_path
 
     return check_path(figure)
+
+
+def new_file(path: str | None, suffix: str) -> Path | None:
+    """A file to write, refused before anything is computed where its name or folder will not do."""
+    if path is None:
+        return None
+    place = Path(path)
+    if place.suffix.lower() != suffix:
+        raise BadInput(f"{path!r} must end in {suffix}.")
+    if not place.parent.is_dir():
+        raise BadInput(f"the folder of {path!r} does not exist. Create it, or name another.")
+    return place

@@ -13,7 +13,7 @@ import click
 
 from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
-from edgewise.cli.options import describe_with, figure_path, parse_settings
+from edgewise.cli.options import describe_with, detail_options, figure_path, parse_settings
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
@@ -44,12 +44,13 @@ EPILOG = (
               help="A loss per token, or of the mean over tokens.")
 @click.option("--critical", is_flag=True, help="Also find the nearest setting at which the exponents vanish.")
 @click.option("--figure", metavar="F", help="Draw norm, overlap and gradients per block (.png, .svg, .pdf).")
+@detail_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option("--fail-on", type=click.Choice(["risky", "fails"]), default="risky", show_default=True,
               help="The mildest verdict whose exit code is not 0.")  # fmt: skip
 def predict(
     sources: tuple[str, ...], depth: int | None, tokens: int | None, settings: tuple[str, ...],
-    start_overlap: float, readout: str, critical: bool, figure: str | None, as_json: bool, fail_on: str,
+    start_overlap: float, readout: str, critical: bool, figure: str | None, detail: int, as_json: bool, fail_on: str,
 ) -> int:  # fmt: skip
     """Say from a description alone whether a network will train; two sources are compared side by side."""
     if len(sources) > 2:
@@ -64,7 +65,7 @@ def predict(
             bar.say("drawing")
             answer.draw(path)
     with printing():
-        answer.print_json() if as_json else answer.print_text(time.perf_counter() - began)
+        answer.print_json() if as_json else answer.print_text(time.perf_counter() - began, detail)
     if path is not None:
         click.echo(f"Wrote {path}", err=True)
     return exit_codes.of_outcomes((verdict.outcome for verdict in answer.verdicts), fail_on)
@@ -106,15 +107,15 @@ class Answer:
         document = documents[0] if self.comparison is None else view.comparison(self.comparison, documents)
         click.echo(json.dumps(document, allow_nan=False))
 
-    def print_text(self, seconds: float) -> None:
+    def print_text(self, seconds: float, detail: int) -> None:
         """For people."""
-        from edgewise.cli.terminal import show_comparison, show_prediction
+        from edgewise.cli.terminal import Detail, show_comparison, show_prediction
 
         criticals = [str(point) for point in self.criticals]
         if self.comparison is None:
-            show_prediction(self.traces[0], self.verdicts[0], criticals, seconds)
+            show_prediction(self.traces[0], self.verdicts[0], criticals, seconds, Detail(detail))
         else:
-            show_comparison(self.comparison, criticals, seconds)
+            show_comparison(self.comparison, criticals, seconds, Detail(detail))
 
 
 def answer_for(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import edgewise.paragraph  # noqa: F401  (gives a Verdict its words)
+import edgewise.screen  # noqa: F401  (gives a Verdict its words)
 from edgewise.architecture import Architecture
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.judgement.findings import CURABLE, find, rule_out
 from edgewise.judgement.probability import training_probability
+from edgewise.judgement.profile import profile
 from edgewise.judgement.reading import Reading, read
 from edgewise.judgement.remedies import Search
 from edgewise.perceptron import Perceptron
@@ -51,7 +52,7 @@ def judge(trace: Trace) -> Verdict:
         notes=getattr(trace.architecture, "assumed", ()) + limits.notes,
         source=trace.source,
         name=getattr(trace.architecture, "name", ""),
-        depth=trace.depth,
+        profile=profile(reading),
     )
 
 

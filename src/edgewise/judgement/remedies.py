@@ -32,6 +32,8 @@ HALVINGS = 2  # of a multiplier that the grid finds good and the full theory doe
 ENDED = ("sandwich", "branch")  # a norm stands between the gains of a branch and the sum
 COARSE = (0.5, 0.25, 0.12)  # factors tried without a grid
 MULTIPLIERS = 2.0 ** -np.arange(13.0)
+SAME, SMALLER = "same architecture", "less from attention and MLP"
+PRE_NORM = "norm before attention and MLP"
 RANKS = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
 
 Judge = Callable[[Trace], Verdict]
@@ -45,6 +47,7 @@ class Candidate:
     cost: int
     values: tuple[Changes, ...]
     sentence: Callable[[Changes], str]
+    note: str  # what is changed, in words
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,9 @@ class Search:
             if verdict is None or RANKS[verdict.outcome] >= RANKS[self.outcome]:
                 continue
             odds = None if verdict.probability is None else verdict.probability.value
-            remedy = Remedy(candidate.sentence(changes), changes, verdict.outcome, odds, candidate.cost == 0)
+            remedy = Remedy(
+                candidate.sentence(changes), changes, verdict.outcome, odds, candidate.cost == 0, candidate.note
+            )
             if verdict.outcome is not Outcome.TRAINS:
                 milder = milder or remedy
             elif odds is None or odds >= EVEN:
@@ -113,11 +118,11 @@ class Search:
         boundary = summary(perceptron).boundary_weight_variance
         if math.isfinite(boundary) and boundary > 0:
             values = {"weight_variance": float(f"{boundary:.4g}")}
-            here, bias = perceptron.weight_variance, perceptron.bias_variance
-            yield Candidate(1, (values,), lambda c: (
-                f"Set weight_variance to {c['weight_variance']:.4g} instead of {here:.4g}: the edge of chaos at bias "
-                f"variance {bias:.4g}"
-            ))  # fmt: skip
+            here = perceptron.weight_variance
+            yield Candidate(
+                1, (values,), lambda c: f"weight_variance = {c['weight_variance']:.4g} instead of {here:.4g}",
+                "inputs neither merge nor part",
+            )  # fmt: skip
 
     def _transformer(self) -> Iterator[Candidate]:
         network = self._network
@@ -192,11 +197,7 @@ def _initialized(architecture: Architecture, factors: Sequence[float]) -> Candid
     knobs = _initial_gains(architecture)
     values = [{name: _scaled(getattr(architecture, name), factor) for name in knobs} for factor in factors]
 
-    def sentence(changes: Changes) -> str:
-        factor = np.mean(changes[knobs[0]]) / np.mean(getattr(architecture, knobs[0]))
-        return f"edgewise.initialize_(model), the same architecture with {' and '.join(knobs)} times {factor:.2g}"
-
-    return Candidate(0, tuple(values), sentence) if values else None
+    return Candidate(0, tuple(values), lambda _: "edgewise.initialize_(model)", SAME) if values else None
 
 
 def _branches(architecture: Architecture, readout: str) -> Candidate | None:
@@ -213,7 +214,7 @@ def _branches(architecture: Architecture, readout: str) -> Candidate | None:
         return {name: multiplier for name, value in largest.items() if value > multiplier} | skips
 
     values = tuple(change for multiplier in _largest(size) if (change := changes(multiplier)))
-    return Candidate(2, values, _settings) if values else None
+    return Candidate(2, values, _settings, SMALLER) if values else None
 
 
 def _whole_skips(architecture: Architecture, layers: Sequence[str]) -> Changes:
@@ -232,7 +233,7 @@ def _settings(changes: Changes) -> str:
 
 
 def _shown(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else f"{value:.3g}"
+    return value if isinstance(value, str) else f"{value:.3g}"
 
 
 def _pre_norm(architecture: Architecture) -> Candidate | None:
@@ -240,7 +241,7 @@ def _pre_norm(architecture: Architecture) -> Candidate | None:
     if architecture.norm == "pre":
         return None
     layers = [name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size]
-    return Candidate(3, ({"norm": "pre"} | _whole_skips(architecture, layers),), _settings)
+    return Candidate(3, ({"norm": "pre"} | _whole_skips(architecture, layers),), _settings, PRE_NORM)
 
 
 def _input_gain(architecture: Architecture, readout: str) -> Candidate | None:
@@ -255,7 +256,10 @@ def _input_gain(architecture: Architecture, readout: str) -> Candidate | None:
     distinct = tuple(v for v in values if f"{v['mlp_in_gain']:.3g}" != f"{here:.3g}")
     if not distinct:
         return None
-    return Candidate(1, distinct, lambda c: f"mlp_in_gain = {c['mlp_in_gain']:.3g} instead of {here:.3g}")
+    return Candidate(
+        1, distinct, lambda c: f"mlp_in_gain = {c['mlp_in_gain']:.3g} instead of {here:.3g}",
+        "initial scale of the MLP's first matrix",
+    )  # fmt: skip
 
 
 def _scores(architecture: Architecture, condensation: float) -> Candidate:
@@ -263,4 +267,7 @@ def _scores(architecture: Architecture, condensation: float) -> Candidate:
     here = architecture.score_gain
     factors = [math.sqrt(0.5 / condensation) / 2**k for k in range(HALVINGS + 1)]
     values = tuple({"score_gain": _scaled(here, float(f"{factor:.2g}"))} for factor in factors)
-    return Candidate(1, values, lambda c: f"score_gain times {np.mean(c['score_gain']) / np.mean(here):.2g}")
+    return Candidate(
+        1, values, lambda c: f"score_gain times {np.mean(c['score_gain']) / np.mean(here):.2g}",
+        "initial scale of queries and keys",
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""The audit of the weights in words: errors lead the screen, by group of parameters; repairs go to a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from edgewise.audit.finding import AuditFinding, Severity
+from edgewise.whole_file import whole_file
+
+HEADER = '''"""Repairs of the initialization, written by edgewise: call repair(model) before training."""
+
+import torch
+
+
+@torch.no_grad()
+def repair(model):
+    """Every repair in turn; the model is changed in place."""
+'''
+
+
+def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
+    """Errors, which come before everything else on the screen."""
+    if isinstance(audit, str):
+        return []
+    return [
+        f"{capitalised(finding.kind.value)}: {group(finding.parameters)}. {capitalised(finding.observation)}. "
+        "--repair FILE writes what mends it."
+        for finding in audit
+        if finding.severity is Severity.ERROR
+    ]  # fmt: skip
+
+
+def listing(audit: Sequence[AuditFinding] | str) -> Iterator[str]:
+    """The whole audit; where there is none, why."""
+    if isinstance(audit, str):
+        yield f"Initialization audit: {audit}"
+        return
+    if not audit:
+        yield "Initialization audit: nothing to report."
+        return
+    yield "Initialization audit:"
+    for finding in audit:
+        yield (
+            f"  {finding.severity.value}: {finding.kind.value}: {group(finding.parameters)}. Observed: "
+            f"{finding.observation}. Expected: {finding.expected}."
+        )
+
+
+def capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def group(names: Sequence[str]) -> str:
+    """Many parameters as the part of the model they share: `layers.1-23`; one as itself.
+
+    >>> group(["layers.1.attn.q", "layers.2.attn.q", "layers.2.mlp.w", "layers.1.mlp.w"])
+    'layers.1-2'
+    >>> group(["layers.0.mlp.b", "layers.1.mlp.b"])
+    'layers.0-1.mlp.b'
+    """
+    if len(names) == 1:
+        return names[0]
+    matches = [re.match(r"(.*?)\.(\d+)\.(.*)", name) for name in names]
+    if any(match is None for match in matches):
+        return f"{names[0]} and {len(names) - 1} more"
+    parts = [match.groups() for match in matches if match is not None]
+    stacks = {stack for stack, _, _ in parts}
+    inside = {rest for _, _, rest in parts}
+    if len(stacks) > 1:
+        return f"{names[0]} and {len(names) - 1} more"
+    tail = f".{inside.pop()}" if len(inside) == 1 else ""
+    return f"{stacks.pop()}.{span(sorted({int(number) for _, number, _ in parts}))}{tail}"
+
+
+def span(numbers: Sequence[int]) -> str:
+    """`1-23` for a run, `0,2,4` for others."""
+    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ",".join(map(str, numbers))
+
+
+def write_repair(path: Path, audit: Sequence[AuditFinding]) -> int:
+    """A module with `repair(model)` that mends what was found, errors and warnings; how many there are."""
+    repairs = [finding for finding in audit if finding.severity is not Severity.NOTE and finding.repair]
+    body = [f"    # {finding.kind.value}: {group(finding.parameters)}\n    {finding.repair}\n" for finding in repairs]
+    source = HEADER + ("".join(body) or "    # nothing to repair\n") + "    return model\n"
+    with whole_file(path) as file:
+        file.write(source.encode())
+    return len(repairs)
