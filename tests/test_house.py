@@ -18,7 +18,7 @@ FLOORS = {
         "regular_file", "user_code", "plain_values"},
     1: {"theory", "stability", "adapters", "nets"},
     2: {"audit", "probe", "optim", "landscape", "laboratory"},
-    3: {"critical", "repair"},
+    3: {"critical", "repair", "monitor"},
     4: {"judgement"},
     5: {"verbs"},
     6: {"view", "study"},

@@ -9,6 +9,7 @@ Nouns    Architecture Perceptron Trace Verdict
 Make     transformer describe stacks sites
 Predict  predict judge compare phase_diagram critical_point vector_field perceptron_maps
 Measure  measure audit_initialization total_changes
+Watch    watch read trace_at
 Change   critical_plan initialize_ use_kernel
 Rooms    laboratory landscape nets optim study view
 Refusal  BadInput
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from edgewise.architecture import Architecture, transformer
     from edgewise.audit.inspect import audit_initialization
     from edgewise.errors import BadInput
+    from edgewise.monitor.reading import read, trace_at
+    from edgewise.monitor.watch import watch
     from edgewise.nets.swap import use_kernel
     from edgewise.perceptron import Perceptron
     from edgewise.probe.measure import measure
@@ -53,16 +56,18 @@ _HOMES = {
     "Verdict": "screen", "audit_initialization": "audit.inspect", "compare": "verbs",
     "critical_plan": "repair.critical_plan", "critical_point": "verbs", "describe": "adapters.describe",
     "initialize_": "repair.initialize", "judge": "verbs", "measure": "probe.measure", "perceptron_maps": "verbs",
-    "phase_diagram": "verbs", "predict": "verbs", "sites": "adapters.roles.model", "stacks": "adapters.reading.read",
-    "total_changes": "repair.meter", "transformer": "architecture", "use_kernel": "nets.swap", "vector_field": "verbs",
+    "phase_diagram": "verbs", "predict": "verbs", "read": "monitor.reading", "sites": "adapters.roles.model",
+    "stacks": "adapters.reading.read", "total_changes": "repair.meter", "trace_at": "monitor.reading",
+    "transformer": "architecture", "use_kernel": "nets.swap", "vector_field": "verbs",
+    "watch": "monitor.watch",
 }  # fmt: skip
 _ROOMS = ("laboratory", "landscape", "nets", "optim", "study", "view")
 
 __all__ = [
     "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_plan",
     "critical_point", "describe", "initialize_", "judge", "laboratory", "landscape", "measure", "nets", "optim",
-    "perceptron_maps", "phase_diagram", "predict", "sites", "stacks", "study", "total_changes", "transformer",
-    "use_kernel", "vector_field", "view",
+    "perceptron_maps", "phase_diagram", "predict", "read", "sites", "stacks", "study", "total_changes", "trace_at",
+    "transformer", "use_kernel", "vector_field", "view", "watch",
 ]  # fmt: skip
 
 

@@ -1,0 +1,184 @@
+"""The attention of a group of layers of one shape: buffers, hooks, and their statistics once a pass is over.
+
+Rows are rebuilt from copied queries, keys and values. Shapes: L layers of the group, R = L x sequences, H heads,
+Q queries, K keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from edgewise.adapters.roles.record import Projection
+from edgewise.monitor.attention_rows import RowNumbers, by_head, masked, nan_max, row_numbers, softmax_gain
+from edgewise.monitor.copies import QUERIES, SEQUENCES, QueryCopy, Switch, TokenCopy, query_slice
+from edgewise.monitor.places import AttentionPlace
+from edgewise.optim.parallel import norm_function
+from edgewise.optim.query_key import Side
+
+SAMPLED = 16  # one row in so many of W_O for the norms of its heads
+
+
+def shape_of(place: AttentionPlace) -> tuple[Any, ...]:
+    """What layers must share to be computed together."""
+    logits = place.query_key
+    turn = None if logits.rotation is None else (tuple(logits.rotation.frequencies.tolist()), logits.rotation.factor)
+    norms = logits.query.norm is not None, logits.key.norm is not None
+    rows = tuple((p.rows, p.fan_out, place.modules.index(p.module)) for p in place.projections)
+    return place.heads, place.key_heads, place.fused_call, logits.scale, logits.causal, turn, norms, rows, place.dropouts
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One pass of a group: probabilities s (R, H, Q, K), values (R, H, K, d_v), and what they give (R, H, Q, d_v)."""
+
+    probabilities: Tensor
+    values: Tensor
+    output: Tensor
+    numbers: RowNumbers
+    visible: Tensor
+
+
+class AttentionGroup:
+    """Layers of one shape: their copies, and how rows are made of them."""
+
+    def __init__(
+        self, model: nn.Module, layers: Sequence[AttentionPlace], switch: Switch, keys: int, batch_first: bool
+    ) -> None:
+        self.model, self.layers, self.keys = model, list(layers), keys
+        self.first = layers[0]
+        self.causal = self.first.query_key.causal
+        self.refusals: list[str] = [""] * len(layers)
+        device, L = next(model.parameters()).device, len(self.layers)
+        width = self.first.output.fan_out if self.first.fused_call else self.first.output.fan_in
+
+        def empty(*shape: int) -> Tensor:
+            return torch.full(shape, math.nan, device=device)
+
+        self.tokens = [empty(L, SEQUENCES, keys, size) for size in self._widths()]
+        self.output, self.upstream = (empty(L, SEQUENCES, QUERIES, width) for _ in range(2))
+        self.handles = [handle for i in range(L) for handle in self._attach(i, switch, batch_first)]
+
+    def _widths(self) -> list[int]:
+        """Of what is copied: the input of a fused call, else the output of every projecting module."""
+        if self.first.fused_call:
+            return [self.first.query_key.query.projection.fan_in]
+        of = {p.module: (p.parameter, -1 if p.transposed else 0) for p in self.first.projections}
+        return [self.model.get_parameter(of[m][0]).shape[of[m][1]] for m in self.first.modules]
+
+    def _attach(self, i: int, switch: Switch, batch_first: bool) -> list[RemovableHandle]:
+        place, find = self.layers[i], self.model.get_submodule
+        output = QueryCopy(switch, self.output[i], self.upstream[i], self.keys, batch_first)
+        if place.fused_call:
+            module, tokens = find(place.name), TokenCopy(switch, self.tokens[0][i], batch_first)
+            enter = module.register_forward_pre_hook(tokens.enter, with_kwargs=True)
+            return [enter, module.register_forward_hook(output.leave)]
+        copies = [TokenCopy(switch, buffer[i], batch_first) for buffer in self.tokens]
+        hooks = [find(n).register_forward_hook(c.leave) for n, c in zip(place.modules, copies, strict=True)]
+        return [*hooks, find(place.output.module).register_forward_pre_hook(output.enter)]
+
+    def clear(self) -> None:
+        """Forget the last pass, so that one that was not seen cannot look like it."""
+        for buffer in (self.output, self.upstream):
+            buffer.fill_(math.nan)
+
+    def rebuild(self, sequences: int, length: int, causal: bool) -> Pass:
+        """Rows of the sampled queries from the copies."""
+        keys = min(length, self.keys)
+        start, stride = query_slice(keys, QUERIES)
+        places = torch.arange(keys, device=self.output.device)
+        q, k, v = self._vectors(sequences, keys, start, stride, places)
+        logits = masked(q @ k.mT * self.first.query_key.scale, places[start::stride], causal)
+        numbers = row_numbers(logits)
+        return Pass(numbers.probabilities, v, numbers.probabilities @ v, numbers, logits > -math.inf)
+
+    def _vectors(self, sequences: int, keys: int, start: int, stride: int, places: Tensor) -> tuple[Tensor, ...]:
+        """Queries (R, H, Q, d_h), keys and values (R, H, K, ...), normalised, rotated, shared as the layer does."""
+        copies = [buffer[:, :sequences, :keys] for buffer in self.tokens]
+        picked = self._multiplied(copies[0]) if self.first.fused_call else self._picked(copies)
+        logits = self.first.query_key
+        q = self._side(picked[0][:, :, start::stride], [p.query_key.query for p in self.layers], places[start::stride])
+        k = self._side(picked[1], [p.query_key.key for p in self.layers], places)
+        v = picked[2].unflatten(-1, (logits.key.heads, -1)).flatten(0, 1).transpose(1, 2)
+        if logits.share > 1:
+            k, v = (t.repeat_interleave(logits.share, 1) for t in (k, v))
+        return q, k, v
+
+    def _picked(self, copies: Sequence[Tensor]) -> list[Tensor]:
+        modules = self.first.modules
+        return [_rows(copies[modules.index(p.module)], p) for p in self.first.projections]
+
+    def _multiplied(self, x: Tensor) -> list[Tensor]:
+        """x W^T + b per layer, with the weights of the pass, before the optimizer changes them."""
+        made = []
+        for which in range(3):
+            each = [place.projections[which] for place in self.layers]
+            W = torch.stack([p.weight(self.model).detach() for p in each]).float()
+            biases = [p.bias(self.model) for p in each]
+            out = x @ W.mT[:, None]
+            if all(b is not None for b in biases):
+                out = out + torch.stack([b.detach() for b in biases if b is not None])[:, None, None].float()
+            made.append(out)
+        return made
+
+    def _side(self, flat: Tensor, sides: Sequence[Side], places: Tensor) -> Tensor:
+        norms = [None if s.norm is None else norm_function(self.model, s.norm.name) for s in sides]
+        heads, apart = sides[0].heads, sides[0].norm_of_heads
+        if norms[0] is not None and not apart:
+            flat = torch.stack([norm(x) for norm, x in zip(norms, flat, strict=True) if norm is not None])
+        x = flat.unflatten(-1, (heads, -1))
+        if norms[0] is not None and apart:
+            x = torch.stack([norm(y) for norm, y in zip(norms, x, strict=True) if norm is not None])
+        x = x.flatten(0, 1).transpose(1, 2)
+        rotation = self.first.query_key.rotation
+        return x if rotation is None else rotation(x, places.expand(len(x), -1))
+
+    def statistics(self, rows: Pass) -> Tensor:
+        """(L, statistics, H) in the order of the schema's heads."""
+        L, n = len(self.layers), rows.numbers
+        e = self.at_heads(self.upstream, rows, weighted=True)
+        gain = softmax_gain(rows.probabilities, e @ rows.values.mT, rows.visible)
+        entropy, logit, condition, saturated, gains = (
+            by_head(t, L) for t in (n.entropy, n.largest_logit, n.condition, n.saturated, gain)
+        )
+        size = torch.linalg.vector_norm(rows.output, dim=-1).square()
+        part = by_head(size, L).mean(-1).sqrt() * self._output_norms()
+        return torch.stack([
+            entropy.nanmean(-1), entropy.exp().nanmean(-1), nan_max(logit), gains.nanmedian(-1).values,
+            condition.nanmedian(-1).values, saturated.nanmean(-1), part / part.mean(-1, keepdim=True),
+        ], 1)  # fmt: skip
+
+    def at_heads(self, copied: Tensor, rows: Pass, *, weighted: bool) -> Tensor:
+        """What was copied at the queries, per head (R, H, Q, d_v); of a fused call through W_O where `weighted`."""
+        _, H, Q, _ = rows.output.shape
+        sequences = len(rows.output) // len(self.layers)
+        part = copied[:, :sequences, :Q]
+        if self.first.fused_call and weighted:
+            part = part @ self.output_weights()[:, None]
+        return part.unflatten(-1, (H, -1)).flatten(0, 1).transpose(1, 2)
+
+    def output_weights(self) -> Tensor:
+        """W_O of every layer (L, out, in)."""
+        return torch.stack([p.output.weight(self.model).detach() for p in self.layers]).float()
+
+    def _output_norms(self) -> Tensor:
+        """|W_O,h| (L, H) from one row in 16; ones where the matrix is spread over processes."""
+        weights = [place.output.weight(self.model).detach() for place in self.layers]
+        if any(hasattr(w, "full_tensor") for w in weights):
+            return torch.ones(len(weights), self.first.heads, device=self.output.device)
+        rows = torch.stack([w[::SAMPLED] for w in weights]).float().unflatten(-1, (self.first.heads, -1))
+        return torch.linalg.vector_norm(rows, dim=(1, 3))
+
+
+def _rows(output: Tensor, projection: Projection) -> Tensor:
+    """The part of a fused projection's output that is this projection's."""
+    rows = projection.rows
+    if rows is None:
+        return output
+    return output.unflatten(-1, (rows.groups, rows.size))[..., rows.start : rows.stop].flatten(-2)

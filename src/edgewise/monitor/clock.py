@@ -1,0 +1,95 @@
+"""The price of watching: thread time spent inside the monitor, against the time that training takes.
+
+Both are CPU time of the thread where the model computes on the CPU, so that other programs on the machine count for
+neither; where it computes on another device both are wall time. The next step to sample is the first at which all
+that was spent, and what one more sample will cost, stay inside the budget.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, so that most gaps are alike
+MEMORY = 0.3  # weight of the last sample in the expected cost
+
+
+class Clock:
+    """Seconds spent inside `with clock:`; nested use counts once."""
+
+    def __init__(self, wall: bool = False) -> None:
+        self.now: Callable[[], float] = time.perf_counter if wall else time.thread_time
+        self.spent = 0.0
+        self._depth, self._began = 0, 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds spent, also in what is going on."""
+        return self.spent + (max(self.now() - self._began, 0.0) if self._depth else 0.0)
+
+    def __enter__(self) -> None:
+        if self._depth == 0:
+            self._began = self.now()
+        self._depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.spent += max(self.now() - self._began, 0.0)
+
+
+class Budget:
+    """When to sample next. `share`: what may be spent, as a share of the training's own time; None: every step."""
+
+    def __init__(self, share: float | None, clock: Clock) -> None:
+        self.share, self.clock = share, clock
+        self.steps = self.samples = 0
+        self.gap = 1
+        self.sample_seconds = 0.0  # of one more sample, as far as is known
+        self._began, self._before = clock.now(), clock.total
+        self._at_sample = clock.total
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training, without what the monitor took."""
+        return max(self.clock.now() - self._began - self.spent, 1e-9)
+
+    @property
+    def spent(self) -> float:
+        return self.clock.total - self._before
+
+    @property
+    def price(self) -> float:
+        """What was spent, as a share of the training's own time."""
+        return self.spent / self.elapsed
+
+    def proposal(self) -> int:
+        """How many steps to wait, as seen before the sample at hand is complete."""
+        return 1 if self.share is None else self._next_gap(self.share)
+
+    def sampled(self, gap: int) -> None:
+        """A sample is complete, and the next one comes after `gap` steps."""
+        cost = self.clock.total - self._at_sample
+        self._at_sample = self.clock.total
+        self.samples += 1
+        # The first sample is dearer than the others: it warms caches up.
+        old = cost if self.samples <= 2 else self.sample_seconds
+        self.sample_seconds = (1 - MEMORY) * old + MEMORY * cost
+        self.gap = gap
+
+    def _next_gap(self, share: float) -> int:
+        step = self.elapsed / max(self.steps, 1)
+        owed = self.spent + self.sample_seconds - share * self.elapsed
+        return next((gap for gap in GAPS if owed <= share * gap * step), GAPS[-1])
+
+    def sentence(self) -> str:
+        """What is sampled and what it costs, for people."""
+        often = "every step" if self.gap == 1 else f"one step in {self.gap}"
+        limit = "" if self.share is None else f" of {self.share:.1%} allowed"
+        return (
+            f"sampled {self.samples} of {self.steps} steps, now {often}; "
+            f"{1e3 * self.sample_seconds:.1f} ms a sample, {self.price:.2%} of the training time{limit}"
+        )

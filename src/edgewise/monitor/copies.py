@@ -1,0 +1,258 @@
+"""Hooks that copy slices of a forward and a backward pass into preallocated buffers, and do nothing else.
+
+No host synchronization, no random number, no collective, no value returned: the numbers of training stay what they
+are, and torch.compile takes the copies into its one graph if they were there before its first call. Whether a step is
+sampled is asked only where the code is not compiled, since a changing flag would compile it again.
+
+Shapes: S sequences, T tokens of a stream, K keys, Q queries; unfilled places are not-a-number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.monitor.clock import Clock
+from edgewise.probe.block_call import NAMES
+
+SEQUENCES, TOKENS, QUERIES = 2, 64, 16
+KEYS = 512  # most tokens copied of a projection; the keys of a causal row are the tokens before it, so rows are whole
+FEWEST = 64  # and the fewest, where the model is large
+ROOM = 0.01  # of the parameters' memory, or 64 MB, for these copies
+
+
+class Switch:
+    """Whether this step is sampled, the clock of what that costs, and what to do with an error."""
+
+    def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
+        self.clock, self.fail = clock, fail
+        self.on = True
+        self.limit = 0.0  # largest finite number of the dtype that activations have or are cast to
+
+    def run(self, copy: Callable[..., None], *arguments: Any) -> None:
+        """Copy at a sampled step, on the clock; an error switches the monitor off and goes no further."""
+        if self.on:
+            with self.clock:
+                try:
+                    copy(*arguments)
+                except Exception as error:  # noqa: BLE001  the loop must not notice
+                    self.fail(error)
+
+
+class Sizes:
+    """How much of the buffers the last pass filled: sequences, tokens of the stream, tokens in all."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._numbers = torch.zeros(3, dtype=torch.int64, device=device)
+        self._host: tuple[int, int, int] | None = None  # known without asking the device, unless compiled
+
+    def fill(self, sequences: int, tokens: int, length: int) -> None:
+        if torch.compiler.is_compiling():
+            self._numbers[0].fill_(sequences)
+            self._numbers[1].fill_(tokens)
+            self._numbers[2].fill_(length)
+        else:
+            self._host = sequences, tokens, length
+
+    def read(self) -> tuple[int, int, int]:
+        if self._host is not None:
+            return self._host
+        sequences, tokens, length = self._numbers.tolist()
+        return sequences, tokens, length
+
+    def clear(self) -> None:
+        self._numbers.zero_()
+        self._host = None
+
+
+class StreamCopy:
+    """The stream at one site: a few tokens of a few sequences, and the norm of its whole gradient."""
+
+    def __init__(
+        self, switch: Switch, buffer: Tensor, gradient: Tensor, sizes: Sizes | None, batch_first: bool
+    ) -> None:
+        self.switch, self.buffer, self.gradient, self.sizes = switch, buffer, gradient, sizes
+        self.batch_first = batch_first
+
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
+        """Pre-hook of the first block: the embedded tokens."""
+        self._see(_tensor_in(inputs, named))
+
+    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+        """Hook of a block: the stream behind it."""
+        self._see(_tensor_of(output))
+
+    def _see(self, stream: Tensor | None) -> None:
+        if stream is None or not torch.is_grad_enabled():
+            return
+        if torch.compiler.is_compiling():
+            self._copy(stream)
+            if stream.requires_grad:
+                stream.register_hook(self._copy_gradient)
+        elif self.switch.on:
+            self.switch.run(self._copy_eagerly, stream)
+
+    def _copy_eagerly(self, stream: Tensor) -> None:
+        self._copy(stream)
+        if self.sizes is not None:
+            self.switch.limit = limit_of(stream)
+        if stream.requires_grad:
+            stream.register_hook(self._see_gradient)
+
+    def _copy(self, stream: Tensor) -> None:
+        x = stream.detach()
+        if x.dim() != 3 or x.shape[-1] != self.buffer.shape[-1]:
+            return
+        x = x if self.batch_first else x.transpose(0, 1)
+        S, T, _ = self.buffer.shape
+        length = x.shape[1]
+        x = x[:S, :: -(-length // T)]
+        self.buffer[: x.shape[0], : x.shape[1]].copy_(x)
+        if self.sizes is not None:
+            self.sizes.fill(x.shape[0], x.shape[1], length)
+
+    def _see_gradient(self, gradient: Tensor) -> None:
+        self.switch.run(self._copy_gradient, gradient)
+
+    def _copy_gradient(self, gradient: Tensor) -> None:
+        self.gradient.copy_(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
+
+
+class TokenCopy:
+    """All tokens, up to K of each of S sequences, that leave a projection or enter nn.MultiheadAttention."""
+
+    def __init__(self, switch: Switch, buffer: Tensor, batch_first: bool) -> None:
+        self.switch, self.buffer, self.batch_first = switch, buffer, batch_first
+
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
+        query = inputs[0] if inputs else named.get("query")
+        self._see(query if isinstance(query, Tensor) else None)
+
+    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+        self._see(_tensor_of(output))
+
+    def _see(self, tokens: Tensor | None) -> None:
+        if tokens is None or not torch.is_grad_enabled():
+            return
+        if torch.compiler.is_compiling():
+            self._copy(tokens)
+        elif self.switch.on:
+            self.switch.run(self._copy, tokens)
+
+    def _copy(self, tokens: Tensor) -> None:
+        x = tokens.detach()
+        if x.dim() != 3 or x.shape[-1] != self.buffer.shape[-1]:
+            return
+        x = x if self.batch_first else x.transpose(0, 1)
+        S, K, _ = self.buffer.shape
+        x = x[:S, :K]
+        self.buffer[: x.shape[0], : x.shape[1]].copy_(x)
+
+
+class QueryCopy:
+    """What the attention gives at Q sampled queries, and the gradient that comes back to it there.
+
+    Of a model with an output projection that is its input o; of nn.MultiheadAttention it is the output W_O o + b.
+    """
+
+    def __init__(self, switch: Switch, buffer: Tensor, gradient: Tensor, keys: int, batch_first: bool) -> None:
+        self.switch, self.buffer, self.gradient, self.keys = switch, buffer, gradient, keys
+        self.batch_first = batch_first
+
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:  # noqa: ARG002
+        self._see(inputs[0] if inputs and isinstance(inputs[0], Tensor) else None)
+
+    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+        self._see(_tensor_of(output))
+
+    def _see(self, output: Tensor | None) -> None:
+        if output is None or not torch.is_grad_enabled():
+            return
+        if torch.compiler.is_compiling():
+            self._copy(output)
+            if output.requires_grad:
+                output.register_hook(self._copy_gradient)
+        elif self.switch.on:
+            self.switch.run(self._copy_eagerly, output)
+
+    def _copy_eagerly(self, output: Tensor) -> None:
+        self._copy(output)
+        if output.requires_grad:
+            output.register_hook(self._see_gradient)
+
+    def _copy(self, output: Tensor) -> None:
+        self._into(self.buffer, output.detach())
+
+    def _see_gradient(self, gradient: Tensor) -> None:
+        self.switch.run(self._copy_gradient, gradient)
+
+    def _copy_gradient(self, gradient: Tensor) -> None:
+        self._into(self.gradient, gradient.detach())
+
+    def _into(self, buffer: Tensor, x: Tensor) -> None:
+        if x.dim() != 3 or x.shape[-1] != buffer.shape[-1]:
+            return
+        x = x if self.batch_first else x.transpose(0, 1)
+        start, stride = query_slice(min(x.shape[1], self.keys), buffer.shape[1])
+        x = x[: buffer.shape[0], : self.keys][:, start::stride]
+        buffer[: x.shape[0], : x.shape[1]].copy_(x)
+
+
+class LossCopy:
+    """The scalar loss that a model or a criterion returns."""
+
+    def __init__(self, switch: Switch, buffer: Tensor) -> None:
+        self.switch, self.buffer = switch, buffer
+
+    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+        loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not torch.is_grad_enabled():
+            return
+        if torch.compiler.is_compiling():
+            self._copy(loss)
+        else:
+            self.switch.run(self._copy, loss)
+
+    def _copy(self, loss: Tensor) -> None:
+        self.buffer.copy_(loss.detach().reshape(()))
+
+
+def keys_within(model: nn.Module, widths: int) -> int:
+    """How many tokens per sequence fit into the room for copies; widths: numbers per token, all layers together."""
+    room = max(ROOM * sum(p.numel() * p.element_size() for p in model.parameters()), 2**26)
+    return int(min(KEYS, max(FEWEST, room // (4 * SEQUENCES * max(widths, 1)))))
+
+
+def query_slice(length: int, queries: int) -> tuple[int, int]:
+    """(start, stride) of at most `queries` places spread over 0..length - 1."""
+    stride = -(-length // queries)
+    return stride // 2, stride
+
+
+def limit_of(x: Tensor) -> float:
+    """The largest finite number of what x is, or is cast to by autocast before the next matrix."""
+    kind = x.device.type
+    cast = torch.is_autocast_enabled(kind) and x.dtype == torch.float32
+    return float(torch.finfo(torch.get_autocast_dtype(kind) if cast else x.dtype).max)
+
+
+def _tensor_of(output: Any) -> Tensor | None:
+    if isinstance(output, Tensor):
+        return output
+    first = output[0] if isinstance(output, (tuple, list)) and len(output) else None
+    return first if isinstance(first, Tensor) else None
+
+
+def _tensor_in(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
+    for value in inputs:
+        if isinstance(value, Tensor):
+            return value
+    for name in NAMES:
+        if isinstance(named.get(name), Tensor):
+            value = named[name]
+            assert isinstance(value, Tensor)
+            return value
+    return None

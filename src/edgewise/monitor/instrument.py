@@ -1,0 +1,289 @@
+"""One sampled step, from hooks to numbers: buffers are read once, for all layers together, and reach the host once.
+
+Activations, gradients and attention are read as the optimizer's step begins, updates as it ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from edgewise.arrays import Array
+from edgewise.monitor.attention import AttentionGroup, shape_of
+from edgewise.monitor.attention_rows import HEAD_STATISTICS
+from edgewise.monitor.columns import names
+from edgewise.monitor.copies import SEQUENCES, TOKENS, LossCopy, Sizes, StreamCopy, Switch, keys_within
+from edgewise.monitor.matrices import Matrices
+from edgewise.monitor.places import AttentionPlace, Places
+from edgewise.monitor.qk_spectrum import spectral_entropy
+from edgewise.monitor.ranks import Rule, largest, mean, total
+from edgewise.monitor.referee import verdict
+from edgewise.optim.parallel import by_name, whole
+
+SLOW = 10  # stored rows between two on the slow clock
+FEW = 1e-30  # below every activation that matters: keeps logarithms finite
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Numbers of one step on the host: by name, per site, per block; heads (blocks, statistics, H)."""
+
+    run: dict[str, float]
+    site: dict[str, Array]
+    block: dict[str, Array]
+    heads: Array
+    spectrum: Array  # (blocks,), nan but for the block whose turn it was
+    reached: bool  # whether the hooks of the blocks saw the pass
+
+
+class Instrument:
+    """Hooks on a model and the batched computation behind them."""
+
+    def __init__(self, places: Places, switch: Switch, loss: nn.Module | None) -> None:
+        self.places, self.switch = places, switch
+        self.device = next(places.model.parameters()).device
+        self.sizes = Sizes(self.device)
+        self.matrices = Matrices(places) if places.depth else None
+        self.handles: list[RemovableHandle] = []
+        self.loss = torch.full((), math.nan, device=self.device)
+        target = places.model if loss is None else loss
+        self.handles.append(target.register_forward_hook(LossCopy(switch, self.loss).leave))
+        self._attach_streams()
+        self.groups = self._attach_attention()
+        self.samples = 0
+        self._reached = False
+        self._activations: list[Tensor] = []
+        self._turn: tuple[AttentionPlace, Tensor, Tensor] | None = None
+
+    def _attach_streams(self) -> None:
+        p, find = self.places, self.places.model.get_submodule
+        count = p.depth + 1 if p.depth else 0
+        self.streams = torch.full((count, SEQUENCES, TOKENS, p.width), math.nan, device=self.device)
+        self.gradients = torch.full((count,), math.nan, device=self.device)
+        if not p.depth:
+            return
+        sizes = [self.sizes, *[None] * p.depth]  # the first site says how long the sequences are
+        copies = [
+            StreamCopy(self.switch, self.streams[i], self.gradients[i], sizes[i], p.sequence_first)
+            for i in range(count)
+        ]
+        self.handles.append(find(p.blocks[0].name).register_forward_pre_hook(copies[0].enter, with_kwargs=True))
+        pairs = zip(p.blocks, copies[1:], strict=True)
+        self.handles += [find(block.name).register_forward_hook(copy.leave) for block, copy in pairs]
+
+    def _attach_attention(self) -> list[AttentionGroup]:
+        by_shape: dict[tuple[Any, ...], list[AttentionPlace]] = {}
+        for place in self.places.attentions:
+            by_shape.setdefault(shape_of(place), []).append(place)
+        widths = sum(p.fan_out for place in self.places.attentions for p in place.projections)
+        keys = keys_within(self.places.model, widths)
+        groups = [
+            AttentionGroup(self.places.model, layers, self.switch, keys, self.places.sequence_first)
+            for layers in by_shape.values()
+        ]
+        for group in groups:
+            self.handles += group.handles
+        return groups
+
+    def detach(self) -> None:
+        """Take every hook off."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def clear(self) -> None:
+        """Before a step that will be sampled: what it does not fill must not look like numbers."""
+        self.sizes.clear()
+        for buffer in (self.loss, self.streams, self.gradients):
+            buffer.fill_(math.nan)
+        for group in self.groups:
+            group.clear()
+
+    @torch.no_grad()
+    def before_step(self, *, check: bool, slow: bool, scale: float) -> None:
+        """Read the pass, while the weights are still those it was made with.
+
+        check: let the referee compare attention; slow: also what changes the logits of one block.
+        """
+        sequences, tokens, length = self.sizes.read()
+        self._reached = length > 0 or not self.places.depth
+        x = self.streams[:, :sequences, :tokens]
+        parts = [self.loss[None], self.gradients / scale, *(_geometry(x) if tokens > 1 else _nothing(len(x), x))]
+        parts += [self._attention(group, sequences, length, check) for group in self.groups]
+        self._activations = parts
+        if self.matrices is not None:
+            self.matrices.before(self.samples)
+        self._turn = self._remember() if slow and self.places.attentions else None
+
+    def _attention(self, group: AttentionGroup, sequences: int, length: int, check: bool) -> Tensor:
+        if length < 2:
+            return torch.full(self._shape(group), math.nan, device=self.device)
+        rows = group.rebuild(sequences, length, group.causal)
+        if check:
+            rows = verdict(group, rows, sequences, length, self.dtype)
+        values = group.statistics(rows)
+        refused = [i for i, reason in enumerate(group.refusals) if reason]
+        if refused:
+            values[refused] = math.nan
+        return values
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the matrices multiply in, by the range of what they are given."""
+        kinds = (torch.float16, torch.bfloat16)
+        return next((k for k in kinds if torch.finfo(k).max == self.switch.limit), torch.float32)
+
+    def _remember(self) -> tuple[AttentionPlace, Tensor, Tensor]:
+        place = self.places.attentions[(self.samples // SLOW) % len(self.places.attentions)]
+        query, key = self._query_key(place)
+        return place, query.clone(), key.clone()
+
+    def _query_key(self, place: AttentionPlace) -> tuple[Tensor, Tensor]:
+        """W_Q and W_K as they are now, (heads, d_h, d) both."""
+        logits = place.query_key
+        stored = {name: whole(p) for name, p in by_name(self.places.model, logits.parameters).items()}
+        query, key = (side.read(stored)[..., :-1] for side in (logits.query, logits.key))
+        return query, key.repeat_interleave(logits.share, 0)
+
+    @torch.no_grad()
+    def after_step(self, join: Callable[[Tensor, list[int]], Tensor] | None = None) -> Sample:
+        """Add what the step changed, and bring everything to the host at once.
+
+        join: what makes one row of the rows of several processes.
+        """
+        depth = self.places.depth
+        squares = self.matrices.after() if self.matrices is not None else torch.zeros(3, 1, device=self.device)
+        spectrum = self._spectrum()
+        parts = [*self._activations, squares, spectrum[None]]
+        flat, sizes = torch.cat([part.reshape(-1).float() for part in parts]), [part.numel() for part in parts]
+        host = (flat if join is None else join(flat, sizes)).cpu().numpy().astype(np.float64)
+        pieces = np.split(host, np.cumsum(sizes)[:-1])
+        numbers = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+        self.samples += 1
+        self._activations = []
+        return self._sample(numbers, depth)
+
+    def rules(self) -> list[Rule]:
+        """How each part of a row is joined over processes; squares of matrices that are not sharded are alike."""
+        sharded = self.matrices is not None and self.matrices.sharded
+        heads: list[Rule] = [partial(_heads_joined, shape=self._shape(group)) for group in self.groups]
+        return [mean, mean, mean, mean, largest, *heads, total if sharded else mean, mean]
+
+    def _shape(self, group: AttentionGroup) -> tuple[int, int, int]:
+        return len(group.layers), len(HEAD_STATISTICS), group.first.heads
+
+    def _spectrum(self) -> Tensor:
+        if self._turn is None:
+            return torch.tensor(math.nan, device=self.device)
+        place, query, key = self._turn
+        return spectral_entropy(query, key, *self._query_key(place)).mean()
+
+    def _sample(self, numbers: list[Array], depth: int) -> Sample:
+        loss, gradient, norm, separation, largest, *attention, squares, spectrum = numbers
+        heads = np.full((depth, len(HEAD_STATISTICS), max([*self.places.heads, 0])), np.nan)
+        for group, values in zip(self.groups, attention, strict=True):
+            for place, each in zip(group.layers, values, strict=True):
+                heads[place.block, :, : each.shape[1]] = each
+        turn = np.full(depth, np.nan)
+        if self._turn is not None:
+            turn[self._turn[0].block] = float(spectrum[0])
+        mixed = self.matrices.mixed if self.matrices is not None else set()
+        run, block = _norms(squares, depth, mixed)
+        site = {"norm": norm, "separation": separation, "largest": largest, "gradient": gradient}
+        site |= _derived(site, self.switch.limit)
+        return Sample({"loss": float(loss[0]), **run}, site, block | _over_heads(heads), heads, turn, self._reached)
+
+
+def _heads_joined(each: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    parts = each.unflatten(1, shape)
+    logit = HEAD_STATISTICS.index("largest_logit")
+    values = parts.mean(0)
+    values[:, logit] = parts[:, :, logit].amax(0)
+    return values.flatten()
+
+
+def _geometry(x: Tensor) -> list[Tensor]:
+    """Mean square, separation and largest entry of streams (sites, sequences, tokens, width), each (sites,)."""
+    length = torch.linalg.vector_norm(x, dim=-1)
+    unit = x / length.clamp_min(FEW)[..., None]
+    apart = (unit - unit.mean(2, keepdim=True)).square().sum((-1, -2)) / (x.shape[2] - 1)
+    norm = length.square().mean((1, 2)) / x.shape[-1]
+    return [norm, apart.mean(1), x.abs().amax((1, 2, 3))]
+
+
+def _nothing(count: int, like: Tensor) -> list[Tensor]:
+    return [torch.full((count,), math.nan, device=like.device)] * 3
+
+
+def _derived(site: dict[str, Array], limit: float) -> dict[str, Array]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        growth = 2 * (np.log(site["gradient"]) - np.log(site["gradient"][-1:]))
+        headroom = np.log2(limit / site["largest"]) if limit else np.full_like(site["largest"], np.nan)
+    return {"gradient_growth": growth, "headroom": headroom}
+
+
+def _norms(squares: Array, depth: int, mixed: set[int]) -> tuple[dict[str, float], dict[str, Array]]:
+    """Norms of the run and of every block from sums of squares (3, groups) of weights, gradients, updates."""
+    if not depth:
+        return {}, {}
+    each = squares[:, :-1].reshape(3, depth, 3)
+    attention, mlp = np.sqrt(each[..., 0] + each[..., 1]), np.sqrt(each[..., 2])
+    block: dict[str, Array] = {}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for name, (weight, gradient, update) in (("attention", attention), ("mlp", mlp)):
+            block |= {
+                f"weight_norm.{name}": weight, f"gradient_norm.{name}": gradient, f"update_norm.{name}": update,
+                f"update_ratio.{name}": update / weight,
+            }  # fmt: skip
+        starvation = np.log(each[1, :, 0]) - np.log(each[1, :, 1])
+        whole = np.sqrt(squares.sum(1))
+        table = float(np.sqrt(squares[2, -1] / squares[0, -1]))
+    starvation[sorted(mixed)] = np.nan
+    run = dict(zip(("weight_norm", "gradient_norm", "update_norm"), map(float, whole), strict=True))
+    ratio = run["update_norm"] / run["weight_norm"] if run["weight_norm"] else math.nan
+    return run | {"update_ratio": ratio, "embedding_update": table}, block | {"starvation": starvation}
+
+
+def _over_heads(heads: Array) -> dict[str, Array]:
+    """What stands for a block: means over heads, the largest logit, the sharpest and the weakest head."""
+    by_name = {name: heads[:, i] for i, name in enumerate(HEAD_STATISTICS)}
+    with np.errstate(invalid="ignore"):
+        values = {name: _reduced(np.nanmean, by_name[name]) for name in HEAD_STATISTICS if name != "output"}
+        values["largest_logit"] = _reduced(np.nanmax, by_name["largest_logit"])
+        values["entropy_min"] = _reduced(np.nanmin, by_name["entropy"])
+        values["head_share_min"] = _reduced(np.nanmin, by_name["output"])
+    return values
+
+
+def _reduced(function: Any, values: Array) -> Array:
+    """Along heads; nan where all are, without numpy's warning."""
+    result = np.full(len(values), np.nan)
+    alive = ~np.isnan(values).all(-1) if values.shape[-1] else np.zeros(len(values), bool)
+    if alive.any():
+        result[alive] = function(values[alive], axis=-1)
+    return result
+
+
+def row_of(sample: Sample, depth: int, extra: dict[str, float]) -> Array:
+    """The values of a stored row, in the order of the schema; nan for what was not observed."""
+    run = {**sample.run, **extra}
+    values = [run.get(name, math.nan) for name in names("run")]
+    empty = np.full(depth, np.nan)
+    sites = [sample.site.get(name, np.full(depth + 1, np.nan)) for name in names("site")] if depth else []
+    blocks = [sample.block.get(name, empty) for name in names("block")] if depth else []
+    return np.concatenate([np.array(values), *sites, *blocks]).astype(np.float32)
+
+
+def slow_row_of(sample: Sample, heads: list[int]) -> Array:
+    """The values of a row on the slow clock, in the order of the schema."""
+    order = [HEAD_STATISTICS.index(name) for name in names("head")]
+    each = [sample.heads[block, i, :n] for i in order for block, n in enumerate(heads)]
+    return np.concatenate([sample.spectrum, *each]).astype(np.float32)

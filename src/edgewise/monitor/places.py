@@ -1,0 +1,135 @@
+"""Where a model is watched: its blocks, the modules that make queries, keys and values, and its matrices.
+
+What cannot be read is not an error: `Places` says why, and the statistics of it are not-a-number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from edgewise.adapters.roles.model import sites
+from edgewise.adapters.roles.record import AttentionSite, BlockSite, ModelSites, Projection
+from edgewise.adapters.unwrap import unwrap
+from edgewise.errors import BadInput
+from edgewise.optim.query_key import QueryKey, query_keys
+from edgewise.probe.places import sequence_first
+
+
+@dataclass(frozen=True)
+class AttentionPlace:
+    """One attention: how logits are made (`query_key`), its value and output matrices, and the modules to copy from."""
+
+    block: int
+    query_key: QueryKey
+    value: Projection
+    output: Projection
+    fused_call: bool  # nn.MultiheadAttention: projections happen inside one call, so its input is copied
+    dropouts: tuple[float, ...]  # that may act on its entries, as the module and its parts say; 0 among them
+    output_width: int  # of all heads together
+
+    @property
+    def name(self) -> str:
+        return self.query_key.name
+
+    @property
+    def heads(self) -> int:
+        return self.query_key.query.heads
+
+    @property
+    def key_heads(self) -> int:
+        return self.query_key.key.heads
+
+    @property
+    def projections(self) -> tuple[Projection, Projection, Projection]:
+        return self.query_key.query.projection, self.query_key.key.projection, self.value
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules whose outputs hold queries, keys and values, each once."""
+        return tuple(dict.fromkeys(p.module for p in self.projections))
+
+
+@dataclass
+class Places:
+    """What is watched of a model; `blind` says what is not, and why."""
+
+    model: nn.Module  # without its wrappers
+    depth: int = 0
+    width: int = 0
+    blocks: tuple[BlockSite, ...] = ()
+    attentions: list[AttentionPlace] = field(default_factory=list)
+    embeddings: tuple[str, ...] = ()
+    sequence_first: bool = True
+    blind: list[str] = field(default_factory=list)
+
+    @property
+    def heads(self) -> list[int]:
+        """Heads per block; 0 where its attention is not watched."""
+        by_block = {place.block: place.heads for place in self.attentions}
+        return [by_block.get(block, 0) for block in range(self.depth)]
+
+
+def places_of(model: nn.Module) -> Places:
+    """The places of a model; never refuses one."""
+    bare = unwrap(model)
+    try:
+        record = sites(bare)
+    except BadInput as error:
+        return Places(bare, blind=[f"blocks, activations and attention: {error}"])
+    places = Places(
+        bare, record.depth, record.width, record.blocks, [], _tables(bare, record), sequence_first(bare)
+    )
+    if len(record.stacks) > 1:
+        others = ", ".join(stack.name for stack in record.stacks[1:])
+        places.blind.append(f"{others}: of several stacks the first, {record.stacks[0].name}, is watched")
+    _add_attentions(places)
+    return places
+
+
+def _tables(model: nn.Module, record: ModelSites) -> tuple[str, ...]:
+    """The embedding tables, by parameter name."""
+    modules = dict(model.named_modules())
+    return tuple(f"{name}.weight" for name in record.embeddings if isinstance(modules.get(name), nn.Embedding))
+
+
+def _add_attentions(places: Places) -> None:
+    try:
+        logits = {query_key.name: query_key for query_key in query_keys(places.model)}
+    except BadInput as error:
+        places.blind.append(f"attention: {error}")
+        return
+    for block in places.blocks:
+        reason = _refusal(places.model, block.attention)
+        if reason:
+            places.blind.append(f"attention of block {block.index}: {reason}")
+        else:
+            places.attentions.append(_place(places.model, block, logits[block.attention.name]))
+
+
+def _refusal(model: nn.Module, site: AttentionSite) -> str:
+    whole = isinstance(model.get_submodule(site.name), nn.MultiheadAttention)
+    for projection in (site.query, site.key, site.value, site.output):
+        if len(projection.parameters) > 1 or projection.experts:
+            return f"its {projection.role} is made of several matrices"
+        if not whole and projection.module == site.name:
+            return f"its {projection.role} is not a module of its own, so nothing can be copied"
+    return ""
+
+
+def _place(model: nn.Module, block: BlockSite, query_key: QueryKey) -> AttentionPlace:
+    site, module = block.attention, model.get_submodule(block.attention.name)
+    return AttentionPlace(
+        block.index, query_key, site.value, site.output, isinstance(module, nn.MultiheadAttention), _dropouts(module),
+        site.output.fan_in,
+    )  # fmt: skip
+
+
+def _dropouts(module: nn.Module) -> tuple[float, ...]:
+    """Every share that the module or a part of it drops; which one acts on attention is for the referee to say."""
+    shares = {0.0}
+    for part in module.modules():
+        shares |= {part.p} if isinstance(part, nn.Dropout) else set()
+        shares |= {v for name, v in vars(part).items() if "drop" in name and isinstance(v, float) and 0 < v < 1}
+    return tuple(sorted(shares))

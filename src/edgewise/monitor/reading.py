@@ -1,0 +1,175 @@
+"""A run folder read back, also while it grows: rows, numbers per head, events, and the Trace of a stored step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgewise.arrays import Array
+from edgewise.errors import BadInput
+from edgewise.monitor.columns import blocks, sites
+from edgewise.monitor.rows_file import Rows, read_rows
+from edgewise.monitor.run_folder import FAST, HEADS
+from edgewise.trace import Trace
+
+
+def read(
+    folder: str | Path, *, heads: bool = False, rank: int = 0, columns: Sequence[str] | None = None,
+    frame: bool | None = None,
+) -> Any:  # fmt: skip
+    """The stored rows of a watched run, one per sampled step.
+
+    folder   what `watch(to=...)` was given; it may still be growing
+    heads    the numbers per head, which are stored on a slower clock
+    rank     of which process
+    columns  only these, by name, as in "block.3.entropy"
+    frame    True for a pandas DataFrame with the step as index, False for a dict of arrays; by default a frame where
+             pandas is installed
+    """
+    run = Run(folder)
+    rows, names = run.rows(HEADS if heads else FAST, rank), run.columns(HEADS if heads else FAST)
+    wanted = list(names) if columns is None else _known(columns, names, run.path)
+    places = {name: place for place, name in enumerate(names)}
+    values = {name: rows.values[:, places[name]] for name in wanted}
+    if frame is None:
+        frame = find_spec("pandas") is not None
+    if not frame:
+        return {"step": rows.step, "time": rows.time, **values}
+    if find_spec("pandas") is None:
+        raise BadInput("pandas is not installed, so there is no DataFrame. Install it, or say frame=False for arrays.")
+    import pandas
+
+    index = pandas.Index(rows.step, name="step")
+    return pandas.DataFrame({"time": pandas.to_datetime(rows.time, unit="s"), **values}, index=index)
+
+
+def trace_at(folder: str | Path, step: int | None = None, *, rank: int = 0) -> Trace:
+    """The geometry of a stored step as a Trace, for `judge`.
+
+    folder  of a watched run
+    step    a stored one; the last unless given
+    rank    of which process
+    """
+    return Run(folder).trace(step, rank)
+
+
+def _known(columns: Sequence[str], names: Sequence[str], path: Path) -> list[str]:
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise BadInput(f"{path} has no column {missing[0]!r}. Its columns are {', '.join(names[:12])}, ...")
+    return list(columns)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder that `watch` wrote into."""
+
+    folder: str | Path
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What stands in run.json."""
+        try:
+            about: dict[str, Any] = json.loads((self.path / "run.json").read_text())
+        except (OSError, ValueError) as error:
+            raise BadInput(
+                f"{self.path} is not the folder of a watched run ({error}). "
+                "Write one with edgewise.watch(model, to=...)."
+            ) from error
+        return about
+
+    def schema(self, kind: str = FAST) -> list[dict[str, Any]]:
+        """One dict per column: its name, place, unit, range, formula."""
+        name = f"schema-{self.about['schema' if kind == FAST else 'heads_schema']}.jsonl"
+        try:
+            return [json.loads(line) for line in (self.path / name).read_text().splitlines()]
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{self.path / name} cannot be read ({error}), so the columns have no names.") from error
+
+    def columns(self, kind: str = FAST) -> tuple[str, ...]:
+        return tuple(row["column"] for row in self.schema(kind))
+
+    def ranks(self) -> list[int]:
+        """The processes that wrote rows."""
+        return sorted({int(path.name[4:].partition("-")[0]) for path in self.path.glob(f"{FAST}*-*.rows")})
+
+    def rows(self, kind: str = FAST, rank: int = 0) -> Rows:
+        """All rows of a rank; after a restart the new rows replace the old ones from their first step on."""
+        schema = self.about["schema" if kind == FAST else "heads_schema"]
+        count = len(self.columns(kind))
+        paths = sorted(self.path.glob(f"{kind}{rank}-*.rows"))
+        if not paths and rank not in self.ranks():
+            raise BadInput(f"{self.path} has no rows of rank {rank}; it has those of {self.ranks() or 'nobody'}.")
+        return _joined([read_rows(path, schema, count) for path in paths], count)
+
+    def events(self, rank: int = 0) -> list[dict[str, Any]]:
+        """What was written down, in order; a line that is still being written is not there yet."""
+        paths = sorted(self.path.glob(f"events-rank{rank}-*.jsonl"))
+        lines = [line for path in paths for line in path.read_bytes().splitlines(keepends=True)]
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+    def trace(self, step: int | None = None, rank: int = 0) -> Trace:
+        """The Trace of a stored step: stream, gradient and attention as they were on the training batch."""
+        rows = self.rows(rank=rank)
+        if not len(rows):
+            raise BadInput(f"{self.path} holds no row yet.")
+        wanted = int(rows.step[-1]) if step is None else step
+        if wanted not in rows.step:
+            near = rows.step[np.abs(rows.step - wanted).argmin()]
+            raise BadInput(f"step {wanted} was not stored; the nearest one is {near} (steps are sampled).")
+        row = rows.values[int(np.flatnonzero(rows.step == wanted)[-1])].astype(float)
+        return trace_of(dict(zip(self.columns(), row, strict=True)), self.about, wanted)
+
+
+def _joined(parts: Sequence[Rows], count: int) -> Rows:
+    kept: list[Rows] = []
+    for part in parts:
+        if len(part):
+            kept = [_before(rows, int(part.step[0])) for rows in kept]
+        kept.append(part)
+    if not kept:
+        return Rows(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, count), np.float32))
+    step, time, values = (np.concatenate([getattr(rows, name) for rows in kept]) for name in ("step", "time", "values"))
+    return Rows(step, time, values, sum(rows.damaged for rows in kept))
+
+
+def _before(rows: Rows, step: int) -> Rows:
+    old = rows.step < step
+    return Rows(rows.step[old], rows.time[old], rows.values[old], rows.damaged)
+
+
+def trace_of(row: dict[str, float], about: dict[str, Any], step: int) -> Trace:
+    """The Trace of one row, by column."""
+    depth = int(about["depth"])
+    norm, separation, growth = (_at(row, sites(depth), name) for name in ("norm", "separation", "gradient_growth"))
+    if not np.isfinite(norm).any():
+        raise BadInput(f"the stream was not observed at step {step}: {about.get('blind') or 'no site was read'}.")
+    inside = {name: _at(row, blocks(depth), name) for name in ATTENTION}
+    statistics = {name: np.concatenate([[np.nan], values])[None, :, None] for name, values in inside.items()}
+    gradient = None if np.isnan(growth).all() else growth[None, None]
+    return Trace(
+        sites=("embed", *(f"{block}.output" for block in blocks(depth))),
+        source=f"step {step} of {about.get('model', 'a model')}, as watched",
+        norm=norm[None], separation=separation[None],
+        readouts=() if gradient is None else ("own",), log_gradient=gradient,
+        attention_entropy=None if np.isnan(inside["entropy"]).all() else statistics.pop("entropy"),
+        softmax_condition=statistics.pop("softmax_condition"), statistics=statistics, step=step,
+    )  # fmt: skip
+
+
+ATTENTION = ("entropy", "softmax_condition", "support", "largest_logit", "saturated", "softmax_gain")
+
+
+def _at(row: dict[str, float], places: Sequence[str], name: str) -> Array:
+    return np.array([row[f"{place}.{name}"] for place in places])

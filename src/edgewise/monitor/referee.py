@@ -1,0 +1,85 @@
+"""Whether rebuilt attention is the layer's own: it must give the output that the layer computed.
+
+    without dropout    max |o_rebuilt - o| <= tolerance of the dtype x the largest value
+    with dropout p     sum |o_rebuilt - o|^2 = p/(1-p) sum_j s_j^2 |v_j|^2 up to a factor, the noise that it must make
+
+A mask, a bias, a window or a cap that was not understood shows here, and the layer then gives no number.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from edgewise.monitor.attention import AttentionGroup, Pass
+
+TOLERANCE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
+TOLERANCE_WIDE = 2e-3  # float32, where the copies and the layer may multiply in another order, or in tf32
+NOISE = 2.0  # factor either way between what is left over and what dropout must leave
+
+
+def misses(group: AttentionGroup, rows: Pass, dtype: torch.dtype) -> Tensor:
+    """How far each layer's rebuilt output misses its own, (L,); up to 1 is a hit, nan where nothing was copied.
+
+    Which dropout acts on the entries is the one that fits.
+    """
+    actual = group.at_heads(group.output, rows, weighted=False)
+    rebuilt = rows.output if not group.first.fused_call else _multiplied(group, rows)
+    gap, L = rebuilt - actual, len(group.layers)
+    size = actual.abs().unflatten(0, (L, -1)).flatten(1).amax(-1).clamp_min(1e-30)
+    miss = gap.abs().unflatten(0, (L, -1)).flatten(1).amax(-1) / size / TOLERANCE.get(dtype, TOLERANCE_WIDE)
+    dropouts = [p for p in group.first.dropouts if p > 0] if group.model.training else []
+    if dropouts:
+        left = gap.square().unflatten(0, (L, -1)).flatten(1).sum(-1) / _noise(group, rows).clamp_min(1e-30)
+        for p in dropouts:
+            ratio = left * (1 - p) / p
+            miss = torch.minimum(miss, torch.maximum(ratio, 1 / ratio) / NOISE)
+    return miss
+
+
+def _multiplied(group: AttentionGroup, rows: Pass) -> Tensor:
+    """W_O o + b, cut into heads like what was copied."""
+    L, H = len(group.layers), rows.output.shape[1]
+    flat = rows.output.transpose(1, 2).flatten(2).unflatten(0, (L, -1))
+    out = flat @ group.output_weights().mT[:, None]
+    biases = [place.output.bias(group.model) for place in group.layers]
+    if all(b is not None for b in biases):
+        out = out + torch.stack([b.detach() for b in biases if b is not None])[:, None, None].float()
+    return out.flatten(0, 1).unflatten(-1, (H, -1)).transpose(1, 2)
+
+
+def _noise(group: AttentionGroup, rows: Pass) -> Tensor:
+    """sum over rows and keys of s_j^2 |v_j|^2 per layer, with |W_O v_j|^2 where the output was copied behind W_O."""
+    L, H = len(group.layers), rows.output.shape[1]
+    if group.first.fused_call:
+        W = group.output_weights().unflatten(-1, (H, -1)).transpose(1, 2)  # (L, H, out, d_v)
+        gram = (W.mT @ W)[:, None].expand(-1, len(rows.values) // L, -1, -1, -1).flatten(0, 1)
+        size = ((rows.values @ gram) * rows.values).sum(-1)
+    else:
+        size = rows.values.square().sum(-1)
+    return (rows.probabilities.square() @ size[..., None]).unflatten(0, (L, -1)).flatten(1).sum(-1)
+
+
+def verdict(group: AttentionGroup, rows: Pass, sequences: int, length: int, dtype: torch.dtype) -> Pass:
+    """Refuse layers that are missed; where all are, try the other mask first and keep it if it hits."""
+    miss = misses(group, rows, dtype)
+    if bool((miss > 1).all()):
+        other = group.rebuild(sequences, length, not group.causal)
+        again = misses(group, other, dtype)
+        if bool((again <= 1).any()):
+            group.causal, rows, miss = not group.causal, other, again
+    for i, value in enumerate(miss.tolist()):
+        hit = value <= 1
+        group.refusals[i] = "" if hit else _sentence(value, length, group)
+    return rows
+
+
+def _sentence(value: float, length: int, group: AttentionGroup) -> str:
+    if value != value:
+        return "its output was not seen in this pass"
+    if length > group.keys and not group.causal:
+        return f"only {group.keys} of {length} tokens are copied, and without a causal mask a row needs them all"
+    return (
+        "rows rebuilt from its queries and keys do not give its own output "
+        "(a mask, bias, window or cap that is not understood)"
+    )

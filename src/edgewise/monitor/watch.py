@@ -1,0 +1,294 @@
+"""watch(model): a monitor beside a training loop, which asks nothing of it and changes no number in it.
+
+Steps are the optimizer's own: its hooks say when one begins and ends. Whatever goes wrong in here switches the monitor
+off, is said once and written down; the loop goes on.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from edgewise.arrays import Array
+from edgewise.errors import BadInput
+from edgewise.monitor.clock import Budget, Clock
+from edgewise.monitor.columns import Column, fast_columns, slow_columns
+from edgewise.monitor.copies import Switch
+from edgewise.monitor.instrument import SLOW, Instrument, Sample, row_of, slow_row_of
+from edgewise.monitor.places import Places, places_of
+from edgewise.monitor.ranks import Ranks, joined
+from edgewise.monitor.run_folder import HEADS, RunFolder
+from edgewise.monitor.series import Series
+from edgewise.optim.parallel import processes_of
+from edgewise.trace import Trace
+
+
+def watch(
+    model: nn.Module, budget: float = 0.02, to: str | Path | None = None, *, optimizer: Optimizer | None = None,
+    loss: nn.Module | None = None, scaler: Any = None, everything: bool = False, first_step: int = 0,
+    quiet: bool = False,
+) -> Watch:  # fmt: skip
+    """Watch a model train: `with watch(model, to="runs/a"):` around the loop, or `handle = watch(model)` before it.
+
+    Attach it before the first step, and before the first call of a compiled model.
+
+    model       the one that trains, in its wrappers or without
+    budget      what watching may cost, as a share of the training time; fewer steps are sampled to keep it
+    to          the folder that rows, alarms and dossiers are written to; nothing is written without one
+    optimizer   the one whose steps count, where several train the model; else the one with most of its parameters
+    loss        the criterion, if it is a module; a loss that the model itself returns is seen without it
+    scaler      the gradient scaler, where one is used
+    everything  sample every step, whatever it costs
+    first_step  the number of the first step, where a run is taken up again
+    quiet       say nothing on standard error
+    """
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"watch takes a torch module, got {type(model).__name__}.")
+    if not (isinstance(budget, (int, float)) and 0 < budget <= 1):
+        raise BadInput(f"budget must be a share of the training time between 0 and 1, got {budget!r}.")
+    if loss is not None and not isinstance(loss, nn.Module):
+        raise BadInput(f"loss must be a module (a criterion), got {type(loss).__name__}; or report it with handle.log.")
+    return Watch(model, None if everything else float(budget), to, optimizer, loss, scaler, first_step, quiet)
+
+
+class Watch:
+    """A monitor at work: `price`, `cost`, `alarms`, `trace()`, `close()`."""
+
+    def __init__(
+        self, model: nn.Module, share: float | None, to: str | Path | None, optimizer: Optimizer | None,
+        loss: nn.Module | None, scaler: Any, first_step: int, quiet: bool,
+    ) -> None:  # fmt: skip
+        began = time.perf_counter()
+        self.model, self.scaler, self.step, self.quiet = model, scaler, first_step, quiet
+        self.optimizer, self.error = optimizer, ""
+        self.places = _places(model)
+        self.ranks = Ranks(processes_of(model))
+        self.columns: tuple[Column, ...] = fast_columns(self.places.depth)
+        self.names = [column.name for column in self.columns]
+        self.clock = Clock(wall=next(model.parameters()).device.type != "cpu")
+        self.switch = Switch(self.clock, self.fail)
+        self.instrument = Instrument(self.places, self.switch, loss)
+        self.series = Series(len(self.columns))
+        self.folder = None if to is None else self._folder(to, share)
+        self._logit_columns = np.array([i for i, n in enumerate(self.names) if n.endswith(".largest_logit")], np.int64)
+        self._growth_columns = np.array([i for i, n in enumerate(self.names) if n.endswith(".logit_growth")], np.int64)
+        self._reported: float | None = None  # the loss, where the loop reports it
+        self._stored = 0
+        self._next = first_step
+        self._last_row: tuple[int, Array] | None = None
+        self._own: dict[int, bool] = {}  # optimizers by identity: whether their steps count
+        self._open = True
+        self._hooks = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
+        self.attach_seconds = time.perf_counter() - began
+        self.budget = Budget(share, self.clock)
+        self._announce()
+
+    # What the loop may ask
+
+    @property
+    def price(self) -> float:
+        """What watching took so far, as a share of the training's own time."""
+        return self.budget.price
+
+    @property
+    def cost(self) -> str:
+        """The same in words, with what is sampled."""
+        return self.budget.sentence()
+
+    def log(self, *, loss: float | Tensor) -> None:
+        """Report the loss of this step, where neither the model nor a criterion returns it."""
+        if self._open and self.switch.on:
+            self._reported = loss if isinstance(loss, (int, float)) else float(loss.detach())
+
+    def row(self) -> dict[str, float]:
+        """The last sampled step, by column; empty before the first."""
+        return {} if self._last_row is None else dict(zip(self.names, map(float, self._last_row[1]), strict=True))
+
+    def trace(self) -> Trace:
+        """The last sampled step as a Trace, for `judge`."""
+        from edgewise.monitor.reading import trace_of
+
+        if self._last_row is None:
+            raise BadInput("no step was sampled yet.")
+        return trace_of(self.row(), self._about(), self._last_row[0])
+
+    def close(self) -> None:
+        """Take the hooks off, write what waits, say what it cost."""
+        if not self._open:
+            return
+        self._detach()
+        if not self.error:
+            self._tell("stop", self.cost + ".")
+        if self.folder is not None:
+            self.folder.close()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Steps
+
+    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        if self._open and self._counts(optimizer) and self.switch.on:
+            self._guarded(self._before_step)
+
+    def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        if self._open and self._counts(optimizer):
+            self._guarded(self._after_step, optimizer)
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
+        with self.clock:
+            try:
+                work(*arguments)
+            except Exception as error:  # noqa: BLE001  the loop must not notice
+                self.fail(error)
+
+    def _counts(self, optimizer: Optimizer) -> bool:
+        if id(optimizer) not in self._own:
+            self._own[id(optimizer)] = self._is_ours(optimizer)
+        return self._own[id(optimizer)]
+
+    def _is_ours(self, optimizer: Optimizer) -> bool:
+        """Whether it moves most of the matrices (or is the one that was named)."""
+        if self.optimizer is not None:
+            return optimizer is self.optimizer or optimizer is getattr(self.optimizer, "optimizer", None)
+        mine = {id(p): p.numel() for p in self.places.model.parameters() if p.requires_grad}
+        moved = sum(mine.get(id(p), 0) for group in optimizer.param_groups for p in group["params"])
+        return 2 * moved > sum(mine.values())
+
+    def _before_step(self) -> None:
+        slow = self._stored % SLOW == 0
+        self.instrument.before_step(check=slow, slow=slow, scale=self._scale())
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        if self.switch.on:
+            sample, gap = self._sample()
+            self._store(sample, optimizer)
+            self.budget.sampled(gap)
+            self._next = self.step + gap
+        self.step += 1
+        self.budget.steps += 1
+        self.switch.on = self.step >= self._next
+        if self.switch.on:
+            self.instrument.clear()
+
+    def _sample(self) -> tuple[Sample, int]:
+        """The sample of this step, joined over processes, and the steps until the next one."""
+        gap = self.budget.proposal()
+        if self.ranks.size == 1:
+            return self.instrument.after_step(), gap
+        gaps: list[int] = []
+
+        def join(flat: Tensor, sizes: list[int]) -> Tensor:
+            each = self.ranks.gather(torch.cat([flat, flat.new_tensor([gap])]))
+            gaps.append(int(each[:, -1].max()))
+            # The first process stores the row of all, the others their own.
+            return flat if self.ranks.rank else joined(each[:, :-1], sizes, self.instrument.rules())
+
+        return self.instrument.after_step(join), gaps[0]
+
+    def _store(self, sample: Sample, optimizer: Optimizer) -> None:
+        row = row_of(sample, self.places.depth, self._extra(optimizer))
+        self._reported = None
+        self.series.add(self.step, row)
+        if len(self._growth_columns):
+            row[self._growth_columns] = self.series.trends(self._logit_columns)[0]
+        self._last_row = self.step, row
+        if self.folder is not None:
+            self.folder.append(self.step, row)
+            if self._stored % SLOW == 0 and self.places.depth:
+                self.folder.append(self.step, slow_row_of(sample, self.places.heads), HEADS)
+        self._note_refusals()
+        self._stored += 1
+
+    def _extra(self, optimizer: Optimizer) -> dict[str, float]:
+        extra = {"loss_scale": self._scale(), "learning_rate": float(optimizer.param_groups[0].get("lr", np.nan))}
+        return extra if self._reported is None else extra | {"loss": self._reported}
+
+    def _scale(self) -> float:
+        return 1.0 if self.scaler is None else float(self.scaler.get_scale())
+
+    # What is said and written
+
+    def _folder(self, to: str | Path, share: float | None) -> RunFolder:
+        about = self._about() | {"budget": share, "started": time.time(), "versions": _versions()}
+        heads = slow_columns(self.places.heads) if self.places.depth else ()
+        return RunFolder(to, self.columns, heads, about=about, rank=self.ranks.rank, complain=self._say)
+
+    def _about(self) -> dict[str, Any]:
+        p = self.places
+        return {
+            "model": type(p.model).__name__, "depth": p.depth, "width": p.width, "heads": p.heads,
+            "parameters": sum(x.numel() for x in p.model.parameters()), "processes": self.ranks.size, "blind": p.blind,
+        }  # fmt: skip
+
+    def _announce(self) -> None:
+        p, share = self.places, self.budget.share
+        watched = f"{p.depth} blocks, {len(p.attentions)} attentions" if p.depth else "the loss alone"
+        limit = "every step" if share is None else f"at most {share:.1%} of the training time"
+        goal = "" if self.folder is None else f", into {self.folder.path}"
+        self._tell("start", f"watching {type(p.model).__name__}: {watched}, {limit}{goal}.")
+        for reason in p.blind:
+            self._tell("blind", f"not watched: {reason}")
+
+    def _note_refusals(self) -> None:
+        for group in self.instrument.groups:
+            for place, reason in zip(group.layers, group.refusals, strict=True):
+                sentence = f"attention of block {place.block}: {reason}"
+                if reason and sentence not in self.places.blind:
+                    self.places.blind.append(sentence)
+                    self._tell("blind", f"not watched: {sentence}")
+
+    def _tell(self, kind: str, sentence: str, **details: Any) -> None:
+        self._say(sentence)
+        if self.folder is not None:
+            self.folder.event(kind, sentence, self.step, **details)
+
+    def _say(self, sentence: str) -> None:
+        if not self.quiet and self.ranks.rank == 0:
+            print(f"edgewise: {sentence}", file=sys.stderr, flush=True)
+
+    def fail(self, error: Exception) -> None:
+        """Switch off for good after an exception of our own; the training goes on without us."""
+        self._detach()
+        self.error = f"{type(error).__name__}: {error}"
+        self._tell("off", f"the monitor has switched itself off at step {self.step} ({self.error}).")
+
+    def _detach(self) -> None:
+        self._open = self.switch.on = False
+        for hook in self._hooks:
+            hook.remove()
+        self.instrument.detach()
+
+
+def _places(model: nn.Module) -> Places:
+    try:
+        return places_of(model)
+    except Exception as error:  # noqa: BLE001  a stranger's model: what cannot be read is not watched
+        from edgewise.adapters.unwrap import unwrap
+
+        return Places(unwrap(model), blind=[f"blocks and attention ({type(error).__name__}: {error})"])
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
+            "edgewise": version("edgewise")}  # fmt: skip

@@ -1,0 +1,274 @@
+"""What a row says is what independent code reads from the same model and batch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import edgewise
+from edgewise import softmax_jacobian as jacobian
+from edgewise.errors import BadInput
+from edgewise.monitor.attention_rows import row_numbers, softmax_gain
+from edgewise.monitor.qk_spectrum import spectral_entropy
+from edgewise.monitor.series import log_trend
+from tests.monitor.subjects import batches, encoder, hugging_face, loss_of, train
+
+HUGGING_FACE = ("gpt2", "llama", "qwen3", "pythia", "bert")
+
+
+def one_step(model: nn.Module, **options: Any) -> tuple[Any, torch.Tensor]:
+    """One watched step on two sequences of 16 tokens, so that the sample is everything."""
+    x = next(iter(batches(1, sequences=2)))
+    criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.1)
+    own = {} if hasattr(model, "config") else {"loss": criterion}
+    with edgewise.watch(model, everything=True, quiet=True, **own, **options) as handle:
+        loss_of(model, x, criterion).backward()
+        optimizer.step()
+    assert handle.error == ""
+    return handle, x
+
+
+def sites_of(row: dict[str, float], name: str, depth: int = 2) -> list[float]:
+    return [row[f"{place}.{name}"] for place in ("embed", *(f"block.{i}" for i in range(depth)))]
+
+
+@pytest.mark.parametrize("kind", HUGGING_FACE)
+def test_a_row_agrees_with_measure(kind: str) -> None:
+    """The same batch before the step, by the probe: it hooks the attention calls, which the monitor never sees."""
+    model = hugging_face(kind)
+    x = next(iter(batches(1, sequences=2)))
+    trace = edgewise.measure(copy.deepcopy(model), {"input_ids": x, "labels": x}, readouts=("own",))
+    row = one_step(model)[0].row()
+    ends = trace.block_ends()
+    assert sites_of(row, "norm") == pytest.approx(trace.norm[0][ends], rel=1e-4)
+    assert sites_of(row, "separation") == pytest.approx(trace.separation[0][ends], rel=1e-3)
+    assert trace.log_gradient is not None
+    assert sites_of(row, "gradient_growth") == pytest.approx(trace.log_gradient[0, 0][ends], abs=2e-3)
+    attention = [i for i, site in enumerate(trace.sites) if site.endswith("attention")]
+    if kind == "pythia":  # parallel: one site per block
+        attention = ends[1:]
+    assert trace.attention_entropy is not None
+    entropy, logit = trace.attention_entropy[0], trace.statistics["largest_logit"][0]
+    for block, site in enumerate(attention):
+        # The probe's means count the first row of a causal mask, which has one key and no entropy.
+        share = 15 / 16 if model.config.model_type != "bert" else 1.0
+        assert row[f"block.{block}.entropy"] * share == pytest.approx(entropy[site].mean(), rel=1e-3)
+        assert row[f"block.{block}.largest_logit"] == pytest.approx(logit[site].max(), rel=1e-3)
+
+
+def test_the_encoder_of_torch_agrees_with_measure() -> None:
+    model = encoder()
+    x = next(iter(batches(1, sequences=2)))
+    trace = edgewise.measure(copy.deepcopy(model), x)
+    row = one_step(model)[0].row()
+    ends = trace.block_ends()
+    assert sites_of(row, "norm") == pytest.approx(trace.norm[0][ends], rel=1e-4)
+    assert sites_of(row, "separation") == pytest.approx(trace.separation[0][ends], rel=1e-3)
+    assert trace.attention_entropy is not None
+    attention = [i for i, site in enumerate(trace.sites) if site.endswith("attention")]
+    entropy = trace.attention_entropy[0, attention].mean(-1)
+    assert [row[f"block.{i}.entropy"] for i in range(2)] == pytest.approx(entropy, rel=1e-3)
+
+
+def by_hand(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities and dLoss/d(probabilities) of block 0's attention, from weights, by autograd."""
+    attention, stack = model[1].layers[0].self_attn, model[1]
+    hidden = model[0](x)
+    normed = stack.layers[0].norm1(hidden)
+    q, k, v = torch.nn.functional.linear(normed, attention.in_proj_weight, attention.in_proj_bias).chunk(3, -1)
+    q, k, v = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in (q, k, v))
+    s = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+    s.retain_grad()
+    hidden = hidden + attention.out_proj((s @ v).transpose(1, 2).flatten(2))
+    layer = stack.layers[0]
+    hidden = hidden + layer.linear2(layer.linear1(layer.norm2(hidden)).relu())
+    out = model[2](stack.layers[1](hidden))
+    nn.CrossEntropyLoss()(out.flatten(0, 1), x.flatten()).backward()
+    assert s.grad is not None
+    return s.detach(), s.grad
+
+
+def test_the_softmax_gain_is_that_of_the_true_backward_signal() -> None:
+    model = encoder()
+    s, a = by_hand(copy.deepcopy(model), next(iter(batches(1, sequences=2))))
+    moved = s * (a - (s * a).sum(-1, keepdim=True))
+    gain = (moved.norm(dim=-1) / a.norm(dim=-1)).transpose(0, 1).flatten(1).median(-1).values
+    row = one_step(model)[0].row()
+    assert row["block.0.softmax_gain"] == pytest.approx(float(gain.mean()), rel=1e-3)
+
+
+def test_norms_of_all_rows_are_those_of_the_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgewise.monitor.matrices.STRIDE", 1)
+    model = encoder()
+    before = copy.deepcopy(model)
+    row = one_step(model)[0].row()
+
+    def norm(tensors: list[torch.Tensor]) -> float:
+        return float(torch.cat([t.detach().flatten() for t in tensors]).norm())
+
+    attentions = [(m[1].layers[1].self_attn.in_proj_weight, m[1].layers[1].self_attn.out_proj.weight)
+                  for m in (before, model)]  # fmt: skip
+    assert row["block.1.weight_norm.attention"] == pytest.approx(norm(list(attentions[0])), rel=1e-5)
+    assert row["block.1.gradient_norm.attention"] == pytest.approx(norm([p.grad for p in attentions[1]]), rel=1e-5)
+    moved = [after - old for old, after in zip(*attentions, strict=True)]
+    assert row["block.1.update_norm.attention"] == pytest.approx(norm(moved), rel=1e-4)
+    fused, output = (p.grad for p in attentions[1])
+    expected = 2 * math.log(norm([fused[:64]]) / norm([fused[64:], output]))
+    assert row["block.1.starvation"] == pytest.approx(expected, rel=1e-4)
+    assert row["embedding_update"] == pytest.approx(
+        norm([model[0].weight - before[0].weight]) / norm([before[0].weight]), rel=1e-4
+    )
+
+
+def test_one_row_in_sixteen_estimates_the_norms() -> None:
+    """Gaussian rows: the error of a sum of squares over n numbers is sqrt(2/n), here 1.2 % for 16 x 128 x 7."""
+    model = encoder(width=128)
+    row = one_step(model)[0].row()
+    whole = sum(float(p.detach().square().sum()) for p in model[1].layers[0].parameters() if p.dim() > 1)
+    part = row["block.0.weight_norm.attention"] ** 2 + row["block.0.weight_norm.mlp"] ** 2
+    assert part == pytest.approx(whole, rel=0.06)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_attention_is_read_under_dropout(kind: str) -> None:
+    handle, _ = one_step(hugging_face(kind, dropout=0.1))
+    assert handle.places.blind == []
+    assert np.isfinite(handle.row()["block.1.entropy"])
+
+
+def test_what_is_not_understood_is_refused_and_named() -> None:
+    """ALiBi biases the logits; rows rebuilt without it miss the model's own output."""
+    handle, _ = one_step(hugging_face("bloom"))
+    assert any("attention of block 0: rows rebuilt" in reason for reason in handle.places.blind)
+    assert np.isnan(handle.row()["block.0.entropy"])
+    assert np.isfinite(handle.row()["block.0.norm"])
+
+
+def test_a_mask_given_at_the_call_is_noticed() -> None:
+    class Causal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = encoder()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+            return self.inner[2](self.inner[1](self.inner[0](x), mask=mask, is_causal=True))
+
+    handle, _ = one_step(Causal())
+    assert handle.places.blind == []
+    assert handle.instrument.groups[0].causal is True
+    assert 0 < handle.row()["block.0.entropy"] < math.log(16)
+
+
+def test_rows_against_the_jacobian_in_double() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 6 * torch.randn(3, 2, 5, 12, generator=generator)
+    logits[..., 9:] = -math.inf
+    numbers = row_numbers(logits)
+    rows = torch.log_softmax(logits.double(), -1)
+    assert torch.allclose(numbers.entropy.double(), jacobian.entropy(rows), rtol=1e-4)
+    assert torch.allclose(numbers.condition.double(), jacobian.condition_estimate(rows), atol=1e-3)
+    assert torch.equal(numbers.saturated.bool(), jacobian.saturated(rows))
+    a = torch.randn(3, 2, 5, 12, generator=generator)
+    J = torch.diag_embed(rows.exp()) - rows.exp()[..., None] * rows.exp()[..., None, :]
+    visible = logits > -math.inf
+    shown = torch.where(visible, a, 0.0).double()
+    expected = (J @ shown[..., None])[..., 0].norm(dim=-1) / shown.norm(dim=-1)
+    assert torch.allclose(softmax_gain(numbers.probabilities, a, visible).double(), expected, rtol=1e-3)
+
+
+def test_a_row_with_one_key_has_no_statistics() -> None:
+    logits = torch.tensor([[[[2.0, -math.inf], [1.0, 0.0]]]])
+    numbers = row_numbers(logits)
+    assert numbers.entropy[0, 0].isnan().tolist() == [True, False]
+
+
+def test_the_spectral_entropy_is_that_of_the_change_of_the_product() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, dq, dk = (torch.randn(2, 4, 10, generator=generator, dtype=torch.float64) for _ in range(4))
+    change = (q + 0.1 * dq).mT @ (k + 0.1 * dk) - q.mT @ k
+    square = torch.linalg.svdvals(change).square()
+    p = square / square.sum(-1, keepdim=True)
+    expected = -torch.special.xlogy(p, p).sum(-1)
+    assert torch.allclose(spectral_entropy(q, k, q + 0.1 * dq, k + 0.1 * dk), expected, atol=1e-8)
+    one = torch.zeros_like(dq)
+    one[:, 0, 0] = 1.0
+    assert spectral_entropy(q, k, q + one, k).abs().max() < 1e-8  # a change of rank one
+
+
+def test_the_trend_of_independent_noise_has_a_t_value_of_unit_variance() -> None:
+    generator = np.random.default_rng(0)
+    logs = generator.standard_normal((40, 20_000))
+    slope, t = log_trend(np.arange(40.0), logs)
+    assert slope.std() == pytest.approx(1 / math.sqrt(40 * (40**2 - 1) / 12), rel=0.03)
+    assert t.std() == pytest.approx(1.0, rel=0.1)
+    grown, _ = log_trend(np.arange(40.0), logs * 1e-3 + 0.02 * np.arange(40.0)[:, None])
+    assert grown.mean() == pytest.approx(0.02, rel=1e-3)
+
+
+def test_growth_of_the_largest_logit_from_32_rows_is_that_of_all_rows() -> None:
+    """Queries and keys grow by 1 % a step: the slope of the sampled maximum is that of the true one, within 10 %."""
+    model = encoder(width=64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    criterion = nn.CrossEntropyLoss()
+    logs: list[float] = []
+    with edgewise.watch(model, everything=True, quiet=True, loss=criterion) as handle:
+        for x in batches(40, sequences=8, tokens=128):
+            loss_of(model, x, criterion).backward()
+            attention = model[1].layers[0].self_attn
+            with torch.no_grad():
+                q, k, _ = torch.nn.functional.linear(
+                    model[1].layers[0].norm1(model[0](x)), attention.in_proj_weight, attention.in_proj_bias
+                ).chunk(3, -1)
+                heads = [t.unflatten(-1, (4, -1)).transpose(1, 2) for t in (q, k)]
+                logs.append(math.log(float((heads[0] @ heads[1].mT).abs().max()) / 4))
+                optimizer.step()
+                attention.in_proj_weight[:128] *= 1.01
+    slope = float(log_trend(np.arange(40.0), np.array(logs)[:, None])[0][0])
+    assert slope == pytest.approx(0.02, rel=0.15)
+    assert handle.row()["block.0.logit_growth"] == pytest.approx(slope, rel=0.1)
+
+
+def test_rows_are_stored_and_read_back(tmp_path: Path) -> None:
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    with edgewise.watch(model, everything=True, to=tmp_path / "run", loss=criterion, quiet=True) as handle:
+        losses = train(model, 12, criterion)
+    frame = edgewise.read(tmp_path / "run")
+    assert list(frame.index) == list(range(12))
+    assert frame["loss"].tolist() == pytest.approx(losses, rel=1e-6)
+    heads = edgewise.read(tmp_path / "run", heads=True)
+    assert list(heads.index) == [0, 10]
+    spectrum = heads[["block.0.query_key_spectrum", "block.1.query_key_spectrum"]].notna().to_numpy()
+    assert spectrum.tolist() == [[True, False], [False, True]]
+    assert edgewise.trace_at(tmp_path / "run", 11).norm == pytest.approx(handle.trace().norm)
+    verdict = edgewise.judge(edgewise.trace_at(tmp_path / "run", 5))
+    assert math.isfinite(verdict.angle.at_depth) and verdict.probability is None
+    with pytest.raises(BadInput, match="step 40 was not stored; the nearest one is 11"):
+        edgewise.trace_at(tmp_path / "run", 40)
+
+
+def test_a_model_that_cannot_be_read_is_watched_by_its_loss() -> None:
+    model, criterion = nn.Sequential(nn.Embedding(64, 8), nn.Linear(8, 64)), nn.CrossEntropyLoss()
+    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+        losses = train(model, 3, criterion)
+    assert handle.row()["loss"] == pytest.approx(losses[-1])
+    assert handle.places.blind and handle.error == ""
+
+
+def test_bad_arguments_are_refused() -> None:
+    model = encoder()
+    for arguments, words in (
+        ({"budget": 0}, "budget must be a share"), ({"budget": 2.0}, "budget must be a share"),
+        ({"loss": torch.nn.functional.cross_entropy}, "loss must be a module"),
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=words):
+            edgewise.watch(model, **arguments)
+    with pytest.raises(BadInput, match="watch takes a torch module"):
+        edgewise.watch("gpt2")  # type: ignore[arg-type]

@@ -1,0 +1,248 @@
+"""The run folder: what is acknowledged survives kill -9, and everything that cannot be written is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import edgewise
+from edgewise.errors import BadInput
+from edgewise.monitor.columns import fast_columns, names, schema_id, slow_columns, statistics
+from edgewise.monitor.export import export
+from edgewise.monitor.reading import Run
+from edgewise.monitor.rows_file import HEADER, RowsFile, read_rows, row_type
+from edgewise.monitor.run_folder import HEADS, RunFolder
+from tests.monitor.writing import DEPTH, N_HEADS, values_of
+
+COLUMNS, HEAD_COLUMNS = fast_columns(DEPTH), slow_columns([N_HEADS] * DEPTH)
+ABOUT = {"depth": DEPTH, "model": "none"}
+
+
+def folder_at(path: Path, **options: object) -> RunFolder:
+    return RunFolder(path, COLUMNS, HEAD_COLUMNS, about=ABOUT, **options)  # type: ignore[arg-type]
+
+
+def filled(path: Path, steps: range) -> Path:
+    folder = folder_at(path)
+    for step in steps:
+        folder.append(step, values_of(step, len(COLUMNS)))
+        folder.append(step, values_of(step, len(HEAD_COLUMNS)), HEADS)
+    folder.close()
+    return path
+
+
+def test_every_statistic_has_unit_formula_and_meaning() -> None:
+    for row in statistics():
+        assert row.unit and row.formula and row.meaning
+        assert row.low is None or row.high is None or row.low < row.high
+    assert len(set(names("run"))) == len(names("run"))
+    assert len({column.name for column in (*COLUMNS, *HEAD_COLUMNS)}) == len(COLUMNS) + len(HEAD_COLUMNS)
+
+
+def test_100_000_rows_of_48_layers_and_32_heads_fit_in_a_gigabyte_and_a_half() -> None:
+    fast = row_type(len(fast_columns(48))).itemsize * 100_000
+    slow = row_type(len(slow_columns([32] * 48))).itemsize * 10_000
+    assert fast + slow <= 1.5e9
+
+
+def test_rows_come_back_as_they_went(tmp_path: Path) -> None:
+    filled(tmp_path / "run", range(0, 60, 3))
+    frame = edgewise.read(tmp_path / "run")
+    assert list(frame.index) == list(range(0, 60, 3))
+    assert list(frame.columns[1:]) == [column.name for column in COLUMNS]
+    assert np.array_equal(frame.to_numpy()[4, 1:].astype(np.float32), values_of(12, len(COLUMNS)))
+    arrays = edgewise.read(tmp_path / "run", heads=True, frame=False, columns=["block.1.head.1.entropy"])
+    assert set(arrays) == {"step", "time", "block.1.head.1.entropy"}
+    place = [column.name for column in HEAD_COLUMNS].index("block.1.head.1.entropy")
+    assert arrays["block.1.head.1.entropy"][5] == values_of(15, len(HEAD_COLUMNS))[place]
+
+
+def test_without_pandas_there_are_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "run", range(3))
+    monkeypatch.setattr("edgewise.monitor.reading.find_spec", lambda name: None)
+    arrays = edgewise.read(tmp_path / "run")
+    assert isinstance(arrays, dict)
+    assert list(arrays["step"]) == [0, 1, 2]
+    with pytest.raises(BadInput, match="pandas is not installed"):
+        edgewise.read(tmp_path / "run", frame=True)
+
+
+def test_a_growing_folder_can_be_read(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path / "run")
+    for step in range(5):
+        folder.append(step, values_of(step, len(COLUMNS)))
+        folder.flush()
+        assert list(Run(tmp_path / "run").rows().step) == list(range(step + 1))
+    folder.close()
+
+
+def test_a_torn_row_is_not_there_and_a_damaged_one_is_counted(tmp_path: Path) -> None:
+    path, schema = tmp_path / "x.rows", schema_id(COLUMNS)
+    file = RowsFile(path, schema, len(COLUMNS))
+    for step in range(4):
+        file.append(step, 0.0, values_of(step, len(COLUMNS)))
+    file.close()
+    size = row_type(len(COLUMNS)).itemsize
+    data = bytearray(path.read_bytes())
+    data[HEADER + size + 20] ^= 1  # one bit of row 1
+    path.write_bytes(data[:-7])  # and row 3 is cut short
+    rows = read_rows(path, schema, len(COLUMNS))
+    assert (list(rows.step), rows.damaged) == ([0, 2], 1)
+    with pytest.raises(BadInput, match="does not hold rows of the schema"):
+        read_rows(path, "0" * 16, len(COLUMNS))
+
+
+def test_a_restart_replaces_the_rows_from_its_first_step_on(tmp_path: Path) -> None:
+    filled(tmp_path / "run", range(0, 10))
+    filled(tmp_path / "run", range(6, 8))
+    assert list(Run(tmp_path / "run").rows().step) == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_two_runs_in_one_folder_are_refused_by_name(tmp_path: Path) -> None:
+    first = folder_at(tmp_path / "run")
+    with pytest.raises(BadInput, match=f"still going on .process {os.getpid()} on "):
+        folder_at(tmp_path / "run")
+    other_rank = folder_at(tmp_path / "run", rank=1)
+    other_rank.close()
+    first.close()
+    folder_at(tmp_path / "run").close()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (Path("/proc/edgewise-run"), tmp_path / "file" / "run"):
+        with pytest.raises(BadInput, match="cannot be written"):
+            folder_at(path)
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    if os.geteuid() != 0:  # a superuser may write anywhere
+        with pytest.raises(BadInput, match="Permission denied"):
+            folder_at(locked)
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is not the folder of a watched run"):
+        edgewise.read(tmp_path)
+    filled(tmp_path / "run", range(2))
+    with pytest.raises(BadInput, match="no column 'entrpy'"):
+        edgewise.read(tmp_path / "run", columns=["entrpy"])
+    with pytest.raises(BadInput, match="no rows of rank 3"):
+        edgewise.read(tmp_path / "run", rank=3)
+
+
+LIMITED = """
+import resource, sys
+from tests.monitor.test_storage import folder_at, values_of, COLUMNS
+from pathlib import Path
+said = []
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+folder = folder_at(Path(sys.argv[1]), complain=said.append)
+for step in range(200):
+    folder.append(step, values_of(step, len(COLUMNS)))
+    folder.flush()
+print(len(said), int(folder.written), int(folder.dropped), said[0])
+folder.close()
+"""
+
+
+def test_a_full_disk_loses_rows_and_says_so_once(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: the system writes part of a row, then refuses."""
+    script = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / "run")], capture_output=True, text=True, check=True
+    )
+    complaints, written, dropped, *words = script.stdout.split()
+    assert (int(complaints), int(written) + int(dropped)) == (1, 200)
+    assert int(written) == (60_000 - HEADER) // row_type(len(COLUMNS)).itemsize
+    assert "could be written" in " ".join(words)
+    rows = Run(tmp_path / "run").rows()
+    assert list(rows.step) == list(range(int(written)))
+    assert rows.damaged == 0
+
+
+def killed(path: Path, seconds: float) -> int:
+    """Rows that a writer had acknowledged when it was killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.monitor.writing", str(path)], stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = process.stdout.readline()  # it has begun
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    rest = process.stdout.read()
+    process.wait()
+    return int((said + rest[: rest.rfind("\n") + 1]).split()[-1])
+
+
+def check_kills(tmp_path: Path, count: int) -> None:
+    draw = random.Random(0)
+    for number in range(count):
+        path = tmp_path / str(number)
+        acknowledged = killed(path, draw.uniform(0.0, 0.15))
+        fast, slow = Run(path).rows(), Run(path).rows(HEADS)
+        assert len(fast) + len(slow) >= acknowledged > 0
+        assert fast.damaged == slow.damaged == 0
+        assert list(fast.step) == list(range(len(fast)))
+        for rows in (fast, slow):
+            expected = [values_of(step, rows.values.shape[1]) for step in rows.step]
+            assert np.array_equal(rows.values, np.array(expected).reshape(rows.values.shape))
+
+
+def test_20_kills_lose_no_acknowledged_row(tmp_path: Path) -> None:
+    check_kills(tmp_path, 20)
+
+
+@pytest.mark.slow
+def test_200_kills_lose_no_acknowledged_row(tmp_path: Path) -> None:
+    check_kills(tmp_path, 200)
+
+
+def test_events_are_strict_json(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path / "run")
+    folder.event("alarm", "the loss is not a number", 3, value=float("nan"), values=[np.float32(2.0)])
+    folder.close()
+    line = next((tmp_path / "run").glob("events*")).read_text()
+    assert json.loads(line, parse_constant=pytest.fail)["value"] is None
+    assert Run(tmp_path / "run").events()[0]["values"] == [2.0]
+
+
+def test_csv_is_read_back_exactly(tmp_path: Path) -> None:
+    filled(tmp_path / "run", range(0, 8, 2))
+    assert export(tmp_path / "run", tmp_path / "x.csv") == 4
+    table = np.genfromtxt(tmp_path / "x.csv", delimiter=",", names=True, deletechars="")
+    assert list(table["step"]) == [0, 2, 4, 6]
+    expected = edgewise.read(tmp_path / "run", frame=False)["block.2.entropy"]
+    assert np.array_equal(table["block.2.entropy"].astype(np.float32), expected)
+    with pytest.raises(BadInput, match="does not say which format"):
+        export(tmp_path / "run", tmp_path / "x.txt")
+
+
+def test_parquet_is_read_back_exactly(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: Parquet is not tested")
+    filled(tmp_path / "run", range(0, 8, 2))
+    export(tmp_path / "run", tmp_path / "x.parquet", heads=True)
+    table = parquet.read_table(tmp_path / "x.parquet")
+    assert table["step"].to_pylist() == [0, 2, 4, 6]
+    assert len(table.column_names) == 3 + len(HEAD_COLUMNS)
+
+
+def test_parquet_without_pyarrow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "run", range(2))
+    monkeypatch.setattr("edgewise.monitor.export.find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="needs pyarrow"):
+        export(tmp_path / "run", tmp_path / "x.parquet")
+
+
+def test_the_limit_of_this_process_is_as_before() -> None:
+    """The full disk is simulated in a process of its own."""
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] in (resource.RLIM_INFINITY, -1)
