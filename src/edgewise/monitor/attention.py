@@ -31,7 +31,8 @@ def shape_of(place: AttentionPlace) -> tuple[Any, ...]:
     turn = None if logits.rotation is None else (tuple(logits.rotation.frequencies.tolist()), logits.rotation.factor)
     norms = logits.query.norm is not None, logits.key.norm is not None
     rows = tuple((p.rows, p.fan_out, place.modules.index(p.module)) for p in place.projections)
-    return place.heads, place.key_heads, place.fused_call, logits.scale, logits.causal, turn, norms, rows, place.dropouts
+    kind = place.heads, place.key_heads, place.fused_call, place.dropouts
+    return *kind, logits.scale, logits.causal, turn, norms, rows
 
 
 @dataclass(frozen=True, eq=False)
