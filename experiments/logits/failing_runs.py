@@ -12,8 +12,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
+from edgewise.view import Sheet
 
 from .methods import VARIANTS, case_of
+from .strips import strips
 from .training import BATCH, trained
 
 FAILED, SAVED = 1.0, 0.1  # losses; a uniform guess is 2.77
@@ -99,20 +101,15 @@ def _claim(results: Sequence[Result], base: str, rate: float) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    """The end loss of every seed of every method, one panel per optimizer; dashed: a uniform guess."""
-    figure = Figure(figsize=(13, 4), layout="constrained")
-    panels = [(base, rate) for base, rates in RUNS.items() for rate in rates]
-    for axis, (base, rate) in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):
-        found = ends(results, base, rate)
-        for i, ((variant, _), losses) in enumerate(found.items()):
-            colour = f"C{list(VARIANTS).index(variant)}"
-            axis.plot([i] * len(losses), losses, "o", color=colour, markersize=4)
-            axis.plot([i - 0.3, i + 0.3], [np.median(losses)] * 2, color=colour, linewidth=2)
-        axis.axhline(np.log(16), color="0.6", linestyle="--", linewidth=0.8)
-        axis.set_xticks(range(len(found)), [name(*key) for key in found], rotation=60, ha="right", fontsize=7)
-        axis.set(yscale="log", title=f"{base}, rate {rate:g}")
-    figure.axes[0].set_ylabel("held-out loss at the end")
+    """The end loss of every seed of every method, one panel per optimizer; dotted: a uniform guess."""
+    panels = []
+    for base, rate in [(base, rate) for base, rates in RUNS.items() for rate in rates]:
+        rows = [
+            (name(*method), list(VARIANTS).index(method[0]), losses)
+            for method, losses in ends(results, base, rate).items()
+        ]
+        panels.append(strips(f"{base}, rate {rate:g}", rows, float(np.log(16))))
     seeds, steps = len({r.case["seed"] for r in results}), results[0].case["steps"]
-    said = f"retrieval, 2 blocks, width 32, {steps} steps of {BATCH}, constant rates, {seeds} seeds"
-    figure.suptitle(f"{said}; dots: seeds, bars: medians, dashed: chance", fontsize=9)
-    return figure
+    scale = f"retrieval, 2 blocks, width 32, {steps} steps of {BATCH}, constant rates, {seeds} seeds"
+    return Sheet("Which methods rescue runs that fail", tuple(panels),
+                 f"{scale}; dots: seeds, strokes: medians, dotted: chance").draw()  # fmt: skip

@@ -12,9 +12,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
+from edgewise.view import Sheet
 
 from .chosen import chosen
 from .methods import BASES, OURS, TASKS, TITLES, VARIANTS, Arm, arm_of, arms, case_of
+from .strips import strips
 from .training import BATCH, trained
 
 SEEDS = 3
@@ -94,35 +96,16 @@ def _scale(results: Sequence[Result], task: str, seeds: int) -> str:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    """The end loss of every seed, one panel per task and base; a bar at the median, plain's across the panel."""
-    found, tuned = ends(results), tuning(results)
-    tasks = [t for t in TASKS if (t, BASES[0], "plain") in found]
-    figure = Figure(figsize=(13, 3.1 * len(tasks) + 0.6), layout="constrained")
-    axes = figure.subplots(len(tasks), len(BASES), squeeze=False, sharey="row")
-    for row, task in zip(axes, tasks, strict=True):
-        for axis, base in zip(row, BASES, strict=True):
-            _panel(axis, {v: found[task, base, v] for v in VARIANTS if (task, base, v) in found},
-                   [tuned[task, base, v] for v in VARIANTS if (task, base, v) in found])  # fmt: skip
-            axis.set_title(f"{TITLES[task]}, {base}", fontsize=9)
-        row[0].set_ylabel("held-out loss at the end")
-    scales = "; ".join(_scale(results, task, len(found[task, BASES[0], "plain"])) for task in tasks)
-    figure.suptitle(_folded(scales) + "\ndots: seeds, bars: medians, dashed: plain; below the names: rate / setting",
-                    fontsize=8)  # fmt: skip
-    return figure
-
-
-def _folded(text: str) -> str:
-    halves = text.split("; ")
-    return "\n".join("; ".join(halves[i : i + 2]) for i in range(0, len(halves), 2))
-
-
-def _panel(axis: Any, by_variant: dict[str, np.ndarray], tuned: list[str]) -> None:
-    for i, (variant, losses) in enumerate(by_variant.items()):
-        colour = f"C{list(VARIANTS).index(variant)}"
-        axis.plot([i] * len(losses), losses, "o", color=colour, markersize=4)
-        axis.plot([i - 0.3, i + 0.3], [np.median(losses)] * 2, color=colour, linewidth=2)
-    axis.axhline(np.median(by_variant["plain"]), color="0.6", linestyle="--", linewidth=0.8)
-    every = np.concatenate(list(by_variant.values()))
-    axis.set_yscale("log" if every.max() > 3 * every.min() else "linear")
-    labels = [f"{VARIANTS[v]}\n{t}" for v, t in zip(by_variant, tuned, strict=True)]
-    axis.set_xticks(range(len(labels)), labels, fontsize=6)
+    """The end loss of every seed, one panel per task and base; a stroke at the median, plain's across the panel."""
+    losses, tuned = ends(results), tuning(results)
+    tasks = [t for t in TASKS if (t, BASES[0], "plain") in losses]
+    panels = []
+    for task in tasks:
+        for base in BASES:
+            arms = [(k, (task, base, v)) for k, v in enumerate(VARIANTS) if (task, base, v) in losses]
+            rows = [(f"{VARIANTS[arm[2]]}, {tuned[arm]}", k, losses[arm]) for k, arm in arms]
+            panels.append(strips(f"{TITLES[task]}, {base}", rows, float(np.median(losses[task, base, "plain"]))))
+    scales = [_scale(results, task, len(losses[task, BASES[0], "plain"])) for task in tasks]
+    scale = "\n".join(["; ".join(scales[i : i + 2]) for i in range(0, len(scales), 2)])
+    note = "dots: seeds, strokes: medians, dotted: plain; with each name: rate / setting"
+    return Sheet("Optimizers on fresh seeds", tuple(panels), f"{scale}\n{note}", columns=len(BASES)).draw()

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
+from edgewise.view import Curve, Panel, Sheet
 
 from .chosen import best_of
 from .methods import BASES, SETTINGS, TASKS, TITLES, VARIANTS, Arm, arm_of, arms, case_of, rates_of
@@ -105,37 +106,34 @@ def _scale(results: Sequence[Result]) -> str:
 def draw(results: Sequence[Result]) -> Figure:
     """Loss against rate for every arm at its best setting; last, what a bound does against how far plain moves."""
     tasks = [t for t in TASKS if any(r.case["task"] == t for r in results)]
-    figure = Figure(figsize=(12, 2.9 * (len(tasks) + 1)), layout="constrained")
-    axes = figure.subplots(len(tasks) + 1, len(BASES), squeeze=False)
-    for row, task in zip(axes, tasks, strict=False):
-        for axis, base in zip(row, BASES, strict=True):
-            _rates(axis, [r for r in results if arm_of(r.case)[:2] == (task, base)])
-            axis.set_title(f"{TITLES[task]}, {base}", fontsize=9)
-        row[0].set_ylabel("held-out loss at the end")
-    axes[0, 0].legend(fontsize=6)
-    _benefit(axes[-1], pairs(results), tasks)
-    figure.suptitle(f"{_scale(results)}; lines: the best setting of each arm", fontsize=9)
-    return figure
+    rates = [_rates(results, task, base) for task in tasks for base in BASES]
+    benefit = [_benefit(results, base, tasks) for base in BASES]
+    scale = f"{_scale(results)}; lines: the best setting of each arm"
+    return Sheet("Tuning on one seed", (*rates, *benefit), scale, columns=len(BASES)).draw()
 
 
-def _rates(axis: Any, results: Sequence[Result]) -> None:
-    for arm, case in best_of(results).items():
-        chosen = [r for r in results if arm_of(r.case) == arm and r.case["setting"] == case["setting"]]
-        line = sorted((r.case["rate"], r.value["end"]) for r in chosen)
-        axis.plot(*zip(*line, strict=True), "o-", color=f"C{list(VARIANTS).index(arm[2])}", label=VARIANTS[arm[2]],
-                  markersize=3, linewidth=1)  # fmt: skip
-    low, high = (f(r.value["end"] for r in results) for f in (min, max))
-    axis.set(xscale="log", yscale="log" if high > 3 * low else "linear", xlabel="rate")
+def _rates(results: Sequence[Result], task: str, base: str) -> Panel:
+    of_panel = [r for r in results if arm_of(r.case)[:2] == (task, base)]
+    curves = []
+    for arm, case in best_of(of_panel).items():
+        chosen = [r for r in of_panel if arm_of(r.case) == arm and r.case["setting"] == case["setting"]]
+        x, y = zip(*sorted((r.case["rate"], r.value["end"]) for r in chosen), strict=True)
+        curves.append(Curve(VARIANTS[arm[2]], np.array(x), np.array(y), list(VARIANTS).index(arm[2]), "orbit"))
+    ends = [r.value["end"] for r in of_panel]
+    return Panel(
+        f"{TITLES[task]}, {base}", "rate", "held-out loss at the end", tuple(curves), log_x=True,
+        log_y=max(ends) > 3 * min(ends), legend=(task, base) == (next(iter(TASKS)), BASES[0]),
+    )  # fmt: skip
 
 
-def _benefit(axes: Any, found: list[tuple[str, str, float, float]], tasks: Sequence[str]) -> None:
-    for axis, base in zip(axes, BASES, strict=True):
-        for i, task in enumerate(tasks):
-            points = [(c, f) for t, b, c, f in found if (t, b) == (task, base) and c < 1e3]
-            axis.plot(*zip(*points, strict=True), "o", color=f"C{i}", markersize=4, label=TITLES[task])
-        axis.axhline(1, color="0.6", linewidth=0.8)
-        axis.axvspan(LITTLE, MUCH, color="0.92")
-        axis.set(xscale="log", yscale="log", xlabel="largest logit change in a step, plain")
-        axis.set_title(f"bound of 0.03, {base}", fontsize=9)
-    axes[0].set_ylabel("loss without / with bound")
-    axes[0].legend(fontsize=6)
+def _benefit(results: Sequence[Result], base: str, tasks: Sequence[str]) -> Panel:
+    """Points right of the dotted lines moved logits by more than one in a step; above 1 the bound helped."""
+    curves = []
+    for group, task in enumerate(tasks):
+        points = [(c, f) for t, b, c, f in pairs(results) if (t, b) == (task, base) and c < 1e3]
+        x, y = np.array(points, dtype=float).reshape(-1, 2).T
+        curves.append(Curve(TITLES[task], x, y, group, "points"))
+    return Panel(
+        f"bound of 0.03, {base}", "largest logit change in a step, plain", "loss without bound / with it",
+        tuple(curves), log_x=True, log_y=True, levels=(1.0,), places=(LITTLE, MUCH), legend=base == BASES[0],
+    )  # fmt: skip

@@ -25,6 +25,7 @@ from torch import nn
 import edgewise
 from edgewise.study import Claim, Result, prove, tasks
 from edgewise.study.train import TRAINS, seeded, train, trapezoid
+from edgewise.view import Curve, Panel, Sheet
 
 from .networks import PLAIN, REPORTED, WHOLE
 from .starts import network
@@ -171,39 +172,32 @@ def claim(results: list[Result]) -> Claim:
     return Claim.all([rescue, harmless, beside])
 
 
-COLOURS = {"plain": "tab:red", "planned": "tab:blue"}
-TITLES = {
-    "forecast": "the forecast's failures", "reported": "user reports", "literature": "literature, outside the rate",
-    "whole": "train as they come", "trained": "the forecast's that train",
-}  # fmt: skip
+SIDES = {
+    "counted: the forecast's failures, user reports": ("forecast", "reported"),
+    "not counted: literature, networks that train anyway": ("literature", "whole", "trained"),
+}
 
 
 def draw(results: list[Result]) -> Figure:
     """Final loss of every network, as it comes and after; the two sides of the claim beside each other."""
-    sides = [("forecast", "reported"), ("literature", "whole", "trained")]
-    rows = [[r for kind in side for r in _of(results, kind)] for side in sides]
-    figure = Figure(figsize=(13, max(3.5, 0.19 * max(map(len, rows)) + 1.5)), layout="constrained")
-    for axes, listed in zip(figure.subplots(1, 2), rows, strict=True):
-        _losses(axes, listed)
-    figure.axes[0].legend(fontsize=8)
+    panels = tuple(_losses(title, [r for kind in kinds for r in _of(results, kind)]) for title, kinds in SIDES.items())
     case = results[0].case
-    figure.suptitle(
-        f"digits, {case['steps']} steps of {SIZE}, rates tuned per arm, a dot per seed; dotted: chance, dashed: half",
-        fontsize=9,
-    )
-    return figure
+    scale = f"digits, {case['steps']} steps of {SIZE}, rates tuned per arm, a dot per seed; dotted: chance and its half"
+    return Sheet("Final losses before and after initialize_", panels, scale).draw()
 
 
-def _losses(axes: Any, listed: list[Result]) -> None:
-    for row, result in enumerate(listed):
-        chance = result.value["chance"]
-        for arm, label in (("plain", "as it comes"), ("planned", "after initialize_")):
-            finals = [4 * chance if final is None else min(final, 4 * chance) for final in result.value[arm]["finals"]]
-            axes.scatter(finals, [row] * len(finals), color=COLOURS[arm], s=14, label=label if not row else None)
-        axes.axvline(chance, color="grey", linestyle=":", linewidth=0.8)
-        axes.axvline(TRAINS * chance, color="grey", linestyle="--", linewidth=0.8)
-    axes.set_yticks(range(len(listed)), [r.case["network"] for r in listed], fontsize=6)
-    axes.set_xscale("log")
-    axes.set_xlabel("final loss (mean of the last 10 steps), cut at four times chance")
-    axes.set_title("; ".join(TITLES[kind] for kind in dict.fromkeys(r.case["list"] for r in listed)), fontsize=7)
-    axes.invert_yaxis()
+def _losses(title: str, listed: list[Result]) -> Panel:
+    curves = []
+    for group, arm, label in ((1, "plain", "as it comes"), (0, "planned", "after initialize_")):
+        points = [
+            (4 * r.value["chance"] if final is None else min(final, 4 * r.value["chance"]), row)
+            for row, r in enumerate(listed)
+            for final in r.value[arm]["finals"]
+        ]
+        x, y = np.array(points, dtype=float).reshape(-1, 2).T
+        curves.append(Curve(label, x, y, group, "points"))
+    chance = listed[0].value["chance"] if listed else 1.0
+    return Panel(
+        title, "final loss (last 10 steps), at most four times chance", "", tuple(curves), log_x=True,
+        places=(chance, TRAINS * chance), y_names=tuple(r.case["network"] for r in listed),
+    )  # fmt: skip

@@ -16,6 +16,7 @@ from torch import nn
 
 import edgewise
 from edgewise.study import Claim, Result
+from edgewise.view import Curve, Panel, Sheet
 
 from .networks import Filters, Mixer, Plain
 
@@ -121,22 +122,21 @@ def claim(results: list[Result]) -> Claim:
 
 def draw(results: list[Result]) -> Figure:
     """Before, stated and measured, for angle and gradient."""
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    names = [f"{r.case['network']} ({r.value['by']})" for r in results]
-    for column, (axes, title) in enumerate(zip(figure.subplots(1, 2, sharey=True), ("angle", "gradient"), strict=True)):
-        for row, result in enumerate(results):
-            measured = [seed[column] for seed in result.value["measured"]]
-            first = row == 0
-            axes.scatter([np.clip(result.value["before"][column], -50, 50)], [row], color="tab:red", marker="x", s=30,
-                         label="before (cut at 50)" if first else None)  # fmt: skip
-            axes.scatter(measured, [row] * len(measured), color="tab:blue", s=12, label="measured" if first else None)
-            axes.scatter([result.value["stated"][column]], [row], facecolors="none", edgecolors="black", s=60,
-                         label="stated" if first else None)  # fmt: skip
-        axes.set_xscale("symlog", linthresh=1)
-        axes.set_title(f"total log-change over depth: {title}", fontsize=9)
-        axes.axvspan(-1, 1, color="lightgrey", alpha=0.4, zorder=0)
-    figure.axes[0].set_yticks(range(len(names)), names, fontsize=8)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
-    figure.suptitle(f"{results[0].case['seeds']} draws each, width {WIDTH}, orthogonal; grey: the budget", fontsize=9)
-    return figure
+    panels = tuple(_panel(results, column, title) for column, title in enumerate(("angle", "gradient")))
+    scale = f"{results[0].case['seeds']} draws each, width {WIDTH}, orthogonal; dotted: the budget; before: cut at 50"
+    return Sheet("What initialize_ promised and what was measured after it", panels, scale).draw()
+
+
+def _panel(results: list[Result], column: int, title: str) -> Panel:
+    rows = np.arange(len(results), dtype=float)
+    before = np.clip([r.value["before"][column] for r in results], -50, 50)
+    stated = np.array([r.value["stated"][column] for r in results])
+    measured = [(seed[column], row) for row, r in enumerate(results) for seed in r.value["measured"]]
+    x, y = np.array(measured, dtype=float).T
+    names = tuple(f"{r.case['network']} ({r.value['by']})" for r in results)
+    return Panel(
+        title, f"total log-change of the {title} over depth", "",
+        (Curve("before", before, rows, 1, "cross"), Curve("promised", stated, rows, 6, "hollow"),
+         Curve("measured after", x, y, 0, "points")),
+        linear_x=1.0, places=(-1.0, 1.0), y_names=names if column == 0 else ("",) * len(names), legend=column == 1,
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from edgewise.study import Result
 
 from .baselines import Adam, GradientDescent, StochasticGradientDescent
 
+NAMES = {"all parts": "structure-aware"}  # in pictures; the others are drawn under their own
 BASELINES: dict[str, Any] = {"SGD": StochasticGradientDescent, "GD": GradientDescent, "Adam": Adam}
 # What the method is without one of its parts, and its two earlier forms.
 OURS: dict[str, dict[str, Any]] = {

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 
 from edgewise.laboratory.regression import Parameters, descend, gaussian_start
 from edgewise.study import Claim, Result
+from edgewise.view import Curve, Panel, Sheet
 
-from .common import method_of, problem_of
+from .common import NAMES, method_of, problem_of
 
 LIMITS = {1.0: 50, 10.0: 50, 100.0: 150, 1000.0: 300}
 GRID = {"GD": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), "Adam": (0.003, 0.01, 0.03, 0.1)}
@@ -74,18 +75,23 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    figure = Figure(figsize=(5.5, 4), layout="constrained")
-    axis = figure.subplots()
-    for method in METHODS:
-        found = [(c, counts(results, method, c)) for c in LIMITS]
-        middle = [(c, float(np.median(v))) for c, v in found]
-        shown = [(c, m) for c, m in middle if np.isfinite(m)]
-        axis.plot(*zip(*shown, strict=True), "o-", label="ours" if method == "all parts" else method)
-        lost = [c for c, m in middle if np.isinf(m)]
-        axis.plot(lost, [results[0].case["steps"]] * len(lost), "x", color=axis.lines[-1].get_color())
-    axis.set(xscale="log", yscale="log", xlabel="cond(Σ)", ylabel="iterations to 1e-8")
-    axis.legend()
+    curves = tuple(each for k, method in enumerate(METHODS) for each in _curves(results, method, k))
     seeds = len(counts(results, "all parts", 1.0))
-    said = f"population, d = m = 6, cond(M) = 3, medians of {seeds} seeds\n(baselines fewer); x: not reached"
-    axis.set_title(said, fontsize=9)
-    return figure
+    panel = Panel(
+        "", "condition number of the inputs' covariance", "steps to 1e-8 of the first loss", curves,
+        log_x=True, log_y=True,
+    )  # fmt: skip
+    scale = f"population, d = m = 6, cond(M) = 3, medians of {seeds} seeds\n(baselines fewer); cross: not reached"
+    return Sheet("How many steps an ill-conditioned input costs", (panel,), scale).draw()
+
+
+def _curves(results: Sequence[Result], method: str, group: int) -> tuple[Curve, Curve]:
+    """Medians by condition, and a cross at the budget where the median run did not get there."""
+    conditions = np.array(list(LIMITS))
+    medians = np.array([float(np.median(counts(results, method, c))) for c in conditions])
+    reached = np.isfinite(medians)
+    budget = np.full(int((~reached).sum()), float(results[0].case["steps"]))
+    return (
+        Curve(NAMES.get(method, method), conditions[reached], medians[reached], group, "orbit"),
+        Curve("", conditions[~reached], budget, group, "cross"),
+    )

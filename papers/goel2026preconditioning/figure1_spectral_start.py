@@ -12,8 +12,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
+from edgewise.view import Curve, Panel, Sheet
 
-from .common import HARD, curve, middle, run, scale_of, tuned
+from .common import HARD, NAMES, curve, middle, run, scale_of, tuned
 
 GRID = {"SGD": (0.003, 0.01, 0.03, 0.1), "Adam": (0.001, 0.003, 0.01, 0.03)}
 LINES = (("all parts", "spectral"), ("SGD", "gaussian"), ("SGD", "spectral"), ("Adam", "spectral"))
@@ -56,14 +57,18 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    axes = figure.subplots(1, 2, sharex=True)
-    panels = (("losses", "loss on the sample"), ("excess", "excess in the population"))
-    for axis, (key, title) in zip(axes, panels, strict=True):
-        for method, start in LINES:
-            steps, values = curve(tuned(results, method=method, start=start), key)
-            axis.plot(steps, values, label=f"{'ours' if method == 'all parts' else method}, {start} start")
-        axis.set(yscale="log", xlabel="step", title=title)
-    axes[0].legend(fontsize=8)
-    figure.suptitle(f"{scale_of(results)}; medians, best step of a grid", fontsize=9)
-    return figure
+    panels = (("losses", "on the sample", "loss"), ("excess", "in the population", "loss above the best possible"))
+    return Sheet(
+        "What the spectral start is worth",
+        tuple(Panel(title, "step", label, _curves(results, key), log_y=True) for key, title, label in panels),
+        f"{scale_of(results)}; medians, best step of a grid",
+    ).draw()
+
+
+def _curves(results: Sequence[Result], key: str) -> tuple[Curve, ...]:
+    words = {"spectral": "spectral start", "gaussian": "random start"}
+    curves = []
+    for k, (method, start) in enumerate(LINES):
+        steps, values = curve(tuned(results, method=method, start=start), key)
+        curves.append(Curve(f"{NAMES.get(method, method)}, {words[start]}", np.asarray(steps), values, k))
+    return tuple(curves)

@@ -9,13 +9,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
+from edgewise.view import Curve, Panel, Sheet
 
-from .common import BASELINES, HARD, curve, end, middle, run, scale_of, tuned
+from .common import BASELINES, HARD, NAMES, curve, end, middle, run, scale_of, tuned
 
 PARTS = ("all parts", "no preconditioner", "no balancing", "no renormalization")
 FORMS = ("first version", "preconditioner only", "ScaledGD")  # what else one could run
 GRID = {"SGD": (0.001, 0.003, 0.01, 0.03), "GD": (0.003, 0.01, 0.03, 0.1), "Adam": (0.01, 0.03, 0.1, 0.3)}
 GRID |= dict.fromkeys((*PARTS[1:], *FORMS), (0.03, 0.1, 0.3, 0.8))  # all parts: the default, 0.8, alone
+RANGE = (5e-4, 3e3)  # of the losses drawn
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -74,19 +76,22 @@ def _finite(ends: dict[str, float]) -> dict[str, float | None]:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    figure = Figure(figsize=(13, 4), layout="constrained")
-    axes = figure.subplots(1, 3, sharey=True)
     panels = (
-        (("all parts", *BASELINES), "baselines"), (PARTS, "without a part"), (("all parts", *FORMS), "other forms"),
+        ("against the usual methods", ("all parts", *BASELINES)), ("without one of its parts", PARTS),
+        ("other forms of it", ("all parts", *FORMS)),
     )  # fmt: skip
-    for axis, (methods, title) in zip(axes, panels, strict=True):
-        for method in methods:
-            steps, values = curve(tuned(results, method=method))
-            name = "ours" if method == "all parts" else method
-            name += "" if np.isfinite(values[-1]) else " (diverges)"
-            axis.plot(steps, np.where(values < 1e3, values, np.nan), label=name)
-        axis.set(yscale="log", xlabel="step", title=title)
-        axis.legend(fontsize=8)
-    axes[0].set_ylabel("loss on the sample")
-    figure.suptitle(f"start N(0, 1); {scale_of(results)}; medians at the best step; above 1000 not drawn", fontsize=9)
-    return figure
+    return Sheet(
+        "Descent on softmax regression from the same random start",
+        tuple(Panel(title, "step", "loss on the sample", _curves(results, methods), log_y=True, y_range=RANGE)
+              for title, methods in panels),
+        f"start N(0, 1); {scale_of(results)}; medians at the best step; above 1000 not drawn",
+    ).draw()  # fmt: skip
+
+
+def _curves(results: Sequence[Result], methods: Sequence[str]) -> tuple[Curve, ...]:
+    curves = []
+    for k, method in enumerate(methods):
+        steps, values = curve(tuned(results, method=method))
+        name = NAMES.get(method, method) + ("" if np.isfinite(values[-1]) else " (diverges)")
+        curves.append(Curve(name, np.asarray(steps), np.where(values < 1e3, values, np.nan), k))
+    return tuple(curves)

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from edgewise.arrays import Array
 from edgewise.study import Claim, Result
+from edgewise.view import Curve, Panel, Sheet
 
 from .common import curve, run, scale_of, tuned
 
@@ -90,24 +92,25 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    figure = Figure(figsize=(12, 3.8), layout="constrained")
-    left, centre, right = figure.subplots(1, 3)
-    n = sizes(results)
-    for i, size in enumerate(n):
-        steps, values = curve(tuned(results, tokens=size), "excess")
-        left.plot(steps, values, label=f"n = {size}", color=f"C{i}")
-        right.plot([size**2 * t for t in steps[1:]], values[1:], color=f"C{i}")
-    left.set(yscale="log", xlabel="step", ylabel="excess in the population")
-    left.legend(fontsize=8)
-    for key, name in (("end", "after descent"), ("spectral", "spectral start alone")):
-        centre.plot(n, floors(results, key), "o-", label=name)
-    centre.plot(n, floors(results, "end")[0] * n[0] / np.array(n), "k:", label="1/n")
-    centre.set(xscale="log", yscale="log", xlabel="n")
-    centre.set_xticks(n, [str(size) for size in n])
-    centre.minorticks_off()
-    centre.legend(fontsize=8)
-    right.plot(*frontier(results), "k", linewidth=1, label="frontier")
-    right.set(xscale="log", yscale="log", xlabel="compute n² t")
-    right.legend(fontsize=8)
-    figure.suptitle(f"{scale_of(results)}; medians", fontsize=9)
-    return figure
+    n = np.array(sizes(results), dtype=float)
+    runs = [curve(tuned(results, tokens=int(size)), "excess") for size in n]
+    each = list(zip(n, runs, strict=True))
+    by_step = [Curve(f"n = {size:g}", np.asarray(t), loss, k) for k, (size, (t, loss)) in enumerate(each)]
+    by_work = [Curve("", size**2 * np.asarray(t)[1:], loss[1:], k) for k, (size, (t, loss)) in enumerate(each)]
+    best = Curve("best at that work", *map(np.asarray, frontier(results)), 6, "second")
+    label = "loss above the best possible"
+    return Sheet(
+        "More samples lower the floor, more work reaches it",
+        (Panel("by step", "step", label, tuple(by_step), log_y=True),
+         Panel("the floor", "samples n", label, _floors(results, n), log_x=True, log_y=True),
+         Panel("by work", "work n² t", label, (*by_work, best), "dashed: best at that work", log_x=True, log_y=True)),
+        f"{scale_of(results)}; medians",
+    ).draw()  # fmt: skip
+
+
+def _floors(results: Sequence[Result], n: Array) -> tuple[Curve, ...]:
+    end, spectral = (np.asarray(floors(results, key)) for key in ("end", "spectral"))
+    return (
+        Curve("after descent", n, end, 0, "orbit"), Curve("spectral start alone", n, spectral, 1, "orbit"),
+        Curve("1/n", n, end[0] * n[0] / n, 6, "third"),
+    )  # fmt: skip

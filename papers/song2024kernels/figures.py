@@ -1,71 +1,61 @@
-"""Curves over training with bands over seeds: blue softmax, red Gaussian; dashed where the kernel was swapped."""
+"""Curves over training with bands over seeds: one colour per kernel, dashed where the kernel was swapped."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from edgewise.arrays import Array
 from edgewise.study import Result
+from edgewise.view import Curve, Panel, Sheet
 
 from .compare import ACCURACY, LOSS, by_seed, curves, kernels_of
 
-COLOURS = {"softmax": "tab:blue", "gaussian": "tab:red", "normalized_gaussian": "tab:purple", "linear": "tab:green"}
+GROUPS = {"softmax": 0, "gaussian": 1, "normalized_gaussian": 3, "linear": 2}  # of colours
+NAMES = {"softmax": "softmax", "gaussian": "Gaussian", "normalized_gaussian": "normalized Gaussian", "linear": "linear"}
 LABELS = {LOSS: "test loss", ACCURACY: "test accuracy"}
+CHANCE = 0.5
 
 
-def band(axis: Axes, rows: np.ndarray, column: int, colour: str, **style: Any) -> None:
+def band(label: str, rows: Array, column: int, kernel: str, role: str = "line") -> tuple[Curve, ...]:
     """Mean over seeds with a band of one standard error, and every seed as a thin line; rows (seeds, points, 3)."""
     steps, values = rows[0, :, 0], rows[:, :, column]
-    mean = values.mean(0)
-    error = values.std(0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0 * mean
-    axis.plot(steps, values.T, color=colour, alpha=0.2, linewidth=0.6)
-    axis.fill_between(steps, mean - error, mean + error, color=colour, alpha=0.25, linewidth=0)
-    axis.plot(steps, mean, color=colour, **style)
+    error = values.std(0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else None
+    thin = tuple(Curve("", steps, one, GROUPS[kernel], "thin") for one in values)
+    return (*thin, Curve(label, steps, values.mean(0), GROUPS[kernel], role, band=error))
 
 
-def stage_one(axes: Sequence[Axes], results: Sequence[Result]) -> None:
-    """Loss and accuracy of stage one in two panels."""
-    for axis, column in zip(axes, LABELS, strict=True):
-        for kernel in kernels_of(results):
-            band(axis, curves(results, kernel), column, COLOURS[kernel], label=kernel)
-        axis.set(xlabel="step of stage one", ylabel=LABELS[column])
-    axes[0].legend(fontsize=8)
+def stage_one(results: Sequence[Result], column: int, easy: int | None = None) -> Panel:
+    """Loss or accuracy of stage one; a dotted line where the easy level of a curriculum ends, and one at chance."""
+    lines = [band(NAMES[kernel], curves(results, kernel), column, kernel) for kernel in kernels_of(results)]
+    every, x_label = tuple(curve for line in lines for curve in line), "step" if easy else "step of stage one"
+    return Panel(
+        LABELS[column], x_label, LABELS[column], every,
+        places=(easy,) if easy else (), levels=(CHANCE,) if easy and column == ACCURACY else (),
+        note="dotted: where the harder images begin" if easy else "",
+    )  # fmt: skip
 
 
-def stage_two(axis: Axes, results: Sequence[Result]) -> None:
+def stage_two(results: Sequence[Result]) -> Panel:
     """Test loss after the swap; the colour is the kernel in use."""
+    lines = []
     for first in kernels_of(results):
         runs = by_seed(results, first)
         for second in runs[0].value["stage_two"]:
             rows = np.array([run.value["stage_two"][second]["curve"] for run in runs], dtype=float)
-            style = "-" if first == second else "--"
-            band(axis, rows, LOSS, COLOURS[second], linestyle=style, label=f"{first}, then {second}")
-    axis.set(xlabel="step of stage two", ylabel=LABELS[LOSS])
-    axis.legend(fontsize=8)
+            role = "line" if first == second else "second"
+            lines.append(band(f"{NAMES[first]}, then {NAMES[second]}", rows, LOSS, second, role))
+    return Panel("after the swap", "step of stage two", LABELS[LOSS], tuple(c for line in lines for c in line))
 
 
-def one_stage_figure(results: Sequence[Result], title: str) -> Figure:
-    """Loss and accuracy; a dotted line where the easy level of the curriculum ends, and one at chance."""
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.subplots(1, 2)
-    stage_one(axes, results)
-    axes[0].set_yscale("log")
-    axes[1].axhline(0.5, color="0.6", linewidth=0.8, linestyle=":")
-    for axis in axes:
-        axis.axvline(results[0].case["easy_steps"], color="0.6", linewidth=0.8, linestyle=":")
-    figure.suptitle(title, fontsize=9)
-    return figure
+def one_stage_figure(results: Sequence[Result], title: str, scale: str) -> Figure:
+    """Loss and accuracy under a curriculum."""
+    easy = results[0].case["easy_steps"]
+    return Sheet(title, tuple(stage_one(results, column, easy) for column in LABELS), scale).draw()
 
 
-def two_stage_figure(results: Sequence[Result], title: str) -> Figure:
-    figure = Figure(figsize=(12, 4), layout="constrained")
-    axes = figure.subplots(1, 3)
-    stage_one(axes[:2], results)
-    stage_two(axes[2], results)
-    figure.suptitle(title, fontsize=9)
-    return figure
+def two_stage_figure(results: Sequence[Result], title: str, scale: str) -> Figure:
+    return Sheet(title, (*(stage_one(results, column) for column in LABELS), stage_two(results)), scale).draw()

@@ -73,5 +73,6 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    size = f"{results[0].case['paddles']} dashes on {results[0].case['size']} x {results[0].case['size']}"
-    return one_stage_figure(results, f"Pathfinder, {size}; {scale_of(results)}; bands: standard error")
+    size = f"{results[0].case['paddles']} dashes on {results[0].case['size']} x {results[0].case['size']} pixels"
+    title = "Are two dots joined? Pathfinder with softmax and with Gaussian attention"
+    return one_stage_figure(results, title, f"{size}; {scale_of(results)}; bands: standard error")

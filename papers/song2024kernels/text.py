@@ -48,4 +48,5 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    return two_stage_figure(results, f"IMDb; {scale_of(results)}; bands: standard error")
+    title = "Film reviews with softmax and with Gaussian attention, and with the kernel swapped"
+    return two_stage_figure(results, title, f"IMDb; {scale_of(results)}; bands: standard error")

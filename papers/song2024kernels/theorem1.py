@@ -15,12 +15,14 @@ from matplotlib.figure import Figure
 from edgewise.laboratory.kernel_layer import random_layer
 from edgewise.laboratory.kernel_theorems import check_theorem1, descend
 from edgewise.study import Claim, Result, rounded, select
+from edgewise.view import Curve, Panel, Sheet
 
 KERNELS = ("softmax", "gaussian")
 STARTS = {"constructive": (0.0, 10.0), "zero": (0.0, 1.0), "generic": (1.0, 1.0)}  # scales of W^V and W^O
 FACTOR = 1e-6  # by which the loss has to fall in a comparison of step counts
 NARROW = 4  # width at which H D = 16 < N n = 24
 POINTS = 60  # of a curve that are kept
+FLOOR, RANGE = 1e-24, (1e-25, 30.0)  # of the losses drawn
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -141,18 +143,21 @@ def _median_needed(results: Sequence[Result], kernel: str, width: int) -> float 
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    figure = Figure(figsize=(11, 4), layout="constrained")
-    axes = figure.subplots(1, 3, sharey=True)
-    colours = dict(zip(KERNELS, ("tab:blue", "tab:red"), strict=True))
-    for axis, start in zip(axes, STARTS, strict=True):
-        for kernel in KERNELS:
-            for k, run in enumerate(select(results, kernel=kernel, start=start, width=16)):
-                names = (kernel, f"bound, {kernel}") if k == 0 else (None, None)
-                x = np.array(run.value["at"]) + 1
-                axis.plot(x, np.maximum(run.value["loss"], 1e-24), color=colours[kernel], alpha=0.7, label=names[0])
-                axis.plot(x, run.value["bound"], color=colours[kernel], alpha=0.7, linestyle=":", label=names[1])
-        axis.set(xscale="log", yscale="log", xlabel="step + 1", title=f"{start} start")
-    axes[0].set_ylabel("loss over first loss")
-    axes[0].legend(fontsize=8)
-    figure.suptitle(f"Theorem 1 at D = 16, every seed; {scale_of(results)}", fontsize=9)
-    return figure
+    label = "loss over the first loss"
+    panels = tuple(
+        Panel(f"{start} start", "step + 1", label, _curves(results, start), log_x=True, log_y=True, y_range=RANGE)
+        for start in STARTS
+    )
+    return Sheet("Theorem 1: the loss of every run and the promised rate", panels,
+                 f"D = 16, every seed; {scale_of(results)}").draw()  # fmt: skip
+
+
+def _curves(results: Sequence[Result], start: str) -> tuple[Curve, ...]:
+    """Every run and its bound; the legend names the first of each kernel."""
+    curves = []
+    for group, kernel in enumerate(KERNELS):
+        for run in select(results, kernel=kernel, start=start, width=16):
+            x = np.array(run.value["at"]) + 1.0
+            curves.append(Curve(kernel, x, np.maximum(run.value["loss"], FLOOR), group))
+            curves.append(Curve(f"bound, {kernel}", x, np.array(run.value["bound"], dtype=float), group, "third"))
+    return tuple(curves)

@@ -15,12 +15,14 @@ from matplotlib.figure import Figure
 from edgewise.laboratory.kernel_layer import random_layer
 from edgewise.laboratory.kernel_theorems import descend_queries
 from edgewise.study import Claim, Result, rounded, select
+from edgewise.view import Curve, Panel, Sheet
 
 KERNELS = ("softmax", "gaussian")
 TARGETS = {"easy": (3.0, 1.0), "unit": (1.0, 1.0), "far": (1.0, 3.0)}  # scales of W^V and of the targets
 SCALES = (0.3, 1.0, 2.0)  # of queries and keys
 CONVERGED = 1e-6  # share of the first loss
 POINTS = 40  # of a curve that are kept
+FLOOR, RANGE = 1e-24, (1e-25, 30.0)  # of the losses drawn
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -125,24 +127,25 @@ def _favourable(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    grid = figure.subplots(len(KERNELS), len(TARGETS), sharex=True, sharey=True)
-    colours = dict(zip(SCALES, ("tab:green", "tab:orange", "tab:purple"), strict=True))
-    for row, kernel in zip(grid, KERNELS, strict=True):
-        for axis, targets in zip(row, TARGETS, strict=True):
-            for run in select(results, kernel=kernel, targets=targets):
-                qk, x = run.case["query_key_scale"], np.array(run.value["at"]) + 1
-                axis.plot(x, np.maximum(run.value["loss"], 1e-24), color=colours[qk], alpha=0.7)
-                axis.plot(x, run.value["rate_bound"], color=colours[qk], alpha=0.35, linestyle=":")
-                if run.value["floor"] > 0:
-                    axis.axhline(run.value["floor"], color=colours[qk], alpha=0.25, linewidth=0.7)
-            axis.set(xscale="log", yscale="log", title=f"{kernel}, {targets} targets", ylim=(1e-25, 3))
-    for axis in grid[-1]:
-        axis.set_xlabel("step + 1")
-    for axis in grid[:, 0]:
-        axis.set_ylabel("loss over first loss")
-    for qk, colour in colours.items():
-        grid[0, 0].plot([], [], color=colour, label=f"queries and keys x {qk:g}")
-    grid[0, 0].legend(fontsize=8)
-    figure.suptitle(f"Only W^Q trained; dotted: bound, thin: floor of the range; {scale_of(results)}", fontsize=9)
-    return figure
+    label = "loss over the first loss"
+    panels = tuple(
+        Panel(f"{kernel}, {targets} targets", "step + 1", label, _curves(results, kernel, targets), log_x=True,
+              log_y=True, y_range=RANGE, legend=(kernel, targets) == (KERNELS[0], "easy"))
+        for kernel in KERNELS
+        for targets in TARGETS
+    )  # fmt: skip
+    scale = f"dotted: bound, thin level: floor of the range; {scale_of(results)}"
+    return Sheet("Theorem 2: only the queries are trained", panels, scale, columns=len(TARGETS)).draw()
+
+
+def _curves(results: Sequence[Result], kernel: str, targets: str) -> tuple[Curve, ...]:
+    """Every run with its bound and, where it is positive, the floor that no query can pass."""
+    curves = []
+    for run in sorted(select(results, kernel=kernel, targets=targets), key=lambda run: run.case["query_key_scale"]):
+        strength = run.case["query_key_scale"]
+        group, x = SCALES.index(strength), np.array(run.value["at"]) + 1.0
+        curves.append(Curve(f"queries and keys x {strength:g}", x, np.maximum(run.value["loss"], FLOOR), group))
+        curves.append(Curve("", x, np.array(run.value["rate_bound"], dtype=float), group, "third"))
+        if run.value["floor"] > 0:
+            curves.append(Curve("", x, np.full(len(x), run.value["floor"]), group, "thin"))
+    return tuple(curves)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.collections import PathCollection, QuadMesh
+import pytest
+from matplotlib.collections import PathCollection, PolyCollection, QuadMesh
 from matplotlib.container import ErrorbarContainer
 
 from edgewise.view import Curve, Dots, Map, Panel, Sheet
@@ -35,3 +36,45 @@ def test_panels_wrap_into_rows() -> None:
     tops = sorted({round(axes.get_position().y1, 3) for axes in figure.axes}, reverse=True)
     assert len(tops) == 2
     assert [axes.axison for axes in figure.axes] == [True] * 5 + [False]
+
+
+def crowded(corner_free: bool) -> Panel:
+    """Curves everywhere, or none in the upper right corner."""
+    x = np.linspace(0.0, 1.0, 30)
+    named = (Curve("falling", x, 1.0 - x), Curve("flat", x, 0 * x, 1))
+    lines = () if corner_free else tuple(Curve("", x, 0 * x + k / 10, 2) for k in range(11))
+    return Panel("", "x", "y", (*named, *lines))
+
+
+@pytest.mark.parametrize("corner_free", [True, False])
+def test_no_legend_stands_over_a_curve(corner_free: bool) -> None:
+    figure = Sheet("", (crowded(corner_free),)).draw()
+    (axes,) = figure.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    box = legend.get_window_extent()
+    for line in axes.lines:
+        points = axes.transData.transform(np.column_stack([line.get_xdata(), line.get_ydata()]))
+        assert box.count_contains(points) == 0
+    assert (axes.get_ylim()[1] > 1.2) == (not corner_free)  # the axis grows only where it must
+
+
+def test_rows_with_names_have_the_first_on_top_and_one_legend_above() -> None:
+    points = Curve("seeds", X, np.array([0.0, 1.0, 2.0]), role="points")
+    means = Curve("medians", X, np.array([0.0, 1.0, 2.0]), 1, "median")
+    panel = Panel("", "loss", "", (points, means), y_names=("plain", "clipped", "a much longer name"))
+    figure = Sheet("title", (panel, panel)).draw()
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(panel.y_names)
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["seeds", "medians"]
+    assert legend.get_window_extent().y0 >= axes.get_window_extent().y1
+
+
+def test_a_band_has_the_height_it_is_given() -> None:
+    curve = Curve("mean", X, X, band=np.full(3, 0.5))
+    (axes,) = Sheet("", (Panel("", "x", "y", (curve,)),)).draw().axes
+    (shade,) = (c for c in axes.collections if isinstance(c, PolyCollection))
+    low, high = shade.get_paths()[0].get_extents().get_points()[:, 1]
+    assert (low, high) == (0.5, 3.5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import matplotlib
@@ -13,6 +13,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap, LogNorm, TwoSlopeNor
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 from edgewise.view.panel import Arrows, Dots, Map, Panel
 
@@ -25,6 +26,9 @@ INK = "#222222"
 QUIET = "#666666"
 PANEL_WIDTH, PANEL_HEIGHT = 4.3, 3.3  # inches
 SMALLEST_WIDTH = 6.2  # of a figure: its headline must fit
+NAME_HEIGHT = 0.21  # inches of a row of names
+NAME_WIDTH = 0.075  # inches of one character of them
+NAMES_ACROSS = 44  # characters that fit side by side under one panel
 SETTINGS = {
     "font.size": 10.0, "axes.titlesize": 11.0, "axes.labelsize": 10.0, "legend.fontsize": 9.0,
     "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": QUIET, "axes.labelcolor": INK,
@@ -36,11 +40,14 @@ ROLES: dict[str, dict[str, Any]] = {
     "line": {"linestyle": "-"},
     "second": {"linestyle": (0, (4, 2)), "linewidth": 1.4, "alpha": 0.9},
     "third": {"linestyle": (0, (1, 1.5)), "linewidth": 2.0, "alpha": 0.9},
+    "thin": {"linestyle": "-", "linewidth": 0.9, "alpha": 0.4},
     "steps": {"linestyle": "-", "linewidth": 1.4, "drawstyle": "steps-mid"},
     "points": {"linestyle": "none", "marker": "o", "markersize": 4.5, "markeredgecolor": "white",
                "markeredgewidth": 0.6},
     "hollow": {"linestyle": "none", "marker": "s", "markersize": 4.5, "markerfacecolor": "white",
                "markeredgewidth": 1.3},
+    "cross": {"linestyle": "none", "marker": "x", "markersize": 6.5, "markeredgewidth": 1.8},
+    "median": {"linestyle": "none", "marker": "|", "markersize": 13.0, "markeredgewidth": 2.0},
     "fit": {"linestyle": "-", "linewidth": 7.0, "alpha": 0.22, "solid_capstyle": "butt"},
     "boundary": {"linestyle": "-", "linewidth": 2.2},
     "second_boundary": {"linestyle": (0, (3, 2)), "linewidth": 2.2},  # the two edges often lie on each other
@@ -60,8 +67,10 @@ def draw(title: str, panels: Sequence[Panel], scale: str = "", columns: int | No
     legends_above = 0.7 if any(panel.arrows is not None and not panel.legend_at for panel in panels) else 0.0
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
-    width = max(PANEL_WIDTH * columns, SMALLEST_WIDTH) + 0.3
-    height = 0.25 * lines + rows * (PANEL_HEIGHT + 0.2 * notes + legends_above)
+    names = sum(_longest_name(panels[k::columns]) for k in range(columns))
+    width = max(PANEL_WIDTH * columns, SMALLEST_WIDTH) + 0.3 + names
+    panel_height = max(PANEL_HEIGHT, *(NAME_HEIGHT * len(panel.y_names) for panel in panels))
+    height = 0.25 * lines + rows * (panel_height + 0.2 * notes + legends_above)
     with matplotlib.rc_context(SETTINGS):  # type: ignore[arg-type]
         figure = Figure(figsize=(width, height), layout="constrained")
         figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
@@ -70,9 +79,14 @@ def draw(title: str, panels: Sequence[Panel], scale: str = "", columns: int | No
             _panel(axes, panel)
         for empty in grid[len(panels) :]:
             empty.set_axis_off()
+        _shared_legend(figure, grid, panels)
         if scale:
             figure.supxlabel(scale, fontsize=9, color=QUIET, x=0.99, ha="right")
         figure.draw_without_rendering()  # ticks are made late, and the style must still hold then
+        for axes, panel in zip(grid, panels, strict=False):
+            if panel.background is None and panel.arrows is None and not panel.complement and not panel.y_names:
+                _make_room(axes)
+        figure.draw_without_rendering()
         figure.set_layout_engine("none")  # settled once: saving would settle it again, which is slow
     return figure
 
@@ -91,11 +105,29 @@ def _panel(axes: Axes, panel: Panel) -> None:
         label = "_" + curve.label if curve.role == "fit" else curve.label
         colour, error, x_error = LINES[curve.group % len(LINES)], curve.error, curve.x_error
         axes.errorbar(curve.x, curve.y, error, x_error, color=colour, label=label, elinewidth=1.0, **ROLES[curve.role])
+        if curve.band is not None:
+            axes.fill_between(curve.x, curve.y - curve.band, curve.y + curve.band, color=colour, alpha=0.2, linewidth=0)
+    for draw_line, values in ((axes.axhline, panel.levels), (axes.axvline, panel.places)):
+        for value in values:
+            draw_line(value, color=QUIET, linestyle=":", linewidth=1.2, zorder=1)
     for mark in panel.markers:
         axes.scatter([mark.x], [mark.y], label=mark.label, zorder=5, clip_on=False, **MARKS[mark.role])
     _scales(axes, panel)
-    if panel.legend:
+    if panel.legend and not panel.y_names:
         _legend(axes, panel)
+
+
+def _longest_name(panels: Sequence[Panel]) -> float:
+    """Inches that the names on the left of a column of panels need."""
+    return NAME_WIDTH * max((len(name) for panel in panels for name in panel.y_names), default=0)
+
+
+def _shared_legend(figure: Figure, grid: Iterable[Axes], panels: Sequence[Panel]) -> None:
+    """Rows with names have no empty corner: their legend stands above the figure, once."""
+    named = [axes for axes, panel in zip(grid, panels, strict=False) if panel.y_names and panel.legend]
+    if named:
+        handles = named[0].get_legend_handles_labels()[0]
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
 
 
 def _scales(axes: Axes, panel: Panel) -> None:
@@ -103,6 +135,8 @@ def _scales(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
         _plain_if_short(axes.xaxis, *np.log10(axes.get_xlim()))
+    elif panel.linear_x:
+        axes.set_xscale("symlog", linthresh=panel.linear_x)
     elif panel.x_label == "block":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if panel.y_label == "block":
@@ -114,6 +148,34 @@ def _scales(axes: Axes, panel: Panel) -> None:
             _open_up(axes, below_only=bool(panel.complement))
     if panel.complement:
         _complement(axes, panel.complement)
+    if panel.x_names:
+        slanted = max(map(len, panel.x_names)) * len(panel.x_names) > NAMES_ACROSS
+        turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+        axes.set_xticks(range(len(panel.x_names)), panel.x_names, **turned)
+        axes.set_xlim(-0.6, len(panel.x_names) - 0.4)
+    if panel.y_names:
+        axes.set_yticks(range(len(panel.y_names)), panel.y_names)
+        axes.set_ylim(len(panel.y_names) - 0.4, -0.6)  # the first on top
+    if panel.y_range:
+        axes.set_ylim(*panel.y_range)
+
+
+def _make_room(axes: Axes) -> None:
+    """No legend over data: where every corner is taken, the axis grows upwards until the legend stands above it."""
+    legend = axes.get_legend()
+    if legend is None or not _covers(axes, legend.get_window_extent()):
+        return
+    low, high = axes.transScale.transform([(1.0, end) for end in axes.get_ylim()])[:, 1]
+    share = min(legend.get_window_extent().height / axes.get_window_extent().height + 0.04, 0.6)
+    top = axes.transScale.inverted().transform([(1.0, low + (high - low) / (1 - share))])[0, 1]
+    axes.set_ylim(axes.get_ylim()[0], top)
+    legend.set_loc("upper right")
+
+
+def _covers(axes: Axes, box: Bbox) -> bool:
+    """Whether a curve of these axes runs through a box of the window, or a point lies in it."""
+    paths = (line.get_transform().transform_path(line.get_path()).cleaned(remove_nans=True) for line in axes.lines)
+    return any(path.intersects_bbox(box, filled=False) or box.count_contains(path.vertices) > 0 for path in paths)
 
 
 def _open_up(axes: Axes, decades: float = 1.0, below_only: bool = False) -> None:

@@ -17,8 +17,9 @@ from edgewise.arrays import Array
 class Curve:
     """A line or points (x, y), each (m,). The group chooses its colour, the role how it is drawn.
 
-    Roles: line, second, third, fit, steps, orbit, boundary, second_boundary; of what was measured: points, hollow.
-    An error is drawn as a bar of that half-length.
+    Roles: line, second, third, fit, thin (one of many runs), steps, orbit, boundary, second_boundary; of what was
+    measured: points, hollow, cross (what did not get there), median (a short stroke across points).
+    An error is drawn as a bar of that half-length, a band as a shade of that half-height around a line.
     """
 
     label: str
@@ -28,6 +29,7 @@ class Curve:
     role: str = "line"
     error: Array | None = None
     x_error: Array | None = None
+    band: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,12 @@ class Panel:
     legend_at: str = ""  # a corner, as matplotlib names it; else where it hides least
     log_x: bool = False
     log_y: bool = False
+    linear_x: float = 0.0  # x of both signs: linear up to this size, logarithmic beyond; 0: as log_x says
+    x_names: tuple[str, ...] = ()  # of the places 0, 1, ... on an axis without numbers
+    y_names: tuple[str, ...] = ()
+    y_range: tuple[float, float] | None = None  # the same for panels that are compared; else what the curves need
+    levels: tuple[float, ...] = ()  # dotted lines for the eye at these heights: chance, a goal, a budget
+    places: tuple[float, ...] = ()  # and at these x
     complement: str = ""  # a second reading of the same axis, 1 - y, with this label
     background: Map | None = None
     dots: Dots | None = None
