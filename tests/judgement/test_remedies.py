@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -17,7 +18,7 @@ import edgewise
 from edgewise.architecture import Architecture
 from edgewise.explanation import explain
 from edgewise.screen import SHOWN, lines
-from edgewise.verdict import Outcome, Remedy
+from edgewise.verdict import Outcome, Remedy, Verdict
 
 RANK = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
 
@@ -54,13 +55,18 @@ def direction(network: Architecture, remedy: Remedy, name: str) -> float:
     return float(np.sign(np.mean(remedy.changes[name]) - np.mean(getattr(network, name))))
 
 
-def check(network: Architecture, readout: str, overlap: float) -> tuple[Remedy, ...]:
-    """Everything that is asked of the remedies of one network."""
-    verdict = edgewise.judge(edgewise.predict(network, readout=readout, start_overlap=overlap))
+def judged(network: Architecture, readout: str, overlap: float) -> Verdict:
+    return edgewise.judge(edgewise.predict(network, readout=readout, start_overlap=overlap))
+
+
+@cache
+def check(network: Architecture, readout: str, overlap: float) -> tuple[Outcome, tuple[Remedy, ...]]:
+    """Everything that is asked of the remedies of one network; its outcome and them."""
+    verdict = judged(network, readout, overlap)
     for remedy in verdict.remedies:
         changed = network.replace(**remedy.changes)
         assert changed != network, remedy
-        after = edgewise.judge(edgewise.predict(changed, readout=readout, start_overlap=overlap))
+        after = judged(changed, readout, overlap)
         assert after.outcome is remedy.outcome, remedy
         assert RANK[after.outcome] < RANK[verdict.outcome], remedy
         assert after.outcome is not Outcome.TRAINS or after.probability is None or after.probability.value >= 0.5
@@ -75,7 +81,7 @@ def check(network: Architecture, readout: str, overlap: float) -> tuple[Remedy, 
     for one, other in combinations(verdict.remedies, 2):
         shared = [name for name in one.changes if name in other.changes and name != "norm"]
         assert all(direction(network, one, name) * direction(network, other, name) >= 0 for name in shared)
-    return verdict.remedies
+    return verdict.outcome, verdict.remedies
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -94,8 +100,8 @@ def test_remedies_do_what_they_say_on_many_networks(case: tuple[Architecture, st
 def test_initialization_alone_is_a_remedy_where_it_cures() -> None:
     for norm in ("post", "branch"):
         network = edgewise.transformer(depth=48, width=256, tokens=16, heads=4, norm=norm, value_gain=1.5)
-        remedies = check(network, "token", 0.0)
-        if edgewise.judge(edgewise.predict(network)).outcome is Outcome.FAILS:
+        outcome, remedies = check(network, "token", 0.0)
+        if outcome is Outcome.FAILS:
             assert remedies[0].same_architecture, remedies
             assert remedies[0].sentence.startswith("edgewise.initialize_(model)")
 
@@ -109,7 +115,7 @@ def test_every_kind_of_remedy_occurs() -> None:
         edgewise.transformer(depth=48, width=256, tokens=16, heads=4, norm="branch", value_gain=1.5),
     ]
     first = Counter(
-        remedy.sentence.split(" ")[0].rstrip(",") for network in networks for remedy in check(network, "token", 0.0)
+        remedy.sentence.split(" ")[0].rstrip(",") for network in networks for remedy in check(network, "token", 0.0)[1]
     )
     assert {"edgewise.initialize_(model)", "attention_branch", "norm", "mlp_skip", "score_gain"} <= set(first), first
 

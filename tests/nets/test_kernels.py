@@ -57,9 +57,12 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
 PADDING = torch.arange(150) < 120
 
 
-def inputs(length: int = 33, keys: int | None = None, size: int = 12, shift: float = 0.0) -> list[Tensor]:
+def inputs(
+    length: int = 33, keys: int | None = None, size: int = 12, shift: float = 0.0, batch: tuple[int, int] = (2, 3),
+    value_size: int = 7,
+) -> list[Tensor]:  # fmt: skip
     torch.manual_seed(length)
-    shapes = ((2, 3, length, size), (2, 3, keys or length, size), (2, 3, keys or length, 7))
+    shapes = ((*batch, length, size), (*batch, keys or length, size), (*batch, keys or length, value_size))
     made = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     return [(made[i] + shift * (i < 2)).requires_grad_() for i in range(3)]
 
@@ -93,9 +96,9 @@ def test_additive_and_per_query_masks(name: str) -> None:
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_double_backward_through_the_math_path(name: str, is_causal: bool) -> None:
     kernel, direct = KERNELS[name]
-    tensors = inputs(6, size=4)
+    tensors, few = inputs(6, size=4), inputs(4, size=3, batch=(1, 2), value_size=2)
     with sdpa_kernel(SDPBackend.MATH):
-        assert torch.autograd.gradgradcheck(lambda *x: kernel(*x, is_causal=is_causal), tensors)
+        assert torch.autograd.gradgradcheck(lambda *x: kernel(*x, is_causal=is_causal), few)
         ours, theirs = (_hessian_product(k, tensors, is_causal) for k in (kernel, direct))
     for first, second in zip(ours, theirs, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=1e-12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -65,18 +65,21 @@ def test_any_stack_keeps_its_budget_as_stated(name: str) -> None:
     expectation_is_measured(model, plan, batch)
 
 
-def test_a_transformer_is_planned_by_theory_and_queries_keys_readout_and_embeddings_stay() -> None:
-    model = gpt2()
-    plan = edgewise.critical_plan(model, tokens=16)
-    assert plan.source == "theory"
-    assert {change.role for change in plan.changes} == {"value", "output", "mlp_in", "mlp_out"}
-    expectation_is_measured(model, plan, {"input_ids": torch.arange(16)[None] + 3})
+class Planned(NamedTuple):
+    model: nn.Module
+    before: dict[str, torch.Tensor]  # its parameters
+    plan: Plan
 
 
-def test_the_plan_touches_nothing_and_says_everything() -> None:
+@pytest.fixture(scope="module")
+def planned() -> Planned:
     model = gpt2()
     before = {name: p.clone() for name, p in model.named_parameters()}
-    plan = edgewise.critical_plan(model, tokens=16)
+    return Planned(model, before, edgewise.critical_plan(model, tokens=16))
+
+
+def test_the_plan_touches_nothing_and_says_everything(planned: Planned) -> None:
+    model, before, plan = planned
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert model.training and all(p.grad is None for p in model.parameters())
     text = str(plan)
@@ -88,9 +91,16 @@ def test_the_plan_touches_nothing_and_says_everything() -> None:
     assert shown["expected"]["gradient"] == plan.expected.gradient  # type: ignore[union-attr]
 
 
+def test_a_transformer_is_planned_by_theory_and_queries_keys_readout_and_embeddings_stay(planned: Planned) -> None:
+    model, _, plan = planned
+    assert plan.source == "theory"
+    assert {change.role for change in plan.changes} == {"value", "output", "mlp_in", "mlp_out"}
+    expectation_is_measured(model, plan, {"input_ids": torch.arange(16)[None] + 3})
+
+
 @pytest.mark.parametrize("keep", ["transformer.h.3", "transformer.h.3.mlp.c_proj.weight", "*.h.3.*"])
 def test_what_is_to_be_kept_is_kept(keep: str) -> None:
-    plan = edgewise.critical_plan(gpt2(), tokens=16, keep=[keep])
+    plan = edgewise.critical_plan(gpt2(4), tokens=16, keep=[keep])
     assert "transformer.h.3.mlp.c_proj.weight" not in plan.parameters
     assert "transformer.h.2.mlp.c_proj.weight" in plan.parameters
 
@@ -103,7 +113,7 @@ def test_tied_weights_are_one_parameter() -> None:
         layer.linear2.weight = shared.layers[0].linear2.weight
     plan = edgewise.critical_plan(shared, torch.randn(2, 8, 32), goal="gpt2")
     assert [name for name in plan.parameters if "linear2.weight" in name] == ["layers.0.linear2.weight"]
-    tied = edgewise.critical_plan(gpt2(), tokens=16, embeddings=True)
+    tied = edgewise.critical_plan(gpt2(4), tokens=16, embeddings=True)
     assert not any("wte" in name or "wpe" in name for name in tied.parameters)
     assert any("readout" in note for note in tied.notes)
 
@@ -124,14 +134,14 @@ def test_embeddings_are_set_when_asked() -> None:
 
 @pytest.mark.parametrize("goal", ["deepnorm", "depth-mup", "gpt2", "xavier", "torch", "orthogonal"])
 def test_published_schemes_have_their_formulas(goal: str) -> None:
-    """Against the formulas written out once more; L = 8, d = 64, the MLP four times as wide."""
-    plan = edgewise.critical_plan(gpt2(), tokens=16, goal=goal)
+    """Against the formulas written out once more; L = 3, d = 64, the MLP four times as wide."""
+    plan = edgewise.critical_plan(gpt2(3), tokens=16, goal=goal)
     by_role = {change.role: change.new_std for change in plan.changes if change.draw != "zero"}
     xavier = {"query": math.sqrt(2 / 128), "output": math.sqrt(2 / 128), "mlp_out": math.sqrt(2 / 320)}
     expected = {
-        "deepnorm": {"query": xavier["query"], "output": xavier["output"] / 64**0.25},
-        "depth-mup": {"query": 1 / 8, "output": 1 / 8 / math.sqrt(8), "mlp_out": 1 / 16 / math.sqrt(8)},
-        "gpt2": {"query": 0.02, "output": 0.02 / 4, "mlp_out": 0.02 / 4},
+        "deepnorm": {"query": xavier["query"], "output": xavier["output"] / 24**0.25},
+        "depth-mup": {"query": 1 / 8, "output": 1 / 8 / math.sqrt(3), "mlp_out": 1 / 16 / math.sqrt(3)},
+        "gpt2": {"query": 0.02, "output": 0.02 / math.sqrt(6), "mlp_out": 0.02 / math.sqrt(6)},
         "xavier": xavier,
         "torch": {"query": 1 / math.sqrt(3 * 64), "mlp_out": 1 / math.sqrt(3 * 256)},
         "orthogonal": {"query": 1 / 8, "mlp_out": 1 / 16},

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from torch import nn
@@ -25,12 +24,13 @@ HEAD = (
 )
 
 
-def table(models: dict[str, Callable[[], nn.Module]]) -> list[str]:
-    return [*HEAD, *(row(name, make()) for name, make in models.items())]
+def table(models: dict[str, nn.Module]) -> list[str]:
+    return [*HEAD, *(row(name, model) for name, model in models.items())]
 
 
 def row(name: str, model: nn.Module) -> str:
-    found, block = sites(model), sites(model).blocks[-1]
+    found = sites(model)
+    block = found.blocks[-1]
     stacks = ", ".join(f"{len(stack.blocks)} in `{stack.name}`" for stack in found.stacks)
     cells = (name, stacks, matrices(block.attention.projections, block), mlp(block), norms(found, block),
              "; ".join(notes(model, found)))  # fmt: skip
@@ -94,11 +94,10 @@ def audited(model: nn.Module) -> list[str]:
     return [f"audit: {kind.value} (`{names[0]}`{more[kind]})" for kind, names in first.items()]
 
 
-def sizes(models: dict[str, Callable[[], nn.Module]]) -> list[str]:
+def sizes(models: dict[str, nn.Module]) -> list[str]:
     """Depth, width, heads as described from the module and from its config."""
     lines = ["| family | depth | width | heads | key heads | head width | MLP | norm |", "|---" * 8 + "|"]
-    for name, make in models.items():
-        model = make()
+    for name, model in models.items():
         seen, said = describe(model), describe(model.config)
         knobs = ("depth", "width", "heads", "kv_heads", "head_width", "mlp_width", "norm")
         values = [str(getattr(seen, k)) if getattr(seen, k) == getattr(said, k) else
@@ -110,7 +109,8 @@ def sizes(models: dict[str, Callable[[], nn.Module]]) -> list[str]:
 def page() -> str:
     """The page with all three tables written anew between their marks."""
     text = PAGE.read_text()
-    for mark, lines in (("families", table(FAMILIES)), ("sizes", sizes(FAMILIES)), ("unseen", table(HANDWRITTEN))):
+    families, unseen = ({name: make() for name, make in models.items()} for models in (FAMILIES, HANDWRITTEN))
+    for mark, lines in (("families", table(families)), ("sizes", sizes(families)), ("unseen", table(unseen))):
         start, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
         before, _, rest = text.partition(start)
         text = before + start + "\n" + "\n".join(lines) + "\n\n" + end + rest.partition(end)[2]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -28,18 +29,25 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass
 class Reach:
-    """The walk from `measure`: digests of the statements and data files reached, with the place of each."""
+    """The walk from `measure`: digests of the statements and data files reached, with the place of each.
+
+    A walk takes the disk as it is at its beginning: every folder and file is read, and every
+    dotted name followed, once.
+    """
 
     folder: Path
     pieces: dict[str, str] = field(default_factory=dict)
     _visited: set[tuple[Path, str]] = field(default_factory=set)
+    _followed: set[str] = field(default_factory=set)  # dotted names
+    _sources: dict[Path, SourceFile] = field(default_factory=dict)
+    _folders: dict[Path, dict[str, bool]] = field(default_factory=dict)
 
     def file(self, path: Path, name: str = _WHOLE) -> None:
         """Add a name of a file, or the whole file; either way, what importing the file does."""
         if (path, name) in self._visited:
             return
         self._visited.add((path, name))
-        source = read_source(path, self._package(path))
+        source = self._source(path)
         if name == _WHOLE:
             self._add(source, list(source.statements), name)
             return
@@ -57,7 +65,12 @@ class Reach:
         self._add(source, source.effects, "")
         for target in source.imports.values():
             for path in self._modules(target):
-                self._enter(read_source(path, self._package(path)))
+                self._enter(self._source(path))
+
+    def _source(self, path: Path) -> SourceFile:
+        if path not in self._sources:
+            self._sources[path] = read_source(path, self._package(path))
+        return self._sources[path]
 
     def _add(self, source: SourceFile, statements: list[Statement], name: str) -> None:
         for statement in statements:
@@ -80,11 +93,14 @@ class Reach:
         target = statement.imports.get(first) or source.imports.get(first)
         if target is not None:
             self.dotted(f"{target}{dot}{rest}")
-        elif inside:
+        elif inside and (source.binding(first) or source.path.name == "__init__.py"):  # else a local or a builtin
             self.file(source.path, first)
 
     def dotted(self, name: str) -> None:
         """Follow a dotted name into the library or to a neighbour of the recipe; other packages are not ours."""
+        if name in self._followed:
+            return
+        self._followed.add(name)
         place, parts = self._start(name)
         if place is not None:
             self._walk(place, parts)
@@ -96,8 +112,21 @@ class Reach:
             return LIBRARY, parts
         if root == _NEIGHBOURS:
             return self.folder, parts
-        beside = (self.folder / f"{root}.py").is_file() or (self.folder / root / "__init__.py").is_file()
+        package = self._has_folder(self.folder, root) and self._has_file(self.folder / root, "__init__.py")
+        beside = package or self._has_file(self.folder, f"{root}.py")
         return (self.folder, [root, *parts]) if beside else (None, [])
+
+    def _has_folder(self, place: Path, name: str) -> bool:
+        return self._listing(place).get(name, False)
+
+    def _has_file(self, place: Path, name: str) -> bool:
+        return not self._listing(place).get(name, True)
+
+    def _listing(self, place: Path) -> dict[str, bool]:
+        """What a folder holds, and whether it is a folder itself."""
+        if place not in self._folders:
+            self._folders[place] = {item.name: item.is_dir() for item in os.scandir(place)}
+        return self._folders[place]
 
     def _modules(self, name: str) -> list[Path]:
         """The files that an import of a dotted name runs."""
@@ -105,22 +134,22 @@ class Reach:
         files: list[Path] = []
         for part in parts if place is not None else ():
             assert place is not None
-            if (place / part).is_dir():
+            if self._has_folder(place, part):
                 place = place / part
-                files += [path for path in [place / "__init__.py"] if path.is_file()]
+                files += [place / "__init__.py"] if self._has_file(place, "__init__.py") else []
                 continue
-            return files + [path for path in [place / f"{part}.py"] if path.is_file()]
+            return files + ([place / f"{part}.py"] if self._has_file(place, f"{part}.py") else [])
         return files
 
     def _walk(self, place: Path, parts: list[str]) -> None:
         """Down packages as far as the name goes: a name in a module, a name at a door, or a whole package."""
         for depth, part in enumerate(parts):
-            if (place / part).is_dir():
+            if self._has_folder(place, part):
                 place = place / part
                 continue
-            if (module := place / f"{part}.py").is_file():
-                return self.file(module, parts[depth + 1] if depth + 1 < len(parts) else _WHOLE)
-            if (place / "__init__.py").is_file():
+            if self._has_file(place, f"{part}.py"):
+                return self.file(place / f"{part}.py", parts[depth + 1] if depth + 1 < len(parts) else _WHOLE)
+            if self._has_file(place, "__init__.py"):
                 return self.file(place / "__init__.py", part)
         self._package_files(place)
 
@@ -149,7 +178,12 @@ class Reach:
         return _package_of(path, LIBRARY, self.folder)
 
     def _place(self, path: Path) -> str:
-        return str(path.relative_to(LIBRARY if path.is_relative_to(LIBRARY) else self.folder))
+        return _place_of(path, LIBRARY, self.folder)
+
+
+@cache
+def _place_of(path: Path, library: Path, folder: Path) -> str:
+    return str(path.relative_to(library if path.is_relative_to(library) else folder))
 
 
 @cache
@@ -235,7 +269,15 @@ class SourceFile:
 
     def binding(self, name: str) -> list[Statement]:
         """The statements that give a name its meaning; there may be several (X = [], X += ...)."""
-        return [statement for statement in self.statements if name in statement.bound]
+        return self._bindings.get(name, [])
+
+    @cached_property
+    def _bindings(self) -> dict[str, list[Statement]]:
+        table: dict[str, list[Statement]] = {}
+        for statement in self.statements:
+            for name in statement.bound:
+                table.setdefault(name, []).append(statement)
+        return table
 
     @cached_property
     def effects(self) -> list[Statement]:

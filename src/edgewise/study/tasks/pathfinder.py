@@ -174,7 +174,9 @@ def best_window(distances: Array, labels: NDArray[np.int64], cuts: int = 64) -> 
 def _layouts(look: Look, tolerance: float, random: np.random.Generator) -> Layouts:
     """Candidates whose curves stay apart and whose dot distances do not tell the label: points, dots, labels."""
     first, second = (draw_curves(look, look.paddles, BATCH, random) for _ in range(2))
-    good = np.flatnonzero(apart(samples(first, look), samples(second, look), look.clear) & first.fits & second.fits)
+    fitting = np.flatnonzero(first.fits & second.fits)
+    first, second = first.pick(fitting), second.pick(fitting)
+    good = np.flatnonzero(apart(samples(first, look), samples(second, look), look.clear))
     first, second = first.pick(good), second.pick(good)
     own, other = ends(first), ends(second)
     length = np.linalg.norm(own[:, 0] - own[:, 1], axis=-1)

@@ -87,8 +87,10 @@ class Row:
 
     @cached_property
     def _nodes(self) -> list[tuple[float, float, OverlapMoments]]:
-        rho = 1 - self.state.separation
-        return [(w, x, self.moments(self.variance * x, rho, self.tokens)) for x, w in self._lengths]
+        variance = np.multiply.outer([x for x, _ in self._lengths], self.variance)
+        rho = np.broadcast_to(1 - self.state.separation, variance.shape)
+        every = self.moments(variance, rho, self.tokens)
+        return [(w, x, OverlapMoments(*(m[i] for m in every))) for i, (x, w) in enumerate(self._lengths)]
 
     @cached_property
     def _lengths(self) -> list[tuple[float, float]]:
@@ -111,8 +113,9 @@ class Row:
 
     @cached_property
     def entropy(self) -> Array:
-        table = moment_table(self.tokens)
-        return np.asarray(sum(w * table.entropy(self.variance * x) for x, w in self._lengths))
+        variance = np.multiply.outer([x for x, _ in self._lengths], self.variance)
+        entropies = moment_table(self.tokens).entropy(variance)
+        return np.asarray(sum(w * entropy for entropy, (_, w) in zip(entropies, self._lengths, strict=True)))
 
     @cached_property
     def query_side(self) -> tuple[Array, Array]:

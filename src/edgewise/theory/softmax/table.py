@@ -26,8 +26,9 @@ LARGEST_VARIANCE, LARGEST_TOKENS, LOWEST_CORRELATION = 256.0, 1_000_000, -0.05
 VARIANCE_SCALE, DISTANCE_SCALE = 3.0, 5.0
 ROW_NAMES = ("mean_t11", "entropy")  # functions of (v, n)
 PAIR_NAMES = ("ratio", "t11", "s21", "s22", "pairs")  # functions of (v, rho, n)
-CHUNK = 16384  # points whose work arrays stay in the cache
+CHUNK = 2048  # points whose work arrays stay in the cache
 Names = tuple[str, ...]
+_NEIGHBOURS = np.arange(4)
 GRID = (193, 161)  # points of the splines in the coordinates of v and rho
 ROW, PAIR = ("mean_t11", "r2"), ("ratio", "t11")  # what the recursions need
 MORE_ROW, MORE_PAIR = ("entropy", "s3", "s4", "row_pairs"), ("s21", "s22", "pairs")  # what a full report adds
@@ -180,23 +181,19 @@ def spline_values(coefficients: Array, positions: tuple[Array, ...]) -> Array:
 def _chunk_values(coefficients: Array, positions: list[Array]) -> Array:
     """Sums over the four neighbours along each axis, the last axis innermost."""
     sizes = coefficients.shape[1:]
-    strides = [int(np.prod(sizes[axis + 1 :])) for axis in range(len(sizes))]
-    cells = [_weights(position, size - 2) for position, size in zip(positions, sizes, strict=True)]
-    weights = [weight for _, weight in cells]
-    flat = coefficients.reshape(len(coefficients), -1)
-
-    def total(axis: int, index: NDArray[np.int64]) -> Array:
-        if axis == len(sizes):
-            return flat.take(index, axis=1)
-        result = weights[axis][0] * total(axis + 1, index)
+    index: NDArray[np.int64] = np.zeros((), dtype=np.int64)
+    weights = []
+    for axis, (position, size) in enumerate(zip(positions, sizes, strict=True)):
+        cell, weight = _weights(position, size - 2)
+        index = (index[..., None, :] if axis else index) * size + cell + _NEIGHBOURS[:, None]
+        weights.append(weight)
+    values = coefficients.reshape(len(coefficients), -1).take(index, axis=1)  # (splines, 4, ..., 4, points)
+    for weight in reversed(weights):
+        total = weight[0] * values[..., 0, :]
         for k in range(1, 4):
-            result += weights[axis][k] * total(axis + 1, index + k * strides[axis])
-        return result
-
-    first = np.zeros(len(positions[0]), dtype=np.int64)
-    for (cell, _), stride in zip(cells, strides, strict=True):
-        first += cell * stride
-    return total(0, first)
+            total += weight[k] * values[..., k, :]
+        values = total
+    return values
 
 
 def _weights(position: Array, count: int) -> tuple[NDArray[np.int64], tuple[Array, Array, Array, Array]]:
