@@ -11,22 +11,23 @@ import torch
 from torch import Tensor, nn
 
 BATCH, TOKENS = 4, 40
+IMAGE, DETECTION = 64, 160  # pixels; detectors see a grid 32 times smaller, and need more than a few tokens
 FIRST_ID = 120  # below are the ids that the small configs give to images, audio and padding
 Batch = dict[str, Any]
 
 
 def find_batch(model: nn.Module) -> tuple[Batch | None, str]:
-    """The first candidate on which the model runs, or None and what the model said to the first one."""
-    said = ""
+    """The first candidate on which the model runs, or None and what the model said to the first without labels."""
+    said: dict[bool, str] = {}
     for candidate in candidates(model):
         try:
             with torch.no_grad():
                 model(**candidate)
         except Exception as error:  # noqa: BLE001  whatever a stranger's forward raises, the next candidate is tried
-            said = said or f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            said.setdefault("labels" in candidate, f"{type(error).__name__}: {error}".splitlines()[0][:200])
         else:
             return candidate, ""
-    return None, said or "its forward takes neither ids, pixels, a spectrogram nor a waveform"
+    return None, said.get(False) or "its forward takes neither ids, pixels, a spectrogram nor a waveform"
 
 
 def candidates(model: nn.Module) -> Iterator[Batch]:
@@ -85,7 +86,8 @@ def _pixels(config: Any, names: set[str]) -> Iterator[Batch]:
         return
     name = "pixel_values" if "pixel_values" in names else "pixel_values_videos"
     channels, frames = _find(config, "num_channels", 3), _find(config, "num_frames", 0)
-    for size in dict.fromkeys((64, _size(config), 224)):
+    first = DETECTION if "pixel_mask" in names else IMAGE
+    for size in dict.fromkeys((first, _size(config), 224)):
         shape = (BATCH, channels, size, size)
         if frames:
             yield {name: _noise(BATCH, frames, *shape[1:])}

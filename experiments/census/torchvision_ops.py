@@ -18,11 +18,13 @@ OPERATORS = (
 
 @cache
 def declare() -> Any:
-    """Declare the operators unless torchvision is absent or brings its own; call before anything imports it."""
+    """Declare the operators unless torchvision is absent or has them; call before anything imports it."""
     if importlib.util.find_spec("torchvision") is None or _complete():
         return None
     import torch
 
+    if hasattr(torch.ops.torchvision, "nms"):  # declared by another recipe in this process
+        return None
     library = torch.library.Library("torchvision", "FRAGMENT")
     for operator in OPERATORS:
         library.define(operator)

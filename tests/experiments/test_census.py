@@ -18,7 +18,8 @@ from torch import nn
 
 import edgewise
 from edgewise.study import load_recipe, store
-from experiments.census import compare, said, table, truth, unchanged
+from edgewise.study.engine import Work
+from experiments.census import compare, fill, said, table, truth, unchanged
 from experiments.census.checker import Facts
 from experiments.census.handwritten import MODELS
 from experiments.census.isolated import Tell, isolated
@@ -46,6 +47,19 @@ def test_no_record_is_damaged() -> None:
     for file in files:
         contents = store.read([file])
         assert contents.done and not contents.damaged, file.name
+
+
+def test_missing_cases_are_written_beside_the_others(tmp_path: Path) -> None:
+    """Records that are written again are the same bytes; a case that is measured names today's code."""
+    file = CENSUS / "recorded" / "by_hand.jsonl"
+    records = list(store.read([file]).done.values())
+    fill.write(tmp_path / "by_hand.jsonl", records)
+    assert (tmp_path / "by_hand.jsonl").read_bytes() == file.read_bytes()
+    work = Work.of(load_recipe(CENSUS / "by_hand.py"), "full")
+    record = fill.measured(work, {"model": "no mask"})
+    assert record.code == work.code and record.key in work.cases
+    assert record.value is not None and record.value["outcome"] == "right"
+    assert store.read_line(record.line()) == record
 
 
 def test_the_recorded_claim_counts_what_the_page_counts() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from edgewise.adapters.reading.read import read, stacks
 from edgewise.adapters.reading.record import Reading, Stack
@@ -285,6 +285,35 @@ def test_a_stack_is_chosen_by_name() -> None:
     assert chosen is not None and chosen.name == "decoder.layers"
     with pytest.raises(BadInput, match=r"it has encoder\.layers, decoder\.layers"):
         read(model, stack="layers")
+
+
+def test_the_default_stack_of_a_detector_is_its_transformer_and_not_the_convolutions_before_it() -> None:
+    class Convolution(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(32, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.two(torch.relu(self.one(x)))
+
+    class Detector(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.backbone = nn.Conv2d(3, 32, 4, 4), nn.Sequential(*(Convolution() for _ in range(4)))
+            self.between = nn.Linear(32, 32)
+            self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True) for _ in range(2))
+
+        def forward(self, pixels: Tensor) -> Tensor:
+            x = self.between(self.backbone(self.stem(pixels)).flatten(2).transpose(1, 2))
+            for layer in self.encoder:
+                x = layer(x)
+            return x
+
+    reading = read(Detector().eval(), torch.randn(2, 3, 20, 20))
+    assert {stack.name for stack in reading.stacks} == {"backbone", "encoder"}
+    assert reading.default is not None
+    assert reading.default.name == "encoder"
+    assert stacks(Detector().eval(), torch.randn(2, 3, 20, 20))[0] == "encoder"
 
 
 def test_a_model_that_does_not_run_says_so_with_its_own_traceback() -> None:

@@ -57,13 +57,27 @@ def _more_tokens(length: int, tokens: int) -> list[str]:
 
 
 def _plain_layout(experiment: Experiment, chain: Chain) -> str | None:
-    """Of a stack that is only listed: certain where its stream is entries by given tokens by features throughout."""
+    """Of a stack whose branches do not show it: entries first and features last, where the batch or a matrix says so.
+
+    A matrix that acts on the last axis of a tensor as large as the stream takes that axis for features.
+    """
     shapes = {experiment.graph[total.node].shape for total in chain.sums}
-    if not chain.reasons or len(shapes) != 1:
-        return None
     shape = next(iter(shapes))
-    plain = len(shape) == 3 and shape[:2] == (TRACE_ENTRIES, experiment.feed.tokens) and shape[2] not in shape[:2]
-    return Layout(0, 2, 3).text if plain else None
+    if len(shapes) != 1 or len(shape) != 3 or shape[0] != TRACE_ENTRIES or shape[2] in shape[:2]:
+        return None
+    certain = shape[1] == experiment.feed.tokens or _matrices_read_last_axis(experiment, chain)
+    return Layout(0, 2, 3).text if certain else None
+
+
+def _matrices_read_last_axis(experiment: Experiment, chain: Chain) -> bool:
+    """Whether all weights that read a tensor of the stream's shape are linear maps of its last axis."""
+    graph = experiment.graph
+    shape = graph[chain.sums[0].node].shape
+    readers = {
+        node.function for total in chain.sums for node in map(graph.__getitem__, total.inside)
+        if node.weight and any(parent.shape == shape for parent in graph.parents(node))
+    }  # fmt: skip
+    return readers == {"linear"}
 
 
 def _joined(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

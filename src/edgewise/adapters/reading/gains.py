@@ -196,7 +196,7 @@ def _inward(experiment: Experiment, site: Site, noise: _Sizes) -> tuple[float | 
         pools = [sample(h) for h in hidden], [half for h in hidden for half in in_halves(h)]
         for pool in pools if site.traits.gated else ():
             for gate, other in permutations(pool, 2):
-                if equal(activations()[name](gate) * other, value, gate * other):
+                if gate.shape == other.shape and equal(activations()[name](gate) * other, value, gate * other):
                     return rms(gate), rms(other)
     sizes = [rms(noise.outputs[op]) for op in site.part.first if op in noise.outputs and op.function != MULTIHEAD]
     joint = _joint(sizes)

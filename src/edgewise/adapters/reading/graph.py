@@ -56,6 +56,15 @@ class Node:
         return self.operation.function
 
 
+@dataclass(frozen=True)
+class Update:
+    """What is added to a matrix by others that read the same input: W x + B A x."""
+
+    total: Operation  # the sum of both
+    first: tuple[Operation, ...]  # A
+    weights: tuple[Operation, ...]  # A and B
+
+
 @dataclass
 class Graph:
     """The nodes in the order they ran, and what went into and came out of every call of a module."""
@@ -63,6 +72,12 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     outputs: dict[int, list[tuple[str, int]]] = field(default_factory=dict)  # node to (module, call) it leaves
     score_operands: dict[Operation, tuple[int, ...]] = field(default_factory=dict)  # queries and keys of attention
+    updates: dict[Operation, Update] = field(default_factory=dict)  # of a matrix
+
+    @property
+    def inner(self) -> set[Operation]:
+        """Matrices that are part of an update of another."""
+        return {operation for update in self.updates.values() for operation in update.weights}
 
     def add(self, operation: Operation, parents: Iterable[int], shape: Iterable[int], **more: Any) -> Node:
         node = Node(len(self.nodes), operation, tuple(dict.fromkeys(parents)), tuple(shape), **more)

@@ -7,7 +7,7 @@ depth. All entries of a batch are copies of one input; an edit may differ from e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -109,7 +109,7 @@ class Experiment:
 
     def run(self, entries: int, edits: Edits, *, gradients: bool = False) -> Graph:
         """One pass on so many copies of the input; a pass with gradients is counted with its backward pass."""
-        edits.fill_zeros = self.fill_zeros
+        edits = replace(edits.with_updates(self.graph.updates), fill_zeros=self.fill_zeros)
         self.passes += 3 if gradients else 1
         try:
             with torch.set_grad_enabled(gradients):

@@ -304,9 +304,11 @@ def _without_attention(graph: Graph) -> list[str]:
 
 def _default(listed: list[Chain], unread_text: bool = False) -> Chain | None:
     """The longest stack that starts from token ids; without one, and unless text went somewhere unread, the first
-    that is not much shorter than the longest."""
+    with attention (or, where none has any, of all) that is not much shorter than the longest of these."""
     language = [chain for chain in listed if chain.language]
     if language or unread_text or not listed:
         return max(language, key=lambda chain: len(chain.blocks), default=None)
-    longest = max(len(chain.blocks) for chain in listed)
-    return next(chain for chain in listed if 3 * len(chain.blocks) >= longest)
+    attend = [chain for chain in listed if any(part.softmax for total in chain.sums for part in total.parts)]
+    choice = attend or listed
+    longest = max(len(chain.blocks) for chain in choice)
+    return next(chain for chain in choice if 3 * len(chain.blocks) >= longest)

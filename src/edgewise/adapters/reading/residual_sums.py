@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from edgewise.adapters.reading.graph import CHOICE, DOT_PRODUCT, MULTIHEAD, SOFTMAX, Graph, Node
 from edgewise.adapters.reading.record import Operation
+from edgewise.adapters.reading.updates import find_updates
 
 PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm", "einsum")
 EARLIER = 3  # sums that one step may be written as: x + attention(x) + mlp(x) reads x from before the first
@@ -66,6 +67,7 @@ class ResidualSum:
 
 def residual_sums(graph: Graph) -> list[ResidualSum]:
     """All residual additions in the order they ran."""
+    find_updates(graph)
     sums: dict[int, ResidualSum] = {}
     for node in graph.nodes:
         if node.operands is not None and node.operands[0] != node.operands[1]:
@@ -128,9 +130,10 @@ def _parts(
 
 
 def _sort_weights(graph: Graph, part: Part) -> None:
-    """First and last weights of a branch; a matrix whose output is only chosen from (a router) is neither first."""
+    """First and last weights of a branch; routers, whose result is only chosen from, and updates are neither."""
     inside = set(part.inside)
     routers = _routers(graph, part, inside)
+    inner = graph.inner
     fed: dict[int, bool] = {}
     for index in part.inside:
         fed[index] = any(
@@ -143,8 +146,9 @@ def _sort_weights(graph: Graph, part: Part) -> None:
             open_ended |= set(graph[index].parents) & inside
     weights = [i for i in part.inside if graph[i].weight]
     part.weights = [graph[i].operation for i in weights]
-    part.first = [graph[i].operation for i in weights if not fed[i] and i not in routers]
-    part.last = [graph[i].operation for i in weights if i in open_ended and i not in routers]
+    ends = [i for i in weights if i not in routers and graph[i].operation not in inner]
+    part.first = [graph[i].operation for i in ends if not fed[i]]
+    part.last = [graph[i].operation for i in ends if i in open_ended]
     part.routed = bool(routers)
 
 
@@ -204,10 +208,10 @@ def _weights_above(graph: Graph, product: int, operand: int, inside: set[int]) -
     node = graph[product]
     if node.function == MULTIHEAD:
         return [node.operation]
-    todo, visited, weights = [operand], set(), []
+    todo, visited, weights, inner = [operand], set(), [], graph.inner
     while todo:
         index = todo.pop()
-        if index in visited or index not in inside:
+        if index in visited or index not in inside or graph[index].operation in inner:
             continue
         visited.add(index)
         if graph[index].weight:

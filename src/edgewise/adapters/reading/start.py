@@ -106,7 +106,7 @@ def _full_rows(experiment: Experiment, full: Feed, wanted: set[Site], rows: dict
     edits = Edits(results=results, inputs=inputs, sums=experiment.observers(see), first_outputs=quiet)
     experiment.passes += 3
     with torch.enable_grad():
-        run(experiment.model, full.entries(1), edits, experiment.precision)
+        run(experiment.model, full.entries(1), edits.with_updates(experiment.graph.updates), experiment.precision)
     check()
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from edgewise.adapters.quantized import is_quantized
 from edgewise.adapters.reading.graph import (
     ADD,
     DIVIDE,
@@ -35,6 +36,7 @@ from edgewise.interrupts import check
 LABEL = "_edgewise_node"
 SCALING, OVERWRITING = MULTIPLY | DIVIDE, ("add_", "__iadd__", "lerp_")
 INPUT = "input"
+QUANTIZED = "quantized"  # a module whose weights are integers
 KEEPING = ("requires_grad_", "detach_", "share_memory_", "rename_")  # the numbers
 WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
@@ -56,22 +58,43 @@ class Tracer(TorchFunctionMode):
         self._counts: dict[tuple[str, int, str], int] = {}
         self._draws: dict[int, Tensor | None] = {}
         self._parameters = parameters
+        self._opaque: list[Node] | None = None  # what a quantized matrix that runs now has been given
 
-    def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
+    def enter(self, module: nn.Module, args: Any) -> Any:
         path = self._names.get(id(module))
-        if path is not None:
-            self._calls[path] = self._calls.get(path, -1) + 1
-            self._places.append((path, self._calls[path]))
+        if path is None:
+            return None
+        self._calls[path] = self._calls.get(path, -1) + 1
+        self._places.append((path, self._calls[path]))
+        if self._opaque is not None or not is_quantized(module):
+            return None
+        self._opaque = [node for node in map(self.node, tensors(args)) if node is not None]
+        edit = self.edits.weight_inputs.get(Operation(path, self._calls[path], QUANTIZED, 0))
+        return None if edit is None else tuple(edit(a) if self.node(a) is not None else a for a in args)
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
+    def leave(self, module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
         path = self._names.get(id(module))
         if path is None or self._places[-1][0] != path:
-            return
+            return None
         place = self._places.pop()
+        if self._opaque and is_quantized(module) and isinstance(output, Tensor):
+            output = self._quantized(module, Operation(*place, QUANTIZED, 0), output, self._opaque)
+        self._opaque = None if is_quantized(module) else self._opaque
         first = next(tensors(output), None)
         node = None if first is None else self.node(first)
         if node is not None:
             self.graph.outputs.setdefault(node.index, []).append(place)
+        return output
+
+    def _quantized(self, module: nn.Module, operation: Operation, output: Tensor, parents: list[Node]) -> Tensor:
+        """A matrix in integers is one step: inside it what depends on the batch is integers, which are not followed."""
+        bias = getattr(module, "bias", None)
+        if operation in self.edits.without_bias and bias is not None:
+            output = output - bias.to(output.dtype)
+        for edits in (self.edits.first_outputs, self.edits.last_outputs, self.edits.results):
+            output = edits[operation](output) if operation in edits else output
+        self._mark(output, self._new(QUANTIZED, parents, output, operation, weight=True))
+        return output
 
     def node(self, value: Any) -> Node | None:
         """The node of a tensor, if it depends on the batch of this pass."""
@@ -86,6 +109,8 @@ class Tracer(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         check()
         kwargs = kwargs or {}
+        if self._opaque is not None:
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
         if args and name not in KEEPING and (name in WRITING or (name.endswith("_") and not name.endswith("__"))):
             self._refuse_writing(name, args[0])
@@ -272,7 +297,8 @@ def _number(value: Any) -> float | None:
 def address(value: Tensor) -> int:
     """Where the numbers of a tensor begin in memory; of a sharded one, this process's part."""
     local = value.to_local() if hasattr(value, "to_local") else value
-    return local.data_ptr() if type(local) in (Tensor, nn.Parameter) else id(value)
+    inside = torch._C._functorch.is_functorch_wrapped_tensor(local)  # a stand-in under `vmap`, without numbers
+    return local.data_ptr() if type(local) in (Tensor, nn.Parameter) and not inside else id(value)
 
 
 def carries_signal(value: Tensor) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from edgewise.adapters.reading.graph import FOURIER, MATRIX, MULTIHEAD
+from edgewise.adapters.reading.graph import FOURIER, MATRIX, MULTIHEAD, Update
 from edgewise.adapters.reading.record import Operation
 
 WITH_ADDEND = ("addmm", "baddbmm", "addbmm")
@@ -34,6 +34,25 @@ class Edits:
     without_bias: frozenset[Operation] = frozenset()
     calls: Mapping[Operation, Callable[[tuple[Any, ...], dict[str, Any]], None]] = field(default_factory=dict)
     fill_zeros: bool = False  # parameters that are all zero act as if drawn at random
+
+    def with_updates(self, updates: Mapping[Operation, Update]) -> Edits:
+        """The same where matrices have updates: these read the edited input, and what both give together is edited."""
+        own = updates.keys()
+        inputs = {a: edit for op, edit in self.weight_inputs.items() if op in own for a in updates[op].first}
+        outputs = [(op, edit) for kind in (self.first_outputs, self.last_outputs) for op, edit in kind.items()]
+        totals: dict[Operation, Edit] = {}
+        for op, edit in outputs:
+            if op in own:
+                totals[updates[op].total] = _after(totals.get(updates[op].total), edit)
+        return replace(
+            self, weight_inputs={**self.weight_inputs, **inputs}, results={**self.results, **totals},
+            first_outputs={op: edit for op, edit in self.first_outputs.items() if op not in own},
+            last_outputs={op: edit for op, edit in self.last_outputs.items() if op not in own},
+        )  # fmt: skip
+
+
+def _after(first: Edit | None, second: Edit) -> Edit:
+    return second if first is None else lambda value: second(first(value))
 
 
 @dataclass

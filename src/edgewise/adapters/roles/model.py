@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.config.translate import described_by_config
+from edgewise.adapters.quantized import is_quantized
 from edgewise.adapters.reading.record import Stack as ReadStack
 from edgewise.adapters.roles import norm as norm_sites
 from edgewise.adapters.roles import record as site_types
@@ -73,6 +74,8 @@ def roles_of(model: nn.Module, stack: ReadStack) -> tuple[tuple[BlockSite, ...],
         return (), f"the layers of {stack.name} are not modules of their own, so matrices have no role by name"
     if stack.norm is None:
         return (), f"where the norms of {stack.name} stand was not read"
+    if any(is_quantized(part) for name in names if name is not None for part in model.get_submodule(name).modules()):
+        return (), f"matrices of {stack.name} are kept in integers, which have no gradients and no size of their own"
     try:
         return _closed(unwrap(model), stack, [name for name in names if name is not None]), ""
     except BadInput as error:

@@ -1,0 +1,21 @@
+"""Matrices that are kept in integers, as eight-bit and four-bit layers keep them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+SHORT = ("torch.int8", "torch.uint8", "torch.int16", "torch.int32")  # indices are int64
+
+
+def is_quantized(module: nn.Module) -> bool:
+    """A module without parts whose matrix is of short integers; tables that ids are looked up in are none."""
+    if next(module.children(), None) is not None or hasattr(module, "num_embeddings"):
+        return False
+    matrices = [value for value in module.parameters(recurse=False) if value.dim() >= 2]
+    stored = [*matrices, *(value for value in module.buffers(recurse=False) if value.dim() >= 2)]
+    real = any(value.is_floating_point() for value in matrices)
+    return not real and any(str(value.dtype) in SHORT for value in stored)
