@@ -50,7 +50,7 @@ def _arm(results: list[Result], name: str, title: str) -> Arm:
 
 def _proof(results: list[Result]) -> Proof:
     """One proof of all seeds; the recorded curves are thinned, so that their steps are counted anew."""
-    plain, planned = _arm(results, "plain", "as it is"), _arm(results, "planned", "initialize_")
+    plain, planned = _arm(results, "plain", "as it is"), _arm(results, "planned", "after initialize_")
     first = results[0].value
     points = max(len(seed) for arm in (plain, planned) for seed in arm.losses)
     difference = compare(plain.finals, planned.finals)
@@ -75,11 +75,8 @@ def claim(results: list[Result]) -> Claim:
 
 def draw(results: list[Result]) -> Figure:
     """Both bands."""
-    figure = _proof(results).draw()
-    case = results[0].case
-    figure.axes[0].set_title(
-        f"{case['depth']} layers, width {WIDTH}, digits, {len(results)} seeds (band: lowest to highest), rates tuned",
-        fontsize=9,
-    )
-    figure.axes[0].set_xlabel(f"part of {case['steps']} steps, in recorded points")
-    return figure
+    proof, case = _proof(results), results[0].case
+    title = f"torch.nn.TransformerEncoder, {case['depth']} layers, learning to read digits"
+    seeds = f"width {WIDTH}, {len(results)} seeds (band: lowest to highest)"
+    scale = f"{seeds},\nrates tuned per arm; dotted: a guess at random"
+    return proof.sheet(title, scale, stride=case["steps"] / proof.steps).draw()

@@ -23,9 +23,10 @@ CHANCE = 0.5
 def band(label: str, rows: Array, column: int, kernel: str, role: str = "line") -> tuple[Curve, ...]:
     """Mean over seeds with a band of one standard error, and every seed as a thin line; rows (seeds, points, 3)."""
     steps, values = rows[0, :, 0], rows[:, :, column]
-    error = values.std(0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else None
+    mean = values.mean(0)
+    error = values.std(0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0 * mean
     thin = tuple(Curve("", steps, one, GROUPS[kernel], "thin") for one in values)
-    return (*thin, Curve(label, steps, values.mean(0), GROUPS[kernel], role, band=error))
+    return (*thin, Curve(label, steps, mean, GROUPS[kernel], role, band=(mean - error, mean + error)))
 
 
 def stage_one(results: Sequence[Result], column: int, easy: int | None = None) -> Panel:

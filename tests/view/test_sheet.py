@@ -73,8 +73,8 @@ def test_rows_with_names_have_the_first_on_top_and_one_legend_above() -> None:
 
 
 def test_a_band_has_the_height_it_is_given() -> None:
-    curve = Curve("mean", X, X, band=np.full(3, 0.5))
+    curve = Curve("mean", X, X, band=(X - 0.5, X + 1.0))
     (axes,) = Sheet("", (Panel("", "x", "y", (curve,)),)).draw().axes
     (shade,) = (c for c in axes.collections if isinstance(c, PolyCollection))
     low, high = shade.get_paths()[0].get_extents().get_points()[:, 1]
-    assert (low, high) == (0.5, 3.5)
+    assert (low, high) == (0.5, 4.0)

@@ -16,6 +16,8 @@ from edgewise.verdict import finite
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from edgewise.view import Sheet
+
 SURE = 0.05  # of the p-value
 
 
@@ -118,22 +120,20 @@ class Proof:
 
     def draw(self) -> Figure:
         """Loss against step: the mean over seeds as a line, all seeds as a band."""
-        from matplotlib.figure import Figure
+        return self.sheet("Loss in training, before and after the plan").draw()
 
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-        axes = figure.subplots()
-        for arm, colour in ((self.plain, "tab:red"), (self.planned, "tab:blue")):
+    def sheet(self, title: str, scale: str = "", stride: float = 1.0) -> Sheet:
+        """The figure as data; `stride` is the number of steps between two stored losses."""
+        from edgewise.view import Curve, Panel, Sheet
+
+        curves = []
+        for group, arm in ((1, self.plain), (0, self.planned)):
             low, middle, high = _band(arm.losses, self.steps)
-            steps = np.arange(1, len(middle) + 1)
-            axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-            axes.plot(steps, middle, color=colour, label=f"{arm.name}: {_spread(arm.finals)}")
-        axes.axhline(self.chance, color="grey", linestyle=":", label="chance")
-        axes.set_xlabel("step")
-        axes.set_ylabel("loss")
-        count = len(self.plain.finals)
-        axes.set_title(f"{self.task}, {count} seeds (band: lowest to highest), rates tuned per arm", fontsize=9)
-        axes.legend(fontsize=8)
-        return figure
+            steps = stride * np.arange(1, len(middle) + 1)
+            curves.append(Curve(f"{arm.name}: {_spread(arm.finals)}", steps, middle, group, band=(low, high)))
+        panel = Panel("", "step", "loss", tuple(curves), levels=(self.chance,))
+        seeds = f"{self.task}, {len(self.plain.finals)} seeds (band: lowest to highest), rates tuned per arm"
+        return Sheet(title, (panel,), scale or f"{seeds}; dotted: chance")
 
 
 def _band(losses: Sequence[Sequence[float]], steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -106,7 +106,7 @@ def _panel(axes: Axes, panel: Panel) -> None:
         colour, error, x_error = LINES[curve.group % len(LINES)], curve.error, curve.x_error
         axes.errorbar(curve.x, curve.y, error, x_error, color=colour, label=label, elinewidth=1.0, **ROLES[curve.role])
         if curve.band is not None:
-            axes.fill_between(curve.x, curve.y - curve.band, curve.y + curve.band, color=colour, alpha=0.2, linewidth=0)
+            axes.fill_between(curve.x, *curve.band, color=colour, alpha=0.2, linewidth=0)
     for draw_line, values in ((axes.axhline, panel.levels), (axes.axvline, panel.places)):
         for value in values:
             draw_line(value, color=QUIET, linestyle=":", linewidth=1.2, zorder=1)

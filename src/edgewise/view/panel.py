@@ -19,7 +19,7 @@ class Curve:
 
     Roles: line, second, third, fit, thin (one of many runs), steps, orbit, boundary, second_boundary; of what was
     measured: points, hollow, cross (what did not get there), median (a short stroke across points).
-    An error is drawn as a bar of that half-length, a band as a shade of that half-height around a line.
+    An error is drawn as a bar of that half-length, a band as a shade from its first values to its second.
     """
 
     label: str
@@ -29,7 +29,7 @@ class Curve:
     role: str = "line"
     error: Array | None = None
     x_error: Array | None = None
-    band: Array | None = None
+    band: tuple[Array, Array] | None = None
 
 
 @dataclass(frozen=True, eq=False)
