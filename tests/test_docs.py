@@ -46,6 +46,13 @@ def commands(page: Path) -> list[tuple[str, list[str]]]:
     return examples
 
 
+def write_files(page: Path, folder: Path) -> None:
+    """A python fence whose first line is `# name.py` is also a file, for the shell examples of its page."""
+    for text in fences(page, "python"):
+        if name := re.match(r"# (\w+\.py)\n", text):
+            (folder / name[1]).write_text(text)
+
+
 def with_examples(*languages: str) -> list[Any]:
     return [pytest.param(page, id=page.name) for page in PAGES if fences(page, *languages)]
 
@@ -72,6 +79,7 @@ def test_shell_examples_run(
 ) -> None:
     """`edgewise` lines run; the exit code is 0 unless `$ echo $?` shows another; shown lines are printed."""
     monkeypatch.chdir(tmp_path)
+    write_files(page, tmp_path)
     monkeypatch.setenv("COLUMNS", "110")
     shown = [(command, lines) for command, lines in commands(page) if command not in NOT_RUN]
     for position, (command, lines) in enumerate(shown):

@@ -123,9 +123,10 @@ def test_overlaps_get_more_digits_near_one() -> None:
 
 
 def test_groups_of_parameters() -> None:
-    copies = [f"layers.{i}.{part}" for part in ("attn.w", "mlp.w") for i in range(1, 24)]
+    copies = [f"layers.{i}.{part}" for part in ("attn.q", "mlp.w") for i in range(1, 24)]
     assert group(copies) == "layers.1-23"
     assert group(["encoder.layers.0.mlp.b", "encoder.layers.2.mlp.b"]) == "encoder.layers.0,2.mlp.b"
+    assert group([f"{i}.weight" for i in range(0, 40, 2)]) == "0..38.weight"
     assert group(["head.weight"]) == "head.weight"
     assert group(["head.weight", "embedding.weight"]) == "head.weight and 1 more"
 

@@ -151,16 +151,21 @@ def pickle_refused(path: Path) -> BadInput:
     )
 
 
-def _function(path: Path, name: str) -> Callable[[], Any]:
-    """A function of the user's own file, which is run once to define it."""
+def load_name(path: Path, name: str) -> Any:
+    """A value of the user's own file, which is run once to define it; None where it has none of this name."""
     if not path.is_file():
-        raise BadInput(f"{path} does not exist. Write file.py:function, with a function that returns a model.")
+        raise BadInput(f"{path} does not exist. Write file.py:name, with a name that it defines.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     user_code.register(path)
     spec.loader.exec_module(module)
-    function: Callable[[], Any] | None = getattr(module, name, None)
+    return getattr(module, name, None)
+
+
+def _function(path: Path, name: str) -> Callable[[], Any]:
+    """A function that returns a model."""
+    function: Callable[[], Any] | None = load_name(path, name)
     if function is None or not callable(function):
         raise BadInput(f"{path.name} has no function {name!r} that returns a model.")
     return function

@@ -65,7 +65,7 @@ def show_prediction(
 ) -> None:
     """The screen of the verdict, the critical setting where it was asked for, then the numbers."""
     out = console()
-    _show(out, screen.lines(verdict, out.width, seconds, more=MORE))
+    show(out, screen.lines(verdict, out.width, seconds, more=MORE))
     _show_sentences(out, critical)
     _show_detail(out, verdict, detail)
     if detail >= Detail.VERBOSE:
@@ -79,7 +79,7 @@ def show_measurement(
 ) -> None:  # fmt: skip
     """The screen of the verdict, errors in the weights first; then the numbers beside theory and the whole audit."""
     out = console()
-    _show(out, screen.lines(verdict, out.width, seconds, lead=leading(audit), more=MORE))
+    show(out, screen.lines(verdict, out.width, seconds, lead=leading(audit), more=MORE))
     _show_detail(out, verdict, detail)
     if detail >= Detail.EXPLAIN:
         _show_sentences(out, listing(audit))
@@ -99,13 +99,13 @@ def show_comparison(
     out.print(difference_table(comparison), soft_wrap=False)
     for name, verdict, critical in zip(comparison.names, comparison.verdicts, criticals or ("", ""), strict=True):
         out.print()
-        _show(out, [Line(f"{name}: {verdict.outcome.value}", verdict.outcome.value)])
+        show(out, [Line(f"{name}: {verdict.outcome.value}", verdict.outcome.value)])
         _show_sentences(out, (verdict.departure, *screen.words.sentences(verdict)))
-        _show(out, screen.fixes(verdict, out.width))
+        show(out, screen.fixes(verdict, out.width))
         _show_sentences(out, [critical])
         _show_detail(out, verdict, detail)
     out.print()
-    _show(out, [Line(f"theory, {seconds:.1f} s", "dim"), *(Line(line.text, "dim") for line in _wrapped(out, MORE))])
+    show(out, [Line(f"theory, {seconds:.1f} s", "dim"), *(Line(line.text, "dim") for line in _wrapped(out, MORE))])
 
 
 def _show_detail(out: Console, verdict: Verdict, detail: Detail) -> None:
@@ -113,12 +113,12 @@ def _show_detail(out: Console, verdict: Verdict, detail: Detail) -> None:
     for wanted, lines in ((Detail.EXPLAIN, explain), (Detail.VERBOSE, details)):
         if detail >= wanted:
             out.print()
-            _show(out, (Line(part.text, line.style) for line in lines(verdict) for part in _wrapped(out, line.text)))
+            show(out, (Line(part.text, line.style) for line in lines(verdict) for part in _wrapped(out, line.text)))
 
 
 def _show_sentences(out: Console, sentences: Iterable[str]) -> None:
     for sentence in sentences:
-        _show(out, _wrapped(out, sentence))
+        show(out, _wrapped(out, sentence))
 
 
 def _wrapped(out: Console, sentence: str) -> Iterator[Line]:
@@ -126,7 +126,7 @@ def _wrapped(out: Console, sentence: str) -> Iterator[Line]:
     return screen.wrapped(sentence.lstrip(), out.width, indent)
 
 
-def _show(out: Console, lines: Iterable[Line]) -> None:
+def show(out: Console, lines: Iterable[Line]) -> None:
     for line in lines:
         text = Text(printable(line.text))
         if style := STYLES.get(line.style):

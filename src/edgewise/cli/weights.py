@@ -9,6 +9,7 @@ from pathlib import Path
 from edgewise.audit.finding import AuditFinding, Severity
 from edgewise.whole_file import whole_file
 
+LISTED = 4  # numbers of blocks that are not a run
 HEADER = '''"""Repairs of the initialization, written by edgewise: call repair(model) before training."""
 
 import torch
@@ -57,12 +58,14 @@ def group(names: Sequence[str]) -> str:
 
     >>> group(["layers.1.attn.q", "layers.2.attn.q", "layers.2.mlp.w", "layers.1.mlp.w"])
     'layers.1-2'
+    >>> group(["layers.1.attn.w", "layers.2.mlp.w"])
+    'layers.1-2.*.w'
     >>> group(["layers.0.mlp.b", "layers.1.mlp.b"])
     'layers.0-1.mlp.b'
     """
     if len(names) == 1:
         return names[0]
-    matches = [re.match(r"(.*?)\.(\d+)\.(.*)", name) for name in names]
+    matches = [re.match(r"((?:.*?\.)??)(\d+)\.(.*)", name) for name in names]
     if any(match is None for match in matches):
         return f"{names[0]} and {len(names) - 1} more"
     parts = [match.groups() for match in matches if match is not None]
@@ -70,15 +73,16 @@ def group(names: Sequence[str]) -> str:
     inside = {rest for _, _, rest in parts}
     if len(stacks) > 1:
         return f"{names[0]} and {len(names) - 1} more"
-    tail = f".{inside.pop()}" if len(inside) == 1 else ""
-    return f"{stacks.pop()}.{span(sorted({int(number) for _, number, _ in parts}))}{tail}"
+    ends = {rest.rpartition(".")[2] for rest in inside}
+    tail = f".{inside.pop()}" if len(inside) == 1 else f".*.{ends.pop()}" if len(ends) == 1 else ""
+    return f"{stacks.pop()}{span(sorted({int(number) for _, number, _ in parts}))}{tail}"
 
 
 def span(numbers: Sequence[int]) -> str:
-    """`1-23` for a run, `0,2,4` for others."""
+    """`1-23` for a run, `0,2,4` for a few others, `0..38` for many."""
     if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]}-{numbers[-1]}"
-    return ",".join(map(str, numbers))
+    return ",".join(map(str, numbers)) if len(numbers) <= LISTED else f"{numbers[0]}..{numbers[-1]}"
 
 
 def write_repair(path: Path, audit: Sequence[AuditFinding]) -> int:

@@ -55,7 +55,7 @@ def _halving(change: float, depth: int) -> float | None:
 
 def _visible(network: Architecture) -> float:
     """The geometric mean over tokens of how many they may look at: e^entropy of uniform attention."""
-    seen = np.arange(1, network.tokens + 1) if network.causal else np.full(network.tokens, network.tokens)
+    keys = np.arange(1, network.tokens + 1) if network.causal else np.full(network.tokens, network.tokens)
     if isinstance(network.window, int):
-        seen = np.minimum(seen, network.window if network.causal else 2 * network.window - 1)
-    return float(np.exp(np.log(seen).mean()))
+        keys = np.minimum(keys, network.window if network.causal else 2 * network.window - 1)
+    return float(np.exp(np.log(keys).mean()))

@@ -143,7 +143,7 @@ def table(changes: Sequence[Change]) -> list[str]:
     for group in by_pattern(changes).values():
         name = spell([name for change in group for name in change.projection.parameters])
         part = f" ({group[0].role})" if group[0].projection.rows is not None else ""
-        old, new = (_range([getattr(change, key) for change in group]) for key in ("old_std", "new_std"))
+        old, new = (spread_of([getattr(change, key) for change in group]) for key in ("old_std", "new_std"))
         rows.append((name + part, old, new, f"{group[0].draw}; {group[0].reason}"))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
@@ -175,7 +175,8 @@ def _pattern(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 
 
-def _range(values: Sequence[float | None]) -> str:
+def spread_of(values: Sequence[float | None]) -> str:
+    """One number, or lowest to highest where they differ by more than 2 %."""
     numbers = [value for value in values if value is not None]
     if not numbers:
         return "–"

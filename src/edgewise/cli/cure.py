@@ -1,0 +1,123 @@
+"""The screen of `edgewise fix`: the answer now and then, the plan as a table, code to paste, the proof."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgewise import screen, words
+from edgewise.cli.terminal import console, show
+from edgewise.cli.weights import group
+from edgewise.repair.plan import Plan, TotalChanges, by_pattern, spread_of
+from edgewise.screen import INDENT, Line
+from edgewise.verdict import Verdict
+
+if TYPE_CHECKING:
+    from edgewise.study.proof import Arm, Proof
+
+POINTS = 5  # of a loss curve
+
+
+def show_cure(
+    name: str, plan: Plan, now: Verdict | None, then: Verdict | None, proof: Proof | None, source: str,
+    module: Path | None, seconds: float,
+) -> None:  # fmt: skip
+    """Everything on one screen."""
+    out = console()
+    parts = [_answers(name, plan, now, then, out.width, seconds), table(plan, out.width), _code(source, module)]
+    if proof is not None:
+        parts.append(_proof(proof, out.width))
+    for part in parts:
+        show(out, part)
+        out.print()
+    for sentence in (plan.diagnosis if not plan.reached else "", *plan.findings):
+        show(out, screen.wrapped(sentence, out.width, "") if sentence else ())
+    show(out, [Line("The model itself is not changed. What the plan rests on: docs/fix.md", "dim")])
+
+
+def _answers(
+    name: str, plan: Plan, now: Verdict | None, then: Verdict | None, width: int, seconds: float
+) -> Iterator[Line]:
+    """The two outcomes with their sentences; of a model that was not measured, the totals of the plan."""
+    if now is None or then is None:
+        yield Line(f"{name} · {plan.depth} layers · {seconds:.1f} s", "bold", len(name))
+        for label, totals in (("Now", plan.before), ("Then", plan.expected)):
+            if totals is not None:
+                yield from screen.wrapped(f"{label}: {totals_in_words(totals)}", width, "")
+        return
+    yield from screen.headline(now, width, seconds)
+    for label, verdict in (("Now", now), ("Then", then)):
+        outcome = f"{label.ljust(6)}{verdict.outcome.value.upper()}  "
+        yield from _coloured(outcome + words.chance(verdict.probability), verdict, width)
+        for sentence in list(words.sentences(verdict))[:2]:
+            yield from screen.wrapped(sentence, width, INDENT)
+
+
+def _coloured(text: str, verdict: Verdict, width: int) -> Iterator[Line]:
+    first, *rest = screen.wrapped(text, width, "", INDENT)
+    yield Line(first.text, verdict.outcome.value, len("Then  ") + len(verdict.outcome.value))
+    yield from rest
+
+
+def totals_in_words(totals: TotalChanges) -> str:
+    """How much differences and gradients change over the whole depth."""
+    angle, gradient = (_times(change) for change in (totals.angle, totals.gradient / 2))
+    return f"from input to output differences {angle}; from output to input gradients {gradient}."
+
+
+def _times(log: float) -> str:
+    if not math.isfinite(log):
+        return "leave the range of numbers"
+    ratio = math.exp(min(abs(log), 700.0))
+    if ratio < 1.5:
+        return "keep their size"
+    return f"{'grow' if log > 0 else 'shrink'} {words.number(ratio) if ratio < 1e6 else 'more than a million'} times"
+
+
+def table(plan: Plan, width: int) -> Iterator[Line]:
+    """One row per kind of matrix: its group, its standard deviation now and then, how it is drawn."""
+    rows = [("Plan", "std now", "then", "drawn")]
+    for changes in by_pattern(plan.changes).values():
+        names = [name for change in changes for name in change.projection.parameters]
+        part = f" ({changes[0].role})" if changes[0].projection.rows is not None else ""
+        old, new = (spread_of([getattr(change, key) for change in changes]) for key in ("old_std", "new_std"))
+        rows.append((INDENT + group(names) + part, old, new, changes[0].draw))
+    first = max(len(row[0]) for row in rows)
+    second, third = (max(len(row[i]) for row in rows) for i in (1, 2))
+    for number, (name, *cells) in enumerate(rows):
+        numbers = f"{cells[0].rjust(second)}   {cells[1].rjust(third)}   {cells[2]}"
+        style = "" if number else "bold"
+        if len(INDENT) + first + 3 + len(numbers) <= width:
+            yield Line(f"{INDENT}{name.ljust(first)}   {numbers}".rstrip(), style)
+        else:
+            yield Line(f"{INDENT}{name}", style)
+            yield Line(f"{2 * INDENT}{numbers}" if number else f"{2 * INDENT}std now, then, drawn", style)
+
+
+def _code(source: str, module: Path | None) -> Iterator[Line]:
+    """The lines to paste."""
+    yield Line(f"{INDENT}Code", "bold")
+    if module is not None:
+        yield Line(f"{2 * INDENT}from {module.stem} import initialize_")
+        yield Line(f"{2 * INDENT}initialize_(model)")
+        return
+    yield Line(f"{2 * INDENT}import edgewise")
+    yield Line(f"{2 * INDENT}edgewise.initialize_(model)")
+    yield Line(f"{INDENT}Without edgewise: edgewise fix {source} --write init.py")
+
+
+def _proof(proof: Proof, width: int) -> Iterator[Line]:
+    """What training showed, and the loss of both arms at a few steps."""
+    yield from screen.wrapped(f"Proof: {proof}", width, INDENT)
+    steps = screen.columns(proof.steps, POINTS if width >= screen.NARROW else 3)
+    arms = {"as it is": proof.plain, "with plan": proof.planned}
+    yield Line(f"{INDENT}{'loss at step':<12}" + "".join(f" {step:>7}" for step in steps))
+    for label, arm in arms.items():
+        yield Line(f"{INDENT}{label:<12}" + "".join(f" {loss:>7.3f}" for loss in curve(arm, steps)))
+
+
+def curve(arm: Arm, steps: Sequence[int]) -> list[float]:
+    """The mean loss over seeds at these steps; a run that diverged stays at its last."""
+    return [sum(seed[min(max(step - 1, 0), len(seed) - 1)] for seed in arm.losses) / len(arm.losses) for step in steps]

@@ -1,0 +1,210 @@
+"""`edgewise fix`: a plan for the weights of a model, what it leads to, as code, and proven by training."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgewise.adapters.source import ACCEPTED
+from edgewise.cli import exit_codes
+from edgewise.cli.options import figure_path, new_file
+from edgewise.cli.output import printing, prints_aside
+from edgewise.errors import BadInput
+from edgewise.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from edgewise.probe.subjects import Subject
+    from edgewise.repair.plan import Plan
+    from edgewise.study.proof import Proof
+    from edgewise.verdict import Verdict
+
+EPILOG = (
+    f"SOURCE is {ACCEPTED}. The model itself is not changed: the plan is written into a copy, which is measured. Exit "
+    "codes: those of the outcome after the plan (0 fine, 1 risky or undecided, 2 will not train); with --prove 0 when "
+    "the plan helps, 1 when no difference is shown, 2 when it hurts; 64 bad input, also where there is nothing to fix."
+)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source", metavar="SOURCE")
+@click.option("--tokens", type=int, metavar="N", help="Length of the random input.  [default: 64]")
+@click.option("--goal", default="critical", show_default=True, metavar="NAME",
+              help="critical, or a published scheme: deepnorm, depth-mup, gpt2, xavier, torch, orthogonal.")
+@click.option("--keep", multiple=True, metavar="NAME", help="A parameter or module that stays as it is; repeatable.")
+@click.option("--write", metavar="F", help="Write the plan as a Python file that needs torch only.")
+@click.option("--prove", is_flag=True, help="Train the model as it is and with the plan, and compare.")
+@click.option("--data", metavar="FILE.PY:NAME",
+              help="Batches of (inputs, labels), or a function of a seed.  [default: a built-in task that fits]")
+@click.option("--steps", type=click.IntRange(min=2), default=200, show_default=True, metavar="N",
+              help="Training steps of a proof.")
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, metavar="K",
+              help="Seeds of a proof.")
+@click.option("--figure", metavar="F", help="Draw the two loss curves of a proof (.png, .svg, .pdf).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")  # fmt: skip
+def fix(
+    source: str, tokens: int | None, goal: str, keep: tuple[str, ...], write: str | None, prove: bool,
+    data: str | None, steps: int, seeds: int, figure: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Plan the weights of a model so that it trains: a table, the outcome before and after, code to paste."""
+    path, module = figure_path(figure), new_file(write, ".py")
+    if path is not None and not prove:
+        raise BadInput("--figure draws the curves of a proof: use it with --prove.")
+    began = time.perf_counter()
+    with prints_aside(), ProgressBar("importing torch") as bar:
+        batches = None if data is None else load_batches(data)
+        bar.say(f"building {source}")
+        target = _subject(source)
+        bar.say("planning")
+        cure = cure_of(target, batches, tokens, goal, keep, bar.say)
+    if module is not None:
+        _write(cure, module)
+    proof = _prove(target, cure.plan, batches, steps, seeds) if prove else None
+    if proof is not None and path is not None:
+        proof.draw().savefig(path)
+    with printing():
+        if as_json:
+            click.echo(json.dumps(cure.json(proof), allow_nan=False))
+        else:
+            _show(cure, proof, source, module, time.perf_counter() - began)
+    for file in (module, path):
+        if file is not None:
+            click.echo(f"Wrote {file}", err=True)
+    return exit_code(cure, proof)
+
+
+def exit_code(cure: Cure, proof: Proof | None) -> int:
+    """Of the proof where there is one, else of the outcome after the plan, else of whether it reaches its goal."""
+    if proof is not None:
+        return {"helps": exit_codes.FINE, "hurts": exit_codes.FAILS}.get(proof.verdict, exit_codes.RISKY)
+    if cure.then is not None:
+        return exit_codes.of_outcomes([cure.then.outcome])
+    return exit_codes.FINE if cure.plan.reached else exit_codes.RISKY
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A plan, and the verdicts of the model as it is and with the plan (None where it has no blocks to measure)."""
+
+    name: str
+    plan: Plan
+    now: Verdict | None
+    then: Verdict | None
+
+    def json(self, proof: Proof | None) -> dict[str, Any]:
+        """For machines: `schema/fix-1.json`."""
+        from edgewise.view.documents import stamp
+
+        verdicts = {"now": self.now, "then": self.then}
+        return {
+            "name": self.name, "plan": self.plan.json(),
+            **{key: None if verdict is None else verdict.json() for key, verdict in verdicts.items()},
+            "proof": None if proof is None else proof.json(),
+        } | stamp()  # fmt: skip
+
+
+def _subject(source: str) -> Subject:
+    from edgewise.probe.subjects import subject
+
+    return subject(source)
+
+
+def cure_of(
+    target: Subject, batches: Any, tokens: int | None, goal: str, keep: Sequence[str], say: Callable[[str], None]
+) -> Cure:
+    """The plan of a model, and the measured verdicts before and after it; refused where there is nothing to fix."""
+    from edgewise.probe.isolation import random_streams
+    from edgewise.probe.subjects import seeded
+    from edgewise.repair.critical_plan import critical_plan
+    from edgewise.repair.initialize import initialize_
+
+    with random_streams():
+        model = seeded(factory_of(target), 0)
+    batch = None if batches is None else _first_inputs(batches)
+    plan = critical_plan(model, batch, keep=keep, goal=goal, tokens=tokens)
+    say("measuring the model as it is")
+    now = _verdict(model, batch, tokens, target.name)
+    if not plan.changes:
+        raise BadInput(nothing_to_fix(target.name, plan, now))
+    say("measuring the model with the plan")
+    initialize_(model, plan, generator=0)
+    return Cure(target.name, plan, now, None if now is None else _verdict(model, batch, tokens, target.name))
+
+
+def factory_of(target: Subject) -> Callable[[], nn.Module]:
+    """A model on every call: drawn anew from torch's stream, or a copy where the weights are given."""
+    if target.factory is not None:
+        return target.factory
+    module = target.module
+    assert module is not None
+    return lambda: copy.deepcopy(module)
+
+
+def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
+    """Why there is no plan, and where else to look."""
+    outcome = "" if now is None else f" It is judged as: {now.outcome.value}."
+    reasons = " ".join(text for text in (plan.diagnosis, *plan.findings) if text)
+    return f"there is nothing to fix in the weights of {name}.{outcome} {reasons}".strip()
+
+
+def _verdict(model: nn.Module, batch: Any, tokens: int | None, name: str) -> Verdict | None:
+    """The measured verdict; None for a model without blocks of tokens, of which the plan has totals all the same."""
+    from dataclasses import replace
+
+    from edgewise.probe.measure import measure
+    from edgewise.verbs import judge
+
+    try:
+        trace = measure(model, batch, readouts=("token",), pair=False, tokens=None if batch is not None else tokens)
+    except BadInput:
+        return None
+    return replace(judge(trace), name=name)
+
+
+def load_batches(text: str) -> Any:
+    """`file.py:name`: a list of (inputs, labels), or a function that takes a seed and returns them."""
+    from edgewise.adapters.source import load_name
+
+    file, colon, name = text.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        raise BadInput(f"--data {text!r} is not file.py:name. Name a list of (inputs, labels) or a function of a seed.")
+    value = load_name(Path(file), name)
+    if not callable(value) and not isinstance(value, (list, tuple)):
+        kind = type(value).__name__
+        raise BadInput(f"{name} in {file} is a {kind}; expected a list of (inputs, labels) or a function of a seed.")
+    return value
+
+
+def _first_inputs(batches: Any) -> Any:
+    first = next(iter(batches(0) if callable(batches) else batches), None)
+    if not isinstance(first, (tuple, list)) or len(first) != 2:
+        raise BadInput(f"--data must give pairs (inputs, labels), got {type(first).__name__}.")
+    return first[0]
+
+
+def _prove(target: Subject, plan: Plan, batches: Any, steps: int, seeds: int) -> Proof:
+    """Both arms, with a bar that says how far they are."""
+    from edgewise.study.proving import prove
+
+    with prints_aside(), ProgressBar("training as it is and with the plan", 0.0) as bar:
+        return prove(factory_of(target), plan, batches, steps=steps, seeds=seeds, progress=bar.fill)
+
+
+def _write(cure: Cure, path: Path) -> None:
+    from edgewise.repair.standalone import write_module
+
+    write_module(cure.plan, path, f"Initialization of {cure.name}, written by edgewise (goal {cure.plan.goal}).")
+
+
+def _show(cure: Cure, proof: Proof | None, source: str, module: Path | None, seconds: float) -> None:
+    from edgewise.cli.cure import show_cure
+
+    show_cure(cure.name, cure.plan, cure.now, cure.then, proof, source, module, seconds)

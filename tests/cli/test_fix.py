@@ -1,0 +1,118 @@
+"""`edgewise fix` from the shell: the plan, the outcome before and after, code, proof, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import referencing
+
+from edgewise.cli.main import run
+from tests.cli.test_measurement_schema import loaded
+
+MODELS = '''
+import torch
+from torch import nn
+
+def encoder():
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0)
+    return nn.TransformerEncoder(layer, 24, enable_nested_tensor=False)
+
+def healthy():
+    torch.manual_seed(0)
+    layers = [nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0, norm_first=True) for _ in range(2)]
+    model = nn.TransformerEncoder(layers[0], 2, enable_nested_tensor=False)
+    model.layers = nn.ModuleList(layers)
+    return model
+
+def plain():
+    return nn.Sequential(*(part for _ in range(12) for part in (nn.Linear(16, 16), nn.Tanh())))
+
+def batches(seed):
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        x = torch.randn(16, 16, generator=generator)
+        yield x, (x[:, 0] > 0).long()
+
+pairs = [(torch.randn(4, 16), torch.zeros(4, dtype=torch.long))]
+number = 3
+singles = [torch.randn(4, 16)]
+'''
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(MODELS)
+    return path
+
+
+def test_the_plan_the_outcomes_and_the_code(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fix", f"{models}:encoder", "--tokens", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^Now   (WILL NOT TRAIN|RISKY)", printed, re.MULTILINE)
+    assert re.search(r"^Then  TRAINS", printed, re.MULTILINE)
+    assert re.search(r"layers\.0-23\.linear2\.weight +0\.\d+ +0\.\d+ +orthogonal", printed)
+    assert "    edgewise.initialize_(model)\n" in printed
+    assert "\x1b[" not in printed
+    assert max(len(line) for line in printed.splitlines() if "--write" not in line) <= 88
+
+
+def test_json_follows_its_schema_and_the_module_is_written(models: Path, tmp_path: Path, capsys) -> None:
+    schema = referencing.Resource.from_contents(loaded("prediction"))
+    registry = referencing.Registry().with_resources([(loaded("prediction")["$id"], schema)])
+    module = tmp_path / "init.py"
+    assert run(["fix", f"{models}:encoder", "--tokens", "8", "--json", "--write", str(module)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(loaded("fix"), registry=registry).validate(document)
+    assert document["now"]["outcome"] != "trains" == document["then"]["outcome"]
+    assert document["proof"] is None
+    assert "import edgewise" not in module.read_text() and "def initialize_" in module.read_text()
+
+
+def test_a_proof_trains_both_arms_on_ones_own_data(models: Path, tmp_path: Path, capsys) -> None:
+    figure = tmp_path / "proof.svg"
+    words = ["fix", f"{models}:plain", "--data", f"{models}:batches", "--prove", "--steps", "6", "--seeds", "2"]
+    code = run([*words, "--figure", str(figure)])
+    printed = capsys.readouterr().out
+    verdict = re.search(r"Proof: (The plan helps|The plan hurts|No difference is shown)", printed)
+    assert code == {"The plan helps": 0, "No difference is shown": 1, "The plan hurts": 2}[verdict[1]]
+    rows = {line.split("  ")[1].strip(): line.split()[-3:] for line in printed.splitlines() if "with plan" in line}
+    assert len(rows) == 1 and "<svg" in figure.read_text()
+    assert "Now: from input to output differences shrink" in printed
+
+
+def test_a_built_in_task_is_found(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["fix", f"{models}:encoder", "--tokens", "8", "--prove", "--steps", "2", "--seeds", "1", "--json"])
+    proof = json.loads(capsys.readouterr().out)["proof"]
+    assert proof["task"] == "digits" and proof["steps"] == 2
+    assert proof["plain"]["losses"][0][0] != proof["planned"]["losses"][0][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["healthy", "--tokens", "8"], "there is nothing to fix in the weights of healthy. It is judged as: trains"),
+        (["plain", "--data", "{}:number"], "number in {} is a int; expected a list"),
+        (["plain", "--data", "{}:nothing"], "nothing in {} is a NoneType"),
+        (["plain", "--data", "{}"], "is not file.py:name"),
+        (["plain", "--data", "{}:singles"], "--data must give pairs (inputs, labels), got Tensor"),
+        (["plain", "--data", "{}:pairs", "--figure", "p.png"], "use it with --prove"),
+        (["plain", "--write", "init.txt"], "must end in .py"),
+        (["encoder", "--goal", "best"], "goal"),
+    ],
+)
+def test_refusals_name_what_is_wrong(words: list[str], message: str, models: Path, capsys) -> None:
+    name, *rest = words
+    assert run(["fix", f"{models}:{name}", *(word.format(models) for word in rest), "--json"]) == 64
+    printed = capsys.readouterr()
+    assert message.format(models) in printed.err
+    assert json.loads(printed.out)["exit_code"] == 64
+
+
+def test_a_perceptron_of_knobs_is_told_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fix", "mlp:tanh"]) == 64
+    assert "a perceptron has no tokens to measure" in capsys.readouterr().err
