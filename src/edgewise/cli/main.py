@@ -20,7 +20,7 @@ from edgewise.errors import BadInput
 VERBS = {
     "predict": "Say from a description alone whether a network will train.",
     "measure": "Read the same numbers from a real model, beside the predicted ones.",
-    "fix": "Plan the weights of a model so that it trains, as code, with a proof by training.",
+    "fix": "Plan the weights so that a model trains: table, code, proof.",
     "run": "Run a recipe at any scale: measure, judge its claim, draw it.",
     "doctor": "Print versions and what is available on this machine.",
 }
