@@ -47,6 +47,7 @@ release-check: $(VENV)/.installed-dev
 	build/release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise --version
 	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise predict gpt2
+	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise run --list
 
 clean:
 	rm -rf $(VENV) site build dist demo .pytest_cache .mypy_cache .ruff_cache

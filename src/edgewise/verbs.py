@@ -37,7 +37,8 @@ def predict(
     """The orbit through depth, from the description alone: no weights, no data.
 
     A model is described by its behaviour, and one pass through it is measured. Where that and the theory part by more
-    than the stated error, the trace is the measured one, and `trace.departure` says why.
+    than the stated error, or the theory does not cover the model, the trace is the measured one, and `trace.departure`
+    says why.
 
     source         any source (`edgewise.adapters.source` lists them): preset name, config, knobs, file, model
     start          where the data starts: a measured `Trace`, or a Gram matrix x_a.x_b/width of shape (tokens, tokens)
@@ -53,6 +54,8 @@ def predict(
     from edgewise.theory.predict import predict as predict_network
 
     measured = _measured(source, start, readout)
+    if measured is not None and measured.architecture is None:
+        return _undescribed(source, measured, start is None and closure == "exact")
     read = None if measured is None or measured is start else measured.architecture
     network = describe(source) if read is None else read
     theory = predict_network(
@@ -77,9 +80,18 @@ def _measured(source: Any, start: Any, readout: str) -> Trace | None:
     # By name, so that a record of a prediction from a description does not depend on the code that measures models.
     measure = import_module("edgewise.probe.measure").measure
     trace: Trace = measure(content, readouts=(readout,), attention=False, pair=False)
-    if trace.architecture is None:
-        describe(content)  # raises, with the reason why there is no description
     return trace
+
+
+def _undescribed(source: Any, measured: Trace, allowed: bool) -> Trace:
+    """The measured trace of a model without a description; refused where theory itself was asked for."""
+    try:
+        describe(source)
+    except BadInput as refusal:
+        if not allowed:
+            raise
+        return replace(measured, departure=f"Theory does not cover this network, so it was measured: {refusal}")
+    raise BadInput("this model was measured without a description. Give a batch to edgewise.measure, and judge that.")
 
 
 def judge(trace: Trace) -> Verdict:

@@ -147,6 +147,7 @@ def test_bad_recipes_exit_64_by_name(tmp_path: Path, changed: dict[str, str], me
         (["papers/paper2020idea/figure1.py", "--keep", "--full", "--recorded"], "without --recorded"),
         (["papers/paper2020idea/figure1.py", "--recorded"], "Nothing is recorded"),
         (["--list", "nowhere"], "There is no folder nowhere"),
+        (["papers/poole2016exponential/figure1_length_map", "--full", "--keep"], "is not a file here"),
     ],
 )
 def test_bad_arguments_exit_64(tmp_path: Path, arguments: list[str], message: str, capsys: Capture) -> None:
@@ -297,3 +298,14 @@ def test_help_of_run_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "2 cases failed" in " ".join(done.stdout.split())
     assert done.stdout.splitlines()[-1].split() == ["HEAVY"]
+
+
+def test_recipes_of_edgewise_are_found_from_anywhere(tmp_path: Path, monkeypatch, capsys) -> None:
+    """As in an installed package: no papers/ and experiments/ here."""
+    monkeypatch.chdir(tmp_path)
+    assert run(["run", "--list", "--json"]) == 0
+    paths = [row["path"] for row in json.loads(capsys.readouterr().out)]
+    assert "papers/poole2016exponential/figure1_length_map.py" in paths and len(paths) >= 40
+    assert run(["run", "poole2016exponential/figure1_length_map", "--recorded"]) == 0
+    assert "Claim held" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -14,6 +14,7 @@ import click
 
 from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
+from edgewise.cli.completion import complete_source
 from edgewise.cli.options import figure_path, new_file
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
@@ -35,7 +36,7 @@ EPILOG = (
 
 
 @click.command(epilog=EPILOG)
-@click.argument("source", metavar="SOURCE")
+@click.argument("source", metavar="SOURCE", shell_complete=complete_source)
 @click.option("--tokens", type=int, metavar="N", help="Length of the random input.  [default: 64]")
 @click.option("--goal", default="critical", show_default=True, metavar="NAME",
               help="critical, or a published scheme: deepnorm, depth-mup, gpt2, xavier, torch, orthogonal.")

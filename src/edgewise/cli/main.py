@@ -22,6 +22,8 @@ VERBS = {
     "measure": "Read the same numbers from a real model, beside the predicted ones.",
     "fix": "Plan the weights so that a model trains: table, code, proof.",
     "run": "Run a recipe at any scale: measure, judge its claim, draw it.",
+    "presets": "List the networks that are known by name.",
+    "completion": "Print the script for completion in bash, zsh or fish.",
     "doctor": "Print versions and what is available on this machine.",
 }
 EPILOG = (
@@ -76,6 +78,10 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; none of click's own, which would read as verdicts."""
+    if instruction := os.environ.get("_EDGEWISE_COMPLETE"):
+        from edgewise.cli.completion import answer_shell
+
+        return answer_shell(edgewise, instruction)
     try:
         with edgewise.make_context("edgewise", list(arguments)) as context:
             code = edgewise.invoke(context)

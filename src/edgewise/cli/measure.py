@@ -13,6 +13,7 @@ import click
 
 from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
+from edgewise.cli.completion import complete_source
 from edgewise.cli.options import detail_options, figure_path, new_file
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
@@ -37,7 +38,7 @@ EPILOG = (
 
 
 @click.command(epilog=EPILOG)
-@click.argument("source", metavar="SOURCE")
+@click.argument("source", metavar="SOURCE", shell_complete=complete_source)
 @click.option("--text", metavar="F", help="Measure on the beginning of this text instead of random tokens.")
 @click.option("--seeds", type=int, default=2, show_default=True, metavar="K", help="Networks or directions to average.")
 @click.option("--tokens", type=int, metavar="N", help="Length of the input.  [default: 64]")

@@ -13,6 +13,7 @@ import click
 
 from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
+from edgewise.cli.completion import complete_knob, complete_source
 from edgewise.cli.options import describe_with, detail_options, figure_path, parse_settings
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
@@ -34,10 +35,11 @@ EPILOG = (
 
 
 @click.command(epilog=EPILOG)
-@click.argument("sources", metavar="SOURCE [SOURCE2]", nargs=-1, required=True)
+@click.argument("sources", metavar="SOURCE [SOURCE2]", nargs=-1, required=True, shell_complete=complete_source)
 @click.option("--depth", type=int, metavar="N", help="Number of blocks instead of the source's.")
 @click.option("--tokens", type=int, metavar="N", help="Sequence length instead of the source's.")
-@click.option("--set", "settings", multiple=True, metavar="KNOB=VALUE", help="Change a knob; repeatable.")
+@click.option("--set", "settings", multiple=True, metavar="KNOB=VALUE", help="Change a knob; repeatable.",
+              shell_complete=complete_knob)
 @click.option("--start-overlap", type=float, default=0.0, metavar="C", show_default=True,
               help="Mean cosine between two input tokens.")
 @click.option("--readout", type=click.Choice(["token", "pooled"]), default="token", show_default=True,
@@ -130,7 +132,8 @@ def answer_for(
         answer = Answer(comparison.traces, comparison.verdicts, comparison)
     else:
         trace = verbs.predict(networks[0], start_overlap=start_overlap, readout=readout, progress=tell)
-        answer = Answer((trace,), (verbs.judge(trace),))
+        verdict = verbs.judge(trace)
+        answer = Answer((trace,), (verdict if verdict.name else replace(verdict, name=networks[0].name),))
     if not critical:
         return answer
     points = (verbs.critical_point(n, start_overlap=start_overlap, readout=readout) for n in networks)

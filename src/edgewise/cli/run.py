@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 3  # failures told in words; all of them are in the store and in --json
 EPILOG = (
-    "FILE is a recipe: a Python file with cases, measure, claim and draw (docs/run.md). Results are kept below "
+    "FILE is a recipe: a Python file with cases, measure, claim and draw (docs/run.md), or one that comes with "
+    "edgewise, as --list shows them. Results are kept below "
     "DIR by the content of the case and the code that measures it: running again measures only what is missing, "
     "also after Ctrl-C or a crash. Exit codes: 0 the claim held, 1 it did not, or is undecided (cases missing), "
     "2 cases failed, 64 bad input, 70 internal error, 130 interrupted."
@@ -67,6 +68,8 @@ def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: 
         raise click.UsageError("Missing argument FILE: a recipe to run, or --list to see them.")
     if keep and (recorded or not full):
         raise BadInput("--keep records a run at full scale: use it with --full and without --recorded.")
+    if keep and recipe is not None and not Path(recipe).is_file():
+        raise BadInput(f"--keep writes beside FILE, and {recipe} is not a file here. Copy it, and name the copy.")
 
 
 def _check_scheduler(scheduler: str | None) -> None:
@@ -199,10 +202,12 @@ def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int
 
 
 def _recipes(folders: Sequence[str] | None) -> list[Path]:
-    """Those of the named folders, by default of the ones that a checkout of edgewise has."""
-    from edgewise.study.recipe import FOLDERS, find_recipes
+    """Those of the named folders; by default of papers/ and experiments/ here, else those that come with edgewise."""
+    from edgewise.study.recipe import FOLDERS, find_recipes, home
 
-    present = [folder for folder in folders or FOLDERS if Path(folder).is_dir()]
+    present = [Path(folder) for folder in folders or FOLDERS if Path(folder).is_dir()]
+    if not present and not folders and (shipped := home()) is not None:
+        present = [shipped / folder for folder in FOLDERS]
     if not present:
         named = " or ".join(folders or FOLDERS)
         raise BadInput(f"There is no folder {named} of recipes here. Name one: edgewise run --list FOLDER.")
@@ -225,7 +230,16 @@ def _row(path: Path, into: str) -> dict[str, Any]:
     records = read(files_of(records_of(recipe.name, into))).done.values()
     stored = sum(record.code == code for record in records)
     recorded = recorded_file(recipe.path).is_file()
-    return {"path": str(path), "recipe": recipe.name, "title": recipe.title, "stored": stored, "recorded": recorded}
+    return {"path": name_of(path), "recipe": recipe.name, "title": recipe.title, "stored": stored, "recorded": recorded}
+
+
+def name_of(path: Path) -> str:
+    """How `edgewise run` is told about it from here: a recipe that comes with edgewise by its place below it."""
+    from edgewise.study.recipe import home
+
+    shipped = home()
+    inside = shipped is not None and path.is_absolute() and path.is_relative_to(shipped)
+    return str(path.relative_to(shipped)) if inside and shipped is not None else str(path)
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:

@@ -29,6 +29,7 @@ LARGEST = 4_000_000  # bytes of a recipe
 FUNCTIONS = ("cases", "measure", "claim", "draw")
 SCALES = ("small", "full")
 FOLDERS = ("papers", "experiments")  # what others claimed, and what we asked
+INSTALLED = "edgewise_recipes"  # the folder of a wheel that holds them, beside the package
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,26 @@ class Recipe:
             raise BadInput(f"{self.path}: {name} raised {_where(error)}") from error
 
 
+def home() -> Path | None:
+    """Where the recipes of edgewise are: beside the installed package, or in its checkout; None where neither is."""
+    package = Path(__file__).parents[1]
+    places = (package.parent / INSTALLED, package.parents[1])
+    return next((place for place in places if all((place / folder).is_dir() for folder in FOLDERS)), None)
+
+
+def locate(recipe: str | Path) -> Path:
+    """The file of a recipe: a path, or one that is shipped, as papers/poole2016exponential/figure1_length_map[.py]."""
+    path, shipped = Path(recipe), home()
+    if path.is_file() or path.is_absolute() or shipped is None:
+        return path
+    names = (path, path.with_name(f"{path.name}.py"))
+    folders = (shipped, *(shipped / folder for folder in FOLDERS))
+    return next((folder / name for folder in folders for name in names if (folder / name).is_file()), path)
+
+
 def load_recipe(path: str | Path) -> Recipe:
     """Load a recipe file; one that lacks a function, or cannot be imported, is refused by name."""
-    path = Path(path).resolve()
+    path = locate(path).resolve()
     _check(path)
     try:
         module = _import(path)
