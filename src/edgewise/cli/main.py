@@ -19,7 +19,7 @@ from edgewise.errors import BadInput
 # verb: its line in `edgewise --help`; edgewise/cli/<verb>.py holds a click command of that name.
 VERBS = {
     "predict": "Say from a description alone whether a network will train.",
-    "measure": "Read the same numbers from a real model, beside the predicted ones.",
+    "measure": "Read the same numbers from a real model, beside theory.",
     "fix": "Plan the weights so that a model trains: table, code, proof.",
     "run": "Run a recipe at any scale: measure, judge its claim, draw it.",
     "presets": "List the networks that are known by name.",
