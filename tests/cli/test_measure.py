@@ -175,3 +175,12 @@ def test_a_model_that_the_audit_does_not_know_is_measured(tmp_path: Path, capsys
     assert "Initialization audit: not possible, no attention" in " ".join(capsys.readouterr().out.split())
     assert run([*words, "--repair", str(tmp_path / "repair.py")]) == 64
     assert "there is no repair to write" in capsys.readouterr().err
+
+
+def test_every_seed_builds_its_model_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "counted.py"
+    path.write_text(MODEL + "\n\ndef counted():\n    print('built')\n    return bare()\n")
+    run(["measure", f"{path}:counted", "--tokens", "8", "--seeds", "2", "--explain"])
+    printed = capsys.readouterr()
+    assert printed.err.count("built") == 2
+    assert "layers start with identical weights" in " ".join(printed.out.split()).lower()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,14 +63,14 @@ def measure(
         from edgewise.probe.subjects import subject
 
         bar.say(f"measuring {source}")
-        target = subject(source)
+        target, audit = audited(subject(source), stream)
         batch = None if text is None else text_batch(Path(text), source, target, tokens)
         length = tokens if text is None else None
         trace = measure_subject(
             target, batch, seeds=seeds, readouts=READOUTS, stream=stream, tokens=length, stack=stack
         )
         bar.say("predicting")
-        measurement = _beside_theory(target, trace)
+        measurement = _beside_theory(target.name, trace, audit())
         if path is not None:
             measurement.draw(path)
     with printing():
@@ -119,7 +120,7 @@ class Measurement:
         click.echo(f"Wrote {path} ({write_repair(path, self.audit)} repairs)", err=True)
 
 
-def _beside_theory(target: Subject, trace: Trace) -> Measurement:
+def _beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str) -> Measurement:
     from edgewise import verbs
     from edgewise.architecture import Architecture
     from edgewise.judgement.self_check import departure
@@ -130,25 +131,39 @@ def _beside_theory(target: Subject, trace: Trace) -> Measurement:
         theory = prediction, verbs.judge(prediction)
         trace = replace(trace, departure=departure(trace, prediction))
     verdict = verbs.judge(trace)
-    verdict = verdict if verdict.name else replace(verdict, name=target.name)
-    return Measurement(trace, verdict, theory, _audit(target, trace))
+    verdict = verdict if verdict.name else replace(verdict, name=name)
+    return Measurement(trace, verdict, theory, audit)
 
 
-def _audit(target: Subject, trace: Trace) -> tuple[AuditFinding, ...] | str:
-    """The audit of one new initialization, or of given weights, which no published recipe need describe any more."""
+def audited(target: Subject, stream: bool) -> tuple[Subject, Callable[[], tuple[AuditFinding, ...] | str]]:
+    """The subject, and its audit once it has been measured: of the first model that its factory builds, so that every
+    seed is built once; or of given weights, which no published recipe need describe any more."""
+    if stream:
+        return target, lambda: "not possible while streaming."
+    if (module := target.module) is not None:
+        return target, lambda: _audit(module, family_recipe=False)
+    audits: list[tuple[AuditFinding, ...] | str] = []
+    factory = target.factory
+    assert factory is not None
+
+    def build() -> nn.Module:
+        model = factory()
+        if not audits:
+            audits.append(_audit(model, family_recipe=True))
+        return model
+
+    return replace(target, factory=build), lambda: audits[0]
+
+
+def _audit(model: nn.Module, family_recipe: bool) -> tuple[AuditFinding, ...] | str:
+    """The findings; a model whose parts have no names that the audit knows is measured all the same."""
     from edgewise.audit.inspect import audit_initialization
     from edgewise.probe.isolation import random_streams
-    from edgewise.probe.subjects import seeded
 
-    if "streamed" in trace.source:
-        return "not possible while streaming."
     try:
-        if target.module is not None:
-            return audit_initialization(target.module, family_recipe=False)
-        assert target.factory is not None
         with random_streams():
-            return audit_initialization(seeded(target.factory, 0))
-    except BadInput as refusal:  # a model whose parts have no names that the audit knows is measured all the same
+            return audit_initialization(model, family_recipe=family_recipe)
+    except BadInput as refusal:
         return f"not possible, {refusal}"
 
 
