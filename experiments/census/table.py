@@ -12,7 +12,7 @@ from typing import Any
 
 from edgewise.study.recipe import load_recipe
 
-from .overruled import ALL_OUTCOMES, OVERRULED, decided
+from .overruled import ALL_OUTCOMES, OVERRULED, RIGHTLY, decided
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "census.md"
@@ -38,7 +38,7 @@ MEANING = {
     "silently wrong": "some fact is wrong, and no note speaks of it",
     "wrong with a note": "some fact is wrong or left out, and a note says so",
     "described but not measured": "the description is right, measuring was refused",
-    "refused rightly": "no attention by softmax, or a structure outside the theory, and the message says which",
+    RIGHTLY: "no attention by softmax, or by label or source a structure outside the theory, as the message says",
     "refused for a wrong reason": "rightly refused, with a message that names another reason",
     "refused wrongly": "a transformer with softmax attention that could have been read",
     "raw traceback": "an exception other than BadInput left the door",
@@ -99,6 +99,7 @@ def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     softmax = [r for r in everything if r.get("softmax") and r["outcome"] != "not built"]
     measured = sum(bool(r.get("measured")) for r in softmax)
     right = sum(r["outcome"] in ("right", OVERRULED) for r in softmax)
+    covered = [r for r in softmax if r["outcome"] != RIGHTLY]
     checked = [r["checker"] for r in everything if "checker" in r]
     altered = sum(bool(r.get("altered")) for r in everything)
     return [
@@ -106,6 +107,7 @@ def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
         f"| softmax models that build | {len(softmax)} |",
         f"| measured (goal 95 %) | {measured}, {_share(measured, len(softmax))} |",
         f"| described right (goal 90 %) | {right}, {_share(right, len(softmax))} |",
+        f"| described right, of those not rightly refused | {right} of {len(covered)}, {_share(right, len(covered))} |",
         f"| silently wrong (goal 0) | {sum(r['outcome'] == 'silently wrong' for r in everything)} |",
         f"| raw tracebacks (goal 0) | {sum(r['outcome'] == 'raw traceback' for r in everything)} |",
         f"| outputs, weights, modes, hooks or random streams altered (goal 0) | {altered} |",

@@ -71,7 +71,8 @@ MODELS = {
                           "max_seq_len": 64, "attn_layers": layers("Encoder")}, "stream", PLAIN),
     "encoder and decoder": Foreign("x_transformers.XTransformer", {
         "dim": WIDTH, "enc_num_tokens": VOCABULARY, "enc_depth": LAYERS, "enc_heads": HEADS, "enc_max_seq_len": 64,
-        "dec_num_tokens": VOCABULARY, "dec_depth": LAYERS, "dec_heads": HEADS, "dec_max_seq_len": 64}, "two ids"),
+        "dec_num_tokens": VOCABULARY, "dec_depth": LAYERS, "dec_heads": HEADS, "dec_max_seq_len": 64}, "two ids",
+        {**PLAIN, "name": "decoder.net.attn_layers.layers", "causal": True}),
     "autoregressive wrapper": Foreign("x_transformers.AutoregressiveWrapper", {
         "net": Part(WRAPPER, wrapped("Decoder"))}, "ids", {**PLAIN, "causal": True}),
     "several inputs": Foreign("x_transformers.MultiInputTransformerWrapper", {
@@ -83,10 +84,12 @@ MODELS = {
     "NeoMLP": Foreign("x_transformers.NeoMLP", {"dim_in": 5, "dim_hidden": 20, "dim_out": 7, "dim_model": WIDTH,
                       "depth": LAYERS}, "numbers", {**PLAIN, "positions": None}),
     "GPT with a latent": Foreign("x_transformers.gpt_vae.GPTVAE", {"num_tokens": VOCABULARY, "dim": WIDTH,
-                                 "depth": LAYERS, "enc_depth": LAYERS, "heads": HEADS, "max_seq_len": 64}, "ids"),
+                                 "depth": LAYERS, "enc_depth": LAYERS, "heads": HEADS, "max_seq_len": 64}, "ids",
+                                 {**PLAIN, "name": "encoder.attn_layers.layers"}),
     "free transformer": Foreign("x_transformers.free_transformer.FreeTransformer", {
         "num_tokens": VOCABULARY, "dim": WIDTH, "dec_head_depth": LAYERS, "dec_tail_depth": LAYERS, "heads": HEADS,
         "max_seq_len": 64}, "ids"),
     "continuous autoencoder": Foreign("x_transformers.continuous_autoencoder.ContinuousTransformerAutoencoder", {
-        "dim": WIDTH, "enc_depth": LAYERS, "dec_depth": LAYERS, "heads": HEADS, "max_seq_len": 64}, "stream"),
+        "dim": WIDTH, "enc_depth": LAYERS, "dec_depth": LAYERS, "heads": HEADS, "max_seq_len": 64}, "stream",
+        {**PLAIN, "name": "encoder.attn_layers.layers"}),
 }  # fmt: skip

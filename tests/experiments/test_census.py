@@ -19,7 +19,7 @@ from torch import nn
 import edgewise
 from edgewise.study import load_recipe, store
 from edgewise.study.engine import Work
-from experiments.census import compare, fill, said, table, truth, unchanged
+from experiments.census import compare, fill, overruled, said, table, truth, unchanged
 from experiments.census.checker import Facts
 from experiments.census.handwritten import MODELS
 from experiments.census.isolated import Tell, isolated
@@ -47,6 +47,17 @@ def test_no_record_is_damaged() -> None:
     for file in files:
         contents = store.read([file])
         assert contents.done and not contents.damaged, file.name
+
+
+def test_the_source_decides_for_a_refusal_only_where_its_message_names_the_structure() -> None:
+    listed = {case.get("type") or case.get("model") for group in table.GROUPS for case in table.cases(group)}
+    assert set(overruled.decisions("refusals")) <= listed
+    assert set(overruled.decisions("overruled")) <= listed
+    refused = {"type": "llama4_text", "outcome": "refused wrongly", "why": "attention sees causal blocks, not covered"}
+    assert overruled.decided(refused)["outcome"] == "refused rightly"
+    assert overruled.decided({**refused, "why": "heads could not be read"})["outcome"] == "refused wrongly"
+    wrong = {**refused, "outcome": "silently wrong", "wrong": ["norm: says pre, is post"]}
+    assert overruled.decided(wrong)["outcome"] == "silently wrong"
 
 
 def test_missing_cases_are_written_beside_the_others(tmp_path: Path) -> None:

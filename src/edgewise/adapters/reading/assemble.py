@@ -119,7 +119,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         sees=None if pattern is None else pattern.sees, window=pattern.window if pattern and part.softmax else None,
         window_both_sides=bool(pattern and part.softmax and pattern.both_sides), softmax=part.softmax,
         linear=traits.linear if attends else None,
-        rows_sum_to_one=None if traits.spread is None or kind == "mlp" else traits.spread < SPREAD,
+        rows_sum_to_one=None if kind == "mlp" else _sums_to_one(site),
         memory=traits.memory, other_layers=traits.other_layers and kind != "mlp",
         input_norm=is_normed(traits.input_growth), output_norm=is_normed(traits.output_growth),
         outside_norm=is_normed(traits.outside_growth), norm_kind=traits.norm_kind,
@@ -133,6 +133,13 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         powers=traits.powers,
         not_read=tuple(dict.fromkeys(traits.reasons)),
     )  # fmt: skip
+
+
+def _sums_to_one(site: Site) -> bool | None:
+    """As the weights themselves show; where they were not seen, equal tokens give equal outputs."""
+    if site.traits.whole is not None or site.traits.spread is None:
+        return site.traits.whole
+    return site.traits.spread < SPREAD
 
 
 def _experts(experiment: Experiment, site: Site, module: str) -> bool:

@@ -17,6 +17,7 @@ from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.residual_sums import Score
 from edgewise.adapters.reading.sight import real_tokens
 
+ENTRIES = 2  # in the pass that shows queries and keys
 FLIP = -3.0
 STRONG = 64.0
 SPREAD = 1e-4  # of the output over positions when all tokens are equal: seen 1e-7 with softmax, 3e-2 without
@@ -25,6 +26,7 @@ TURNED = 1e-4  # of queries over positions when all tokens are equal
 ORDER = 1e-5  # of the last token's output when two earlier ones are exchanged; rounding is 1e-7
 STAYS = 1e-4  # rotary scores are a million times smaller then
 STRAIGHT = 1e-3  # of the steps of a linear bias
+WHOLE = 1e-2  # of the sum of a query's weights, which half precision rounds
 
 
 def mixing_sites(experiment: Experiment) -> list[Site]:
@@ -94,6 +96,8 @@ def _watch_scores(experiment: Experiment, mixing: list[Site]) -> dict[Operation,
             if product.function == MULTIHEAD:
                 watched[product] = _see_multihead(site)
                 continue
+            if score.values is not None:
+                watched[score.values] = _see_weights(site, score.values)
             looks = [_see_operands(site, product, length)]
             if softmax == product:
                 looks.append(_see_mask(site, real_tokens(experiment, experiment.streams[site.source])))
@@ -174,6 +178,17 @@ def _see_mask(site: Site, length: int) -> Callable[..., None]:
     return look
 
 
+def _see_weights(site: Site, product: Operation) -> Callable[..., None]:
+    """Whether the weights that values are multiplied by sum to one, whichever operand and axis they are."""
+
+    def look(args: Any, kwargs: Any) -> None:
+        pairs = [(value, axis) for value in operands(product, args, kwargs) for axis in (-1, -2) if value.dim() > 1]
+        sums = (wide(value).sum(axis) for value, axis in pairs)
+        site.traits.whole = any(bool(((total - 1).abs() < WHOLE).all()) for total in sums)
+
+    return look
+
+
 def _bias(scores: Tensor, length: int, rotary: str | None) -> str | None:
     """What positions add to the scores of the last token, when all tokens are equal."""
     if rotary or scores.dim() < 2 or scores.shape[-2] < length or scores.shape[-1] < length:
@@ -239,7 +254,7 @@ def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None
     if query.dim() not in (3, 4):
         return
     width = query.shape[-1]
-    heads = query.shape[1] if query.dim() == 4 else query.shape[0] // 2
+    heads = query.shape[1] if query.dim() == 4 else query.shape[0] // ENTRIES
     site.traits.heads, site.traits.head_width = heads, width
     turned = key if operation.function == DOT_PRODUCT else key.transpose(-1, -2)
     if key.dim() == 4 and turned.shape[-1] == width:
@@ -249,7 +264,10 @@ def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None
 
 
 def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor) -> None:
-    """The same from the letters of an einsum, as in "bhid,bhjd->bhij": entry, heads, query token, key token last."""
+    """The same from the letters of an einsum, as in "bhid,bhjd->bhij": entry, heads, query token, key token last.
+
+    The first letter may stand for both entries, or for entries and heads together ("bid,bjd->bij").
+    """
     inputs, _, scores = equation.replace(" ", "").partition("->")
     first, _, second = inputs.partition(",")
     sizes = dict(zip(first, query.shape, strict=False)) | dict(zip(second, key.shape, strict=False))
@@ -258,8 +276,12 @@ def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor) -> 
     if scores[-2] not in first or scores[-1] not in second or "." in equation:
         return
     heads, width = scores[1:-2], [letter for letter in first if letter not in scores]
-    site.traits.heads = math.prod(sizes[letter] for letter in heads)
+    folded = sizes[first[0]] // ENTRIES
+    site.traits.heads = folded * math.prod(sizes[letter] for letter in heads)
     site.traits.head_width = math.prod(sizes[letter] for letter in width)
+    if folded > 1:
+        site.traits.kv_heads = len(torch.unique(key[:folded].flatten(1)[:, :4096], dim=0)) if not heads else None
+        return
     order = [second.index(letter) for letter in second[1:] if letter in heads]
     rows = key[0].movedim([axis - 1 for axis in order], list(range(len(order)))).reshape(
         math.prod(key.shape[axis] for axis in order), -1

@@ -160,6 +160,12 @@ class _Description:
             self.unmodelled.append("the layers share their weights; the theory draws each anew")
         if any(branch.products > 1 for branch in self.attentions):
             self.unmodelled.append("attention takes several products of queries and keys; they stand as heads of one")
+        if any(branch.rows_sum_to_one is False for branch in self.attentions):
+            self.unmodelled.append(
+                "the weights of attention do not sum to one (a sink beside the keys, or what is done to the weights)"
+            )
+        elif any(branch.linear is False and not (branch.memory or branch.other_layers) for branch in self.attentions):
+            self.unmodelled.append("attention has a gate or another function of its input inside, which is left out")
         if self._ruled_by_epsilon():
             self.unmodelled.append(
                 "the stream starts so small that the epsilon of the norms after branches counts; the theory has none"

@@ -19,6 +19,7 @@ from edgewise.adapters.reading.record import Operation, Powers
 LARGE = 4.0  # root mean square of hidden numbers: as they are, and large enough to tell similar curves apart
 FITS = 1e-5
 NEAR, FAR = 1e-3, 1e3
+CHANNELS_FIRST = ("conv1d", "conv2d", "conv3d")
 
 OTHERS: dict[str, Callable[[Tensor], Tensor]] = {  # recognised and named, though the theory does not have them
     "elu": F.elu, "selu": F.selu, "mish": F.mish, "hardswish": F.hardswish, "relu6": F.relu6,
@@ -91,7 +92,7 @@ def _matches(
     for last, firsts in feeders(experiment, site):
         if last not in inputs or not all(op in hidden for op in firsts):
             continue
-        site.traits.hidden_width = inputs[last].shape[-1]
+        site.traits.hidden_width = inputs[last].shape[1 if last.function in CHANNELS_FIRST else -1]
         names = set(_formulas([hidden[op] for op in firsts], inputs[last]))
         common = names if common is None else common & names
     return common or set()

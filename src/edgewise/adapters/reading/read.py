@@ -34,6 +34,7 @@ from edgewise.adapters.reading.stacks import (
     covered_blocks,
     idle_containers,
     judge_cover,
+    judge_single_blocks,
     repeated_containers,
 )
 from edgewise.adapters.reading.start import absolute_positions, read_long_windows
@@ -216,6 +217,7 @@ class _Reader:
         check()
         listed = chains(graph, residual_sums(graph))
         listed = [chain for chain in listed if judge_cover(self.model, graph, chain, listed)]
+        judge_single_blocks(self.model, graph, listed)
         self.partial = self._of(feed, graph, [chain for chain in listed if chain.reasons])
         return self._of(feed, graph, [chain for chain in listed if not chain.reasons])
 

@@ -24,6 +24,7 @@ class Score:
     product: Operation
     query_weights: tuple[Operation, ...]
     key_weights: tuple[Operation, ...]
+    values: Operation | None = None  # the product of the weights with the values, where it is a call of its own
 
 
 @dataclass
@@ -184,7 +185,8 @@ def _sort_scores(graph: Graph, part: Part, source: int) -> None:
             operands = graph.score_operands.get(graph[product].operation, graph[product].parents)
             part.crosses |= any(operand not in inside and operand != source for operand in operands)
             made = [tuple(_weights_above(graph, product, operand, inside)) for operand in (operands * 2)[:2]]
-            part.scores.append(Score(graph[index].operation, graph[product].operation, *made))
+            values = _values_below(graph, index, part) if product != index else None
+            part.scores.append(Score(graph[index].operation, graph[product].operation, *made, values))
 
 
 def _product_above(graph: Graph, index: int, inside: set[int]) -> int | None:
@@ -200,6 +202,19 @@ def _product_above(graph: Graph, index: int, inside: set[int]) -> int | None:
         if node.function in PRODUCTS:
             return index
         todo |= set(node.parents)
+    return None
+
+
+def _values_below(graph: Graph, softmax: int, part: Part) -> Operation | None:
+    """The first product after a softmax that is with something that depends on the stream."""
+    reached = {softmax}
+    for index in part.inside:
+        node = graph[index]
+        if reached.isdisjoint(node.parents):
+            continue
+        if node.function in PRODUCTS and not node.weight:
+            return node.operation
+        reached.add(index)
     return None
 
 

@@ -15,6 +15,7 @@ from edgewise.adapters.reading.residual_sums import ResidualSum, way_up
 from edgewise.adapters.reading.trace import INPUT
 
 SHORTEST = 2  # sums; fewer is a sum somewhere, not a stack
+ONE_BLOCK = 3  # sums: attention, attention to another stack, MLP
 LINK = 40  # operations between a sum and the next point: a norm written out has about ten
 
 
@@ -231,6 +232,16 @@ def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[C
     if idle and ran:
         chain.remarks.append(f"{len(idle)} of {len(children)} blocks of {name} did not run on this batch: {idle[0]}")
     return 2 * len(own) > len(ran) or not ran
+
+
+def judge_single_blocks(model: nn.Module, graph: Graph, listed: Sequence[Chain]) -> None:
+    """Note of a chain of one block that others, which no chain covers, stand beside it in a list."""
+    for path, ran in repeated_containers(model, graph):
+        covered = {child for chain in listed for child in covered_blocks(graph, chain, ran)}
+        for chain in listed:
+            own = covered_blocks(graph, chain, ran)
+            if len(own) == 1 and len(chain.sums) <= ONE_BLOCK and chain.name != path and len(covered) < len(ran):
+                chain.reasons.append(f"it is one of the {len(ran)} blocks of {path}, which no residual sums join")
 
 
 def _choose(graph: Graph, modules: Sequence[str]) -> bool:

@@ -34,6 +34,7 @@ class Traits:
     order: float | None = None
     quiet_order: float | None = None  # with scores near zero; relative to changing one of the two tokens exchanged
     spread: float | None = None  # of the output over positions when all tokens are equal
+    whole: bool | None = None  # the weights of attention sum to one; None where they were not seen
     linear: bool | None = None
     input_growth: float | None = None
     output_growth: float | None = None
