@@ -184,9 +184,9 @@ def _sort_scores(graph: Graph, part: Part, source: int) -> None:
         if product is not None:
             operands = graph.score_operands.get(graph[product].operation, graph[product].parents)
             part.crosses |= any(operand not in inside and operand != source for operand in operands)
-            made = [tuple(_weights_above(graph, product, operand, inside)) for operand in (operands * 2)[:2]]
+            query, key = (tuple(_weights_above(graph, product, operand, inside)) for operand in (operands * 2)[:2])
             values = _values_below(graph, index, part) if product != index else None
-            part.scores.append(Score(graph[index].operation, graph[product].operation, *made, values))
+            part.scores.append(Score(graph[index].operation, graph[product].operation, query, key, values))
 
 
 def _product_above(graph: Graph, index: int, inside: set[int]) -> int | None:
