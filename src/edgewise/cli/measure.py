@@ -66,9 +66,11 @@ def measure(
         target, audit = audited(subject(source), stream)
         batch = None if text is None else text_batch(Path(text), source, target, tokens)
         length = tokens if text is None else None
+        whole = as_json or detail > 1  # the screen reads one gradient and no pair of nearby inputs
         trace = measure_subject(
-            target, batch, seeds=seeds, readouts=READOUTS, stream=stream, tokens=length, stack=stack
-        )
+            target, batch, seeds=seeds, readouts=READOUTS if whole else READOUTS[:1], pair=whole, stream=stream,
+            tokens=length, stack=stack,
+        )  # fmt: skip
         bar.say("predicting")
         measurement = _beside_theory(target.name, trace, audit())
         if path is not None:

@@ -90,6 +90,8 @@ def _bisect_length(phi: Activation, sw2: Array, sb2: Array, low: Array, high: Ar
     """The sign change of q' - q from positive (low) to not (high), to rounding."""
     for _ in range(64):
         middle = np.where(low > 0, np.sqrt(low * high), high / 2)
+        if np.all((middle == low) | (middle == high)):  # no number lies between
+            break
         rises = length_map(phi, sw2, sb2, middle) > middle
         low, high = np.where(rises, middle, low), np.where(rises, high, middle)
     return np.asarray(np.where(low > 0, np.sqrt(low * high), np.where(high < 1e-20, 0.0, high)))
@@ -154,6 +156,8 @@ def separation_fixed_point(
     gain = _gain(phi, weight_variance, bias_variance, q)
     q, gain = np.broadcast_arrays(q, gain)
     chaotic = gain * phi.slope_square(q) > 1 + 1e-9
+    if not chaotic.any():
+        return np.zeros(q.shape)
     low, high = np.zeros(q.shape), np.ones(q.shape)  # of sqrt(e), which keeps its digits near the boundary
     for _ in range(52):
         middle = (low + high) / 2
