@@ -23,8 +23,10 @@ FLOORS = {
     5: {"verbs"},
     6: {"view"},
     7: {"study"},
-    8: {"cli"},
-    9: {"__main__"},
+    8: {"page"},
+    9: {"explorer"},
+    10: {"cli"},
+    11: {"__main__"},
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 FORBIDDEN = {  # beyond the floors: what makes the agreement of theory and measurement evidence
@@ -140,7 +142,7 @@ def test_the_walk_sees_imports_that_go_both_ways(tmp_path: Path, monkeypatch: py
 
 def test_contributing_has_the_same_floors() -> None:
     """The table of floors that a newcomer reads is the one that is kept."""
-    rows = re.findall(r"^\| (\d) \| (.*?) \|", (SOURCE.parents[1] / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (.*?) \|", (SOURCE.parents[1] / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     table = {int(floor): set(re.findall(r"`(\w+)`", rooms)) for floor, rooms in rows}
     assert table == {floor: rooms for floor, rooms in FLOORS.items() if "__main__" not in rooms}
 

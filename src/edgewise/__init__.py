@@ -73,7 +73,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"edgewise.{_HOMES[name]}"), name)
+        value = getattr(import_module(f"edgewise.{_HOMES[name]}"), name)
+        import_module("edgewise.page.notebook").give_html()
+        return value
     if name in _ROOMS:
         return import_module(f"edgewise.{name}")
     raise AttributeError(f"module 'edgewise' has no attribute {name!r}")

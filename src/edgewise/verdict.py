@@ -7,7 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgewise.trace import Trace
 
 SCHEMA = 1
 
@@ -230,6 +235,16 @@ class Verdict:
     def decisive_gradient(self) -> Exponent | None:
         """The one the outcome is read from: relative to the stream, which norms rescale; raw for a perceptron."""
         return self.relative_gradient if self.perceptron is None else self.gradient
+
+    def report(self, path: str | Path, trace: Trace | None = None) -> Path:
+        """Write a page that needs nothing else: answer, fixes, curves, numbers, what repeats it.
+
+        path   an .html file
+        trace  what was judged; with it the page also has the norm, the description and the curves after the first fix
+        """
+        # By name, so that the record does not depend on the room that draws it.
+        written: Path = import_module("edgewise.page.report").report(self, path, trace)
+        return written
 
     def json(self) -> dict[str, Any]:
         """The published form, `schema/prediction-1.json`."""

@@ -21,6 +21,7 @@ VERBS = {
     "predict": "Say from a description alone whether a network will train.",
     "measure": "Read the same numbers from a real model, beside theory.",
     "fix": "Plan the weights so that a model trains: table, code, proof.",
+    "report": "Write one page that says all of it, to share or print.",
     "run": "Run a recipe at any scale: measure, judge its claim, draw it.",
     "presets": "List the networks that are known by name.",
     "completion": "Print the script for completion in bash, zsh or fish.",

@@ -72,7 +72,7 @@ def measure(
             tokens=length, stack=stack,
         )  # fmt: skip
         bar.say("predicting")
-        measurement = _beside_theory(target.name, trace, audit())
+        measurement = beside_theory(target.name, trace, audit())
         if path is not None:
             measurement.draw(path)
     with printing():
@@ -122,7 +122,7 @@ class Measurement:
         click.echo(f"Wrote {path} ({write_repair(path, self.audit)} repairs)", err=True)
 
 
-def _beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str) -> Measurement:
+def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str) -> Measurement:
     from edgewise import verbs
     from edgewise.architecture import Architecture
     from edgewise.judgement.self_check import departure

@@ -18,7 +18,8 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 LIBRARY = Path(__file__).parents[1]
-PEOPLE_ONLY = ("view", "cli", "__main__.py")  # rooms that a bare `edgewise` does not stand for: they draw and speak
+# Rooms that a bare `edgewise` does not stand for: they draw and speak.
+PEOPLE_ONLY = ("view", "page", "explorer", "cli", "__main__.py")
 DATA = (".npz", ".yaml", ".json")
 _WHOLE = "*"
 _NEIGHBOURS = "neighbours"  # our own dotted name for the recipe's folder

@@ -1,0 +1,160 @@
+"""Norm, overlap and gradient through depth as three small pictures in SVG, for print and for both themes.
+
+Lines are theory, open circles a measured model, dashed lines what a fix leads to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgewise import words
+from edgewise.page.markup import Html, element, join
+from edgewise.trace import Trace
+from edgewise.verdict import Verdict
+
+WIDTH, HEIGHT = 210.0, 150.0  # of one picture
+LEFT, RIGHT, TOP, BOTTOM = 2.0, 158.0, 28.0, 122.0  # of its axes
+POINTS = 121  # of one curve: more cannot be told apart
+CIRCLES = 13
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Per block (L + 1), the input first; a row that was not observed is empty."""
+
+    overlap: tuple[float, ...]
+    gradient: tuple[float, ...] = ()  # of the last block's
+    norm: tuple[float, ...] = ()  # root mean square of the stream
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A fixed scale, so that two networks can be compared by eye; logarithmic ones grow by whole decades."""
+
+    low: float
+    high: float
+    logarithmic: bool = True
+
+    def place(self, value: float) -> float:
+        """Height of a value; what lies outside is drawn at the border."""
+        value = _log(value) if self.logarithmic else value
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return BOTTOM - share * (BOTTOM - TOP)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Three places with their labels."""
+        if not self.logarithmic:
+            return [(0.0, "0"), (0.5, "0.5"), (1.0, "1")]
+        middle = (self.low + self.high) / 2
+        return [(10.0**power, power_text(power)) for power in (self.low, middle, self.high) if power == int(power)]
+
+
+OVERLAP = Axis(0.0, 1.0, logarithmic=False)
+
+
+def rows(verdict: Verdict, trace: Trace | None = None) -> Rows:
+    """What a verdict holds, and the norm where its trace is at hand."""
+    norm = () if trace is None else tuple(np.sqrt(trace.blocks("norm")).tolist())
+    return Rows(verdict.profile.overlap, verdict.profile.gradient, norm)
+
+
+def three_curves(
+    verdict: Verdict, first: Rows, *, theory: Rows | None = None, after: Rows | None = None
+) -> Html:
+    """The pictures side by side; `first` is drawn as circles where there is a theory beside it."""
+    names = words.nouns(verdict)
+    titles = {"overlap": f"Overlap of two {names.things}", "gradient": f"Gradient, last {names.block} = 1",
+              "norm": "Norm of the stream, rms"}  # fmt: skip
+    pictures = []
+    for name, title in titles.items():
+        series = {kind: getattr(each, name) for kind, each in (("line", theory), ("first", first), ("after", after))
+                  if each is not None and getattr(each, name)}  # fmt: skip
+        if "first" in series:
+            series = series if theory is not None else {"line": series.pop("first")} | series
+            pictures.append(_picture(title, names.blocks, axis(name, series.values()), series))
+    return element("div", *pictures, class_="three")
+
+
+def axis(name: str, curves: Iterable[Sequence[float]]) -> Axis:
+    """Overlap from 0 to 1; others one or two decades to each side, or as many as the curves need."""
+    if name == "overlap":
+        return OVERLAP
+    least = 2 if name == "gradient" else 1
+    values = [_log(v) for curve in curves for v in curve if math.isfinite(v) and v > 0]
+    reach = max([least, *(math.ceil(abs(value) - 1e-9) for value in values)])
+    return Axis(-float(min(reach, 300)), float(min(reach, 300)))
+
+
+def _picture(title: str, blocks: str, scale: Axis, series: dict[str, Sequence[float]]) -> Html:
+    depth = len(next(iter(series.values()))) - 1
+    shape = {"line": _line("curve"), "after": _line("after"), "first": _circles}
+    grid = [
+        join(
+            element("line", class_="grid", x1=LEFT, x2=RIGHT, y1=scale.place(value), y2=scale.place(value)),
+            element("text", label, class_="tick", x=RIGHT + 6, y=scale.place(value) + 4),
+        )
+        for value, label in scale.ticks()
+    ]
+    ends = (
+        element("text", "0", class_="tick", x=LEFT, y=BOTTOM + 18),
+        element("text", f"{depth} {blocks}", class_="tick", x=RIGHT, y=BOTTOM + 18, text_anchor="end"),
+    )
+    drawn = [shape[kind](scale, series[kind]) for kind in ("after", "line", "first") if kind in series]
+    if scale is OVERLAP and "after" in series:
+        drawn.append(_label(scale.place(series["after"][-1]), scale.place(next(iter(series.values()))[-1])))
+    return element(
+        "svg", element("text", title, class_="title", x=0.0, y=12.0), *grid, *ends, *drawn,
+        viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=_spoken(title, series),
+    )  # fmt: skip
+
+
+def _label(height: float, other: float) -> Html:
+    """A name on the dashed line, on the side where the other line is not."""
+    above = other > height or height > BOTTOM - 12
+    return element("text", "after the fix", class_="label", x=RIGHT - 2, y=height - 6 if above else height + 14,
+                   text_anchor="end")  # fmt: skip
+
+
+def _spoken(title: str, series: dict[str, Sequence[float]]) -> str:
+    values = series.get("first") or series["line"]
+    return f"{title}: {words_of(values[0])} at the input, {words_of(values[-1])} at the output"
+
+
+def words_of(value: float) -> str:
+    """A number on a picture: three digits."""
+    return f"{value:.3g}" if math.isfinite(value) else "beyond the range of numbers"
+
+
+def _line(kind: str) -> Callable[[Axis, Sequence[float]], Html]:
+    def draw(scale: Axis, values: Sequence[float]) -> Html:
+        steps = "L".join(f"{x:.1f} {scale.place(y):.1f}" for x, y in _thinned(values, POINTS))
+        return element("path", class_=kind, d=f"M{steps}")
+
+    return draw
+
+
+def _circles(scale: Axis, values: Sequence[float]) -> Html:
+    dots = (element("circle", class_="point", cx=x, cy=scale.place(y), r=2.4) for x, y in _thinned(values, CIRCLES))
+    return join(*dots)
+
+
+def _thinned(values: Sequence[float], count: int) -> list[tuple[float, float]]:
+    """At most `count` of the points that are numbers, evenly, both ends among them."""
+    last = max(len(values) - 1, 1)
+    chosen = sorted({round(last * k / (count - 1)) for k in range(count)} if last >= count else range(len(values)))
+    return [(LEFT + (RIGHT - LEFT) * i / last, values[i]) for i in chosen if not math.isnan(values[i])]
+
+
+def _log(value: float) -> float:
+    return -300.0 if value <= 0 else 300.0 if math.isinf(value) else math.log10(value)
+
+
+def power_text(power: float) -> str:
+    """0.01, 1, 100; beyond six digits the power."""
+    if abs(power) > 4:
+        return f"1e{power:.0f}"
+    return f"{10.0**power:g}"
