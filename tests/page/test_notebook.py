@@ -19,7 +19,7 @@ def shown(record: object) -> str:
 
 
 def test_architecture_trace_and_verdict() -> None:
-    network = edgewise.transformer(depth=24, norm="post", tokens=32, name="mine")
+    network = edgewise.transformer(depth=24, norm="post", tokens=32).replace(name="mine")
     trace = edgewise.predict(network)
     verdict = edgewise.judge(trace)
     assert "mine · 24 blocks" in shown(network) and "where the norms stand" in shown(network)
@@ -34,7 +34,11 @@ def test_plan_and_proof() -> None:
     from edgewise.study.proof import Arm, Proof, compare
 
     torch.manual_seed(0)
-    model = edgewise.nets.build(edgewise.transformer(depth=4, width=32, heads=4, tokens=8, norm="post"))
+    layers = [torch.nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True) for _ in range(8)]
+    with torch.no_grad():
+        for layer in layers:
+            layer.self_attn.out_proj.weight.mul_(8)  # tokens merge
+    model = torch.nn.Sequential(*layers)
     plan = edgewise.critical_plan(model, torch.randn(2, 8, 32))
     text = shown(plan)
     assert "Plan for goal 'critical'" in text and "New std" in text

@@ -19,7 +19,7 @@ from edgewise.page.report import LARGEST, Subject, after_fix, page
 from edgewise.perceptron import Perceptron
 from tests.support.html_elements import Elements
 
-POST = edgewise.transformer(depth=24, tokens=64, norm="post", activation="tanh", mlp_bias=0.1, name="post-norm encoder")
+POST = edgewise.transformer(depth=24, tokens=64, norm="post", activation="tanh", mlp_bias=0.1).replace(name="encoder")
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,9 @@ def test_values_beyond_the_axis_stay_inside_the_picture() -> None:
 @pytest.mark.parametrize("network", [
     Perceptron(weight_variance=3.0, depth=30),
     edgewise.transformer(depth=1, tokens=8),
-    edgewise.transformer(depth=40, norm="none", value_gain=300.0, mlp_out_gain=300.0),
+    edgewise.transformer(depth=12, norm="none", value_gain=1e30, mlp_out_gain=300.0),
     edgewise.transformer(depth=6, tokens=16, mlp_in_gain=[1, 2, 3, 4, 5, 6]),
-    edgewise.transformer(depth=300, tokens=8, heads=0),
+    edgewise.transformer(depth=125, tokens=8, heads=0),
 ], ids=["perceptron", "one block", "overflows", "per block", "deep"])  # fmt: skip
 def test_every_kind_of_network_has_a_report(network: object, tmp_path: Path) -> None:
     trace = edgewise.predict(network)
@@ -167,14 +167,16 @@ def test_measurement_and_theory_side_by_side(tmp_path: Path) -> None:
     """A real model: circles for it, lines for theory, both rows in the table, and the audit of its weights."""
     maker = tmp_path / "maker.py"
     maker.write_text(
-        "import edgewise\n\ndef model():\n"
-        "    return edgewise.nets.build(edgewise.transformer(depth=3, width=32, heads=4, tokens=16))\n"
+        "from torch import nn\n\ndef model():\n"
+        "    layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)\n"
+        "    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)\n"
     )
     target = tmp_path / "report.html"
     assert run(["report", f"{maker}:model", "--measure", "--tokens", "16", "-o", str(target)]) == 0
     html = Elements(target.read_text())
     assert "Circles: the measured model" in html.plain and "Initialization audit" in html.plain
     assert "overlap, measured" in html.plain and "overlap, theory" in html.plain
+    assert "Layers start with identical weights" in html.text["main"]
     assert sum(dict(a).get("class") == "point" for _, a in html.elements) == 3 * 4
     assert "torch 2" in html.plain
 
