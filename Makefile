@@ -3,6 +3,7 @@
 # make lint    ruff and mypy                           make docs    build the site, strictly
 # make bench   measure accuracy and speed              make clean   forget everything that was built
 # make release-check   build the wheel, install it into a fresh environment and ask it about GPT-2
+# make fuzz    thousands of good, strange and hostile inputs; counts by class, corpus in .fuzz/
 # make census  read every model of transformers, x-transformers, vit-pytorch and timm; hours, goes on where it stopped
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow lint docs bench release-check census clean
+.PHONY: help demo test slow lint docs bench release-check census fuzz clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -26,6 +27,9 @@ slow: $(VENV)/.installed
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
+
+fuzz: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
 
 # Models of strangers live in an environment of their own: timm brings a torchvision that need not fit the torch here.
 CENSUS := .venv-census

@@ -20,7 +20,10 @@ def default_batch(
 ) -> Any:
     """One sequence of distinct random ids (with labels where the model has a head for them), or one random image."""
     config = getattr(model, "config", None)
-    device = next(model.parameters()).device if device is None else device
+    first = next(model.parameters(), None)
+    if first is None:
+        raise BadInput(f"{type(model).__name__} has no parameters, so it has no default input, and nothing to change.")
+    device = first.device if device is None else device
     if config is not None and hasattr(config, "image_size") and _accepts(model, "pixel_values"):
         return _to(_pixels(model, config, generator), device)
     text = config.get_text_config() if config is not None and hasattr(config, "get_text_config") else config
@@ -86,9 +89,10 @@ def _without_config(model: nn.Module, generator: torch.Generator, tokens: int | 
             f"{type(model).__name__} has no config and no embedding, so there is no default input. "
             "Give a batch: a dict of keyword arguments, a tuple, or a tensor."
         )
-    vocabulary = max(table.num_embeddings for table in tables)
-    longest = min(table.num_embeddings for table in tables)
-    return random_ids(vocabulary, _length(model, tokens, longest), generator, set()).to(device)
+    rows = [table.num_embeddings for table in tables]
+    length = _length(model, tokens, min(rows))
+    vocabulary = rows[0] if rows[0] >= length else max(rows)  # the largest may be of positions
+    return random_ids(vocabulary, length, generator, set()).to(device)
 
 
 def _accepts(model: nn.Module, name: str) -> bool:

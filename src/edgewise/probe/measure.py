@@ -19,6 +19,7 @@ from edgewise.adapters.roles.record import BlockSite
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
+from edgewise.memory import physical_memory
 from edgewise.probe.batches import default_batch
 from edgewise.probe.gradients import READOUTS
 from edgewise.probe.isolation import random_streams
@@ -27,6 +28,8 @@ from edgewise.probe.streamed import measure_stream
 from edgewise.probe.subjects import seeded, subject
 from edgewise.probe.whole import observe
 from edgewise.trace import Trace
+
+PER_PAIR = 8.0  # bytes for each pair of tokens: the weights of one head and their gradient
 
 
 @deferring
@@ -97,7 +100,7 @@ def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) ->
     """The stack to be measured, by behaviour; the roles of its matrices, by name, where the names fit it."""
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         raise BadInput(f"{type(model).__name__} has no floating-point parameters, so there is nothing to measure.")
-    _refuse_nan(model)
+    _refuse_infinite(model)
     reading = _read(model, batch, tokens, name)
     stack = reading.default
     if stack is None:
@@ -113,13 +116,14 @@ def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) ->
     return _Place(reading, stack, blocks, why)
 
 
-def _refuse_nan(model: nn.Module) -> None:
-    """Numbers of NaN weights would be read as a stream that explodes."""
+def _refuse_infinite(model: nn.Module) -> None:
+    """Numbers of such weights would be read as a stream that explodes."""
     whole = ((name, p) for name, p in model.named_parameters() if not (p.is_meta or hasattr(p, "to_local")))
-    names = [name for name, p in whole if p.is_floating_point() and bool(p.detach().isnan().any())]
+    names = [name for name, p in whole if p.is_floating_point() and not bool(p.detach().isfinite().all())]
     if names:
         more = f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
-        raise BadInput(f"{names[0]}{more} of this {type(model).__name__} hold NaN. Load or draw the weights again.")
+        kind = type(model).__name__
+        raise BadInput(f"{names[0]}{more} of this {kind} hold NaN or infinity. Load or draw the weights again.")
 
 
 def _read(model: nn.Module, batch: Any, tokens: int | None, name: str | None) -> Reading:
@@ -161,6 +165,12 @@ def _refuse(seeds: int, readouts: Sequence[str], batch: Any, tokens: int | None)
         raise BadInput("tokens is the length of a random input; with a batch, leave it out.")
     if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 2):
         raise BadInput(f"tokens must be a whole number of at least 2, got {tokens!r}.")
+    if tokens is not None and PER_PAIR * tokens**2 > physical_memory():
+        fitting = int((physical_memory() / PER_PAIR) ** 0.5)
+        raise BadInput(
+            f"{tokens:,} tokens would need {PER_PAIR * tokens**2 / 1e9:,.0f} GB for the attention of one head, and "
+            f"this machine has {physical_memory() / 1e9:.0f} GB. Use at most {fitting:,} tokens; few do."
+        )
 
 
 def _trace(observations: Sequence[Observation], model: nn.Module, place: _Place, name: str, seeds: str) -> Trace:

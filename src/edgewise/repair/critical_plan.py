@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import nn
 
+from edgewise.adapters.reading.refusals import words
 from edgewise.adapters.reading.restore import as_before
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
+from edgewise.interrupts import check, deferring
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
 from edgewise.repair.by_theory import plan_by_theory
 from edgewise.repair.draw import new_values
@@ -24,6 +26,7 @@ TRIALS = 2  # networks drawn to check what the theory predicts
 DRAWS = ("normal", "uniform", "orthogonal")
 
 
+@deferring
 def critical_plan(
     model: nn.Module, batch: Any = None, *, keep: Sequence[str] = (), goal: str = "critical", budget: float = 1.0,
     draw: str | None = None, embeddings: bool = False, tokens: int | None = None,
@@ -44,8 +47,17 @@ def critical_plan(
     """
     _refuse(model, goal, budget, draw)
     bare = unwrap(model)
-    with as_before(bare):
-        return _plan(bare, batch, keep, goal, budget, draw, embeddings, tokens)
+    try:
+        with as_before(bare):
+            return _plan(bare, batch, keep, goal, budget, draw, embeddings, tokens)
+    except BadInput:
+        raise
+    except Exception as error:
+        check()  # an interrupt is not an answer of the model
+        raise BadInput(
+            f"no plan is possible for this {type(bare).__name__}: {words(error)}. Give a model and a batch that run "
+            "together; the exception that caused this one shows where."
+        ) from error
 
 
 def _plan(

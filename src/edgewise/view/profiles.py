@@ -41,9 +41,9 @@ def relative_gradient_norm(trace: Trace) -> Array:
     """rho_l / rho_L with rho = |g|^2 q: what the output feels of a relative change of the stream (L + 1,)."""
     assert trace.log_gradient is not None
     ends = trace.block_ends()
-    log_norm = np.log(trace.norm[:, ends])
-    logs = trace.log_gradient[0][:, ends] + log_norm - log_norm[:, -1:]
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # of a stream that has vanished
+        log_norm = np.log(trace.norm[:, ends])
+        logs = trace.log_gradient[0][:, ends] + log_norm - log_norm[:, -1:]
         return np.asarray(np.exp(logs).mean(axis=0))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from edgewise.adapters.config.reader import ConfigReader
 from edgewise.errors import BadInput
+from edgewise.knobs import shown
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _UNCHANGED = (None, "default")
@@ -22,6 +23,11 @@ def layer_types(config: ConfigReader, depth: int, is_sliding: Callable[[int], bo
     types = config.get("layer_types")
     if types is None:
         return tuple(SLIDING if is_sliding(i) else FULL for i in range(depth))
+    if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
+        raise BadInput(
+            f"layer_types in a {config.family} config must be a list of names such as {FULL}, got {shown(types)}. "
+            "Give one entry per layer, or leave layer_types out."
+        )
     if len(types) != depth:
         raise BadInput(
             f"layer_types has {len(types)} entries and the {config.family} config has {depth} layers. "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgewise.errors import BadInput
-from edgewise.knobs import KNOBS
+from edgewise.knobs import KNOBS, LARGEST_NUMBER, shown
 
 DENSE = 256  # causal masks and rotation need the dense recursion, whose cost is cubic in the length
 SYMMETRIC = 512  # the symmetric recursion costs the same at any length
@@ -46,15 +46,15 @@ class ConfigReader:
 
     def integer(self, *names: str, default: int | None = None) -> int:
         value = self._value(names, default)
-        whole = isinstance(value, (int, float)) and not isinstance(value, bool) and float(value).is_integer()
-        if not whole or value < 1:
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if not whole or isinstance(value, bool) or not 1 <= value <= LARGEST_NUMBER:
             raise self._refuse(names, value, "a whole number of at least 1")
         return int(value)
 
     def number(self, *names: str, default: float | None = None) -> float:
         value = self._value(names, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-            raise self._refuse(names, value, "a number of at least 0")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST_NUMBER:
+            raise self._refuse(names, value, f"a number from 0 to {LARGEST_NUMBER:g}")
         return float(value)
 
     def flag(self, *names: str, default: bool = False) -> bool:
@@ -95,7 +95,7 @@ class ConfigReader:
 
     def _refuse(self, names: tuple[str, ...], value: Any, expected: str) -> BadInput:
         name = next((name for name in names if self.values.get(name) is not None), names[0])
-        return BadInput(f"{name} in a {self.family} config must be {expected}, got {value!r}.")
+        return BadInput(f"{name} in a {self.family} config must be {expected}, got {shown(value)}.")
 
 
 def assume_tokens(config: ConfigReader, *names: str, context: int, most: int = DENSE) -> int:

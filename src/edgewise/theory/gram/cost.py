@@ -6,10 +6,10 @@ where they are held between forward and backward, and products of n x n matrices
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from edgewise.errors import BadInput
+from edgewise.memory import physical_memory
 from edgewise.theory.gram.heads import Sampling
 
 WORKING = 220.0  # bytes per pair of tokens: the largest layer at work
@@ -50,14 +50,6 @@ def refuse_cost(tokens: int, depth: int, draws: int, sampling: Sampling) -> None
         f"machine has {physical_memory() / 1e9:.0f} GB. tokens = {fitting:,} needs {_text(less)}; without mask, "
         "window, RoPE and ALiBi the cost does not depend on the length."
     )
-
-
-def physical_memory() -> float:
-    """Bytes; where the system does not say, enough that nothing is refused."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
-        return float("inf")
 
 
 def _text(cost: Cost) -> str:

@@ -14,8 +14,10 @@ from edgewise.adapters.config.families.llama import decoder_shape, llama, mistra
 from edgewise.adapters.config.gains import gain, with_query_key_norm
 from edgewise.adapters.config.positions import layer_types, one_or_all, rope_scaling, windows
 from edgewise.adapters.config.reader import ConfigReader
+from edgewise.errors import BadInput
 
 Knobs = dict[str, Any]
+MOST_EXPERTS, WIDEST = 100_000, 50.0  # beyond them one expert takes everything, or exp(logit) leaves the numbers
 
 
 def mixtral(config: ConfigReader) -> Knobs:
@@ -96,6 +98,11 @@ def _routed(config: ConfigReader, spread: float, *, normalised: bool, score: Any
     config.leave_out(
         f"mixture-of-experts routing: {active} of {experts} experts stand as one, scaled by mean weights"
     )
+    if experts > MOST_EXPERTS or not spread <= WIDEST:
+        raise BadInput(
+            f"{experts} experts with router logits of standard deviation {spread:.3g} in a {config.family} config: "
+            f"expected at most {MOST_EXPERTS} and {WIDEST:g}. Check the number of experts and initializer_range."
+        )
     quantiles = (NormalDist().inv_cdf((experts - i - 0.5) / experts) for i in range(experts))
     scores = [score(spread * z) for z in quantiles]
     total = sum(scores[:active]) if normalised else (sum(scores) if score is math.exp else 1.0)

@@ -1,0 +1,51 @@
+"""One line of the shell as a real process: its exit code, what it prints, its time and its memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.fuzz.attempts import check_shell
+from tests.fuzz.classes import BYTES, HANG, MEMORY, SECONDS, Ending, attempt
+
+SOURCE = Path(__file__).parents[2] / "src"
+PATIENCE = 3 * SECONDS  # on the clock, which a busy machine stretches; processor time decides
+
+
+def try_as_process(words: list[str]) -> Ending:
+    """`python -m edgewise WORDS` in an empty folder."""
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    files = tempfile.TemporaryFile
+    with tempfile.TemporaryDirectory() as folder, files("w+") as out, files("w+") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "edgewise", *words], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+            stdout=out, stderr=err,
+        )  # fmt: skip
+        usage = _wait(process)
+        for file in (out, err):
+            file.seek(0)
+        printed = out.read(), err.read()
+    if usage is None or usage.ru_utime + usage.ru_stime > SECONDS:
+        return Ending(HANG, f"{words}: {usage}")
+    if 1024 * usage.ru_maxrss > BYTES:
+        return Ending(MEMORY, f"{words}: {usage.ru_maxrss / 2**20:.1f} GB")
+    return attempt(lambda: check_shell(process.returncode, words, *printed))
+
+
+def _wait(process: subprocess.Popen[bytes]) -> resource.struct_rusage | None:
+    """What the process used; None if it had to be killed."""
+    began = time.monotonic()
+    while time.monotonic() - began < PATIENCE:
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return usage
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    return None

@@ -1,0 +1,88 @@
+"""What the long run showed, each as a test of its own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import edgewise
+from tests.fuzz.invariants import check_document
+from tests.fuzz.networks import Tokens
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"attention_branch": 0.0, "attention_skip": 0.0}, {"mlp_skip": 0.0, "mlp_out_gain": 0.0}]
+)
+def test_a_stream_that_vanishes_has_a_document_of_the_schema(knobs: dict[str, float]) -> None:
+    """No gradient is followed, so that there is none in the document either."""
+    trace = edgewise.predict(edgewise.transformer(depth=3, tokens=16, **knobs))
+    document = edgewise.view.prediction(trace, edgewise.judge(trace))
+    assert "gradient_norm" not in document["trace"]["blocks"]
+    check_document(json.loads(json.dumps(document)))
+
+
+def test_a_context_longer_than_the_vocabulary_is_no_reason_to_refuse() -> None:
+    """Characters: 32 of them, 40 positions. The ids come from the first table, not from the largest."""
+    model = Tokens(width=16, depth=3, kind="tokens")
+    assert model.places.num_embeddings > model.table.num_embeddings
+    assert edgewise.measure(model, tokens=8).depth == 3
+
+
+def test_infinite_weights_are_refused_as_nan_is() -> None:
+    model = Tokens(width=16, depth=2, kind="tokens")
+    nn.init.constant_(model.blocks[1].up.weight, float("inf"))
+    with pytest.raises(edgewise.BadInput, match=r"blocks\.1\.up\.weight of this Tokens hold NaN or infinity"):
+        edgewise.measure(model, tokens=8)
+
+
+def test_a_model_without_parameters_has_no_plan() -> None:
+    with pytest.raises(edgewise.BadInput, match="Sequential has no parameters"):
+        edgewise.critical_plan(nn.Sequential(nn.ReLU(), nn.Identity()))
+
+
+def test_a_vanished_stream_is_drawn_without_warnings(recwarn: pytest.WarningsRecorder) -> None:
+    trace = edgewise.predict(edgewise.Perceptron("linear", 0.0, 0.0, depth=2))
+    edgewise.view.prediction(trace, edgewise.judge(trace))
+    assert not [str(warning.message) for warning in recwarn if "log" in str(warning.message)]
+
+
+def test_the_position_table_still_bounds_the_length() -> None:
+    model = Tokens(width=16, depth=3, kind="tokens")
+    with pytest.raises(edgewise.BadInput, match="tokens must be at most 32"):
+        edgewise.measure(model, tokens=33)
+    assert edgewise.measure(model, torch.zeros(1, 40, dtype=torch.long)).depth == 3
+
+
+def test_more_tokens_than_the_machine_can_hold_are_refused_at_once() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    with pytest.raises(edgewise.BadInput, match=r"10,000,000 tokens would need 800,000 GB"):
+        edgewise.measure(model, tokens=10_000_000)
+
+
+def test_a_model_that_raises_is_refused_with_its_own_words() -> None:
+    with pytest.raises(edgewise.BadInput, match="no plan is possible for this Tokens: ValueError: no such size"):
+        edgewise.critical_plan(Tokens(width=16, depth=3, kind="raises"), torch.zeros(1, 8, dtype=torch.long))
+
+
+LLAMA = {"model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+         "intermediate_size": 128, "max_position_embeddings": 64, "vocab_size": 100}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layer_types": 76}, "layer_types in a gemma2 config must be a list of names"),
+        ({"layer_types": [1, 2]}, "layer_types in a gemma2 config must be a list of names"),
+        ({"max_position_embeddings": 10**400}, "max_position_embeddings in a gemma2 config must be a number from 0"),
+        ({"num_key_value_heads": 10**400}, "num_key_value_heads in a gemma2 config must be a whole number"),
+        ({"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "initializer_range": 1e30},
+         "router logits of standard deviation"),
+    ],
+)  # fmt: skip
+def test_configs_with_impossible_values_are_refused_by_name(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(edgewise.BadInput, match=words):
+        edgewise.describe(LLAMA | changes)
