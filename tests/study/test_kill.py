@@ -44,8 +44,8 @@ def slow_recipe(folder: Path, cases: int, seconds: float) -> Path:
 
 
 @contextmanager
-def running(path: Path, workers: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A run in a process of its own, ready to measure; it and its workers are gone at the end."""
+def running(path: Path, workers: int, patience: float = 20.0) -> Iterator[subprocess.Popen[bytes]]:
+    """A run in a process of its own, ready to measure; it and its workers are gone at the end, soon."""
     command = [sys.executable, "-c", RUN, str(path), str(path.parents[1] / "runs"), str(workers)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=path.parents[1])
     assert process.stdout is not None
@@ -57,7 +57,7 @@ def running(path: Path, workers: int) -> Iterator[subprocess.Popen[bytes]]:
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        _, alive = psutil.wait_procs(workers, timeout=20)
+        _, alive = psutil.wait_procs(workers, timeout=patience)
         assert not alive, "workers outlived their run"
 
 
@@ -104,11 +104,13 @@ def check_resumed(path: Path, cases: int, kills: int, workers: int) -> None:
     assert run(work).computed == 0
 
 
-def kill_the_run(tmp_path: Path, workers: int, kills: int, cases: int, longest: float) -> int:
+def kill_the_run(
+    tmp_path: Path, workers: int, kills: int, cases: int, longest: float, patience: float = 20.0
+) -> int:
     """Kill one run after another, then let one complete; how many were killed before they had ended."""
     path, moments, struck = slow_recipe(tmp_path, cases, 0.002), random.Random(workers), 0
     for _ in range(kills):
-        with running(path, workers) as process:  # leaving it kills it
+        with running(path, workers, patience) as process:  # leaving it kills it
             time.sleep(moments.uniform(0, longest))
             struck += process.poll() is None
         check_records(tmp_path / "runs" / "paper2020idea" / "figure1" / "records")
@@ -150,6 +152,15 @@ def test_workers_are_killed_and_the_run_completes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers, longest, cases", [(1, 0.4, 5000), (2, 3.0, 30000)])
 def test_runs_are_killed_forty_times(tmp_path: Path, workers: int, longest: float, cases: int) -> None:
     assert kill_the_run(tmp_path, workers, kills=40, cases=cases, longest=longest) >= 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers, longest, cases", [(1, 0.4, 10_000), (4, 3.0, 60_000)])
+def test_two_hundred_kills_lose_nothing_and_leave_no_orphan(
+    tmp_path: Path, workers: int, longest: float, cases: int
+) -> None:
+    """A hundred of each; what was started is gone two seconds after the run that started it."""
+    assert kill_the_run(tmp_path, workers, kills=100, cases=cases, longest=longest, patience=2.0) >= 75
 
 
 @pytest.mark.slow
