@@ -19,7 +19,7 @@ FLOORS = {
     1: {"theory", "stability", "adapters", "nets"},
     2: {"audit", "probe", "optim", "landscape", "laboratory"},
     3: {"critical", "repair", "monitor"},
-    4: {"judgement"},
+    4: {"judgement", "rehearsal"},
     5: {"verbs"},
     6: {"view"},
     7: {"study"},

@@ -8,10 +8,10 @@
 Nouns    Architecture Perceptron Trace Verdict
 Make     transformer describe stacks sites
 Predict  predict judge compare phase_diagram critical_point vector_field perceptron_maps
-Measure  measure audit_initialization total_changes
+Measure  measure audit_initialization total_changes learning_rate
 Watch    watch read trace_at
 Change   critical_plan initialize_ use_kernel
-Rooms    laboratory landscape nets optim study view
+Rooms    laboratory landscape nets optim rehearsal study view
 Refusal  BadInput
 """
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from edgewise import laboratory, landscape, nets, optim, study, view
+    from edgewise import laboratory, landscape, nets, optim, rehearsal, study, view
     from edgewise.adapters.describe import describe
     from edgewise.adapters.reading.read import stacks
     from edgewise.adapters.roles.model import sites
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from edgewise.nets.swap import use_kernel
     from edgewise.perceptron import Perceptron
     from edgewise.probe.measure import measure
+    from edgewise.rehearsal.learning_rate import learning_rate
     from edgewise.repair.critical_plan import critical_plan
     from edgewise.repair.initialize import initialize_
     from edgewise.repair.meter import total_changes
@@ -55,19 +56,19 @@ _HOMES = {
     "Architecture": "architecture", "BadInput": "errors", "Perceptron": "perceptron", "Trace": "trace",
     "Verdict": "screen", "audit_initialization": "audit.inspect", "compare": "verbs",
     "critical_plan": "repair.critical_plan", "critical_point": "verbs", "describe": "adapters.describe",
-    "initialize_": "repair.initialize", "judge": "verbs", "measure": "probe.measure", "perceptron_maps": "verbs",
-    "phase_diagram": "verbs", "predict": "verbs", "read": "monitor.reading", "sites": "adapters.roles.model",
-    "stacks": "adapters.reading.read", "total_changes": "repair.meter", "trace_at": "monitor.reading",
-    "transformer": "architecture", "use_kernel": "nets.swap", "vector_field": "verbs",
-    "watch": "monitor.watch",
+    "initialize_": "repair.initialize", "judge": "verbs", "learning_rate": "rehearsal.learning_rate",
+    "measure": "probe.measure", "perceptron_maps": "verbs", "phase_diagram": "verbs", "predict": "verbs",
+    "read": "monitor.reading", "sites": "adapters.roles.model", "stacks": "adapters.reading.read",
+    "total_changes": "repair.meter", "trace_at": "monitor.reading", "transformer": "architecture",
+    "use_kernel": "nets.swap", "vector_field": "verbs", "watch": "monitor.watch",
 }  # fmt: skip
-_ROOMS = ("laboratory", "landscape", "nets", "optim", "study", "view")
+_ROOMS = ("laboratory", "landscape", "nets", "optim", "rehearsal", "study", "view")
 
 __all__ = [
     "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_plan",
-    "critical_point", "describe", "initialize_", "judge", "laboratory", "landscape", "measure", "nets", "optim",
-    "perceptron_maps", "phase_diagram", "predict", "read", "sites", "stacks", "study", "total_changes", "trace_at",
-    "transformer", "use_kernel", "vector_field", "view", "watch",
+    "critical_point", "describe", "initialize_", "judge", "laboratory", "landscape", "learning_rate", "measure", "nets",
+    "optim", "perceptron_maps", "phase_diagram", "predict", "read", "rehearsal", "sites", "stacks", "study",
+    "total_changes", "trace_at", "transformer", "use_kernel", "vector_field", "view", "watch",
 ]  # fmt: skip
 
 

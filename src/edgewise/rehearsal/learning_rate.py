@@ -1,0 +1,254 @@
+"""The learning rate, rehearsed before training: a few steps at a few rates on copies of the model."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from edgewise.errors import BadInput
+from edgewise.interrupts import Interrupts, deferred
+from edgewise.landscape.evaluation import own_loss
+from edgewise.probe.isolation import random_streams
+from edgewise.progress import Tell, progress_bar
+from edgewise.rehearsal.curvature import largest_curvature, sgd_limit
+from edgewise.rehearsal.gauge import Gauge, Loss, View
+from edgewise.rehearsal.loop import NO_GRADIENT, Plan, rehearse, relative, training_step
+from edgewise.rehearsal.optimizers import Rates, is_sgd, words
+from edgewise.rehearsal.rate import Moment, Rate, Rehearsal
+from edgewise.rehearsal.reasons import with_reasons
+from edgewise.rehearsal.stage import Stage
+from edgewise.rehearsal.supply import supply
+from edgewise.rehearsal.walk import FACTOR, NOISE, Step, between, next_rung, score, vertex
+
+# Chosen on ten networks (`DEVELOPMENT` in experiments/learning_rate/population.py), before the blind ones were trained.
+STREAM = 0.11  # times the square root of the rate that moves the stream by its own size: where the ladder starts
+CURVATURE = 0.15  # of the rate at which curvature makes SGD unstable: where its ladder starts
+SHADE = 0.8  # of the best rate of a rehearsal: a whole training wants less than its first steps
+SHADE_SGD = 0.35
+SAFE = 0.7  # of the edge: never advised above this
+RANGE = 2.0  # the advice is a factor
+AGREE = 1.25  # so close to the limit of stability, a rehearsal is too short to tell stable from not
+NUDGE = 1e-5  # rate of the one step that measures how far a unit of rate moves the stream
+
+
+def learning_rate(
+    model: nn.Module, batches: Any, loss: Loss | None = None, *, optimizer: Any = None, warmup: int = 0,
+    steps: int = 20, rates: int = 6, seed: int = 0, accumulate: int = 1, clip: float | None = None,
+    autocast: torch.dtype | None = None, progress: Tell | bool | None = None,
+) -> Rate:  # fmt: skip
+    """The rate at which this model learns best in its first steps, tried on copies; the model is not touched.
+
+    model       as it is trained: also compiled, inside DistributedDataParallel, or sharded by fully_shard
+    batches     a list, a DataLoader or another re-iterable object; of an iterator the first batches are read
+    loss        a function of (model, batch) that returns one number; default: the loss that the model returns
+    optimizer   a class of torch.optim, a function of the model that makes one, or an optimizer whose settings are
+                taken; parameter groups keep the ratios of their rates. Default: AdamW(betas=(0.9, 0.95))
+    warmup      steps of a linear warm-up
+    steps       of one rehearsal
+    rates       rehearsals at most; `steps * rates` is what it can cost, and one gradient
+    seed        of dropout and other random numbers inside the model
+    accumulate  batches whose gradients make one step
+    clip        the largest norm of a gradient, as in training
+    autocast    torch.bfloat16 or torch.float16 where training runs in half precision
+    progress    a function of the fraction done; True or False for a bar or none; None for one on a terminal
+
+    Model, optimizer, random streams, modes, gradients and the batches' own generators are as before afterwards. Ctrl-C
+    ends it with what was learned so far, once a rate is finished. Processes that train together agree on the rate.
+
+    >>> layer = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+    >>> data = [torch.randn(8, 4, generator=torch.Generator().manual_seed(k)) for k in range(26)]
+    >>> answer = learning_rate(layer, data, lambda m, x: (m(x) - x.sum(1, keepdim=True)).square().mean())
+    >>> answer.low < answer.best < answer.high
+    True
+    """
+    _refuse(model, warmup, steps, rates, accumulate, clip, autocast)
+    with deferred() as interrupts, random_streams():
+        stage = Stage(model, optimizer)
+        plan = Plan(loss or own_loss, supply(batches, steps, accumulate), steps, warmup, accumulate, clip, autocast,
+                    seed, stage.group)  # fmt: skip
+        return _Search(stage, plan, rates, interrupts).run(progress)
+
+
+class _Search:
+    """The rehearsals of one call."""
+
+    def __init__(self, stage: Stage, plan: Plan, most: int, interrupts: Interrupts) -> None:
+        self.stage, self.plan, self.most, self.interrupts = stage, plan, most, interrupts
+        self.gauge = Gauge(plan.loss, plan.supply.fresh, plan.over_processes)
+        self.rehearsals: dict[float, Rehearsal] = {}  # by rung
+        self.passes, self.began, self.notes = 0, time.perf_counter(), list(plan.supply.notes)
+        self.curvature: float | None = None
+        self.limit: float | None = None
+
+    def run(self, progress: Tell | bool | None) -> Rate:
+        self.centre = self._prepare()
+        title = f"rehearsing, at most {self.most * self.plan.steps} steps, about {_duration(self.estimate)}"
+        interrupted = False
+        with progress_bar(progress, title) as tell:
+            self.tell = tell
+            try:
+                while (rung := next_rung(self._known(), self.most)) is not None:
+                    self._rehearse(rung, self.centre * FACTOR**rung)
+            except KeyboardInterrupt:
+                if not self.rehearsals:
+                    raise
+                self.interrupts.exception, interrupted = None, True
+        return self._answer(interrupted)
+
+    def _prepare(self) -> float:
+        """Look at the start, time a step, and say where the ladder starts."""
+        with self.stage.open() as (model, optimizer):
+            rates = Rates(optimizer)
+            self.ratios, self.optimizer = rates.ratios, words(optimizer)
+            self.shade = SHADE_SGD if is_sgd(optimizer) else SHADE
+            self.start = self.gauge.look(model)
+            self._refuse_start(self.start)
+            unit, sgd = self._unit(model, optimizer, rates), is_sgd(optimizer)
+        if self.gauge.note:
+            self.notes.append(f"{self.gauge.note}: streams are those of the output, and tokens were not looked at")
+        if sgd:
+            return self._by_curvature(unit)
+        return STREAM * math.sqrt(unit) if unit else 2e-3
+
+    def _unit(self, model: nn.Module, optimizer: torch.optim.Optimizer, rates: Rates) -> float | None:
+        """The rate at which one step moves the stream by its own size, from one small step; None where none moves."""
+        clock = time.perf_counter()
+        training_step(model, None, self.plan, 0)
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        if not gradients:
+            raise BadInput(NO_GRADIENT)
+        nudge = NUDGE
+        if is_sgd(optimizer):
+            norm = math.sqrt(sum(float(g.detach().double().square().sum()) for g in gradients))
+            size = math.sqrt(sum(float(p.detach().double().square().sum()) for p in model.parameters()))
+            nudge = 1e-4 * (size or 1.0) / norm if norm > 0 else NUDGE
+        rates.set(nudge)
+        optimizer.step()
+        seconds = time.perf_counter() - clock
+        self.estimate = seconds * self.most * self.plan.steps * 1.1
+        after = self.gauge.look(model, 1).stream
+        start = self.start.stream
+        moved = self.plan.over_processes(relative(after, start))
+        return nudge / moved if moved > 0 and math.isfinite(moved) else None
+
+    def _by_curvature(self, unit: float | None) -> float:
+        """SGD: curvature at the start where it can be had; else how far the stream moves."""
+        try:
+            if self.stage.group is not None:
+                raise BadInput("the model is spread over processes")
+            with self.stage.open() as (model, optimizer):
+                batch = self.plan.supply.train[0]
+                self.curvature = largest_curvature(model, self.plan.loss, batch, optimizer, self.ratios)
+                self.limit = sgd_limit(optimizer, self.curvature)
+            return CURVATURE * self.limit
+        except (BadInput, RuntimeError, NotImplementedError) as error:
+            self.notes.append(f"the curvature was not measured: {error}")
+            return CURVATURE * unit if unit else 0.01
+
+    def _rehearse(self, rung: float, rate: float) -> None:
+        with self.stage.open() as (model, optimizer):
+            rehearsal = rehearse(model, optimizer, rate, self.plan, self.gauge, self.start, self._step)
+        self.rehearsals[rung] = rehearsal
+
+    def _step(self) -> None:
+        self.passes += 1
+        self.tell(self.passes / (self.most * self.plan.steps))
+        self._check()
+
+    def _check(self) -> None:
+        """A safe moment for Ctrl-C; where several processes train together, all of them stop at the same step."""
+        if self.plan.group is None:
+            return self.interrupts.check()
+        stopped = 0.0
+        try:
+            self.interrupts.check()
+        except KeyboardInterrupt:
+            stopped = 1.0
+        if self.plan.over_processes(stopped) > 0:
+            raise KeyboardInterrupt
+
+    def _score(self, rehearsal: Rehearsal) -> float:
+        return score(rehearsal.rate, rehearsal.level, self.start.loss, self.centre)
+
+    def _judged(self) -> list[Rehearsal]:
+        """The rehearsals by rate, each with the reason why its rate is too large, where it is."""
+        rows = sorted(self.rehearsals.values(), key=lambda r: r.rate)
+        finite = [r for r in rows if math.isfinite(r.level)]
+        best = min(finite, key=self._score) if finite else None
+        return with_reasons(rows, best, self._moment())
+
+    def _known(self) -> dict[float, Step]:
+        return {
+            rung: Step(self._score(r), r.reason is not None)
+            for rung, r in zip(sorted(self.rehearsals), self._judged(), strict=True)
+        }
+
+    def _moment(self) -> Moment:
+        return Moment(0, self.start.loss, 0.0, self.start.separation, self.start.output)
+
+    def _answer(self, interrupted: bool) -> Rate:
+        rehearsals = self._judged()
+        best, edge = self._advice(rehearsals)
+        return Rate(
+            best, best and best / RANGE, best and best * RANGE, edge, tuple(rehearsals), self._moment(),
+            self.optimizer, self.ratios, self.plan.warmup, self.plan.steps, self.curvature, self.limit, self.passes,
+            time.perf_counter() - self.began, self.estimate, interrupted, tuple(self.notes),
+        )  # fmt: skip
+
+    def _advice(self, rehearsals: list[Rehearsal]) -> tuple[float | None, float | None]:
+        """(advised rate, edge): the shaded lowest point of the scores, below the edge; none where every rate hurts."""
+        lowest = min((r.loss for r in rehearsals), default=math.inf)
+        noise = 2 * NOISE * abs(self.start.loss)
+        if not lowest < self.start.loss + noise:
+            return None, None
+        if lowest > self.start.loss - noise:
+            self.notes.append(
+                f"{self.plan.steps} steps hardly changed the loss ({self.start.loss:.3g} to {lowest:.3g}), so the "
+                "rate rests on how far a step moves the network; more steps would tell more"
+            )
+        rates, scores = [r.rate for r in rehearsals], [self._score(r) for r in rehearsals]
+        centre = vertex(rates, scores)
+        assert centre is not None
+        bracket = between(rates, [r.reason is not None for r in rehearsals], rates[scores.index(min(scores))])
+        edge = None if bracket is None else _edge(bracket, self.limit)
+        best = self.shade * centre
+        return (best if edge is None else min(best, SAFE * edge)), edge
+
+    def _refuse_start(self, start: View) -> None:
+        if not math.isfinite(start.loss):
+            raise BadInput(
+                f"the loss of the untrained model is {start.loss} on fresh batches: no rate can be read from that. "
+                "Look for NaN in the batches or the weights."
+            )
+
+
+def _edge(bracket: tuple[float, float], limit: float | None) -> float:
+    """Between the last rate that learned and the first that did not: by curvature where the two agree, else midway."""
+    low, high = bracket
+    return limit if limit is not None and low <= limit <= AGREE * high else math.sqrt(low * high)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _refuse(
+    model: Any, warmup: Any, steps: Any, rates: Any, accumulate: Any, clip: Any, autocast: Any
+) -> None:
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"learning_rate takes a torch.nn.Module, got a {type(model).__name__}.")
+    for name, value, least in (("warmup", warmup, 0), ("steps", steps, 2), ("rates", rates, 3),
+                               ("accumulate", accumulate, 1)):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise BadInput(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    if clip is not None and not (isinstance(clip, (int, float)) and clip > 0):
+        raise BadInput(f"clip must be a norm above zero, got {clip!r}.")
+    if autocast not in (None, torch.bfloat16, torch.float16):
+        raise BadInput(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}.")
+
+
+__all__ = ["learning_rate"]

@@ -1,0 +1,130 @@
+"""The optimizer of a rehearsal: the user's settings on the copy's parameters, with one rate for all its groups.
+
+Parameter groups with different rates keep their ratios: the rate that is rehearsed is that of the first group, and the
+others follow it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from edgewise.errors import BadInput
+from edgewise.optim.wrapper import OptimizerWrapper
+
+Factory = Callable[[nn.Module], Optimizer]
+
+
+def factory_of(optimizer: Any) -> Factory:
+    """A function of the model that makes the optimizer, from a class of torch.optim or such a function."""
+    if optimizer is None:
+        return lambda model: torch.optim.AdamW(trainable(model), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0)
+    inner = optimizer
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if isinstance(inner, type) and issubclass(inner, Optimizer):
+        return lambda model: optimizer(trainable(model))
+    if callable(optimizer):
+        return lambda model: _checked(optimizer(model))
+    raise BadInput(
+        f"optimizer must be a torch.optim class, an optimizer, or a function of the model that returns one, got a "
+        f"{type(optimizer).__name__}. For example torch.optim.AdamW, or lambda model: torch.optim.SGD(...)."
+    )
+
+
+def _checked(optimizer: Any) -> Optimizer:
+    if not isinstance(optimizer, Optimizer):
+        raise BadInput(f"the function must return a torch.optim.Optimizer, got a {type(optimizer).__name__}.")
+    return optimizer
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that require a gradient; refused where there is none."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        total = sum(1 for _ in model.parameters())
+        why = f"all {total} are frozen (requires_grad=False)" if total else "it has no parameters"
+        raise BadInput(f"{type(model).__name__} has no trainable parameter: {why}. Unfreeze what is to be trained.")
+    return parameters
+
+
+def without_state(optimizer: Optimizer) -> dict[int, Any]:
+    """What a copy of an optimizer is to find in place of its state: nothing yet, so that it is not copied either."""
+    inner = innermost(optimizer)
+    return {id(inner.state): defaultdict(dict)}
+
+
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """The optimizer inside wrappers such as `edgewise.optim.LogitTrust`."""
+    while isinstance(optimizer, OptimizerWrapper):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def refuse_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
+    """An optimizer of other parameters, of frozen ones only, or one that evaluates the loss several times a step."""
+    own = {id(p) for p in model.parameters()}
+    listed = [p for group in optimizer.param_groups for p in group["params"]]
+    foreign = sum(id(p) not in own for p in listed)
+    if foreign:
+        raise BadInput(
+            f"{foreign} of the {len(listed)} parameters of this {type(optimizer).__name__} are not parameters of the "
+            "model. Give the optimizer that was made for it, or a function of the model that makes one."
+        )
+    if not any(p.requires_grad for p in listed):
+        raise BadInput(f"every parameter of this {type(optimizer).__name__} is frozen: there is nothing to train.")
+    _, *parameters = inspect.signature(type(innermost(optimizer)).step).parameters.values()
+    if parameters and parameters[0].default is inspect.Parameter.empty:
+        raise BadInput(
+            f"{type(optimizer).__name__} evaluates the loss several times within one step, which a rehearsal does "
+            "not do. Give an optimizer that steps once per gradient, such as AdamW."
+        )
+
+
+class Rates:
+    """The rates of an optimizer's groups as one number, times the ratios that the user gave them."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        first = next((rate for rate in rates if rate > 0), None)
+        if first is None:
+            raise BadInput(f"every group of this {type(optimizer).__name__} has the rate 0. Give one that moves.")
+        self.ratios = tuple(rate / first for rate in rates)
+
+    def set(self, rate: float) -> None:
+        for group, ratio in zip(self.optimizer.param_groups, self.ratios, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * ratio)
+            else:
+                group["lr"] = rate * ratio
+
+
+def is_sgd(optimizer: Optimizer) -> bool:
+    """Whether steps are proportional to the gradient, so that curvature bounds the rate."""
+    return isinstance(innermost(optimizer), torch.optim.SGD)
+
+
+def words(optimizer: Optimizer) -> str:
+    """For people: "AdamW (0.9, 0.95)", "SGD, momentum 0.9"."""
+    inner = innermost(optimizer)
+    group, name = inner.param_groups[0], type(inner).__name__
+    if "betas" in group:
+        name += f" ({', '.join(f'{float(beta):g}' for beta in group['betas'])})"
+    elif group.get("momentum"):
+        name += f", momentum {group['momentum']:g}" + (" (Nesterov)" if group.get("nesterov") else "")
+    wrapper = "" if inner is optimizer else f"{type(optimizer).__name__} around "
+    return wrapper + name
+
+
+def copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
+    """The same settings for the parameters that `memo` names, without any state."""
+    return copy.deepcopy(optimizer, memo | without_state(optimizer))

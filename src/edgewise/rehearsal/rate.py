@@ -1,0 +1,146 @@
+"""What a rehearsal says: the advised rate with its range, the edge and why it is one, and what every rate did."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from edgewise.errors import BadInput
+
+VERSION = 1
+LAST, TRAINING_SHARE = 8, 0.25
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A network after some steps: fresh loss, last stream, tokens, outputs."""
+
+    step: int
+    loss: float  # on batches that it does not train on
+    moved: float  # |stream - stream at the start| / |stream at the start|
+    separation: float | None  # mean of 1 - cosine between tokens of the last stream; None where it was not read
+    output: float  # root mean square of the outputs
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Some steps at one rate on a copy: losses, what was seen on the way, and what left first if anything did."""
+
+    rate: float
+    losses: tuple[float, ...]  # of each training batch before its step
+    moments: tuple[Moment, ...]
+    step_change: float | None  # |change of the last stream in the last step| / |stream|
+    reason: str | None = None  # why this rate is too large; None where it is not
+    left_at: int | None = None  # the step at which that was seen
+
+    @property
+    def loss(self) -> float:
+        """The fresh loss at the end; infinite where the run left the range of numbers."""
+        value = self.moments[-1].loss if self.moments else math.inf
+        return value if math.isfinite(value) else math.inf
+
+    @property
+    def level(self) -> float:
+        """What rates are compared by: the fresh loss at the end, with a quarter of the last training losses.
+
+        Those belong to weights a few steps back, but there are more of them, so the noise is less.
+        """
+        last = self.losses[-LAST:]
+        value = (1 - TRAINING_SHARE) * self.loss + TRAINING_SHARE * sum(last) / len(last) if last else math.inf
+        return value if math.isfinite(value) else math.inf
+
+    @property
+    def separation(self) -> float | None:
+        return self.moments[-1].separation if self.moments else None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The answer of `edgewise.learning_rate`; rates are those of the first parameter group."""
+
+    best: float | None  # None where no rate learned
+    low: float | None
+    high: float | None
+    edge: float | None  # the largest rate that still learns; None where no rate that was tried was too large
+    rehearsals: tuple[Rehearsal, ...]  # by rate
+    start: Moment
+    optimizer: str
+    ratios: tuple[float, ...] = (1.0,)  # of the parameter groups' rates to the first
+    warmup: int = 0
+    steps: int = 20
+    curvature: float | None = None  # largest eigenvalue of the Hessian at the start, for SGD
+    curvature_edge: float | None = None  # where SGD on that curvature alone becomes unstable
+    passes: int = 0  # training steps that were run, on copies
+    seconds: float = 0.0
+    estimate: float = 0.0  # seconds, as said beforehand
+    interrupted: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def tried(self) -> tuple[float, ...]:
+        """All rates, in order."""
+        return tuple(rehearsal.rate for rehearsal in self.rehearsals)
+
+    @property
+    def group_rates(self) -> tuple[float, ...] | None:
+        """The advised rate of every parameter group."""
+        return None if self.best is None else tuple(self.best * ratio for ratio in self.ratios)
+
+    @property
+    def at_edge(self) -> Rehearsal | None:
+        """The rehearsal at the largest rate that still learned: what a running training can be held against."""
+        learned = [rehearsal for rehearsal in self.rehearsals if rehearsal.reason is None]
+        return learned[-1] if learned else None
+
+    @property
+    def beyond(self) -> Rehearsal | None:
+        """The rehearsal at the smallest rate that was too large; None where none was."""
+        learned = self.at_edge
+        above = [r for r in self.rehearsals if r.reason is not None and (learned is None or r.rate > learned.rate)]
+        return above[0] if above else None
+
+    def to_json(self) -> str:
+        """One JSON document; numbers that are not finite are null."""
+        return json.dumps({"version": VERSION, **_plain(asdict(self))}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Rate:
+        """The inverse of `to_json`; a loss that was not finite comes back as infinite."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise BadInput(f"this is not the JSON of a Rate: {error}") from error
+        if not isinstance(values, Mapping) or values.get("version") != VERSION:
+            raise BadInput(f"expected the JSON of a Rate, version {VERSION}, as `Rate.to_json` writes it.")
+        names = {f.name for f in fields(cls)}
+        content = {name: value for name, value in values.items() if name in names}
+        content["start"] = _moment(content["start"])
+        content["rehearsals"] = tuple(_rehearsal(r) for r in content["rehearsals"])
+        content |= {name: tuple(content[name]) for name in ("ratios", "notes")}
+        return cls(**content)
+
+    def __str__(self) -> str:
+        from edgewise.rehearsal.words import paragraph
+
+        return paragraph(self)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _moment(values: Mapping[str, Any]) -> Moment:
+    numbers = {n: math.inf if values[n] is None else values[n] for n in ("loss", "moved", "output")}
+    return Moment(**{**values, **numbers})
+
+
+def _rehearsal(values: Mapping[str, Any]) -> Rehearsal:
+    losses = tuple(math.inf if loss is None else loss for loss in values["losses"])
+    return Rehearsal(**{**values, "losses": losses, "moments": tuple(_moment(m) for m in values["moments"])})

@@ -1,0 +1,99 @@
+"""The batches of a rehearsal: some to train on, some that no rehearsal trains on, the same for every rate.
+
+Whatever hands the batches over is left as it was: a loader's own random generators are put back, and a list or any
+other re-iterable object can be read again. Only an iterator cannot be rewound; it is read once, and a note says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from edgewise.errors import BadInput
+
+FRESH = 6  # batches held back; their mean loss is what rates are compared by
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Batches in memory: `train` in the order in which they are used, `fresh` held back."""
+
+    train: tuple[Any, ...]
+    fresh: tuple[Any, ...]
+    notes: tuple[str, ...] = ()
+
+    def at(self, step: int, accumulate: int) -> list[Any]:
+        """The batches of one optimizer step, in turn where there are fewer than the rehearsal takes."""
+        return [self.train[(step * accumulate + part) % len(self.train)] for part in range(accumulate)]
+
+
+def supply(batches: Any, steps: int, accumulate: int) -> Supply:
+    """The first batches of whatever the user has: fresh ones come after those that are trained on."""
+    needed = steps * accumulate
+    rows = _read(batches, needed + FRESH)
+    if len(rows) < 2:
+        raise BadInput(
+            f"{len(rows)} batch{'es' * (len(rows) != 1)} came, and at least 2 are needed: one to train on and one to "
+            "tell learning from memorising. Give a list of batches, or a DataLoader."
+        )
+    for number, batch in enumerate(rows):
+        _refuse_empty(batch, number)
+    held = max(1, min(FRESH, len(rows) // 4))
+    train, fresh = rows[:-held][:needed], rows[-held:]
+    notes = []
+    if len(train) < needed:
+        notes.append(
+            f"{len(rows)} batches came for {needed} steps of training: they were used in turn, and memorising them "
+            "looks like learning"
+        )
+    if isinstance(batches, Iterator):
+        notes.append(f"the iterator was read: its first {len(rows)} batches are gone; a list or loader is not used up")
+    return Supply(tuple(train), tuple(fresh), tuple(notes))
+
+
+def _read(batches: Any, count: int) -> list[Any]:
+    if isinstance(batches, (Tensor, Mapping, str, bytes)) or not isinstance(batches, Iterable):
+        raise BadInput(
+            f"batches must be a list, a DataLoader or another iterable of batches, got a {type(batches).__name__}. "
+            "A single batch is not enough: give at least two in a list."
+        )
+    with _Generators(batches):
+        return list(islice(iter(batches), count))
+
+
+def _refuse_empty(batch: Any, number: int) -> None:
+    tensors = [leaf for leaf in tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
+               if isinstance(leaf, Tensor)]  # fmt: skip
+    if any(tensor.numel() == 0 for tensor in tensors):
+        raise BadInput(f"batch {number} is empty (a tensor without entries): there is nothing to learn from.")
+
+
+class _Generators:
+    """The random generators that a DataLoader and its samplers own, as they were afterwards."""
+
+    def __init__(self, loader: Any) -> None:
+        self._states: list[tuple[torch.Generator, Tensor]] = []
+        self._todo = [loader]
+
+    def __enter__(self) -> None:
+        seen: set[int] = set()
+        while self._todo:
+            owner = self._todo.pop()
+            if id(owner) in seen or not hasattr(owner, "__dict__"):
+                continue
+            seen.add(id(owner))
+            for name, value in vars(owner).items():
+                if isinstance(value, torch.Generator):
+                    self._states.append((value, value.get_state()))
+                elif "sampler" in name or name == "dataset":
+                    self._todo.append(value)
+
+    def __exit__(self, *_: object) -> None:
+        for generator, state in self._states:
+            generator.set_state(state)

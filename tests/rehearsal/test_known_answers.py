@@ -1,0 +1,163 @@
+"""Answers that are known beforehand: quadratics, the units of a loss, the groups of an optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import edgewise
+from edgewise.rehearsal.curvature import sgd_limit
+from edgewise.rehearsal.rate import Rate
+from tests.support.rehearsal_networks import Quadratic, batches, quadratic_batches, small, text_loss
+
+
+@pytest.mark.parametrize("curvature", [0.3, 40.0])
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
+def test_the_edge_of_sgd_on_a_quadratic(curvature: float, options: dict[str, Any]) -> None:
+    """2 (1 + b) / c, with Nesterov 2 (1 + b) / ((1 + 2 b) c); real runs agree."""
+    momentum = options.get("momentum", 0.0)
+    exact = 2 * (1 + momentum) / curvature / (1 + 2 * momentum if options.get("nesterov") else 1)
+    rate = edgewise.learning_rate(
+        Quadratic(curvature), quadratic_batches(), lambda m, x: m(x), progress=False,
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), 1.0, **options),
+    )  # fmt: skip
+    assert rate.edge == pytest.approx(exact, rel=0.05)
+    assert rate.best is not None and rate.best < exact
+    assert rate.curvature == pytest.approx(curvature, rel=0.01)
+    assert largest_stable(curvature, options) == pytest.approx(exact, rel=0.01)
+
+
+def largest_stable(curvature: float, options: dict[str, Any]) -> float:
+    """From one run of torch's SGD on 400 quadratics c x^2 / 2 that lie around the edge."""
+    c = curvature * torch.linspace(0.05, 4.0, 4000, dtype=torch.float64)
+    x = nn.Parameter(torch.ones_like(c))
+    optimizer = torch.optim.SGD([x], 1.0 / curvature, **options)
+    for _ in range(2000):
+        optimizer.zero_grad()
+        (c * x * x / 2).sum().backward()
+        optimizer.step()
+    stable = c[x.detach().abs() < 1e3].max()
+    return float(stable) / curvature**2
+
+
+def test_dampening_makes_room() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 1.0, momentum=0.5, dampening=0.5)
+    assert sgd_limit(optimizer, 3.0) == pytest.approx(2 * 1.5 / (0.5 * 3.0))
+
+
+def ask(scale: float, optimizer: Any, **options: Any) -> Rate:
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return scale * text_loss(model, batch)
+
+    return edgewise.learning_rate(small(), batches(), loss, optimizer=optimizer, progress=False, **options)
+
+
+def test_the_units_of_the_loss_do_not_move_adam_and_divide_sgd() -> None:
+    one, ten = (ask(scale, torch.optim.AdamW) for scale in (1.0, 10.0))
+    assert ten.best == pytest.approx(one.best, rel=0.01)  # rounding grows with every step
+    assert ten.edge == pytest.approx(one.edge, rel=0.01)
+    assert [r.reason is None for r in ten.rehearsals] == [r.reason is None for r in one.rehearsals]
+
+    def sgd(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), 1.0, momentum=0.9)
+
+    one, ten = (ask(scale, sgd) for scale in (1.0, 10.0))
+    assert one.best is not None and ten.best == pytest.approx(one.best / 10, rel=0.02)
+
+
+def test_groups_keep_their_ratios_and_an_instance_is_a_function() -> None:
+    """The rate is that of the first group; all rates doubled or halved together give the same answer."""
+    def groups(model: nn.Module, rate: float) -> torch.optim.Optimizer:
+        first, *others = model.parameters()
+        return torch.optim.AdamW([{"params": [first], "lr": rate}, {"params": others, "lr": 0.1 * rate}])
+
+    one, other = (ask(1.0, lambda m, rate=rate: groups(m, rate)) for rate in (1.0, 1e-3))
+    assert one.best == other.best
+    assert one.ratios == pytest.approx((1.0, 0.1))
+    assert one.group_rates == pytest.approx((one.best, 0.1 * one.best))
+    assert one.best is not None and one.best > 2 * ask(1.0, torch.optim.AdamW).best  # most weights move a tenth as far
+
+    model = small()
+    instance = groups(model, 3.0)
+    again = edgewise.learning_rate(model, batches(), text_loss, optimizer=instance, progress=False)
+    assert again.best == one.best
+    assert [group["lr"] for group in instance.param_groups] == [3.0, pytest.approx(0.3)]
+    assert not instance.state
+
+
+def muon(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Muon([p for p in model.parameters() if p.ndim == 2], lr=1.0)
+
+
+def trust(model: nn.Module) -> torch.optim.Optimizer:
+    return edgewise.optim.LogitTrust(torch.optim.AdamW(model.parameters()), model, 0.05)
+
+
+def preconditioner(model: nn.Module) -> torch.optim.Optimizer:
+    return edgewise.optim.AttentionPreconditioner(torch.optim.AdamW(model.parameters()), model, 0.02)
+
+
+@pytest.mark.parametrize("make", [muon, trust, preconditioner, torch.optim.Adagrad])
+def test_other_optimizers(make: Any) -> None:
+    """The advised rate lowers the loss in a run of its own, with the optimizer made anew."""
+    rate = ask(1.0, make)
+    assert rate.best is not None, str(rate)
+    model = small()
+    optimizer = make(model) if make is not torch.optim.Adagrad else make(model.parameters())
+    for group, ratio in zip(optimizer.param_groups, rate.ratios, strict=True):
+        group["lr"] = rate.best * ratio
+    losses = []
+    for batch in batches()[:20]:
+        optimizer.zero_grad()
+        value = text_loss(model, batch)
+        value.backward()
+        optimizer.step()
+        losses.append(float(value.detach()))
+    assert np.mean(losses[-5:]) < losses[0] - 0.05
+
+
+def test_an_optimizer_of_edgewise_as_an_instance() -> None:
+    model = small()
+    instance = trust(model)
+    rate = edgewise.learning_rate(model, batches(), text_loss, optimizer=instance, progress=False)
+    assert rate.best == pytest.approx(ask(1.0, trust).best, rel=1e-6)
+    assert rate.optimizer == "LogitTrust around AdamW (0.9, 0.999)"
+    assert not instance.state
+
+
+def test_the_same_answer_twice_and_the_json_both_ways() -> None:
+    one, other = (ask(1.0, None) for _ in range(2))
+    assert one.best == other.best and one.rehearsals == other.rehearsals
+    back = Rate.from_json(one.to_json())
+    assert back == one
+    assert back.at_edge is not None and back.at_edge.step_change is not None
+    with pytest.raises(edgewise.BadInput, match="version"):
+        Rate.from_json("{}")
+    with pytest.raises(edgewise.BadInput, match="not the JSON"):
+        Rate.from_json("nonsense")
+
+
+def test_warm_up_is_rehearsed() -> None:
+    """With a warm-up as long as the rehearsal the mean rate is half: the ladder goes further."""
+    without, with_it = ask(1.0, torch.optim.AdamW), ask(1.0, torch.optim.AdamW, warmup=20)
+    assert with_it.warmup == 20 and "20 steps of warm-up" in str(with_it)
+    assert with_it.best is not None and without.best is not None
+    assert with_it.best > without.best
+
+
+def test_a_rate_far_above_the_edge_has_a_reason() -> None:
+    """A perceptron on squares with plain SGD: above the edge the loss rises or is not finite."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    data = [torch.randn(32, 8) for _ in range(26)]
+    rate = edgewise.learning_rate(
+        model, data, lambda m, x: F.mse_loss(m(x), x.sum(1, keepdim=True)), optimizer=torch.optim.SGD, progress=False
+    )
+    assert rate.beyond is not None and rate.beyond.reason in ("the loss rose", "the loss was not finite")
+    assert rate.edge is not None and rate.at_edge is not None and rate.at_edge.rate < rate.edge < rate.beyond.rate
+    assert "treat" in str(rate)

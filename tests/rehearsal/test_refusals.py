@@ -1,0 +1,89 @@
+"""What cannot be rehearsed is refused in words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import edgewise
+from tests.support.rehearsal_networks import batches, small, text_loss
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    return model.requires_grad_(False)
+
+
+def spoiled(model: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    return model
+
+
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "NaN weights": ({"model": spoiled(small())}, "the loss of the untrained model is nan"),
+    "NaN losses": ({"loss": lambda m, x: text_loss(m, x) * math.nan}, "is nan on fresh batches"),
+    "one batch": ({"batches": batches(1)}, "1 batch came, and at least 2 are needed"),
+    "no batch": ({"batches": []}, "0 batches came"),
+    "an iterator that ended": ({"batches": iter([])}, "0 batches came"),
+    "a single tensor": ({"batches": torch.zeros(4, 4)}, "got a Tensor"),
+    "a number": ({"batches": 3}, "got a int"),
+    "an empty batch": ({"batches": [torch.zeros(0, 17, dtype=torch.long)] * 4}, "batch 0 is empty"),
+    "frozen": ({"model": frozen(small())}, "has no trainable parameter: all .* are frozen"),
+    "no parameters": ({"model": nn.Identity()}, "it has no parameters"),
+    "not a model": ({"model": 3}, "takes a torch.nn.Module"),
+    "a loss of many numbers": ({"loss": lambda m, x: m(x[:, :-1])}, "must return one number"),
+    "a loss without a gradient": ({"loss": lambda m, x: text_loss(m, x).detach()}, "does not depend on any trainable"),
+    "a loss without the model": ({"loss": lambda m, x: torch.ones((), requires_grad=True)}, "does not depend on any"),
+    "no loss": ({"loss": None, "batches": [row[:, :-1] for row in batches()]}, "Give loss="),
+    "an optimizer of another model": ({"optimizer": torch.optim.SGD(small().parameters())}, "not parameters of the"),
+    "LBFGS": ({"optimizer": torch.optim.LBFGS}, "several times within one step"),
+    "a wrong optimizer": ({"optimizer": "adamw"}, "must be a torch.optim class"),
+    "a function of nothing": ({"optimizer": lambda m: None}, "must return a torch.optim.Optimizer"),
+    "rate zero": ({"optimizer": lambda m: torch.optim.SGD(m.parameters(), 0.0)}, "has the rate 0"),
+    "steps": ({"steps": 1}, "steps must be a whole number of at least 2"),
+    "rates": ({"rates": 2.5}, "rates must be"),
+    "warmup": ({"warmup": -1}, "warmup must be"),
+    "clip": ({"clip": 0.0}, "clip must be"),
+    "autocast": ({"autocast": torch.float64}, "autocast must be"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refused_in_words(name: str) -> None:
+    options, sentence = CASES[name]
+    arguments = {"model": small(), "batches": batches(), "loss": text_loss, "steps": 4, "rates": 3} | options
+    model, rows, loss = (arguments.pop(key) for key in ("model", "batches", "loss"))
+    with pytest.raises(edgewise.BadInput, match=sentence):
+        edgewise.learning_rate(model, rows, loss, progress=False, **arguments)
+
+
+def test_an_optimizer_of_frozen_parameters() -> None:
+    model = small()
+    first, *_ = model.parameters()
+    first.requires_grad_(False)
+    with pytest.raises(edgewise.BadInput, match="is frozen"):
+        edgewise.learning_rate(model, batches(), text_loss, optimizer=torch.optim.SGD([first]), progress=False)
+
+
+def test_some_frozen_parameters_stay() -> None:
+    model = small()
+    first, *_ = model.parameters()
+    first.requires_grad_(False)
+    rate = edgewise.learning_rate(model, batches(), text_loss, steps=4, rates=3, progress=False)
+    assert rate.best is not None and not first.requires_grad
+
+
+def test_a_model_that_cannot_learn_gets_no_rate() -> None:
+    """A loss that every step raises on fresh batches: labels of the training part say the opposite."""
+    model, rows = nn.Linear(1, 1, bias=False), [torch.ones(4, 1)] * 9 + [-torch.ones(4, 1)] * 3
+    with torch.no_grad():
+        model.weight.zero_()
+    rate = edgewise.learning_rate(
+        model, rows, lambda m, x: (m(torch.ones(4, 1)) - x).square().mean(), steps=4, rates=3, progress=False
+    )
+    assert rate.best is None and rate.edge is None
+    assert "no rate from" in str(rate)

@@ -1,0 +1,51 @@
+"""The ladder of rates on functions whose minimum and edge are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from edgewise.rehearsal.walk import FACTOR, Step, between, next_rung, vertex
+
+
+def climb(score: Callable[[float], float], edge: float, start: float, most: int = 6) -> dict[float, Step]:
+    steps: dict[float, Step] = {}
+    while (rung := next_rung(steps, most)) is not None:
+        rate = start * FACTOR**rung
+        steps[rung] = Step(score(rate), rate > edge)
+    return steps
+
+
+@pytest.mark.parametrize("start", [1e-4, 1e-3, 3e-3, 1e-2])
+def test_the_minimum_of_a_parabola_is_met_from_anywhere(start: float) -> None:
+    def score(rate: float) -> float:
+        return (math.log(rate) - math.log(2e-3)) ** 2
+
+    steps = climb(score, 1e-2, start, most=9)
+    rates = [start * FACTOR**k for k in steps]
+    assert vertex(rates, [step.score for step in steps.values()]) == pytest.approx(2e-3, rel=1e-9)
+    bracket = between(rates, [step.too_large for step in steps.values()], 2e-3)
+    assert bracket is not None
+    assert bracket[0] <= 1e-2 < bracket[1]
+    assert bracket[1] / bracket[0] == pytest.approx(math.sqrt(FACTOR))
+
+
+def test_the_budget_is_kept_and_a_half_rung_narrows_the_edge() -> None:
+    steps = climb(lambda rate: abs(math.log(rate / 1e-3)), 5e-3, 1e-3)
+    assert len(steps) <= 6
+    assert any(rung != round(rung) for rung in steps)
+    assert len(climb(lambda rate: -rate, math.inf, 1.0)) == 6  # would climb without end
+
+
+def test_rates_that_all_diverge_are_divided_on() -> None:
+    steps = climb(lambda rate: math.inf if rate > 1e-3 else (rate - 5e-4) ** 2, 1e-3, 0.1)
+    assert min(steps) == -5
+    assert vertex([1.0, 2.0], [math.inf, math.inf]) is None
+
+
+def test_a_minimum_at_an_end_is_that_rate() -> None:
+    assert vertex([1.0, 2.0, 4.0], [3.0, 2.0, 1.0]) == 4.0
+    assert vertex([1.0, 2.0, 4.0], [1.0, 1.0, 1.0]) == 1.0
+    assert between([1.0, 2.0], [False, False], 1.0) is None
