@@ -94,7 +94,8 @@ class Rates:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
-        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        # Under a scheduler the base rate is the one that counts: with a warm-up the present one may be zero.
+        rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
         first = next((rate for rate in rates if rate > 0), None)
         if first is None:
             raise BadInput(f"every group of this {type(optimizer).__name__} has the rate 0. Give one that moves.")

@@ -104,7 +104,7 @@ class Rate:
 
     def to_json(self) -> str:
         """One JSON document; numbers that are not finite are null."""
-        return json.dumps({"version": VERSION, **_plain(asdict(self))}, allow_nan=False)
+        return json.dumps({"version": VERSION, **plain(asdict(self))}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Rate:
@@ -123,16 +123,17 @@ class Rate:
         return cls(**content)
 
     def __str__(self) -> str:
-        from edgewise.rehearsal.words import paragraph
+        """What to use, how far it can be trusted, where the edge is and why, and what it cost."""
+        notes = [f"{note[:1].upper()}{note[1:]}." for note in self.notes]
+        return " ".join([_advice(self), *_edge(self), _cost(self), *notes])
 
-        return paragraph(self)
 
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Dicts and lists for JSON; a number that is not finite is null."""
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -144,3 +145,46 @@ def _moment(values: Mapping[str, Any]) -> Moment:
 def _rehearsal(values: Mapping[str, Any]) -> Rehearsal:
     losses = tuple(math.inf if loss is None else loss for loss in values["losses"])
     return Rehearsal(**{**values, "losses": losses, "moments": tuple(_moment(m) for m in values["moments"])})
+
+
+def in_words(rate: float) -> str:
+    """Two digits: 1.6e-3 for rates below a hundredth, 0.16 above."""
+    if rate >= 0.01:
+        return f"{rate:.2g}"
+    mantissa, exponent = f"{rate:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def _advice(rate: Rate) -> str:
+    setting = f"{rate.optimizer} {f'with {rate.warmup} steps of warm-up' if rate.warmup else 'without warm-up'}"
+    if rate.best is None or rate.low is None or rate.high is None:
+        low, high = (in_words(value) for value in (rate.tried[0], rate.tried[-1]))
+        return f"{setting}: no rate from {low} to {high} lowered the loss on fresh batches."
+    return f"{setting}: use {in_words(rate.best)} ({in_words(rate.low)} to {in_words(rate.high)})."
+
+
+def _edge(rate: Rate) -> list[str]:
+    beyond = rate.beyond
+    if rate.best is None:
+        return []
+    if beyond is None:
+        return [f"No rate up to {in_words(rate.tried[-1])} was too large."]
+    sentence = f"At {in_words(beyond.rate)} {_why(rate, beyond)}"
+    return [sentence + (f"; treat {in_words(rate.edge)} as the edge." if rate.edge is not None else ".")]
+
+
+def _why(rate: Rate, beyond: Rehearsal) -> str:
+    reason = f"{beyond.reason} within {beyond.left_at} steps"
+    before, after = rate.start.separation, beyond.separation
+    if beyond.reason is not None and "alike" in beyond.reason and before is not None and after is not None:
+        reason += f" (separation {before:.2g} to {after:.2g})"
+    return reason
+
+
+def _cost(rate: Rate) -> str:
+    ended = "; interrupted, so this rests on what was finished" if rate.interrupted else ""
+    return (
+        f"Read from {len(rate.rehearsals)} rehearsals of {rate.steps} steps on a copy ({rate.passes} steps, "
+        f"{rate.seconds:.0f} s{ended}); valid for this batch size and optimizer, and silent about what comes later in "
+        "training."
+    )

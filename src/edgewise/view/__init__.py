@@ -11,7 +11,7 @@ from typing import Any
 _HOMES = {
     "depth_profile": "profiles", "overlap": "profiles", "block_numbers": "profiles", "beside": "measured",
     "phase_diagram": "phase_planes", "vector_field": "phase_planes", "perceptron_plane": "perceptron_planes",
-    "landscape": "relief", "landscape_line": "relief", "Relief": "relief",
+    "learning_rates": "rates", "landscape": "relief", "landscape_line": "relief", "Relief": "relief",
     "prediction": "documents", "comparison": "documents", "measurement": "documents",
     "Sheet": "sheet", "Panel": "panel", "Curve": "panel", "Map": "panel", "Dots": "panel", "Marker": "panel",
     "finite_limit": "panel", "check_path": "files",

@@ -1,0 +1,161 @@
+"""`edgewise rate`: the learning rate, rehearsed on copies of a model before training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgewise.cli import exit_codes
+from edgewise.cli.options import figure_path
+from edgewise.cli.output import printing, prints_aside
+from edgewise.errors import BadInput
+from edgewise.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from edgewise.rehearsal import Outlook, Rate
+
+NAMED = ("adamw", "sgd", "muon")
+EPILOG = (
+    "SOURCE is file.py:function, a function that returns a model, or any other source of `edgewise measure` that has a "
+    "loss of its own. The functions of --data, --loss and --optimizer return batches, take (model, batch), and take "
+    "the model. Exit codes: 0 a rate was found, 1 these steps do not decide, 2 no rate learns, 64 bad input, "
+    "130 interrupted."
+)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source", metavar="SOURCE")
+@click.option("--data", metavar="FILE:FN", help="A function that returns batches.  [default: made-up ones]")
+@click.option("--loss", metavar="FILE:FN", help="A function of (model, batch).  [default: the model's own loss]")
+@click.option("--optimizer", metavar="NAME", default="adamw", show_default=True,
+              help="adamw, sgd (momentum 0.9), muon (AdamW for the rest), or FILE:FN, a function of the model.")
+@click.option("--warmup", type=int, default=0, show_default=True, metavar="K", help="Steps of linear warm-up.")
+@click.option("--steps", type=int, default=20, show_default=True, metavar="N", help="Steps of one rehearsal.")
+@click.option("--rates", type=int, default=6, show_default=True, metavar="N", help="Rehearsals at most.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="K", help="Of weights and dropout.")
+@click.option("--figure", metavar="F", help="Draw loss, stream and tokens against the rate (.png, .svg, .pdf).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")  # fmt: skip
+def rate(
+    source: str, data: str | None, loss: str | None, optimizer: str, warmup: int, steps: int, rates: int, seed: int,
+    figure: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Rehearse a few learning rates on copies of a model and name one to train with."""
+    path = figure_path(figure)
+    with prints_aside():
+        with ProgressBar("importing torch") as bar:
+            bar.say(f"building {source}")
+            model = _model(source, seed)
+            batches, notes = _batches(model, data, steps)
+            choice = _optimizer(optimizer)
+            function = None if loss is None else _function(loss, "a function of (model, batch)")
+        answer, prospect = _rehearse(model, batches, function, choice, notes, warmup, steps, rates, seed)
+        if path is not None:
+            from edgewise import view
+
+            view.learning_rates(answer).save(path)
+    with printing():
+        click.echo(_document(answer, prospect) if as_json else f"{prospect.sentence}\n{answer}")
+        if prospect.cure and not as_json:
+            click.echo(prospect.cure)
+    if path is not None:
+        click.echo(f"Wrote {path}", err=True)
+    return exit_codes.INTERRUPTED if answer.interrupted else _code(prospect)
+
+
+def _rehearse(
+    model: nn.Module, batches: Any, loss: Any, optimizer: Any, notes: tuple[str, ...], warmup: int, steps: int,
+    rates: int, seed: int,
+) -> tuple[Rate, Outlook]:  # fmt: skip
+    from dataclasses import replace
+
+    from edgewise.rehearsal import learning_rate, outlook
+
+    click.echo(f"at most {steps * rates} training steps, on copies", err=True)
+    answer = learning_rate(
+        model, batches, loss, optimizer=optimizer, warmup=warmup, steps=steps, rates=rates, seed=seed
+    )
+    answer = replace(answer, notes=(*answer.notes, *notes))
+    return answer, outlook(answer, _verdict(model))
+
+
+def _verdict(model: nn.Module) -> Any:
+    """What the start says; None where the model is not one that can be measured."""
+    from edgewise import verbs
+    from edgewise.probe.measure import measure
+
+    try:
+        return verbs.judge(measure(model, attention=False, pair=False))
+    except BadInput:  # no stack, or no default input: the rehearsal stands alone
+        return None
+
+
+def _model(source: str, seed: int) -> nn.Module:
+    from edgewise.probe.subjects import seeded, subject
+
+    target = subject(source)
+    if target.module is not None:
+        return target.module
+    assert target.factory is not None
+    return seeded(target.factory, seed)
+
+
+def _batches(model: nn.Module, data: str | None, steps: int) -> tuple[Any, tuple[str, ...]]:
+    if data is not None:
+        return _function(data, "a function that returns batches")(), ()
+    from edgewise.rehearsal.made_up import NOTE, made_up_batches
+    from edgewise.rehearsal.supply import FRESH
+
+    return made_up_batches(model, steps + FRESH), (NOTE,)
+
+
+def _optimizer(name: str) -> Any:
+    import functools
+
+    import torch
+
+    if name == "adamw":
+        return None
+    if name == "sgd":
+        return functools.partial(torch.optim.SGD, lr=1.0, momentum=0.9)
+    if name == "muon":
+        from edgewise.rehearsal import muon_and_adamw
+
+        return muon_and_adamw
+    if ".py:" in name:
+        return _function(name, "a function of the model that returns an optimizer")
+    raise BadInput(f"--optimizer must be one of {', '.join(NAMED)}, or file.py:function, got {name!r}.")
+
+
+def _function(text: str, what: str) -> Callable[..., Any]:
+    from edgewise.adapters.source import read_source
+
+    file, _, name = text.rpartition(":")
+    if not file.endswith(".py") or not name:
+        raise BadInput(f"{text!r} must be written file.py:function, with {what}.")
+    if not Path(file).is_file():
+        raise BadInput(f"{file} does not exist. Write file.py:function, with {what}.")
+    function = read_source(text).factory
+    assert function is not None
+    return function
+
+
+def _document(answer: Rate, prospect: Outlook) -> str:
+    from edgewise.rehearsal.rate import plain
+
+    words = {"prospect": prospect.prospect.value, "sentence": prospect.sentence, "cure": prospect.cure,
+             "steps_to_half": plain([prospect.steps, prospect.steps_low, prospect.steps_high])}  # fmt: skip
+    return json.dumps(json.loads(answer.to_json()) | {"outlook": words}, allow_nan=False)
+
+
+def _code(prospect: Outlook) -> int:
+    from edgewise.rehearsal import Prospect
+
+    return {Prospect.DEAD: exit_codes.FAILS, Prospect.UNDECIDED: exit_codes.RISKY}.get(
+        prospect.prospect, exit_codes.FINE
+    )

@@ -1,0 +1,131 @@
+"""What rehearsals and a verdict say together: trains at a rate, slowly, or at no rate that was tried.
+
+The rehearsal decides, because it has trained the network; the verdict of `edgewise.judge` says why, and what cures it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from edgewise.rehearsal.rate import Rate, Rehearsal, in_words
+from edgewise.rehearsal.walk import NOISE
+from edgewise.verdict import Outcome, Verdict
+
+ALIKE = 1e-2  # separation at every rate and at the start below which only the frequencies of labels can be learned
+SLOW = 20_000  # steps to half of the first loss from which on a training counts as slow
+
+
+class Prospect(Enum):
+    """What training is going to be."""
+
+    TRAINS = "trains"
+    SLOW = "trains slowly"
+    DEAD = "dead at every rate tried"
+    UNDECIDED = "not decided by these steps"
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The combined answer, with the steps to half of the first loss as the losses extrapolate (95 % interval)."""
+
+    prospect: Prospect
+    rate: float | None
+    sentence: str
+    steps: float | None = None
+    steps_low: float | None = None
+    steps_high: float | None = None  # infinite where the losses may as well stay where they are
+    cure: str = ""
+
+
+def outlook(rate: Rate, verdict: Verdict | None = None) -> Outlook:
+    """The combined answer of a rehearsal and, where there is one, of the verdict on the untrained network.
+
+    rate     from `edgewise.learning_rate`
+    verdict  from `edgewise.judge`; what it says about the start becomes the reason and the cure
+    """
+    cure = _cure(verdict)
+    if rate.best is None or _alike(rate) or _agreed_dead(rate, verdict):
+        why = "its tokens are alike, so it can learn no more than how frequent the labels are" if _alike(rate) else (
+            "no rate lowered the loss on fresh batches"
+        )
+        low, high = (in_words(r) for r in (rate.tried[0], rate.tried[-1]))
+        return Outlook(Prospect.DEAD, None, f"Dead at every rate tried ({low} to {high}): {why}.", cure=cure)
+    nearest = min(rate.rehearsals, key=lambda r: abs(math.log(r.rate / rate.best)))  # type: ignore[operator]
+    steps = steps_to(nearest, rate.start.loss / 2)
+    if _fall(rate) < 2 * NOISE * abs(rate.start.loss):
+        sentence = f"Not decided: {rate.steps} steps at any rate hardly changed the loss; rehearse more of them."
+        return Outlook(Prospect.UNDECIDED, rate.best, sentence, *steps, cure=cure)
+    if steps[0] is None or steps[0] > SLOW:
+        sentence = f"Trains slowly at {in_words(rate.best)}: {_when(steps)}."
+        return Outlook(Prospect.SLOW, rate.best, sentence, *steps, cure=cure)
+    doubt = ""
+    if verdict is not None and verdict.outcome is Outcome.FAILS:
+        doubt = " The verdict on the start says otherwise; these steps were trained, so they count."
+    return Outlook(Prospect.TRAINS, rate.best, f"Trains at {in_words(rate.best)}: {_when(steps)}.{doubt}", *steps)
+
+
+Steps = tuple[float | None, float | None, float | None]
+
+
+def steps_to(rehearsal: Rehearsal, level: float) -> Steps:
+    """Steps to a loss by the power law loss = c t^-p through the second half of a rehearsal, with a 95 % interval.
+
+    From the standard error of p; None where the loss does not fall, or has no logarithm.
+    """
+    half = len(rehearsal.losses) // 2
+    points = [(t, loss) for t, loss in enumerate(rehearsal.losses, 1) if t > half and math.isfinite(loss) and loss > 0]
+    if len(points) < 4 or not level > 0:
+        return None, None, None
+    x, y = [math.log(t) for t, _ in points], [math.log(loss) for _, loss in points]
+    slope, error = _slope(x, y)
+    last, mean_x, mean_y = x[-1], sum(x) / len(x), sum(y) / len(y)
+
+    def at(p: float) -> float:
+        if p <= 0:
+            return math.inf
+        exponent = mean_x + (mean_y - math.log(level)) / p
+        return math.exp(max(exponent, last)) if exponent < 300 else math.inf
+
+    best, fast, slow = (at(-slope + k * 1.96 * error) for k in (0, 1, -1))
+    return (best if math.isfinite(best) else None), (fast if math.isfinite(fast) else None), slow
+
+
+def _slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Least squares, with its standard error."""
+    n, mean_x, mean_y = len(x), sum(x) / len(x), sum(y) / len(y)
+    spread = sum((a - mean_x) ** 2 for a in x)
+    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
+    rest = sum((b - mean_y - slope * (a - mean_x)) ** 2 for a, b in zip(x, y, strict=True))
+    return slope, math.sqrt(rest / (n - 2) / spread)
+
+
+def _when(steps: Steps) -> str:
+    best, low, high = steps
+    if best is None:
+        return "its losses do not say when they are halved"
+    upper = "no end" if high is None or math.isinf(high) else f"{high:,.0f}"
+    return f"half of its first loss after about {best:,.0f} steps, extrapolated ({low or best:,.0f} to {upper})"
+
+
+def _fall(rate: Rate) -> float:
+    return rate.start.loss - min(r.loss for r in rate.rehearsals)
+
+
+def _alike(rate: Rate) -> bool:
+    values = [rate.start.separation, *(r.separation for r in rate.rehearsals if r.moments)]
+    return all(value is not None and value < ALIKE for value in values)
+
+
+def _agreed_dead(rate: Rate, verdict: Verdict | None) -> bool:
+    """The start is judged not to train, and no rate has moved the loss."""
+    failing = verdict is not None and verdict.outcome is Outcome.FAILS
+    return failing and _fall(rate) < 2 * NOISE * abs(rate.start.loss)
+
+
+def _cure(verdict: Verdict | None) -> str:
+    if verdict is None or not verdict.findings or verdict.outcome is Outcome.TRAINS:
+        return ""
+    return verdict.findings[0].remedy

@@ -1,0 +1,61 @@
+"""A rehearsal as a picture: fresh loss against rate with advice and edge, and stream and tokens at each rate."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from edgewise.rehearsal.rate import Rate, Rehearsal, in_words
+from edgewise.view.panel import Curve, Panel
+from edgewise.view.sheet import Sheet
+
+
+def learning_rates(rate: Rate) -> Sheet:
+    """Three panels over the rate: loss after a rehearsal, change of the last stream per step, separation of tokens."""
+    scale = f"{rate.optimizer}, {len(rate.rehearsals)} rehearsals of {rate.steps} steps on copies, {rate.passes} steps"
+    return Sheet(_title(rate), (_loss(rate), _stream(rate), _separation(rate)), scale)
+
+
+def _title(rate: Rate) -> str:
+    if rate.best is None or rate.low is None or rate.high is None:
+        return "No rate that was tried lowered the loss"
+    edge = f", edge {in_words(rate.edge)}" if rate.edge is not None else ""
+    return f"Use {in_words(rate.best)} ({in_words(rate.low)} to {in_words(rate.high)}){edge}"
+
+
+def _loss(rate: Rate) -> Panel:
+    finite = [r for r in rate.rehearsals if math.isfinite(r.loss)]
+    top = rate.start.loss + 0.3 * abs(rate.start.loss)
+    curves = [_points("learned", [r for r in finite if r.reason is None], "loss", 0, "points", top)]
+    curves.append(_points("too large", [r for r in rate.rehearsals if r.reason is not None], "loss", 1, "hollow", top))
+    beyond = rate.beyond
+    note = "no rate was too large" if beyond is None else f"at {in_words(beyond.rate)}: {beyond.reason}"
+    lines = tuple(x for x in (rate.low, rate.best, rate.high, rate.edge) if x is not None)
+    note += "\ndotted: advised range, advice and edge; across: loss at the start"
+    shown = tuple(curve for curve in curves if len(curve.x))
+    return Panel("loss on fresh batches", "learning rate", "loss after the rehearsal", shown, note,
+                 log_x=True, levels=(rate.start.loss,), places=lines)  # fmt: skip
+
+
+def _points(label: str, rows: list[Rehearsal], name: str, group: int, role: str, top: float) -> Curve:
+    values = [getattr(r, name) for r in rows]
+    return Curve(label, np.array([r.rate for r in rows]), np.minimum(np.array(values, dtype=float), top), group, role)
+
+
+def _stream(rate: Rate) -> Panel:
+    rows = [r for r in rate.rehearsals if r.step_change is not None and r.step_change > 0]
+    curve = Curve("stream", np.array([r.rate for r in rows]), np.array([r.step_change for r in rows], dtype=float), 2)
+    at = rate.at_edge
+    note = "" if at is None or at.step_change is None else f"{at.step_change:.2g} at the largest rate that learned"
+    return Panel("last stream, change per step", "learning rate", "share of its own size", (curve,) if rows else (),
+                 note, log_x=True, log_y=True, legend=False)  # fmt: skip
+
+
+def _separation(rate: Rate) -> Panel:
+    rows = [r for r in rate.rehearsals if r.separation is not None and r.separation > 0]
+    curve = Curve("tokens", np.array([r.rate for r in rows]), np.array([r.separation for r in rows], dtype=float), 3)
+    before = rate.start.separation
+    note = "tokens were not looked at" if before is None or not rows else f"across: {before:.2g} at the start"
+    return Panel("separation of tokens", "learning rate", "mean of 1 − cosine", (curve,) if rows else (), note,
+                 log_x=True, log_y=True, legend=False, levels=(before,) if before and rows else ())  # fmt: skip

@@ -1,0 +1,86 @@
+"""`edgewise rate` on real files: words, JSON, picture and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgewise.cli.main import run
+from edgewise.rehearsal import Rate
+
+FILE = """
+import torch
+from tests.support import rehearsal_networks as networks
+
+def model():
+    return networks.small()
+
+def batches():
+    return networks.batches()
+
+def one():
+    return networks.batches(1)
+
+def loss(model, batch):
+    return networks.text_loss(model, batch)
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), 1.0)
+"""
+SHORT = ["--steps", "5", "--rates", "4"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def ask(file: str, *options: str) -> list[str]:
+    return ["rate", f"{file}:model", "--data", f"{file}:batches", "--loss", f"{file}:loss", *SHORT, *options]
+
+
+def test_words_and_a_picture(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "rates.png"
+    assert run(ask(file, "--figure", str(picture))) == 0
+    printed = capsys.readouterr()
+    assert "use " in printed.out and "on a copy" in printed.out
+    assert "at most 20 training steps" in printed.err
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "FILE:sgd"])
+def test_json_of_every_optimizer(file: str, optimizer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(ask(file, "--json", "--optimizer", optimizer.replace("FILE", file), "--warmup", "2"))
+    document = json.loads(capsys.readouterr().out)
+    assert code in (0, 1)
+    rate = Rate.from_json(json.dumps(document))
+    assert rate.best is not None and rate.warmup == 2 and document["outlook"]["prospect"]
+    assert ("SGD" in rate.optimizer) == ("sgd" in optimizer)
+
+
+@pytest.mark.parametrize("options, sentence", [
+    (["--data", "FILE:one"], "at least 2 are needed"), (["--data", "nowhere.py:f"], "does not exist"),
+    (["--data", "batches"], "file.py:function"), (["--optimizer", "adam"], "must be one of"),
+    (["--data", "FILE:nothing"], "no function 'nothing'"), (["--steps", "1"], "at least 2"),
+    (["--figure", "rates.txt"], ".png"),
+])  # fmt: skip
+def test_refusals(file: str, options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ask(file, *[word.replace("FILE", file) for word in options])) == 64
+    assert sentence in capsys.readouterr().err
+
+
+def test_without_data_it_says_what_that_is_worth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 40,
+                                  "n_positions": 16, "bos_token_id": 0, "eos_token_id": 0}))  # fmt: skip
+    assert run(["rate", str(config), *SHORT]) in (0, 1)
+    assert "made-up batches" in " ".join(capsys.readouterr().out.split()).lower()
+
+
+def test_a_model_without_a_loss_needs_data(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rate", f"{file}:model"]) == 64
+    assert "Give" in capsys.readouterr().err
