@@ -64,8 +64,8 @@ def test_json_of_every_optimizer(file: str, optimizer: str, capsys: pytest.Captu
 
 @pytest.mark.parametrize("options, sentence", [
     (["--data", "FILE:one"], "at least 2 are needed"), (["--data", "nowhere.py:f"], "does not exist"),
-    (["--data", "batches"], "file.py:function"), (["--optimizer", "adam"], "must be one of"),
-    (["--data", "FILE:nothing"], "no function 'nothing'"), (["--steps", "1"], "at least 2"),
+    (["--data", "batches"], "file.py:name"), (["--optimizer", "adam"], "must be one of"),
+    (["--data", "FILE:nothing"], "has no 'nothing'"), (["--steps", "1"], "at least 2"),
     (["--figure", "rates.txt"], ".png"),
 ])  # fmt: skip
 def test_refusals(file: str, options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

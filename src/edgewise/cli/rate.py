@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 NAMED = ("adamw", "sgd", "muon")
 EPILOG = (
     "SOURCE is file.py:function, a function that returns a model, or any other source of `edgewise measure` that has a "
-    "loss of its own. The functions of --data, --loss and --optimizer return batches, take (model, batch), and take "
-    "the model. Exit codes: 0 a rate was found, 1 these steps do not decide, 2 no rate learns, 64 bad input, "
-    "130 interrupted."
+    "loss of its own. --data names a list, a loader or a function of nothing or of a seed; --loss a function of "
+    "(model, batch); --optimizer may name a function of the model. Exit codes: 0 a rate was found, 1 these steps do "
+    "not decide, 2 no rate learns, 64 bad input, 130 interrupted."
 )
 
 
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="SOURCE")
-@click.option("--data", metavar="FILE:FN", help="A function that returns batches.  [default: made-up ones]")
+@click.option("--data", metavar="FILE:FN", help="Batches, or a function that returns them.  [default: made-up ones]")
 @click.option("--loss", metavar="FILE:FN", help="A function of (model, batch).  [default: the model's own loss]")
 @click.option("--optimizer", metavar="NAME", default="adamw", show_default=True,
               help="adamw, sgd (momentum 0.9), muon (AdamW for the rest), or FILE:FN, a function of the model.")
@@ -45,13 +46,13 @@ def rate(
     source: str, data: str | None, loss: str | None, optimizer: str, warmup: int, steps: int, rates: int, seed: int,
     figure: str | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Rehearse a few learning rates on copies of a model and name one to train with."""
+    """Rehearse learning rates on copies of a model and name one to train with."""
     path = figure_path(figure)
     with prints_aside():
         with ProgressBar("importing torch") as bar:
             bar.say(f"building {source}")
             model = _model(source, seed)
-            batches, notes = _batches(model, data, steps)
+            batches, notes = _batches(model, data, steps, seed)
             choice = _optimizer(optimizer)
             function = None if loss is None else _function(loss, "a function of (model, batch)")
         answer, prospect = _rehearse(model, batches, function, choice, notes, warmup, steps, rates, seed)
@@ -105,9 +106,14 @@ def _model(source: str, seed: int) -> nn.Module:
     return seeded(target.factory, seed)
 
 
-def _batches(model: nn.Module, data: str | None, steps: int) -> tuple[Any, tuple[str, ...]]:
+def _batches(model: nn.Module, data: str | None, steps: int, seed: int) -> tuple[Any, tuple[str, ...]]:
+    """A list or loader by name, or what a function returns, with the seed where it takes one; else made-up ones."""
     if data is not None:
-        return _function(data, "a function that returns batches")(), ()
+        value = _load(data, "batches, or a function that returns them")
+        if not callable(value):
+            return value, ()
+        needed = [p for p in inspect.signature(value).parameters.values() if p.default is p.empty]
+        return (value(seed) if needed else value()), ()
     from edgewise.rehearsal.made_up import NOTE, made_up_batches
     from edgewise.rehearsal.supply import FRESH
 
@@ -133,16 +139,23 @@ def _optimizer(name: str) -> Any:
 
 
 def _function(text: str, what: str) -> Callable[..., Any]:
-    from edgewise.adapters.source import read_source
+    value = _load(text, what)
+    if not callable(value):
+        raise BadInput(f"{text!r} is a {type(value).__name__}; expected {what}.")
+    function: Callable[..., Any] = value
+    return function
+
+
+def _load(text: str, what: str) -> Any:
+    from edgewise.adapters.source import load_name
 
     file, _, name = text.rpartition(":")
     if not file.endswith(".py") or not name:
-        raise BadInput(f"{text!r} must be written file.py:function, with {what}.")
-    if not Path(file).is_file():
-        raise BadInput(f"{file} does not exist. Write file.py:function, with {what}.")
-    function = read_source(text).factory
-    assert function is not None
-    return function
+        raise BadInput(f"{text!r} must be written file.py:name, with {what}.")
+    value = load_name(Path(file), name)
+    if value is None:
+        raise BadInput(f"{Path(file).name} has no {name!r}; expected {what}.")
+    return value
 
 
 def _document(answer: Rate, prospect: Outlook) -> str:

@@ -29,9 +29,9 @@ def made_up_batches(
     """Keyword arguments with labels, for a Hugging Face model; refused where a model has no loss of its own."""
     generator = torch.Generator().manual_seed(seed)
     accepted = inspect.signature(model.forward).parameters
-    if "labels" not in accepted:
+    if "labels" not in accepted or getattr(model, "config", None) is None:
         raise BadInput(
-            f"{type(model).__name__} computes no loss of its own (it takes no labels), so it cannot be rehearsed "
+            f"{type(model).__name__} is not a Hugging Face model with a loss of its own, so it cannot be rehearsed "
             "without data. Give batches, and a loss."
         )
     example = default_batch(model, generator, tokens)
