@@ -32,7 +32,7 @@ def _loss(rate: Rate) -> Panel:
     beyond = rate.beyond
     note = "no rate was too large" if beyond is None else f"at {in_words(beyond.rate)}: {beyond.reason}"
     lines = tuple(x for x in (rate.low, rate.best, rate.high, rate.edge) if x is not None)
-    note += "\ndotted: advised range, advice and edge; across: loss at the start"
+    note += "\ndotted: range, advice, edge; across: loss at the start"
     shown = tuple(curve for curve in curves if len(curve.x))
     return Panel("loss on fresh batches", "learning rate", "loss after the rehearsal", shown, note,
                  log_x=True, levels=(rate.start.loss,), places=lines)  # fmt: skip
