@@ -34,7 +34,7 @@ Weights = Mapping[str, float]
 PullWeights = Callable[[Array], tuple[Array, Weights]]
 
 STATISTICS = ("logit_variance", "condensation")  # of attention layers
-FEWEST, LONG = 8, 128  # heads per layer, of scores that hardly vary; tokens from which their number matters
+FEWEST, LONG = 4, 128  # heads per layer, of scores that hardly vary; tokens from which their number matters
 HELD = 5e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
 
 
