@@ -4,6 +4,7 @@
 # make bench   measure accuracy and speed              make clean   forget everything that was built
 # make release-check   build the wheel, install it into a fresh environment and ask it about GPT-2
 # make fuzz    thousands of good, strange and hostile inputs; counts by class, corpus in .fuzz/
+# make browser Debian's chromium and axe-core, with which the tests of the page run (needs root and npm)
 # make census  read every model of transformers, x-transformers, vit-pytorch and timm; hours, goes on where it stopped
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow lint docs bench release-check census fuzz clean
+.PHONY: help demo test slow lint docs bench browser release-check census fuzz clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -30,6 +31,10 @@ bench: $(VENV)/.installed-bench
 
 fuzz: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
+
+browser:
+	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+	mkdir -p build/axe && cd build/axe && npm pack --silent axe-core@4 && tar -xzf axe-core-*.tgz
 
 # Models of strangers live in an environment of their own: timm brings a torchvision that need not fit the torch here.
 CENSUS := .venv-census

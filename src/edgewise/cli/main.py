@@ -23,6 +23,7 @@ VERBS = {
     "fix": "Plan the weights so that a model trains: table, code, proof.",
     "report": "Write one page that says all of it, to share or print.",
     "rate": "Rehearse learning rates on copies of a model and name one.",
+    "explore": "Open a local page: move a model to where it trains.",
     "run": "Run a recipe at any scale: measure, judge its claim, draw it.",
     "presets": "List the networks that are known by name.",
     "completion": "Print the script for completion in bash, zsh or fish.",

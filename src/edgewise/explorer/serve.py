@@ -1,0 +1,58 @@
+"""Run the page: on this machine alone, or for others with a token."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+
+from edgewise.errors import BadInput
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+NEEDED = 'the page needs FastAPI and uvicorn, which are not installed: pip install "edgewise[explore]"'
+
+
+def serve(host: str, port: int, share: bool, tell: Callable[[str], None]) -> None:
+    """Answer until interrupted; `tell` is given the address once it can be opened."""
+    if host not in LOOPBACK and not share:
+        raise BadInput(
+            f"--host {host} lets other machines ask. Add --share to allow it: a token will be printed that every "
+            "request must carry."
+        )
+    try:
+        import uvicorn
+
+        from edgewise.explorer.server import application
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("edgewise"):
+            raise
+        raise BadInput(f"{NEEDED} ({error})") from error
+    from edgewise.explorer.guard import Guard
+
+    token = secrets.token_urlsafe(24) if share else None
+    listener = _listener(host, port)
+    own_port = listener.getsockname()[1]
+    app = Guard(application(), None if share else allowed_hosts(own_port), token)
+    shown = f"[{host}]" if ":" in host else host
+    tell(f"http://{shown}:{own_port}/" + (f"?token={token}" if token else ""))
+    config = uvicorn.Config(app, log_level="warning", server_header=False, ws="none", timeout_keep_alive=30)
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def allowed_hosts(port: int) -> frozenset[str]:
+    """The names by which a browser on this machine reaches it."""
+    return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        message = f"{host}:{port} cannot be used ({error}). Choose another with --port, or 0 for a free one."
+        raise BadInput(message) from error
+    return listener

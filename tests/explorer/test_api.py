@@ -1,0 +1,148 @@
+"""The API over HTTP: exact verdicts in the shell's words, refusals in sentences, and no stranger gets in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import edgewise
+from edgewise import words
+
+fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
+
+from edgewise.explorer import networks  # noqa: E402
+from edgewise.explorer.guard import LARGEST_BODY, Guard  # noqa: E402
+from edgewise.explorer.serve import allowed_hosts, serve  # noqa: E402
+from edgewise.explorer.server import application  # noqa: E402
+
+AXES = {"x": {"knob": "mlp_in_gain", "low": 0.1, "high": 2}, "y": {"knob": "attention_branch", "low": 0, "high": 1}}
+SMALL = {"preset": "transformer", "depth": 6, "tokens": 16}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    app = Guard(application(), allowed_hosts(8765))
+    with fastapi_client.TestClient(app, base_url="http://127.0.0.1:8765") as client:
+        yield client
+
+
+def test_the_verdict_of_a_point_is_the_exact_one_in_the_shells_words(client: Any) -> None:
+    wanted = {"source": SMALL, "knobs": {"attention_branch": 0.4}, "fixes": True}
+    answer = client.post("/api/1/point", json=wanted).json()
+    network = edgewise.transformer(depth=6, tokens=16, attention_branch=0.4).replace(name="transformer")
+    verdict = edgewise.judge(edgewise.predict(network))
+    assert answer["outcome"].lower() == verdict.outcome.value and answer["title"] == words.title(verdict)
+    assert answer["chance"].replace("\u00a0", " ").lower().rstrip(".") == words.chance(verdict.probability)
+    assert answer["sentences"].replace("\u00a0", " ") == " ".join(words.sentences(verdict))
+    assert answer["curves"]["overlap"] == list(verdict.profile.overlap)
+    names: dict[str, Any] = {}
+    exec(answer["code"].replace("print", "verdict = (lambda v: v)"), names)  # our own lines, as a user would paste them
+    assert names["network"] == network and names["verdict"].outcome is verdict.outcome
+
+
+def test_fixes_are_those_of_the_verdict(client: Any) -> None:
+    source = {"config": json.dumps({"depth": 24, "tokens": 32, "norm": "post", "activation": "tanh"}), "name": "mine"}
+    answer = client.post("/api/1/point", json={"source": source, "fixes": True}).json()
+    network = edgewise.transformer(depth=24, tokens=32, norm="post", activation="tanh")
+    verdict = edgewise.judge(edgewise.predict(network))
+    assert [row["change"] for row in answer["fixes"]["rows"]] == [remedy.sentence for remedy in verdict.remedies[:3]]
+    assert answer["title"].startswith("mine")
+
+
+def test_a_map(client: Any) -> None:
+    answer = client.post("/api/1/map", json={"source": SMALL, **AXES, "points": 5}).json()
+    assert len(answer["share"]) == 25 and answer["x"]["count"] == 5 and 0 <= min(answer["share"]) <= 1000
+    gpt2 = {"preset": "gpt2", "depth": 4, "tokens": 16}
+    causal = client.post("/api/1/map", json={"source": gpt2, **AXES, "points": 3})
+    assert "leaves mask and positions out" in causal.json()["caption"]
+
+
+def test_long_networks_are_followed_over_fewer_tokens_and_say_so(client: Any) -> None:
+    answer = client.post("/api/1/network", json={"preset": "gpt2"}).json()
+    assert answer["positions"] and answer["tokens"] == networks.USUAL_WITH_POSITIONS
+    assert "64 of 256 tokens" in answer["note"]
+
+
+def test_a_report_is_a_file_without_script(client: Any) -> None:
+    answer = client.post("/api/1/report", json={"source": SMALL})
+    assert "attachment" in answer.headers["content-disposition"] and "<script" not in answer.text
+    assert "Content-Security-Policy" in answer.text and answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path, body, sentence", [
+    ("network", {"preset": "nothing"}, "is not a preset"),
+    ("network", {}, "a preset or a config"),
+    ("network", {"preset": "gpt2", "tokens": 4000}, "more than this page follows"),
+    ("network", {"config": '{"model_type": "mamba"}', "name": "c.json"}, "mamba"),
+    ("network", {"config": "[1]"}, "holds no config"),
+    ("network", {"config": '{"weight_variance": 1}'}, "perceptron"),
+    ("network", {"config": '{"depth": 1000, "tokens": 8}'}, "more than"),
+    ("network", {"preset": "gpt2", "surprise": 1}, "surprise"),
+    ("map", {"source": SMALL, "x": AXES["x"], "y": AXES["x"]}, "two knobs"),
+    ("map", {"source": SMALL, "x": {"knob": "mlp_in_gain", "low": 2, "high": 1}, "y": AXES["y"]}, "low below high"),
+    ("map", {"source": SMALL, **AXES, "points": 9999}, "points"),
+    ("point", {"source": SMALL, "knobs": {"depth": 3}}, "knobs"),
+    ("point", {"source": SMALL, "knobs": {"value_gain": -1}}, "value_gain"),
+], ids=lambda value: str(value)[:40])  # fmt: skip
+def test_refusals_are_sentences(client: Any, path: str, body: dict[str, Any], sentence: str) -> None:
+    answer = client.post(f"/api/1/{path}", json=body)
+    assert answer.status_code == 422 and sentence in answer.json()["error"]
+
+
+BROKEN = ["{", "NaN", '{"depth": NaN}', '{"depth": 1e999}', "[" * 20000, '{"a": "\\ud800"}', '""']
+
+
+@pytest.mark.parametrize("config", BROKEN, ids=range(len(BROKEN)))
+def test_a_hostile_config_gets_a_sentence(client: Any, config: str) -> None:
+    answer = client.post("/api/1/network", json={"config": config, "name": "<img src=x>"})
+    assert answer.status_code == 422 and answer.json()["error"]
+
+
+def test_only_this_machines_own_page_is_answered(client: Any) -> None:
+    point = {"source": SMALL}
+    for headers, status in [
+        ({"host": "evil.example:8765"}, 421), ({"host": "127.0.0.1:80"}, 421), ({"host": ""}, 421),
+        ({"origin": "http://evil.example"}, 403), ({"origin": "null"}, 403), ({"sec-fetch-site": "cross-site"}, 403),
+        ({"origin": "http://127.0.0.1:8765"}, 200),
+        ({"host": "localhost:8765", "origin": "http://localhost:8765"}, 200),
+    ]:  # fmt: skip
+        answer = client.post("/api/1/point", json=point, headers=headers)
+        assert answer.status_code == status, headers
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert "access-control-allow-origin" not in answer.headers
+    plain = client.post("/api/1/point", content=json.dumps(point), headers={"content-type": "text/plain"})
+    assert plain.status_code == 422  # what a foreign form could send is not read
+    big = client.post("/api/1/network", content=b" " * (LARGEST_BODY + 1), headers={"content-type": "application/json"})
+    assert big.status_code == 413
+
+
+def test_others_need_the_token() -> None:
+    app = Guard(application(), None, "secret-of-this-test")
+    with fastapi_client.TestClient(app, base_url="http://192.0.2.1:8765") as client:
+        assert client.get("/api/1/catalogue").status_code == 401
+        assert client.get("/api/1/catalogue", headers={"x-edgewise-token": "wrong"}).status_code == 401
+        assert client.get("/?token=secret-of-this-test").status_code == 200  # leaves a cookie
+        assert client.get("/api/1/catalogue").status_code == 200
+        evil = client.get("/api/1/catalogue", headers={"origin": "http://evil.example"})
+        assert evil.status_code == 403
+    with pytest.raises(edgewise.BadInput, match="--share"):
+        serve("0.0.0.0", 0, False, print)
+
+
+@pytest.mark.parametrize("path", ["/../server.py", "/..%2fserver.py", "/server.py", "/static/app.js", "/docs", "/%00"])
+def test_nothing_but_the_page_is_served(client: Any, path: str) -> None:
+    assert client.get(path).status_code in (404, 422)
+
+
+def test_the_page_and_its_schema(client: Any) -> None:
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "unsafe" not in page.headers["content-security-policy"]
+    for name in ("app.js", "plane.js", "card.js", "draw.js", "api.js", "style.css"):
+        text = client.get(f"/{name}").text
+        assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text
+    schema = client.get("/api/1/openapi.json").json()
+    assert {"/api/1/point", "/api/1/map", "/api/1/network", "/api/1/report", "/api/1/catalogue"} == set(schema["paths"])
