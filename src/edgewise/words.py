@@ -195,14 +195,13 @@ def _part(ratio: float) -> str:
 def attention(profile: Profile) -> str:
     """How many tokens attention looks at, of those it can see."""
     assert profile.keys is not None
-    visible = profile.visible
-    looks = f"about {max(1, round(profile.keys))}"
+    looks, visible = f"about {max(1, round(profile.keys))}", profile.visible
     if visible is None or profile.tokens is None:
         return f"Attention looks at {looks} tokens at a time."
     if visible >= 0.99 * profile.tokens:
         extent = f"{looks} of {profile.tokens} tokens"
-    else:
-        extent = f"{looks} of the {round(visible)} tokens that a token sees on average"
+    else:  # a mask: how many a token sees depends on its place, the share of them much less
+        extent = f"about {min(profile.keys / visible, 1.0):.0%} of the tokens it may see".replace("%", " %")
     if profile.keys < 0.1 * visible:
         return f"Attention is sharp: it looks at {extent}."
     return f"Attention looks at {extent}."
