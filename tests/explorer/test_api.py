@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -146,3 +147,13 @@ def test_the_page_and_its_schema(client: Any) -> None:
         assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text
     schema = client.get("/api/1/openapi.json").json()
     assert {"/api/1/point", "/api/1/map", "/api/1/network", "/api/1/report", "/api/1/catalogue"} == set(schema["paths"])
+
+
+def test_without_the_extra_its_name_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from edgewise.cli.main import run
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert run(["explore", "--port", "0"]) == 64
+    assert 'pip install "edgewise[explore]"' in capsys.readouterr().err

@@ -110,11 +110,11 @@ def point(network: Architecture, readout: str, with_fixes: bool) -> dict[str, An
     """The exact verdict of one network with its curves; the fixes take longer and are worked out when asked for."""
     trace = verbs.predict(network, readout=readout)
     verdict = verbs.judge(trace)
-    answer = said(verdict) | {"curves": curves(rows(verdict, trace)), "code": code_lines(network, readout)}
+    answer = screen_parts(verdict) | {"curves": curves(rows(verdict, trace)), "code": code_lines(network, readout)}
     return answer | ({"fixes": fixes(verdict, network)} if with_fixes else {})
 
 
-def said(verdict: Verdict) -> dict[str, Any]:
+def screen_parts(verdict: Verdict) -> dict[str, Any]:
     """The screen of a verdict, piece by piece."""
     share = None if verdict.probability is None else finite(verdict.probability.value)
     then = verdict.outcome.value if share is None else f"{verdict.outcome.value}, {words.per_cent(share)}"

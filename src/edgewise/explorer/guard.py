@@ -66,8 +66,8 @@ class Guard:
 
     def _has_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         assert self.token is not None
-        given = [headers.get("x-edgewise-token", ""), self._in_address(scope), _cookie(headers.get("cookie", ""))]
-        return any(hmac.compare_digest(value.encode("utf-8", "replace"), self.token.encode()) for value in given)
+        candidates = [headers.get("x-edgewise-token", ""), self._in_address(scope), _cookie(headers.get("cookie", ""))]
+        return any(hmac.compare_digest(value.encode("utf-8", "replace"), self.token.encode()) for value in candidates)
 
     @staticmethod
     def _in_address(scope: Scope) -> str:
