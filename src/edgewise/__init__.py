@@ -9,7 +9,7 @@ Nouns    Architecture Perceptron Trace Verdict
 Make     transformer describe stacks sites
 Predict  predict judge compare phase_diagram critical_point vector_field perceptron_maps
 Measure  measure audit_initialization total_changes learning_rate
-Watch    watch read trace_at
+Watch    watch read trace_at HuggingFaceCallback LightningCallback
 Change   critical_plan initialize_ use_kernel
 Rooms    laboratory landscape nets optim rehearsal study view
 Refusal  BadInput
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from edgewise.architecture import Architecture, transformer
     from edgewise.audit.inspect import audit_initialization
     from edgewise.errors import BadInput
+    from edgewise.monitor.huggingface import HuggingFaceCallback
+    from edgewise.monitor.lightning import LightningCallback
     from edgewise.monitor.reading import read, trace_at
     from edgewise.monitor.watch import watch
     from edgewise.nets.swap import use_kernel
@@ -53,7 +55,8 @@ if TYPE_CHECKING:
 
 # Names are fetched when first used, so that the command line answers --help without importing torch.
 _HOMES = {
-    "Architecture": "architecture", "BadInput": "errors", "Perceptron": "perceptron", "Trace": "trace",
+    "Architecture": "architecture", "BadInput": "errors", "HuggingFaceCallback": "monitor.huggingface",
+    "LightningCallback": "monitor.lightning", "Perceptron": "perceptron", "Trace": "trace",
     "Verdict": "screen", "audit_initialization": "audit.inspect", "compare": "verbs",
     "critical_plan": "repair.critical_plan", "critical_point": "verbs", "describe": "adapters.describe",
     "initialize_": "repair.initialize", "judge": "verbs", "learning_rate": "rehearsal.learning_rate",
@@ -65,10 +68,11 @@ _HOMES = {
 _ROOMS = ("laboratory", "landscape", "nets", "optim", "rehearsal", "study", "view")
 
 __all__ = [
-    "Architecture", "BadInput", "Perceptron", "Trace", "Verdict", "audit_initialization", "compare", "critical_plan",
-    "critical_point", "describe", "initialize_", "judge", "laboratory", "landscape", "learning_rate", "measure", "nets",
-    "optim", "perceptron_maps", "phase_diagram", "predict", "read", "rehearsal", "sites", "stacks", "study",
-    "total_changes", "trace_at", "transformer", "use_kernel", "vector_field", "view", "watch",
+    "Architecture", "BadInput", "HuggingFaceCallback", "LightningCallback", "Perceptron", "Trace", "Verdict",
+    "audit_initialization", "compare", "critical_plan", "critical_point", "describe", "initialize_", "judge",
+    "laboratory", "landscape", "learning_rate", "measure", "nets", "optim", "perceptron_maps", "phase_diagram",
+    "predict", "read", "rehearsal", "sites", "stacks", "study", "total_changes", "trace_at", "transformer",
+    "use_kernel", "vector_field", "view", "watch",
 ]  # fmt: skip
 
 

@@ -41,7 +41,11 @@ def hugging_face(kind: str, seed: int = 0, dropout: float = 0.0) -> Any:
         "bloom": lambda: t.BloomForCausalLM(t.BloomConfig(
             hidden_size=32, n_layer=2, n_head=4, vocab_size=VOCABULARY, hidden_dropout=dropout)),
     }  # fmt: skip
-    return makers[kind]().train()
+    model = makers[kind]().train()
+    model.config.use_cache = False  # a cache, and a warning about the loss, break the graph of torch.compile
+    if kind == "gpt2":
+        model.loss_type = "ForCausalLM"
+    return model
 
 
 def batches(steps: int, sequences: int = 4, tokens: int = 16, seed: int = 1) -> Iterator[Tensor]:

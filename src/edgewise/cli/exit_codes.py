@@ -26,3 +26,8 @@ def of_outcomes(outcomes: Iterable[Outcome], fail_on: str = "risky") -> int:
 def of_claim(held: bool | None, failed: bool) -> int:
     """Of a recipe's run: 2 if cases failed, else 0 if its claim held, else 1 (not held, or not decided)."""
     return FAILS if failed else FINE if held else RISKY
+
+
+def of_alarms(failing: list[bool]) -> int:
+    """Of a watched run: 0 without an alarm, 2 where one says that training is harmed already, else 1."""
+    return FAILS if any(failing) else RISKY if failing else FINE

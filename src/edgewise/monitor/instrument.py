@@ -41,7 +41,6 @@ class Sample:
     block: dict[str, Array]
     heads: Array
     spectrum: Array  # (blocks,), nan but for the block whose turn it was
-    reached: bool  # whether the hooks of the blocks saw the pass
 
 
 class Instrument:
@@ -59,7 +58,6 @@ class Instrument:
         self._attach_streams()
         self.groups = self._attach_attention()
         self.samples = 0
-        self._reached = False
         self._activations: list[Tensor] = []
         self._turn: tuple[AttentionPlace, Tensor, Tensor] | None = None
 
@@ -93,6 +91,11 @@ class Instrument:
             self.handles += group.handles
         return groups
 
+    @property
+    def reached(self) -> bool:
+        """Whether the hooks of the blocks saw a pass since `clear`."""
+        return self.sizes.read()[2] > 0
+
     def detach(self) -> None:
         """Take every hook off."""
         for handle in self.handles:
@@ -114,7 +117,6 @@ class Instrument:
         check: let the referee compare attention; slow: also what changes the logits of one block.
         """
         sequences, tokens, length = self.sizes.read()
-        self._reached = length > 0 or not self.places.depth
         x = self.streams[:, :sequences, :tokens]
         parts = [self.loss[None], self.gradients / scale, *(_geometry(x) if tokens > 1 else _nothing(len(x), x))]
         parts += [self._attention(group, sequences, length, check) for group in self.groups]
@@ -199,7 +201,7 @@ class Instrument:
         run, block = _norms(squares, depth, mixed)
         site = {"norm": norm, "separation": separation, "largest": largest, "gradient": gradient}
         site |= _derived(site, self.switch.limit)
-        return Sample({"loss": float(loss[0]), **run}, site, block | _over_heads(heads), heads, turn, self._reached)
+        return Sample({"loss": float(loss[0]), **run}, site, block | _over_heads(heads), heads, turn)
 
 
 def _heads_joined(each: Tensor, shape: tuple[int, int, int]) -> Tensor:

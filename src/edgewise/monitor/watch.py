@@ -26,14 +26,18 @@ from torch.optim.optimizer import (
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.monitor.alarm import Alarm
+from edgewise.monitor.aside import BatchMemory, pass_aside
+from edgewise.monitor.bands import Bands
 from edgewise.monitor.clock import Budget, Clock
 from edgewise.monitor.columns import Column, fast_columns, slow_columns
 from edgewise.monitor.copies import Switch
 from edgewise.monitor.instrument import SLOW, Instrument, Sample, row_of, slow_row_of
+from edgewise.monitor.order import Detection
 from edgewise.monitor.places import Places, places_of
 from edgewise.monitor.ranks import Ranks, joined
 from edgewise.monitor.run_folder import HEADS, RunFolder
-from edgewise.monitor.series import Series
+from edgewise.monitor.sinks import Sinks
 from edgewise.optim.parallel import processes_of
 from edgewise.trace import Trace
 
@@ -41,7 +45,7 @@ from edgewise.trace import Trace
 def watch(
     model: nn.Module, budget: float = 0.02, to: str | Path | None = None, *, optimizer: Optimizer | None = None,
     loss: nn.Module | None = None, scaler: Any = None, everything: bool = False, first_step: int = 0,
-    quiet: bool = False,
+    quiet: bool = False, on_alarm: Callable[[Alarm], None] | None = None, mirror: Any = None,
 ) -> Watch:  # fmt: skip
     """Watch a model train: `with watch(model, to="runs/a"):` around the loop, or `handle = watch(model)` before it.
 
@@ -56,6 +60,8 @@ def watch(
     everything  sample every step, whatever it costs
     first_step  the number of the first step, where a run is taken up again
     quiet       say nothing on standard error
+    on_alarm    called with every alarm, inside the optimizer's step; what it raises switches the monitor off
+    mirror      a TensorBoard writer, or several; active runs of W&B and trackio are used without being given
     """
     if not isinstance(model, nn.Module):
         raise BadInput(f"watch takes a torch module, got {type(model).__name__}.")
@@ -63,7 +69,8 @@ def watch(
         raise BadInput(f"budget must be a share of the training time between 0 and 1, got {budget!r}.")
     if loss is not None and not isinstance(loss, nn.Module):
         raise BadInput(f"loss must be a module (a criterion), got {type(loss).__name__}; or report it with handle.log.")
-    return Watch(model, None if everything else float(budget), to, optimizer, loss, scaler, first_step, quiet)
+    return Watch(model, None if everything else float(budget), to, optimizer, loss, scaler, first_step, quiet,
+                 on_alarm, mirror)
 
 
 class Watch:
@@ -72,6 +79,7 @@ class Watch:
     def __init__(
         self, model: nn.Module, share: float | None, to: str | Path | None, optimizer: Optimizer | None,
         loss: nn.Module | None, scaler: Any, first_step: int, quiet: bool,
+        on_alarm: Callable[[Alarm], None] | None, mirror: Any,
     ) -> None:  # fmt: skip
         began = time.perf_counter()
         self.model, self.scaler, self.step, self.quiet = model, scaler, first_step, quiet
@@ -83,14 +91,20 @@ class Watch:
         self.clock = Clock(wall=next(model.parameters()).device.type != "cpu")
         self.switch = Switch(self.clock, self.fail)
         self.instrument = Instrument(self.places, self.switch, loss)
-        self.series = Series(len(self.columns))
+        self.batch = BatchMemory(self.switch)
+        self.instrument.handles.append(model.register_forward_pre_hook(self.batch.enter, with_kwargs=True))
+        self.bands = Bands(self.columns)
+        self.detection = Detection(self.bands)
+        self.alarms: list[Alarm] = []
+        self.on_alarm = on_alarm
+        self.sinks = Sinks(self.columns, mirror if self.ranks.rank == 0 else None, self._say)
         self.folder = None if to is None else self._folder(to, share)
-        self._logit_columns = np.array([i for i, n in enumerate(self.names) if n.endswith(".largest_logit")], np.int64)
         self._growth_columns = np.array([i for i, n in enumerate(self.names) if n.endswith(".logit_growth")], np.int64)
         self._reported: float | None = None  # the loss, where the loop reports it
         self._stored = 0
         self._next = first_step
         self._last_row: tuple[int, Array] | None = None
+        self._aside = False  # whether activations are measured in passes of our own
         self._own: dict[int, bool] = {}  # optimizers by identity: whether their steps count
         self._open = True
         self._hooks = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
@@ -113,7 +127,10 @@ class Watch:
     def log(self, *, loss: float | Tensor) -> None:
         """Report the loss of this step, where neither the model nor a criterion returns it."""
         if self._open and self.switch.on:
-            self._reported = loss if isinstance(loss, (int, float)) else float(loss.detach())
+            self._guarded(self._note_loss, loss)
+
+    def _note_loss(self, loss: float | Tensor) -> None:
+        self._reported = float(loss.detach()) if isinstance(loss, Tensor) else float(loss)
 
     def row(self) -> dict[str, float]:
         """The last sampled step, by column; empty before the first."""
@@ -147,9 +164,23 @@ class Watch:
 
     # Steps
 
-    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if self._open and self._counts(optimizer) and self.switch.on:
-            self._guarded(self._before_step)
+    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if not (self._open and self._counts(optimizer) and self.switch.on):
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            return self._guarded(self._before_step)
+        # The passes are made inside the step (Lightning, LBFGS): read them when the closure has made them.
+        return (args[0], self._after(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
+
+    def _after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def with_reading() -> Any:
+            loss = closure()
+            if self._open:
+                self._guarded(self._before_step)
+            return loss
+
+        return with_reading
 
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         if self._open and self._counts(optimizer):
@@ -177,7 +208,24 @@ class Watch:
 
     def _before_step(self) -> None:
         slow = self._stored % SLOW == 0
+        if self.places.depth and not self.instrument.reached:
+            self._measure_aside()
         self.instrument.before_step(check=slow, slow=slow, scale=self._scale())
+
+    def _measure_aside(self) -> None:
+        """The pass that trains went past the hooks: look at the same batch in a pass of our own."""
+        call = self.batch.few()
+        if not self._aside:
+            self._aside = True
+            instead = "are measured aside, on a part of the batch, which costs more: fewer steps are sampled"
+            instead = instead if call is not None else "are not, because the batch is not seen either"
+            self._tell(
+                "aside",
+                "the model does not run through its hooks; was it compiled, and called, before it was watched? "
+                f"Weights, gradients and updates are watched; activations and attention {instead}.",
+            )
+        if call is not None:
+            pass_aside(self.places.model, call)
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if self.switch.on:
@@ -209,9 +257,8 @@ class Watch:
     def _store(self, sample: Sample, optimizer: Optimizer) -> None:
         row = row_of(sample, self.places.depth, self._extra(optimizer))
         self._reported = None
-        self.series.add(self.step, row)
-        if len(self._growth_columns):
-            row[self._growth_columns] = self.series.trends(self._logit_columns)[0]
+        self.bands.see(self.step, row)
+        row[self._growth_columns] = self.bands.slope[self.bands.at("largest_logit")]
         self._last_row = self.step, row
         if self.folder is not None:
             self.folder.append(self.step, row)
@@ -219,6 +266,19 @@ class Watch:
                 self.folder.append(self.step, slow_row_of(sample, self.places.heads), HEADS)
         self._note_refusals()
         self._stored += 1
+        alarms = self.detection.see(self.step, sample.heads)
+        self.sinks.send(self.step, row, [alarm.kind.value for alarm in alarms])
+        for alarm in alarms:
+            self._raise(alarm)
+
+    def _raise(self, alarm: Alarm) -> None:
+        self.alarms.append(alarm)
+        self._say(str(alarm))
+        if self.folder is not None:
+            details = {name: value for name, value in alarm.json().items() if name not in ("kind", "step")}
+            self.folder.event("alarm", str(alarm), self.step, alarm=alarm.kind.value, **details)
+        if self.on_alarm is not None:
+            self.on_alarm(alarm)
 
     def _extra(self, optimizer: Optimizer) -> dict[str, float]:
         extra = {"loss_scale": self._scale(), "learning_rate": float(optimizer.param_groups[0].get("lr", np.nan))}

@@ -1,0 +1,35 @@
+"""`edgewise alarms RUN`: what went wrong in a watched run; the exit code says whether anything did."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from edgewise.cli import exit_codes
+from edgewise.cli.output import printing
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list and nothing else.")
+@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which process.")
+def alarms(run: str, as_json: bool, rank: int) -> int:
+    """Print the alarms of a watched run; exit code 0 without any, 1 for warnings, 2 where training is harmed."""
+    from edgewise.monitor.alarm import Alarm
+    from edgewise.monitor.reading import Run
+
+    folder = Run(run)
+    about = folder.about  # refuses what is not a run
+    events = [event for event in folder.events(rank) if event["kind"] == "alarm"]
+    raised = [Alarm.from_json(event) for event in events]
+    with printing():
+        if as_json:
+            click.echo(json.dumps([alarm.json() for alarm in raised]))
+        else:
+            for alarm in raised:
+                click.echo(f"{alarm}\n")
+            rows = len(folder.rows(rank=rank))
+            count = "No alarm" if not raised else f"{len(raised)} alarm{'' if len(raised) == 1 else 's'}"
+            click.echo(f"{count} in {rows} rows of {about['model']}.")
+    return exit_codes.of_alarms([alarm.failing for alarm in raised])

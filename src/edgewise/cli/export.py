@@ -1,0 +1,21 @@
+"""`edgewise export RUN --to FILE`: the rows of a watched run as CSV or Parquet."""
+
+from __future__ import annotations
+
+import click
+
+from edgewise.cli import exit_codes
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--to", "path", required=True, type=click.Path(), help="A name that ends in .csv or .parquet.")
+@click.option("--heads", is_flag=True, help="The numbers per head, which are stored on a slower clock.")
+@click.option("--rank", type=click.IntRange(0), default=None, help="Of one process only; of all unless given.")
+def export(run: str, path: str, heads: bool, rank: int | None) -> int:
+    """Write the rows of a watched run to one file."""
+    from edgewise.monitor.export import export as export_rows
+
+    count = export_rows(run, path, heads=heads, rank=rank)
+    click.echo(f"Wrote {count} rows to {path}", err=True)
+    return exit_codes.FINE

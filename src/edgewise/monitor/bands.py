@@ -1,0 +1,158 @@
+"""Which series are watched, and which of them have left their own past: by a trend, or by a jump.
+
+A trend counts from a t-value that chance reaches once in 10^8 for all series together (Bonferroni); a jump from eight
+times the usual scatter. When each began to move is remembered, because the order tells the cause.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy import stats
+
+from edgewise.arrays import Array
+from edgewise.monitor.alarm import Moved
+from edgewise.monitor.columns import Column
+from edgewise.monitor.trend import FEWEST, FLOOR, WINDOW, log_trend
+
+CHANCE = 1e-8  # of one false trend among all series of a row
+JUMP = 8.0  # times the scatter
+CALM = 0.4  # of the threshold: below it a series is back in its past
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A statistic of the rows that is watched: on which scale, and whether a place of it stands for all."""
+
+    name: str
+    scope: str
+    logarithm: bool = True
+
+
+QUANTITIES = (
+    Quantity("loss", "run"), Quantity("gradient_norm", "run"), Quantity("update_ratio", "run"),
+    Quantity("norm", "site"), Quantity("separation", "site"), Quantity("gradient", "site"),
+    Quantity("gradient_growth", "site", False), Quantity("headroom", "site", False),
+    Quantity("largest_logit", "block"), Quantity("entropy", "block"), Quantity("softmax_gain", "block"),
+    Quantity("head_share_min", "block"), Quantity("update_ratio.attention", "block"),
+    Quantity("update_ratio.mlp", "block"),
+)  # fmt: skip
+SHOWN = {
+    "largest_logit": "largest logit", "norm": "mean square of the stream", "separation": "token separation",
+    "gradient_norm": "gradient norm", "update_ratio": "update ratio",
+    "head_share_min": "contribution of the weakest head", "softmax_gain": "softmax gain",
+    "entropy": "attention entropy", "gradient": "gradient of the stream",
+    "gradient_growth": "gradient growth", "update_ratio.attention": "update ratio of attention",
+    "update_ratio.mlp": "update ratio of the MLP",
+}  # fmt: skip
+
+
+class Bands:
+    """Trends and jumps of every watched series, row by row."""
+
+    def __init__(self, columns: Sequence[Column], window: int = WINDOW) -> None:
+        pairs = [(q, i, column.place) for q in QUANTITIES for i, column in enumerate(columns)
+                 if column.statistic.name == q.name and column.statistic.scope == q.scope]  # fmt: skip
+        self.quantities = [q for q, _, _ in pairs]
+        self.places = [place for _, _, place in pairs]
+        self._columns = np.array([i for _, i, _ in pairs], np.int64)
+        self._log = np.array([q.logarithm for q, _, _ in pairs], bool)
+        self._steps, self._values = np.full(window, np.nan), np.full((window, len(pairs)), np.nan)
+        self.count, self.series = 0, len(pairs)
+        self.slope, self.t, self.change, self.jump = (np.full(len(pairs), np.nan) for _ in range(4))
+        self.since = np.full(len(pairs), -1, np.int64)  # step at which it began to move; -1 while calm
+        self.first: Array | None = None  # of the first row
+        self.now = np.full(len(pairs), np.nan)
+
+    def see(self, step: int, row: Array) -> None:
+        """Take one row in: jumps against the rows before it, trends with it."""
+        raw = row[self._columns].astype(float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = np.where(self._log, np.log(raw), raw)
+        self.jump = _jumps(self.past()[1], value)
+        place = self.count % len(self._steps)
+        self._steps[place], self._values[place] = step, value
+        self.count += 1
+        self.now = value
+        self.first = value if self.first is None else np.where(np.isnan(self.first), value, self.first)
+        steps, past = self.past()
+        if len(steps) >= FEWEST:
+            self.slope, self.t = log_trend(steps, past)
+            self.change = self.slope * (steps[-1] - steps[0])
+        self._remember(step, steps)
+
+    def past(self) -> tuple[Array, Array]:
+        """Steps (W,) and values (W, series) of the window, in order; logarithms where a series has them."""
+        rows = min(self.count, len(self._steps))
+        order = np.argsort(self._steps[:rows])
+        return self._steps[:rows][order], self._values[:rows][order]
+
+    @property
+    def rows(self) -> int:
+        return min(self.count, len(self._steps))
+
+    @property
+    def threshold(self) -> float:
+        """The t-value beyond which a trend is not chance."""
+        return math.inf if self.rows <= 2 else _threshold(self.series, self.rows)
+
+    def _remember(self, step: int, steps: Array) -> None:
+        limit = self.threshold if self.rows >= FEWEST else math.inf
+        moving = (np.abs(np.nan_to_num(self.t)) > limit) | (np.abs(np.nan_to_num(self.jump)) > JUMP)
+        calm = (np.abs(np.nan_to_num(self.t)) < CALM * limit) & (np.abs(np.nan_to_num(self.jump)) < JUMP)
+        began = int(steps[len(steps) // 2])  # a trend is half a window old when it shows
+        fresh = moving & (self.since < 0)
+        jumped = np.abs(np.nan_to_num(self.jump)) > JUMP
+        self.since = np.where(fresh, np.where(jumped, step, began), np.where(calm, -1, self.since))
+
+    def at(self, name: str) -> np.ndarray:
+        """The places of a statistic among the series."""
+        return np.array([i for i, q in enumerate(self.quantities) if q.name == name], np.int64)
+
+    def trend(self, name: str) -> tuple[Array, Array]:
+        """(t-values, log-changes over the window) of a statistic at all its places."""
+        return self.t[self.at(name)], self.change[self.at(name)]
+
+    def since_start(self, name: str) -> Array:
+        """log-change since the first row."""
+        at = self.at(name)
+        return self.now[at] - (self.first[at] if self.first is not None else np.nan)
+
+    def moved(self) -> list[Moved]:
+        """Everything that is away from its past, the first to move first; of each statistic the earliest place."""
+        earliest: dict[str, Moved] = {}
+        moving = np.flatnonzero(self.since >= 0)
+        for i in sorted(moving, key=lambda i: (self.since[i], -abs(np.nan_to_num(self.t[i])))):
+            name = self.quantities[i].name
+            if name not in earliest and self.quantities[i].logarithm:
+                earliest[name] = self._describe(int(i))
+        return list(earliest.values())
+
+    def _describe(self, i: int) -> Moved:
+        trend = abs(np.nan_to_num(self.t[i])) > self.threshold
+        change = self.change[i] if trend else self.now[i] - np.nanmedian(self.past()[1][:, i])
+        name = self.quantities[i].name
+        factor = float(np.exp(np.clip(np.nan_to_num(change), -700, 700)))
+        score = float(self.t[i] if trend else np.nan_to_num(self.jump[i]))
+        return Moved(SHOWN.get(name, name), self.places[i], int(self.since[i]), factor, score, bool(trend))
+
+
+@cache
+def _threshold(series: int, rows: int) -> float:
+    return float(stats.t.isf(CHANCE / max(series, 1) / 2, rows - 2))
+
+
+def _jumps(past: Array, value: Array) -> Array:
+    """(value - recent median) / scatter of one row against the one before; nan with fewer than 20 rows."""
+    if len(past) < FEWEST:
+        return np.full(len(value), np.nan)
+    with np.errstate(invalid="ignore"):
+        recent = past[-FEWEST:]
+        middle = np.median(recent, axis=0)
+        change = np.diff(past, axis=0)
+        spread = 1.4826 * np.median(np.abs(change - np.median(change, axis=0)), axis=0)
+        return np.asarray((value - middle) / np.maximum(spread, FLOOR))

@@ -1,0 +1,245 @@
+"""One function per failure: from the series of a run to an alarm, or None.
+
+A level alone never alarms: each asks for a trend or a jump against the run's own past, and most for a consequence too
+(the loss no longer falls, the softmax lets less through), because a network that learns moves as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.arrays import Array
+from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.bands import JUMP, Bands
+from edgewise.monitor.trend import FEWEST
+
+GROWTH = math.log(1.5)  # over the window of 40 rows
+HALVED = math.log(0.5)
+TENFOLD = math.log(10.0)
+AHEAD = 100  # steps within which an overflow is foretold
+SHARP = math.log(8.0)  # nats; logits beyond it leave less than one part in 3,000 to the other keys
+APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What a detector saw: where among the series, and the sentence with its numbers."""
+
+    kind: AlarmKind
+    series: int | None
+    sentence: str
+
+
+Detector = Callable[[Bands], Hit | None]
+
+
+def stalled(bands: Bands) -> bool:
+    """Whether the loss no longer falls; also where it is not watched, since nothing contradicts it then."""
+    t, _ = bands.trend("loss")
+    return not (len(t) and t[0] < -2.0)
+
+
+def logit_growth(bands: Bands) -> Hit | None:
+    """Logits that grow exponentially and are large, while entropy falls or the loss stalls."""
+    at = bands.at("largest_logit")
+    t, change = bands.trend("largest_logit")
+    fading = np.nan_to_num(bands.trend("entropy")[0], nan=0.0) < -0.5 * bands.threshold
+    growing = (t > bands.threshold) & (change > GROWTH) & (bands.now[at] > SHARP) & (fading | stalled(bands))
+    i = _strongest(growing, t)
+    if i is None:
+        return None
+    rate = bands.slope[at[i]]
+    return Hit(
+        AlarmKind.LOGIT_GROWTH, int(at[i]),
+        f"The largest logit is {math.exp(bands.now[at[i]]):.3g} and grows by {math.expm1(rate):.2%} a step "
+        f"(t = {t[i]:.0f}): it doubles every {math.log(2) / rate:.0f} steps.",
+    )  # fmt: skip
+
+
+def entropy_collapse(bands: Bands) -> Hit | None:
+    """Entropy that halves within the window, or drops at once, with less gradient through the softmax."""
+    at = bands.at("entropy")
+    t, change = bands.trend("entropy")
+    gain = np.nan_to_num(bands.trend("softmax_gain")[1], nan=0.0) < math.log(0.7)
+    falling = (t < -bands.threshold) & (change < HALVED) & gain & stalled(bands)
+    dropped = (bands.jump[at] < -JUMP) & (bands.now[at] - _median(bands, at) < math.log(0.3))
+    i = _strongest(falling | dropped, -np.nan_to_num(change))
+    if i is None:
+        return None
+    return Hit(
+        AlarmKind.ENTROPY_COLLAPSE, int(at[i]),
+        f"Its attention entropy is {math.exp(bands.now[at[i]]):.3g} nats, "
+        f"{math.exp(bands.now[at[i]] - _median(bands, at)[i]):.2f} of what it was.",
+    )  # fmt: skip
+
+
+def rank_collapse(bands: Bands) -> Hit | None:
+    """Tokens a tenth as far apart as at the start or less, and nearly alike; three rows are enough."""
+    at = bands.at("separation")
+    fallen = bands.since_start("separation")
+    collapsed = (bands.now[at] < APART) & (fallen < -TENFOLD) & (bands.count >= 3)
+    i = _strongest(collapsed, -np.nan_to_num(fallen))
+    if i is None:
+        return None
+    return Hit(
+        AlarmKind.RANK_COLLAPSE, int(at[i]),
+        f"The separation of its tokens is {math.exp(bands.now[at[i]]):.2g}, "
+        f"{math.exp(fallen[i]):.2g} of what it was at the start.",
+    )  # fmt: skip
+
+
+def vanishing_gradient(bands: Bands) -> Hit | None:
+    """The gradient at the first site, against the last one, falls by four nats within the window."""
+    at = bands.at("gradient_growth")
+    if not len(at):
+        return None
+    i = int(at[0])
+    if not (bands.t[i] < -bands.threshold and bands.change[i] < -4.0):
+        return None
+    return Hit(
+        AlarmKind.VANISHING_GRADIENT, i,
+        f"The squared gradient at the embedding is e^{bands.now[i]:.1f} of that at the last block, "
+        f"e^{bands.change[i]:.1f} of what it was.",
+    )  # fmt: skip
+
+
+def exploding_gradient(bands: Bands) -> Hit | None:
+    """A tenfold gradient by a trend: the jump of a moment is a bad batch or a spike."""
+    at = bands.at("gradient")
+    t, change = bands.trend("gradient")
+    i = _strongest((t > bands.threshold) & (change > TENFOLD) & stalled(bands), t)
+    if i is None:
+        return None
+    return Hit(
+        AlarmKind.EXPLODING_GRADIENT, int(at[i]),
+        f"The gradient of the stream grew by a factor {math.exp(change[i]):.3g} within {bands.rows} rows "
+        f"(t = {t[i]:.0f}).",
+    )  # fmt: skip
+
+
+def update_too_large(bands: Bands) -> Hit | None:
+    """The stream grows, though the loss does not fall: steps move the network without improving it."""
+    at = bands.at("norm")
+    t, change = bands.trend("norm")
+    i = _strongest((t > bands.threshold) & (change > GROWTH) & stalled(bands) & _loss_watched(bands), t)
+    if i is None:
+        return None
+    ratio = bands.at("update_ratio")
+    size = math.exp(bands.now[ratio[0]]) if len(ratio) else math.nan
+    return Hit(
+        AlarmKind.UPDATE_TOO_LARGE, int(at[i]),
+        f"The mean square of the stream grew by a factor {math.exp(change[i]):.3g} within {bands.rows} rows "
+        f"(t = {t[i]:.0f}) while the loss did not fall; a step changes the weights by {size:.2%}.",
+    )  # fmt: skip
+
+
+def overflow_ahead(bands: Bands) -> Hit | None:
+    """Headroom that will be used up within 100 steps at its present rate."""
+    at = bands.at("headroom")
+    t, _ = bands.trend("headroom")
+    slope = bands.slope[at]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = np.where(slope < 0, -bands.now[at] / slope, np.inf)
+    i = _strongest((t < -bands.threshold) & (left < AHEAD), -np.nan_to_num(left, nan=np.inf))
+    if i is None:
+        return None
+    return Hit(
+        AlarmKind.OVERFLOW_AHEAD, int(at[i]),
+        f"{bands.now[at[i]]:.1f} bits are left before the stream overflows, at this rate {left[i]:.0f} steps.",
+    )  # fmt: skip
+
+
+def dead_head(bands: Bands) -> Hit | None:
+    """The weakest head's contribution drops tenfold, to less than a twentieth of the mean."""
+    at = bands.at("head_share_min")
+    fallen = bands.now[at] - _median(bands, at)
+    dead = (fallen < -TENFOLD) & (bands.now[at] < math.log(0.05)) & (bands.count > FEWEST)
+    i = _strongest(dead, -np.nan_to_num(fallen))
+    if i is None:
+        return None
+    return Hit(
+        AlarmKind.DEAD_HEAD, int(at[i]),
+        f"Its weakest head gives {math.exp(bands.now[at[i]]):.2g} of the mean of its layer, before "
+        f"{math.exp(_median(bands, at)[i]):.2g}.",
+    )  # fmt: skip
+
+
+def bad_batch(bands: Bands) -> Hit | None:
+    """Loss and gradient jump in the same row; whether anything moved before is for the order to say."""
+    loss, gradient = bands.at("loss"), bands.at("gradient_norm")
+    if not len(loss) or not (bands.jump[loss[0]] > JUMP and _rise(bands, int(loss[0])) > math.log(1.2)):
+        return None
+    inner = bands.at("gradient")
+    jumps = [bands.jump[i] for i in (*gradient, *inner)]
+    if not (np.nan_to_num(jumps) > JUMP).any():
+        return None
+    return Hit(
+        AlarmKind.BAD_BATCH, int(loss[0]),
+        f"The loss is {math.exp(bands.now[loss[0]]):.3g}, {math.exp(_rise(bands, int(loss[0]))):.2f} times its recent "
+        f"median, and the gradient jumped with it ({np.nanmax(jumps):.0f} times its scatter).",
+    )  # fmt: skip
+
+
+def loss_spike(bands: Bands) -> Hit | None:
+    """A loss that is far above its recent past in three rows in a row."""
+    at = bands.at("loss")
+    if not len(at) or bands.rows < FEWEST + 3:
+        return None
+    i = int(at[0])
+    steps, past = bands.past()
+    before = past[:-3, i]
+    spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
+    away = past[-3:, i] - float(np.median(before[-FEWEST:]))
+    if not (away > max(JUMP * spread, math.log(1.2))).all():
+        return None
+    return Hit(
+        AlarmKind.LOSS_SPIKE, i,
+        f"The loss is {math.exp(past[-1, i]):.3g}, {math.exp(away[-1]):.2f} times what it was before step "
+        f"{steps[-3]:.0f}, and has stayed there for three rows.",
+    )  # fmt: skip
+
+
+def not_a_number(bands: Bands) -> Hit | None:
+    """The loss, or the stream where it was finite, is not a finite number any more."""
+    if bands.first is None:
+        return None
+    for name in ("loss", "norm", "gradient_norm"):
+        for i in bands.at(name):
+            broken = np.isnan(bands.now[i]) or bands.now[i] == math.inf
+            if broken and np.isfinite(bands.first[i]) and bands.count > 1:
+                where = bands.places[i] or "the run"
+                return Hit(AlarmKind.NOT_A_NUMBER, int(i), f"The {name.replace('_', ' ')} of {where} is not finite.")
+    return None
+
+
+# In this order: what harms already, then what is ahead; the first cause is found by who moved first.
+DETECTORS: tuple[Detector, ...] = (
+    not_a_number, rank_collapse, loss_spike, bad_batch, logit_growth, entropy_collapse, exploding_gradient,
+    vanishing_gradient, overflow_ahead, update_too_large, dead_head,
+)  # fmt: skip
+
+
+def _strongest(where: NDArray[np.bool_], score: Array) -> int | None:
+    return int(np.argmax(np.where(where, np.nan_to_num(score), -np.inf))) if where.any() else None
+
+
+def _median(bands: Bands, at: NDArray[np.int64]) -> Array:
+    """Of the rows before this one, at most 20 of them."""
+    if bands.count < 2:
+        return bands.now[at]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.median(bands.past()[1][:-1][:, at][-FEWEST:], axis=0))
+
+
+def _rise(bands: Bands, i: int) -> float:
+    return float(bands.now[i] - _median(bands, np.array([i]))[0])
+
+
+def _loss_watched(bands: Bands) -> bool:
+    at = bands.at("loss")
+    return bool(len(at) and np.isfinite(bands.now[at[0]]))

@@ -1,0 +1,111 @@
+"""What moved first decides the cause, and what did not move is ruled out.
+
+    logits or entropy first        attention
+    stream or updates first        the learning rate
+    separation first               rank collapse
+    gradient and loss, at once     the batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
+from edgewise.monitor.bands import Bands
+from edgewise.monitor.detectors import DETECTORS, Hit
+
+QUIET = 200  # rows in which a kind of alarm is not repeated
+CAUSES = {
+    "largest logit": "attention: its logits moved before anything else",
+    "attention entropy": "attention: its entropy moved before anything else",
+    "softmax gain": "attention: its softmax closed before anything else moved",
+    "mean square of the stream": "the learning rate: the stream moved before anything else",
+    "update ratio": "the learning rate: the size of the steps moved before anything else",
+    "update ratio of attention": "the learning rate: the steps of attention moved before anything else",
+    "update ratio of the MLP": "the learning rate: the steps of the MLP moved before anything else",
+    "token separation": "merging tokens: their separation moved before anything else",
+    "gradient norm": "the gradient: it moved before anything else",
+    "gradient of the stream": "the gradient: it moved before anything else",
+    "contribution of the weakest head": "one head: its contribution moved before anything else",
+}
+SUSPECTS = {
+    "attention": ("largest_logit", "entropy"), "the learning rate": ("norm", "update_ratio"),
+    "merging tokens": ("separation",), "a vanishing gradient": ("gradient_growth",),
+}  # fmt: skip
+
+
+class Detection:
+    """Rows in, alarms out; each kind once in 200 rows."""
+
+    def __init__(self, bands: Bands) -> None:
+        self.bands = bands
+        self._last: dict[AlarmKind, int] = {}
+
+    def see(self, step: int, heads: np.ndarray) -> list[Alarm]:
+        """The alarms of a row that `bands` has just taken in; heads (blocks, statistics, H) names the worst head."""
+        alarms = []
+        moved = self.bands.moved()
+        for detector in DETECTORS:
+            hit = detector(self.bands)
+            if hit is not None and self._fresh(hit.kind):
+                alarms.append(self._alarm(_renamed(hit, moved, step), step, moved, heads))
+        return alarms
+
+    def _fresh(self, kind: AlarmKind) -> bool:
+        now, last = self.bands.count, self._last.get(kind)
+        if last is not None and now - last < QUIET:
+            return False
+        self._last[kind] = now
+        return True
+
+    def _alarm(self, hit: Hit, step: int, moved: Sequence[Moved], heads: np.ndarray) -> Alarm:
+        bands, i = self.bands, hit.series
+        place = bands.places[i] if i is not None else ""
+        since = int(bands.since[i]) if i is not None and bands.since[i] >= 0 else step
+        return Alarm(
+            hit.kind, step, place, _head(hit.kind, place, heads), since, hit.sentence, _cause(moved, step),
+            tuple(str(each) for each in moved), tuple(_ruled_out(bands, hit.kind)), bands.rows, bands.series,
+        )  # fmt: skip
+
+
+def _renamed(hit: Hit, moved: Sequence[Moved], step: int) -> Hit:
+    """A jump of loss and gradient that something moved before is not the batch's fault."""
+    if hit.kind is AlarmKind.BAD_BATCH and any(each.since < step and each.statistic != "loss" for each in moved):
+        return Hit(AlarmKind.LOSS_SPIKE, hit.series, hit.sentence)
+    return hit
+
+
+def _cause(moved: Sequence[Moved], step: int) -> str:
+    if not moved:
+        return "nothing moved before it; the change came at once."
+    first = moved[0]
+    if first.since >= step:
+        return "nothing moved before this step, which points to its batch."
+    meaning = CAUSES.get(first.statistic, f"{first.statistic} moved before anything else")
+    return f"{first}. That points to {meaning}."
+
+
+def _head(kind: AlarmKind, place: str, heads: np.ndarray) -> int | None:
+    """The head to look at: sharpest, with the largest logit, or weakest."""
+    which = {AlarmKind.LOGIT_GROWTH: (2, np.nanargmax), AlarmKind.ENTROPY_COLLAPSE: (0, np.nanargmin),
+             AlarmKind.DEAD_HEAD: (6, np.nanargmin)}.get(kind)  # fmt: skip
+    if which is None or not place.startswith("block.") or not heads.size:
+        return None
+    values = heads[int(place.split(".")[1]), which[0]]
+    return None if np.isnan(values).all() else int(which[1](values))
+
+
+def _ruled_out(bands: Bands, kind: AlarmKind) -> list[str]:
+    """Suspects whose series are all in their past, with the largest t-value as evidence."""
+    own = {AlarmKind.LOGIT_GROWTH: "attention", AlarmKind.ENTROPY_COLLAPSE: "attention",
+           AlarmKind.UPDATE_TOO_LARGE: "the learning rate", AlarmKind.RANK_COLLAPSE: "merging tokens",
+           AlarmKind.VANISHING_GRADIENT: "a vanishing gradient"}.get(kind)  # fmt: skip
+    out = []
+    for suspect, names in SUSPECTS.items():
+        at = np.concatenate([bands.at(name) for name in names])
+        t = np.abs(bands.t[at])
+        if suspect != own and len(at) and np.isfinite(t).any() and (bands.since[at] < 0).all():
+            out.append(f"{suspect} (largest t = {np.nanmax(t):.1f} of {bands.threshold:.1f} needed)")
+    return out

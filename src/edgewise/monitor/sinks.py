@@ -1,0 +1,95 @@
+"""Rows mirrored to TensorBoard, W&B and trackio: few curves, whatever the depth.
+
+Of the run its columns, of sites and blocks the smallest and the largest value over depth. W&B and trackio are used
+when a run of theirs is active; TensorBoard has no such thing, so its writer is given. A sink that fails is left
+alone and said so; the others, and the training, go on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgewise.arrays import Array
+from edgewise.errors import BadInput
+from edgewise.monitor.columns import Column
+
+Send = Callable[[dict[str, float], int], None]
+
+
+class Sinks:
+    """Where rows are mirrored to."""
+
+    def __init__(self, columns: Sequence[Column], mirror: Any, complain: Callable[[str], None]) -> None:
+        self._groups = _groups(columns)
+        self._complain = complain
+        self.targets = _given(mirror) | _active()
+
+    def send(self, step: int, row: Array, alarms: Sequence[str]) -> None:
+        """One row, and the alarms raised with it as counts."""
+        if not self.targets:
+            return
+        values = curves(self._groups, row) | {f"edgewise/alarm/{kind}": 1.0 for kind in alarms}
+        for name, target in list(self.targets.items()):
+            try:
+                target(values, step)
+            except Exception as error:  # noqa: BLE001  a stranger's package: the training must not notice
+                del self.targets[name]
+                self._complain(f"rows are no longer mirrored to {name} ({type(error).__name__}: {error}).")
+
+
+def _groups(columns: Sequence[Column]) -> dict[str, np.ndarray]:
+    groups: dict[str, list[int]] = {}
+    for place, column in enumerate(columns):
+        groups.setdefault(column.statistic.name if column.place else f"run/{column.statistic.name}", []).append(place)
+    return {name: np.array(places) for name, places in groups.items()}
+
+
+def curves(groups: dict[str, np.ndarray], row: Array) -> dict[str, float]:
+    """By key: edgewise/loss, and edgewise/entropy/min and /max over depth; what is not finite is left out."""
+    values: dict[str, float] = {}
+    for name, places in groups.items():
+        finite = row[places][np.isfinite(row[places])]
+        if not len(finite):
+            continue
+        if name.startswith("run/"):
+            values[f"edgewise/{name[4:]}"] = float(finite[0])
+        else:
+            values |= {f"edgewise/{name}/min": float(finite.min()), f"edgewise/{name}/max": float(finite.max())}
+    return values
+
+
+def _given(mirror: Any) -> dict[str, Send]:
+    writers = [] if mirror is None else list(mirror) if isinstance(mirror, (list, tuple)) else [mirror]
+    for writer in writers:
+        if not callable(getattr(writer, "add_scalar", None)):
+            raise BadInput(
+                f"mirror takes TensorBoard writers, got {type(writer).__name__}. W&B and trackio need not be given: "
+                "they are used when a run of theirs is active."
+            )
+    return {f"TensorBoard {number}": _tensorboard(writer) for number, writer in enumerate(writers, 1)}
+
+
+def _tensorboard(writer: Any) -> Send:
+    def send(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    return send
+
+
+def _active() -> dict[str, Send]:
+    """Packages that were imported and have a run; none is imported for this."""
+    targets: dict[str, Send] = {}
+    wandb, trackio = sys.modules.get("wandb"), sys.modules.get("trackio")
+    run = getattr(wandb, "run", None)
+    if run is not None:
+        # With the caller's next log, so that the two agree about the step.
+        targets["W&B"] = lambda values, step: run.log({**values, "edgewise/step": step}, commit=False)
+    if trackio is not None and trackio.context_vars.current_run.get() is not None:
+        current = trackio.context_vars.current_run.get()
+        targets["trackio"] = lambda values, step: current.log({**values, "edgewise/step": step})
+    return targets

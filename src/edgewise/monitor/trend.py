@@ -1,0 +1,30 @@
+"""The trend of a series against the step, with a t-value that allows for neighbouring rows being alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgewise.arrays import Array
+
+WINDOW = 40  # rows of a trend
+FEWEST = 20  # rows before which there is no trend and no jump
+FLOOR = 0.02  # relative: a number that hardly ever moved does not jump by a little
+
+
+def log_trend(steps: Array, logs: Array) -> tuple[Array, Array]:
+    """Least squares of logs (W, C) against steps (W,): (slope, slope / its error); nan where a row is not finite.
+
+    Neighbouring rows are not independent: the error is widened by sqrt((1 + r) / (1 - r)), r the correlation of
+    neighbouring residuals [Quenouille 1952].
+    """
+    t = steps - steps.mean()
+    usable = np.isfinite(logs).all(0)
+    safe = np.where(usable, logs, 0.0)
+    centred = safe - safe.mean(0)
+    slope = (t @ centred) / (t @ t)
+    residual = centred - np.outer(t, slope)
+    squares = (residual**2).sum(0)
+    memory = ((residual[1:] * residual[:-1]).sum(0) / np.maximum(squares, 1e-300)).clip(0, 0.95)
+    error = np.sqrt(squares / max(len(t) - 2, 1) / (t @ t)) * np.sqrt((1 + memory) / (1 - memory))
+    value = slope / (error + 1e-12)
+    return np.where(usable, slope, np.nan), np.where(usable, value, np.nan)

@@ -1,0 +1,108 @@
+"""Two processes on gloo: replicas and shards train bit for bit the same when they are watched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+import edgewise
+from edgewise.monitor.ranks import joined, largest, mean, total
+from tests.monitor.subjects import batches, encoder, hugging_face, loss_of
+from tests.support.ranks import run_ranks
+
+STEPS = 3
+
+
+def weights(model: nn.Module) -> bytes:
+    from edgewise.optim.parallel import whole
+
+    return b"".join(whole(p).contiguous().numpy().tobytes() for p in model.parameters())
+
+
+def shard(model: Any, checkpointed: bool) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    if checkpointed:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    for block in model.transformer.h:
+        fully_shard(block)
+    fully_shard(model)
+    return model
+
+
+def replicated() -> Any:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(hugging_face("gpt2", dropout=0.1))
+
+
+MAKERS = {
+    "ddp": replicated,
+    "ddp encoder": lambda: _parallel(encoder(dropout=0.1)),
+    "fsdp2": lambda: shard(hugging_face("gpt2", dropout=0.1), False),
+    "fsdp2 checkpointed": lambda: shard(hugging_face("gpt2", dropout=0.1), True),
+}
+
+
+def _parallel(model: nn.Module) -> nn.Module:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(model)
+
+
+def work(folder: str) -> None:
+    rank, outcome = dist.get_rank(), {}
+    for name, make in MAKERS.items():
+        ends = []
+        for watched in (False, True):
+            model = make()
+            optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+            torch.manual_seed(rank)
+            to = Path(folder) / name.replace(" ", "-")
+            handle = edgewise.watch(model, everything=True, to=to, quiet=True) if watched else None
+            losses = []
+            for x in batches(STEPS, sequences=8):
+                optimizer.zero_grad()
+                loss = loss_of(model, x[4 * rank : 4 * rank + 4])
+                loss.backward()
+                optimizer.step()
+                losses.append(float(loss.detach()))
+            ends.append((weights(model), losses, torch.get_rng_state().tolist()))
+            if handle is not None:
+                handle.close()
+                outcome[name] = {"error": handle.error, "row": handle.row(), "losses": losses}
+        outcome[name]["same"] = ends[0] == ends[1]
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(outcome))
+
+
+@pytest.mark.slow
+def test_replicas_and_shards_train_bit_for_bit_the_same(tmp_path: Path) -> None:
+    run_ranks(work, tmp_path)
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    for name in MAKERS:
+        outcomes = [rank[name] for rank in ranks]
+        assert all(o["same"] and o["error"] == "" for o in outcomes), (name, [o["error"] for o in outcomes])
+        frames = [edgewise.read(tmp_path / name.replace(" ", "-"), rank=rank) for rank in range(2)]
+        assert [list(frame.index) for frame in frames] == [list(range(STEPS))] * 2
+        if name != "ddp encoder":  # its criterion is a function, which is not watched
+            assert frames[0]["loss"].iloc[-1] == pytest.approx(np.mean([o["losses"][-1] for o in outcomes]), rel=1e-5)
+        row, other = outcomes[0]["row"], outcomes[1]["row"]
+        assert row["block.1.norm"] != other["block.1.norm"]  # of all processes, and of one
+        for column in ("entropy", "gradient", "softmax_gain", "update_ratio.mlp"):
+            assert np.isfinite(row[f"block.1.{column}"]), (name, column)
+    whole, parts = (ranks[0][name]["row"] for name in ("ddp", "fsdp2"))
+    assert parts["weight_norm"] == pytest.approx(whole["weight_norm"], rel=0.1)
+    assert parts["gradient_norm"] == pytest.approx(whole["gradient_norm"], rel=0.3)
+
+
+def test_rows_are_joined_part_by_part() -> None:
+    each = torch.tensor([[1.0, 2.0, 3.0, 4.0], [3.0, 8.0, 1.0, 6.0]])
+    assert joined(each, [1, 2, 1], [mean, largest, total]).tolist() == [2.0, 8.0, 3.0, 10.0]
+    assert joined(torch.tensor([[1.0], [float("nan")]]), [1], [mean]).isnan().all()  # one bad process is enough
