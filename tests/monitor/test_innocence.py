@@ -170,7 +170,7 @@ def test_checkpointing_leaves_the_statistics_the_same(tmp_path: Path) -> None:
         rows.append(edgewise.read(tmp_path / loop.__name__, frame=False))
     for other in rows[1:]:
         for name in set(rows[0]) - {"time"}:
-            # Checkpointing itself adds gradients in another order, so only the first forward pass is the same to the bit.
+            # Checkpointing itself adds gradients in another order; only the first forward pass is the same to the bit.
             forward = name.rpartition(".")[2] in ("loss", "norm", "separation", "largest", "entropy", "largest_logit")
             np.testing.assert_allclose(rows[0][name][0], other[name][0], rtol=0 if forward else 1e-4, err_msg=name)
             np.testing.assert_allclose(rows[0][name], other[name], rtol=1e-3, err_msg=name)

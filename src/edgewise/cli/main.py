@@ -26,6 +26,7 @@ VERBS = {
     "explore": "Open a local page: move a model to where it trains.",
     "watch": "Show a watched training run while it grows.",
     "alarms": "Say what went wrong in a watched run, and when, and what to try.",
+    "replay": "Repeat the step of an alarm in other ways, to see which explanation survives.",
     "export": "Write the rows of a watched run as CSV or Parquet.",
     "run": "Run a recipe at any scale: measure, judge its claim, draw it.",
     "presets": "List the networks that are known by name.",

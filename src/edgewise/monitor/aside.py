@@ -14,19 +14,38 @@ from torch import Tensor, nn
 from edgewise.monitor.copies import SEQUENCES, Switch
 from edgewise.probe.isolation import observed, tensors
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
 
 class BatchMemory:
-    """What the model was last called with at a sampled step, as references; nothing is copied."""
+    """What model and criterion were called with at the last two sampled steps, as references; nothing is copied.
+
+    Beside it the random state of the pass, and what autocast made of it, so that the pass can be repeated.
+    """
 
     def __init__(self, switch: Switch) -> None:
         self.switch = switch
-        self.call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.call: Call | None = None
+        self.before: Call | None = None
+        self.criterion: Call | None = None
+        self.criterion_before: Call | None = None
+        self.random = torch.empty(0, dtype=torch.uint8)
+        self.autocast: str | None = None
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         if not torch.compiler.is_compiling() and self.switch.on and torch.is_grad_enabled():
-            self.call = inputs, named
+            self.switch.run(self._remember, inputs, named)
 
-    def few(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def _remember(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.before, self.call = self.call, (inputs, named)
+        self.random = torch.get_rng_state()
+        self.autocast = str(torch.get_autocast_dtype("cpu"))[6:] if torch.is_autocast_enabled("cpu") else None
+
+    def enter_criterion(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
+        if not torch.compiler.is_compiling() and self.switch.on and torch.is_grad_enabled():
+            self.criterion_before, self.criterion = self.criterion, (inputs, named)
+
+    def few(self) -> Call | None:
         """The same call on the first sequences; None where there is none."""
         if self.call is None:
             return None
@@ -40,7 +59,7 @@ def _cut(value: Any, size: int) -> Any:
     return value if whole else value[:SEQUENCES].detach()
 
 
-def pass_aside(model: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+def pass_aside(model: nn.Module, call: Call) -> None:
     """Run a bare model forwards and backwards in eager mode, so that its hooks see it.
 
     Backwards from the model's own loss, or from a fixed random readout where it returns none.

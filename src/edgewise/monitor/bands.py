@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from edgewise.arrays import Array
@@ -26,20 +27,21 @@ CALM = 0.4  # of the threshold: below it a series is back in its past
 
 @dataclass(frozen=True)
 class Quantity:
-    """A statistic of the rows that is watched: on which scale, and whether a place of it stands for all."""
+    """A statistic of the rows that is watched: which way it goes when something goes wrong, and on which scale."""
 
     name: str
     scope: str
+    worse: int  # 1 up, -1 down: the other way is how healthy runs go
     logarithm: bool = True
 
 
 QUANTITIES = (
-    Quantity("loss", "run"), Quantity("gradient_norm", "run"), Quantity("update_ratio", "run"),
-    Quantity("norm", "site"), Quantity("separation", "site"), Quantity("gradient", "site"),
-    Quantity("gradient_growth", "site", False), Quantity("headroom", "site", False),
-    Quantity("largest_logit", "block"), Quantity("entropy", "block"), Quantity("softmax_gain", "block"),
-    Quantity("head_share_min", "block"), Quantity("update_ratio.attention", "block"),
-    Quantity("update_ratio.mlp", "block"),
+    Quantity("loss", "run", 1), Quantity("gradient_norm", "run", 1), Quantity("update_ratio", "run", 1),
+    Quantity("norm", "site", 1), Quantity("separation", "site", -1), Quantity("gradient", "site", 1),
+    Quantity("gradient_growth", "site", -1, False), Quantity("headroom", "site", -1, False),
+    Quantity("largest_logit", "block", 1), Quantity("entropy", "block", -1), Quantity("softmax_gain", "block", -1),
+    Quantity("head_share_min", "block", -1), Quantity("update_ratio.attention", "block", 1),
+    Quantity("update_ratio.mlp", "block", 1),
 )  # fmt: skip
 SHOWN = {
     "largest_logit": "largest logit", "norm": "mean square of the stream", "separation": "token separation",
@@ -61,6 +63,9 @@ class Bands:
         self.places = [place for _, _, place in pairs]
         self._columns = np.array([i for _, i, _ in pairs], np.int64)
         self._log = np.array([q.logarithm for q, _, _ in pairs], bool)
+        self._worse = np.array([q.worse for q, _, _ in pairs], float)
+        self._at = {q.name: np.array([i for i, p in enumerate(pairs) if p[0] is q], np.int64) for q in QUANTITIES}
+        self._ordered: tuple[Array, Array] | None = None
         self._steps, self._values = np.full(window, np.nan), np.full((window, len(pairs)), np.nan)
         self.count, self.series = 0, len(pairs)
         self.slope, self.t, self.change, self.jump = (np.full(len(pairs), np.nan) for _ in range(4))
@@ -77,6 +82,7 @@ class Bands:
         place = self.count % len(self._steps)
         self._steps[place], self._values[place] = step, value
         self.count += 1
+        self._ordered = None
         self.now = value
         self.first = value if self.first is None else np.where(np.isnan(self.first), value, self.first)
         steps, past = self.past()
@@ -87,9 +93,11 @@ class Bands:
 
     def past(self) -> tuple[Array, Array]:
         """Steps (W,) and values (W, series) of the window, in order; logarithms where a series has them."""
-        rows = min(self.count, len(self._steps))
-        order = np.argsort(self._steps[:rows])
-        return self._steps[:rows][order], self._values[:rows][order]
+        if self._ordered is None:
+            rows, first = self.rows, self.count % len(self._steps) if self.count > len(self._steps) else 0
+            order = (np.arange(rows) + first) % len(self._steps)
+            self._ordered = self._steps[order], self._values[order]
+        return self._ordered
 
     @property
     def rows(self) -> int:
@@ -102,16 +110,29 @@ class Bands:
 
     def _remember(self, step: int, steps: Array) -> None:
         limit = self.threshold if self.rows >= FEWEST else math.inf
-        moving = (np.abs(np.nan_to_num(self.t)) > limit) | (np.abs(np.nan_to_num(self.jump)) > JUMP)
-        calm = (np.abs(np.nan_to_num(self.t)) < CALM * limit) & (np.abs(np.nan_to_num(self.jump)) < JUMP)
+        with np.errstate(invalid="ignore"):
+            drifting, jumped = self._worse * self.t > limit, self._worse * self.jump > JUMP
+            calm = ~(self._worse * self.t >= CALM * limit) & ~jumped
         began = int(steps[len(steps) // 2])  # a trend is half a window old when it shows
-        fresh = moving & (self.since < 0)
-        jumped = np.abs(np.nan_to_num(self.jump)) > JUMP
+        fresh = (drifting | jumped) & (self.since < 0)
         self.since = np.where(fresh, np.where(jumped, step, began), np.where(calm, -1, self.since))
 
-    def at(self, name: str) -> np.ndarray:
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is away from its past, and all that was finite is."""
+        broken = self.first is not None and bool((np.isfinite(self.first) & ~np.isfinite(self.now)).any())
+        return not broken and bool((self.since < 0).all())
+
+    def slowing(self, at: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a growth is less in the second half of the window than in the first, by a fifth or more."""
+        steps, past = self.past()
+        half = len(steps) // 2
+        early, late = (log_trend(steps[part], past[part][:, at])[0] for part in (slice(half), slice(half, None)))
+        return np.asarray(late < 0.8 * early)
+
+    def at(self, name: str) -> NDArray[np.int64]:
         """The places of a statistic among the series."""
-        return np.array([i for i, q in enumerate(self.quantities) if q.name == name], np.int64)
+        return self._at[name]
 
     def trend(self, name: str) -> tuple[Array, Array]:
         """(t-values, log-changes over the window) of a statistic at all its places."""

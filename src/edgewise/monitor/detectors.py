@@ -19,10 +19,11 @@ from edgewise.monitor.bands import JUMP, Bands
 from edgewise.monitor.trend import FEWEST
 
 GROWTH = math.log(1.5)  # over the window of 40 rows
-HALVED = math.log(0.5)
+HALVED, FADING = math.log(0.5), math.log(0.75)
 TENFOLD = math.log(10.0)
 AHEAD = 100  # steps within which an overflow is foretold
-SHARP = math.log(8.0)  # nats; logits beyond it leave less than one part in 3,000 to the other keys
+SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
+LASTING = 30  # rows
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
 
 
@@ -48,8 +49,10 @@ def logit_growth(bands: Bands) -> Hit | None:
     """Logits that grow exponentially and are large, while entropy falls or the loss stalls."""
     at = bands.at("largest_logit")
     t, change = bands.trend("largest_logit")
-    fading = np.nan_to_num(bands.trend("entropy")[0], nan=0.0) < -0.5 * bands.threshold
-    growing = (t > bands.threshold) & (change > GROWTH) & (bands.now[at] > SHARP) & (fading | stalled(bands))
+    fall, lost = bands.trend("entropy")
+    fading = (fall < -0.5 * bands.threshold) & (lost < FADING)
+    growing = (t > bands.threshold) & (change > -HALVED) & (bands.now[at] > SHARP) & (fading | stalled(bands))
+    growing = growing & ~bands.slowing(at) if growing.any() else growing  # learning slows down, an instability does not
     i = _strongest(growing, t)
     if i is None:
         return None
@@ -79,11 +82,16 @@ def entropy_collapse(bands: Bands) -> Hit | None:
 
 
 def rank_collapse(bands: Bands) -> Hit | None:
-    """Tokens a tenth as far apart as at the start or less, and nearly alike; three rows are enough."""
+    """Tokens a tenth as far apart as at the start or less, for 30 rows in which the loss did not fall.
+
+    Healthy networks pass through such a state while they learn which tokens are frequent, and leave it again.
+    """
     at = bands.at("separation")
     fallen = bands.since_start("separation")
-    collapsed = (bands.now[at] < APART) & (fallen < -TENFOLD) & (bands.count >= 3)
-    i = _strongest(collapsed, -np.nan_to_num(fallen))
+    if bands.rows < LASTING or not stalled(bands):
+        return None
+    lasting = (bands.past()[1][-LASTING:, at] < np.minimum(APART, bands.now[at] - fallen - TENFOLD)).all(0)
+    i = _strongest(lasting, -np.nan_to_num(fallen))
     if i is None:
         return None
     return Hit(
@@ -222,6 +230,9 @@ DETECTORS: tuple[Detector, ...] = (
     not_a_number, rank_collapse, loss_spike, bad_batch, logit_growth, entropy_collapse, exploding_gradient,
     vanishing_gradient, overflow_ahead, update_too_large, dead_head,
 )  # fmt: skip
+
+
+SUDDEN: tuple[Detector, ...] = (rank_collapse,)  # what needs no past, and is asked also while nothing moves
 
 
 def _strongest(where: NDArray[np.bool_], score: Array) -> int | None:

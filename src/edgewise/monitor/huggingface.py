@@ -42,7 +42,7 @@ class HuggingFaceCallback(Base):
         goal = Path(args.output_dir) / "edgewise" if self.to is None else self.to
         self.handle = watch(
             model, to=goal, first_step=int(state.global_step), on_alarm=self.on_alarm,
-            **self.options,
+            checkpoints=Path(args.output_dir), **self.options,
         )  # fmt: skip
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002

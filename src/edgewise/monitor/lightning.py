@@ -47,7 +47,8 @@ class LightningCallback(Base):
         goal = home / "edgewise" if self.to is None else self.to
         self.handle = watch(
             pl_module, to=goal, first_step=int(trainer.global_step), on_alarm=self.on_alarm,
-            scaler=getattr(trainer.precision_plugin, "scaler", None), **self.options,
+            scaler=getattr(trainer.precision_plugin, "scaler", None), checkpoints=home,
+            **self.options,
         )  # fmt: skip
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
 from edgewise.monitor.bands import Bands
-from edgewise.monitor.detectors import DETECTORS, Hit
+from edgewise.monitor.detectors import DETECTORS, SUDDEN, Hit
 
 QUIET = 200  # rows in which a kind of alarm is not repeated
 CAUSES = {
@@ -47,10 +47,12 @@ class Detection:
         """The alarms of a row that `bands` has just taken in; heads (blocks, statistics, H) names the worst head."""
         alarms = []
         moved = self.bands.moved()
-        for detector in DETECTORS:
-            hit = detector(self.bands)
+        for detector in SUDDEN if self.bands.quiet else DETECTORS:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                hit = detector(self.bands)
+            hit = None if hit is None else _renamed(hit, moved, step)
             if hit is not None and self._fresh(hit.kind):
-                alarms.append(self._alarm(_renamed(hit, moved, step), step, moved, heads))
+                alarms.append(self._alarm(hit, step, moved, heads))
         return alarms
 
     def _fresh(self, kind: AlarmKind) -> bool:

@@ -32,6 +32,7 @@ from edgewise.monitor.bands import Bands
 from edgewise.monitor.clock import Budget, Clock
 from edgewise.monitor.columns import Column, fast_columns, slow_columns
 from edgewise.monitor.copies import Switch
+from edgewise.monitor.dossier import Dossiers
 from edgewise.monitor.instrument import SLOW, Instrument, Sample, row_of, slow_row_of
 from edgewise.monitor.order import Detection
 from edgewise.monitor.places import Places, places_of
@@ -46,6 +47,7 @@ def watch(
     model: nn.Module, budget: float = 0.02, to: str | Path | None = None, *, optimizer: Optimizer | None = None,
     loss: nn.Module | None = None, scaler: Any = None, everything: bool = False, first_step: int = 0,
     quiet: bool = False, on_alarm: Callable[[Alarm], None] | None = None, mirror: Any = None,
+    checkpoints: str | Path | None = None, state_limit: int = 64_000_000,
 ) -> Watch:  # fmt: skip
     """Watch a model train: `with watch(model, to="runs/a"):` around the loop, or `handle = watch(model)` before it.
 
@@ -61,6 +63,8 @@ def watch(
     first_step  the number of the first step, where a run is taken up again
     quiet       say nothing on standard error
     on_alarm    called with every alarm, inside the optimizer's step; what it raises switches the monitor off
+    checkpoints  where the loop saves its checkpoints; a dossier names the newest
+    state_limit  bytes of weights and optimizer state that are copied before a sampled step, for dossiers
     mirror      a TensorBoard writer, or several; active runs of W&B and trackio are used without being given
     """
     if not isinstance(model, nn.Module):
@@ -70,7 +74,7 @@ def watch(
     if loss is not None and not isinstance(loss, nn.Module):
         raise BadInput(f"loss must be a module (a criterion), got {type(loss).__name__}; or report it with handle.log.")
     return Watch(model, None if everything else float(budget), to, optimizer, loss, scaler, first_step, quiet,
-                 on_alarm, mirror)
+                 on_alarm, mirror, None if checkpoints is None else Path(checkpoints), state_limit)
 
 
 class Watch:
@@ -79,7 +83,7 @@ class Watch:
     def __init__(
         self, model: nn.Module, share: float | None, to: str | Path | None, optimizer: Optimizer | None,
         loss: nn.Module | None, scaler: Any, first_step: int, quiet: bool,
-        on_alarm: Callable[[Alarm], None] | None, mirror: Any,
+        on_alarm: Callable[[Alarm], None] | None, mirror: Any, checkpoints: Path | None, state_limit: int,
     ) -> None:  # fmt: skip
         began = time.perf_counter()
         self.model, self.scaler, self.step, self.quiet = model, scaler, first_step, quiet
@@ -93,6 +97,11 @@ class Watch:
         self.instrument = Instrument(self.places, self.switch, loss)
         self.batch = BatchMemory(self.switch)
         self.instrument.handles.append(model.register_forward_pre_hook(self.batch.enter, with_kwargs=True))
+        if loss is not None:
+            enter = loss.register_forward_pre_hook(self.batch.enter_criterion, with_kwargs=True)
+            self.instrument.handles.append(enter)
+        run = None if to is None or self.ranks.rank else Path(to)
+        self.dossiers = Dossiers(run, self.places.model, state_limit, checkpoints)
         self.bands = Bands(self.columns)
         self.detection = Detection(self.bands)
         self.alarms: list[Alarm] = []
@@ -169,15 +178,16 @@ class Watch:
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            return self._guarded(self._before_step)
+            return self._guarded(self._before_step, optimizer)
         # The passes are made inside the step (Lightning, LBFGS): read them when the closure has made them.
-        return (args[0], self._after(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
+        others = {name: value for name, value in kwargs.items() if name != "closure"}
+        return (args[0], self._after(optimizer, closure), *args[2:]), others
 
-    def _after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _after(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         def with_reading() -> Any:
             loss = closure()
             if self._open:
-                self._guarded(self._before_step)
+                self._guarded(self._before_step, optimizer)
             return loss
 
         return with_reading
@@ -206,7 +216,8 @@ class Watch:
         moved = sum(mine.get(id(p), 0) for group in optimizer.param_groups for p in group["params"])
         return 2 * moved > sum(mine.values())
 
-    def _before_step(self) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
+        self.dossiers.before_step(optimizer)
         slow = self._stored % SLOW == 0
         if self.places.depth and not self.instrument.reached:
             self._measure_aside()
@@ -260,6 +271,7 @@ class Watch:
         self.bands.see(self.step, row)
         row[self._growth_columns] = self.bands.slope[self.bands.at("largest_logit")]
         self._last_row = self.step, row
+        self.dossiers.rows.append((self.step, row))
         if self.folder is not None:
             self.folder.append(self.step, row)
             if self._stored % SLOW == 0 and self.places.depth:
@@ -274,9 +286,11 @@ class Watch:
     def _raise(self, alarm: Alarm) -> None:
         self.alarms.append(alarm)
         self._say(str(alarm))
+        path = self.dossiers.write(alarm, self.names, self.batch, self._about() | {"versions": _versions()})
         if self.folder is not None:
             details = {name: value for name, value in alarm.json().items() if name not in ("kind", "step")}
-            self.folder.event("alarm", str(alarm), self.step, alarm=alarm.kind.value, **details)
+            self.folder.event("alarm", str(alarm), self.step, alarm=alarm.kind.value,
+                              dossier=None if path is None else str(path), **details)
         if self.on_alarm is not None:
             self.on_alarm(alarm)
 

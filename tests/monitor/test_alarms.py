@@ -1,0 +1,170 @@
+"""Alarms: what is driven to fail is named, by its cause; what only learns is left alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from edgewise.monitor.alarm import ADVICE, MEANING, Alarm, AlarmKind
+from edgewise.monitor.bands import Bands
+from edgewise.monitor.columns import fast_columns
+from edgewise.monitor.order import Detection
+
+DEPTH = 3
+COLUMNS = fast_columns(DEPTH)
+NAMES = [column.name for column in COLUMNS]
+LEVELS = {
+    "loss": 2.0, "gradient_norm": 1.0, "update_ratio": 1e-3, "norm": 2.0, "separation": 0.8, "gradient": 0.1,
+    "gradient_growth": -1.0, "headroom": 100.0, "largest_logit": 6.0, "entropy": 2.0, "softmax_gain": 0.1,
+    "head_share_min": 0.7, "update_ratio.attention": 1e-3, "update_ratio.mlp": 1e-3,
+}  # fmt: skip
+
+
+def run(changes: dict[str, object] | None = None, steps: int = 160, seed: int = 0, noise: float = 0.03) -> list[Alarm]:
+    """Rows with 3 % of scatter around fixed levels, a falling loss, and `changes`: column to a factor of the step."""
+    generator = np.random.default_rng(seed)
+    detection = Detection(Bands(COLUMNS))
+    alarms: list[Alarm] = []
+    for step in range(steps):
+        row = np.array([_level(name) for name in NAMES])
+        row *= np.exp(noise * generator.standard_normal(len(row)))
+        row[NAMES.index("loss")] *= math.exp(-step / 200)
+        for name, factor in (changes or {}).items():
+            row[NAMES.index(name)] *= factor(step)  # type: ignore[operator]
+        detection.bands.see(step, row)
+        alarms += detection.see(step, np.full((DEPTH, 7, 2), np.nan))
+    return alarms
+
+
+def _level(name: str) -> float:
+    for prefix in ("", "embed.", *(f"block.{i}." for i in range(DEPTH))):
+        if name.startswith(prefix) and name.removeprefix(prefix) in LEVELS:
+            return LEVELS[name.removeprefix(prefix)]
+    return 1.0
+
+
+def kinds(alarms: list[Alarm]) -> list[str]:
+    return [alarm.kind.value for alarm in alarms]
+
+
+def ramp(start: int, e_fold: float):  # type: ignore[no-untyped-def]
+    return lambda step: math.exp(max(0, step - start) / e_fold)
+
+
+def test_scatter_alone_is_left_alone() -> None:
+    assert sum(len(run(seed=seed, steps=300)) for seed in range(3)) == 0
+
+
+def test_a_network_that_learns_is_left_alone() -> None:
+    """Logits, stream and gradient move as they do in healthy runs, and the loss falls."""
+    changes = {
+        **{f"block.{i}.largest_logit": lambda step: 1 + step / 40 for i in range(DEPTH)},
+        **{f"block.{i}.entropy": lambda step: 1 - 0.4 * min(step / 150, 1) for i in range(DEPTH)},
+        **{f"block.{i}.norm": lambda step: 1 + step / 30 for i in range(DEPTH)},
+        "loss": lambda step: math.exp(-step / 60),
+    }
+    assert kinds(run(changes)) == []
+
+
+def test_growing_logits_are_named_with_block_rate_and_cause() -> None:
+    changes = {"block.1.largest_logit": ramp(60, 25), "block.1.entropy": ramp(80, -60)}
+    alarms = run(changes)
+    assert kinds(alarms)[0] == "logit_growth"
+    alarm = alarms[0]
+    assert alarm.place == "block.1" and 60 <= alarm.since <= alarm.step <= 125
+    assert "grows by" in alarm.what and "points to attention" in alarm.cause
+    assert any(words.startswith("the learning rate") for words in alarm.ruled_out)
+    rate = float(alarm.what.split("grows by ")[1].split("%")[0]) / 100
+    assert 0 < rate < 0.06
+
+
+def test_a_stream_that_grows_while_the_loss_stalls_points_to_the_rate() -> None:
+    changes = {f"block.{i}.norm": ramp(50, 40) for i in range(DEPTH)}
+    changes["loss"] = lambda step: math.exp(step / 200)  # cancels the fall
+    alarms = run(changes)
+    assert kinds(alarms) == ["update_too_large"]
+    assert "the learning rate" in alarms[0].cause
+
+
+def test_the_same_stream_is_left_alone_while_the_loss_falls() -> None:
+    changes = {f"block.{i}.norm": ramp(50, 40) for i in range(DEPTH)}
+    changes["loss"] = lambda step: math.exp(-step / 50)
+    assert kinds(run(changes)) == []
+
+
+def test_a_jump_with_nothing_before_it_is_the_batch() -> None:
+    jump = {name: (lambda step: 8.0 if step == 100 else 1.0) for name in ("loss", "gradient_norm", "block.0.gradient")}
+    alarms = run(jump)
+    assert kinds(alarms) == ["bad_batch"]
+    assert alarms[0].step == 100 and "points to its batch" in alarms[0].cause
+
+
+def test_a_loss_that_stays_up_is_a_spike() -> None:
+    alarms = run({"loss": lambda step: 3.0 if step >= 100 else 1.0})
+    assert "loss_spike" in kinds(alarms)
+    assert 102 <= next(a.step for a in alarms if a.kind is AlarmKind.LOSS_SPIKE) <= 104
+
+
+def test_a_dead_head_is_named_at_once() -> None:
+    alarms = run({"block.2.head_share_min": lambda step: 1e-4 if step >= 90 else 1.0})
+    assert kinds(alarms) == ["dead_head"]
+    assert (alarms[0].step, alarms[0].place) == (90, "block.2")
+
+
+def test_an_overflow_is_foretold() -> None:
+    changes = {"block.2.headroom": lambda step: 1 - max(0, step - 60) * 0.01}
+    alarms = run(changes)
+    assert kinds(alarms)[0] == "overflow_ahead"
+    assert alarms[0].step < 140  # 20 steps and more before nothing is left
+
+
+def test_collapse_is_named_when_it_lasts() -> None:
+    """A network can collapse in a dozen steps; one that comes back, or learns meanwhile, is left alone."""
+    stalled = {"loss": lambda step: math.exp(step / 200)}
+    names = [f"block.{i}.separation" for i in range(DEPTH)]
+    alarms = run(stalled | {name: lambda step: max(math.exp(-step), 1e-3) for name in names})
+    assert kinds(alarms) == ["rank_collapse"] and alarms[0].failing
+    assert 30 <= alarms[0].step <= 40
+    assert kinds(run(stalled | {name: lambda step: 1e-3 if 5 < step < 30 else 1.0 for name in names})) == []
+    learns = {"loss": lambda step: math.exp(-step / 50)}
+    assert kinds(run(learns | {name: lambda step: max(math.exp(-step), 1e-3) for name in names})) == []
+
+
+def test_what_is_not_a_number_is_said_at_once() -> None:
+    alarms = run({"loss": lambda step: math.nan if step >= 5 else 1.0}, steps=8)
+    assert kinds(alarms) == ["not_a_number"] and alarms[0].step == 5
+
+
+def test_a_vanishing_gradient() -> None:
+    changes = {"embed.gradient_growth": lambda step: 1 + max(0, step - 50) * 0.15}
+    assert "vanishing_gradient" in kinds(run(changes))
+
+
+def test_an_alarm_survives_its_file_and_reads_like_a_colleague() -> None:
+    alarm = run({"block.1.largest_logit": ramp(60, 25), "block.1.entropy": ramp(80, -60)})[0]
+    event = alarm.json() | {"kind": "alarm", "alarm": alarm.kind.value}
+    assert Alarm.from_json(event) == alarm
+    text = str(alarm)
+    for part in ("ALARM at step", "in block.1", "First:", "Means:", "Try:", "Ruled out:", "rows"):
+        assert part in text, part
+
+
+def test_every_kind_has_a_meaning_and_advice() -> None:
+    assert set(MEANING) == set(ADVICE) == set(AlarmKind)
+
+
+@pytest.mark.slow
+def test_driven_failures_of_real_training_are_named() -> None:
+    from experiments.alarms.training import trained
+
+    base = dict(task="bytes", depth=3, width=64, heads=4, norm="pre", batch=4, rate=3e-3, seed=0, steps=260)
+    expected = {
+        "none": set(), "logits ramped": {"logit_growth", "entropy_collapse"}, "rate ramped": {"update_too_large"},
+        "bad batch": {"bad_batch"}, "dead head": {"dead_head"},
+    }  # fmt: skip
+    for failure, wanted in expected.items():
+        value = trained(base | {"failure": failure})
+        first = {alarm["kind"] for alarm in value["alarms"][:1]}
+        assert first <= wanted and (first or not wanted), (failure, value["alarms"])
