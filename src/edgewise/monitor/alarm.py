@@ -78,8 +78,9 @@ class Moved:
         where = f" of {self.place}" if self.place else ""
         way = "grew" if self.factor > 1 else "fell"
         size = max(self.factor, 1 / self.factor) if self.factor > 0 else float("inf")
-        sure = f"t = {abs(self.score):.0f}" if self.trend else f"{abs(self.score):.0f} times its scatter"
-        return f"{self.statistic}{where} {way} by a factor {size:.3g} since step {self.since} ({sure})"
+        sure = f" (t = {abs(self.score):.0f})" if self.trend else f" ({abs(self.score):.0f} times its scatter)"
+        sure = "" if abs(self.score) < 2 else sure  # it moved earlier, and stands still now
+        return f"{self.statistic}{where} {way} by a factor {size:.3g} since step {self.since}{sure}"
 
 
 @dataclass(frozen=True)

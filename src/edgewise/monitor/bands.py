@@ -7,6 +7,7 @@ times the usual scatter. When each began to move is remembered, because the orde
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,7 @@ from scipy import stats
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import Moved
 from edgewise.monitor.columns import Column
-from edgewise.monitor.trend import FEWEST, FLOOR, WINDOW, log_trend
+from edgewise.monitor.trend import FEWEST, FLOOR, LONG, WINDOW, log_trend
 
 CHANCE = 1e-8  # of one false trend among all series of a row
 JUMP = 8.0  # times the scatter
@@ -63,7 +64,7 @@ class Bands:
         self.places = [place for _, _, place in pairs]
         self._columns = np.array([i for _, i, _ in pairs], np.int64)
         self._log = np.array([q.logarithm for q, _, _ in pairs], bool)
-        self._worse = np.array([q.worse for q, _, _ in pairs], float)
+        self.worse = np.array([q.worse for q, _, _ in pairs], float)
         self._at = {q.name: np.array([i for i, p in enumerate(pairs) if p[0] is q], np.int64) for q in QUANTITIES}
         self._ordered: tuple[Array, Array] | None = None
         self._steps, self._values = np.full(window, np.nan), np.full((window, len(pairs)), np.nan)
@@ -72,6 +73,7 @@ class Bands:
         self.since = np.full(len(pairs), -1, np.int64)  # step at which it began to move; -1 while calm
         self.first: Array | None = None  # of the first row
         self.now = np.full(len(pairs), np.nan)
+        self.losses: deque[float] = deque(maxlen=LONG)  # logarithms
 
     def see(self, step: int, row: Array) -> None:
         """Take one row in: jumps against the rows before it, trends with it."""
@@ -84,6 +86,7 @@ class Bands:
         self.count += 1
         self._ordered = None
         self.now = value
+        self.losses.extend(value[self.at("loss")])
         self.first = value if self.first is None else np.where(np.isnan(self.first), value, self.first)
         steps, past = self.past()
         if len(steps) >= FEWEST:
@@ -111,8 +114,8 @@ class Bands:
     def _remember(self, step: int, steps: Array) -> None:
         limit = self.threshold if self.rows >= FEWEST else math.inf
         with np.errstate(invalid="ignore"):
-            drifting, jumped = self._worse * self.t > limit, self._worse * self.jump > JUMP
-            calm = ~(self._worse * self.t >= CALM * limit) & ~jumped
+            drifting, jumped = self.worse * self.t > limit, self.worse * self.jump > JUMP
+            calm = ~(self.worse * self.t >= CALM * limit) & ~jumped
         began = int(steps[len(steps) // 2])  # a trend is half a window old when it shows
         fresh = (drifting | jumped) & (self.since < 0)
         self.since = np.where(fresh, np.where(jumped, step, began), np.where(calm, -1, self.since))

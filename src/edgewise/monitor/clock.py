@@ -66,6 +66,11 @@ class Budget:
         """What was spent, as a share of the training's own time."""
         return self.spent / self.elapsed
 
+    def restart(self) -> None:
+        """Count from now on, as if the monitor had just been attached."""
+        self.steps = self.samples = 0
+        self._began, self._before = self.clock.now(), self.clock.total
+
     def proposal(self) -> int:
         """How many steps to wait, as seen before the sample at hand is complete."""
         return 1 if self.share is None else self._next_gap(self.share)

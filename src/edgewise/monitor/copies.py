@@ -204,20 +204,29 @@ class QueryCopy:
 class LossCopy:
     """The scalar loss that a model or a criterion returns."""
 
-    def __init__(self, switch: Switch, buffer: Tensor) -> None:
-        self.switch, self.buffer = switch, buffer
+    def __init__(self, buffer: Tensor) -> None:
+        self.buffer = buffer
 
     def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+        """Hook of the whole model, which torch.compile calls beside its graph: three operations and nothing to fail."""
         loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not torch.is_grad_enabled():
-            return
-        if torch.compiler.is_compiling():
-            self._copy(loss)
-        else:
-            self.switch.run(self._copy, loss)
+        if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
+            self.buffer.copy_(loss.detach().reshape(()))
 
-    def _copy(self, loss: Tensor) -> None:
-        self.buffer.copy_(loss.detach().reshape(()))
+
+def _leave_to_python(function: Any) -> None:
+    """Where hooks of the whole model run beside the graph of torch.compile, they must not become a second, tiny one.
+
+    Names of torch differ between versions: where they are missing, that graph is compiled, and nothing else changes.
+    """
+    frames = torch._C._dynamo.eval_frame
+    names = ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")
+    if all(hasattr(frames, name) for name in names):
+        change, strategy, action = (getattr(frames, name) for name in names)
+        change(function.__code__, strategy(action.SKIP, action.DEFAULT))
+
+
+_leave_to_python(LossCopy.leave)
 
 
 def keys_within(model: nn.Module, widths: int) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.bands import JUMP, Bands
-from edgewise.monitor.trend import FEWEST
+from edgewise.monitor.trend import FEWEST, LONG
 
 GROWTH = math.log(1.5)  # over the window of 40 rows
 HALVED, FADING = math.log(0.5), math.log(0.75)
@@ -40,7 +40,15 @@ Detector = Callable[[Bands], Hit | None]
 
 
 def stalled(bands: Bands) -> bool:
-    """Whether the loss no longer falls; also where it is not watched, since nothing contradicts it then."""
+    """Whether the loss no longer falls; also where it is not watched, since nothing contradicts it then.
+
+    Two standard errors decide: of the last 20 rows against 20 of 60 rows earlier, or of the trend with fewer rows.
+    """
+    losses = np.array(bands.losses)
+    if len(losses) >= LONG:
+        early, late = losses[:FEWEST], losses[-FEWEST:]
+        error = math.sqrt((early.var() + late.var()) / FEWEST)
+        return not late.mean() < early.mean() - 2 * error
     t, _ = bands.trend("loss")
     return not (len(t) and t[0] < -2.0)
 
@@ -90,8 +98,8 @@ def rank_collapse(bands: Bands) -> Hit | None:
     fallen = bands.since_start("separation")
     if bands.rows < LASTING or not stalled(bands):
         return None
-    lasting = (bands.past()[1][-LASTING:, at] < np.minimum(APART, bands.now[at] - fallen - TENFOLD)).all(0)
-    i = _strongest(lasting, -np.nan_to_num(fallen))
+    lasting = bands.past()[1][-LASTING:, at] < np.minimum(APART, bands.now[at] - fallen - TENFOLD)
+    i = _strongest(np.asarray(lasting.all(0)), -np.nan_to_num(fallen))
     if i is None:
         return None
     return Hit(

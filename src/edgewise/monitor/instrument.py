@@ -54,7 +54,7 @@ class Instrument:
         self.handles: list[RemovableHandle] = []
         self.loss = torch.full((), math.nan, device=self.device)
         target = places.model if loss is None else loss
-        self.handles.append(target.register_forward_hook(LossCopy(switch, self.loss).leave))
+        self.handles.append(target.register_forward_hook(LossCopy(self.loss).leave))
         self._attach_streams()
         self.groups = self._attach_attention()
         self.samples = 0

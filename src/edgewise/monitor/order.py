@@ -107,7 +107,7 @@ def _ruled_out(bands: Bands, kind: AlarmKind) -> list[str]:
     out = []
     for suspect, names in SUSPECTS.items():
         at = np.concatenate([bands.at(name) for name in names])
-        t = np.abs(bands.t[at])
+        t = bands.worse[at] * bands.t[at]
         if suspect != own and len(at) and np.isfinite(t).any() and (bands.since[at] < 0).all():
             out.append(f"{suspect} (largest t = {np.nanmax(t):.1f} of {bands.threshold:.1f} needed)")
     return out

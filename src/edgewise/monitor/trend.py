@@ -8,6 +8,7 @@ from edgewise.arrays import Array
 
 WINDOW = 40  # rows of a trend
 FEWEST = 20  # rows before which there is no trend and no jump
+LONG = 80  # rows of the loss, which scatters most, that decide whether it still falls
 FLOOR = 0.02  # relative: a number that hardly ever moved does not jump by a little
 
 

@@ -1,0 +1,142 @@
+"""A dossier repeats its step to the bit, and a replay says which explanation survives."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import edgewise
+from edgewise.cli.main import run as shell
+from edgewise.errors import BadInput
+from edgewise.monitor.alarm import Alarm, AlarmKind
+from edgewise.monitor.replay import replay
+from tests.monitor.subjects import VOCABULARY, batches, encoder, hugging_face, loss_of
+
+
+def dossier_of(
+    model: nn.Module, folder: Path, last: torch.Tensor, criterion: nn.Module | None = None, half: bool = False,
+    **options: Any,
+) -> tuple[Path, list[float]]:  # fmt: skip
+    """Train a little, end with the batch `last`, and raise an alarm at that step by hand."""
+    optimizer, losses = torch.optim.AdamW(model.parameters(), 1e-3), []
+    with edgewise.watch(model, everything=True, quiet=True, to=folder, loss=criterion, **options) as handle:
+        for x in [*batches(4), last]:
+            if x is last:
+                handle.detection.see = lambda step, heads: [  # type: ignore[method-assign]
+                    Alarm(AlarmKind.BAD_BATCH, step, "", None, step, "On purpose.", "nothing moved before it.")
+                ]
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                loss = loss_of(model, x, criterion)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    assert handle.error == ""
+    return handle.dossiers.paths[0], losses
+
+
+def statement(outcome: Any, name: str) -> bool | None:
+    return next(held for words, held, _ in outcome.statements if words == name)
+
+
+def test_the_step_is_repeated_to_the_bit_with_dropout(tmp_path: Path) -> None:
+    last = list(batches(6))[5]
+    path, losses = dossier_of(hugging_face("gpt2", dropout=0.1), tmp_path / "run", last)
+    outcome = replay(path, hugging_face("gpt2", seed=5, dropout=0.1))
+    assert outcome.tries[0].loss == losses[-1]
+    assert statement(outcome, "That the step is reproduced") is True
+    assert statement(outcome, "The attention kernel") is False
+    assert statement(outcome, "The number format") is False
+    assert statement(outcome, "The batch") is False
+    assert {p.name for p in path.iterdir()} == {"README.txt", "about.json", "rows.csv", "batch.pt", "state.pt"}
+    assert "On purpose." in (path / "README.txt").read_text()
+
+
+def test_a_batch_that_is_unlike_the_others_is_found_out(tmp_path: Path) -> None:
+    """A trained habit, and then a batch that contradicts it in every token."""
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for x in batches(60):
+        optimizer.zero_grad()
+        loss_of(model, x, criterion).backward()
+        optimizer.step()
+
+    class Wrong(nn.Module):
+        """The criterion of the run, with the labels of one batch turned around."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return criterion(prediction, target)
+
+    wrong, path = Wrong(), tmp_path / "run"
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    with edgewise.watch(model, everything=True, quiet=True, to=path, loss=wrong) as handle:
+        for number, x in enumerate(batches(30, seed=3)):
+            target = (VOCABULARY - 1 - x) if number == 29 else x
+            optimizer.zero_grad()
+            wrong(model(x).flatten(0, 1), target.flatten()).backward()
+            optimizer.step()
+    assert [alarm.kind for alarm in handle.alarms] == [AlarmKind.BAD_BATCH]
+    outcome = replay(handle.dossiers.paths[0], encoder(seed=9), criterion)
+    assert statement(outcome, "The batch") is True
+    assert statement(outcome, "That the weights were bad already") is False
+    assert outcome.usual_loss < 0.5 < outcome.stored_loss
+
+
+def test_half_precision_is_told_from_single(tmp_path: Path) -> None:
+    """With weights so large that bfloat16 rounds logits by more than 1, float32 gives another loss."""
+    model = hugging_face("gpt2")
+    with torch.no_grad():
+        model.transformer.ln_f.weight *= 3e3
+    path, _ = dossier_of(model, tmp_path / "run", list(batches(6))[5], half=True)
+    assert json.loads((path / "about.json").read_text())["alarm"]["kind"] == "bad_batch"
+    outcome = replay(path, hugging_face("gpt2"))
+    assert statement(outcome, "That the step is reproduced") is True
+    single = next(t for t in outcome.tries if t.name == "float32")
+    assert math.isfinite(single.loss) and single.loss != outcome.tries[0].loss
+
+
+def test_the_shell_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, losses = dossier_of(encoder(), tmp_path / "run", list(batches(6))[5], nn.CrossEntropyLoss())
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\nfrom tests.monitor.subjects import encoder\n"
+        "def both():\n    return encoder(seed=3), nn.CrossEntropyLoss()\n"
+        "def alone():\n    return encoder(seed=3)\ndef other():\n    return encoder(depth=3), nn.CrossEntropyLoss()\n"
+    )
+    assert shell(["replay", str(path), f"{tmp_path}/mine.py:both"]) == 0
+    printed = capsys.readouterr().out
+    assert f"as run           loss {losses[-1]:.6g}" in printed
+    assert "That the step is reproduced survives" in printed
+    for function, words in (("alone", "the model returns no loss"), ("other", "does not fit the dossier")):
+        assert shell(["replay", str(path), f"{tmp_path}/mine.py:{function}"]) == 64
+        assert words in capsys.readouterr().err
+    assert shell(["replay", str(tmp_path), f"{tmp_path}/mine.py:both"]) == 64
+    assert "is not a dossier" in capsys.readouterr().err
+
+
+def test_above_the_limit_the_last_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "model.pt").write_bytes(b"")
+    path, _ = dossier_of(
+        encoder(), tmp_path / "run", list(batches(6))[5], nn.CrossEntropyLoss(), state_limit=1000,
+        checkpoints=tmp_path / "saved",
+    )  # fmt: skip
+    assert not (path / "state.pt").exists()
+    with pytest.raises(BadInput, match=r"above the size limit. The last checkpoint was .*saved/model.pt"):
+        replay(path, encoder(), nn.CrossEntropyLoss())
+
+
+def test_a_damaged_dossier_is_refused(tmp_path: Path) -> None:
+    path, _ = dossier_of(encoder(), tmp_path / "run", list(batches(6))[5], nn.CrossEntropyLoss())
+    (path / "batch.pt").write_bytes(b"nonsense")
+    with pytest.raises(BadInput, match="cannot be read"):
+        replay(path, encoder(), nn.CrossEntropyLoss())
