@@ -21,7 +21,6 @@ BENCHMARKS = {
     "engine_overhead": "cost of a case beside its own work: serial, loky, Dask; reading the store",
     "softmax_jacobian": "extreme eigenvalues of softmax Jacobians against torch.linalg.eigvalsh",
     "optim_overhead": "LogitTrust and AttentionPreconditioner beside AdamW on a GPT-2-like model of 12 layers",
-    "watch_price": "watching a training run, beside TensorBoard histograms, wandb.watch and hooks written by hand",
     "plan_cost": "critical_plan and initialize_ over one training step",
     "gaussian_attention": "Gaussian attention by the null key against the direct form and fused softmax",
     "landscape": "our plane against the package loss-landscapes, on the same transformer and grid",

@@ -21,12 +21,13 @@ class Clock:
     def __init__(self, wall: bool = False) -> None:
         self.now: Callable[[], float] = time.perf_counter if wall else time.thread_time
         self.spent = 0.0
+        self.beside: Callable[[], float] = lambda: 0.0  # seconds of another thread of ours
         self._depth, self._began = 0, 0.0
 
     @property
     def total(self) -> float:
         """Seconds spent, also in what is going on."""
-        return self.spent + (max(self.now() - self._began, 0.0) if self._depth else 0.0)
+        return self.spent + self.beside() + (max(self.now() - self._began, 0.0) if self._depth else 0.0)
 
     def __enter__(self) -> None:
         if self._depth == 0:

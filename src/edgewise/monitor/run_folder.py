@@ -42,7 +42,8 @@ class RunFolder:
         about: Mapping[str, Any] | None = None, rank: int = 0, complain: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self.path, self.rank = Path(path), rank
-        self.written = self.dropped = self.seconds = 0.0  # rows with the system, rows lost, thread time of the writer
+        self.written = self.dropped = 0  # rows with the system, rows and events lost
+        self.seconds = 0.0  # thread time of the writer
         self._complain = complain or (lambda sentence: None)
         self._lock = _locked(self.path, rank)
         try:

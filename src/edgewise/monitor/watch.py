@@ -26,7 +26,7 @@ from torch.optim.optimizer import (
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.monitor.alarm import Alarm
+from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.aside import BatchMemory, pass_aside
 from edgewise.monitor.bands import Bands
 from edgewise.monitor.clock import Budget, Clock
@@ -41,6 +41,8 @@ from edgewise.monitor.run_folder import HEADS, RunFolder
 from edgewise.monitor.sinks import Sinks
 from edgewise.optim.parallel import processes_of
 from edgewise.trace import Trace
+
+KINDS = tuple(AlarmKind)
 
 
 def watch(
@@ -115,9 +117,12 @@ class Watch:
         self._last_row: tuple[int, Array] | None = None
         self._aside = False  # whether activations are measured in passes of our own
         self._own: dict[int, bool] = {}  # optimizers by identity: whether their steps count
-        self._open = True
+        self._open, self._closed = True, False
+        self._raised = 0  # kinds of alarm of the last row, a bit each, for the other processes
         self._hooks = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
         self.attach_seconds = time.perf_counter() - began
+        if self.folder is not None:
+            self.clock.beside = lambda: 0.0 if self.folder is None else self.folder.seconds
         self.budget = Budget(share, self.clock)
         self._announce()
 
@@ -155,8 +160,9 @@ class Watch:
 
     def close(self) -> None:
         """Take the hooks off, write what waits, say what it cost."""
-        if not self._open:
+        if self._closed:
             return
+        self._closed = True
         self._detach()
         if not self.error:
             self._tell("stop", self.cost + ".")
@@ -258,18 +264,30 @@ class Watch:
         gaps: list[int] = []
 
         def join(flat: Tensor, sizes: list[int]) -> Tensor:
-            each = self.ranks.gather(torch.cat([flat, flat.new_tensor([gap])]))
-            gaps.append(int(each[:, -1].max()))
+            each = self.ranks.gather(torch.cat([flat, flat.new_tensor([gap, self._raised])]))
+            gaps.append(int(each[:, -2].max()))
+            self._join_alarms([int(bits) for bits in each[:, -1].tolist()])
             # The first process stores the row of all, the others their own.
-            return flat if self.ranks.rank else joined(each[:, :-1], sizes, self.instrument.rules())
+            return flat if self.ranks.rank else joined(each[:, :-2], sizes, self.instrument.rules())
 
         return self.instrument.after_step(join), gaps[0]
+
+    def _join_alarms(self, bits: list[int]) -> None:
+        """Alarms that another process raised at its last row, and this one did not."""
+        known = {alarm.kind for alarm in self.alarms}
+        for rank, each in enumerate(bits):
+            for kind in (kind for i, kind in enumerate(KINDS) if each >> i & 1 and kind not in known):
+                known.add(kind)
+                what = f"Process {rank} raised it, on its own part of the batch."
+                self._raise(Alarm(kind, self.step, "", None, self.step, what, f"see the events of process {rank}."))
 
     def _store(self, sample: Sample, optimizer: Optimizer) -> None:
         row = row_of(sample, self.places.depth, self._extra(optimizer))
         self._reported = None
-        self.bands.see(self.step, row)
-        row[self._growth_columns] = self.bands.slope[self.bands.at("largest_logit")]
+        seen = self.instrument.reached or not self.places.depth
+        if seen:  # what no hook saw is not a number, and not an alarm
+            self.bands.see(self.step, row)
+            row[self._growth_columns] = self.bands.slope[self.bands.at("largest_logit")]
         self._last_row = self.step, row
         self.dossiers.rows.append((self.step, row))
         if self.folder is not None:
@@ -278,7 +296,8 @@ class Watch:
                 self.folder.append(self.step, slow_row_of(sample, self.places.heads), HEADS)
         self._note_refusals()
         self._stored += 1
-        alarms = self.detection.see(self.step, sample.heads)
+        alarms = self.detection.see(self.step, sample.heads) if seen else []
+        self._raised = sum({1 << KINDS.index(alarm.kind) for alarm in alarms})
         self.sinks.send(self.step, row, [alarm.kind.value for alarm in alarms])
         for alarm in alarms:
             self._raise(alarm)
