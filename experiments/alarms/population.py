@@ -48,4 +48,5 @@ def _run(name: str, task: str, change: dict[str, Any], seed: int, steps: int) ->
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps({"causes": CAUSES, "runs": population()}, indent=1) + "\n")
+    lines = ",\n".join(json.dumps(run) for run in population())
+    FILE.write_text(f'{{"causes": {json.dumps(CAUSES)},\n"runs": [\n{lines}\n]}}\n')
