@@ -32,12 +32,12 @@ COUNTS: dict[tuple[str, str], int] = {
 }  # fmt: skip
 LABORATORY = {"paper": "paper", "gpt": "gpt", "llama_like": "llama"}  # by the family's name in `starts`
 DIMENSIONS = 12
-WIDTHS = ((0.5, 48), (0.85, 64), (0.95, 96), (1.0, 128))  # cumulative shares
+WIDTHS = ((0.7, 48), (0.9, 64), (0.97, 96), (1.0, 128))  # cumulative shares
 TOKENS = {
-    "bytes": ((0.4, 16), (0.75, 32), (0.93, 64), (1.0, 128)),
-    "digits": ((0.75, 16), (1.0, 64)),
+    "bytes": ((0.55, 16), (0.85, 32), (0.96, 64), (1.0, 128)),
+    "digits": ((0.85, 16), (1.0, 64)),
 }
-LARGEST = 1536  # depth times tokens: what is larger gets half the tokens, down to 16
+LARGEST = 1024  # depth times tokens: what is larger gets half the tokens, down to 16
 
 
 def between(u: float, low: float, high: float) -> float:
@@ -66,7 +66,7 @@ def _points(place: int, count: int) -> np.ndarray:
 
 
 def _network(kind: str, task: str, u: np.ndarray) -> dict[str, Any]:
-    depth = round(between(u[0] ** 1.3, 2, 48.4))
+    depth = round(between(u[0] ** 1.4, 2, 48.4))
     tokens = chosen(u[2], TOKENS[task])
     while depth * tokens > LARGEST and tokens > 16:
         tokens = tokens // (2 if task == "bytes" else 4)
