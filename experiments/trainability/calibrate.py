@@ -1,4 +1,4 @@
-"""Write the table of `judge`'s probability of training from the recorded runs of the forecast.
+"""Write the table of `judge`'s probability of training from the recorded runs.
 
     python -m experiments.trainability.calibrate experiments/trainability/recorded
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from edgewise.judgement.probability import TABLE
 
-from .fits import fit_logistic
+from .fits import Logistic, fit_logistic
 from .scores import combined
 from .starts import FAMILIES, starts
 from .statistics import auroc
@@ -22,54 +23,72 @@ from .table import Row, recorded_runs, table
 
 READOUTS = {"token": "bytes", "pooled": "digits"}  # by the task that is read so
 SPAN = "half"  # what `judge` decides by: it forgives power laws and the first block's jump
+FORMS = ("described", "bare")  # with what the stream forgets, and without
 
 
-def features(row: Row) -> list[float]:
-    """(sum of both exponents with the task's own readout, forgetting), doubled second halves."""
-    return [combined(*row.changes(span=SPAN)), row.forgetting(SPAN)]
+@dataclass(frozen=True)
+class Sample:
+    """One trained network as the calibration sees it."""
+
+    readout: str
+    family: str
+    exponents: float  # |angle| + |relative gradient|, doubled second halves
+    forgetting: float
+    failed: bool
+
+    def features(self, form: str) -> list[float]:
+        return [self.exponents, self.forgetting] if form == "described" else [self.exponents]
 
 
-def constants(rows: Sequence[Row]) -> dict[str, float]:
-    """Weights and offset of P = 1 / (1 + exp(w s + u F - b)), of theory's scores."""
-    fit = fit_logistic([features(row) for row in rows], [row.failed for row in rows])
-    names = ("exponents", "forgetting", "offset")
-    return {name: round(value, 4) for name, value in zip(names, (*fit.weights, fit.offset), strict=True)}
+def sample(row: Row) -> Sample:
+    """A run of the forecast, with the readout of its task."""
+    readout = next(name for name, task in READOUTS.items() if task == row.task)
+    return Sample(readout, row.family, combined(*row.changes(span=SPAN)), row.forgetting(SPAN), row.failed)
+
+
+def fitted(samples: Sequence[Sample], form: str) -> Logistic:
+    """P = 1 / (1 + exp(w s + u F - b)) on some networks."""
+    return fit_logistic([each.features(form) for each in samples], [each.failed for each in samples])
+
+
+def constants(fit: Logistic) -> dict[str, float]:
+    weights = (*fit.weights, 0.0)[:2]
+    named = {"exponents": weights[0], "forgetting": weights[1], "offset": fit.offset}
+    return {name: round(value, 4) for name, value in named.items()}
+
+
+def curves(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Both forms of one readout, with all families and without each; how well those rank the family left out."""
+    families = dict.fromkeys(each.family for each in samples)
+    whole: dict[str, Any] = {"networks": len(samples), "trained": sum(not each.failed for each in samples)}
+    for form in FORMS:
+        without = {name: fitted([s for s in samples if s.family != name], form) for name in families}
+        whole[form] = {
+            "all": constants(fitted(samples, form)),
+            "without": {name: constants(fit) for name, fit in without.items()},
+            "auroc_on_the_family_left_out": {
+                name: _ranked(fit, [s for s in samples if s.family == name], form) for name, fit in without.items()
+            },
+        }
+    return whole
+
+
+def _ranked(fit: Logistic, samples: Sequence[Sample], form: str) -> float | None:
+    """None where a family has one outcome only."""
+    value = auroc(fit.score([s.features(form) for s in samples]), [s.failed for s in samples])
+    return None if value != value else round(value, 3)
 
 
 def calibration_table(rows: Sequence[Row]) -> dict[str, Any]:
-    """The whole table: a curve per readout, the same without each family, and what was trained."""
-    depths = [row.depth for row in rows]
+    """The whole table: two curves per readout, and what was trained."""
+    depths, samples = [row.depth for row in rows], [sample(row) for row in rows]
     return {
         "made_by": "python -m experiments.trainability.calibrate experiments/trainability/recorded",
         "networks": len(rows),
         "trained": sum(not row.failed for row in rows),
         "optimizers": sorted({row.optimizer for row in rows}),
         "range": {"depth": [min(depths), max(depths)], "tokens": [16, 32], **_kinds()},
-        "curves": {
-            readout: _curves([row for row in rows if row.task == task], task) for readout, task in READOUTS.items()
-        },
-    }
-
-
-def _curves(rows: Sequence[Row], task: str) -> dict[str, Any]:
-    """All runs of a task; without one family, and how that fit ranks the family left out."""
-    families = {family: [row for row in rows if row.family == family] for family in FAMILIES}
-    without = {family: [row for row in rows if row.family != family] for family in FAMILIES}
-    unseen = {
-        family: auroc(
-            fit_logistic([features(r) for r in rest], [r.failed for r in rest]).score(
-                [features(r) for r in families[family]]
-            ),
-            [r.failed for r in families[family]],
-        )
-        for family, rest in without.items()
-    }
-    return {
-        "task": task,
-        "networks": len(rows),
-        "all": constants(rows),
-        "without": {family: constants(rest) for family, rest in without.items()},
-        "auroc_on_the_family_left_out": {family: round(value, 3) for family, value in unseen.items()},
+        "curves": {name: curves([each for each in samples if each.readout == name]) for name in READOUTS},
     }
 
 

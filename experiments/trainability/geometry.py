@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from edgewise.arrays import Array
-from edgewise.judgement.probability import forgotten
+from edgewise.judgement.forgetting import forgotten
 from edgewise.probe.measure import measure
 from edgewise.study.tasks.base import Task
 from edgewise.study.train import seeded

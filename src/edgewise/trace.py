@@ -22,6 +22,8 @@ from edgewise.regular_file import open_regular
 from edgewise.whole_file import whole_file
 
 READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
+# A class token is one token with a gradient of its own: what is known of a loss per token holds for it.
+GRADIENTS = {"token": "token", "class": "token", "pooled": "pooled"}
 WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")  # of statistics weight_gradient.NAME
 
 
@@ -47,6 +49,7 @@ class Trace:
     extrapolated: tuple[str, ...] = ()
     departure: str = ""  # why a prediction was given up for this measurement: where the two part, and why
     sampled: bool = True  # False when the numbers are exact for the ensemble, so that one seed has no scatter
+    readout: str = ""  # how the model reads its output: "token", "pooled" or "class"; empty where it was not looked at
 
     def __post_init__(self) -> None:
         expected = (self.norm.shape[0], len(self.sites))
@@ -71,6 +74,12 @@ class Trace:
         """|g|^2 at each site over |g|^2 at the last one (R, S, N); inf where that overflows."""
         with np.errstate(over="ignore"):
             return None if self.log_gradient is None else np.exp(self.log_gradient)
+
+    @property
+    def decisive_readout(self) -> str | None:
+        """The gradient that a verdict is about: that of the model's readout, else the first; None without one."""
+        own = GRADIENTS.get(self.readout)
+        return own if own in self.readouts else next(iter(self.readouts), None)
 
     @property
     def depth(self) -> int:
@@ -116,7 +125,7 @@ class Trace:
         described = None if self.architecture is None else self.architecture.to_dict()
         return {
             "sites": self.sites, "source": self.source, "readouts": self.readouts, "step": self.step,
-            "sampled": self.sampled, "departure": self.departure,
+            "sampled": self.sampled, "departure": self.departure, "readout": self.readout,
             "extrapolated": self.extrapolated, "kind": kind, "architecture": described,
         }  # fmt: skip
 

@@ -12,7 +12,7 @@ from edgewise.adapters.source import read_source
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
-from edgewise.trace import Trace
+from edgewise.trace import GRADIENTS, Trace
 from edgewise.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def predict(
     *,
     start: Any = None,
     start_overlap: float = 0.0,
-    readout: str = "token",
+    readout: str | None = None,
     progress: Callable[[float], None] | None = None,
     closure: str = "exact",
 ) -> Trace:
@@ -43,7 +43,8 @@ def predict(
     source         any source (`edgewise.adapters.source` lists them): preset name, config, knobs, file, model
     start          where the data starts: a measured `Trace`, or a Gram matrix x_a.x_b/width of shape (tokens, tokens)
     start_overlap  mean cosine of two input tokens when there is no `start`
-    readout        "token" for a loss per token, "pooled" for a mean-pooled one; the gradient differs
+    readout        "token" for a loss per token, "pooled" for one of the mean over tokens, "class" for one of a single
+                   token; default: as the model reads its own output, and without a model "token", which is noted
     progress       called with the fraction done where the dense recursion is needed, which may take a while
     closure        "exact" softmax moments; "large_n" or "random_energy", published approximations, for comparison;
                    "frozen", without the gradient through the softmax
@@ -53,33 +54,45 @@ def predict(
     """
     from edgewise.theory.predict import predict as predict_network
 
+    _refuse_readout(readout)
     measured = _measured(source, start, readout)
+    kind = readout or ("" if measured is None else measured.readout)
+    gradient = GRADIENTS.get(kind, "token")
     if measured is not None and measured.architecture is None:
-        return _undescribed(source, measured, start is None and closure == "exact")
+        return replace(_undescribed(source, measured, start is None and closure == "exact"), readout=kind)
     read = None if measured is None or measured is start else measured.architecture
     network = describe(source) if read is None else read
-    theory = predict_network(
-        network, start=start, start_overlap=start_overlap, readout=readout, progress=progress, closure=closure
+    theory = replace(
+        predict_network(
+            network, start=start, start_overlap=start_overlap, readout=gradient, progress=progress, closure=closure
+        ),
+        readout=kind,
     )
     if measured is None or closure != "exact":
         return theory
     from edgewise.judgement.self_check import departure
 
-    at_its_start = theory if start is measured else predict_network(network, start=measured, readout=readout)
+    at_its_start = theory if start is measured else predict_network(network, start=measured, readout=gradient)
     sentence = departure(measured, at_its_start)
-    return replace(measured, departure=sentence) if sentence else theory
+    return replace(measured, departure=sentence, readout=kind) if sentence else theory
 
 
-def _measured(source: Any, start: Any, readout: str) -> Trace | None:
+def _refuse_readout(readout: str | None) -> None:
+    if readout is not None and readout not in GRADIENTS:
+        raise BadInput(f"readout must be one of {', '.join(GRADIENTS)}, got {readout!r}.")
+
+
+def _measured(source: Any, start: Any, readout: str | None) -> Trace | None:
     """One pass through a model that is at hand, with its description; None for what has no modules."""
     content = read_source(source)
     if content.model is None and content.factory is None:
         return None
-    if isinstance(start, Trace) and start.sampled and readout in start.readouts:
+    wanted = None if readout is None else (GRADIENTS[readout],)
+    if isinstance(start, Trace) and start.sampled and (wanted or (start.decisive_readout,))[0] in start.readouts:
         return start
     # By name, so that a record of a prediction from a description does not depend on the code that measures models.
     measure = import_module("edgewise.probe.measure").measure
-    trace: Trace = measure(content, readouts=(readout,), attention=False, pair=False)
+    trace: Trace = measure(content, readouts=wanted, attention=False, pair=False)
     return trace
 
 
@@ -117,7 +130,7 @@ def compare(
     *,
     start: Any = None,
     start_overlap: float = 0.0,
-    readout: str = "token",
+    readout: str | None = None,
     progress: Callable[[float], None] | None = None,
     closure: str = "exact",
 ) -> Comparison:

@@ -63,6 +63,8 @@ class Kind(Enum):
     EMBEDDING_JUMP = "embedding_jump"
     TOKENS_SEPARATE = "tokens_separate"
     STREAM_OUT_OF_RANGE = "stream_out_of_range"
+    FORGETS_INPUT = "forgets_input"
+    SLOW_START = "slow_start"
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Exponent:
     """A log-rate of a squared quantity per block: over this depth, its error, and its limit at infinite depth.
 
     `error` is the larger of the spread over seeds and the finite-width scatter sqrt(2/(L d)) of one network.
-    `change` is twice the log-change over the second half of the depth, which the outcome is read from;
+    `change` is twice the log-change over the second half of the depth, a part of the score of the outcome;
     `change_error` is how well its mean is known (0 for an exact recursion).
     """
 
@@ -204,7 +206,10 @@ class Verdict:
     angle: Exponent  # of 1 - overlap between different tokens
     gradient: Exponent | None  # of |g|^2 towards the input; None where no gradient was followed
     relative_gradient: Exponent | None  # of |g|^2 q, which does not see the scale of the stream
-    readout: str | None = None  # where the gradient starts: a loss per token, or of the pooled tokens
+    readout: str | None = None  # where the gradient starts: a loss per token, of the pooled tokens, of a class token
+    why_undecided: str = ""  # empty where the outcome is decided
+    forgetting: float | None = None  # late change of the log-share of the stream that is no longer the input
+    slow_factor: float | None = None  # how many times the steps of a usual start; None where the start is not small
     probability: Probability | None = None  # how often such networks trained in a recorded sweep
     embedding_jump: float | None = None  # log-change of the relative gradient across the first block
     depth_scale: float | None = None  # blocks in which a difference changes by a factor e
@@ -233,7 +238,7 @@ class Verdict:
 
     @property
     def decisive_gradient(self) -> Exponent | None:
-        """The one the outcome is read from: relative to the stream, which norms rescale; raw for a perceptron."""
+        """The one that counts for the outcome: relative to the stream, which norms rescale; raw for a perceptron."""
         return self.relative_gradient if self.perceptron is None else self.gradient
 
     def report(self, path: str | Path, trace: Trace | None = None) -> Path:
@@ -256,6 +261,9 @@ class Verdict:
             "gradient": self.gradient and self.gradient.json(),
             "relative_gradient": self.relative_gradient and self.relative_gradient.json(),
             "readout": self.readout,
+            "why_undecided": self.why_undecided or None,
+            "forgetting": finite(self.forgetting),
+            "slow_factor": finite(self.slow_factor),
             "training_probability": self.probability and self.probability.json(),
             "embedding_jump": finite(self.embedding_jump),
             "depth_scale": finite(self.depth_scale),

@@ -1,33 +1,79 @@
-"""Findings: what the numbers of a trace show to be wrong, and what they rule out, in sentences."""
+"""Findings: what the numbers of a trace show, what they rule out, in sentences; none is worse than the outcome.
+
+The outcome comes from the score. A part of the score that carries a third of the risk, or more, is why the outcome is
+what it is, and has its severity; everything else is a note.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edgewise.judgement.reading import Reading
-from edgewise.stability.limits import FAILS, RISKY, Severity, severity
-from edgewise.stability.lyapunov import LateChange
+from edgewise.judgement.score import Score
+from edgewise.stability.limits import RISKY
 from edgewise.trace import Trace
-from edgewise.verdict import Finding, Kind
+from edgewise.verdict import Finding, Kind, Outcome
 
+SHARE = 1 / 3  # of the risk
+FORGETS = 10.0  # late change of F from which it is mentioned: e^-10 of the stream is still the input
 STARVED = math.log(1e-4)  # squared query/key gradient against its value at the first block
 JUMP = 4.0  # log-change of the relative gradient across the first block
 CURABLE = {
     Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.VANISHING_GRADIENT, Kind.EXPLODING_GRADIENT, Kind.TOKENS_SEPARATE,
+    Kind.FORGETS_INPUT,
 }  # fmt: skip
 
 
-def find(reading: Reading) -> tuple[Finding, ...]:
-    """Every defect the numbers show, the worst first."""
-    checks = (_range, _angle, _gradient, _entropy, _starved, _jump)
-    order = {"fails": 0, "risky": 1, "note": 2}
-    findings = [finding for check in checks if (finding := check(reading)) is not None]
-    return tuple(sorted(findings, key=lambda finding: order[finding.severity]))
+LEVELS = {
+    Outcome.TRAINS: "note", Outcome.RISKY: "risky", Outcome.UNDECIDED: "risky", Outcome.FAILS: "fails",
+}  # fmt: skip
+ORDER = {"fails": 0, "risky": 1, "note": 2}
 
 
-def _range(reading: Reading) -> Finding | None:
+@dataclass(frozen=True)
+class Evidence:
+    """What findings are written from: the numbers, the parts of the risk, and the outcome that they led to."""
+
+    reading: Reading
+    score: Score | None
+    risks: Mapping[str, float]
+    outcome: Outcome
+
+    def level(self, part: str, size: float, limit: float = RISKY) -> str | None:
+        """The severity of a part of the score: the outcome's where it is a cause, a note where it is large."""
+        worst = LEVELS[self.outcome]
+        total = sum(self.risks.values())
+        cause = self.risks.get(part, 0.0) >= SHARE * total > 0 if self.risks else size > limit
+        if worst != "note" and cause:
+            return worst
+        return "note" if size > limit else None
+
+
+def find(evidence: Evidence) -> tuple[Finding, ...]:
+    """Every defect the numbers show, the worst first; what carries most of the risk leads among equals."""
+    checks = (_range, _angle, _gradient, _forgets, _entropy, _starved, _jump)
+    findings = [finding for check in checks if (finding := check(evidence)) is not None]
+    worst = LEVELS[evidence.outcome]
+    mild = [f if ORDER[f.severity] >= ORDER[worst] else replace(f, severity=worst) for f in findings]
+    return tuple(sorted(mild, key=lambda finding: (ORDER[finding.severity], -_risk(finding.kind, evidence))))
+
+
+_PARTS = {
+    Kind.RANK_COLLAPSE: "angle", Kind.FULL_COLLAPSE: "angle", Kind.TOKENS_SEPARATE: "angle",
+    Kind.VANISHING_GRADIENT: "gradient", Kind.EXPLODING_GRADIENT: "gradient", Kind.FORGETS_INPUT: "forgetting",
+}  # fmt: skip
+
+
+def _risk(kind: Kind, evidence: Evidence) -> float:
+    return math.inf if kind is Kind.STREAM_OUT_OF_RANGE else evidence.risks.get(_PARTS.get(kind, ""), 0.0)
+
+
+def _range(evidence: Evidence) -> Finding | None:
+    reading = evidence.reading
     if not reading.out_of_range.any():
         return None
     trace = reading.trace
@@ -41,14 +87,8 @@ def _range(reading: Reading) -> Finding | None:
     )
 
 
-def _severity(change: LateChange) -> str | None:
-    """Of the number itself: an error bar may leave the outcome undecided, what it says is then risky at most."""
-    if severity(change) is Severity.FAILS:
-        return "fails"
-    return "risky" if abs(change.scalar) > RISKY else None
-
-
-def _angle(reading: Reading) -> Finding | None:
+def _angle(evidence: Evidence) -> Finding | None:
+    reading = evidence.reading
     trace, change = reading.trace, reading.angle.change.scalar
     if change == -math.inf:
         site = _first_full_collapse(trace)
@@ -58,7 +98,7 @@ def _angle(reading: Reading) -> Finding | None:
             "Add a skip connection (attention_skip, mlp_skip above 0): without it averaging leaves one token.",
             "fails",
         )
-    level = _severity(reading.angle.change)
+    level = evidence.level("angle", abs(change))
     if level is None or reading.out_of_range.any():
         return None
     final = float(trace.overlap[:, -1].mean())
@@ -66,7 +106,7 @@ def _angle(reading: Reading) -> Finding | None:
         return Finding(
             Kind.RANK_COLLAPSE,
             f"Tokens merge: 1 - overlap changes by a factor e^{change:.1f} over the depth at the rate of its "
-            f"second half (limit e^-{FAILS:.0f}); the overlap ends at {_near_one(final, trace)}.",
+            f"second half; the overlap ends at {_near_one(final, trace)}.",
             "Shrink the branches against the skip (attention_branch, mlp_branch), or use pre-norm.",
             level,
         )
@@ -87,12 +127,13 @@ def _first_full_collapse(trace: Trace) -> str:
     return trace.sites[int(np.argmax((trace.separation == 0).any(axis=0)))]
 
 
-def _gradient(reading: Reading) -> Finding | None:
+def _gradient(evidence: Evidence) -> Finding | None:
+    reading = evidence.reading
     decisive = reading.decisive_gradient
-    level = None if decisive is None else _severity(decisive.change)
-    if decisive is None or level is None:
+    change = 0.0 if decisive is None else decisive.change.scalar
+    level = evidence.level("gradient", abs(change))
+    if decisive is None or level is None or reading.out_of_range.any():
         return None
-    change = decisive.change.scalar
     kind = Kind.EXPLODING_GRADIENT if change > 0 else Kind.VANISHING_GRADIENT
     quantity = "|g|^2" if decisive is reading.gradient else "relative to the stream, |g|^2 q"
     what, remedy = {
@@ -104,14 +145,29 @@ def _gradient(reading: Reading) -> Finding | None:
     return Finding(
         kind,
         f"The gradient {what} towards the input: {quantity} changes by a factor "
-        f"e^{change:.1f} over the depth at the rate of its second half (limit e^±{FAILS:.0f}).",
+        f"e^{change:.1f} over the depth at the rate of its second half.",
         remedy,
         level,
     )
 
 
-def _entropy(reading: Reading) -> Finding | None:
-    attention = reading.attention
+def _forgets(evidence: Evidence) -> Finding | None:
+    lost = None if evidence.score is None else evidence.score.forgetting
+    level = None if lost is None else evidence.level("forgetting", lost, FORGETS)
+    if lost is None or level is None:
+        return None
+    share = "nothing" if lost >= 200 else f"e^-{lost:.1f}"
+    return Finding(
+        Kind.FORGETS_INPUT,
+        f"The stream forgets its input: {share} of it is still carried by the skips at the end, at the rate of the "
+        "second half of the depth, so every block begins almost anew.",
+        "Shrink the branches against the skip (attention_branch, mlp_branch).",
+        level,
+    )
+
+
+def _entropy(evidence: Evidence) -> Finding | None:
+    attention = evidence.reading.attention
     if attention is None or attention.condensation is None or attention.condensation < 1 or attention.entropy is None:
         return None
     ratio, entropy, uniform = attention.condensation, attention.entropy, attention.uniform_entropy
@@ -120,13 +176,13 @@ def _entropy(reading: Reading) -> Finding | None:
         f"Attention condenses on few keys: logit variance over 2 log n is {ratio:.2f} (condensed from 1 on); the "
         f"expected entropy falls to {entropy:.2f} of {uniform:.2f} nats.",
         f"Divide score_gain by {math.sqrt(ratio / 0.5):.2f} or more, or use QK-norm.",
-        "risky" if ratio >= 2 else "note",
+        "note",
     )
 
 
-def _starved(reading: Reading) -> Finding | None:
+def _starved(evidence: Evidence) -> Finding | None:
     """Query and key gradients carry the square of the token difference: they die first under collapse."""
-    statistics = reading.trace.statistics
+    statistics = evidence.reading.trace.statistics
     logs, values = (statistics.get(f"weight_gradient.{name}") for name in ("query", "value"))
     if logs is None or values is None or np.isnan(logs).all():
         return None
@@ -145,8 +201,8 @@ def _starved(reading: Reading) -> Finding | None:
     )
 
 
-def _jump(reading: Reading) -> Finding | None:
-    jump = reading.embedding_jump
+def _jump(evidence: Evidence) -> Finding | None:
+    jump = evidence.reading.embedding_jump
     if jump is None or abs(jump) < JUMP:
         return None
     return Finding(
@@ -163,11 +219,11 @@ def rule_out(reading: Reading, findings: tuple[Finding, ...]) -> tuple[str, ...]
     """What was looked at and is not the trouble, with the number that says so."""
     kinds = {finding.kind for finding in findings}
     out = []
-    if not kinds & {Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.TOKENS_SEPARATE}:
-        out.append(f"rank collapse (log-change of 1 - overlap {reading.angle.change.scalar:+.2f}, limit {RISKY:g})")
+    if not kinds & {Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.TOKENS_SEPARATE, Kind.STREAM_OUT_OF_RANGE}:
+        out.append(f"rank collapse (log-change of 1 - overlap {reading.angle.change.scalar:+.2f})")
     gradient = reading.decisive_gradient
     if gradient is not None and not kinds & {Kind.VANISHING_GRADIENT, Kind.EXPLODING_GRADIENT}:
-        out.append(f"vanishing and exploding gradients (log-change {gradient.change.scalar:+.2f}, limit {RISKY:g})")
+        out.append(f"vanishing and exploding gradients (log-change {gradient.change.scalar:+.2f})")
     ratio = None if reading.attention is None else reading.attention.condensation
     if ratio is not None and Kind.ENTROPY_COLLAPSE not in kinds:
         out.append(f"entropy collapse (condensation ratio {ratio:.2f}, condensed from 1 on)")

@@ -8,37 +8,40 @@ from typing import Any
 import edgewise.screen  # noqa: F401  (gives a Verdict its words)
 from edgewise.architecture import Architecture
 from edgewise.critical.asymptotics import asymptotics
-from edgewise.judgement.findings import CURABLE, find, rule_out
-from edgewise.judgement.probability import training_probability
+from edgewise.judgement.bands import answer
+from edgewise.judgement.findings import CURABLE, Evidence, find, rule_out
+from edgewise.judgement.probability import risks, training_probability
 from edgewise.judgement.profile import profile
 from edgewise.judgement.reading import Reading, read
 from edgewise.judgement.remedies import Search
+from edgewise.judgement.score import Score, score_of
 from edgewise.perceptron import Perceptron
-from edgewise.stability.limits import ZERO, Severity, severity, signs
+from edgewise.stability.limits import ZERO, signs
 from edgewise.stability.lyapunov import Growth, depth_scale
 from edgewise.theory.perceptron.maps import PerceptronTheory, summary
 from edgewise.trace import Trace
-from edgewise.verdict import Exponent, Finding, FixedPoint, Outcome, Phase, Verdict, finite
+from edgewise.verdict import Exponent, Finding, FixedPoint, Outcome, Phase, Probability, Verdict, finite
 
-_OUTCOMES = {
-    Severity.FINE: Outcome.TRAINS, Severity.UNDECIDED: Outcome.UNDECIDED, Severity.RISKY: Outcome.RISKY,
-    Severity.FAILS: Outcome.FAILS,
-}  # fmt: skip
+NEVER = Probability(0.0, 0.0, 0.0)  # a stream that leaves the range of numbers carries nothing
 
 
 def judge(trace: Trace) -> Verdict:
-    """What a trace means; without a description the values at infinite depth and the forecast are None."""
+    """What a trace means: one score, its probability, the outcome that this is a band of, and what explains it."""
     reading, limits = read(trace), _limits(trace.architecture)
-    outcome = _outcome(reading)
-    findings = find(reading)
+    score = score_of(reading)
+    probability = _probability(reading, score)
+    outcome, why_undecided = answer(probability, trace)
+    findings = find(Evidence(reading, score, {} if score is None else risks(score, trace), outcome))
     return Verdict(
         outcome=outcome,
         phase=limits.phase or _phase(reading.angle, limits.angle),
         angle=_exponent(reading.angle, limits.angle),
         gradient=_exponent(reading.gradient, limits.gradient) if reading.gradient else None,
         relative_gradient=_exponent(reading.relative, limits.relative_gradient) if reading.relative else None,
-        readout=trace.readouts[0] if trace.readouts else None,
-        probability=training_probability(reading),
+        readout=trace.readout or trace.decisive_readout,
+        why_undecided=why_undecided,
+        forgetting=None if score is None else score.forgetting,
+        probability=probability,
         embedding_jump=reading.embedding_jump,
         depth_scale=_depth_scale(reading.angle, limits),
         fixed_points=limits.fixed_points,
@@ -56,12 +59,11 @@ def judge(trace: Trace) -> Verdict:
     )
 
 
-def _outcome(reading: Reading) -> Outcome:
-    """The worse of what angle and gradient say; a stream that leaves the range of numbers does not train."""
+def _probability(reading: Reading, score: Score | None) -> Probability | None:
+    """None without a gradient; none at all where the stream leaves the range of numbers."""
     if reading.out_of_range.any():
-        return Outcome.FAILS
-    growths = (reading.angle, reading.decisive_gradient)
-    return _OUTCOMES[severity(*(growth.change for growth in growths if growth is not None))]
+        return NEVER
+    return None if score is None else training_probability(score, reading.trace)
 
 
 def _phase(angle: Growth, asymptotic: float | None) -> Phase:

@@ -1,38 +1,27 @@
 """The calibrated probability: how often networks of such a score trained, and whether this one is like them.
 
 The table `probability.json` is written by `python -m experiments.trainability.calibrate` from recorded runs.
-The score has a third part beside the two exponents, how much of the input the stream forgets:
-
-    F_l = sum over the branches up to block l of log( q_sum / (skip^2 q_before) )
-
-q_before enters a branch, q_sum = skip^2 q_before + (branch)^2 q_branch leaves it before any norm, so exp(-F_L) is the
-share of the last stream that is still a copy of the first. Exponents may cancel between attention and MLP; this cannot.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
 
-import numpy as np
-
 from edgewise.architecture import Architecture
-from edgewise.arrays import Array
-from edgewise.blocks import Block, Branch, fold
-from edgewise.judgement.reading import Reading
-from edgewise.stability.lyapunov import growth
-from edgewise.theory.simplex.recursion import Setting, apply_branch
-from edgewise.theory.simplex.state import Simplex
+from edgewise.judgement.score import Score
+from edgewise.perceptron import Perceptron
 from edgewise.trace import Trace
 from edgewise.verdict import Probability
 
 TABLE = "probability.json"
 ALIKE = {"gelu_tanh": "gelu"}  # the same function to three digits
+CURVES = {"token": "token", "pooled": "pooled", "class": "pooled"}  # by readout: one label per token, or per sequence
+CERTAIN = 1e-3  # no record is long enough for more certainty than this
 
 
 @cache
@@ -42,72 +31,72 @@ def calibration() -> dict[str, Any]:
     return table
 
 
-def training_probability(reading: Reading) -> Probability | None:
-    """P = 1 / (1 + exp(w s + u F - b)), s = |angle change| + |relative gradient change|, F the stream's forgetting.
+def training_probability(score: Score, trace: Trace) -> Probability:
+    """P = 1 / (1 + exp(w (|A| + |G|) + u F - b)), with the constants of the readout.
 
-    All three are late changes, twice those of the second half of depth. A readout per token was calibrated on text, a
-    pooled one on images. `low` and `high`: the same curve fitted without one family of blocks or another. None without
-    a gradient, for another readout, where the stream left the range of numbers, or for what is not a transformer.
+    A readout per token was calibrated on text, one per sequence on images. `low` and `high`: the same with one family
+    of blocks or another left out of the fit, and with the score at either end of its error.
     """
-    trace, architecture = reading.trace, reading.trace.architecture
-    if not isinstance(architecture, Architecture) or reading.relative is None:
-        return None
-    curves = calibration()["curves"].get(trace.readouts[0])
-    norms, separations = trace.blocks("norm"), trace.blocks("separation")
-    if curves is None or not (np.isfinite(norms).all() and (norms > 0).all()):
-        return None
-    score = abs(reading.angle.change.scalar) + abs(reading.relative.change.scalar)
-    forgetting = abs(growth(forgotten(architecture, norms.tolist(), separations.tolist())[None]).change.scalar)
-    each = [_curve(score, forgetting, constants) for constants in (curves["all"], *curves["without"].values())]
-    return Probability(each[0], min(each), max(each), outside(trace, architecture))
+    curves = calibration()["curves"][_curve_of(trace)]["bare" if score.forgetting is None else "described"]
+    value = chance(score, curves["all"])
+    ends = [chance(score, constants, shift) for constants in _each(curves) for shift in (-score.error, score.error)]
+    return Probability(value, min(value, *ends), max(value, *ends), tuple(outside(trace)))
 
 
-def _curve(score: float, forgetting: float, constants: dict[str, float]) -> float:
-    risk = constants["exponents"] * score + constants["forgetting"] * forgetting - constants["offset"]
-    return 0.0 if not math.isfinite(risk) else 1 / (1 + math.exp(min(risk, 700.0)))
+def risks(score: Score, trace: Trace) -> dict[str, float]:
+    """How much each part of the score adds to the risk, by its name."""
+    constants = calibration()["curves"][_curve_of(trace)]["bare" if score.forgetting is None else "described"]["all"]
+    return {
+        "angle": constants["exponents"] * score.angle, "gradient": constants["exponents"] * score.gradient,
+        "forgetting": constants["forgetting"] * (score.forgetting or 0.0),
+    }  # fmt: skip
 
 
-def outside(trace: Trace, architecture: Architecture) -> tuple[str, ...]:
+def _curve_of(trace: Trace) -> str:
+    """By where the loss is read; a perceptron has one label per input."""
+    if isinstance(trace.architecture, Perceptron):
+        return "pooled"
+    return CURVES.get(trace.readout) or CURVES.get(trace.decisive_readout or "", "token")
+
+
+def _each(curves: Mapping[str, Any]) -> Iterator[Mapping[str, float]]:
+    yield curves["all"]
+    yield from curves["without"].values()
+
+
+def chance(score: Score, constants: Mapping[str, float], shift: float = 0.0) -> float:
+    """The curve at one score; never nearer to 0 or 1 than what a record can show."""
+    exponents = max(0.0, score.exponents + shift)
+    forgetting = 0.0 if score.forgetting is None else score.forgetting
+    risk = constants["exponents"] * exponents + constants["forgetting"] * forgetting - constants["offset"]
+    return min(1 - CERTAIN, max(CERTAIN, 1 / (1 + math.exp(min(risk, 700.0)))))
+
+
+def outside(trace: Trace) -> Iterator[str]:
     """In which ways a network is unlike those that were trained, one phrase each."""
-    ranges = calibration()["range"]
-    phrases = []
-    for name, value in (("depth", trace.depth), ("tokens", architecture.tokens)):
+    ranges, network = calibration()["range"], trace.architecture
+    yield from _sizes(trace, ranges)
+    if not trace.readout and trace.decisive_readout == "own":
+        yield "how it is read out is not known, taken as one label per token"
+    if isinstance(network, Perceptron):
+        yield "a perceptron, calibrated on transformers"
+    elif network is None:
+        yield "without a description, so that what the stream forgets is not known"
+    else:
+        for name in ("norm", "norm_kind", "activation"):
+            value = getattr(network, name)
+            if ALIKE.get(value, value) not in ranges[name]:
+                yield f"{name} {_word(value)}, calibrated on {', '.join(ranges[name])}"
+
+
+def _sizes(trace: Trace, ranges: Mapping[str, Any]) -> Iterator[str]:
+    network = trace.architecture
+    sizes = {"depth": trace.depth} | ({"tokens": network.tokens} if isinstance(network, Architecture) else {})
+    for name, value in sizes.items():
         low, high = ranges[name]
         if not low <= value <= high:
-            phrases.append(f"{name} {value}, calibrated from {low} to {high}")
-    for name in ("norm", "norm_kind", "activation"):
-        value = getattr(architecture, name)
-        if ALIKE.get(value, value) not in ranges[name]:
-            phrases.append(f"{name} {value}, calibrated on {', '.join(ranges[name])}")
-    if trace.sampled and not trace.source.startswith("theory"):
-        phrases.append("measured, calibrated on theory")
-    return tuple(phrases)
+            yield f"{name} {value}, calibrated from {low} to {high}"
 
 
-def forgotten(architecture: Architecture, norms: Sequence[float], separations: Sequence[float]) -> Array:
-    """F at the embedding and after every block (L + 1), from an orbit's norm and separation at the same places.
-
-    Inside a block the token-symmetric map is used, which is exact without mask and positions; all blocks at once.
-    """
-    setting = Setting(architecture.tokens, architecture.width)
-    norm = np.asarray(norms[:-1], dtype=float)
-    state = Simplex(norm, norm * np.minimum(separations[:-1], 1.0))
-    lost = np.zeros(architecture.depth)
-    for branch in _all_blocks(architecture):
-        lost = lost + _lost(branch, state, setting)
-        state = apply_branch(branch, state, setting).state
-    return np.concatenate([[0.0], np.cumsum(lost)])
-
-
-def _all_blocks(architecture: Architecture) -> Block:
-    """One block whose gains are arrays over depth; the token-symmetric map sees no window."""
-    knobs = architecture.knobs() | {"depth": 1, "window": None}
-    return fold({name: np.array(value) if isinstance(value, tuple) else value for name, value in knobs.items()})[0]
-
-
-def _lost(branch: Branch, state: Simplex, setting: Setting) -> Array:
-    """log( q_sum / (skip^2 q_before) ) of one branch in every block; infinite without a skip."""
-    whole = apply_branch(replace(branch, norm=replace(branch.norm, outside=False)), state, setting).state.norm
-    carried = branch.skip**2 * state.norm
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.where(carried > 0, np.log(whole) - np.log(carried), np.inf))
+def _word(value: Any) -> str:
+    return str(getattr(value, "__name__", value))

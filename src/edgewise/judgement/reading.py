@@ -56,9 +56,9 @@ def _gradients(trace: Trace) -> tuple[Array | None, Array | None]:
     Pre-norm divides the gradient by the stream's norm, so a stream that starts small shows a huge raw exponent in
     a network that trains well; the relative one is scale free.
     """
-    if trace.log_gradient is None:
+    if trace.log_gradient is None or trace.decisive_readout is None:
         return None, None
-    raw = _ends(trace, trace.log_gradient[0])
+    raw = _ends(trace, trace.log_gradient[trace.readouts.index(trace.decisive_readout)])
     with np.errstate(divide="ignore"):
         return raw, raw + np.log(_ends(trace, trace.norm))
 

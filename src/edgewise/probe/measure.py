@@ -34,7 +34,7 @@ PER_PAIR = 8.0  # bytes for each pair of tokens: the weights of one head and the
 
 @deferring
 def measure(
-    source: Any, batch: Any = None, *, seeds: int = 1, readouts: Sequence[str] = READOUTS, attention: bool = True,
+    source: Any, batch: Any = None, *, seeds: int = 1, readouts: Sequence[str] | None = READOUTS, attention: bool = True,
     pair: bool = True, gain: bool = False, stream: bool = False, tokens: int | None = None, stack: str | None = None,
 ) -> Trace:  # fmt: skip
     """The orbit through depth, read from a real model.
@@ -42,7 +42,8 @@ def measure(
     source     any source (`edgewise.adapters.source` lists them); what has no weights yet, every seed initialises anew
     batch      whatever the model accepts: keyword arguments, a tuple, a tensor; default: random ids or pixels
     seeds      new initializations of a factory or config; for a module, new readout and pair directions
-    readouts   own: the model's loss; token: an independent gradient per token at the last block; pooled: a shared one
+    readouts   own: the model's loss; token: an independent gradient per token at the last block; pooled: a shared one;
+               None: token or pooled, by how the model reads its own output, which `trace.readout` says
     attention  entropy, support, largest eigenvalue and condition of the softmax Jacobian, saturation, largest logit
     pair       `statistics["pair_growth"]`, the local growth of the angle between two nearby inputs
     gain       `statistics["softmax_gain"]` and the spread of the rows' gradients; one more backward pass
@@ -59,9 +60,9 @@ def measure(
     """
     _refuse(seeds, readouts, batch, tokens)
     target = subject(source)
-    if gain and (stream or not attention or not readouts):
+    if gain and (stream or not attention or (readouts is not None and not readouts)):
         raise BadInput("gain needs a model in memory, attention=True and a readout to send backwards.")
-    request = Request(tuple(readouts), attention, pair, range(seeds), gain=gain)
+    request = Request(None if readouts is None else tuple(readouts), attention, pair, range(seeds), gain=gain)
     if stream:
         return measure_stream(target, batch, request, tokens)
     with random_streams():
@@ -155,11 +156,12 @@ def _observe(model: nn.Module, place: _Place, batch: Any, request: Request, toke
         ) from error
 
 
-def _refuse(seeds: int, readouts: Sequence[str], batch: Any, tokens: int | None) -> None:
+def _refuse(seeds: int, readouts: Sequence[str] | None, batch: Any, tokens: int | None) -> None:
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise BadInput(f"seeds must be a whole number of at least 1, got {seeds!r}.")
-    unknown = [readout for readout in readouts if readout not in READOUTS]
-    if unknown or isinstance(readouts, str) or len(set(readouts)) != len(readouts):
+    names = () if readouts is None else readouts
+    unknown = [readout for readout in names if readout not in READOUTS]
+    if unknown or isinstance(readouts, str) or len(set(names)) != len(names):
         raise BadInput(f"readouts must be different ones of {', '.join(READOUTS)}, got {readouts!r}.")
     if tokens is not None and batch is not None:
         raise BadInput("tokens is the length of a random input; with a batch, leave it out.")

@@ -24,7 +24,7 @@ NO_LOSS = "no own loss: the model returned no scalar (give labels in the batch)"
 class Request:
     """What to read; `seeds` number the readout and pair directions drawn on one forward pass."""
 
-    readouts: Sequence[str]
+    readouts: Sequence[str] | None  # None: the one by which the model reads its own output
     attention: bool
     pair: bool
     seeds: Sequence[int]
@@ -49,6 +49,7 @@ class Observation:
     statistics: list[dict[str, Array]] = field(default_factory=list)
     attention: dict[int, RowStatistics] = field(default_factory=dict)  # by site
     notes: list[str] = field(default_factory=list)
+    readout: str = ""  # how the model reads its own output
 
     @property
     def finite(self) -> bool:
@@ -123,6 +124,7 @@ def trace_of(observations: Sequence[Observation], description: Architecture | st
         softmax_condition=condition,
         statistics=statistics | rows,
         architecture=None if isinstance(description, str) else description,
+        readout=observations[0].readout,
     )
 
 

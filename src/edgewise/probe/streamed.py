@@ -210,7 +210,7 @@ class StreamedBackward:
         stream, starts = self.forward.last, {}
         assert stream is not None
         generator = generator_for(self.request.seeds[0], "readout")
-        for readout in self.request.readouts:
+        for readout in self.request.readouts or ("token",):
             if readout != "own":
                 starts[readout] = output_gradient(stream, readout, generator, self.mask)
             elif loss is None:

@@ -42,8 +42,10 @@ from edgewise.probe.observation import (
     read_geometry,
     weight_arrays,
 )
+from edgewise.probe.readout import readout_of
 from edgewise.probe.softmax_gain import GainWatch
 from edgewise.probe.streams import Catch, attentions, places
+from edgewise.trace import GRADIENTS
 
 _COMPARED: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
 
@@ -130,6 +132,7 @@ class _Pass:
         if not all(stream.requires_grad for stream in forward.streams):
             observation.note("gradients not measured: the model cuts them off inside (detach or no_grad)")
         elif observation.finite:
+            observation.readout = readout_of(output, forward.streams[-1], self.catch.shaped)
             for seed in self.request.seeds:
                 self._directions(observation, seed, forward)
         return observation
@@ -153,8 +156,11 @@ class _Pass:
         generator = generator_for(seed, "readout")
         logs: dict[str, list[float]] = {}
         statistics: dict[str, Array] = {}
-        weighed = self.request.weight_readout(self.request.readouts) if self.blocks else None
-        for readout in self.request.readouts:
+        readouts = self.request.readouts
+        if readouts is None:
+            readouts = (GRADIENTS.get(observation.readout, "token"),)
+        weighed = self.request.weight_readout(readouts) if self.blocks else None
+        for readout in readouts:
             if readout == "own" and forward.loss is None:
                 observation.note(NO_LOSS)
                 continue

@@ -1,0 +1,49 @@
+"""How much of the input the stream forgets.
+
+    F_l = sum over the branches up to block l of log( q_sum / (skip^2 q_before) )
+
+q_before enters a branch, q_sum = skip^2 q_before + (branch)^2 q_branch leaves it before any norm, so exp(-F_L) is the
+share of the last stream that is still a copy of the first. Exponents may cancel between attention and MLP; this cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edgewise.architecture import Architecture
+from edgewise.arrays import Array
+from edgewise.blocks import Block, Branch, fold
+from edgewise.theory.simplex.recursion import Setting, apply_branch
+from edgewise.theory.simplex.state import Simplex
+
+
+def forgotten(architecture: Architecture, norms: Sequence[float], separations: Sequence[float]) -> Array:
+    """F at the embedding and after every block (L + 1), from an orbit's norm and separation at the same places.
+
+    Inside a block the token-symmetric map is used, which is exact without mask and positions; all blocks at once.
+    """
+    setting = Setting(architecture.tokens, architecture.width)
+    norm = np.asarray(norms[:-1], dtype=float)
+    state = Simplex(norm, norm * np.minimum(separations[:-1], 1.0))
+    lost = np.zeros(architecture.depth)
+    for branch in _all_blocks(architecture):
+        lost = lost + _lost(branch, state, setting)
+        state = apply_branch(branch, state, setting).state
+    return np.concatenate([[0.0], np.cumsum(lost)])
+
+
+def _all_blocks(architecture: Architecture) -> Block:
+    """One block whose gains are arrays over depth; the token-symmetric map sees no window."""
+    knobs = architecture.knobs() | {"depth": 1, "window": None}
+    return fold({name: np.array(value) if isinstance(value, tuple) else value for name, value in knobs.items()})[0]
+
+
+def _lost(branch: Branch, state: Simplex, setting: Setting) -> Array:
+    """log( q_sum / (skip^2 q_before) ) of one branch in every block; infinite without a skip."""
+    whole = apply_branch(replace(branch, norm=replace(branch.norm, outside=False)), state, setting).state.norm
+    carried = branch.skip**2 * state.norm
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.where(carried > 0, np.log(whole) - np.log(carried), np.inf))
