@@ -157,16 +157,20 @@ class Probability:
     """How often networks of this score trained in a recorded sweep; low and high as families of it are left out.
 
     `outside`: in which ways this network is unlike those of the sweep; empty when it is like them.
+    `why_open`: why it decides nothing; empty where the outcome is a band of it.
     """
 
     value: float
     low: float
     high: float
     outside: tuple[str, ...] = ()
+    why_open: str = ""
+    forgetting: float | None = None  # late change of the log-share of the stream that is no longer the input
 
     def json(self) -> dict[str, Any]:
         numbers = {name: round(getattr(self, name), 4) for name in ("value", "low", "high")}
-        return {**numbers, "outside": list(self.outside)}
+        rest = {"why_open": self.why_open or None, "forgetting": finite(self.forgetting)}
+        return {**numbers, "outside": list(self.outside), **rest}
 
 
 @dataclass(frozen=True)
@@ -207,9 +211,6 @@ class Verdict:
     gradient: Exponent | None  # of |g|^2 towards the input; None where no gradient was followed
     relative_gradient: Exponent | None  # of |g|^2 q, which does not see the scale of the stream
     readout: str | None = None  # where the gradient starts: a loss per token, of the pooled tokens, of a class token
-    why_undecided: str = ""  # empty where the outcome is decided
-    forgetting: float | None = None  # late change of the log-share of the stream that is no longer the input
-    slow_factor: float | None = None  # how many times the steps of a usual start; None where the start is not small
     probability: Probability | None = None  # how often such networks trained in a recorded sweep
     embedding_jump: float | None = None  # log-change of the relative gradient across the first block
     depth_scale: float | None = None  # blocks in which a difference changes by a factor e
@@ -261,9 +262,6 @@ class Verdict:
             "gradient": self.gradient and self.gradient.json(),
             "relative_gradient": self.relative_gradient and self.relative_gradient.json(),
             "readout": self.readout,
-            "why_undecided": self.why_undecided or None,
-            "forgetting": finite(self.forgetting),
-            "slow_factor": finite(self.slow_factor),
             "training_probability": self.probability and self.probability.json(),
             "embedding_jump": finite(self.embedding_jump),
             "depth_scale": finite(self.depth_scale),

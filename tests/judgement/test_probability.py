@@ -8,29 +8,32 @@ import numpy as np
 import pytest
 
 import edgewise
-from edgewise.judgement.probability import calibration, forgotten, training_probability
+from edgewise.judgement.forgetting import forgotten
+from edgewise.judgement.probability import calibration, training_probability
 from edgewise.judgement.reading import read
+from edgewise.judgement.score import score_of
 from edgewise.verdict import Probability
 from edgewise.words import chance
 
 LIKE = {"depth": 12, "width": 64, "tokens": 32, "heads": 2}
 
 
-def judged(readout: str = "token", **knobs: object) -> Probability | None:
+def judged(readout: str = "token", **knobs: object) -> Probability:
     """The probability alone: a whole verdict of a failing network searches for remedies as well."""
     architecture = edgewise.transformer(**LIKE | knobs)
     return expected_of(architecture, readout)
 
 
-def expected_of(architecture: edgewise.Architecture, readout: str) -> Probability | None:
-    return training_probability(read(edgewise.predict(architecture, readout=readout)))
+def expected_of(architecture: edgewise.Architecture, readout: str) -> Probability:
+    trace = edgewise.predict(architecture, readout=readout)
+    return training_probability(score_of(read(trace)), trace)
 
 
 def test_the_curve_is_the_table() -> None:
     trace = edgewise.predict(edgewise.transformer(**LIKE | {"attention_skip": 0.9}))
     verdict = edgewise.judge(trace)
     lost = forgotten(trace.architecture, trace.blocks("norm").tolist(), trace.blocks("separation").tolist())
-    constants = calibration()["curves"]["token"]["all"]
+    constants = calibration()["curves"]["token"]["described"]["all"]
     score = abs(verdict.angle.change) + abs(verdict.relative_gradient.change)
     risk = constants["exponents"] * score + constants["forgetting"] * 2 * (lost[12] - lost[6]) - constants["offset"]
     assert verdict.probability.value == pytest.approx(1 / (1 + math.exp(risk)))
@@ -54,11 +57,19 @@ def test_outside_of_what_was_trained_is_said() -> None:
     assert judged(activation="gelu_tanh").outside == ()
 
 
-def test_no_probability_where_nothing_was_calibrated() -> None:
-    perceptron = edgewise.judge(edgewise.predict(edgewise.Perceptron(depth=10, width=64)))
-    assert perceptron.probability is None
-    assert perceptron.json()["training_probability"] is None
-    assert judged(norm="none", mlp_out_gain=1e20) is None
+def test_a_perceptron_has_the_curve_without_forgetting_and_says_so() -> None:
+    verdict = edgewise.judge(edgewise.predict(edgewise.Perceptron(depth=10, width=64)))
+    constants = calibration()["curves"]["pooled"]["bare"]["all"]
+    score = abs(verdict.angle.change) + abs(verdict.gradient.change)
+    risk = constants["exponents"] * score - constants["offset"]
+    assert verdict.probability.value == pytest.approx(1 / (1 + math.exp(risk)))
+    assert "a perceptron, calibrated on transformers" in verdict.probability.outside
+
+
+def test_a_stream_out_of_range_never_trains() -> None:
+    verdict = edgewise.judge(edgewise.predict(edgewise.transformer(**LIKE, norm="none", mlp_out_gain=1e20)))
+    assert verdict.probability.high == 0 and verdict.outcome.value == "will not train"
+    assert verdict.findings[0].kind.value == "stream_out_of_range"
 
 
 @pytest.mark.parametrize(("name", "readout"), [("gpt2", "token"), ("bert-base", "token"), ("vit-base", "pooled")])

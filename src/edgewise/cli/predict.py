@@ -42,8 +42,8 @@ EPILOG = (
               shell_complete=complete_knob)
 @click.option("--start-overlap", type=float, default=0.0, metavar="C", show_default=True,
               help="Mean cosine between two input tokens.")
-@click.option("--readout", type=click.Choice(["token", "pooled"]), default="token", show_default=True,
-              help="A loss per token, or of the mean over tokens.")
+@click.option("--readout", type=click.Choice(["token", "pooled", "class"]),
+              help="A loss per token, of the mean over tokens, or of one token.  [default: the model's, else token]")
 @click.option("--critical", is_flag=True, help="Also find the nearest setting at which the exponents vanish.")
 @click.option("--figure", metavar="F", help="Draw norm, overlap and gradients per block (.png, .svg, .pdf).")
 @detail_options
@@ -52,7 +52,8 @@ EPILOG = (
               help="The mildest verdict whose exit code is not 0.")  # fmt: skip
 def predict(
     sources: tuple[str, ...], depth: int | None, tokens: int | None, settings: tuple[str, ...],
-    start_overlap: float, readout: str, critical: bool, figure: str | None, detail: int, as_json: bool, fail_on: str,
+    start_overlap: float, readout: str | None, critical: bool, figure: str | None, detail: int, as_json: bool,
+    fail_on: str,
 ) -> int:  # fmt: skip
     """Say from a description alone whether a network will train; two sources are compared side by side."""
     if len(sources) > 2:
@@ -121,7 +122,7 @@ class Answer:
 
 
 def answer_for(
-    networks: Sequence[Description | Source], start_overlap: float, readout: str, critical: bool,
+    networks: Sequence[Description | Source], start_overlap: float, readout: str | None, critical: bool,
     tell: Callable[[float], None],
 ) -> Answer:  # fmt: skip
     """Predict and judge one network, or compare two."""
@@ -136,5 +137,6 @@ def answer_for(
         answer = Answer((trace,), (verdict if verdict.name else replace(verdict, name=networks[0].name),))
     if not critical:
         return answer
-    points = (verbs.critical_point(n, start_overlap=start_overlap, readout=readout) for n in networks)
+    gradient = answer.traces[0].decisive_readout or "token"
+    points = (verbs.critical_point(n, start_overlap=start_overlap, readout=gradient) for n in networks)
     return replace(answer, criticals=tuple(points))

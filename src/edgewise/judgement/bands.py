@@ -22,15 +22,20 @@ def band(value: float) -> Outcome:
     return Outcome.FAILS if value <= FAILS_UP_TO else Outcome.RISKY
 
 
-def answer(probability: Probability | None, trace: Trace) -> tuple[Outcome, str]:
-    """The outcome, and why it is open where it is."""
-    if probability is None:
-        return Outcome.UNDECIDED, "no gradient was followed through this network"
-    if band(probability.low) is Outcome.FAILS and band(probability.high) is Outcome.TRAINS:
-        return Outcome.UNDECIDED, (
-            f"the probability may be anything from {probability.low:.0%} to {probability.high:.0%}"
-        )
+def outcome_of(probability: Probability) -> Outcome:
+    """The answer: the band of the probability, unless it is open."""
+    return Outcome.UNDECIDED if probability.why_open else band(probability.value)
+
+
+def why_open(probability: Probability, trace: Trace) -> str:
+    """Why a probability decides nothing, in words; empty where it decides."""
+    low, high = probability.low, probability.high
     deepest = calibration()["range"]["depth"][1]
+    if band(low) is Outcome.FAILS and band(high) is Outcome.TRAINS:
+        missing = "no gradient was followed, so " if trace.log_gradient is None else ""
+        return f"{missing}the probability may be anything from {low:.0%} to {high:.0%}"
+    if trace.log_gradient is None and band(high) is not Outcome.FAILS:
+        return "no gradient was followed through this network"
     if trace.depth > FAR * deepest:
-        return Outcome.UNDECIDED, f"{trace.depth} blocks are far beyond the deepest network that was trained, {deepest}"
-    return band(probability.value), ""
+        return f"{trace.depth} blocks are far beyond the deepest network that was trained, {deepest}"
+    return ""

@@ -156,11 +156,11 @@ def _forgets(evidence: Evidence) -> Finding | None:
     level = None if lost is None else evidence.level("forgetting", lost, FORGETS)
     if lost is None or level is None:
         return None
-    share = "nothing" if lost >= 200 else f"e^-{lost:.1f}"
+    blocks = evidence.reading.trace.depth * math.log(2) / lost
+    pace = "every block replaces nearly all" if blocks < 0.25 else f"half is replaced every {blocks:.1f} blocks"
     return Finding(
         Kind.FORGETS_INPUT,
-        f"The stream forgets its input: {share} of it is still carried by the skips at the end, at the rate of the "
-        "second half of the depth, so every block begins almost anew.",
+        f"Blocks overwrite what the stream carries: {pace}, so that little of the input reaches the output.",
         "Shrink the branches against the skip (attention_branch, mlp_branch).",
         level,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import edgewise.screen  # noqa: F401  (gives a Verdict its words)
 from edgewise.architecture import Architecture
 from edgewise.critical.asymptotics import asymptotics
-from edgewise.judgement.bands import answer
+from edgewise.judgement.bands import outcome_of, why_open
 from edgewise.judgement.findings import CURABLE, Evidence, find, rule_out
 from edgewise.judgement.probability import risks, training_probability
 from edgewise.judgement.profile import profile
@@ -30,7 +30,7 @@ def judge(trace: Trace) -> Verdict:
     reading, limits = read(trace), _limits(trace.architecture)
     score = score_of(reading)
     probability = _probability(reading, score)
-    outcome, why_undecided = answer(probability, trace)
+    outcome = outcome_of(probability)
     findings = find(Evidence(reading, score, {} if score is None else risks(score, trace), outcome))
     return Verdict(
         outcome=outcome,
@@ -39,8 +39,6 @@ def judge(trace: Trace) -> Verdict:
         gradient=_exponent(reading.gradient, limits.gradient) if reading.gradient else None,
         relative_gradient=_exponent(reading.relative, limits.relative_gradient) if reading.relative else None,
         readout=trace.readout or trace.decisive_readout,
-        why_undecided=why_undecided,
-        forgetting=None if score is None else score.forgetting,
         probability=probability,
         embedding_jump=reading.embedding_jump,
         depth_scale=_depth_scale(reading.angle, limits),
@@ -52,18 +50,26 @@ def judge(trace: Trace) -> Verdict:
         ruled_out=rule_out(reading, findings),
         departure=trace.departure,
         extrapolated=trace.extrapolated,
-        notes=getattr(trace.architecture, "assumed", ()) + limits.notes,
+        notes=getattr(trace.architecture, "assumed", ()) + limits.notes + _readout_note(trace),
         source=trace.source,
         name=getattr(trace.architecture, "name", ""),
         profile=profile(reading),
     )
 
 
-def _probability(reading: Reading, score: Score | None) -> Probability | None:
-    """None without a gradient; none at all where the stream leaves the range of numbers."""
-    if reading.out_of_range.any():
+def _probability(reading: Reading, score: Score | None) -> Probability:
+    """Of the score; none at all where the stream leaves the range of numbers."""
+    if score is None:
         return NEVER
-    return None if score is None else training_probability(score, reading.trace)
+    probability = training_probability(score, reading.trace)
+    return replace(probability, why_open=why_open(probability, reading.trace))
+
+
+def _readout_note(trace: Trace) -> tuple[str, ...]:
+    """Where the readout was neither asked for nor to be found in a model."""
+    if trace.readout or isinstance(trace.architecture, Perceptron):
+        return ()
+    return ("readout: one label per token; ask for pooled or class where a sequence has one label",)
 
 
 def _phase(angle: Growth, asymptotic: float | None) -> Phase:

@@ -40,7 +40,8 @@ def training_probability(score: Score, trace: Trace) -> Probability:
     curves = calibration()["curves"][_curve_of(trace)]["bare" if score.forgetting is None else "described"]
     value = chance(score, curves["all"])
     ends = [chance(score, constants, shift) for constants in _each(curves) for shift in (-score.error, score.error)]
-    return Probability(value, min(value, *ends), max(value, *ends), tuple(outside(trace)))
+    low = CERTAIN if trace.log_gradient is None else min(value, *ends)  # an unknown gradient can only lower it
+    return Probability(value, low, max(value, *ends), tuple(outside(trace)), forgetting=score.forgetting)
 
 
 def risks(score: Score, trace: Trace) -> dict[str, float]:

@@ -37,7 +37,7 @@ def _gradient(trace: Trace) -> tuple[float, ...]:
     """sqrt( |g_l|^2 q_l / |g_L|^2 q_L ), without q in a perceptron; empty where a number is missing."""
     if trace.log_gradient is None:
         return ()
-    logs = trace.blocks("log_gradient")
+    logs = trace.blocks("log_gradient", trace.decisive_readout)
     if not isinstance(trace.architecture, Perceptron):
         with np.errstate(divide="ignore"):
             logs = logs + np.log(trace.blocks("norm"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,7 @@ from edgewise.stability.limits import RISKY
 from edgewise.theory.perceptron.maps import summary
 from edgewise.theory.predict import predict_perceptron, predict_transformer
 from edgewise.theory.start import first_state
-from edgewise.trace import Trace
+from edgewise.trace import GRADIENTS, Trace
 from edgewise.verdict import Outcome, Remedy, Verdict
 
 SHARP = 200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
@@ -81,7 +81,7 @@ class Search:
 
     @property
     def _readout(self) -> str:
-        return self.trace.readouts[0] if self.trace.readouts else "token"
+        return GRADIENTS.get(self.trace.readout) or GRADIENTS.get(self.trace.decisive_readout or "", "token")
 
     def _first_that_helps(self, candidate: Candidate) -> Remedy | None:
         """The weakest value with a better outcome; one that is said to train must have even odds at least."""
@@ -107,7 +107,8 @@ class Search:
         if isinstance(changed, Perceptron):
             return self.judge(predict_perceptron(changed, overlap))
         try:
-            return self.judge(predict_transformer(changed, None, norm, overlap, self._readout))
+            trace = predict_transformer(changed, None, norm, overlap, self._readout)
+            return self.judge(replace(trace, readout=self.trace.readout))
         except BadInput:  # what no theory covers, as a norm of a silent layer, is no remedy
             return None
 

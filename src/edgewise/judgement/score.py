@@ -37,15 +37,14 @@ class Score:
 
 
 def score_of(reading: Reading) -> Score | None:
-    """The score of a trace; None where no gradient was followed, or the stream left the range of numbers."""
-    gradient = reading.decisive_gradient
-    if gradient is None or reading.out_of_range.any():
+    """The score of a trace, without its gradient where none was followed; None where the stream left the range."""
+    if reading.out_of_range.any():
         return None
-    errors = [change.error for change in (reading.angle.change, gradient.change)]
-    return Score(
-        _size(reading.angle.change.scalar), _size(gradient.change.scalar), _forgetting(reading),
-        math.hypot(*(0.0 if math.isnan(error) else error for error in errors)),
-    )  # fmt: skip
+    gradient = reading.decisive_gradient
+    changes = [reading.angle.change] + ([] if gradient is None else [gradient.change])
+    errors = [0.0 if math.isnan(change.error) else change.error for change in changes]
+    sizes = [_size(change.scalar) for change in changes]
+    return Score(sizes[0], sizes[1] if gradient is not None else 0.0, _forgetting(reading), math.hypot(*errors))
 
 
 def _forgetting(reading: Reading) -> float | None:

@@ -34,8 +34,9 @@ PER_PAIR = 8.0  # bytes for each pair of tokens: the weights of one head and the
 
 @deferring
 def measure(
-    source: Any, batch: Any = None, *, seeds: int = 1, readouts: Sequence[str] | None = READOUTS, attention: bool = True,
-    pair: bool = True, gain: bool = False, stream: bool = False, tokens: int | None = None, stack: str | None = None,
+    source: Any, batch: Any = None, *, seeds: int = 1, readouts: Sequence[str] | None = READOUTS,
+    attention: bool = True, pair: bool = True, gain: bool = False, stream: bool = False, tokens: int | None = None,
+    stack: str | None = None,
 ) -> Trace:  # fmt: skip
     """The orbit through depth, read from a real model.
 

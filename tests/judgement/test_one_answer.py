@@ -1,0 +1,148 @@
+"""Outcome, probability and findings are one answer: they cannot contradict each other, whatever the network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import edgewise
+from edgewise.errors import BadInput
+from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM, band, why_open
+from edgewise.verdict import Outcome, Probability, Verdict
+
+ORDER = {"note": 0, "risky": 1, "fails": 2}
+WORST = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
+CAUSES = {
+    "rank_collapse", "full_collapse", "tokens_separate", "vanishing_gradient", "exploding_gradient", "forgets_input",
+    "stream_out_of_range",
+}  # fmt: skip
+
+
+def contradictions(verdict: Verdict) -> list[str]:
+    """What in a verdict contradicts something else in it."""
+    outcome, forecast = verdict.outcome, verdict.probability
+    assert forecast is not None
+    levels = [ORDER[finding.severity] for finding in verdict.findings]
+    checks = {
+        "undecided without a reason": (outcome is Outcome.UNDECIDED) != bool(forecast.why_open),
+        "a finding worse than the outcome": any(level > WORST[outcome] for level in levels),
+        "no finding says why": outcome in (Outcome.RISKY, Outcome.FAILS)
+        and not any(f.kind.value in CAUSES and ORDER[f.severity] == WORST[outcome] for f in verdict.findings),
+        "another finding leads": levels != sorted(levels, reverse=True),
+        "the interval does not hold the value": not forecast.low <= forecast.value <= forecast.high,
+        "another band": outcome is not Outcome.UNDECIDED and outcome is not band(forecast.value),
+    }
+    return [name for name, wrong in checks.items() if wrong]
+
+
+def around(low: float, high: float) -> st.SearchStrategy[float]:
+    """One often, anything in the range else: networks that train are rare where every gain is drawn freely."""
+    return st.one_of(st.just(1.0), st.floats(low, high))
+
+
+knobs = st.fixed_dictionaries({
+    "depth": st.integers(1, 32), "width": st.sampled_from([32, 256]), "tokens": st.sampled_from([2, 16, 64]),
+    "heads": st.sampled_from([0, 1, 4]), "norm": st.sampled_from(["pre", "post", "sandwich", "none"]),
+    "norm_kind": st.sampled_from(["layer", "rms"]), "activation": st.sampled_from(["gelu", "tanh"]),
+    "gated": st.booleans(), "parallel": st.booleans(), "score_gain": st.floats(0.0, 12.0),
+    "value_gain": around(0.01, 4.0), "mlp_in_gain": around(0.01, 6.0), "mlp_out_gain": around(0.01, 4.0),
+    "attention_branch": st.floats(0.0, 1.5), "mlp_branch": st.floats(0.0, 1.5), "attention_skip": around(0.0, 1.2),
+    "mlp_skip": around(0.0, 1.2), "embedding_norm": around(1e-4, 10.0),
+})  # fmt: skip
+
+
+def _agrees(described: dict[str, Any], readout: str, overlap: float) -> None:
+    if described["parallel"]:
+        described = {name: value for name, value in described.items() if name != "mlp_skip"}
+    try:
+        trace = edgewise.predict(described, readout=readout, start_overlap=overlap)
+    except BadInput:  # a description that no theory covers has no verdict
+        return
+    assert contradictions(edgewise.judge(trace)) == []
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(knobs, st.sampled_from(["token", "pooled", "class"]), st.floats(0.0, 0.99))
+def test_no_contradiction_on_random_descriptions(described: dict[str, Any], readout: str, overlap: float) -> None:
+    _agrees(described, readout, overlap)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(knobs, st.sampled_from(["token", "pooled", "class"]), st.floats(0.0, 0.99))
+def test_no_contradiction_on_five_thousand(described: dict[str, Any], readout: str, overlap: float) -> None:
+    _agrees(described, readout, overlap)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["tanh", "relu", "erf"]), st.integers(2, 200), st.floats(0.2, 6.0), st.floats(0.0, 1.0))
+def test_no_contradiction_on_random_perceptrons(name: str, depth: int, weights: float, bias: float) -> None:
+    network = edgewise.Perceptron(
+        depth=depth, width=64, activation=name, weight_variance=weights, bias_variance=bias
+    )  # fmt: skip
+    assert contradictions(edgewise.judge(edgewise.predict(network))) == []
+
+
+def test_bands_meet_and_leave_nothing_out() -> None:
+    values = [0.0, FAILS_UP_TO, FAILS_UP_TO + 1e-9, 0.5, TRAINS_FROM - 1e-9, TRAINS_FROM, 1.0]
+    outcomes = [Outcome.FAILS] * 2 + [Outcome.RISKY] * 3 + [Outcome.TRAINS] * 2
+    assert [band(value) for value in values] == outcomes
+
+
+def test_a_wide_interval_and_a_depth_far_beyond_are_open() -> None:
+    trace = edgewise.predict({"depth": 12, "tokens": 16})
+    assert "anything from 20% to 95%" in why_open(Probability(0.9, 0.2, 0.95), trace)
+    assert why_open(Probability(0.9, 0.3, 0.95), trace) == ""
+    deep = replace(trace, sites=tuple(f"block.{i}.mlp" for i in range(-1, 2000)))
+    assert "far beyond" in why_open(Probability(0.9, 0.8, 0.95), deep)
+
+
+class Classifier(nn.Module):
+    """Three blocks and a readout of the mean, of one token, or of every token."""
+
+    def __init__(self, readout: str) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+        self.embedding, self.encoder = nn.Linear(3, 16), nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head, self.readout = nn.Linear(16, 5), readout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.encoder(self.embedding(x))
+        return self.head({"pooled": x.mean(1), "class": x[:, 0], "token": x}[self.readout])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("readout", ["token", "pooled", "class"])
+def test_the_readout_is_found_from_the_output(readout: str) -> None:
+    torch.manual_seed(0)
+    trace = edgewise.measure(Classifier(readout), torch.randn(4, 12, 3), attention=False, pair=False)
+    assert trace.readout == readout
+    verdict = edgewise.judge(trace)
+    assert verdict.readout == readout and verdict.probability is not None and contradictions(verdict) == []
+    assert not any(note.startswith("readout") for note in verdict.notes)
+
+
+def test_a_readout_that_nobody_said_is_noted() -> None:
+    silent, asked = (edgewise.judge(edgewise.predict({"depth": 6, "tokens": 16}, readout=r)) for r in (None, "pooled"))
+    assert any("one label per token" in note for note in silent.notes)
+    assert not any(note.startswith("readout") for note in asked.notes)
+    assert asked.probability.value != silent.probability.value
+
+
+def test_a_class_token_has_the_gradient_of_single_tokens_and_the_curve_of_one_label() -> None:
+    network = edgewise.transformer(depth=8, tokens=16, norm="post")
+    single, token = (edgewise.predict(network, readout=name) for name in ("class", "token"))
+    assert (single.log_gradient == token.log_gradient).all()
+    assert edgewise.judge(single).probability.value > edgewise.judge(token).probability.value
+
+
+def test_a_measurement_without_description_has_a_probability_of_its_own() -> None:
+    trace = edgewise.predict(edgewise.transformer(depth=8, tokens=16))
+    verdict = edgewise.judge(replace(trace, architecture=None))
+    assert verdict.probability is not None and verdict.probability.forgetting is None
+    assert any("without a description" in phrase for phrase in verdict.probability.outside)
