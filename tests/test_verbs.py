@@ -103,7 +103,7 @@ def test_compare_names_what_differs():
     "call,words",
     [
         (lambda: edgewise.judge("gpt2"), "judge takes a Trace"),
-        (lambda: edgewise.predict("gpt2", readout="mean"), "readout must be token or pooled, got 'mean'"),
+        (lambda: edgewise.predict("gpt2", readout="mean"), "readout must be one of token, class, pooled, got 'mean'"),
         (lambda: edgewise.predict(edgewise.transformer(), start_overlap=1.0), "start_overlap must be .* got 1.0"),
         (lambda: edgewise.predict(edgewise.transformer(), start_overlap=float("nan")), "must be .* got nan"),
         (lambda: edgewise.predict("mlp:tanh", readout="pooled"), "one readout"),
