@@ -14,7 +14,7 @@ from torch import nn
 import edgewise
 from edgewise.errors import BadInput
 from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM, band, why_open
-from edgewise.verdict import Outcome, Probability, Verdict
+from edgewise.verdict import Kind, Outcome, Probability, Verdict
 
 ORDER = {"note": 0, "risky": 1, "fails": 2}
 WORST = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
@@ -146,3 +146,16 @@ def test_a_measurement_without_description_has_a_probability_of_its_own() -> Non
     verdict = edgewise.judge(replace(trace, architecture=None))
     assert verdict.probability is not None and verdict.probability.forgetting is None
     assert any("without a description" in phrase for phrase in verdict.probability.outside)
+
+
+def test_a_small_start_of_a_class_token_is_slow_and_others_are_not() -> None:
+    """By hand: one block of attention whose values are uncorrelated writes (v g)^2 / n of a token of norm one."""
+    small = edgewise.transformer(depth=1, tokens=16, heads=1, mlp_width=0, norm="post", score_gain=0.0, value_gain=0.1)
+    verdict = edgewise.judge(edgewise.predict(small, readout="class"))
+    slow = [finding for finding in verdict.findings if finding.kind is Kind.SLOW_START]
+    assert len(slow) == 1 and slow[0].severity == "note" and "0.1%" in slow[0].sentence  # 0.01 / 16
+    for readout in ("token", "pooled"):
+        kinds = {finding.kind for finding in edgewise.judge(edgewise.predict(small, readout=readout)).findings}
+        assert Kind.SLOW_START not in kinds
+    usual = edgewise.judge(edgewise.predict(edgewise.transformer(depth=12, tokens=16), readout="class"))
+    assert Kind.SLOW_START not in {finding.kind for finding in usual.findings}

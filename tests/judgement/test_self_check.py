@@ -46,7 +46,7 @@ def test_copied_layers_are_judged_by_the_measurement() -> None:
     assert trace.departure in " ".join(str(verdict).split()) and verdict.json()["departure"] == trace.departure
     assert any("initialize_" in finding.remedy for finding in verdict.findings)
     assert not any("By theory" in finding.remedy for finding in verdict.findings)
-    assert edgewise.judge(edgewise.predict(trace.architecture)).outcome.value == "trains"
+    assert edgewise.judge(edgewise.predict(trace.architecture, readout="pooled")).outcome.value == "trains"
 
 
 def test_layers_of_their_own_agree_with_theory() -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from edgewise.architecture import Architecture
+from edgewise.judgement.forgetting import written_by_attention
 from edgewise.judgement.reading import Reading
 from edgewise.judgement.score import Score
 from edgewise.stability.limits import RISKY
@@ -28,6 +30,7 @@ CURABLE = {
 }  # fmt: skip
 
 
+SMALL, SLOWER = 0.3, 4.0  # log-share written by attention; times the steps of a usual start (docs/forecast.md)
 LEVELS = {
     Outcome.TRAINS: "note", Outcome.RISKY: "risky", Outcome.UNDECIDED: "risky", Outcome.FAILS: "fails",
 }  # fmt: skip
@@ -55,7 +58,7 @@ class Evidence:
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """Every defect the numbers show, the worst first; what carries most of the risk leads among equals."""
-    checks = (_range, _angle, _gradient, _forgets, _entropy, _starved, _jump)
+    checks = (_range, _angle, _gradient, _forgets, _slow, _entropy, _starved, _jump)
     findings = [finding for check in checks if (finding := check(evidence)) is not None]
     worst = LEVELS[evidence.outcome]
     mild = [f if ORDER[f.severity] >= ORDER[worst] else replace(f, severity=worst) for f in findings]
@@ -163,6 +166,26 @@ def _forgets(evidence: Evidence) -> Finding | None:
         f"Blocks overwrite what the stream carries: {pace}, so that little of the input reaches the output.",
         "Shrink the branches against the skip (attention_branch, mlp_branch).",
         level,
+    )
+
+
+def _slow(evidence: Evidence) -> Finding | None:
+    """A class token knows of the others through attention alone; where that writes little, training begins late."""
+    trace = evidence.reading.trace
+    network = trace.architecture
+    if trace.readout != "class" or not isinstance(network, Architecture) or evidence.score is None:
+        return None
+    if network.depth != trace.depth:
+        return None
+    written = written_by_attention(network, trace.blocks("norm").tolist(), trace.blocks("separation").tolist())
+    if not written < SMALL:
+        return None
+    return Finding(
+        Kind.SLOW_START,
+        f"The start is small: at the output {1 - math.exp(-written):.1%} of the class token comes from other tokens, "
+        f"and attention has to grow first. Expect about {SLOWER:g} times the usual steps.",
+        "Draw the weights of values and attention outputs larger, or read the mean over tokens.",
+        "note",
     )
 
 

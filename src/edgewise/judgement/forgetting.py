@@ -15,7 +15,7 @@ import numpy as np
 
 from edgewise.architecture import Architecture
 from edgewise.arrays import Array
-from edgewise.blocks import Block, Branch, fold
+from edgewise.blocks import Attention, Block, Branch, fold
 from edgewise.theory.simplex.recursion import Setting, apply_branch
 from edgewise.theory.simplex.state import Simplex
 
@@ -33,6 +33,20 @@ def forgotten(architecture: Architecture, norms: Sequence[float], separations: S
         lost = lost + _lost(branch, state, setting)
         state = apply_branch(branch, state, setting).state
     return np.concatenate([[0.0], np.cumsum(lost)])
+
+
+def written_by_attention(architecture: Architecture, norms: Sequence[float], separations: Sequence[float]) -> float:
+    """The part of F over the whole depth that attention alone has: 1 - exp(-it) of a token comes from other tokens."""
+    setting = Setting(architecture.tokens, architecture.width)
+    norm = np.asarray(norms[:-1], dtype=float)
+    state = Simplex(norm, norm * np.minimum(separations[:-1], 1.0))
+    total = 0.0
+    for branch in _all_blocks(architecture):
+        heads = tuple(layer for layer in branch.layers if isinstance(layer, Attention))
+        if heads:
+            total += float(np.broadcast_to(_lost(replace(branch, layers=heads), state, setting), norm.shape).sum())
+        state = apply_branch(branch, state, setting).state
+    return total
 
 
 def _all_blocks(architecture: Architecture) -> Block:
