@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgewise.judgement.probability import TABLE
 
@@ -20,6 +20,9 @@ from .scores import combined
 from .starts import FAMILIES, starts
 from .statistics import auroc
 from .table import Row, recorded_runs, table
+
+if TYPE_CHECKING:
+    from .held_out_table import HeldOut
 
 READOUTS = {"token": "bytes", "pooled": "digits"}  # by the task that is read so
 SPAN = "half"  # what `judge` decides by: it forgives power laws and the first block's jump
@@ -79,31 +82,46 @@ def _ranked(fit: Logistic, samples: Sequence[Sample], form: str) -> float | None
     return None if value != value else round(value, 3)
 
 
-def calibration_table(rows: Sequence[Row]) -> dict[str, Any]:
-    """The whole table: two curves per readout, and what was trained."""
-    depths, samples = [row.depth for row in rows], [sample(row) for row in rows]
+def calibration_table(rows: Sequence[Row], new: Sequence[HeldOut] = ()) -> dict[str, Any]:
+    """The whole table: two curves per readout, and what was trained.
+
+    new: held-out networks, once the forecast has been tested on them; only those that are dead or trained count.
+    """
+    clear = [each for each in new if each.label in ("dead", "trained")]
+    samples = [sample(row) for row in rows] + [each.sample() for each in clear]
     return {
         "made_by": "python -m experiments.trainability.calibrate experiments/trainability/recorded",
-        "networks": len(rows),
-        "trained": sum(not row.failed for row in rows),
+        "networks": len(samples),
+        "trained": sum(not each.failed for each in samples),
         "optimizers": sorted({row.optimizer for row in rows}),
-        "range": {"depth": [min(depths), max(depths)], "tokens": [16, 32], **_kinds()},
+        "range": _range(rows, clear),
         "curves": {name: curves([each for each in samples if each.readout == name]) for name in READOUTS},
     }
 
 
-def _kinds() -> dict[str, list[str]]:
-    """What the families use of each choice."""
+def _range(rows: Sequence[Row], new: Sequence[HeldOut]) -> dict[str, Any]:
+    """Between which sizes, and with which choices, networks were trained."""
+    described = [network for each in new if (network := each.architecture) is not None]
+    depths = [row.depth for row in rows] + [each.depth for each in described]
+    tokens = [16, 32] + [each.tokens for each in described]
     defaults = {"norm": "pre", "norm_kind": "layer"}
-    every = [defaults | knobs for family in FAMILIES for knobs in starts(family, 26)]
-    return {name: sorted({knobs[name] for knobs in every}) for name in ("norm", "norm_kind", "activation")}
+    starting = [defaults | knobs for family in FAMILIES for knobs in starts(family, 26)]
+    choices = {
+        name: sorted({knobs[name] for knobs in starting} | {str(getattr(each, name)) for each in described})
+        for name in ("norm", "norm_kind", "activation")
+    }
+    return {"depth": [min(depths), max(depths)], "tokens": [min(tokens), max(tokens)], **choices}
 
 
 def main(folder: str) -> None:
+    from .held_out_table import held_out
+
     recorded = Path(folder)
     rows = table(recorded_runs(recorded / "forecast.jsonl"), recorded_runs(recorded / "train.jsonl"))
+    fresh = recorded / "held_out.jsonl"
+    new = held_out(recorded_runs(fresh)) if fresh.is_file() else []
     home = resources.files("edgewise.judgement").joinpath(TABLE)
-    Path(str(home)).write_text(json.dumps(calibration_table(rows), indent=2) + "\n")
+    Path(str(home)).write_text(json.dumps(calibration_table(rows, new), indent=2) + "\n")
 
 
 if __name__ == "__main__":

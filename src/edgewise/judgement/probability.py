@@ -31,13 +31,14 @@ def calibration() -> dict[str, Any]:
     return table
 
 
-def training_probability(score: Score, trace: Trace) -> Probability:
+def training_probability(score: Score, trace: Trace, table: Mapping[str, Any] | None = None) -> Probability:
     """P = 1 / (1 + exp(w (|A| + |G|) + u F - b)), with the constants of the readout.
 
     A readout per token was calibrated on text, one per sequence on images. `low` and `high`: the same with one family
-    of blocks or another left out of the fit, and with the score at either end of its error.
+    of blocks or another left out of the fit, and with the score at either end of its error. Another `table` than the one
+    that is shipped is for tests of a forecast on networks that the shipped one has seen.
     """
-    curves = calibration()["curves"][_curve_of(trace)]["bare" if score.forgetting is None else "described"]
+    curves = (table or calibration())["curves"][_curve_of(trace)]["bare" if score.forgetting is None else "described"]
     value = chance(score, curves["all"])
     ends = [chance(score, constants, shift) for constants in _each(curves) for shift in (-score.error, score.error)]
     low = CERTAIN if trace.log_gradient is None else min(value, *ends)  # an unknown gradient can only lower it
