@@ -35,8 +35,8 @@ def training_probability(score: Score, trace: Trace, table: Mapping[str, Any] | 
     """P = 1 / (1 + exp(w (|A| + |G|) + u F - b)), with the constants of the readout.
 
     A readout per token was calibrated on text, one per sequence on images. `low` and `high`: the same with one family
-    of blocks or another left out of the fit, and with the score at either end of its error. Another `table` than the one
-    that is shipped is for tests of a forecast on networks that the shipped one has seen.
+    of blocks or another left out of the fit, and with the score at either end of its error. `table`: another than the
+    shipped one, for tests of a forecast on networks that the shipped one has seen.
     """
     curves = (table or calibration())["curves"][_curve_of(trace)]["bare" if score.forgetting is None else "described"]
     value = chance(score, curves["all"])
