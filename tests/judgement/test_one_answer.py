@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,7 @@ from torch import nn
 import edgewise
 from edgewise.errors import BadInput
 from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM, band, why_open
+from edgewise.trace import Trace
 from edgewise.verdict import Kind, Outcome, Probability, Verdict
 
 ORDER = {"note": 0, "risky": 1, "fails": 2}
@@ -48,13 +50,17 @@ def around(low: float, high: float) -> st.SearchStrategy[float]:
 
 knobs = st.fixed_dictionaries({
     "depth": st.integers(1, 32), "width": st.sampled_from([32, 256]), "tokens": st.sampled_from([2, 16, 64]),
-    "heads": st.sampled_from([0, 1, 4]), "norm": st.sampled_from(["pre", "post", "sandwich", "none"]),
+    "heads": st.sampled_from([0, 1, 4]), "norm": st.sampled_from(["pre", "post", "sandwich"]),
     "norm_kind": st.sampled_from(["layer", "rms"]), "activation": st.sampled_from(["gelu", "tanh"]),
-    "gated": st.booleans(), "parallel": st.booleans(), "score_gain": st.floats(0.0, 12.0),
+    "gated": st.booleans(), "parallel": st.booleans(), "score_gain": st.floats(0.0, 2.0),
     "value_gain": around(0.01, 4.0), "mlp_in_gain": around(0.01, 6.0), "mlp_out_gain": around(0.01, 4.0),
     "attention_branch": st.floats(0.0, 1.5), "mlp_branch": st.floats(0.0, 1.5), "attention_skip": around(0.0, 1.2),
     "mlp_skip": around(0.0, 1.2), "embedding_norm": around(1e-4, 10.0),
 })  # fmt: skip
+# Very sharp attention, and attention without a norm, take seconds each.
+wide = st.tuples(knobs, st.sampled_from(["pre", "post", "none"]), st.floats(0.0, 12.0)).map(
+    lambda parts: parts[0] | {"norm": parts[1], "score_gain": parts[2]}
+)
 
 
 def _agrees(described: dict[str, Any], readout: str, overlap: float) -> None:
@@ -75,7 +81,7 @@ def test_no_contradiction_on_random_descriptions(described: dict[str, Any], read
 
 @pytest.mark.slow
 @settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(knobs, st.sampled_from(["token", "pooled", "class"]), st.floats(0.0, 0.99))
+@given(wide, st.sampled_from(["token", "pooled", "class"]), st.floats(0.0, 0.99))
 def test_no_contradiction_on_five_thousand(described: dict[str, Any], readout: str, overlap: float) -> None:
     _agrees(described, readout, overlap)
 
@@ -99,7 +105,10 @@ def test_a_wide_interval_and_a_depth_far_beyond_are_open() -> None:
     trace = edgewise.predict({"depth": 12, "tokens": 16})
     assert "anything from 20% to 95%" in why_open(Probability(0.9, 0.2, 0.95), trace)
     assert why_open(Probability(0.9, 0.3, 0.95), trace) == ""
-    deep = replace(trace, sites=tuple(f"block.{i}.mlp" for i in range(-1, 2000)))
+    ones, sites = np.ones((1, 2001)), ("embed", *(f"block.{i}.mlp" for i in range(2000)))
+    deep = Trace(
+        sites=sites, source="made", norm=ones, separation=ones, readouts=("token",), log_gradient=0 * ones[None]
+    )
     assert "far beyond" in why_open(Probability(0.9, 0.8, 0.95), deep)
 
 

@@ -30,7 +30,7 @@ def judge(trace: Trace) -> Verdict:
     reading, limits = read(trace), _limits(trace.architecture)
     score = score_of(reading)
     probability = _probability(reading, score)
-    outcome = outcome_of(probability)
+    outcome = Outcome.UNDECIDED if probability is None else outcome_of(probability)
     findings = find(Evidence(reading, score, {} if score is None else risks(score, trace), outcome))
     return Verdict(
         outcome=outcome,
@@ -50,23 +50,27 @@ def judge(trace: Trace) -> Verdict:
         ruled_out=rule_out(reading, findings),
         departure=trace.departure,
         extrapolated=trace.extrapolated,
-        notes=getattr(trace.architecture, "assumed", ()) + limits.notes + _readout_note(trace),
+        notes=getattr(trace.architecture, "assumed", ()) + limits.notes + _notes(trace),
         source=trace.source,
         name=getattr(trace.architecture, "name", ""),
         profile=profile(reading),
     )
 
 
-def _probability(reading: Reading, score: Score | None) -> Probability:
-    """Of the score; none at all where the stream leaves the range of numbers."""
+def _probability(reading: Reading, score: Score | None) -> Probability | None:
+    """Of the score; 0 where the stream leaves the range of numbers; None once training has begun."""
     if score is None:
         return NEVER
+    if reading.trace.step:
+        return None
     probability = training_probability(score, reading.trace)
     return replace(probability, why_open=why_open(probability, reading.trace))
 
 
-def _readout_note(trace: Trace) -> tuple[str, ...]:
-    """Where the readout was neither asked for nor to be found in a model."""
+def _notes(trace: Trace) -> tuple[str, ...]:
+    """What was assumed of the trace: its readout where that was neither asked for nor to be found in a model."""
+    if trace.step:
+        return (f"after {trace.step} steps the outcome is open: it is calibrated on networks at their start",)
     if trace.readout or isinstance(trace.architecture, Perceptron):
         return ()
     return ("readout: one label per token; ask for pooled or class where a sequence has one label",)
