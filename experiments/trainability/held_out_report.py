@@ -35,7 +35,7 @@ GOALS = {"auroc": 0.97, "auroc in a kind": 0.9, "brier": 0.08, "false alarms": 0
 GAINS = ((0.0, 1.0), (1.0, 3.0), (3.0, 6.0), (6.0, 100.0))  # of the scores
 WITHIN = 3.0  # factor of the steps
 DEEP = 12  # blocks, of the rule "post-norm and deep"
-DRAWS = 500
+DRAWS = 200
 ENOUGH = 100
 
 

@@ -26,7 +26,7 @@ HERE = Path(__file__).parent / "screens"
 MODELS = "tests/support/screen_models.py"
 SCREENS = {
     "good": ["predict", "bert-base"],
-    "risky": ["predict", "torch-encoder", "--depth", "40", "--set", "activation=gelu"],
+    "risky": ["predict", "bert-large"],
     "dead": ["predict", "torch-encoder", "--depth", "48", "--tokens", "64"],
     "copied_layers": ["measure", f"{MODELS}:copies", "--tokens", "16", "--seeds", "1"],
     "causal": ["predict", "gpt2", "--tokens", "64"],
