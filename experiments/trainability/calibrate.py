@@ -1,6 +1,6 @@
 """Write the table of `judge`'s probability of training from the recorded runs.
 
-    python -m experiments.trainability.calibrate experiments/trainability/recorded
+    python -m experiments.trainability.calibrate experiments/trainability/recorded [everything]
 """
 
 from __future__ import annotations
@@ -113,16 +113,17 @@ def _range(rows: Sequence[Row], new: Sequence[HeldOut]) -> dict[str, Any]:
     return {"depth": [min(depths), max(depths)], "tokens": [min(tokens), max(tokens)], **choices}
 
 
-def main(folder: str) -> None:
+def main(folder: str, everything: bool = False) -> None:
+    """everything: the held-out networks too, which ends their being held out."""
     from .held_out_table import held_out
 
     recorded = Path(folder)
     rows = table(recorded_runs(recorded / "forecast.jsonl"), recorded_runs(recorded / "train.jsonl"))
     fresh = recorded / "held_out.jsonl"
-    new = held_out(recorded_runs(fresh)) if fresh.is_file() else []
+    new = held_out(recorded_runs(fresh)) if everything else []
     home = resources.files("edgewise.judgement").joinpath(TABLE)
     Path(str(home)).write_text(json.dumps(calibration_table(rows, new), indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "experiments/trainability/recorded")
+    main(sys.argv[1] if len(sys.argv) > 1 else "experiments/trainability/recorded", "everything" in sys.argv[2:])

@@ -1,4 +1,7 @@
-"""The held-out population's numbers: ranking, calibration, bands, false alarms, slow starts, beside simpler rules."""
+"""The held-out population's numbers: ranking, calibration, bands, false alarms, slow starts, beside simpler rules.
+
+    edgewise run experiments/trainability/held_out.py --recorded
+"""
 
 from __future__ import annotations
 

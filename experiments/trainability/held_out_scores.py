@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.architecture import Architecture
+from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.study.tasks.base import Task
@@ -23,6 +23,7 @@ from .koopman import near_unit_share, streams_of
 SEQUENCES = 16
 KOOPMAN_SEQUENCES = 32
 NEAR_COLLAPSE = 1 - 1e-9
+UNUSED = ("assumed", "unmodelled", "name", "key_gain", "output_gain")  # the last two enter gradients of weights only
 
 
 def scores(model: nn.Module, data: Task, case: dict[str, Any]) -> dict[str, Any]:
@@ -36,6 +37,28 @@ def scores(model: nn.Module, data: Task, case: dict[str, Any]) -> dict[str, Any]
         return numbers | _by_theory(edgewise.describe(model, batch), trace)
     except BadInput as refusal:
         return numbers | {"refused": str(refusal)}
+
+
+def compact(numbers: dict[str, Any], readout: str) -> dict[str, Any]:
+    """Three digits, the gradient of one readout, knobs that are not the usual ones: what a record needs."""
+    apart = ("measured", "theory", "description", "condensation")
+    kept = {name: value for name, value in numbers.items() if name not in apart and value != ""}
+    for name in ("measured", "theory"):
+        if name in numbers:
+            kept[name] = {curve: numbers[name][curve] for curve in ("separation", "norm", readout)}
+    if "description" in numbers:
+        words = {name: numbers["description"].get(name) for name in UNUSED}
+        usual = transformer().to_dict() | words
+        kept["description"] = {name: v for name, v in numbers["description"].items() if usual[name] != v}
+    return dict(_short(kept))
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_short(each) for each in value]
+    return float(f"{value:.3g}") if isinstance(value, float) else value
 
 
 def _by_theory(described: Architecture | Perceptron, trace: Trace) -> dict[str, Any]:
