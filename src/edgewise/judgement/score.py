@@ -54,7 +54,7 @@ def _forgetting(reading: Reading) -> float | None:
         return None
     norms, separations = trace.blocks("norm"), trace.blocks("separation")
     logs = forgotten(architecture, norms.tolist(), separations.tolist())
-    return _size(growth(logs[None]).change.scalar)
+    return _size(growth(logs[None]).change.scalar) if np.isfinite(logs).all() else None  # without a skip there is no F
 
 
 def _size(change: float) -> float:
