@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.study import Result, find_recipes, load_recipe
+from edgewise.study import Claim, Result, find_recipes, load_recipe
 from tests.support.recipes import write_recipe
 
 
@@ -83,7 +83,7 @@ def test_a_missing_file_and_another_kind_are_refused(tmp_path: Path) -> None:
 
 def test_neighbours_are_imported_and_read_again(tmp_path: Path) -> None:
     """Two papers may both have a common.py, and an edited one is not taken from memory."""
-    relative = {"head": '"""T."""\nfrom edgewise.study import Claim\nfrom .common import FACTOR\n'}
+    relative = {"head": '"""T."""\nfrom edgewise.study import Claim, Claim\nfrom .common import FACTOR\n'}
     values = {}
     for paper, factor in (("one", 3), ("two", 5), ("one", 7)):
         path = write_recipe(tmp_path / paper, **relative)
@@ -97,3 +97,11 @@ def test_recipes_are_found_and_helpers_are_not(tmp_path: Path) -> None:
     unreadable = write_recipe(tmp_path, "figure3.py", head="def (:\n")
     (good.parent / "common.py").write_text("def helper():\n    return 1\n")
     assert find_recipes(tmp_path) == [good, broken, unreadable]
+
+
+def test_a_claim_names_the_rows_it_answers() -> None:
+    one, two = Claim("a", "b", "c", True, rows=("A1",)), Claim("d", "e", "f", None, rows=("A2", "A1"))
+    assert Claim.all([one, two]).to_dict()["rows"] == ["A1", "A2"]
+    assert "rows" not in Claim("a", "b", "c", True).to_dict()
+    with pytest.raises(BadInput, match="names of rows"):
+        Claim("a", "b", "c", True, rows="A1")  # type: ignore[arg-type]

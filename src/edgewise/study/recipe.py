@@ -36,7 +36,8 @@ INSTALLED = "edgewise_recipes"  # the folder of a wheel that holds them, beside 
 class Claim:
     """One statement and its outcome; `held` is None where the results do not decide it.
 
-    numbers: what the outcome rests on, by name. parts: the single statements of a `Claim.all`.
+    numbers: what the outcome rests on, by name. parts: the single statements of a `Claim.all`. rows: which rows
+    of the sources (`papers/rows.yaml`, such as "A28") the statement answers.
     """
 
     published: str
@@ -45,6 +46,7 @@ class Claim:
     held: bool | None
     numbers: dict[str, Any] = field(default_factory=dict)
     parts: tuple[Claim, ...] = ()
+    rows: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("published", "ours", "scale"):
@@ -55,6 +57,9 @@ class Claim:
             raise BadInput(f"Claim.held is {self.held!r}. Expected True, False, or None for undecided.")
         object.__setattr__(self, "held", held)
         object.__setattr__(self, "numbers", plain(dict(self.numbers), "Claim.numbers"))
+        if isinstance(self.rows, str) or not all(isinstance(row, str) for row in self.rows):
+            raise BadInput(f"Claim.rows is {self.rows!r}. Expected names of rows, such as ('A28',).")
+        object.__setattr__(self, "rows", tuple(self.rows))
 
     @classmethod
     def all(cls, claims: Sequence[Claim]) -> Claim:
@@ -65,7 +70,8 @@ class Claim:
         held = False if False in outcomes else None if None in outcomes else True
         published, ours = (" ".join(getattr(claim, name) for claim in claims) for name in ("published", "ours"))
         scale = " / ".join(dict.fromkeys(claim.scale for claim in claims))
-        return cls(published, ours, scale, held, parts=tuple(claims))
+        rows = tuple(dict.fromkeys(row for claim in claims for row in claim.rows))
+        return cls(published, ours, scale, held, parts=tuple(claims), rows=rows)
 
     @property
     def outcome(self) -> str:
@@ -76,7 +82,8 @@ class Claim:
         """For a JSON file."""
         words = {"published": self.published, "ours": self.ours, "scale": self.scale, "held": self.held}
         parts = {"parts": [part.to_dict() for part in self.parts]} if self.parts else {}
-        return {**words, "numbers": self.numbers, **parts}
+        rows = {"rows": list(self.rows)} if self.rows else {}
+        return {**words, "numbers": self.numbers, **rows, **parts}
 
     def __str__(self) -> str:
         lines = [f"Claim {self.outcome}, at scale: {self.scale}"]
