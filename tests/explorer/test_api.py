@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,11 @@ from edgewise.explorer.serve import allowed_hosts, serve  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
 
 AXES = {"x": {"knob": "mlp_in_gain", "low": 0.1, "high": 2}, "y": {"knob": "attention_branch", "low": 0, "high": 1}}
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "src" / "edgewise" / "explorer" / "static"
+FILES = [path for end in ("js", "css", "html") for path in FOLDER.rglob(f"*.{end}")]
+STATIC = sorted(path.relative_to(FOLDER).as_posix() for path in FILES)
+FOREIGN = re.compile(r"(https?:)?//\w+\.\w|<script(?! type=\"module\" src)| style=\"| on\w+=\"")
 SMALL = {"preset": "transformer", "depth": 6, "tokens": 16}
 
 
@@ -142,11 +150,30 @@ def test_the_page_and_its_schema(client: Any) -> None:
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert "unsafe" not in page.headers["content-security-policy"]
-    for name in ("app.js", "plane.js", "card.js", "draw.js", "api.js", "style.css"):
-        text = client.get(f"/{name}").text
-        assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text
+    for name in STATIC:
+        text = client.get(f"/{name}").text.replace("http://www.w3.org/2000/svg", "")
+        assert text and not FOREIGN.search(text.replace("http://www.w3.org/1998/Math/MathML", "")), name
     schema = client.get("/api/1/openapi.json").json()
-    assert {"/api/1/point", "/api/1/map", "/api/1/network", "/api/1/report", "/api/1/catalogue"} == set(schema["paths"])
+    paths = {path.removeprefix("/api/1/").partition("/")[0] for path in schema["paths"]}
+    assert paths == {"point", "map", "network", "report", "catalogue"}
+
+
+def test_every_view_of_the_bar_is_a_module_and_every_module_in_the_bar(client: Any) -> None:
+    bar = re.findall(r'\["(\w+)", "\w+", \(\) => import\("\./views/(\w+)\.js"\)\]', client.get("/app.js").text)
+    assert bar and all(name == module for name, module in bar)
+    assert {f"views/{name}.js" for name, _ in bar} == {name for name in STATIC if name.startswith("views/")}
+
+
+def test_the_theory_page_is_that_of_the_docs() -> None:
+    pytest.importorskip("latex2mathml", reason="the extra `docs` is not installed")
+    subprocess.run([sys.executable, ROOT / "tools" / "theory_page.py", "--check"], check=True)
+
+
+def test_links_to_the_theory_lead_to_its_headings(client: Any) -> None:
+    headings = set(re.findall(r'<h2 id="([\w-]+)"', client.get("/theory.html").text))
+    scripts = [client.get(f"/{name}").text for name in STATIC if name.endswith(".js")]
+    used = {match for text in scripts for match in re.findall(r'(?:why\(|section: )"([\w-]+)"', text)}
+    assert used and used <= headings
 
 
 def test_without_the_extra_its_name_is_told(

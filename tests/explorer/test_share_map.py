@@ -12,6 +12,7 @@ from edgewise.explorer.share_map import affordable, axes_of, share_map, span_of
 NETWORKS = {
     "post": edgewise.transformer(depth=9, tokens=24, norm="post", activation="tanh", mlp_bias=0.1),
     "pre": edgewise.transformer(depth=8, tokens=16),
+    "no skip": edgewise.transformer(depth=6, tokens=16, attention_skip=0.0, mlp_skip=0.0, norm="none"),
     "parallel": edgewise.transformer(depth=6, tokens=16, parallel=True, norm="none"),
 }
 

@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from edgewise.architecture import Architecture
+from edgewise.explorer import networks
 from edgewise.explorer.networks import DEEPEST, LARGEST_CONFIG, LONGEST
 from edgewise.explorer.share_map import CHOICES, LARGEST_GRID
 
@@ -52,3 +54,11 @@ class PointRequest(Request):
     knobs: Annotated[dict[Knob, Value], Field(max_length=len(CHOICES))] = {}
     readout: Literal["token", "pooled"] = "token"
     fixes: bool = False
+
+
+def read(source: Source) -> Architecture:
+    return networks.network(source.preset, source.config, source.name, source.depth, source.tokens)
+
+
+def moved(wanted: PointRequest) -> Architecture:
+    return networks.changed(read(wanted.source), dict(wanted.knobs))

@@ -17,19 +17,28 @@ export async function ask(path, body, signal) {
 
 export const json = async (path, body, signal) => (await ask(path, body, signal)).json();
 
-// The newest question wins: an older one that is still on its way is given up.
-export function newest() {
+// The newest question wins: an older one that is still on its way is given up, and all of them once `signal` says so.
+export function newest(signal) {
   let current = null;
+  signal?.addEventListener("abort", () => current?.abort());
   return async (path, body) => {
     current?.abort();
     current = new AbortController();
     const mine = current;
+    if (signal?.aborted) return null;
     try {
       const answer = await json(path, body, mine.signal);
-      return mine === current ? answer : null;
+      return mine === current && !signal?.aborted ? answer : null;
     } catch (error) {
       if (error.name === "AbortError") return null;
       throw error;
     }
   };
+}
+
+// A file for the reader's own folder.
+export function save(blob, name) {
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

@@ -16,6 +16,17 @@ export function element(name, properties = {}, ...children) {
   return item;
 }
 
+// Markup that stands in a module; never words that came from elsewhere.
+export const fragment = (text) => document.createRange().createContextualFragment(text);
+
+// Draw again when the box has another size, or the system another theme, until `signal` says stop.
+export function whenChanged(box, draw, signal) {
+  const observer = new ResizeObserver(() => draw());
+  observer.observe(box);
+  signal?.addEventListener("abort", () => observer.disconnect());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(), { signal });
+}
+
 export const label = (x, y, words, attributes = {}) => node("text", { x, y, ...attributes }, words);
 
 export function polyline(points, kind) {
@@ -36,11 +47,12 @@ export function ticks(low, high, count) {
   return values;
 }
 
-// 256 colours between the five stops of the stylesheet, from no network that trained to all of them.
-export function shareColours() {
+// 256 colours between the five stops `--NAME0` to `--NAME4` of the stylesheet: "p" is the share of networks that
+// trained, from none to all; "h" is less to more of anything else.
+export function ramp(name) {
   const style = getComputedStyle(document.documentElement);
   const stops = [0, 1, 2, 3, 4].map((k) => {
-    const hex = style.getPropertyValue(`--p${k}`).trim();
+    const hex = style.getPropertyValue(`--${name}${k}`).trim();
     return [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
   });
   return Array.from({ length: 256 }, (_, i) => {
@@ -48,6 +60,8 @@ export function shareColours() {
     return stops[k].map((value, c) => Math.round(value + (at - k) * (stops[k + 1][c] - value)));
   });
 }
+
+export const shareColours = () => ramp("p");
 
 // A shape for every outcome, so that colour is never alone.
 export function glyph(kind) {

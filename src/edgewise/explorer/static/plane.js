@@ -1,10 +1,10 @@
 // The phase diagram: colours on a canvas, lines and words in SVG above it, the model as a dot that can be moved.
-import { $, clamp, element, label, linear, node, polyline, shareColours, ticks } from "./draw.js";
+import { $, clamp, element, label, linear, node, polyline, shareColours, ticks, whenChanged } from "./draw.js";
 
 const GOOD = 0.85; // share from which a place is called a fix
 
 export class Plane {
-  constructor(onMove) {
+  constructor(onMove, signal) {
     this.onMove = onMove;
     this.map = null;
     this.axes = null;
@@ -13,8 +13,7 @@ export class Plane {
     over.addEventListener("pointerdown", (event) => this.#press(event));
     over.addEventListener("pointermove", (event) => this.held && this.#to(event, false));
     for (const name of ["pointerup", "pointercancel"]) over.addEventListener(name, (event) => this.#release(event));
-    new ResizeObserver(() => this.draw()).observe($("plotbox"));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    whenChanged($("plotbox"), () => this.draw(), signal);
   }
 
   // axes: {x, y} with knob, label, low, high; at and home: {x, y}.
