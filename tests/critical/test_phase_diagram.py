@@ -8,7 +8,9 @@ import pytest
 
 import edgewise
 from edgewise.critical.asymptotics import asymptotics
+from edgewise.critical.vector_field import orbits
 from edgewise.errors import BadInput
+from edgewise.theory.simplex.recursion import propagate_simplex
 
 
 def family(**knobs):
@@ -174,6 +176,17 @@ def test_the_vector_field_vanishes_at_its_fixed_points():
     json.dumps(field.json())
     with pytest.raises(BadInput, match="causal"):
         edgewise.vector_field(family(causal=True))
+
+
+def test_orbits_are_those_of_the_recursion_also_where_a_stream_is_lost():
+    starts = (0.0, 0.6)
+    lost = family(norm="none", activation="relu", value_gain=1e3, mlp_in_gain=60.0, mlp_out_gain=60.0, depth=60)
+    for network in (family(), family(norm="post"), lost):
+        for start, orbit in zip(starts, orbits(network, starts), strict=True):
+            trace = propagate_simplex(network, start)
+            expected = np.stack([trace.blocks("norm"), trace.blocks("overlap")], axis=1)
+            np.testing.assert_allclose(orbit, expected, rtol=1e-12, atol=1e-14)
+    assert np.isinf(orbit[-1, 0])
 
 
 def test_strengths_move_a_branch_and_its_skip_together():

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgewise.architecture import Architecture
-from edgewise.arrays import Array
+from edgewise.arrays import LARGEST, Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.block_map import BlockMap
 from edgewise.errors import BadInput
-from edgewise.theory.simplex.recursion import propagate_simplex
+from edgewise.theory.simplex.recursion import Setting, apply_branch
+from edgewise.theory.simplex.state import Simplex
 from edgewise.verdict import FixedPoint
 
 
@@ -49,19 +52,63 @@ def flow(
             "window, RoPE or ALiBi. Use architecture.replace(causal=False, window=None, rope=False, alibi=False)."
         )
     norm, overlap = np.geomspace(*norms), np.linspace(*overlaps)
-    q, c = np.meshgrid(norm, overlap)
-    after, separation = BlockMap.of(architecture)(q, 1 - c)
+    d_log_norm, d_overlap = displacement(architecture, norm, overlap)
     return VectorField(
         norm=norm,
         overlap=overlap,
-        d_log_norm=np.log(after / q),
-        d_overlap=(1 - c) - separation,
+        d_log_norm=d_log_norm,
+        d_overlap=d_overlap,
         fixed_points=list(asymptotics(architecture).fixed_points),
-        trajectories=[_orbit(architecture, start) for start in starts],
+        trajectories=orbits(architecture, starts),
         architecture=architecture,
     )
 
 
-def _orbit(architecture: Architecture, start: float) -> Array:
-    trace = propagate_simplex(architecture, start)
-    return np.stack([trace.blocks("norm"), trace.blocks("overlap")], axis=1)
+def displacement(
+    architecture: Architecture, norm: Array, overlap: Array, tabulated: bool = False
+) -> tuple[Array, Array]:
+    """Changes of log norm and overlap by the last block, each (overlap, norm).
+
+    tabulated: nan where logits are beyond the moment table, in place of a quadrature for each.
+    """
+    block = BlockMap.of(architecture)
+    q, c = np.meshgrid(norm, overlap)
+    inside = q <= block.tabulated_norms(1 - c, LARGEST) if tabulated else np.ones(q.shape, bool)
+    after, separation = (np.full(q.shape, np.nan) for _ in range(2))
+    if inside.any():
+        after[inside], separation[inside] = block(q[inside], 1 - c[inside])
+    return np.log(after / q), (1 - c) - separation
+
+
+def orbits(
+    architecture: Architecture, starts: Sequence[float], norms: Sequence[float] | None = None, tabulated: bool = False
+) -> list[Array]:
+    """[norm, overlap] at the input and after every block, from several overlaps at once, each (depth + 1, 2).
+
+    norms: one per start, in place of the network's own.
+    A stream that leaves the range of numbers has the norm 0 or inf from there, and keeps its overlap; with `tabulated`
+    one whose logits leave the moment table has the norm nan.
+    """
+    norm = np.broadcast_to(architecture.embedding_norm if norms is None else norms, len(starts)).astype(float)
+    state = Simplex(norm, norm * (1 - np.asarray(starts, dtype=float)))
+    lost, end = np.zeros(len(starts), bool), norm
+    setting, points = Setting(architecture.tokens, architecture.width), [_point(state, lost, end)]
+    for block in architecture.blocks:
+        if tabulated:
+            sharp = ~lost & ~(state.norm <= BlockMap(block, setting).tabulated_norms(state.separation, LARGEST))
+            lost, end = lost | sharp, np.where(sharp, np.nan, end)
+            state = Simplex(np.where(sharp, 1.0, state.norm), np.where(sharp, 0.0, state.difference))  # flat attention
+        for branch in block:
+            with np.errstate(all="ignore"):
+                after = apply_branch(branch, state, setting).state
+            leaves = ~lost & ~((after.norm > 1 / LARGEST) & (after.norm < LARGEST))
+            end = np.where(leaves, np.where(after.norm < 1, 0.0, np.inf), end)
+            lost = lost | leaves
+            # States that are lost go on from where they were; they are not looked at again.
+            state = Simplex(*(np.where(lost, now, then) for now, then in zip(state, after, strict=True)))
+        points.append(_point(state, lost, end))
+    return list(np.stack(points, axis=1))
+
+
+def _point(state: Simplex, lost: NDArray[np.bool_], end: Array) -> Array:
+    return np.stack([np.where(lost, end, state.norm), 1 - state.separation], axis=-1)

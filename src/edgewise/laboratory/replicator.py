@@ -45,19 +45,25 @@ def natural(slope: Slope) -> Slope:
     return lambda x: -product(x, slope(x))
 
 
-def follow(slope: Slope, start: Tensor, times: Sequence[float], scale: float = 1.0, squared: bool = True) -> Tensor:
+def follow(
+    slope: Slope, start: Tensor, times: Sequence[float], scale: float | Tensor = 1.0, squared: bool = True,
+    tolerance: float = 1e-10,
+) -> Tensor:  # fmt: skip
     """log x(t) of the decoupled flow (or of the natural one), (times, ..., n), integrated in logits.
 
     z' = -kappa J(x) grad l or -grad l with x = softmax(z): the simplex is kept exactly and small entries keep
-    their digits.
+    their digits. scale: kappa, or K K^T (n, n) of the keys of one row, with which it is the flow of the prompt itself.
     """
 
     def field(z: Tensor) -> Tensor:
         x = torch.softmax(z, -1)
         g = slope(x)
-        return -scale * product(x, g) if squared else -(g - g.mean(-1, keepdim=True))
+        if not squared:
+            return -(g - g.mean(-1, keepdim=True))
+        pull = product(x, g)
+        return -pull @ scale if isinstance(scale, Tensor) else -scale * pull
 
-    return torch.log_softmax(flow(field, start.log(), times), -1)
+    return torch.log_softmax(flow(field, start.log(), times, tolerance), -1)
 
 
 def prompt_flow(model: PromptAttention, V: Tensor, p: Tensor, times: Sequence[float]) -> Tensor:

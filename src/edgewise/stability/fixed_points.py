@@ -11,6 +11,7 @@ from edgewise.arrays import Array
 Map = Callable[[Array], Array]
 
 _DOUBLINGS = 8  # a root is sought within a factor 2^8 of the guess
+ROUNDING = 1e-14
 FACTORS: Array = 2.0 ** np.arange(-_DOUBLINGS, _DOUBLINGS + 1, dtype=np.float64)
 
 
@@ -32,6 +33,8 @@ def fixed_point(step: Map, guess: Array) -> Array | None:
     """The point with step(x) = x near `guess`, by damped Newton steps; None if there is none."""
     x, rest = guess, step(guess) - guess
     for _ in range(50):
+        if np.abs(rest).max() < ROUNDING:  # what is left is arithmetic, and could be chased without end
+            break
         full = -np.linalg.pinv(jacobian(step, x) - np.eye(len(x))) @ rest
         better = _shortened(step, x, rest, full)
         if better is None:

@@ -57,7 +57,8 @@ def separation_map(
     """e' = sw2 q e chord(q, e) / q': the correlation map for e = 1 - c, with nothing subtracted."""
     spread = np.asarray(weight_variance) * np.asarray(length) * separation * phi.chord(length, separation)
     following = length_map(phi, weight_variance, bias_variance, length)
-    return np.asarray(np.where(following > 0, spread / np.where(following > 0, following, 1.0), 0.0))
+    after = np.where(following > 0, spread / np.where(following > 0, following, 1.0), 0.0)
+    return np.minimum(after, 2.0)  # opposite inputs stay opposite in a linear layer, but for rounding
 
 
 def length_fixed_point(

@@ -1,0 +1,206 @@
+"""The flow view: where one block takes the size and the likeness of tokens, and the states that it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from edgewise import words
+from edgewise.architecture import Architecture, transformer
+from edgewise.arrays import Array
+from edgewise.critical.asymptotics import asymptotics
+from edgewise.critical.phase_diagram import as_knobs, value_of
+from edgewise.critical.vector_field import displacement, orbits
+from edgewise.explorer.networks import network as described
+from edgewise.explorer.requests import Request, Source
+from edgewise.explorer.share_map import span_of
+from edgewise.page.markup import prose
+from edgewise.verdict import FixedPoint, finite
+
+GRID = (17, 13)  # arrows across and up
+STARTS = (0.0, 0.3, 0.6, 0.9)
+HIGHEST = 1 - 1e-9  # overlap at which arrows are still those of two different tokens
+WIDEST = 1e-6, 1e6  # mean squares that the plane reaches
+LABELS = {
+    "mlp_in_gain": "gain into the MLP", "mlp_out_gain": "gain out of the MLP",
+    "value_gain": "gain of values and output", "score_gain": "gain of queries and keys",
+    "attention_strength": "strength of attention",
+    "mlp_strength": "strength of the MLP", "attention_branch": "multiplier of attention",
+    "mlp_branch": "multiplier of the MLP",
+}  # fmt: skip
+MOST = 8.0  # of a gain: beyond it attention is sharper than the tables of the theory
+SLIDERS = tuple(LABELS)
+Slider = Literal[SLIDERS]  # type: ignore[valid-type]
+Setting = Annotated[float, Field(ge=0.0, le=MOST, allow_inf_nan=False)]
+POSITIONS = {"causal": False, "window": None, "rope": False, "alibi": False}
+
+
+class Start(Request):
+    """Where tokens begin: their mean square and how alike two of them are."""
+
+    norm: Annotated[float, Field(ge=WIDEST[0], le=WIDEST[1], allow_inf_nan=False)] = 1.0
+    overlap: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] = 0.0
+
+
+class FlowRequest(Request):
+    """A network, or without a source the plain block; where its sliders stand; where one more path begins."""
+
+    source: Source | None = None
+    knobs: dict[Slider, Setting] = Field(default_factory=dict, max_length=len(SLIDERS))
+    start: Start | None = None
+
+
+@lru_cache(maxsize=1)
+def plain_block() -> Architecture:
+    """A block whose skips shrink as its branches grow, so that every state stays of one size [Cowsik 2024, fig. 1]."""
+    pair = {**_values("attention_strength", 0.5), **_values("mlp_strength", 0.8)}
+    return transformer(depth=24, tokens=64, activation="tanh", **pair).replace(name="a plain block")
+
+
+def answer(wanted: FlowRequest) -> dict[str, Any]:
+    """Arrows, paths, fixed points, sliders and sentences of one block."""
+    source = wanted.source
+    given = plain_block() if source is None else described(
+        source.preset, source.config, source.name, source.depth, source.tokens
+    )  # fmt: skip
+    base = given if given.symmetric else given.replace(**POSITIONS)
+    network = moved(base, wanted.knobs)
+    start = wanted.start or Start(norm=float(np.clip(network.embedding_norm, *WIDEST)), overlap=0.0)
+    return drawing(network, start) | {
+        "name": given.name or "transformer", "sliders": sliders(base, network), "start": start.model_dump(),
+        "caption": caption(given),
+    }  # fmt: skip
+
+
+def moved(base: Architecture, values: Mapping[str, float]) -> Architecture:
+    """The network with its sliders where they stand."""
+    changes: dict[str, float] = {}
+    for name, value in values.items():
+        changes |= _values(name, min(value, 1.0) if name.endswith("_strength") else value)
+    return base.replace(**changes) if changes else base
+
+
+def _values(name: str, value: float) -> dict[str, float]:
+    return {knob: float(number) for knob, number in as_knobs(name, np.asarray(value)).items()}
+
+
+def sliders(base: Architecture, network: Architecture) -> list[dict[str, Any]]:
+    """Gains, and of every branch its strength where skip and branch are such a pair, else its multiplier."""
+    rows = []
+    for name in shown(base):
+        value, home = float(value_of(name, network)), float(value_of(name, base))
+        low, high = (0.0, 1.0) if name.endswith("_strength") else (0.0, min(MOST, max(4.0, span_of(name, home)[1])))
+        rows.append({"knob": name, "label": LABELS[name], "low": low, "high": high, "value": value, "home": home})
+    return rows
+
+
+def shown(network: Architecture) -> list[str]:
+    """The sliders of layers that are there, with one value for all blocks."""
+    names = []
+    for part, there in (("mlp", bool(network.mlp_width)), ("attention", bool(network.heads))):
+        gains = ["mlp_in_gain", "mlp_out_gain"] if part == "mlp" else ["value_gain", "score_gain"]
+        pair = f"{part}_strength" if value_of(f"{part}_strength", network) is not None else f"{part}_branch"
+        names += [*gains, pair] if there else []
+    return [name for name in names if not isinstance(value_of(name, network), tuple)]
+
+
+def drawing(network: Architecture, start: Start) -> dict[str, Any]:
+    """Paths, the last one from `start`, fixed points, a grid of arrows that holds them all, and what they say."""
+    overlaps, norms = (*STARTS, start.overlap), (*(network.embedding_norm for _ in STARTS), start.norm)
+    paths, points = orbits(network, overlaps, norms, tabulated=True), asymptotics(network).fixed_points
+    low, high = extent(paths, points)
+    norm, overlap = np.geomspace(low, high, GRID[0]), np.linspace(0.0, 1.0, GRID[1])
+    with np.errstate(all="ignore"):
+        arrows = displacement(network, norm, np.minimum(overlap, HIGHEST), tabulated=True)
+    return {
+        "norm": rounded(norm), "overlap": rounded(overlap), "arrows": [rounded(part.ravel()) for part in arrows],
+        "paths": [pairs(path) for path in paths], "starts": list(STARTS), "points": [point.json() for point in points],
+        "extent": [low, high], "depth": network.depth,
+    } | reading(points, paths[0])  # fmt: skip
+
+
+def extent(paths: Sequence[Array], points: Sequence[FixedPoint]) -> tuple[float, float]:
+    """Whole decades around every finite mean square, at least 0.1 to 10, so that the axis rarely changes."""
+    norms = np.concatenate([*(path[:, 0] for path in paths), [point.norm for point in points], [0.11, 9.9]])
+    norms = norms[np.isfinite(norms) & (norms > 0)].clip(*WIDEST)
+    return float(10.0 ** np.floor(np.log10(norms.min()))), float(10.0 ** np.ceil(np.log10(norms.max())))
+
+
+def reading(points: Sequence[FixedPoint], path: Array) -> dict[str, str]:
+    """What the plane says of tokens: a line, and why."""
+    stable = [point for point in points if point.stable]
+    apart = [point for point in stable if point.overlap < 1 - 1e-6]
+    if apart:
+        title, why = "Tokens settle apart", _apart(apart[0], len(points) > 1)
+    elif stable:
+        title = "All tokens end alike"
+        why = f"Every path leads to the state in which all tokens point the same way, {_shrink(stable[0])}."
+    elif points:
+        title, why = "No state attracts", "The block leaves a state alone, but whatever lies beside it moves away."
+    else:
+        title, why = _without_rest(path)
+    return {"title": title, "sentences": prose(f"{why} {_end(path)}")}
+
+
+def _apart(point: FixedPoint, split: bool) -> str:
+    state = f"two tokens are {words.alike(1 - point.overlap)}, at a mean square of {point.norm:.2f}"
+    told = f"Paths lead to a state in which {state}"
+    return f"{told}. It has split off from the state in which all are alike, which now repels." if split else f"{told}."
+
+
+def _shrink(point: FixedPoint) -> str:
+    slowest = max(abs(value) for value in point.eigenvalues)
+    if slowest < 1e-9:
+        return "at once"
+    return f"closer by {words.per_cent(1 - slowest)} with every block"
+
+
+def _without_rest(path: Array) -> tuple[str, str]:
+    """No fixed point: the stream grows, fades, or does not move."""
+    before, last = path[-2, 0], path[-1, 0]
+    if abs(last - before) <= 1e-9 * before:
+        return "Nothing moves", "Every state stays as it is: the branches add nothing to the stream."
+    if last < path[0, 0]:
+        return "The stream fades", "No state stays as it is: every block makes the tokens smaller."
+    growth = f" The last one adds {words.per_cent(last / before - 1)} to the mean square." if np.isfinite(last) else ""
+    return "The stream keeps growing", f"No state stays as it is: every block adds to the stream.{growth}"
+
+
+def _end(path: Array) -> str:
+    """Where the network's own path ends."""
+    blocks = len(path) - 1
+    if np.isnan(path[-1, 0]):
+        return "Attention comes to rest on a single token on the way; the path ends there."
+    if not 0 < path[-1, 0] < np.inf:
+        return f"Within {blocks} blocks it leaves the range of numbers."
+    alike = words.alike(1 - path[-1, 1]) if path[-1, 1] > 0.005 else "still at right angles"
+    return f"After the {blocks} blocks of this network, two that start at right angles are {alike}."
+
+
+def caption(given: Architecture) -> str:
+    """What a point, an arrow, a line and a disc mean, and what is left out."""
+    text = (
+        "A point is a state of the tokens: how large they are, and how alike two of them. Arrows show where one block "
+        "takes it, longer where it moves further. Lines are networks, one dot a block; the full disc attracts, the "
+        "ring repels."
+    )
+    if not given.symmetric:
+        text += " Mask and positions are left out here."
+    if any(isinstance(value, tuple) for value in given.knobs().values()):
+        text += " Arrows are those of the last block."
+    return text
+
+
+def rounded(values: Array) -> list[float | None]:
+    return [None if finite(value) is None else float(f"{value:.4g}") for value in np.asarray(values, dtype=float)]
+
+
+def pairs(path: Array) -> list[list[float]]:
+    """Points of a path up to where the stream leaves the range of numbers."""
+    keep = np.isfinite(path).all(1) & (path[:, 0] > 0)
+    inside = path[: len(path) if keep.all() else int(np.argmin(keep))]
+    return [[float(f"{q:.5g}"), float(f"{c:.5g}")] for q, c in inside]
