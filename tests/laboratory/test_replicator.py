@@ -88,3 +88,13 @@ def test_coherence_bounds_the_error_of_decoupling(mixing: float) -> None:
 def test_too_few_dimensions_cannot_decouple() -> None:
     made = teacher_student(samples=10, tokens=6, width=8, ratio=10.0)
     assert coherence(made.model.keys).deviation >= 1
+
+
+def test_keys_that_are_not_orthogonal_may_be_followed_in_logits_too() -> None:
+    """One row with keys K: z' = -K K^T J grad l is the coupled flow of that row."""
+    keys = orthogonal_keys(1, 3, mixing=0.6, seed=2)
+    target = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    start = torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64)
+    expected = flow(coupled(keys, lambda s: s - target), start[None], TIMES)[:, 0]
+    followed = follow(lambda s: s - target, start, TIMES, scale=keys[0] @ keys[0].T).exp()
+    torch.testing.assert_close(followed, expected, atol=1e-8, rtol=0)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from fastapi import APIRouter, Response
 from pydantic import Field
 
 from edgewise import words
@@ -15,12 +16,13 @@ from edgewise.arrays import Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.phase_diagram import as_knobs, value_of
 from edgewise.critical.vector_field import displacement, orbits
-from edgewise.explorer.networks import network as described
-from edgewise.explorer.requests import Request, Source
+from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
+from edgewise.explorer.requests import Request, Source, read
 from edgewise.explorer.share_map import span_of
 from edgewise.page.markup import prose
 from edgewise.verdict import FixedPoint, finite
 
+router = APIRouter()
 GRID = (17, 13)  # arrows across and up
 STARTS = (0.0, 0.3, 0.6, 0.9)
 HIGHEST = 1 - 1e-9  # overlap at which arrows are still those of two different tokens
@@ -54,6 +56,17 @@ class FlowRequest(Request):
     start: Start | None = None
 
 
+@router.post("/flow", responses=REFUSED)
+def flow(wanted: FlowRequest) -> Response:
+    """The flow of size and likeness under one block: arrows, paths, fixed points, sliders, and what it means."""
+    return json_reply(in_turn(lambda: _flow(wanted.model_dump_json())))
+
+
+@lru_cache(maxsize=500)
+def _flow(request: str) -> bytes:
+    return as_bytes(answer(FlowRequest.model_validate_json(request)))
+
+
 @lru_cache(maxsize=1)
 def plain_block() -> Architecture:
     """A block whose skips shrink as its branches grow, so that every state stays of one size [Cowsik 2024, fig. 1]."""
@@ -63,10 +76,7 @@ def plain_block() -> Architecture:
 
 def answer(wanted: FlowRequest) -> dict[str, Any]:
     """Arrows, paths, fixed points, sliders and sentences of one block."""
-    source = wanted.source
-    given = plain_block() if source is None else described(
-        source.preset, source.config, source.name, source.depth, source.tokens
-    )  # fmt: skip
+    given = plain_block() if wanted.source is None else read(wanted.source)
     base = given if given.symmetric else given.replace(**POSITIONS)
     network = moved(base, wanted.knobs)
     start = wanted.start or Start(norm=float(np.clip(network.embedding_norm, *WIDEST)), overlap=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 from edgewise.errors import BadInput
 
@@ -12,8 +13,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 NEEDED = 'the page needs FastAPI and uvicorn, which are not installed: pip install "edgewise[explore]"'
 
 
-def serve(host: str, port: int, share: bool, tell: Callable[[str], None]) -> None:
-    """Answer until interrupted; `tell` is given the address once it can be opened."""
+def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder: Path | None = None) -> None:
+    """Answer until interrupted; `tell` is given the address once it can be opened; `folder` holds runs and planes."""
+    if folder is not None and not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder. Give one with runs or planes below it, or none.")
     if host not in LOOPBACK and not share:
         raise BadInput(
             f"--host {host} lets other machines ask. Add --share to allow it: a token will be printed that every "
@@ -32,7 +35,7 @@ def serve(host: str, port: int, share: bool, tell: Callable[[str], None]) -> Non
     token = secrets.token_urlsafe(24) if share else None
     listener = _listener(host, port)
     own_port = listener.getsockname()[1]
-    app = Guard(application(), None if share else allowed_hosts(own_port), token)
+    app = Guard(application(folder), None if share else allowed_hosts(own_port), token)
     shown = f"[{host}]" if ":" in host else host
     tell(f"http://{shown}:{own_port}/" + (f"?token={token}" if token else ""))
     config = uvicorn.Config(app, log_level="warning", server_header=False, ws="none", timeout_keep_alive=30)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from fastapi import FastAPI, HTTPException, Response
 from fastapi.exceptions import RequestValidationError
@@ -14,19 +15,20 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise import __version__
 from edgewise.errors import BadInput
-from edgewise.explorer import answers, plane
+from edgewise.explorer import answers, flow, landscape, perceptron, plane, simplex
 
-ROUTERS = (plane.router,)  # one for each view
+ROUTERS = (plane.router, flow.router, perceptron.router, simplex.router, landscape.router)  # one for each view
 TYPES = {f".{end}": f"text/{kind}; charset=utf-8" for end, kind in (("html",) * 2, ("css",) * 2, ("js", "javascript"))}
 
 
-def application() -> FastAPI:
-    """Everything behind the guard; the schema is at /api/1/openapi.json."""
+def application(folder: Path | None = None) -> FastAPI:
+    """Everything behind the guard; the schema is at /api/1/openapi.json. Files are read below `folder` alone."""
     app = FastAPI(
         title="edgewise explore", version=f"{answers.API}", docs_url=None, redoc_url=None,
         openapi_url=f"/api/{answers.API}/openapi.json",
         description=f"Verdicts and maps of edgewise {__version__}, for this machine's own page.",
     )  # fmt: skip
+    app.state.folder = folder
     app.add_exception_handler(BadInput, _bad_input)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

@@ -1,0 +1,195 @@
+"""The landscape view: stored planes below the given folder, one or two at a time, on equal scales."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Response
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+
+from edgewise import words
+from edgewise.errors import BadInput
+from edgewise.explorer.flow import rounded
+from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
+from edgewise.explorer.requests import Request
+from edgewise.page.markup import prose
+
+if TYPE_CHECKING:
+    from edgewise.landscape import Plane
+
+router = APIRouter()
+MOST_FILES, DEEPEST_FOLDER = 60, 6
+LARGEST_FILE = 2**23  # bytes
+FINEST = 61  # points on an axis that are drawn
+HEIGHTS = 10_000  # steps from the lowest to the highest loss
+BOWL = 0.02  # of the range: how far from a quadratic a surface may be that is called a bowl
+CAPTION = (
+    "Height is the loss of the network after its weights were moved along two directions; the dot is the network as it "
+    "is. Both surfaces have the same scale of heights and colours, so that they can be compared."
+)
+CODE = (
+    "from edgewise import landscape\n\n"
+    'landscape.plane(model, loss, batch, ("queries", "keys"), file="planes/mine.npz")\n\n'
+    "# then, in the shell:  edgewise explore planes"
+)
+
+
+class LandscapeRequest(Request):
+    """One or two planes by their names in the list."""
+
+    planes: Annotated[list[Annotated[str, Field(max_length=400)]], Field(min_length=1, max_length=2)]
+
+
+@router.get("/landscapes")
+def landscapes(request: HttpRequest) -> Response:
+    """The planes below the folder that the page was started with."""
+    return json_reply(in_turn(lambda: as_bytes(listing(folder_of(request)))))
+
+
+@router.post("/landscape", responses=REFUSED)
+def landscape(wanted: LandscapeRequest, request: HttpRequest) -> Response:
+    """One or two planes with their figures, and heights on one scale."""
+    return json_reply(in_turn(lambda: as_bytes(answer(folder_of(request), wanted.planes))))
+
+
+def folder_of(request: HttpRequest) -> Path | None:
+    return getattr(request.app.state, "folder", None)
+
+
+def listing(folder: Path | None) -> dict[str, Any]:
+    """Names with what each plane is of; files that are something else are not listed."""
+    rows = [{"name": name, "note": note} for name in files(folder) if (note := _note(folder, name)) is not None]
+    return {"planes": rows, "code": CODE, "caption": CAPTION, "empty": _empty(folder)}
+
+
+def _empty(folder: Path | None) -> str:
+    if folder is None:
+        return "This page was started without a folder. Compute a plane, then start the page with the folder it is in."
+    return f"There are no planes in {folder.name}. Compute one into it, and it is listed here."
+
+
+def files(folder: Path | None) -> list[str]:
+    """Files that may hold planes, as paths from the folder; links that lead out of it are left out."""
+    return [] if folder is None else sorted(_walk(folder.resolve()))[:MOST_FILES]
+
+
+def _walk(root: Path) -> Iterator[str]:
+    for place, folders, names in os.walk(root, followlinks=False):
+        here = Path(place)
+        if len(here.relative_to(root).parts) >= DEEPEST_FOLDER:
+            folders.clear()
+        for name in names:
+            path = here / name
+            if name.endswith(".npz") and path.resolve().is_relative_to(root) and path.is_file():
+                yield path.relative_to(root).as_posix()
+
+
+def _note(folder: Path | None, name: str) -> str | None:
+    """What a plane is of; the reason where it is one that cannot be drawn; None where it is something else."""
+    try:
+        plane = read(folder, name)
+    except BadInput as refusal:
+        return None if "losses.npy" in str(refusal) and "no item" in str(refusal) else f"cannot be shown: {refusal}"
+    return f"{' against '.join(plane.names)}, {len(plane.x)} × {len(plane.y)} points"
+
+
+def read(folder: Path | None, name: str) -> Plane:
+    """A plane of the list; nothing else can be named."""
+    if folder is None or name not in files(folder):
+        raise BadInput(f"{name[:80]!r} is not among the planes of this page. Choose one of the list.")
+    path = folder.resolve() / name
+    status = path.stat()
+    if status.st_size > LARGEST_FILE:
+        raise BadInput(f"{name} has {status.st_size:,} bytes; this page draws planes of at most {LARGEST_FILE:,}.")
+    return _loaded(str(path), name, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _loaded(path: str, name: str, _changed: int) -> Plane:
+    from edgewise.landscape import Plane
+
+    try:
+        plane = Plane.load(path)
+    except BadInput as refusal:
+        raise BadInput(str(refusal).replace(path, name)) from refusal
+    if len(plane.axes) != 2 or min(plane.losses.shape) < 3:
+        raise BadInput(f"{name} holds losses of shape {plane.losses.shape}; a plane has at least 3 × 3 points.")
+    if any(not np.ptp(axis) > 0 for axis in plane.axes):
+        raise BadInput(f"{name} has an axis without extent. Compute it again.")
+    if not np.isfinite(plane.losses).any():
+        raise BadInput(f"{name} holds no finite loss, so that there is nothing to draw.")
+    return plane
+
+
+def answer(folder: Path | None, names: list[str]) -> dict[str, Any]:
+    """Surfaces, figures and the common limits of height."""
+    planes = {name: read(folder, name) for name in dict.fromkeys(names)}
+    heights = np.concatenate([plane.losses[np.isfinite(plane.losses)] for plane in planes.values()])
+    low, high = float(heights.min()), float(heights.max())
+    surfaces = [surface(name, plane, low, high) for name, plane in planes.items()]
+    return {"planes": surfaces, "caption": CAPTION, "low": low, "high": high, "steps": HEIGHTS} | reading(planes)
+
+
+def surface(name: str, plane: Plane, low: float, high: float) -> dict[str, Any]:
+    """Heights in steps of the common scale, row by row from below, at most FINEST on an axis; and figures."""
+    rows, columns = (_places(size) for size in plane.losses.shape)
+    with np.errstate(all="ignore"):
+        heights = HEIGHTS * (plane.losses[np.ix_(rows, columns)] - low) / max(high - low, 1e-300)
+    return {
+        "name": name, "axes": list(plane.names), "x": rounded(plane.x[columns]), "y": rounded(plane.y[rows]),
+        "z": [[round(float(v)) if np.isfinite(v) else None for v in row] for row in heights],
+        "path": None if plane.path is None else [rounded(point) for point in plane.path[-400:]],
+        "figures": figures(plane), "note": "" if plane.roughness.visible else f"{plane.roughness}.",
+    }  # fmt: skip
+
+
+def _places(size: int) -> Any:
+    return np.unique(np.linspace(0, size - 1, min(size, FINEST)).round().astype(int))
+
+
+def figures(plane: Plane) -> list[list[str]]:
+    """The roughness of a plane as rows of a table."""
+    measured = plane.roughness
+    sharp = np.isfinite(np.array(measured.curvature)).all()
+    rows = [
+        ["loss at the centre", f"{plane.centre:.4g}"],
+        ["lowest to highest", f"{measured.range:.3g}"],
+        ["sharpest curvature", f"{measured.sharpness:.3g}" if sharp else "not finite"],
+        ["away from a bowl", prose(f"{100 * measured.residual:.2g} % of the range")],
+        ["dips inside", str(measured.minima)],
+    ]
+    if measured.finite < 1:
+        rows.append(["without a finite loss", prose(f"{100 * (1 - measured.finite):.2g} % of the points")])
+    return rows
+
+
+def reading(planes: dict[str, Plane]) -> dict[str, str]:
+    """What one surface is like, or how two differ."""
+    names, parts = list(planes), [plane.roughness for plane in planes.values()]
+    if len(parts) == 1:
+        title = "Nearly a bowl" if parts[0].residual < BOWL else "Not a bowl"
+        why = f"The best quadratic surface is off by {100 * parts[0].residual:.2g} % of the range of the loss."
+        return {"title": title, "sentences": prose(f"{why} {_dips(parts[0].minima)}")}
+    rougher, ratio = _larger(*(part.residual for part in parts))
+    taller, times = _larger(*(part.range for part in parts))
+    even = ratio < 1.2
+    title = "Equally rough" if even else f"{names[rougher]} is rougher"
+    first = "Both are about as far from a bowl." if even else f"It is {words.number(ratio)} times as far from a bowl."
+    second = f"The loss of {names[taller]} varies {words.number(times)} times as much over its plane."
+    return {"title": title, "sentences": prose(f"{first} {second}")}
+
+
+def _larger(first: float, second: float) -> tuple[int, float]:
+    """Which of two is larger, and how many times."""
+    one, other = max(first, 1e-12), max(second, 1e-12)
+    return (0, one / other) if one >= other else (1, other / one)
+
+
+def _dips(count: int) -> str:
+    return "It has one dip inside." if count == 1 else f"It has {count or 'no'} dips inside."
