@@ -11,8 +11,8 @@ import edgewise
 
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
-from edgewise.explorer import flow  # noqa: E402
-from edgewise.explorer.flow import FlowRequest, answer, plain_block  # noqa: E402
+from edgewise.explorer import flow
+from edgewise.explorer.flow import FlowRequest, answer, plain_block
 
 
 def asked(**wanted: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from edgewise.explorer.landscape import answer, listing, read  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
 
 
-def store(path: Path, losses: Any, reach: float = 1.0, **facts: Any) -> Path:
+def store(path: Path, losses: Any, reach: float = 1.0) -> Path:
     y, x = (np.linspace(-reach, reach, size) for size in np.shape(losses))
     plane = Plane((x, y), np.asarray(losses, float), ("queries", "keys"), "filter", 0, False, "direct")
     path.parent.mkdir(parents=True, exist_ok=True)

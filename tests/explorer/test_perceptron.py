@@ -12,13 +12,13 @@ import edgewise
 
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
-from edgewise.explorer.perceptron import (  # noqa: E402
+from edgewise.explorer.perceptron import (
     PerceptronRequest,
     circle_answer,
     maps_answer,
     plane_answer,
 )
-from edgewise.knobs import ACTIVATIONS  # noqa: E402
+from edgewise.knobs import ACTIVATIONS
 
 CHAOS = {"weight_variance": 4.0, "bias_variance": 0.05}
 

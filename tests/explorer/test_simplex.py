@@ -11,11 +11,11 @@ import torch
 
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
-from edgewise import softmax_jacobian  # noqa: E402
-from edgewise.explorer import simplex  # noqa: E402
-from edgewise.explorer.simplex import SimplexRequest, answer  # noqa: E402
-from edgewise.laboratory.descent import flow  # noqa: E402
-from edgewise.laboratory.replicator import coupled, decoupled, natural, orthogonal_keys  # noqa: E402
+from edgewise import softmax_jacobian
+from edgewise.explorer import simplex
+from edgewise.explorer.simplex import SimplexRequest, answer
+from edgewise.laboratory.descent import flow
+from edgewise.laboratory.replicator import coupled, decoupled, natural, orthogonal_keys
 
 START, TARGET = [0.1, 0.3, 0.6], [0.7, 0.2, 0.1]
 
@@ -25,7 +25,7 @@ def asked(**wanted: Any) -> dict[str, Any]:
 
 
 def test_paths_are_those_of_the_laboratory() -> None:
-    """The gradient with mixed keys is the coupled flow, the replicator its decoupled form, the natural one has one J."""
+    """The gradient with mixed keys is the coupled flow, the replicator the decoupled one, the natural one has one J."""
     drawn = asked(mixing=0.5, seed=3)
     target, start = torch.tensor(TARGET, dtype=torch.float64), torch.tensor(START, dtype=torch.float64)
     keys = orthogonal_keys(1, 3, mixing=0.5, seed=3)
@@ -73,5 +73,5 @@ def test_the_ground_is_the_condition_number_of_the_softmax() -> None:
 
 @pytest.mark.parametrize("row", [[1.0, 1.0, 1.0], [0.5, 0.5], [-0.5, 0.5, 1.0], [0.0, 0.0, float("nan")]])
 def test_a_row_that_is_no_row_is_refused(row: list[float]) -> None:
-    with pytest.raises(ValueError, match="sum to 1|at least 3|greater than|finite"):
+    with pytest.raises(ValueError, match=r"sum to 1|at least 3|greater than|finite"):
         SimplexRequest.model_validate({"start": row})

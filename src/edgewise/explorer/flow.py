@@ -16,14 +16,16 @@ from edgewise.arrays import Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.phase_diagram import as_knobs, value_of
 from edgewise.critical.vector_field import displacement, orbits
+from edgewise.explorer.answers import description, screen_parts
 from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
 from edgewise.explorer.requests import Request, Source, read
 from edgewise.explorer.share_map import span_of
 from edgewise.page.markup import prose
+from edgewise.verbs import judge, predict
 from edgewise.verdict import FixedPoint, finite
 
 router = APIRouter()
-GRID = (17, 13)  # arrows across and up
+GRID = (19, 15)  # arrows across and up
 STARTS = (0.0, 0.3, 0.6, 0.9)
 HIGHEST = 1 - 1e-9  # overlap at which arrows are still those of two different tokens
 WIDEST = 1e-6, 1e6  # mean squares that the plane reaches
@@ -49,11 +51,15 @@ class Start(Request):
 
 
 class FlowRequest(Request):
-    """A network, or without a source the plain block; where its sliders stand; where one more path begins."""
+    """A network, or without a source the plain block; where its sliders stand; where one more path begins.
+
+    verdict: also say whether it trains, which takes longer.
+    """
 
     source: Source | None = None
     knobs: dict[Slider, Setting] = Field(default_factory=dict, max_length=len(SLIDERS))
     start: Start | None = None
+    verdict: bool = False
 
 
 @router.post("/flow", responses=REFUSED)
@@ -80,8 +86,10 @@ def answer(wanted: FlowRequest) -> dict[str, Any]:
     base = given if given.symmetric else given.replace(**POSITIONS)
     network = moved(base, wanted.knobs)
     start = wanted.start or Start(norm=float(np.clip(network.embedding_norm, *WIDEST)), overlap=0.0)
-    return drawing(network, start) | {
-        "name": given.name or "transformer", "sliders": sliders(base, network), "start": start.model_dump(),
+    verdict = {"verdict": screen_parts(judge(predict(moved(given, wanted.knobs))))} if wanted.verdict else {}
+    return drawing(network, start) | verdict | {
+        "name": given.name or "transformer", "note": description(given)["note"], "tokens": network.tokens,
+        "sliders": sliders(base, network), "start": start.model_dump(),
         "caption": caption(given),
     }  # fmt: skip
 
@@ -195,8 +203,8 @@ def caption(given: Architecture) -> str:
     """What a point, an arrow, a line and a disc mean, and what is left out."""
     text = (
         "A point is a state of the tokens: how large they are, and how alike two of them. Arrows show where one block "
-        "takes it, longer where it moves further. Lines are networks, one dot a block; the full disc attracts, the "
-        "ring repels."
+        "takes it, longer where it moves further; tokens become more alike on warm ground, less alike on blue. Lines "
+        "are networks, one dot a block; the full disc attracts, the ring repels."
     )
     if not given.symmetric:
         text += " Mask and positions are left out here."
