@@ -16,6 +16,7 @@ import { $, element } from "./draw.js";
 const VIEWS = [
   ["map", "Map", () => import("./views/map.js")],
   ["flow", "Flow", () => import("./views/flow.js")],
+  ["perceptron", "Perceptron", () => import("./views/perceptron.js")],
 ];
 
 let close = null, visit = 0, shared = {};

@@ -146,3 +146,31 @@ export function layered(className = "") {
   const under = element("div", { className: "box under" }), host = element("div", { className: `box layers ${className}` }, under);
   return { host, under };
 }
+
+// A picture of several layers in its figure, with a heading above and its sentence below.
+export function framed(title, host, link) {
+  const words = element("span"), heading = element("h2", { textContent: title });
+  const figure = element("figure", { className: "picture" }, heading, host, element("figcaption", {}, element("p", {}, words, " ", link)));
+  return { figure, heading, say: (text) => (words.textContent = text) };
+}
+
+// What the pictures say, beside them: where it comes from, a line, sentences, and rows of a table.
+export function readingCard(name, ...more) {
+  const meta = element("p", { className: "meta" }), heading = element("h1", { className: "outcome" }), say = element("p", { className: "say" });
+  const card = element("aside", { className: "card" }, meta, heading, say, ...more);
+  card.setAttribute("aria-label", name);
+  return {
+    element: card,
+    show(about, title, sentences, kind = "") {
+      meta.textContent = about;
+      heading.className = `outcome ${kind}`;
+      heading.textContent = title;
+      say.textContent = sentences;
+    },
+    stopped(words) { this.show("", "This cannot be shown", words, "fails"); },
+  };
+}
+
+export function figures(rows) {
+  return rows.map((cells) => element("tr", {}, ...cells.map((words) => element("td", { textContent: words }))));
+}
