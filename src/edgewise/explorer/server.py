@@ -15,9 +15,16 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise import __version__
 from edgewise.errors import BadInput
-from edgewise.explorer import answers, flow, landscape, perceptron, plane, simplex
+from edgewise.explorer import answers, depth, flow, landscape, perceptron, plane, simplex
 
-ROUTERS = (plane.router, flow.router, perceptron.router, simplex.router, landscape.router)  # one for each view
+ROUTERS = (  # one for each view
+    plane.router,
+    depth.router,
+    flow.router,
+    perceptron.router,
+    simplex.router,
+    landscape.router,
+)
 TYPES = {f".{end}": f"text/{kind}; charset=utf-8" for end, kind in (("html",) * 2, ("css",) * 2, ("js", "javascript"))}
 
 

@@ -15,6 +15,7 @@ import { $, element } from "./draw.js";
 
 const VIEWS = [
   ["map", "Map", () => import("./views/map.js")],
+  ["depth", "Depth", () => import("./views/depth.js")],
   ["flow", "Flow", () => import("./views/flow.js")],
   ["perceptron", "Perceptron", () => import("./views/perceptron.js")],
 ];

@@ -21,7 +21,7 @@ export function picture({ title = "", name, height, caption, section, draw, sign
 // axis: {low, high, log, label, unit, count, format}. Returns the places of values (sx, sy), the inner box and the svg.
 export function axes(box, { x, y, name, margin = {} }) {
   const w = box.clientWidth, h = box.clientHeight, phone = w < 480;
-  const inner = { left: margin.left ?? (phone ? 46 : 64), right: w - (margin.right ?? 12), top: margin.top ?? 10, bottom: h - (margin.bottom ?? (x.label ? 50 : 24)) };
+  const inner = { left: margin.left ?? (phone ? (y.label ? 60 : 46) : 64), right: w - (margin.right ?? 12), top: margin.top ?? 10, bottom: h - (margin.bottom ?? (x.label ? 50 : 24)) };
   const svg = node("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": name ?? "" });
   box.replaceChildren(svg);
   const plot = { svg, inner, phone, box, sx: scale(x, inner.left, inner.right), sy: scale(y, inner.bottom, inner.top), x, y };
