@@ -43,7 +43,7 @@ def test_the_fixed_point_splits_as_the_phase_changes() -> None:
 
 def test_other_streams_are_described_and_what_is_left_out_is_said() -> None:
     gpt2 = asked(source={"preset": "gpt2", "depth": 4})
-    assert gpt2["title"] == "The stream keeps growing" and "positions are left out" in gpt2["caption"]
+    assert gpt2["title"] == "The stream grows" and "positions are left out" in gpt2["caption"]
     nothing = asked(source={"preset": "transformer"}, knobs={"mlp_out_gain": 0.0, "value_gain": 0.0})
     assert nothing["title"] == "Nothing moves"
     fading = asked(knobs={"mlp_out_gain": 0.0, "value_gain": 0.0})

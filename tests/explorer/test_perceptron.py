@@ -35,7 +35,7 @@ def test_maps_orbits_and_limits_are_the_librarys() -> None:
     steps = drawn["length"]["orbit"]
     np.testing.assert_allclose(steps[1:], maps.length(steps[:-1]), rtol=1e-3)
     assert steps[-1] == pytest.approx(maps.limits.length_fixed_point, rel=1e-3)
-    assert drawn["phase"] == maps.limits.phase and drawn["title"] == "Chaos: neighbours part"
+    assert drawn["phase"] == maps.limits.phase and drawn["title"] == "Chaos: inputs part"
     below, one = drawn["correlation"]["points"]
     assert below["at"] == maps.limits.correlation_fixed_point and (below["stable"], one["stable"]) == (True, False)
 
@@ -76,4 +76,4 @@ def test_a_signal_that_explodes_or_fades_leaves_fewer_layers_or_none() -> None:
     assert gone["pair"][-1] is None
     json.dumps(gone, allow_nan=False)
     grows = maps_answer(request(activation="relu", weight_variance=3.0))
-    assert grows["title"] == "Signals grow without bound" and "50\u00a0%" in grows["sentences"]
+    assert grows["title"] == "Signals explode" and "50\u00a0%" in grows["sentences"]

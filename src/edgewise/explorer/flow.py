@@ -185,7 +185,7 @@ def _without_rest(path: Array) -> tuple[str, str]:
     if last < path[0, 0]:
         return "The stream fades", "No state stays as it is: every block makes the tokens smaller."
     growth = f" The last one adds {words.per_cent(last / before - 1)} to the mean square." if np.isfinite(last) else ""
-    return "The stream keeps growing", f"No state stays as it is: every block adds to the stream.{growth}"
+    return "The stream grows", f"No state stays as it is: every block adds to the stream.{growth}"
 
 
 def _end(path: Array) -> str:

@@ -161,11 +161,11 @@ def figures(plane: Plane) -> list[list[str]]:
         ["loss at the centre", f"{plane.centre:.4g}"],
         ["lowest to highest", f"{measured.range:.3g}"],
         ["sharpest curvature", f"{measured.sharpness:.3g}" if sharp else "not finite"],
-        ["away from a bowl", prose(f"{100 * measured.residual:.2g} % of the range")],
+        ["away from a bowl", f"{_share(measured.residual)} of the range"],
         ["dips inside", str(measured.minima)],
     ]
     if measured.finite < 1:
-        rows.append(["without a finite loss", prose(f"{100 * (1 - measured.finite):.2g} % of the points")])
+        rows.append(["without a finite loss", f"{_share(1 - measured.finite)} of the points"])
     return rows
 
 
@@ -174,14 +174,14 @@ def reading(planes: dict[str, Plane]) -> dict[str, str]:
     names, parts = list(planes), [plane.roughness for plane in planes.values()]
     if len(parts) == 1:
         title = "Nearly a bowl" if parts[0].residual < BOWL else "Not a bowl"
-        why = f"The best quadratic surface is off by {100 * parts[0].residual:.2g} % of the range of the loss."
+        why = f"The best quadratic surface is off by {_share(parts[0].residual)} of the range of the loss."
         return {"title": title, "sentences": prose(f"{why} {_dips(parts[0].minima)}")}
     rougher, ratio = _larger(*(part.residual for part in parts))
     taller, times = _larger(*(part.range for part in parts))
     even = ratio < 1.2
     title = "Equally rough" if even else f"{names[rougher]} is rougher"
-    first = "Both are about as far from a bowl." if even else f"It is {words.number(ratio)} times as far from a bowl."
-    second = f"The loss of {names[taller]} varies {words.number(times)} times as much over its plane."
+    first = "Both are about as far from a bowl." if even else f"It is {_times(ratio)} as far from a bowl."
+    second = f"The loss of {names[taller]} varies {_times(times)} as much over its plane."
     return {"title": title, "sentences": prose(f"{first} {second}")}
 
 
@@ -189,6 +189,15 @@ def _larger(first: float, second: float) -> tuple[int, float]:
     """Which of two is larger, and how many times."""
     one, other = max(first, 1e-12), max(second, 1e-12)
     return (0, one / other) if one >= other else (1, other / one)
+
+
+def _times(ratio: float) -> str:
+    return f"{words.number(ratio)} times" if ratio < 1000 else "over 1 000 times"
+
+
+def _share(value: float) -> str:
+    """Two digits; what is less than a ten-thousandth is said so."""
+    return prose(f"{100 * value:.2g} %" if value >= 1e-4 else "under 0.01 %")
 
 
 def _dips(count: int) -> str:

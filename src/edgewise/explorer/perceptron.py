@@ -165,14 +165,14 @@ def _phase(limits: PerceptronTheory) -> tuple[str, str]:
     """What happens to nearby inputs and to gradients; where lengths have no limit, to lengths."""
     length, change = limits.length_fixed_point, _change(limits.chi_1)
     if math.isinf(length):
-        return "Signals grow without bound", f"Signals, and gradients on their way back, {change} with every layer."
+        return "Signals explode", f"Signals, and gradients on their way back, {change} with every layer."
     if length < 1e-6 and limits.phase == "ordered":
         return "Signals fade", f"Signals, and gradients on their way back, {change} with every layer."
     fades = length < 1e-6
     settles = "Signals fade, slower and slower." if fades else f"Signals settle at a mean square of {length:.3g}."
     if limits.phase == "critical":
         return "The edge of chaos", f"Nearby inputs keep their distance, and gradients their size. {settles}"
-    title = "Order: inputs merge" if limits.phase == "ordered" else "Chaos: neighbours part"
+    title = "Order: inputs merge" if limits.phase == "ordered" else "Chaos: inputs part"
     what = "The squared distance of nearby inputs, and gradients on their way back,"
     return title, f"{what} {change} with every layer. {settles}"
 

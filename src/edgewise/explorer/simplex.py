@@ -27,7 +27,7 @@ LATTICE = 48  # steps along an edge of the triangle
 NAMES = {"gradient": "gradient", "replicator": "replicator", "natural": "natural gradient"}
 CAPTIONS = {
     "triangle": "A point is a row of attention over three tokens; in a corner all weight is on one of them. Lines lead "
-    "from the start to the target. The darker the ground, the more the softmax learns in one direction before another.",
+    "from the start to the target. The stronger the blue, the more the softmax learns in one direction before another.",
     "condition": "How many times faster the fastest direction of the softmax learns than the slowest, along each path.",
     "loss": "How far each path still is from the target, as squared distance; both scales are logarithmic.",
 }

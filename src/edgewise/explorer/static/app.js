@@ -18,6 +18,8 @@ const VIEWS = [
   ["depth", "Depth", () => import("./views/depth.js")],
   ["flow", "Flow", () => import("./views/flow.js")],
   ["perceptron", "Perceptron", () => import("./views/perceptron.js")],
+  ["simplex", "Simplex", () => import("./views/simplex.js")],
+  ["landscape", "Landscape", () => import("./views/landscape.js")],
 ];
 
 let close = null, visit = 0, shared = {};
