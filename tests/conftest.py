@@ -10,6 +10,7 @@ from hypothesis import settings
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ["MPLBACKEND"] = "Agg"
+os.environ["COLUMNS"] = "88"  # of screens that are compared with text: a worker of xdist has another terminal
 
 settings.register_profile("edgewise", deadline=None, derandomize=True)
 settings.load_profile("edgewise")

@@ -157,7 +157,7 @@ def compare(
 def phase_diagram(
     source: Any, axes: Mapping[str, Range], *, readout: str = "token", start_overlap: float = 0.0
 ) -> PhaseDiagram:
-    """Exponents and phases over two knobs.
+    """Exponents, phases and the share of networks that train, over two knobs.
 
     source         a transformer, from any source
     axes           two knobs as {knob: (low, high, points)}, the horizontal one first. attention_strength and
@@ -170,9 +170,9 @@ def phase_diagram(
     >>> phase_diagram(network, {"mlp_in_gain": (0.5, 2.0, 4), "attention_branch": (0.1, 1.0, 3)}).angle.shape
     (3, 4)
     """
-    from edgewise.critical.phase_diagram import compute_diagram
+    from edgewise.judgement.grid import judged_diagram
 
-    return compute_diagram(_transformer(source), axes, readout=readout, start_overlap=start_overlap)
+    return judged_diagram(_transformer(source), axes, readout=readout, start_overlap=start_overlap)
 
 
 def critical_point(

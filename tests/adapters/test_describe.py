@@ -172,7 +172,7 @@ def without(key: str) -> dict[str, object]:
         (without("num_hidden_layers"), ["no num_hidden_layers or n_layer or num_layers"]),
         (LLAMA | {"hidden_size": "wide"}, ["hidden_size in a llama config must be a whole number", "got 'wide'"]),
         (LLAMA | {"hidden_size": math.inf}, ["hidden_size in a llama config must be a whole number", "got inf"]),
-        (LLAMA | {"initializer_range": -1.0}, ["initializer_range in a llama config", "at least 0", "got -1.0"]),
+        (LLAMA | {"initializer_range": -1.0}, ["initializer_range in a llama config", "from 0 to", "got -1.0"]),
         (LLAMA | {"num_attention_heads": 6}, ["width of 256 is not a multiple of 6 heads"]),
         (LLAMA | {"num_key_value_heads": 3}, ["heads 8 is not a multiple of kv_heads 3"]),
         (preset_config("gpt2") | {"scale_attn_weights": 1}, ["scale_attn_weights in a gpt2", "true or false, got 1"]),

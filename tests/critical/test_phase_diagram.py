@@ -27,11 +27,38 @@ def diagram():
 def test_a_cell_is_the_network_it_stands_for(diagram):
     network = family(mlp_in_gain=float(diagram.x[4]), attention_branch=float(diagram.y[2]))
     verdict = edgewise.judge(edgewise.predict(network))
+    assert diagram.share[2, 4] == pytest.approx(verdict.probability.value, rel=1e-6)
     assert diagram.angle[2, 4] == pytest.approx(verdict.angle.at_depth, rel=1e-9)
     assert diagram.gradient[2, 4] == pytest.approx(verdict.gradient.at_depth, rel=1e-9)
     assert diagram.angle_change[2, 4] == pytest.approx(verdict.angle.change, rel=1e-9)
     assert diagram.gradient_change[2, 4] == pytest.approx(verdict.relative_gradient.change, rel=1e-9)
     assert diagram.outcome[2, 4] == verdict.outcome.exit_code
+
+
+def test_the_outcome_of_every_cell_is_the_band_of_its_share(diagram):
+    expected = np.where(diagram.share >= 0.75, 0, np.where(diagram.share <= 0.25, 2, 1))
+    np.testing.assert_array_equal(diagram.outcome, expected)
+    assert {0, 1, 2} <= set(diagram.outcome.ravel())
+
+
+def test_cells_that_explode_do_not_train():
+    lost = edgewise.phase_diagram(
+        edgewise.transformer(depth=8, tokens=8, norm="none", mlp_out_gain=1e60),
+        {"value_gain": (1.0, 50.0, 2), "attention_branch": (0.5, 1.0, 2)},
+    )
+    np.testing.assert_array_equal(lost.share, np.zeros((2, 2)))
+    np.testing.assert_array_equal(lost.outcome, np.full((2, 2), 2))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_diagram_over_depth_is_judged_network_by_network(swap):
+    axes = {"depth": (4, 12, 3), "mlp_in_gain": (0.5, 3.0, 2)}
+    shown = edgewise.phase_diagram(family(), dict(reversed(axes.items())) if swap else axes, start_overlap=0.2)
+    share = shown.share if swap else shown.share.T
+    for j, depth in enumerate((4, 8, 12)):
+        for i, gain in enumerate((0.5, 3.0)):
+            trace = edgewise.predict(family(depth=depth, mlp_in_gain=gain), start_overlap=0.2)
+            assert share[j, i] == pytest.approx(edgewise.judge(trace).probability.value, rel=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The phase diagram: outcomes and phases on a grid of two knobs, with the lines on which the exponents vanish.
+"""The phase diagram: exponents and phases on a grid of two knobs, with the lines on which the exponents vanish.
 
 An axis is a knob, or a strength: one number for a branch and the skip around it, x <- sqrt(1 - a^2) x + a branch(x)
 [Cowsik 2024].
@@ -21,8 +21,7 @@ from edgewise.arrays import Array
 from edgewise.critical.exponents import Exponents, evaluate
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, Knob, refuse_unknown
-from edgewise.stability.limits import Severity, severities, signs
-from edgewise.stability.lyapunov import LateChange
+from edgewise.stability.limits import signs
 from edgewise.theory.start import refuse_start
 from edgewise.whole_file import whole_file
 
@@ -61,8 +60,10 @@ Lines = list[Array]
 
 @dataclass(frozen=True, eq=False)
 class PhaseDiagram:
-    """Arrays are (y, x). outcome: 0 trains, 1 risky, 2 will not train; phase: -1 ordered, 0 undecided, 1 chaotic.
+    """Arrays are (y, x). phase: -1 ordered, 0 undecided, 1 chaotic.
 
+    share, outcome: the probability of training and its band, 0 trains, 1 risky, 2 will not train; None where they were
+    not asked for (`edgewise.judgement.grid` works them out).
     boundaries["angle"]: nearly identical tokens neither merge nor separate; boundaries["gradient"]: the gradient of a
     readout they share neither grows nor dies. Both over the network's own depth [Cowsik 2024].
     """
@@ -79,13 +80,15 @@ class PhaseDiagram:
     angle_change: Array
     gradient_change: Array
     overlap: Array
-    outcome: NDArray[np.int8]
     phase: NDArray[np.int8]
     boundaries: Mapping[str, Lines]
     marker: tuple[float, float] | None
     architecture: Architecture
     readout: str
+    start_overlap: float
     extrapolated: tuple[str, ...]
+    share: Array | None = None
+    outcome: NDArray[np.int8] | None = None
 
     def json(self) -> dict[str, Any]:
         """Plain lists; numbers that are not finite are null."""
@@ -120,14 +123,13 @@ def compute_diagram(
     shaped = {f.name: getattr(rates, f.name).reshape(len(y), len(x)) for f in fields(Exponents)}
     return PhaseDiagram(
         x_name=x_name, y_name=y_name, x=x, y=y, **shaped,
-        outcome=outcomes(shaped["angle_change"], shaped["gradient_change"]),
         phase=_phases(architecture, shaped["near_angle"]),
         boundaries={
             "angle": zero_lines(x, y, shaped["near_angle"]),
             "gradient": zero_lines(x, y, shaped["near_gradient"]),
         },
         marker=_marker(architecture, x_name, y_name),
-        architecture=architecture, readout=readout,
+        architecture=architecture, readout=readout, start_overlap=start_overlap,
         extrapolated=_extrapolated(architecture),
     )  # fmt: skip
 
@@ -177,12 +179,6 @@ def _grid(
         return Exponents.concatenate(parts)
     xs, ys = np.meshgrid(x, y)
     return evaluate(architecture, as_knobs(x_name, xs.ravel()) | as_knobs(y_name, ys.ravel()), readout, start_overlap)
-
-
-def outcomes(angle: Array, gradient: Array) -> NDArray[np.int8]:
-    """0 trains, 1 risky, 2 will not train, by the worse of two late changes; an exact recursion has no error."""
-    worst = np.maximum(severities(LateChange(angle)), severities(LateChange(gradient)))
-    return np.select([worst == Severity.FAILS, worst == Severity.RISKY], [2, 1], 0).astype(np.int8)
 
 
 def _phases(architecture: Architecture, near_angle: Array) -> NDArray[np.int8]:

@@ -28,6 +28,11 @@ _IMPORTS = (ast.Import, ast.ImportFrom)
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
+def _drawn_by_library(path: Path, target: str) -> bool:
+    """Whether the library itself calls on a room that draws or speaks, as methods that make a picture do."""
+    return LIBRARY in path.parents and not {*target.split(".")[1:2]}.isdisjoint(PEOPLE_ONLY)
+
+
 @dataclass
 class Reach:
     """The walk from `measure`: digests of the statements and data files reached, with the place of each.
@@ -93,7 +98,8 @@ class Reach:
         first, dot, rest = chain.partition(".")
         target = statement.imports.get(first) or source.imports.get(first)
         if target is not None:
-            self.dotted(f"{target}{dot}{rest}")
+            if not _drawn_by_library(source.path, target):
+                self.dotted(f"{target}{dot}{rest}")
         elif inside and (source.binding(first) or source.path.name == "__init__.py"):  # else a local or a builtin
             self.file(source.path, first)
 

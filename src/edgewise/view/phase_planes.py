@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.arrays import Array
+from edgewise.errors import BadInput
 from edgewise.verdict import FixedPoint
 from edgewise.view.panel import Arrows, Curve, Map, Marker, Panel, finite_limit
 from edgewise.view.sheet import Sheet
@@ -22,6 +23,8 @@ EDGES = {"angle": "angle exponent 0", "gradient": "gradient exponent 0"}
 
 def phase_diagram(diagram: PhaseDiagram) -> Sheet:
     """Three planes: both exponents of nearly identical tokens, and the network's own outcome with both edges."""
+    if diagram.outcome is None:
+        raise BadInput("this diagram was not judged; edgewise.phase_diagram makes one that is.")
     limit = finite_limit([diagram.near_angle, diagram.near_gradient])
     angle = Map("log-rate per block", diagram.x, diagram.y, diagram.near_angle, limit)
     gradient = Map("log-rate per block", diagram.x, diagram.y, diagram.near_gradient, limit)

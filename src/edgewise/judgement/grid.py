@@ -1,0 +1,99 @@
+"""A phase diagram judged: the probability of training at every point of its grid, and the outcome that follows.
+
+The same score and curves as for one network (`score`, `probability`), on arrays. Positions are left out, as in every
+phase diagram; the verdict on a single network is never read from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.architecture import Architecture
+from edgewise.arrays import LARGEST, Array
+from edgewise.blocks import fold
+from edgewise.critical.phase_diagram import AXES, PhaseDiagram, as_knobs, compute_diagram
+from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
+from edgewise.judgement.probability import CERTAIN, CURVES, calibration
+from edgewise.judgement.score import BEYOND
+from edgewise.theory.simplex.recursion import Setting, apply_branch
+from edgewise.theory.simplex.state import Simplex
+
+
+def judged_diagram(
+    architecture: Architecture, axes: Mapping[str, Any], readout: str = "token", start_overlap: float = 0.0
+) -> PhaseDiagram:
+    """The phase diagram with its share of networks that train and the outcome of every point."""
+    diagram = compute_diagram(architecture, axes, readout, start_overlap)
+    share = shares(diagram)
+    outcome = np.select([share >= TRAINS_FROM, share > FAILS_UP_TO], [0, 1], 2).astype(np.int8)
+    return replace(diagram, share=share, outcome=outcome)
+
+
+def shares(diagram: PhaseDiagram) -> Array:
+    """The probability of training (Y, X); 0 where the stream leaves the range of numbers, as for one network."""
+    forgetting, lost = _over_grid(diagram)
+    exponents = np.abs(diagram.angle_change) + np.abs(diagram.gradient_change)
+    return np.where(lost, 0.0, probability(exponents, forgetting, diagram.readout))
+
+
+def probability(exponents: Array, forgetting: Array, readout: str) -> Array:
+    """P = 1 / (1 + exp(w s + u F - b)); an F that is not a number is not known, and has a curve of its own."""
+    curves, known = calibration()["curves"][CURVES[readout]], np.isfinite(forgetting)
+    described, bare = curves["described"]["all"], curves["bare"]["all"]
+    sizes = np.where(np.isfinite(exponents), np.minimum(exponents, 2 * BEYOND), 2 * BEYOND)
+    risk = np.where(
+        known,
+        described["exponents"] * sizes + described["forgetting"] * forgetting - described["offset"],
+        bare["exponents"] * sizes - bare["offset"],
+    )
+    return np.clip(1 / (1 + np.exp(np.clip(risk, -700, 700))), CERTAIN, 1 - CERTAIN)
+
+
+def _over_grid(diagram: PhaseDiagram) -> tuple[Array, NDArray[np.bool_]]:
+    """Late forgetting and lost points (Y, X); whole-number axes network by network."""
+    network, start = diagram.architecture, diagram.start_overlap
+    if AXES[diagram.y_name].kind == "integer":
+        xs = as_knobs(diagram.x_name, diagram.x)
+        rows = [late_forgetting(network.replace(**{diagram.y_name: int(v)}), xs, start) for v in diagram.y]
+        return np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    if AXES[diagram.x_name].kind == "integer":
+        ys = as_knobs(diagram.y_name, diagram.y)
+        columns = [late_forgetting(network.replace(**{diagram.x_name: int(v)}), ys, start) for v in diagram.x]
+        return np.array([column[0] for column in columns]).T, np.array([column[1] for column in columns]).T
+    across, up = np.meshgrid(diagram.x, diagram.y)
+    changed = as_knobs(diagram.x_name, across.ravel()) | as_knobs(diagram.y_name, up.ravel())
+    forgetting, lost = late_forgetting(network, changed, start)
+    return forgetting.reshape(across.shape), lost.reshape(across.shape)
+
+
+def late_forgetting(
+    architecture: Architecture, changed: Mapping[str, Array], start_overlap: float = 0.0
+) -> tuple[Array, NDArray[np.bool_]]:
+    """|F_L - F_half| L / (L - half) with F of `forgetting`, and whether the stream left the range of numbers.
+
+    Not a number where there is none: with a skip of zero.
+    """
+    knobs: dict[str, Any] = architecture.knobs() | dict(changed)
+    size = len(next(iter(changed.values())))
+    norm = np.broadcast_to(np.asarray(knobs["embedding_norm"], float), (size,))
+    start = state = Simplex(norm, norm * (1 - start_overlap))
+    setting, half = Setting(architecture.tokens, architecture.width), architecture.depth // 2
+    total, middle, gone = np.zeros(size), np.zeros(size), np.zeros(size, bool)
+    with np.errstate(all="ignore"):
+        for number, block in enumerate(fold(knobs)):
+            middle = total if number == half else middle
+            for branch in block:
+                step = apply_branch(branch, state, setting)
+                inside = replace(branch, norm=replace(branch.norm, outside=False))
+                whole = apply_branch(inside, state, setting) if branch.norm.outside else step
+                total = total + np.log(whole.state.norm) - np.log(np.square(branch.skip) * state.norm)
+                lost = ~((step.state.norm > 1 / LARGEST) & (step.state.norm < LARGEST))
+                gone |= lost  # such points go on from the start
+                state = Simplex(*(np.where(lost, first, now) for first, now in zip(start, step.state, strict=True)))
+        late = np.abs(total - middle) * architecture.depth / (architecture.depth - half)
+    return np.where(np.isfinite(late), late, np.nan), gone
