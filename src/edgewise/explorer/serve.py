@@ -38,7 +38,8 @@ def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder
     app = Guard(application(folder), None if share else allowed_hosts(own_port), token)
     shown = f"[{host}]" if ":" in host else host
     tell(f"http://{shown}:{own_port}/" + (f"?token={token}" if token else ""))
-    config = uvicorn.Config(app, log_level="warning", server_header=False, ws="none", timeout_keep_alive=30)
+    config = uvicorn.Config(app, log_level="warning", server_header=False, ws="none", timeout_keep_alive=30,
+                            timeout_graceful_shutdown=1)
     with listener:
         uvicorn.Server(config).run(sockets=[listener])
 

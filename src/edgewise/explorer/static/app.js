@@ -19,6 +19,7 @@ const VIEWS = [
   ["flow", "Flow", () => import("./views/flow.js")],
   ["perceptron", "Perceptron", () => import("./views/perceptron.js")],
   ["simplex", "Simplex", () => import("./views/simplex.js")],
+  ["runs", "Runs", () => import("./views/runs.js")],
   ["landscape", "Landscape", () => import("./views/landscape.js")],
 ];
 

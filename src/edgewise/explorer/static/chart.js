@@ -121,7 +121,7 @@ export function heat(plot, rows, { low, high, log = false, colours = ramp("h"), 
 }
 
 // A bar of colours with its ends in words, on the right of a heat map.
-export function heatScale(plot, { low, high, colours = ramp("h"), format = number }) {
+export function heatScale(plot, { low, high, colours = ramp("h"), format = (value) => number(+value.toPrecision(2)) }) {
   const { right, top, bottom } = plot.inner, x = right + 12, tall = bottom - top;
   for (let k = 0; k < 64; k++) plot.svg.append(node("rect", { x, y: bottom - ((k + 1) * tall) / 64, width: 8, height: tall / 64 + 0.6, fill: `rgb(${colours[Math.round((k / 63) * 255)].join(",")})` }));
   plot.svg.append(label(x + 14, top + 10, format(high), { class: "tick" }), label(x + 14, bottom, format(low), { class: "tick" }));

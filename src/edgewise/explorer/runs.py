@@ -1,0 +1,153 @@
+"""Watched runs: a list, one run as layer-by-step pictures with its alarms, and a stream that says when it has grown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+
+from edgewise.errors import BadInput
+from edgewise.explorer import run_files
+from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
+from edgewise.explorer.requests import Request
+from edgewise.explorer.run_picture import picture
+from edgewise.explorer.run_story import alarms, note, state, stopped
+from edgewise.monitor.reading import Run
+
+router = APIRouter()
+EVERY = 1.0  # seconds between two looks at a growing run
+STREAM_SECONDS = 600.0  # then the browser asks again
+MOST_STREAMS = 20
+LARGEST_TABLE = 3_000_000  # numbers
+Name = Annotated[str, Field(max_length=400)]
+Rank = Annotated[int, Field(ge=0, lt=10_000)]
+_streams = 0
+
+
+class TableRequest(Request):
+    """A run of the list, and which process of it."""
+
+    name: Name
+    rank: Rank = 0
+
+
+class RunRequest(TableRequest):
+    """statistic: what the heat map shows; the largest logit, or the first that was seen, unless given."""
+
+    statistic: Annotated[str, Field(max_length=60)] | None = None
+
+
+def folder_of(request: HttpRequest) -> Path | None:
+    return getattr(request.app.state, "folder", None)
+
+
+@router.get("/runs")
+def runs(request: HttpRequest) -> Response:
+    """The runs below the folder that the page was started with."""
+    return json_reply(in_turn(lambda: as_bytes(listing(folder_of(request)))))
+
+
+@router.post("/run", responses=REFUSED)
+def run(wanted: RunRequest, request: HttpRequest) -> Response:
+    """One run: a heat map of blocks by steps, curves, alarms."""
+    return json_reply(in_turn(lambda: as_bytes(answer(folder_of(request), wanted))))
+
+
+@router.post("/run/table", responses=REFUSED, response_class=Response)
+def table(wanted: TableRequest, request: HttpRequest) -> Response:
+    """The rows of a run as a CSV file."""
+    text = in_turn(lambda: csv(folder_of(request), wanted))
+    headers = {"content-disposition": 'attachment; filename="rows.csv"'}
+    return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
+
+
+@router.get("/run/stream", responses=REFUSED, response_class=StreamingResponse)
+def stream(request: HttpRequest, name: Annotated[Name, Query()]) -> StreamingResponse:
+    """Server-sent events: one whenever the run has grown, until it ends."""
+    found = run_files.run_of(folder_of(request), name)
+    if _streams >= MOST_STREAMS:
+        raise HTTPException(503, "too many runs are being followed. Close one of the pages.")
+    return StreamingResponse(_growth(found, name, request), media_type="text/event-stream")
+
+
+async def _growth(found: Run, name: str, request: HttpRequest) -> AsyncIterator[bytes]:
+    global _streams
+    _streams += 1
+    seen: run_files.Fingerprint | None = None
+    ends = time.monotonic() + STREAM_SECONDS
+    try:
+        while time.monotonic() < ends and not await request.is_disconnected():
+            now = await asyncio.to_thread(run_files.fingerprint, found)
+            if now != seen:
+                seen = now
+                over = await asyncio.to_thread(_over, found, name)
+                yield f"data: {json.dumps({'ended': over})}\n\n".encode()
+                if over:
+                    return
+            await asyncio.sleep(EVERY)
+    finally:
+        _streams -= 1
+
+
+def _over(found: Run, name: str) -> bool:
+    """A run that can no longer be read has ended too, for who follows it."""
+    try:
+        with run_files.told(found, name):
+            return stopped(found.events())
+    except BadInput:
+        return True
+
+
+def listing(folder: Path | None) -> dict[str, Any]:
+    """Each run in a line; one that cannot be read, with the reason."""
+    title = None if folder is None else folder.resolve().name
+    return {"folder": title, "runs": [_entry(folder, name) for name in run_files.names(folder)]}
+
+
+def _entry(folder: Path | None, name: str) -> dict[str, Any]:
+    title = folder.resolve().name if name == "." and folder is not None else name
+    entry = {"name": name, "title": title, "note": "", "refused": "", "alarms": 0, "live": False}
+    try:
+        found = run_files.run_of(folder, name)
+        with run_files.told(found, name):
+            events = found.events()
+            entry |= {"note": note(found.about), "alarms": len(alarms(events)), "live": not stopped(events)}
+    except BadInput as refusal:
+        entry["refused"] = str(refusal)
+    return entry
+
+
+def answer(folder: Path | None, wanted: RunRequest) -> dict[str, Any]:
+    """Everything that the page shows of one run."""
+    found = run_files.run_of(folder, wanted.name)
+    with run_files.told(found, wanted.name):
+        names, rows, events = run_files.columns(found), run_files.rows(found, wanted.rank), found.events(wanted.rank)
+        title = folder.resolve().name if wanted.name == "." and folder is not None else wanted.name
+        return {
+            "name": wanted.name, "title": title, "note": note(found.about), "ranks": found.ranks(),
+            **state(events, rows), "alarms": alarms(events), **picture(names, rows, wanted.statistic),
+        }  # fmt: skip
+
+
+def csv(folder: Path | None, wanted: TableRequest) -> str:
+    """The rows as a table, numbers as they are stored; what was not observed is empty."""
+    found = run_files.run_of(folder, wanted.name)
+    with run_files.told(found, wanted.name):
+        names, rows = run_files.columns(found), run_files.rows(found, wanted.rank)
+    if rows.values.size > LARGEST_TABLE:
+        raise BadInput(
+            f"{wanted.name} has {rows.values.size:,} numbers; this page writes tables of at most {LARGEST_TABLE:,}. "
+            "`edgewise export RUN --to rows.csv` writes all."
+        )
+    lines = [",".join(["step", "time", *(name.replace(",", " ").replace("\n", " ") for name in names)])]
+    for step, moment, row in zip(rows.step.tolist(), rows.time.tolist(), rows.values.tolist(), strict=True):
+        lines.append(",".join([str(step), repr(moment), *("" if value != value else repr(value) for value in row)]))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,197 @@
+"""The runs view: numbers are those of the folder, a growing run is followed, hostile folders get a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgewise.monitor.alarm import ADVICE, Alarm, AlarmKind
+from edgewise.monitor.columns import fast_columns
+from edgewise.monitor.run_folder import RunFolder
+
+fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
+
+from edgewise.explorer import run_files, run_picture  # noqa: E402
+from edgewise.explorer.server import application  # noqa: E402
+
+COLUMNS = fast_columns(2)
+NAMES = [column.name for column in COLUMNS]
+ABOUT = {"model": "Tiny", "depth": 2, "width": 8, "parameters": 1234, "processes": 1, "blind": []}
+MOVED = "largest logit of block.1 grew"
+ALARM = Alarm(AlarmKind.LOGIT_GROWTH, 7, "block.1", 0, 5, "The largest logit of block.1 doubled.", MOVED,
+              (MOVED, "loss grew"), ("a bad batch",))  # fmt: skip
+
+
+def value(step: int, name: str) -> float:
+    known = {"loss": 3.0 - 0.01 * step, "block.0.largest_logit": 2.0, "block.1.largest_logit": 2.0**step}
+    return known.get(name, np.nan)
+
+
+def write(path: Path, steps: int, *, alarm: bool = False, end: bool = True) -> None:
+    folder = RunFolder(path, COLUMNS, about=ABOUT)
+    folder.event("start", "watching Tiny.")
+    for step in range(steps):
+        folder.append(step, np.array([value(step, name) for name in NAMES], np.float32))
+    if alarm:
+        details = {key: item for key, item in ALARM.json().items() if key not in ("kind", "step")}
+        folder.event("alarm", str(ALARM), 7, alarm=ALARM.kind.value, **details)
+    if end:
+        folder.event("stop", "ended.")
+    folder.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def client(home: Path) -> Iterator[Any]:
+    with fastapi_client.TestClient(application(home)) as client:
+        yield client
+
+
+def ask(client: Any, name: str, **wanted: Any) -> Any:
+    return client.post("/api/1/run", json={"name": name, **wanted})
+
+
+def test_the_pictures_hold_the_numbers_of_the_folder(client: Any, home: Path) -> None:
+    write(home / "a", 12, alarm=True)
+    answer = ask(client, "a").json()
+    assert answer["heat"]["name"] == "largest_logit" and answer["heat"]["places"] == ["1", "2"]
+    assert answer["heat"]["rows"] == [[2.0] * 12, [2.0**step for step in range(12)]]
+    assert answer["heat"]["worst"] == [max(2.0, 2.0**step) for step in range(12)] and answer["heat"]["log"]
+    assert answer["curves"]["loss"]["values"] == pytest.approx([3.0 - 0.01 * step for step in range(12)])
+    assert answer["steps"] == [[step, step] for step in range(12)]
+    assert "12 rows, to step 11 · ended" in answer["state"] and answer["note"].startswith("Tiny · 2 blocks · width 8")
+    assert ask(client, "a", statistic="separation").json()["error"].startswith("'separation' was not observed")
+
+
+def test_an_alarm_is_told_in_the_monitors_sentences_with_blocks_counted_from_one(client: Any, home: Path) -> None:
+    write(home / "a", 9, alarm=True)
+    [card] = ask(client, "a").json()["alarms"]
+    assert card["title"] == "Logit growth in block 2, head 1" and card["step"] == 7
+    assert card["what"] == "The largest logit of block 2 doubled." and card["try"] == ADVICE[ALARM.kind]
+    assert card["then"] == ["Loss grew."] and card["ruled_out"] == ["a bad batch"]
+
+
+def test_the_list_says_what_can_be_read_and_why_not(client: Any, home: Path) -> None:
+    assert client.get("/api/1/runs").json() == {"folder": "runs", "runs": []}
+    write(home / "deep" / "a", 3)
+    write(home / "b", 3, alarm=True, end=False)
+    (home / "broken").mkdir()
+    (home / "broken" / "run.json").write_text("{")
+    rows = {row["name"]: row for row in client.get("/api/1/runs").json()["runs"]}
+    assert sorted(rows) == ["b", "broken", "deep/a"]
+    assert rows["b"]["live"] and rows["b"]["alarms"] == 1 and not rows["deep/a"]["live"]
+    assert "not the folder of a watched run" in rows["broken"]["refused"] and str(home) not in rows["broken"]["refused"]
+
+
+def test_a_long_run_shows_the_worst_row_of_each_column() -> None:
+    steps = np.arange(5000)
+    values = np.ones((5000, 2), np.float32)
+    values[777, 1] = 50
+    rows = run_picture.Rows(steps, steps.astype(float), values)
+    answer = run_picture.picture(["block.0.largest_logit", "block.1.largest_logit"], rows, None)
+    assert len(answer["steps"]) == run_picture.MOST_COLUMNS and max(answer["heat"]["rows"][1]) == 50
+    assert answer["steps"][0][0] == 0 and answer["steps"][-1][1] == 4999 and answer["rows_in_column"] == 13
+
+
+def test_a_stream_tells_of_growth_and_closes_at_the_end(client: Any, home: Path) -> None:
+    write(home / "a", 3)
+    answer = client.get("/api/1/run/stream", params={"name": "a"})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.text == 'data: {"ended": true}\n\n'
+    before = run_files.fingerprint(run_files.run_of(home, "a"))
+    write(home / "a", 2)  # a restart
+    assert run_files.fingerprint(run_files.run_of(home, "a")) != before
+    assert ask(client, "a").json()["steps"] == [[0, 0], [1, 1]]
+
+
+def test_a_table_is_a_file_with_every_number(client: Any, home: Path) -> None:
+    write(home / "a", 3)
+    answer = client.post("/api/1/run/table", json={"name": "a"})
+    assert "attachment" in answer.headers["content-disposition"]
+    head, *lines = answer.text.splitlines()
+    assert head.split(",")[:3] == ["step", "time", "loss"] and len(lines) == 3
+    row = dict(zip(head.split(","), lines[2].split(","), strict=True))
+    assert float(row["block.1.largest_logit"]) == 4.0 and row["block.1.separation"] == ""
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc", "a/..", "nothing", "", "a/../../a", "%2e%2e", "a\0"])
+def test_only_runs_of_the_list_can_be_named(client: Any, home: Path, name: str) -> None:
+    write(home / "a", 1)
+    for answer in (ask(client, name), client.get("/api/1/run/stream", params={"name": name})):
+        assert answer.status_code == 422 and "not among the runs" in answer.json()["error"]
+
+
+def spoil(path: Path, how: str) -> None:
+    """One way in which a folder from elsewhere can be wrong."""
+    rows, schema, events = (next(path.glob(f"{kind}*")) for kind in ("rank0-", "schema-", "events-"))
+    about = json.loads((path / "run.json").read_text())
+    schema = path / f"schema-{about['schema']}.jsonl"
+    if how == "link":
+        outside = path.parent.parent / "secret.json"
+        outside.write_text("{}")
+        (path / "run.json").unlink()
+        (path / "run.json").symlink_to(outside)
+    elif how == "pipe":
+        rows.unlink()
+        os.mkfifo(rows)
+    elif how == "folder":
+        rows.unlink()
+        rows.mkdir()
+    elif how == "list":
+        (path / "run.json").write_text("[1]")
+    elif how == "nested":
+        (path / "run.json").write_text("[" * 100_000)
+    elif how == "schema name":
+        (path / "run.json").write_text(json.dumps(about | {"schema": "../../../etc/passwd"}))
+    elif how == "depth":
+        (path / "run.json").write_text(json.dumps(about | {"depth": 10**9}))
+    elif how == "schema":
+        schema.write_text('{"column": 3}\n' * len(NAMES))
+    elif how == "fewer columns":
+        schema.write_text('{"column": "loss"}\n')
+    elif how == "rows":
+        rows.write_bytes(b"x" * 1000)
+    elif how == "events":
+        events.write_text("[]\n")
+    elif how == "alarm":
+        events.write_text('{"kind": "alarm", "alarm": "<script>", "step": {}}\n')
+    elif how == "size":
+        with rows.open("r+b") as file:
+            file.truncate(2**29)  # sparse
+
+
+HOSTILE = ["link", "pipe", "folder", "list", "nested", "schema name", "depth", "schema", "fewer columns", "rows",
+           "events", "alarm", "size"]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_hostile_folder_gets_a_sentence(client: Any, home: Path, how: str) -> None:
+    write(home / "good", 2)
+    write(home / "bad", 2)
+    spoil(home / "bad", how)
+    answer = ask(client, "bad")
+    assert answer.status_code == 422 and answer.json()["error"], how
+    assert str(home) not in answer.json()["error"]
+    assert client.post("/api/1/run/table", json={"name": "bad"}).status_code in (200, 422)
+    assert [row["name"] for row in client.get("/api/1/runs").json()["runs"]] == ["bad", "good"]
+
+
+def test_numbers_that_are_not_finite_are_left_out(client: Any, home: Path) -> None:
+    folder = RunFolder(home / "a", COLUMNS, about=ABOUT)
+    for step, loss in enumerate([1.0, np.inf, np.nan, -np.inf]):
+        folder.append(step, np.array([loss if name == "loss" else np.nan for name in NAMES], np.float32))
+    folder.close()
+    answer = ask(client, "a").json()
+    assert answer["curves"]["loss"]["values"] == [1.0, None, None, None] and answer["heat"] is None
+    assert answer["live"] and "going on" in answer["state"]
