@@ -1,0 +1,1 @@
+"""Mistakes planted one at a time, and whether the default tests notice: `make mutants`."""

@@ -1,0 +1,196 @@
+"""Plant the mistakes of a list one at a time and run the tests that reach them, the shortest first, until one fails.
+
+    python -m tests.mutants.run NAME [ROOM ...]     results in tests/mutants/NAME.results.jsonl; goes on where it stopped
+
+cosmic-ray's own runner has one test command for all mutants, and mutmut rewrites every function of the package and cannot be given a seeded sample; so the operators are
+cosmic-ray's and this runner is ours. A process that has imported torch and pytest is forked for every mistake, in a copy of the repository (`.mutants/tree`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mutants.reach import HOME
+
+FOLDER = HOME / ".mutants"
+TREE = FOLDER / "tree"
+HERE = Path(__file__).parent
+SECONDS_OF_ROOM, SECONDS_OF_OTHERS, MOST = 25.0, 20.0, 120  # of tests that may be run for one mistake
+PATIENCE = 6  # times the processor time on the clock, which a busy machine stretches
+Mutant = dict[str, Any]
+
+
+@cache
+def reach() -> tuple[dict[str, float], dict[str, dict[int, list[str]]]]:
+    """Seconds of every test, and the tests that reach each line of each file."""
+    seconds: dict[str, float] = {}
+    lines: dict[str, dict[int, list[str]]] = {}
+    for file in sorted((TREE / ".mutants" / "reach").glob("*.json")):
+        document = json.loads(file.read_text())
+        names = list(document["tests"])
+        seconds |= document["tests"]
+        for path, reached in document["lines"].items():
+            for line, numbers in reached.items():
+                lines.setdefault(path, {}).setdefault(int(line), []).extend(names[number] for number in numbers)
+    return seconds, lines
+
+
+def tests_for(mutant: Mutant, line: int) -> list[str]:
+    """The room's tests that reach the line, shortest first, then others; those of the file where no test is known to reach it (constants, other processes)."""
+    seconds, lines = reach()
+    reached = lines.get(mutant["file"], {})
+    near = reached.get(line) or [node for place in range(line - 3, line + 4) for node in reached.get(place, [])]
+    nodes = sorted(set(near) or {node for named in reached.values() for node in named}, key=seconds.__getitem__)
+    home = f"tests/{mutant['room']}/" if mutant["room"] != "floor 0" else "tests/test_"
+    own = _within([node for node in nodes if node.startswith(home)], SECONDS_OF_ROOM)
+    siblings = [node for node in seconds if node.split("::")[0] in {one.split("::")[0] for one in own[:20]}]
+    others = [node for node in nodes if node not in own] + [node for node in sorted(siblings, key=seconds.__getitem__) if node not in nodes]
+    if not nodes:
+        others = sorted((node for node in seconds if node.startswith(home)), key=seconds.__getitem__)
+    return own + _within(others, SECONDS_OF_OTHERS)
+
+
+def _within(nodes: list[str], budget: float) -> list[str]:
+    """As many as fit, but one at least."""
+    taken, spent = [], 0.0
+    for node in nodes[:MOST]:
+        spent += reach()[0][node]
+        if taken and spent > budget:
+            break
+        taken.append(node)
+    return taken
+
+
+def plant(mutant: Mutant, code: str) -> tuple[str, int] | None:
+    """The code with the mistake and its line; None if the line is no longer there. The nearest of equal lines is meant."""
+    lines, before = code.split("\n"), mutant["before"]
+    places = [place for place, text in enumerate(lines) if text == before]
+    if not places:
+        return None
+    place = min(places, key=lambda place: abs(place + 1 - mutant.get("line", 0)))
+    lines[place] = mutant["after"]
+    return "\n".join(lines), place + 1
+
+
+class Catcher:
+    """Keeps the first test that fails."""
+
+    def __init__(self, target: Path):
+        self.target = target
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            words = str(getattr(report.longrepr, "reprcrash", None) and report.longrepr.reprcrash.message or "").split("\n")[0][:160]
+            self.target.write_text(json.dumps({"by": report.nodeid, "words": words}))
+
+
+def in_child(nodes: list[str], target: Path, limit: int) -> None:
+    """Run these tests here, and leave with 0 if all pass."""
+    os.setsid()
+    log = os.open(FOLDER / "last.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
+    for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "edgewise")]:
+        del sys.modules[name]
+    os.chdir(TREE)
+    sys.path[:] = [str(TREE / "src"), str(TREE), *(path for path in sys.path if Path(path or ".").resolve() not in (HOME, HOME / "src"))]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(TREE / "src"), str(TREE)])
+    os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *nodes], plugins=[Catcher(target)])))
+
+
+def run_tests(nodes: list[str]) -> dict[str, Any]:
+    """How the tests end: caught (with the test), too long, or survived."""
+    target = FOLDER / "failed.json"
+    target.unlink(missing_ok=True)
+    limit = int(30 + 3 * sum(reach()[0].get(node, 1.0) for node in nodes))
+    child = os.fork()
+    if child == 0:
+        try:
+            in_child(nodes, target, limit)
+        finally:
+            os._exit(70)
+    began, status, usage = time.monotonic(), None, None
+    while status is None:
+        pid, code, usage = os.wait4(child, os.WNOHANG)
+        if pid:
+            status = os.waitstatus_to_exitcode(code)
+        elif time.monotonic() - began > PATIENCE * limit:
+            os.killpg(child, signal.SIGKILL)
+            _, _, usage = os.wait4(child, 0)
+            status = -signal.SIGKILL
+        else:
+            time.sleep(0.05)
+    spent = {"seconds": round(usage.ru_utime + usage.ru_stime, 1), "tests": len(nodes)}
+    if target.exists():
+        return {"outcome": "caught", **json.loads(target.read_text()), **spent}
+    if status == 0:
+        return {"outcome": "survived", **spent}
+    return {"outcome": "too long" if status in (-signal.SIGXCPU, -signal.SIGKILL) else "crash", "by": f"status {status}", **spent}
+
+
+def try_mutant(mutant: Mutant, number: int) -> dict[str, Any]:
+    """Plant, run, take out."""
+    path = TREE / mutant["file"]
+    code = path.read_text(encoding="utf-8")
+    planted = plant(mutant, code)
+    if planted is None:
+        return {"outcome": "gone"}
+    changed, line = planted
+    nodes = mutant.get("only") or tests_for(mutant, line)
+    if not nodes:
+        return {"outcome": "survived", "tests": 0}
+    stamp = path.stat()
+    try:
+        path.write_text(changed, encoding="utf-8")
+        os.utime(path, (10**9 + 7 * number,) * 2)  # a time of its own: bytecode of another mistake is never taken for it
+        return run_tests(nodes)
+    finally:
+        path.write_text(code, encoding="utf-8")
+        os.utime(path, (stamp.st_atime, stamp.st_mtime))
+
+
+def key(mutant: Mutant) -> str:
+    return f"{mutant['file']}|{mutant['before'].strip()}|{mutant['after'].strip()}"
+
+
+def results(name: str) -> dict[str, dict[str, Any]]:
+    """The last result of every mistake of a list."""
+    file = HERE / f"{name}.results.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return {record["key"]: record for record in map(json.loads, lines)}
+
+
+def warm_up() -> None:
+    """What tests import, imported once before the forks; not edgewise, which carries the mistakes."""
+    for name in ("torch", "torch.func", "numpy", "scipy.optimize", "scipy.special", "scipy.integrate", "hypothesis.strategies", "click", "rich.console", "yaml", "transformers",
+                 "matplotlib.figure", "joblib", "jsonschema", "mpmath"):  # fmt: skip
+        __import__(name)
+
+
+def main(name: str, *rooms: str) -> None:
+    mutants = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
+    done = results(name)
+    pending = [mutant for mutant in mutants if key(mutant) not in done and (not rooms or mutant["room"] in rooms)]
+    print(f"{len(pending)} of {len(mutants)} to try", flush=True)
+    warm_up()
+    for number, mutant in enumerate(pending):
+        record = {"room": mutant["room"], "key": key(mutant), **try_mutant(mutant, number)}
+        with open(HERE / f"{name}.results.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        print(number + 1, record["room"], record["outcome"], record.get("seconds"), mutant["file"], record.get("by", ""), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
