@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgewise.architecture import transformer
-from edgewise.critical.asymptotics import asymptotics, collapsed_norms
+from edgewise.critical.asymptotics import _reached, asymptotics, collapsed_norms
 from edgewise.critical.block_map import BlockMap
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.simplex.recursion import propagate_simplex
@@ -94,3 +94,9 @@ def test_collapse_depends_neither_on_length_nor_on_score_gain():
 def test_without_norm_a_relu_stream_has_no_fixed_point_away_from_zero():
     network = transformer(heads=0, norm="none", activation="relu", mlp_in_gain=2**0.5, mlp_skip=0.0, depth=4)
     assert collapsed_norms(BlockMap.of(network)) == []  # every norm is fixed: none is special
+
+
+def test_a_stream_runs_into_the_norm_that_attracts_it_and_not_into_the_nearest():
+    """q' = q^0.8 runs to 1 from everywhere, also from beside another candidate."""
+    assert _reached(lambda q, separation: (q**0.8, separation), 0.01, [0.012, 1.0, 50.0]) == 1.0
+    assert _reached(lambda q, separation: (q**0.8, separation), 900.0, [1.0, 700.0]) == 1.0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 import edgewise
-from edgewise.critical.critical_point import default_knobs
+from edgewise.critical.critical_point import _one, default_knobs
 
 
 def test_a_perceptron_is_critical_at_its_edge_of_chaos() -> None:
@@ -44,3 +45,24 @@ def test_the_default_knob_is_the_one_that_matters_most() -> None:
     assert default_knobs(network) == ("attention_branch",)
     assert default_knobs(network.replace(heads=0)) == ("mlp_in_gain",)
     assert default_knobs(edgewise.Perceptron()) == ("weight_variance",)
+
+
+PAIRS = [((1, -1), (-1, 3)), ((1, -1), (1, -3)), ((1, -2), (1, 9)), ((1, 9), (2, -4))]
+
+
+@pytest.mark.parametrize("angle, gradient", PAIRS)
+def test_with_one_knob_the_larger_of_the_two_exponents_is_as_small_as_it_can_be(angle, gradient) -> None:
+    """Two lines in log x: the least larger size is where one vanishes or both are as large, of one sign or of two."""
+    lines = lambda values: tuple(slope * np.log(values["x"]) + offset for slope, offset in (angle, gradient))  # noqa: E731
+    found = _one(lines, {"x": 1.0})["x"]
+    at = np.linspace(-5, 5, 20_001)
+    least = np.maximum(*(np.abs(slope * at + offset) for slope, offset in (angle, gradient))).min()
+    assert max(map(abs, lines({"x": found}))) == pytest.approx(least, abs=1e-3)
+
+
+def test_a_free_knob_may_be_a_list() -> None:
+    """The search begins at its mean."""
+    knobs = dict(depth=2, tokens=8, width=32, heads=0, activation="tanh")
+    networks = [edgewise.transformer(mlp_in_gain=gain, **knobs) for gain in (1.5, [1.0, 2.0])]
+    one, other = (edgewise.critical_point(network, free=["mlp_in_gain"]) for network in networks)
+    assert one.values == pytest.approx(other.values)

@@ -201,6 +201,8 @@ def test_the_vector_field_vanishes_at_its_fixed_points():
                                overlaps=(stable[0].overlap, 0.99, 2))  # fmt: skip
     assert abs(at.d_log_norm[0, 0]) < 1e-6 and abs(at.d_overlap[0, 0]) < 1e-6
     json.dumps(field.json())
+    whole = edgewise.vector_field(network.replace(depth=1)).norm
+    assert (whole[0], whole[10], whole[-1]) == pytest.approx((0.1, 1.0, 10.0))  # unless it is said otherwise
     with pytest.raises(BadInput, match="causal"):
         edgewise.vector_field(family(causal=True))
 

@@ -3,8 +3,9 @@
     python -m tests.fuzz [--inputs 5000] [--processes 300] [--seed N] [--corpus .fuzz] [--record]
 
 Inputs that ended badly are kept in CORPUS/bad.jsonl and tried again first; all that were tried are in
-CORPUS/inputs.jsonl with their class, and refusals to be read by a person in CORPUS/refusals.txt. `--record` writes
-the counts beside this file. The exit code is 0 when every input was answered or refused by name.
+CORPUS/inputs-SEED.jsonl with their class, and refusals to be read by a person in CORPUS/refusals.txt. With the seed of
+a run that was interrupted, it goes on where that one stopped. `--record` writes the counts beside this file. The exit
+code is 0 when every input was answered or refused by name.
 """
 
 from __future__ import annotations
@@ -27,24 +28,28 @@ from tests.fuzz.inputs import FAMILIES, Input
 from tests.fuzz.processes import try_as_process
 
 RECORD = Path(__file__).with_name("counts.json")
-SHARES = {"knobs": 25, "perceptrons": 12, "configs": 20, "files": 18, "models": 5, "streams": 8, "words": 12}
+SHARES = {"runs": 10, "files": 18, "configs": 18, "perceptrons": 12, "streams": 8, "words": 12, "knobs": 18, "models": 4}
 AS_PROCESSES = "as processes"
 
 
 class Tally:
     """Counts by family and class, and the corpus they are written to."""
 
-    def __init__(self, corpus: Path) -> None:
+    def __init__(self, corpus: Path, number: int) -> None:
         corpus.mkdir(parents=True, exist_ok=True)
         self.corpus, self.counts = corpus, {name: Counter[str]() for name in (*FAMILIES, AS_PROCESSES)}
+        inputs = corpus / f"inputs-{number}.jsonl"
+        for line in inputs.read_text(encoding="utf-8").splitlines() if inputs.exists() else []:
+            record = json.loads(line)
+            self.counts[record["family"]][record["kind"]] += 1
         self._inputs, self._bad, self._refusals = (
             open(corpus / name, "a", encoding="utf-8", errors="replace")  # noqa: SIM115  open for the whole run
-            for name in ("inputs.jsonl", "bad.jsonl", "refusals.txt")
+            for name in (inputs.name, "bad.jsonl", "refusals.txt")
         )
 
     def add(self, family: str, example: Input, ending: Ending) -> None:
         self.counts[family][ending.kind] += 1
-        line = json.dumps({"input": example, "kind": ending.kind})
+        line = json.dumps({"family": family, "kind": ending.kind, "input": example})
         print(line, file=self._inputs, flush=True)
         if not ending.good:
             print(line, file=self._bad, flush=True)
@@ -83,14 +88,15 @@ def drawn(family: str, count: int, number: int, corpus: Path) -> list[Input]:
 
 def run(inputs: int, processes: int, number: int, corpus: Path) -> dict[str, dict[str, int]]:
     repeated = list(earlier(corpus))
-    tally = Tally(corpus)
+    tally = Tally(corpus, number)
     for example in repeated:
         tally.add(example["family"], example, try_one(example))
     for family, share in SHARES.items():
-        for example in drawn(family, inputs * share // 100, number, corpus):
+        done = tally.counts[family].total()
+        for example in drawn(family, inputs * share // 100, number, corpus)[done:]:
             tally.add(family, example, try_one(example))
         print(family, dict(tally.counts[family]), flush=True)
-    for example in drawn("words", processes, number + 1, corpus):
+    for example in drawn("words", processes, number + 1, corpus)[tally.counts[AS_PROCESSES].total() :]:
         tally.add(AS_PROCESSES, example, try_as_process(example["words"]))
     return tally.table()
 

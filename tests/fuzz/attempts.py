@@ -19,7 +19,7 @@ import edgewise
 from edgewise.cli import exit_codes
 from edgewise.cli.main import run
 from edgewise.landscape.grid_file import read_grid
-from tests.fuzz import invariants, networks
+from tests.fuzz import invariants, networks, watched
 from tests.fuzz.classes import Ending, Internal, TooLong, attempt
 from tests.fuzz.inputs import Input
 from tests.fuzz.invariants import require
@@ -203,6 +203,18 @@ def _words(given: Input) -> None:
         check_shell(code, given["words"], out.getvalue(), err.getvalue())
 
 
+def _runs(given: Input) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with tempfile.TemporaryDirectory() as folder:
+        words = watched.prepare(Path(folder), given)
+        if words is None:
+            return watched.read_in_python(Path(folder) / "run", given["verb"])
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(words)
+    watched.check_alarms(given, code, out.getvalue())
+    check_shell(code, words, out.getvalue(), err.getvalue())
+
+
 def check_shell(code: int, words: list[str], out: str, err: str) -> None:
     """What the shell may print and return; a refusal is raised as one, for its class."""
     if code == exit_codes.INTERNAL_ERROR:
@@ -219,5 +231,5 @@ def check_shell(code: int, words: list[str], out: str, err: str) -> None:
 
 TRIALS: dict[str, Callable[[Input], None]] = {
     "knobs": _knobs, "perceptrons": _perceptrons, "configs": _configs, "files": _files, "models": _models,
-    "streams": _streams, "words": _words,
+    "streams": _streams, "runs": _runs, "words": _words,
 }  # fmt: skip

@@ -13,6 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 from edgewise.knobs import ACTIVATIONS, KERNELS, KNOBS, NORM_KINDS, NORMS
 from edgewise.perceptron import PERCEPTRON_KNOBS
+from tests.fuzz.watched import runs
 from tests.support.models import CONFIGS
 
 Input = dict[str, Any]
@@ -160,16 +161,18 @@ def _streams(draw: st.DrawFn) -> Input:
 @st.composite
 def _words(draw: st.DrawFn) -> Input:
     """A line of the shell."""
-    verb = draw(st.sampled_from(["predict"] * 8 + ["measure", "run", "doctor", "", "--help", "--version", "pedict"]))
+    others = ["measure", "run", "doctor", "", "--help", "--version", "pedict", *NEWER]
+    verb = draw(st.sampled_from(["predict"] * 8 + others))
+    described = verb in ("predict", "report")  # the others would build a preset, which takes minutes
     good = st.sampled_from(["transformer", "mlp:tanh", "mlp:relu", "gpt2", "GPT2", "bert-base"])
-    source = draw(good | BAD_SOURCES if verb == "predict" else BAD_SOURCES)  # a preset takes minutes to measure
+    source = draw(good | BAD_SOURCES if described else BAD_SOURCES)
     words = [verb, source]
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2, 4]))):
         name, value = draw(st.sampled_from(OPTIONS)), draw(STRANGE | st.sampled_from(["2", "4", "8", "fails"]))
         words += [name, value if isinstance(value, str) else json.dumps(value)]
-    small = ["--depth", "2", "--tokens", "8"] if verb == "predict" and draw(st.booleans()) else []
+    small = ["--depth", "2", "--tokens", "8"] if verb == "report" or (verb == "predict" and draw(st.booleans())) else []
     settings = []
-    for name in draw(st.lists(st.sampled_from(sorted(KNOBS)), max_size=2, unique=True)) if verb == "predict" else []:
+    for name in draw(st.lists(st.sampled_from(sorted(KNOBS)), max_size=2, unique=True)) if described else []:
         value = _plain(name) if draw(st.integers(0, 3)) else STRANGE
         settings += ["--set", f"{name}={json.dumps(draw(value))}"]
     words += [*small, *settings, *draw(st.sampled_from([[], ["--json"]]))]
@@ -177,11 +180,13 @@ def _words(draw: st.DrawFn) -> Input:
     return {"family": "words", "words": [word for word in words if word or verb]}
 
 
+NEWER = ["rate", "fix", "report", "report", "watch", "alarms", "export", "replay"]
 BAD_SOURCES = st.sampled_from(["mlp:", "gpt-2", "a/b", ".", "", "-", "absent.json", "absent.py:make", "~", "/dev/null",
                                "transformer:"])  # fmt: skip
 OPTIONS = ("--depth", "--tokens", "--set", "--readout", "--start-overlap", "--fail-on", "--figure", "--seeds", "--text",
-           "--stack", "--workers", "--scale", "--bogus")  # fmt: skip
+           "--stack", "--workers", "--scale", "--bogus", "--steps", "--rates", "--optimizer", "--loss", "--data",
+           "--goal", "--write", "--keep", "--to", "--rank", "--once", "--every", "--output", "--measure")  # fmt: skip
 FAMILIES: dict[str, SearchStrategy[Input]] = {
     "knobs": _knobs(), "perceptrons": _perceptrons(), "configs": _configs(), "files": _files(), "models": _models(),
-    "streams": _streams(), "words": _words(),
+    "streams": _streams(), "runs": runs(STRANGE), "words": _words(),
 }  # fmt: skip

@@ -1,7 +1,8 @@
-"""The mistakes that are drawn: cosmic-ray's operators, as far as a person could have made the mistake, and two that it does not have.
+"""The mistakes that are drawn: those of cosmic-ray's operators that a person could have made, and two of ours.
 
-cosmic-ray would also replace `+` by `<<` or `|`, which any test notices. Here an operator becomes its neighbour (`+` and `-`, `<` and `<=`), a number its neighbour, a flag its opposite,
-`and` becomes `or`, a loop does nothing, a handler does not catch; and ours: `min` for `max`, and a dropped term.
+cosmic-ray would also replace `+` by `<<` or `|`, which any test notices. Here an operator becomes its neighbour (`+`
+and `-`, `<` and `<=`), a number its neighbour, a flag its opposite, `and` becomes `or`, a loop does nothing, a handler
+does not catch; and ours: `min` for `max`, and a dropped term.
 """
 
 from __future__ import annotations
@@ -14,12 +15,47 @@ from cosmic_ray.operators.operator import Operator
 from parso.python.tree import Name, PythonNode
 
 ADOPTED = (
-    *(f"ReplaceBinaryOperator_{pair}" for pair in ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "Pow_Mul", "FloorDiv_Mul", "Mod_FloorDiv")),
-    *(f"ReplaceComparisonOperator_{pair}" for pair in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Lt_Gt", "Gt_Lt", "Eq_NotEq", "NotEq_Eq", "Is_IsNot", "IsNot_Is")),
-    "ReplaceUnaryOperator_Delete_USub", "ReplaceUnaryOperator_Delete_Not", "NumberReplacer", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr",
-    "ReplaceOrWithAnd", "AddNot", "ZeroIterationForLoop", "ExceptionReplacer", "ReplaceBreakWithContinue",
-)  # fmt: skip
-OPPOSITES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin", "sin": "cos", "cos": "sin"}
+    *(
+        f"ReplaceBinaryOperator_{pair}"
+        for pair in ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "Pow_Mul", "FloorDiv_Mul", "Mod_FloorDiv")
+    ),
+    *(
+        f"ReplaceComparisonOperator_{pair}"
+        for pair in (
+            "Lt_LtE",
+            "LtE_Lt",
+            "Gt_GtE",
+            "GtE_Gt",
+            "Lt_Gt",
+            "Gt_Lt",
+            "Eq_NotEq",
+            "NotEq_Eq",
+            "Is_IsNot",
+            "IsNot_Is",
+        )
+    ),
+    "ReplaceUnaryOperator_Delete_USub",
+    "ReplaceUnaryOperator_Delete_Not",
+    "NumberReplacer",
+    "ReplaceTrueWithFalse",
+    "ReplaceFalseWithTrue",
+    "ReplaceAndWithOr",
+    "ReplaceOrWithAnd",
+    "AddNot",
+    "ZeroIterationForLoop",
+    "ExceptionReplacer",
+    "ReplaceBreakWithContinue",
+)
+OPPOSITES = {
+    "min": "max",
+    "max": "min",
+    "minimum": "maximum",
+    "maximum": "minimum",
+    "argmin": "argmax",
+    "argmax": "argmin",
+    "sin": "cos",
+    "cos": "sin",
+}
 
 
 class Opposite(Operator):

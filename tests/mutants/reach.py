@@ -1,11 +1,15 @@
-"""Which default tests reach which lines of edgewise, and how long each takes: a pytest plugin around coverage's contexts.
+"""Which default tests reach which lines of edgewise, and how long each takes, by coverage's contexts.
 
-`python -m tests.mutants.reach [GROUP ...]` runs the tests group by group and leaves one file per group in `.mutants/reach/`; a group that is there is not run again.
+    python -m tests.mutants.reach [GROUP ...]
+
+runs the tests group by group and leaves one file per group in `.mutants/reach/`; a group that is there is not run
+again.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +20,19 @@ import pytest
 HOME = Path(__file__).resolve().parents[2]
 FOLDER = HOME / ".mutants" / "reach"
 # Tests whose subject is a page, a browser, the text of the repository or other processes: no mutant is tried on them.
-LEFT_OUT = {"tests/explorer/test_browser.py", "tests/explorer/test_fuzz.py", "tests/test_docs.py", "tests/test_house.py", "tests/test_recipes.py", "tests/mutants"}
+LEFT_OUT = {
+    "tests/explorer/test_browser.py",
+    "tests/explorer/test_fuzz.py",
+    "tests/test_docs.py",
+    "tests/test_house.py",
+    "tests/test_recipes.py",
+    "tests/mutants",
+    "tests/test_interrupts.py",
+    "tests/test_door.py",
+}  # alarms inside coverage's lock; doctests of everything
 
 
-CASES = 3  # of a parametrized test are tried: the first, the last and one between
+CASES = int(os.environ.get("CASES", "2"))  # of a parametrized test that are tried: the first and the last
 
 
 class Reach:
@@ -32,7 +45,11 @@ class Reach:
         cases: dict[str, list[pytest.Item]] = {}
         for item in items:
             cases.setdefault(item.nodeid.split("[")[0], []).append(item)
-        items[:] = [item for same in cases.values() for item in (same if len(same) <= CASES else [same[0], same[len(same) // 2], same[-1]])]
+        items[:] = [
+            item
+            for same in cases.values()
+            for item in {id(item): item for item in (*same[: CASES - 1], same[-1])}.values()
+        ]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -46,7 +63,7 @@ class Reach:
 
 
 def record(paths: list[str], target: Path) -> None:
-    """Run these tests and write {tests: {node: seconds}, lines: {file: {line: [numbers of tests]}}}; tests that fail or skip are left out."""
+    """Run these tests; write seconds by test, and by file and line the numbers of the tests that reach it and pass."""
     import coverage
 
     measured = coverage.Coverage(data_file=None, source=[str(HOME / "src" / "edgewise")], messages=False)
@@ -58,9 +75,16 @@ def record(paths: list[str], target: Path) -> None:
     number = {node: place for place, node in enumerate(passed)}
     data, lines = measured.get_data(), {}
     for file in data.measured_files():
-        reached = {line: sorted(number[node] for node in nodes if node in number) for line, nodes in data.contexts_by_lineno(file).items()}
+        reached = {
+            line: sorted(number[node] for node in nodes if node in number)
+            for line, nodes in data.contexts_by_lineno(file).items()
+        }
         lines[str(Path(file).relative_to(HOME))] = {line: nodes for line, nodes in reached.items() if nodes}
-    document = {"tests": {node: round(reach.seconds[node], 3) for node in passed}, "failed": sorted(reach.failed), "lines": lines}
+    document = {
+        "tests": {node: round(reach.seconds[node], 3) for node in passed},
+        "failed": sorted(reach.failed),
+        "lines": lines,
+    }
     target.parent.mkdir(parents=True, exist_ok=True)
     target.with_suffix(".part").write_text(json.dumps(document))
     target.with_suffix(".part").rename(target)
@@ -82,7 +106,9 @@ def main() -> None:
         return record(sys.argv[3:], FOLDER / f"{sys.argv[1]}.json")
     for name, paths in groups().items():
         if (len(sys.argv) == 1 or name in sys.argv[1:]) and not (FOLDER / f"{name}.json").exists():
-            subprocess.run([sys.executable, "-m", "tests.mutants.reach", name, "--", *paths], cwd=HOME, check=True)
+            subprocess.run(
+                [sys.executable, "-m", "tests.mutants.reach", name, "--", *paths], cwd=HOME, check=True
+            )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Plant the mistakes of a list one at a time and run the tests that reach them, the shortest first, until one fails.
 
-    python -m tests.mutants.run NAME [ROOM ...]     results in tests/mutants/NAME.results.jsonl; goes on where it stopped
+    python -m tests.mutants.run NAME [ROOM ...]
 
-cosmic-ray's own runner has one test command for all mutants, and mutmut rewrites every function of the package and cannot be given a seeded sample; so the operators are
-cosmic-ray's and this runner is ours. A process that has imported torch and pytest is forked for every mistake, in a copy of the repository (`.mutants/tree`).
+The results are in tests/mutants/NAME.results.jsonl; a run goes on where it stopped. cosmic-ray's own runner has one
+test command for all mutants, and mutmut rewrites every function of the package and takes no seeded sample; so the
+operators are cosmic-ray's and this runner is ours. A process that has imported torch and pytest is forked for every
+mistake, in a copy of the repository (`.mutants/tree`).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tests.mutants.reach import HOME
 FOLDER = HOME / ".mutants"
 TREE = FOLDER / "tree"
 HERE = Path(__file__).parent
-SECONDS_OF_ROOM, SECONDS_OF_OTHERS, MOST = 25.0, 20.0, 120  # of tests that may be run for one mistake
+SECONDS_OF_ROOM, SECONDS_OF_OTHERS, MOST = 12.0, 6.0, 60  # of tests that may be run for one mistake
 PATIENCE = 6  # times the processor time on the clock, which a busy machine stretches
 Mutant = dict[str, Any]
 
@@ -41,20 +43,28 @@ def reach() -> tuple[dict[str, float], dict[str, dict[int, list[str]]]]:
         seconds |= document["tests"]
         for path, reached in document["lines"].items():
             for line, numbers in reached.items():
-                lines.setdefault(path, {}).setdefault(int(line), []).extend(names[number] for number in numbers)
+                lines.setdefault(path, {}).setdefault(int(line), []).extend(
+                    names[number] for number in numbers
+                )
     return seconds, lines
 
 
 def tests_for(mutant: Mutant, line: int) -> list[str]:
-    """The room's tests that reach the line, shortest first, then others; those of the file where no test is known to reach it (constants, other processes)."""
+    """The room's tests that reach the line, shortest first, then others; those of the file where none is known to."""
     seconds, lines = reach()
     reached = lines.get(mutant["file"], {})
-    near = reached.get(line) or [node for place in range(line - 3, line + 4) for node in reached.get(place, [])]
-    nodes = sorted(set(near) or {node for named in reached.values() for node in named}, key=seconds.__getitem__)
-    home = f"tests/{mutant['room']}/" if mutant["room"] != "floor 0" else "tests/test_"
+    near = reached.get(line) or [
+        node for place in range(line - 3, line + 4) for node in reached.get(place, [])
+    ]
+    nodes = sorted(
+        set(near) or {node for named in reached.values() for node in named}, key=seconds.__getitem__
+    )
+    home = "tests/test_" if mutant["room"] in ("floor 0", "softmax_jacobian") else f"tests/{mutant['room']}/"
     own = _within([node for node in nodes if node.startswith(home)], SECONDS_OF_ROOM)
     siblings = [node for node in seconds if node.split("::")[0] in {one.split("::")[0] for one in own[:20]}]
-    others = [node for node in nodes if node not in own] + [node for node in sorted(siblings, key=seconds.__getitem__) if node not in nodes]
+    others = [node for node in nodes if node not in own] + [
+        node for node in sorted(siblings, key=seconds.__getitem__) if node not in nodes
+    ]
     if not nodes:
         others = sorted((node for node in seconds if node.startswith(home)), key=seconds.__getitem__)
     return own + _within(others, SECONDS_OF_OTHERS)
@@ -72,7 +82,7 @@ def _within(nodes: list[str], budget: float) -> list[str]:
 
 
 def plant(mutant: Mutant, code: str) -> tuple[str, int] | None:
-    """The code with the mistake and its line; None if the line is no longer there. The nearest of equal lines is meant."""
+    """The code with the mistake, and its line, the nearest of equal ones; None if the line is no longer there."""
     lines, before = code.split("\n"), mutant["before"]
     places = [place for place, text in enumerate(lines) if text == before]
     if not places:
@@ -90,7 +100,9 @@ class Catcher:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            words = str(getattr(report.longrepr, "reprcrash", None) and report.longrepr.reprcrash.message or "").split("\n")[0][:160]
+            words = str(
+                (getattr(report.longrepr, "reprcrash", None) and report.longrepr.reprcrash.message) or ""
+            ).split("\n")[0][:160]
             self.target.write_text(json.dumps({"by": report.nodeid, "words": words}))
 
 
@@ -105,7 +117,12 @@ def in_child(nodes: list[str], target: Path, limit: int) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "edgewise")]:
         del sys.modules[name]
     os.chdir(TREE)
-    sys.path[:] = [str(TREE / "src"), str(TREE), *(path for path in sys.path if Path(path or ".").resolve() not in (HOME, HOME / "src"))]
+    sys.path[:] = [
+        str(TREE / "src"),
+        str(TREE),
+        *(path for path in sys.path if Path(path or ".").resolve() not in (HOME, HOME / "src")),
+    ]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # schemathesis alone takes a second
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TREE / "src"), str(TREE)])
     os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *nodes], plugins=[Catcher(target)])))
 
@@ -137,7 +154,11 @@ def run_tests(nodes: list[str]) -> dict[str, Any]:
         return {"outcome": "caught", **json.loads(target.read_text()), **spent}
     if status == 0:
         return {"outcome": "survived", **spent}
-    return {"outcome": "too long" if status in (-signal.SIGXCPU, -signal.SIGKILL) else "crash", "by": f"status {status}", **spent}
+    return {
+        "outcome": "too long" if status in (-signal.SIGXCPU, -signal.SIGKILL) else "crash",
+        "by": f"status {status}",
+        **spent,
+    }
 
 
 def try_mutant(mutant: Mutant, number: int) -> dict[str, Any]:
@@ -154,7 +175,9 @@ def try_mutant(mutant: Mutant, number: int) -> dict[str, Any]:
     stamp = path.stat()
     try:
         path.write_text(changed, encoding="utf-8")
-        os.utime(path, (10**9 + 7 * number,) * 2)  # a time of its own: bytecode of another mistake is never taken for it
+        os.utime(
+            path, (10**9 + 7 * number,) * 2
+        )  # a time of its own: bytecode of another mistake is never taken for it
         return run_tests(nodes)
     finally:
         path.write_text(code, encoding="utf-8")
@@ -174,22 +197,47 @@ def results(name: str) -> dict[str, dict[str, Any]]:
 
 def warm_up() -> None:
     """What tests import, imported once before the forks; not edgewise, which carries the mistakes."""
-    for name in ("torch", "torch.func", "numpy", "scipy.optimize", "scipy.special", "scipy.integrate", "hypothesis.strategies", "click", "rich.console", "yaml", "transformers",
-                 "matplotlib.figure", "joblib", "jsonschema", "mpmath"):  # fmt: skip
+    for name in (
+        "torch",
+        "torch.func",
+        "numpy",
+        "scipy.optimize",
+        "scipy.special",
+        "scipy.integrate",
+        "hypothesis.strategies",
+        "click",
+        "rich.console",
+        "yaml",
+        "transformers",
+        "matplotlib.figure",
+        "joblib",
+        "jsonschema",
+        "mpmath",
+    ):
         __import__(name)
 
 
 def main(name: str, *rooms: str) -> None:
     mutants = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
     done = results(name)
-    pending = [mutant for mutant in mutants if key(mutant) not in done and (not rooms or mutant["room"] in rooms)]
+    pending = [
+        mutant for mutant in mutants if key(mutant) not in done and (not rooms or mutant["room"] in rooms)
+    ]
     print(f"{len(pending)} of {len(mutants)} to try", flush=True)
     warm_up()
     for number, mutant in enumerate(pending):
         record = {"room": mutant["room"], "key": key(mutant), **try_mutant(mutant, number)}
         with open(HERE / f"{name}.results.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        print(number + 1, record["room"], record["outcome"], record.get("seconds"), mutant["file"], record.get("by", ""), flush=True)
+        print(
+            number + 1,
+            record["room"],
+            record["outcome"],
+            record.get("seconds"),
+            mutant["file"],
+            record.get("by", ""),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

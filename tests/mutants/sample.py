@@ -1,6 +1,6 @@
-"""Draw the mistakes: a seeded sample per room, written as text (file, line, before, after) so that it can be planted without the tool.
+"""Draw the mistakes: a seeded sample per room, written as text, so that it can be planted without the tool.
 
-    python -m tests.mutants.sample NAME SEED [SHARE]      writes tests/mutants/NAME.json
+python -m tests.mutants.sample NAME SEED [SHARE]      writes tests/mutants/NAME.json
 """
 
 from __future__ import annotations
@@ -22,15 +22,36 @@ from tests.mutants.operators import operators
 HOME = Path(__file__).resolve().parents[2]
 SOURCE = HOME / "src" / "edgewise"
 ROOMS = {
-    "theory": 24, "adapters": 22, "monitor": 16, "study": 16, "repair": 16, "probe": 16, "judgement": 14, "floor 0": 14, "stability": 12, "critical": 12,
-    "audit": 12, "optim": 12, "landscape": 12, "laboratory": 12, "nets": 12, "softmax_jacobian": 12, "rehearsal": 12, "view": 5, "page": 5, "explorer": 5,
-}  # fmt: skip
-# Changes that cannot give a wrong answer: guards of lengths that our own code keeps, dataclasses that could be written to, the bar of a signature.
-HARMLESS = re.compile(r"strict=(True|False)|frozen=(True|False)|[(,] ?[*/],|persistent=|(fontsize|linewidth)= ?[\d.]+")
+    "theory": 24,
+    "adapters": 22,
+    "monitor": 16,
+    "study": 16,
+    "repair": 16,
+    "probe": 16,
+    "judgement": 14,
+    "floor 0": 14,
+    "stability": 12,
+    "critical": 12,
+    "audit": 12,
+    "optim": 12,
+    "landscape": 12,
+    "laboratory": 12,
+    "nets": 12,
+    "softmax_jacobian": 12,
+    "rehearsal": 12,
+    "view": 5,
+    "page": 5,
+    "explorer": 5,
+}
+# Changes that cannot give a wrong answer: guards of lengths that our own code keeps, dataclasses that could be written
+# to, the bar of a signature, the looks of a picture.
+HARMLESS = re.compile(
+    r"strict=(True|False)|frozen=(True|False)|[(,] ?[*/],|persistent=|(fontsize|linewidth)= ?[\d.]+"
+)
 UPPER = {"cli", "verbs.py", "__main__.py", "__init__.py"}
 LEFT_OUT = {
     "theory/softmax/build_table.py": "writes the shipped table, once; the table itself is tested against averages",
-    "theory/activation/build_tables.py": "writes the shipped tables, once; the tables themselves are tested against averages",
+    "theory/activation/build_tables.py": "writes the shipped tables, once; the tables are tested against averages",
 }
 
 
@@ -43,15 +64,27 @@ def room_of(path: Path) -> str | None:
 
 
 def words_only(tree: ast.AST) -> set[int]:
-    """Lines where a mistake changes no answer: what is raised, annotations, `__all__`, imports, overloads for the type checker."""
+    """Lines where a mistake changes no answer: what is raised, annotations, `__all__`, imports, text."""
     lines: set[int] = set()
     for node in ast.walk(tree):
         silent = isinstance(node, ast.Raise | ast.Import | ast.ImportFrom | ast.JoinedStr | ast.Assert)
         silent |= isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         silent |= isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        spans = [node] if silent else [note for note in (getattr(node, "annotation", None), getattr(node, "returns", None)) if note is not None]
+        spans = (
+            [node]
+            if silent
+            else [
+                note
+                for note in (getattr(node, "annotation", None), getattr(node, "returns", None))
+                if note is not None
+            ]
+        )
         for span in spans:
-            lines |= {-span.lineno} if isinstance(node, ast.arg | ast.FunctionDef) else set(range(span.lineno, span.end_lineno + 1))
+            lines |= (
+                {-span.lineno}
+                if isinstance(node, ast.arg | ast.FunctionDef)
+                else set(range(span.lineno, span.end_lineno + 1))
+            )
     return lines
 
 
@@ -63,11 +96,18 @@ def mutants_of(path: Path) -> Iterator[dict[str, Any]]:
         places = [start for node in ast_nodes(tree) for start, _ in operator.mutation_positions(node)]
         for occurrence, (line, column) in enumerate(places):
             if line not in silent:
-                yield {"file": str(path.relative_to(HOME)), "line": line, "column": column, "operator": name, "occurrence": occurrence, "before": lines[line - 1]}
+                yield {
+                    "file": str(path.relative_to(HOME)),
+                    "line": line,
+                    "column": column,
+                    "operator": name,
+                    "occurrence": occurrence,
+                    "before": lines[line - 1],
+                }
 
 
 def planted(mutant: dict[str, Any]) -> str | None:
-    """The line after the mistake, or None if the mistake is none: it does not parse, is no change of one line or changes only an annotation."""
+    """The line after the mistake; None where it does not parse, changes more than a line, or only an annotation."""
     code = (HOME / mutant["file"]).read_text(encoding="utf-8")
     changed = mutate_code(code, operators()[mutant["operator"]], mutant["occurrence"])
     before, after = code.split("\n"), (changed or "").split("\n")
@@ -93,13 +133,22 @@ def without_annotations(code: str) -> str:
 
 def draw(count: int, files: list[Path], generator: random.Random) -> list[dict[str, Any]]:
     """A sample without a line twice: all places of the room are shuffled and the first that are mistakes are taken."""
-    places = sorted((mutant for path in files for mutant in mutants_of(path)), key=lambda m: (m["file"], m["line"], m["column"], m["operator"], m["occurrence"]))
+    places = sorted(
+        (mutant for path in files for mutant in mutants_of(path)),
+        key=lambda m: (m["file"], m["line"], m["column"], m["operator"], m["occurrence"]),
+    )
     generator.shuffle(places)
     chosen: list[dict[str, Any]] = []
     for mutant in places:
         taken = {(other["file"], other["line"]) for other in chosen}
-        if len(chosen) < count and (mutant["file"], mutant["line"]) not in taken and (after := planted(mutant)) is not None:
-            chosen.append({**{key: mutant[key] for key in ("file", "line", "operator", "before")}, "after": after})
+        if (
+            len(chosen) < count
+            and (mutant["file"], mutant["line"]) not in taken
+            and (after := planted(mutant)) is not None
+        ):
+            chosen.append(
+                {**{key: mutant[key] for key in ("file", "line", "operator", "before")}, "after": after}
+            )
     return sorted(chosen, key=lambda m: (m["file"], m["line"]))
 
 

@@ -22,14 +22,13 @@ def alarms(run: str, as_json: bool, rank: int) -> int:
     folder = Run(run)
     about = folder.about  # refuses what is not a run
     events = [event for event in folder.events(rank) if event["kind"] == "alarm"]
-    raised = [Alarm.from_json(event) for event in events]
+    raised, rows = [Alarm.from_json(event) for event in events], len(folder.rows(rank=rank))  # before anything is said
     with printing():
         if as_json:
             click.echo(json.dumps([alarm.json() for alarm in raised]))
         else:
             for alarm in raised:
                 click.echo(f"{alarm}\n")
-            rows = len(folder.rows(rank=rank))
             count = "No alarm" if not raised else f"{len(raised)} alarm{'' if len(raised) == 1 else 's'}"
             click.echo(f"{count} in {rows} rows of {about['model']}.")
     return exit_codes.of_alarms([alarm.failing for alarm in raised])

@@ -71,16 +71,17 @@ def view(folder: Run, rank: int) -> RenderableType:
     parts: list[Any] = [Text(_headline(folder, rows, last, events), style="bold"), table]
     if len(places) > ROWS:
         parts.append(Text(f"... and {len(places) - ROWS} blocks more"))
-    parts += [Text(event["sentence"], style="red") for event in events if event["kind"] == "alarm"][-3:]
+    parts += [Text(event.get("sentence", ""), style="red") for event in events if event["kind"] == "alarm"][-3:]
     return Group(*parts)
 
 
 def _headline(folder: Run, rows: Any, last: dict[str, float], events: list[dict[str, Any]]) -> str:
     state = "ended" if any(e["kind"] in ("stop", "off") for e in events) else "going on"
+    loss, ratio = (_number(last.get(name, math.nan)) for name in ("loss", "update_ratio"))
     alarms = sum(event["kind"] == "alarm" for event in events)
     return (
-        f"{folder.path} ({folder.about['model']}, {state}): step {int(rows.step[-1])}, loss {_number(last['loss'])}, "
-        f"update ratio {_number(last['update_ratio'])}, {len(rows)} rows, {alarms} alarm{'' if alarms == 1 else 's'}"
+        f"{folder.path} ({folder.about['model']}, {state}): step {int(rows.step[-1])}, loss {loss}, "
+        f"update ratio {ratio}, {len(rows)} rows, {alarms} alarm{'' if alarms == 1 else 's'}"
     )
 
 

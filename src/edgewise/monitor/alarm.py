@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
 
+from edgewise.errors import BadInput
+
 
 class AlarmKind(Enum):
     """What can go wrong while a network trains; the value is the name in events."""
@@ -128,5 +130,10 @@ class Alarm:
         """The alarm of an event."""
         names = {field.name for field in fields(cls)}
         values: dict[str, Any] = {name: value for name, value in event.items() if name in names}
-        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        return cls(**values | {"kind": AlarmKind(event["alarm"])})
+        values |= {name: tuple(map(str, value)) for name, value in values.items() if isinstance(value, list)}
+        try:
+            return cls(**values | {"kind": AlarmKind(event["alarm"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(
+                f"an event calls itself an alarm and is none ({error}): {str(event)[:120]}. Was it changed?"
+            ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.monitor.columns import blocks, sites
+from edgewise.monitor.documents import about_run, events_of, schema_columns
 from edgewise.monitor.rows_file import Rows, read_rows
 from edgewise.monitor.run_folder import FAST, HEADS
 from edgewise.trace import Trace
@@ -80,29 +80,20 @@ class Run:
     @cached_property
     def about(self) -> dict[str, Any]:
         """What stands in run.json."""
-        try:
-            about: dict[str, Any] = json.loads((self.path / "run.json").read_text())
-        except (OSError, ValueError) as error:
-            raise BadInput(
-                f"{self.path} is not the folder of a watched run ({error}). "
-                "Write one with edgewise.watch(model, to=...)."
-            ) from error
-        return about
+        return about_run(self.path)
 
     def schema(self, kind: str = FAST) -> list[dict[str, Any]]:
         """One dict per column: its name, place, unit, range, formula."""
         name = f"schema-{self.about['schema' if kind == FAST else 'heads_schema']}.jsonl"
-        try:
-            return [json.loads(line) for line in (self.path / name).read_text().splitlines()]
-        except (OSError, ValueError) as error:
-            raise BadInput(f"{self.path / name} cannot be read ({error}), so the columns have no names.") from error
+        return schema_columns(self.path / name)
 
     def columns(self, kind: str = FAST) -> tuple[str, ...]:
         return tuple(row["column"] for row in self.schema(kind))
 
     def ranks(self) -> list[int]:
         """The processes that wrote rows."""
-        return sorted({int(path.name[4:].partition("-")[0]) for path in self.path.glob(f"{FAST}*-*.rows")})
+        names = [path.name[len(FAST) :].partition("-")[0] for path in self.path.glob(f"{FAST}*-*.rows")]
+        return sorted({int(name) for name in names if name.isdecimal()})
 
     def rows(self, kind: str = FAST, rank: int = 0) -> Rows:
         """All rows of a rank; after a restart the new rows replace the old ones from their first step on."""
@@ -116,8 +107,7 @@ class Run:
     def events(self, rank: int = 0) -> list[dict[str, Any]]:
         """What was written down, in order; a line that is still being written is not there yet."""
         paths = sorted(self.path.glob(f"events-rank{rank}-*.jsonl"))
-        lines = [line for path in paths for line in path.read_bytes().splitlines(keepends=True)]
-        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+        return [event for path in paths for event in events_of(path)]
 
     def trace(self, step: int | None = None, rank: int = 0) -> Trace:
         """The Trace of a stored step: stream, gradient and attention as they were on the training batch."""
@@ -172,4 +162,7 @@ ATTENTION = ("entropy", "softmax_condition", "support", "largest_logit", "satura
 
 
 def _at(row: dict[str, float], places: Sequence[str], name: str) -> Array:
+    missing = next((place for place in places if f"{place}.{name}" not in row), None)
+    if missing is not None:
+        raise BadInput(f"the run has no column {missing}.{name}, which its {len(places)} places need. Was it changed?")
     return np.array([row[f"{place}.{name}"] for place in places])

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,7 +22,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from edgewise.errors import BadInput
+from edgewise.monitor.documents import LARGEST, about_alarm
 from edgewise.probe.isolation import random_streams
+from edgewise.regular_file import open_regular, read_text
 
 CRITERION = {"call": "criterion", "before": "criterion_before"}  # what the criterion was called with
 ALIKE = 0.02  # relative difference of two losses that half precision alone may make
@@ -71,7 +72,7 @@ def replay(dossier: str | Path, model: nn.Module, criterion: Callable[..., Tenso
     criterion  the loss, where the model does not return it
     """
     path = Path(dossier)
-    about, batch = _about(path), _load(path / "batch.pt")
+    about, batch = about_alarm(path), _batch(path / "batch.pt")
     rows = _rows(path / "rows.csv")
     _load_weights(path, model, about)
     step = _Step(model, criterion, batch)
@@ -164,7 +165,7 @@ def _statements(
     held = other.finite and (not run.finite or not _alike(run.loss, other.loss))
     yield "The attention kernel", held, f"with the other one the loss is {other.loss:.6g}"
     before = tries.get("batch before")
-    if before is None or not about["state"]:
+    if before is None or not about.get("state"):
         return
     high = math.isfinite(before.loss) and math.isfinite(usual) and before.loss > 1.2 * usual
     larger = run.gradient > LARGER * before.gradient or (not run.finite and before.finite)
@@ -177,25 +178,39 @@ def _alike(one: float, other: float) -> bool:
     return math.isfinite(one) and math.isfinite(other) and abs(one - other) <= ALIKE * max(abs(one), abs(other), 1e-12)
 
 
-def _about(path: Path) -> dict[str, Any]:
-    try:
-        about: dict[str, Any] = json.loads((path / "about.json").read_text())
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path} is not a dossier ({error}). Alarms leave them in RUN/dossiers.") from error
-    return about
-
-
-def _load(path: Path) -> Any:
+def _load(path: Path) -> dict[str, Any]:
     """Tensors and plain values only: nothing in the file is executed."""
-    try:
-        return torch.load(path, weights_only=True)
-    except Exception as error:
-        raise BadInput(f"{path} cannot be read ({type(error).__name__}: {error}).") from error
+    with open_regular(path) as file:
+        try:
+            values = torch.load(file, weights_only=True)
+        except Exception as error:
+            raise BadInput(f"{path} cannot be read ({type(error).__name__}: {str(error).splitlines()[0]}).") from error
+    if not isinstance(values, dict):
+        raise BadInput(f"{path} holds a {type(values).__name__} and not the parts of a step. Was it changed?")
+    return values
+
+
+def _batch(path: Path) -> dict[str, Any]:
+    batch = _load(path)
+    missing = [name for name in (*CRITERION, *CRITERION.values(), "random", "autocast") if name not in batch]
+    if missing or not all(_is_call(batch[name]) for name in CRITERION if name != "before" or batch[name] is not None):
+        raise BadInput(f"{path} does not hold the batch of a step ({', '.join(missing) or 'its calls are changed'}).")
+    return batch
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("inputs"), list) and isinstance(value.get("named"), dict)
 
 
 def _rows(path: Path) -> list[dict[str, float]]:
-    with path.open(newline="") as file:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    try:
+        table = csv.DictReader(read_text(path, LARGEST).splitlines())
+        rows = [{name: float(value) for name, value in row.items()} for row in table]
+    except (TypeError, ValueError, csv.Error) as error:
+        raise BadInput(f"{path} is not a table of numbers ({error}). Was it changed?") from error
+    if any("step" not in row or "loss" not in row for row in rows):
+        raise BadInput(f"{path} has no columns step and loss, so the step cannot be found. Was it changed?")
+    return rows
 
 
 def _load_weights(path: Path, model: nn.Module, about: Mapping[str, Any]) -> None:
@@ -204,6 +219,6 @@ def _load_weights(path: Path, model: nn.Module, about: Mapping[str, Any]) -> Non
         raise BadInput(f"{path} holds no weights: they were above the size limit.{known} Raise it with state_limit=.")
     try:
         model.load_state_dict(_load(path / "state.pt")["model"])
-    except RuntimeError as error:
+    except (RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"the model does not fit the dossier: {str(error).splitlines()[0]}") from error
     model.train()

@@ -18,6 +18,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.regular_file import open_regular
 
 MAGIC = b"edgewise rows 1\n"
 HEADER = 64
@@ -77,10 +78,8 @@ class Rows:
 
 def read_rows(path: Path, schema: str, count: int) -> Rows:
     """All whole rows whose checksum holds; a row that is still being written is not there yet."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read ({error.strerror}).") from error
+    with open_regular(path) as file:
+        data = file.read()
     expected = MAGIC + schema.encode() + count.to_bytes(4, "little")
     if len(data) < HEADER:  # its writer has just created it
         return _rows(np.zeros(0, row_type(count)), 0)

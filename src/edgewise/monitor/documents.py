@@ -1,0 +1,108 @@
+"""The text files of a run folder and of a dossier: of the expected shape, or refused by name.
+
+Whoever may write into the folder can put anything there, also a pipe or a name that leads out of it; nothing is
+executed and nothing is taken on trust.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edgewise.errors import BadInput
+from edgewise.plain_values import read_json
+from edgewise.regular_file import read_text
+
+LARGEST = 256_000_000  # bytes: a million events
+DEEPEST = 100_000  # blocks
+SCHEMA = re.compile(r"[0-9a-f]{16}")  # also no way out of the folder
+
+
+def about_run(path: Path) -> dict[str, Any]:
+    """What stands in run.json: depth, model and the names of the two schemas are there, and plain."""
+    try:
+        about = read_json(read_text(path / "run.json", LARGEST), "run.json")
+        _require(isinstance(about, dict), "run.json holds no names with values")
+        depth, model = about.get("depth"), about.get("model")
+        _require(type(depth) is int and 0 <= depth <= DEEPEST, f"its depth is {_shown(depth)}")
+        _require(isinstance(model, str), f"its model is {_shown(model)}")
+        for name in ("schema", "heads_schema"):
+            value = about.get(name)
+            _require(isinstance(value, str) and SCHEMA.fullmatch(value), f"its {name} is {_shown(value)}")
+    except BadInput as error:
+        words = str(error).rstrip(".")
+        raise BadInput(
+            f"{path} is not the folder of a watched run ({words}). Write one with edgewise.watch(model, to=...)."
+        ) from error
+    return dict(about)
+
+
+def schema_columns(path: Path) -> list[dict[str, Any]]:
+    """One dict per column, each with a name of its own."""
+    rows = _lines(path, lambda row: isinstance(row, dict) and isinstance(row.get("column"), str), "a column")
+    if len({row["column"] for row in rows}) != len(rows):
+        raise BadInput(f"{path} names a column twice, so its rows cannot be told apart. Was it changed?")
+    return rows
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    """The events of a file; a last line without its end is still being written."""
+    return _lines(
+        path,
+        lambda event: (
+            isinstance(event, dict)
+            and isinstance(event.get("kind"), str)
+            and isinstance(event.get("sentence", ""), str)
+        ),
+        "an event",
+    )
+
+
+def about_alarm(path: Path) -> dict[str, Any]:
+    """What stands in about.json of a dossier: the alarm with its step and kind."""
+    try:
+        about = read_json(read_text(path / "about.json", LARGEST), "about.json")
+        alarm = about.get("alarm") if isinstance(about, dict) else None
+        _require(isinstance(alarm, dict), "about.json names no alarm")
+        _require(type(alarm.get("step")) is int, f"its step is {_shown(alarm.get('step'))}")
+        _require(isinstance(alarm.get("kind"), str), f"its kind is {_shown(alarm.get('kind'))}")
+    except BadInput as error:
+        raise BadInput(
+            f"{path} is not a dossier ({str(error).rstrip('.')}). Alarms leave them in RUN/dossiers."
+        ) from error
+    return dict(about)
+
+
+def _lines(path: Path, is_one: Callable[[Any], Any], kind: str) -> list[dict[str, Any]]:
+    values = []
+    for number, line in enumerate(read_text(path, LARGEST).split("\n")[:-1], 1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if not is_one(value):
+            raise BadInput(
+                f"line {number} of {path} is not {kind} of a watched run: {_shown(line)}. "
+                "Take the line out, or read the run from a copy."
+            )
+        values.append(value)
+    return values
+
+
+def _require(holds: Any, words: str) -> None:
+    if not holds:
+        raise BadInput(words)
+
+
+def _shown(value: Any) -> str:
+    text = (
+        "missing"
+        if value is None
+        else repr(value)
+        if not isinstance(value, int) or abs(value) < 10**20
+        else "a number of many digits"
+    )
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,249 @@
+"""Folders of watched runs and dossiers as anybody could have left them: cut, changed, with pipes in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+import edgewise
+from edgewise.cli import exit_codes
+from edgewise.monitor.columns import fast_columns, slow_columns
+from edgewise.monitor.run_folder import HEADS, RunFolder
+from tests.fuzz.invariants import require
+
+DEPTH, ROWS = 2, 5
+FILES = (
+    "run.json",
+    "schema",
+    "heads schema",
+    "rank0-000.rows",
+    "heads-rank0-000.rows",
+    "events-rank0-000.jsonl",
+    "about.json",
+    "batch.pt",
+    "rows.csv",
+    "state.pt",
+)
+PIECES = st.sampled_from(
+    [
+        "",
+        "[",
+        "{}\n",
+        '"',
+        "\x00",
+        "null\n",
+        "[" * 3000,
+        "9" * 5000,
+        "NaN",
+        '{"kind": "alarm"}\n',
+        '{"kind": 3}\n',
+        "\ufeff",
+        "1e999",
+        ",",
+        "\n\n",
+        '{"kind": "alarm", "alarm": "banana", "sentence": "x"}\n',
+    ]
+)
+VERBS = (
+    "alarms",
+    "alarms --json",
+    "watch",
+    "export",
+    "export --heads",
+    "replay",
+    "read",
+    "trace_at",
+    "alarms --rank 1",
+)
+KEYS = (
+    "depth",
+    "model",
+    "schema",
+    "heads_schema",
+    "column",
+    "kind",
+    "alarm",
+    "sentence",
+    "step",
+    "what",
+    "order",
+    "since",
+    "state",
+)
+
+
+@st.composite
+def runs(draw: st.DrawFn, strange: st.SearchStrategy[Any]) -> dict[str, Any]:
+    """A good folder, up to two of its files changed, and the verb that reads it."""
+    changes = []
+    for _ in range(draw(st.sampled_from([0, 1, 1, 1, 1, 2]))):
+        how = draw(
+            st.sampled_from(
+                ["value"] * 5
+                + ["piece"] * 4
+                + ["cut"] * 2
+                + ["bytes", "pipe", "loop", "device", "folder", "absent", "unreadable"]
+            )
+        )
+        change = {"file": draw(st.sampled_from(FILES)), "how": how, "place": draw(st.floats(0, 1))}
+        if how == "value":
+            change |= {
+                "key": draw(st.sampled_from(KEYS)),
+                "value": draw(strange | st.sampled_from(["../../etc", "a" * 16, DEPTH, "loss_spike"])),
+            }
+        if how == "piece":
+            change["piece"] = draw(PIECES)
+        changes.append(change)
+    return {"family": "runs", "changes": changes, "verb": draw(st.sampled_from(VERBS))}
+
+
+@cache
+def good() -> Path:
+    """A folder with rows, numbers per head, an alarm and its dossier, written once by edgewise itself."""
+    home = Path(tempfile.mkdtemp(prefix="fuzz-run-"))
+    columns, heads = fast_columns(DEPTH), slow_columns([2] * DEPTH)
+    folder = RunFolder(home, columns, heads, about={"depth": DEPTH, "model": "none"})
+    folder.event("start", "Watching.", 0)
+    for step in range(ROWS):
+        folder.append(step, np.linspace(0.1, 1.0, len(columns), dtype=np.float32))
+        folder.append(step, np.linspace(0.1, 1.0, len(heads), dtype=np.float32), HEADS)
+    folder.event(
+        "alarm",
+        "ALARM.",
+        3,
+        alarm="loss_spike",
+        place="",
+        head=None,
+        since=2,
+        what="It rose.",
+        cause="The loss.",
+        order=["loss", "norm"],
+        ruled_out=[],
+        rows=5,
+        series=9,
+    )
+    folder.close()
+    (home / "rank0.lock").unlink()
+    for kind in ("schema", "heads_schema"):
+        name = json.loads((home / "run.json").read_text())[kind]
+        (home / f"{kind}.name").write_text(f"schema-{name}.jsonl")
+    _write_dossier(home / "dossier")
+    return home
+
+
+def _write_dossier(path: Path) -> None:
+    path.mkdir()
+    call = {"inputs": [torch.ones(2, 3)], "named": {}}
+    seen = {"inputs": [torch.zeros(2, 3), torch.ones(2, 3)], "named": {}}
+    batch = {
+        "call": call,
+        "before": call,
+        "criterion": seen,
+        "criterion_before": seen,
+        "random": torch.get_rng_state(),
+        "autocast": None,
+    }
+    torch.save(batch, path / "batch.pt")
+    torch.save(
+        {"model": {"weight": torch.eye(3), "bias": torch.zeros(3)}, "optimizer": {}}, path / "state.pt"
+    )
+    (path / "about.json").write_text(
+        json.dumps({"alarm": {"step": 3, "kind": "loss_spike"}, "checkpoint": None, "state": True})
+    )
+    (path / "rows.csv").write_text("step,loss\n1,0.5\n2,0.5\n3,0.6\n")
+    (path / "model.py").write_text(
+        "from torch import nn\ndef make():\n    return nn.utils.skip_init(nn.Linear, 3, 3), nn.MSELoss()\n"
+    )
+
+
+def _path(folder: Path, file: str) -> Path:
+    if file.endswith("schema"):
+        return folder / (folder / f"{file.replace(' ', '_')}.name").read_text()
+    return (folder if (folder / file).exists() else folder / "dossier") / file
+
+
+def change(folder: Path, given: dict[str, Any]) -> None:
+    """One change to one file."""
+    path = _path(folder, given["file"])
+    data = path.read_bytes() if path.is_file() else b""
+    place = int(given["place"] * len(data))
+    if given["how"] in ("pipe", "loop", "device", "folder", "absent"):
+        path.unlink(missing_ok=True)
+    match given["how"]:
+        case "value":
+            path.write_bytes(_with_value(data, given["key"], given["value"], place))
+        case "piece":
+            path.write_bytes(data[:place] + given["piece"].encode() + data[place:])
+        case "cut":
+            path.write_bytes(data[:place])
+        case "bytes":
+            path.write_bytes(data[:place] + b"\xff\xfe" + data[place + 2 :])
+        case "pipe":
+            os.mkfifo(path)
+        case "loop":
+            path.symlink_to(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
+        case "unreadable":
+            path.chmod(0o000)
+
+
+def _with_value(data: bytes, key: str, value: Any, place: int) -> bytes:
+    """One value of one JSON line replaced; other files keep their bytes."""
+    lines = data.decode(errors="replace").splitlines()
+    if not lines or not lines[0].startswith("{"):
+        return data
+    number = min(data[:place].count(b"\n"), len(lines) - 1)
+    try:
+        values = json.loads(lines[number])
+    except ValueError:
+        return data
+    if isinstance(values, dict):
+        inner = (
+            values["alarm"] if isinstance(values.get("alarm"), dict) and key in values["alarm"] else values
+        )
+        inner[key] = value
+        lines[number] = json.dumps(values)
+    return ("\n".join(lines) + "\n").encode()
+
+
+def prepare(folder: Path, given: dict[str, Any]) -> list[str] | None:
+    """The folder changed, and the words of the shell that read it; None for what only Python reads."""
+    run = folder / "run"
+    shutil.copytree(good(), run)
+    for each in given["changes"]:
+        change(run, each)
+    verb, *options = given["verb"].split()
+    own = {"watch": ["--once"], "export": ["--to", str(folder / "rows.csv")]}
+    if verb == "replay":
+        return ["replay", str(run / "dossier"), f"{run / 'dossier' / 'model.py'}:make"]
+    return None if verb in ("read", "trace_at") else [verb, str(run), *own.get(verb, []), *options]
+
+
+def read_in_python(run: Path, verb: str) -> None:
+    """What only Python reads."""
+    if verb == "read":
+        require("step" in edgewise.read(run, frame=False), "no steps")
+    else:
+        require(len(edgewise.trace_at(run).sites) == DEPTH + 1, "another depth")
+
+
+def check_alarms(given: dict[str, Any], code: int, out: str) -> None:
+    """An untouched folder has one failing alarm; a changed one never loses it silently."""
+    if (
+        given["verb"].startswith("alarms")
+        and "--rank" not in given["verb"]
+        and not any(c["file"].startswith("events") for c in given["changes"])
+    ):
+        require(code in (exit_codes.FAILS, exit_codes.BAD_INPUT), f"the alarm is lost: {code} {out}")
