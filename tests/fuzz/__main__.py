@@ -28,7 +28,8 @@ from tests.fuzz.inputs import FAMILIES, Input
 from tests.fuzz.processes import try_as_process
 
 RECORD = Path(__file__).with_name("counts.json")
-SHARES = {"runs": 10, "files": 18, "configs": 18, "perceptrons": 12, "streams": 8, "words": 12, "knobs": 18, "models": 4}
+SHARES = {"runs": 10, "files": 18, "configs": 18, "perceptrons": 12, "streams": 8, "words": 12, "knobs": 18,
+          "models": 4}  # fmt: skip
 AS_PROCESSES = "as processes"
 
 

@@ -174,10 +174,12 @@ def _path(folder: Path, file: str) -> Path:
 def change(folder: Path, given: dict[str, Any]) -> None:
     """One change to one file."""
     path = _path(folder, given["file"])
-    data = path.read_bytes() if path.is_file() else b""
+    if not path.is_file():
+        return  # changed already, into something that has no bytes
+    data = path.read_bytes()
     place = int(given["place"] * len(data))
     if given["how"] in ("pipe", "loop", "device", "folder", "absent"):
-        path.unlink(missing_ok=True)
+        path.unlink()
     match given["how"]:
         case "value":
             path.write_bytes(_with_value(data, given["key"], given["value"], place))

@@ -2,15 +2,18 @@
 
 import inspect
 import math
+import re
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
+from edgewise.architecture import transformer
 from edgewise.explanation import explain
 from edgewise.judgement.judge import judge
 from edgewise.screen import text
 from edgewise.stability.lyapunov import growth
+from edgewise.theory.predict import predict
 from edgewise.trace import Trace
 from edgewise.verdict import Kind, Outcome, Phase, Verdict
 
@@ -163,3 +166,15 @@ def test_the_prose_is_attached_to_the_record():
     first, second, *_ = str(verdict).splitlines()
     assert first.startswith("this network · 20 blocks ") and first.endswith(" measured")
     assert second.startswith("TRAINS  about 98 % of such networks trained")
+
+
+def test_the_advised_factors_are_the_ones_that_help():
+    """A jump e^J of |g|^2 q across the first block is undone by an embedding e^(J/2) times as large."""
+    trace = made()
+    trace.log_gradient[..., 0] += 6.0
+    (jump,) = judge(trace).findings
+    assert jump.kind is Kind.EMBEDDING_JUMP and "about 20 times" in jump.remedy  # e^3
+    sharp = transformer(depth=3, tokens=16, width=64, heads=2, score_gain=4.0)
+    (condensed,) = [f for f in judge(predict(sharp)).findings if f.kind is Kind.ENTROPY_COLLAPSE]
+    factor = float(re.search(r"score_gain by ([\d.]+)", condensed.remedy).group(1))
+    assert judge(predict(sharp.replace(score_gain=4.0 / factor))).attention.condensation == pytest.approx(0.5, rel=0.02)

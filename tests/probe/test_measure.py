@@ -121,14 +121,15 @@ def test_torch_encoder_by_both_of_its_paths() -> None:
     np.testing.assert_allclose(trace.attention_entropy[0, 1], expected, rtol=1e-5)
 
 
-def test_weight_gradients_are_autograds() -> None:
-    """|dL/dW|^2 with mean_a |g_a|^2 = 1 at the output, one sequence; a random readout is drawn by the same seed."""
-    net, tokens = Net().double(), ids(sequences=1)
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_weight_gradients_are_autograds(sequences: int) -> None:
+    """|dL/dW|^2 with sum over sequences of mean_a |g_a|^2 = 1 at the output; the readout is drawn by the same seed."""
+    net, tokens = Net().double(), ids(sequences=sequences)
     trace = measure(net, tokens, readouts=("token",), attention=False, pair=False)
     found = streams(net, tokens)
-    g = torch.randn(1, 10, 16, generator=generator_for(0, "readout")).double() / 4
+    g = torch.randn(sequences, 10, 16, generator=generator_for(0, "readout")).double() / 4
     names = {"query": "attention.q_proj", "value": "attention.v_proj", "mlp_in": "mlp.fc1", "mlp_out": "mlp.fc2"}
-    size = float(g.square().sum(-1).mean())
+    size = float(g.square().sum(-1).mean()) * sequences
     for name, module in names.items():
         weight = net.blocks[1].get_submodule(module).weight
         (gradient,) = torch.autograd.grad(found[-1], weight, g, retain_graph=True)

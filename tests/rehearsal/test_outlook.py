@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy import stats
 
 import edgewise
 from edgewise.rehearsal import Moment, Prospect, Rate, Rehearsal, outlook
@@ -31,6 +33,10 @@ def test_a_power_law_is_continued_exactly() -> None:
     best, low, high = steps_to(run(1e-3, noisy), 1.0)
     assert best is not None and low is not None and high is not None
     assert low < 243 < high and low < best < high
+    x, y = np.log(np.arange(11, 21)), np.log(noisy[10:])  # the second half
+    fit = stats.linregress(x, y)
+    ends = [-fit.slope + z * fit.stderr for z in (0, stats.norm.ppf(0.975), stats.norm.ppf(0.025))]
+    assert (best, low, high) == pytest.approx([np.exp(x.mean() + y.mean() / p) for p in ends], rel=1e-4)
 
 
 def test_a_loss_that_does_not_fall_has_no_date() -> None:

@@ -146,3 +146,20 @@ def test_few_heads_are_enough_where_scores_hardly_vary() -> None:
     assert abs(angle[0] - angle[1]) < 5e-4 and abs(gradient[0] - gradient[1]) < 5e-4
     sharp = network.replace(score_gain=3.0)
     assert fewer_samples(sharp, 32) == 32
+
+
+def test_condensation_counts_the_keys_that_each_row_sees() -> None:
+    """Tokens that start apart give every row the same logit variance v: the ratio is v mean_a 1 / (2 log a), a > 1."""
+    made = transformer(depth=1, tokens=8, width=512, heads=16, causal=True, mlp_width=0)
+    statistics = propagate_gram(made, samples=8, draws=2).statistics
+    v, ratio = (statistics[name][:, 1].mean() for name in ("logit_variance", "condensation"))
+    assert v == pytest.approx(1.0, abs=0.1)
+    assert ratio / v == pytest.approx(np.mean([1 / (2 * math.log(count)) for count in range(2, 9)]), rel=0.06)
+
+
+@pytest.mark.parametrize("readout, coherence", [("token", 0.0), ("pooled", 1.0)])
+def test_gradients_of_two_tokens_are_apart_or_the_same_at_the_output(readout: str, coherence: float) -> None:
+    made = transformer(depth=1, tokens=3, width=64, heads=2, causal=True)
+    found = propagate_gram(made, readout=readout, samples=4, draws=1).statistics["gradient_coherence"]
+    assert found[:, -1] == pytest.approx(coherence, abs=1e-12)
+    assert (np.abs(found) < 1 + 1e-6).all()
