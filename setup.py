@@ -10,7 +10,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FOLDERS = ("papers", "experiments")
-SUFFIXES = (".py", ".jsonl", ".json", ".md")  # figures are drawn again from the records
+SUFFIXES = (".py", ".jsonl", ".json", ".md", ".yaml")  # figures are drawn again from the records
 TARGET = "edgewise_recipes"
 
 

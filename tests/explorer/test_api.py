@@ -155,7 +155,7 @@ def test_the_page_and_its_schema(client: Any) -> None:
         assert text and not FOREIGN.search(text.replace("http://www.w3.org/1998/Math/MathML", "")), name
     schema = client.get("/api/1/openapi.json").json()
     paths = {path.removeprefix("/api/1/").partition("/")[0] for path in schema["paths"]}
-    assert paths >= {"point", "map", "network", "report", "catalogue"}
+    assert paths >= {"point", "map", "network", "report", "catalogue", "depth", "runs", "run", "papers"}
 
 
 def test_every_view_of_the_bar_is_a_module_and_every_module_in_the_bar(client: Any) -> None:

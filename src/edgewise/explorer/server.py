@@ -15,7 +15,7 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise import __version__
 from edgewise.errors import BadInput
-from edgewise.explorer import answers, depth, flow, landscape, perceptron, plane, runs, simplex
+from edgewise.explorer import answers, depth, flow, landscape, papers, perceptron, plane, runs, simplex
 
 ROUTERS = (  # one for each view
     plane.router,
@@ -25,6 +25,7 @@ ROUTERS = (  # one for each view
     simplex.router,
     runs.router,
     landscape.router,
+    papers.router,
 )
 TYPES = {f".{end}": f"text/{kind}; charset=utf-8" for end, kind in (("html",) * 2, ("css",) * 2, ("js", "javascript"))}
 

@@ -21,6 +21,7 @@ const VIEWS = [
   ["simplex", "Simplex", () => import("./views/simplex.js")],
   ["runs", "Runs", () => import("./views/runs.js")],
   ["landscape", "Landscape", () => import("./views/landscape.js")],
+  ["papers", "Papers", () => import("./views/papers.js")],
 ];
 
 let close = null, visit = 0, shared = {};

@@ -1,0 +1,50 @@
+"""The rows of the sources (papers/rows.yaml): everything they describe, and which recorded statements answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edgewise.errors import BadInput
+from edgewise.page.markup import prose
+from edgewise.plain_values import read_yaml
+from edgewise.regular_file import read_text
+
+SHOWN = ("source", "says", "status", "where", "scale", "note")
+FILE, LARGEST = "papers/rows.yaml", 2_000_000  # bytes
+
+
+def source_rows(home: Path | None, sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for each row, in the order of the file; empty where there is no such file."""
+    if home is None or not (home / FILE).is_file():
+        return []
+    answers = _answers(sources)
+    return [_entry(name, row, answers.get(name, [])) for name, row in _read(home / FILE)]
+
+
+def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """(name, row), from a mapping by name or a list of rows with a name each."""
+    rows = read_yaml(read_text(path, LARGEST), FILE)
+    rows = rows.get("rows", rows) if isinstance(rows, dict) else rows
+    if isinstance(rows, dict):
+        return [(str(name), row if isinstance(row, dict) else {"says": row}) for name, row in rows.items()]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "row" in row for row in rows):
+        raise BadInput(f"{FILE} must hold rows by name, or a list of rows with a name (`row`) each.")
+    return [(str(row["row"]), row) for row in rows]
+
+
+def _answers(sources: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, str]]]:
+    """By the name of a row: which recipes answer it, with the outcome of the statement."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for recipe in (recipe for source in sources for recipe in source["recipes"]):
+        for statement in recipe["statements"]:
+            for name in statement["rows"]:
+                entry = {"recipe": recipe["recipe"], "outcome": statement["outcome"], "kind": statement["kind"]}
+                found.setdefault(name, []).append(entry)
+    return found
+
+
+def _entry(name: str, row: dict[str, Any], answers: list[dict[str, str]]) -> dict[str, Any]:
+    parts = {key: prose(str(row[key])) for key in SHOWN if row.get(key)}
+    return {"row": name, **parts, "answers": answers}
