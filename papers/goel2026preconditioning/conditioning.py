@@ -55,23 +55,47 @@ def counts(results: Sequence[Result], method: str, condition: float) -> list[flo
 
 
 def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([_geometric(results), _insensitive(results)])
+
+
+def _scale(results: Sequence[Result]) -> str:
+    seeds, fewer = (len(counts(results, method, 1.0)) for method in ("all parts", "GD"))
+    return f"population, d = m = 6, cond(M) = 3, {seeds} seeds (GD and Adam {fewer})"
+
+
+def _geometric(results: Sequence[Result]) -> Claim:
+    ours = [r for r in results if r.case["method"] == "all parts"]
+    rates = [r.value["rate"] for r in ours if r.value["rate"] is not None]
+    reached = sum(r.value["iterations"] is not None for r in ours)
+    return Claim(
+        "A simple first-order algorithm converges to the globally optimal parameters at a geometric rate.",
+        f"{reached} of {len(ours)} runs reach 1e-8 of the first loss within {results[0].case['steps']} "
+        f"steps; fitted factor per step {min(rates):.2f} to {max(rates):.2f}, the slower the larger cond(Σ).",
+        _scale(results), reached == len(ours) and max(rates) < 1, {"slowest": max(rates)}, rows=("D10", "D5"),
+    )  # fmt: skip
+
+
+def _insensitive(results: Sequence[Result]) -> Claim:
     ours = {c: counts(results, "all parts", c) for c in LIMITS}
     medians = {c: float(np.median(v)) for c, v in ours.items()}
     words = []
     for method in METHODS:
         middle = [float(np.median(counts(results, method, c))) for c in LIMITS]
         words.append(f"{method} {'/'.join('-' if np.isinf(m) else f'{m:.0f}' for m in middle)}")
-    rates = [r.value["rate"] for r in results if r.case["method"] == "all parts" and r.value["rate"]]
-    budget = results[0].case["steps"]
+    growth = medians[1000.0] / medians[1.0]
     return Claim(
-        "Geometric convergence that the covariance does not slow down.",
-        f"Median iterations to 1e-8 at cond(Σ) = 1/10/100/1000: {'; '.join(words)} (-: not within {budget}); worst of "
-        f"ours {'/'.join('-' if np.isinf(v[-1]) else f'{v[-1]:.0f}' for v in ours.values())}. "
-        f"Fitted factor per step of ours: {min(rates):.2f} to {max(rates):.2f}, the slower the larger cond(Σ).",
-        f"population, d = m = 6, cond(M) = 3, {len(ours[1.0])} seeds (GD and Adam {len(counts(results, 'GD', 1.0))})",
-        all(medians[c] <= most for c, most in LIMITS.items()) if len(ours[1.0]) >= 5 else None,
-        {"ours": {str(c): m for c, m in medians.items()}},
+        "(our question) Does the covariance of the inputs slow it down?",
+        f"Yes, by {growth:.1f} times from cond(Σ) = 1 to 1000. Median iterations to 1e-8 at cond(Σ) = 1/10/100/1000: "
+        f"{'; '.join(words)} (-: not within {results[0].case['steps']}); worst of ours "
+        f"{'/'.join('-' if np.isinf(v[-1]) else f'{v[-1]:.0f}' for v in ours.values())}. Much less than the others; our "
+        f"own goal of {'/'.join(str(most) for most in LIMITS.values())} is {'met' if _met(medians) else 'missed'}.",
+        _scale(results), None if len(ours[1.0]) < 5 else bool(growth < 1.5),
+        {"ours": {str(c): m for c, m in medians.items()}}, rows=("D10",),
     )  # fmt: skip
+
+
+def _met(medians: dict[float, float]) -> bool:
+    return all(medians[c] <= most for c, most in LIMITS.items())
 
 
 def draw(results: Sequence[Result]) -> Figure:

@@ -47,15 +47,17 @@ def claim(results: Sequence[Result]) -> Claim:
         f"After {results[0].case['steps']} steps the median loss is {ends['all parts']:.2g} with ours; {words}, each "
         f"at its best step. Adam's over ours: median {np.median(ratios):.0f}, {ratios[0]:.0f} to {ratios[-1]:.0f}.",
         scale_of(results), bool(np.median(ratios) >= 20), {"ends": _finite(ends), "adam_over_ours": ratios},
+        rows=("D11", "D1"),
     )  # fmt: skip
     second = Claim(
         "(ours) Every part is needed.", _ablation(found, PARTS), scale_of(results),
         all(ends[m] > 2 * ends["all parts"] for m in PARTS[1:]), _finite({m: ends[m] for m in PARTS}),
+        rows=("D5", "D4"),
     )  # fmt: skip
     third = Claim(
         "(ours) No simpler form does as well: the first version, the preconditioner alone, ScaledGD.",
         _ablation(found, ("all parts", *FORMS)), scale_of(results),
-        all(ends[m] > 2 * ends["all parts"] for m in FORMS), _finite({m: ends[m] for m in FORMS}),
+        all(ends[m] > 2 * ends["all parts"] for m in FORMS), _finite({m: ends[m] for m in FORMS}), rows=("D5",),
     )  # fmt: skip
     return Claim.all([first, second, third])
 

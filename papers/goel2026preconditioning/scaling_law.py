@@ -1,6 +1,7 @@
 """Data and compute: the population error falls like a exp(-ct) down to a floor b/n [Goel 2026, scaling law].
 
-Ours from N(0, 1) for several n; the floor is the error at the end, beside the error of the spectral start alone.
+Ours from N(0, 1) for several n; the floor is the error at the end, beside the error of the spectral start alone. The
+law as it stands, one a, b and c for all n and t, is fitted to the even seeds and tested on the odd ones.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import curve, run, scale_of, tuned
 
 SIZES = {"full": (50, 100, 200, 400, 800), "small": (40, 80)}
+# Decided before the law was fitted: at most this share of unseen points above the bound, and a bound that is not idle:
+# its median over the measured error at most so large, where b/n or exp(-ct) alone must be much worse.
+ABOVE, IDLE, WORSE = 0.05, 10.0, 3.0
+LAW = "The error is at most a exp(-ct) + b/n."
 PROBLEM = {"width": 4, "condition": 10.0, "target_condition": 3.0, "method": "all parts", "step": None}
 
 
@@ -73,7 +78,71 @@ def frontier(results: Sequence[Result]) -> tuple[np.ndarray, np.ndarray]:
     return costs, np.minimum.accumulate(errors)
 
 
+def law(results: Sequence[Result]) -> dict[str, float]:
+    """log(a exp(-ct) + b/n) fitted to the even seeds and raised until none of them is above; its share on the odd."""
+    seen, unseen = (_points([r for r in results if r.case["seed"] % 2 == k]) for k in (0, 1))
+    fits = {name: _fit(seen, *terms) for name, terms in (("both", (1, 1)), ("floor", (0, 1)), ("transient", (1, 0)))}
+    scatter = {name: float(np.std(np.log(seen[2]) - _log_law(fit, *seen[:2]))) for name, fit in fits.items()}
+    bound = _log_law(fits["both"], *unseen[:2]) + float(np.max(np.log(seen[2]) - _log_law(fits["both"], *seen[:2])))
+    slack = bound - np.log(unseen[2])
+    a, b, c = np.exp(fits["both"])
+    numbers = {"a": a, "b": b, "c": c, "above": np.mean(slack < 0), "idle": np.exp(np.median(slack))}
+    numbers |= {f"scatter_{name}": value for name, value in scatter.items()}
+    return {name: float(value) for name, value in numbers.items()}
+
+
+def _points(results: Sequence[Result]) -> tuple[Array, Array, Array]:
+    """(t, n, error) of every stored step."""
+    rows = [(t, r.case["tokens"], e) for r in results for t, e in zip(r.value["steps"], r.value["excess"], strict=True)]
+    t, n, error = np.array(rows, dtype=float).T
+    return t, n, error
+
+
+def _log_law(logs: Array, t: Array, n: Array) -> Array:
+    a, b, c = logs
+    return np.logaddexp(a - np.exp(c) * t, b - np.log(n))
+
+
+def _fit(points: tuple[Array, Array, Array], transient: int, floor: int) -> Array:
+    """Least squares of logs for (log a, log b, log c); a term that is left out has weight e^-60."""
+    from scipy.optimize import least_squares
+
+    t, n, error = points
+    free = [k for k, used in enumerate((transient, floor, transient)) if used]
+    start = np.array([np.log(error.max()) if transient else -60.0, 1.0 if floor else -60.0, -1.0])
+
+    def residuals(values: Array) -> Array:
+        logs = start.copy()
+        logs[free] = values
+        return _log_law(logs, t, n) - np.log(error)
+
+    logs = start.copy()
+    logs[free] = least_squares(residuals, start[free], loss="soft_l1").x
+    return logs
+
+
 def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([_floor(results), _law(results)])
+
+
+def _law(results: Sequence[Result]) -> Claim:
+    if len(sizes(results)) < 3:
+        return Claim(LAW, "Too few sizes to tell.", scale_of(results), None, rows=("D8",))
+    fit = law(results)
+    held = (fit["above"] <= ABOVE and fit["idle"] <= IDLE
+            and min(fit["scatter_floor"], fit["scatter_transient"]) >= WORSE * fit["scatter_both"])  # fmt: skip
+    return Claim(
+        LAW,
+        f"One law for all n and t, a = {fit['a']:.2g}, b = {fit['b']:.2g}, c = {fit['c']:.2g} per step, from the even "
+        f"seeds: {100 * fit['above']:.1f} % of the odd seeds' errors are above it, and its median is {fit['idle']:.1f} times the "
+        "error. "
+        f"Scatter in logs {fit['scatter_both']:.2f}; with b/n alone {fit['scatter_floor']:.2f}, with a exp(-ct) alone "
+        f"{fit['scatter_transient']:.2f}.",
+        scale_of(results), bool(held), fit, rows=("D8",),
+    )  # fmt: skip
+
+
+def _floor(results: Sequence[Result]) -> Claim:
     n = sizes(results)
     ended, begun = floors(results, "end"), floors(results, "spectral")
     (p, error), (q, other) = power(n, ended), power(n, begun)
@@ -83,11 +152,11 @@ def claim(results: Sequence[Result]) -> Claim:
     rate = transient(results)
     numbers = {"floor_exponent": p, "spectral_exponent": q, "compute_exponent": r, "factor_per_step": rate}
     return Claim(
-        "The error is at most a exp(-ct) + b/n.",
+        "Where descent ends, the error is b/n.",
         f"Floor ~ n^({p:.2f} ± {error:.2f}), n · floor = {', '.join(f'{v:.1f}' for v in ended * n)}; the spectral "
         f"start alone ~ n^({q:.2f} ± {other:.2f}). The transient falls by a factor {rate:.2f} per step. Along the "
         f"frontier the error falls like compute^({r:.2f}), n² per step (1/n in a fixed number of steps: -0.5).",
-        scale_of(results), bool(p < -0.8) if len(n) > 2 else None, numbers,
+        scale_of(results), bool(abs(p + 1) < 0.2 and error < 0.1) if len(n) > 2 else None, numbers, rows=("D8",),
     )  # fmt: skip
 
 

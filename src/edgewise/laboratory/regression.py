@@ -223,7 +223,7 @@ class StructureAware:
             )
 
     def path(self, objective: Objective, start: Parameters) -> Iterator[Parameters]:
-        root = _root(objective.covariance) if self.precondition else np.eye(len(objective.covariance))
+        root = covariance_root(objective.covariance) if self.precondition else np.eye(len(objective.covariance))
         inverse = np.linalg.inv(root)
         size = _norm(objective.correlation @ np.linalg.inv(objective.covariance) @ root)
         v, a = start.value @ root, root @ start.score @ root
@@ -259,7 +259,7 @@ def spectral_start(objective: Objective, radius: float | None = 1.0) -> Paramete
     In the limit VΣAᵀ = M already: what is left is the error of the sample [Goel 2026]. ‖Ã‖ is brought to at most
     `radius`, where the softmax average is still near its limit.
     """
-    root = _root(objective.covariance)
+    root = covariance_root(objective.covariance)
     inverse = np.linalg.inv(root)
     u, s, w = np.linalg.svd(objective.correlation @ inverse, full_matrices=False)
     factor = 1.0 if radius is None else min(1.0, radius / max(np.sqrt(s[0]), 1e-300))
@@ -311,7 +311,7 @@ def descend(
     return Descent(tuple(times), tuple(losses), here)
 
 
-def _root(covariance: Array) -> Array:
+def covariance_root(covariance: Array) -> Array:
     """The symmetric square root."""
     sizes, basis = np.linalg.eigh(covariance)
     if sizes[0] <= 1e-14 * sizes[-1]:
