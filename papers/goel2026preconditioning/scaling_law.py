@@ -134,9 +134,8 @@ def _law(results: Sequence[Result]) -> Claim:
     return Claim(
         LAW,
         f"One law for all n and t, a = {fit['a']:.2g}, b = {fit['b']:.2g}, c = {fit['c']:.2g} per step, from the even "
-        f"seeds: {100 * fit['above']:.1f} % of the odd seeds' errors are above it, and its median is {fit['idle']:.1f} times the "
-        "error. "
-        f"Scatter in logs {fit['scatter_both']:.2f}; with b/n alone {fit['scatter_floor']:.2f}, with a exp(-ct) alone "
+        f"seeds: {100 * fit['above']:.1f} % of the odd seeds' errors are above it, and its median is "
+        f"{fit['idle']:.1f} times the error. Scatter in logs {fit['scatter_both']:.2f}; with b/n alone {fit['scatter_floor']:.2f}, with a exp(-ct) alone "
         f"{fit['scatter_transient']:.2f}.",
         scale_of(results), bool(held), fit, rows=("D8",),
     )  # fmt: skip
