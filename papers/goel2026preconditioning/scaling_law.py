@@ -19,8 +19,8 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import curve, run, scale_of, tuned
 
 SIZES = {"full": (50, 100, 200, 400, 800), "small": (40, 80)}
-# Decided before this fit was made: at most so many errors of unseen n above so many times the law, and a scatter so many
-# times smaller than with b/n or a exp(-ct) alone.
+# Decided before this fit was made: at most so many errors of unseen n above so many times the law, and a scatter so
+# many times smaller than with b/n or a exp(-ct) alone.
 ABOVE, MARGIN, WORSE = 0.05, 3.0, 2.0
 LAW = "The error is at most a exp(-ct) + b/n."
 PROBLEM = {"width": 4, "condition": 10.0, "target_condition": 3.0, "method": "all parts", "step": None}
@@ -79,7 +79,7 @@ def frontier(results: Sequence[Result]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def law(results: Sequence[Result]) -> dict[str, float]:
-    """log(a exp(-ct) + b/n) fitted per problem to every other n; medians of the constants, and how it does elsewhere."""
+    """log(a exp(-ct) + b/n) fitted per problem to every other n: medians of the constants, and errors elsewhere."""
     learned = sizes(results)[::2]
     fits: dict[str, list[Array]] = {"both": [], "floor": [], "transient": []}
     gaps: dict[str, list[Array]] = {name: [] for name in fits}
@@ -136,9 +136,9 @@ def _law(results: Sequence[Result]) -> Claim:
     others = min(fit["scatter_floor"], fit["scatter_transient"])
     return Claim(
         LAW,
-        f"Fitted per problem to every other n: medians a = {fit['a']:.2g}, b = {fit['b']:.2g}, c = {fit['c']:.2g} per step. "
-        f"At the other n {100 * fit['above']:.1f} % of the errors are above {MARGIN:g} times the law; scatter in logs "
-        f"{fit['scatter_both']:.2f}, with b/n alone {fit['scatter_floor']:.2f}, with a exp(-ct) alone "
+        f"Fitted per problem to every other n: medians a = {fit['a']:.2g}, b = {fit['b']:.2g}, c = {fit['c']:.2g} per "
+        f"step. At the other n {100 * fit['above']:.1f} % of the errors are above {MARGIN:g} times the law; scatter in "
+        f"logs {fit['scatter_both']:.2f}, with b/n alone {fit['scatter_floor']:.2f}, with a exp(-ct) alone "
         f"{fit['scatter_transient']:.2f}.",
         scale_of(results), fit["above"] <= ABOVE and others >= WORSE * fit["scatter_both"], fit, rows=("D8",),
     )  # fmt: skip
