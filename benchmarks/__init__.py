@@ -26,5 +26,6 @@ BENCHMARKS = {
     "landscape": "our plane against the package loss-landscapes, on the same transformer and grid",
     "pathfinder": "Pathfinder images per second of one core, and their shortcut",
     "predict_cost": "predict and judge from nothing and again, beside the code before tables were shipped",
+    "explore": "the page: latency of point, drag and map, ten clients at once, the first picture, size of reports",
     "startup": "edgewise --help, beside an empty Python and beside importing torch",
 }

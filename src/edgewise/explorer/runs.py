@@ -129,7 +129,7 @@ def answer(folder: Path | None, wanted: RunRequest) -> dict[str, Any]:
     """Everything that the page shows of one run."""
     found = run_files.run_of(folder, wanted.name)
     with run_files.told(found, wanted.name):
-        names, rows, events = run_files.columns(found), run_files.rows(found, wanted.rank), found.events(wanted.rank)
+        names, rows, events = found.columns(), run_files.rows(found, wanted.rank), found.events(wanted.rank)
         title = folder.resolve().name if wanted.name == "." and folder is not None else wanted.name
         return {
             "name": wanted.name, "title": title, "note": note(found.about), "ranks": found.ranks(),
@@ -141,7 +141,7 @@ def csv(folder: Path | None, wanted: TableRequest) -> str:
     """The rows as a table, numbers as they are stored; what was not observed is empty."""
     found = run_files.run_of(folder, wanted.name)
     with run_files.told(found, wanted.name):
-        names, rows = run_files.columns(found), run_files.rows(found, wanted.rank)
+        names, rows = found.columns(), run_files.rows(found, wanted.rank)
     if rows.values.size > LARGEST_TABLE:
         raise BadInput(
             f"{wanted.name} has {rows.values.size:,} numbers; this page writes tables of at most {LARGEST_TABLE:,}. "
