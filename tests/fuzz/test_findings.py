@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import edgewise
+from edgewise.cli import exit_codes
+from edgewise.cli.main import run
+from edgewise.study import load_recipe
+from tests.fuzz import watched
 from tests.fuzz.invariants import check_document
-from tests.fuzz.networks import Tokens
+from tests.fuzz.networks import Tokens, build, with_weights
 
 
 @pytest.mark.parametrize(
@@ -86,3 +91,24 @@ LLAMA = {"model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 2, "num
 def test_configs_with_impossible_values_are_refused_by_name(changes: dict[str, object], words: str) -> None:
     with pytest.raises(edgewise.BadInput, match=words):
         edgewise.describe(LLAMA | changes)
+
+
+def test_gradients_that_leave_the_numbers_are_refused() -> None:
+    """The stream of weights of 30,000 stays finite in single precision, the way back does not."""
+    model = with_weights(build("tokens", 16, 3), "huge", "float32")
+    with pytest.raises(edgewise.BadInput, match=r"not a number at .*model\.double"):
+        edgewise.measure(model, tokens=8)
+
+
+@pytest.mark.parametrize("name", ["", "."])
+def test_a_recipe_without_a_name_is_refused(name: str) -> None:
+    with pytest.raises(edgewise.BadInput):
+        load_recipe(name)
+
+
+def test_alarms_are_refused_before_anything_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder whose rows cannot be read: one refusal, and no alarm above it."""
+    change = {"file": "schema", "how": "cut", "place": 0.5}
+    words = watched.prepare(tmp_path, {"changes": [change], "verb": "alarms"})
+    assert words is not None and run(words) == exit_codes.BAD_INPUT
+    assert capsys.readouterr().out == ""

@@ -66,7 +66,8 @@ def _alike(architecture: Architecture) -> bool:
 def _growing(block: BlockMap, architecture: Architecture) -> Asymptotics:
     """A norm without fixed point: where it grows linearly every branch fades and both exponents vanish."""
     far = np.array([1e8])
-    growth = float(np.log(block(far, _collapsed(far))[0] / far)[0])
+    with np.errstate(divide="ignore"):  # a block that leaves nothing: the stream ends, infinitely fast
+        growth = float(np.log(block(far, _collapsed(far))[0] / far)[0])
     if abs(growth) > 1e-6:
         return Asymptotics(None, None, None, None, (), (_EXPONENTIAL,))
     return Asymptotics(0.0, 0.0, None, power_law(block) if _alike(architecture) else None, (), ())
@@ -82,7 +83,8 @@ def collapsed_norms(block: BlockMap) -> list[float]:
 
     def displacement(logs: Array) -> Array:
         after, _ = block(np.exp(logs), _collapsed(np.exp(logs)))
-        change = np.log(after) - logs
+        with np.errstate(divide="ignore"):
+            change = np.log(after) - logs
         return np.where(np.abs(change) < 1e-15, 0.0, change)
 
     values = displacement(_LOG_NORMS)

@@ -86,7 +86,13 @@ def log_norms(gradients: Sequence[Tensor | None], names: Sequence[str], mask: Te
     if missing:
         raise BadInput(f"no gradient reaches {', '.join(missing[:4])}: the loss does not depend on the stream there.")
     squares = [mean_square(g, mask) * g.shape[-1] for g in gradients if g is not None]
-    return [math.log(square) if square > 0 else -math.inf if square == 0 else square for square in squares]
+    lost = [name for name, square in zip(names, squares, strict=True) if math.isnan(square)]
+    if lost:
+        raise BadInput(
+            f"the gradient is not a number at {lost[-1]}: on the way back it leaves the range of the model's numbers, or "
+            "divides zero by zero. Measure model.double(), or give the model smaller weights."
+        )
+    return [math.log(square) if square > 0 else -math.inf for square in squares]
 
 
 def rows_of(stored: Tensor, projection: Projection) -> Tensor:

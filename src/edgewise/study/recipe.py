@@ -175,7 +175,7 @@ def locate(recipe: str | Path) -> Path:
     path, shipped = Path(recipe), home()
     if path.is_file() or path.is_absolute() or shipped is None:
         return path
-    names = (path, path.with_name(f"{path.name}.py"))
+    names = (path, path.with_name(f"{path.name}.py")) if path.name else (path,)
     folders = (shipped, *(shipped / folder for folder in FOLDERS))
     return next((folder / name for folder in folders for name in names if (folder / name).is_file()), path)
 
