@@ -3,6 +3,7 @@
 # make lint    ruff and mypy                           make docs    build the site, strictly
 # make bench   measure accuracy and speed              make clean   forget everything that was built
 # make release-check   build the wheel, install it into a fresh environment and ask it about GPT-2
+# make mutants plant mistakes one at a time and see whether the tests notice; goes on where it stopped
 # make fuzz    thousands of good, strange and hostile inputs; counts by class, corpus in .fuzz/
 # make browser Debian's chromium and axe-core, with which the tests of the page run (needs root and npm)
 # make census  read every model of transformers, x-transformers, vit-pytorch and timm; hours, goes on where it stopped
@@ -12,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow lint docs bench browser release-check census fuzz clean
+.PHONY: help demo test slow lint docs bench browser release-check census fuzz mutants clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -31,6 +32,9 @@ bench: $(VENV)/.installed-bench
 
 fuzz: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
+
+mutants: $(VENV)/.installed-mutants
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
 
 browser:
 	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
@@ -69,6 +73,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(INSTALL) -e ".[test,bench]"
+	@touch $@
+
+$(VENV)/.installed-mutants: $(VENV)/.installed
+	$(INSTALL) -e ".[test,mutants]"
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -211,3 +211,19 @@ def test_masked_rows_have_fewer_eigenvalues() -> None:
     found = jacobian.spectrum(wide)
     torch.testing.assert_close(found[:, :4], jacobian.spectrum(row))
     assert torch.isnan(found[:, 4:]).all()
+
+
+def test_rows_of_any_shape_are_rows() -> None:
+    """(sequences, heads, queries, keys), of sizes that all differ, against the same rows one after the other."""
+    flat = jacobian.checked(rows(30, 7, 2.0))
+    shaped = flat.reshape(2, 3, 5, 7)
+    for verb in (jacobian.trace, jacobian.entropy, jacobian.condition_estimate, jacobian.effective_condition,
+                 jacobian.mass_carrying, jacobian.spectrum, jacobian.saturated, jacobian.frobenius):  # fmt: skip
+        assert torch.equal(verb(shaped).flatten(0, 2), verb(flat)), verb.__name__
+    for one, other in zip(jacobian.brackets(shaped).smallest, jacobian.brackets(flat).smallest, strict=True):
+        assert torch.equal(one.flatten(), other)
+    carried = jacobian.mass_carrying(flat, 0.2).exp()
+    ordered = flat.exp().sort(-1, descending=True).values
+    fewest = ((ordered.cumsum(-1) < 0.8).sum(-1) + 1).tolist()  # that hold four fifths
+    assert (carried > 0).sum(-1).tolist() == fewest
+    torch.testing.assert_close(carried.sum(-1), torch.ones(30, dtype=torch.float64))

@@ -34,7 +34,7 @@ def read_text(path: str | Path, largest: int) -> str:
     if len(data) > largest:  # it has grown since
         raise BadInput(f"cannot read {path}: it has more than {largest:,} bytes.")
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         raise BadInput(f"cannot read {path}: it is not UTF-8 text ({error}).") from error
 

@@ -178,3 +178,14 @@ def test_the_advised_factors_are_the_ones_that_help():
     (condensed,) = [f for f in judge(predict(sharp)).findings if f.kind is Kind.ENTROPY_COLLAPSE]
     factor = float(re.search(r"score_gain by ([\d.]+)", condensed.remedy).group(1))
     assert judge(predict(sharp.replace(score_gain=4.0 / factor))).attention.condensation == pytest.approx(0.5, rel=0.02)
+
+
+def test_where_theory_was_given_up_the_advice_is_to_measure():
+    """Only for what an initialization can cure; trained weights are told to be left alone."""
+    trace = replace(made(angle=-0.5), departure="the norm parts at block 3")
+    trace.log_gradient[..., 0] += 6.0
+    advice = {finding.kind: finding.advice for finding in judge(trace).findings}
+    assert "edgewise.initialize_(model)" in advice[Kind.RANK_COLLAPSE]
+    assert "edgewise.initialize_(model)" not in advice[Kind.EMBEDDING_JUMP]
+    trained = judge(replace(trace, departure="the weights are trained")).findings
+    assert all("watch the loss" in finding.advice for finding in trained)

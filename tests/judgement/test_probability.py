@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import edgewise
 from edgewise.judgement.forgetting import forgotten
-from edgewise.judgement.probability import calibration, training_probability
+from edgewise.judgement.probability import calibration, outside, training_probability
 from edgewise.judgement.reading import read
 from edgewise.judgement.score import score_of
 from edgewise.verdict import Probability
@@ -93,3 +94,22 @@ def test_forgetting_in_closed_form() -> None:
     np.testing.assert_allclose(forgotten(post, [1.0] * 4, [1.0] * 4), np.arange(4) * math.log(0.61 / 0.25))
     none = edgewise.transformer(**knobs | {"mlp_skip": 0.0})
     assert forgotten(none, [1.0] * 4, [1.0] * 4)[-1] == math.inf
+
+
+def test_what_is_forgotten_adds_up_block_by_block() -> None:
+    """All blocks at once, each from its own norm and separation, are the blocks one after the other."""
+    network = edgewise.transformer(depth=3, tokens=8, width=32, heads=2, attention_branch=[0.5, 1.0, 2.0])
+    norms, apart = [1.0, 2.0, 4.0, 5.0], [1.0, 0.3, 0.05, 0.01]
+    each = [
+        forgotten(network.replace(depth=1, attention_branch=network.attention_branch[i]), norms[i:], apart[i : i + 2])
+        for i in range(3)
+    ]
+    assert forgotten(network, norms, apart) == pytest.approx([0.0, *np.cumsum([one[1] for one in each])])
+    assert abs(each[0][1] - forgotten(network.replace(depth=1, attention_branch=0.5), norms, [0.1, 0.1])[1]) > 0.01
+
+
+def test_an_unknown_readout_is_said() -> None:
+    trace = replace(edgewise.predict(edgewise.transformer(depth=8, tokens=32)), readouts=("own",), readout="")
+    assert any("read out is not known" in reason for reason in outside(trace))
+    for known in (replace(trace, readout="class"), replace(trace, readouts=("token",))):
+        assert not any("read out" in reason for reason in outside(known))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import edgewise
 from edgewise.architecture import Architecture
 from edgewise.explanation import explain
+from edgewise.judgement.remedies import RANKS, _settings, contradict
 from edgewise.screen import SHOWN, lines
 from edgewise.verdict import Outcome, Remedy, Verdict
 
@@ -142,3 +143,22 @@ def test_a_perceptron_on_the_edge_is_not_sent_there() -> None:
     verdict = edgewise.judge(edgewise.predict(edgewise.Perceptron("tanh", weight_variance=1.0, depth=100)))
     assert verdict.remedies == ()
     assert "instead of 1" not in str(verdict)
+
+
+def test_remedies_contradict_where_they_pull_one_knob_both_ways() -> None:
+    network = edgewise.transformer(depth=2, score_gain=2.0, mlp_in_gain=[1.0, 3.0])
+    assert contradict(network, {"score_gain": 1.0}, {"score_gain": 4.0})
+    assert contradict(network, {"mlp_in_gain": 2.5}, {"mlp_in_gain": (1.0, 1.0)})
+    assert not contradict(network, {"score_gain": 1.0}, {"score_gain": 0.5})
+    assert not contradict(network, {"score_gain": 2.0}, {"score_gain": 4.0})  # one leaves it alone
+    assert not contradict(network, {"norm": "pre"}, {"norm": "post"})  # no direction
+
+
+def test_knobs_of_one_value_are_set_in_one_breath() -> None:
+    changes = {"attention_branch": 0.25, "mlp_branch": 0.25, "attention_skip": 1.0}
+    assert _settings(changes) == "attention_branch = mlp_branch = 0.25 with attention_skip = 1"
+    assert _settings({"norm": "pre"}) == "norm = pre"
+
+
+def test_from_undecided_only_what_trains_is_better() -> None:
+    assert RANKS[Outcome.TRAINS] < RANKS[Outcome.UNDECIDED] == RANKS[Outcome.RISKY] < RANKS[Outcome.FAILS]

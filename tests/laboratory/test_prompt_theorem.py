@@ -95,3 +95,18 @@ def test_diameters_of_a_square() -> None:
     square = torch.tensor([[[0.0, 0.0], [3.0, 0.0], [0.0, 4.0], [3.0, 4.0]]])
     assert diameters(square).item() == pytest.approx(5.0)
     assert diameters(square[:, :1]).item() == 0.0
+
+
+def test_the_constants_are_those_that_the_proof_needs() -> None:
+    """|grad_v loss|^2 >= sigma_min(Phi)^2 |r|^2 >= 2 (sigma_0/2)^2 loss in the ball, and the rate is that of step 1/L.
+
+    A run cannot tell: a rate or a step that is not proven may be kept all the same.
+    """
+    made = weak_keys(5e-4)
+    promise = certificate(made.model, made.prompt, made.value)
+    sigma = float(torch.linalg.svdvals(made.model.features(made.prompt))[-1])
+    assert promise.smallest_feature == pytest.approx(sigma)
+    assert promise.polyak_lojasiewicz == pytest.approx((sigma / 2) ** 2)
+    assert promise.step * promise.smoothness == pytest.approx(1.0)
+    assert promise.rate == pytest.approx(1 - promise.step * (sigma / 2) ** 2)
+    assert promise.radius == pytest.approx(sigma / 2 / promise.attention_lipschitz)

@@ -172,3 +172,14 @@ def test_noise_is_the_floor() -> None:
     population = random_problem(3, 2, 2.0, 2.0, seed=0, noise=0.5).population()
     assert isinstance(population, Population)
     assert population.loss(spectral_start(population)) == pytest.approx(0.5 * 2 * 0.25, rel=1e-12)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_random_problem_has_the_conditions_asked_for(width: int) -> None:
+    problem = random_problem(width, 3, 100.0, 9.0, seed=0)
+    spread = np.linalg.eigvalsh(problem.covariance)
+    assert np.prod(spread) == pytest.approx(1.0)
+    assert spread[-1] / spread[0] == pytest.approx(100.0 if width > 1 else 1.0)
+    singular = np.linalg.svd(problem.target, compute_uv=False)[: min(width, 3)]
+    assert singular[0] == pytest.approx(1.0) and singular[-1] == pytest.approx(1 / 9 if width > 1 else 1.0)
+    assert np.diff(np.log(spread)) == pytest.approx(np.diff(np.log(spread))[:1].repeat(width - 1))

@@ -43,6 +43,7 @@ def test_rates_are_those_of_the_derivative_and_of_the_logit_hessian() -> None:
         lambda z: 0.5 * (torch.softmax(z, -1) - c) @ H @ (torch.softmax(z, -1) - c), c.log()
     )
     torch.testing.assert_close(torch.linalg.eigvalsh(logits)[1:], found.eigenvalues, atol=1e-12, rtol=1e-9)
+    assert found.condition == pytest.approx(float(rates[0] / rates[3]))  # the fastest to the slowest
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -106,3 +107,14 @@ def test_what_is_no_point_of_the_simplex_is_refused() -> None:
         judge_point(torch.tensor([0.5, 0.5]).double(), torch.zeros(3).double(), H)
     with pytest.raises(BadInput, match="KKT"):
         missing_entries(torch.tensor([1.0, 0.0]).double(), torch.tensor([1.0, 0.0]).double(), 10.0)
+
+
+def test_one_reason_is_enough_to_refuse() -> None:
+    x, slope, H = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([1.0, 1.0, 2.0]), torch.eye(3)
+    for point in (torch.tensor([0.7, 0.7, -0.4]), torch.tensor([0.5, 0.4, 0.0])):  # a sum of 1, no negative entry
+        with pytest.raises(BadInput, match="simplex"):
+            judge_point(point, slope, H)
+    assert missing_entries(x, slope, 10.0)[2] == pytest.approx(2 / (3 * 10.0))
+    for gradient, time in ((slope, 0.0), (torch.ones(3), 10.0)):
+        with pytest.raises(BadInput, match="KKT point"):
+            missing_entries(x, gradient, time)

@@ -128,3 +128,15 @@ def test_roughness_of_known_surfaces() -> None:
     holes = np.where(np.abs(X) > 0.92, np.inf, X**2)
     assert roughness((x, x), holes).finite == pytest.approx(37 / 41)
     assert "not finite" in str(roughness((x, x), holes))
+
+
+def test_roughness_of_a_quadratic_is_its_matrix() -> None:
+    """Another spacing along each axis, and a cross term; nothing is left over, and the one minimum is inside."""
+    x, y = np.linspace(-1, 1, 5), np.linspace(-3, 3, 7)
+    X, Y = np.meshgrid(x, y)
+    found = roughness((x, y), 1.5 * X**2 + 0.7 * X * Y + 2.5 * Y**2)
+    np.testing.assert_allclose(found.curvature, [[3.0, 0.7], [0.7, 5.0]], rtol=1e-9)
+    assert found.residual == pytest.approx(0.0, abs=1e-12) and found.minima == 1
+    assert roughness((x,), -2 * x**2).curvature[0][0] == pytest.approx(-4.0)
+    saddle = roughness((x, y), X**2 - Y**2 + 0.01 * X)
+    assert saddle.minima == 0

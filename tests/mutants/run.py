@@ -1,6 +1,7 @@
 """Plant the mistakes of a list one at a time and run the tests that reach them, the shortest first, until one fails.
 
-    python -m tests.mutants.run NAME [ROOM ...]
+    python -m tests.mutants.run NAME [ROOM ...]            every mistake that has no result yet
+    python -m tests.mutants.run NAME --again [ROOM ...]    those that survived, with the tests of answers.json
 
 The results are in tests/mutants/NAME.results.jsonl; a run goes on where it stopped. cosmic-ray's own runner has one
 test command for all mutants, and mutmut rewrites every function of the package and takes no seeded sample; so the
@@ -14,6 +15,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from functools import cache
@@ -25,7 +27,7 @@ import pytest
 from tests.mutants.reach import HOME
 
 FOLDER = HOME / ".mutants"
-TREE = FOLDER / "tree"
+TREE = FOLDER / ("again" if "--again" in sys.argv else "tree")
 HERE = Path(__file__).parent
 SECONDS_OF_ROOM, SECONDS_OF_OTHERS, MOST = 12.0, 6.0, 60  # of tests that may be run for one mistake
 PATIENCE = 6  # times the processor time on the clock, which a busy machine stretches
@@ -217,16 +219,36 @@ def warm_up() -> None:
         __import__(name)
 
 
+def copy_of_the_repository(again: bool) -> None:
+    """The committed files; what a run that was killed left planted is taken out too. A copy stays at its commit, to
+    which belongs what is known of the reach of its tests, until `.mutants` is removed."""
+    pinned = TREE / ".mutants" / "commit"
+    pinned.parent.mkdir(parents=True, exist_ok=True)
+    if again or not pinned.exists():
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=HOME, check=True, capture_output=True, text=True
+        )
+        pinned.write_text(head.stdout)
+    commit = pinned.read_text().strip()
+    archive = subprocess.run(["git", "archive", commit], cwd=HOME, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(TREE)], input=archive, check=True)
+
+
 def main(name: str, *rooms: str) -> None:
+    again = "--again" in rooms
+    rooms = tuple(room for room in rooms if not room.startswith("--"))
     mutants = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
-    done = results(name)
-    pending = [
-        mutant for mutant in mutants if key(mutant) not in done and (not rooms or mutant["room"] in rooms)
-    ]
+    answers = json.loads((HERE / "answers.json").read_text()) if again else {}
+    known = results(name)
+    survived = {k for k, record in known.items() if record["outcome"] == "survived"}
+    pending = [m for m in mutants if (key(m) in survived if again else key(m) not in known)]
+    pending = [m | ({"only": answers.get(m["room"], [])} if again else {}) for m in pending]
+    pending = [m for m in pending if (not rooms or m["room"] in rooms) and m.get("only", True)]
+    copy_of_the_repository(again)
     print(f"{len(pending)} of {len(mutants)} to try", flush=True)
     warm_up()
     for number, mutant in enumerate(pending):
-        record = {"room": mutant["room"], "key": key(mutant), **try_mutant(mutant, number)}
+        record = {"room": mutant["room"], "key": key(mutant), **try_mutant(mutant, number), "again": again}
         with open(HERE / f"{name}.results.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         print(

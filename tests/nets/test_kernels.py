@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from edgewise import nets
 from edgewise.errors import BadInput
+from edgewise.nets.kernel_attention import CHUNK
 
 
 def distances(query: Tensor, key: Tensor) -> Tensor:
@@ -163,3 +164,15 @@ def test_dropout_falls_on_the_weights() -> None:
 def test_refusals(call: Callable[..., Tensor], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         call(*inputs())
+
+
+def test_linear_attention_remembers_over_its_chunks() -> None:
+    """Two chunks and a bit: the last token still sees the first."""
+    length = 2 * CHUNK + 5
+    query, key, value = inputs(length, size=3, batch=(1, 1), value_size=2)
+    direct = linear(query, key, value, is_causal=True)
+    torch.testing.assert_close(nets.linear_attention(query, key, value, is_causal=True), direct, rtol=1e-9, atol=1e-12)
+    moved = value.detach().clone()
+    moved[..., 0, :] += length
+    after = nets.linear_attention(query, key, moved, is_causal=True)
+    assert float((after - direct)[..., -1, :].abs().min()) > 0.1

@@ -101,7 +101,9 @@ class Run:
         count = len(self.columns(kind))
         paths = sorted(self.path.glob(f"{kind}{rank}-*.rows"))
         if not paths and rank not in self.ranks():
-            raise BadInput(f"{self.path} has no rows of rank {rank}; it has those of {self.ranks() or 'nobody'}.")
+            known = ", ".join(map(str, self.ranks()))
+            others = f"those of {known}" if known else "none at all"
+            raise BadInput(f"{self.path} has no rows of rank {rank}; it has {others}.")
         return _joined([read_rows(path, schema, count) for path in paths], count)
 
     def events(self, rank: int = 0) -> list[dict[str, Any]]:

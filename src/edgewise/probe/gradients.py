@@ -89,7 +89,7 @@ def log_norms(gradients: Sequence[Tensor | None], names: Sequence[str], mask: Te
     lost = [name for name, square in zip(names, squares, strict=True) if math.isnan(square)]
     if lost:
         raise BadInput(
-            f"the gradient is not a number at {lost[-1]}: on the way back it leaves the range of the model's numbers, or "
+            f"the gradient is not a number at {lost[-1]}: on the way back it leaves the range of its numbers, or "
             "divides zero by zero. Measure model.double(), or give the model smaller weights."
         )
     return [math.log(square) if square > 0 else -math.inf for square in squares]

@@ -39,7 +39,7 @@ def test_what_a_batch_may_be() -> None:
     tensor = ids()
     assert as_call(tensor) == ((tensor,), {}) and as_call([tensor]) == ((tensor,), {})
     assert as_call({"x": 1}) == ((), {"x": 1})
-    with pytest.raises(BadInput, match="cannot be a str"):
+    with pytest.raises(BadInput, match="cannot be of type str"):
         as_call("text")
 
 

@@ -322,7 +322,7 @@ def test_a_model_that_does_not_run_says_so_with_its_own_traceback() -> None:
     assert isinstance(refusal.value.__cause__, IndexError)
     with pytest.raises(BadInput, match="holds no tensor"):
         read(blocks(), {"ids": 3})
-    with pytest.raises(BadInput, match="cannot be a int"):
+    with pytest.raises(BadInput, match="cannot be of type int"):
         read(blocks(), 3)
 
 

@@ -88,7 +88,7 @@ def as_call(batch: Any) -> Call:
     if isinstance(batch, (tuple, list)):
         return tuple(batch), {}
     raise BadInput(
-        f"a batch cannot be a {type(batch).__name__}: expected a dict of keyword arguments, a tuple or a tensor."
+        f"a batch cannot be of type {type(batch).__name__}: expected a dict of keyword arguments, a tuple or a tensor."
     )
 
 

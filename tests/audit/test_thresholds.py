@@ -1,0 +1,82 @@
+"""What counts as a departure, on summaries made by hand: on both sides of every limit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from edgewise.adapters.roles.record import Projection
+from edgewise.audit.finding import Kind
+from edgewise.audit.residual_scaling import residual_scaling
+from edgewise.audit.standard_deviations import unlike_siblings
+from edgewise.audit.ties import tied_weights
+from edgewise.audit.truncation import useless_truncation
+from edgewise.audit.weights import MatrixSummary
+
+COUNT = 2**17  # one sampling error is 1/512
+
+
+class NoSites:
+    stacks = ()
+
+
+def summary(rms: float = 0.02, block: int = 0, role: str = "attention.query", **values: float) -> MatrixSummary:
+    matrix = Projection(role.split(".")[1], (f"{block}.{role}",), 512, 256)
+    measured = {"spread": rms, "largest": 4 * rms, "count": COUNT} | values
+    return MatrixSummary("blocks", block, role, matrix, rms, **measured)  # type: ignore[arg-type]
+
+
+def test_five_sampling_errors_and_two_per_cent_are_needed() -> None:
+    few = summary(count=200)  # an error of 5 %
+    assert few.error == pytest.approx(0.05)
+    assert few.departs_from(0.02 * math.exp(0.26)) and not few.departs_from(0.02 * math.exp(0.24))
+    many = summary(count=10**8)
+    assert many.departs_from(0.02 * math.exp(-0.021)) and not many.departs_from(0.02 * math.exp(-0.019))
+
+
+def test_random_is_finite_and_not_constant() -> None:
+    assert summary().random
+    assert not summary(largest=math.inf).random and not summary(rms=math.nan).random
+    assert not summary(spread=0.0).random
+    assert not summary(rms=1e-13, spread=1e-13, largest=1e-13).random
+
+
+@pytest.mark.parametrize("odd, found", [(0, 0), (1, 1), (2, 2), (3, 0)])
+def test_up_to_a_third_of_the_layers_can_be_odd(odd: int, found: int) -> None:
+    """More than that is a schedule over depth."""
+    layers = [summary(0.03 if block < odd else 0.02, block) for block in range(6)]
+    assert [finding.kind for finding in unlike_siblings(layers)] == [Kind.DEPARTS_FROM_SIBLINGS] * found
+
+
+def test_a_factor_on_one_output_is_missed_on_the_other() -> None:
+    """1/sqrt(2 depth) on attention's output alone: the MLP's is named, and no other."""
+    depth, small = 8, 0.02 / 4
+    roles = {"attention.query": 0.02, "attention.key": 0.02, "attention.value": 0.02, "mlp.input": 0.02,
+             "attention.output": small, "mlp.output": 0.02}  # fmt: skip
+    layers = [summary(std, block, role) for role, std in roles.items() for block in range(depth)]
+    (finding,) = residual_scaling(None, depth, layers)
+    assert finding.kind is Kind.RESIDUAL_SCALING_MISSING and finding.observation.startswith("mlp.output")
+    assert "std=0.005" in finding.repair
+    misplaced = [summary(small if s.role == "mlp.input" else s.rms, s.block, s.role) for s in layers]
+    kinds = [f.kind for f in residual_scaling(None, depth, misplaced)]
+    assert kinds == [Kind.RESIDUAL_SCALING_MISPLACED, Kind.RESIDUAL_SCALING_MISSING]
+
+
+@pytest.mark.parametrize("cutoff, reach, found", [(4.0, 2.0, 1), (3.9, 3.0, 0), (2.0, 2.2, 0), (2.0, 2.4, 1)])
+def test_a_cut_at_four_sigma_or_beyond_it_is_none(cutoff: float, reach: float, found: int) -> None:
+    """A normal cut at 2 sigma has the standard deviation 0.88, so that its entries reach 2.27 of them."""
+    layers = [summary(largest=0.02 * reach)]
+    assert len(list(useless_truncation({}, layers, cutoff))) == found
+
+
+def test_a_module_under_two_names_gets_a_copy_of_the_module() -> None:
+    shared = nn.Linear(3, 3)
+    model = nn.ModuleDict({"one": shared, "other": shared})
+    for finding in tied_weights(model, NoSites()):  # type: ignore[arg-type]
+        exec(finding.repair, {"model": model, "torch": torch})
+    assert model["one"] is not model["other"] and type(model["other"]) is nn.Linear
+    assert torch.equal(model["one"].weight, model["other"].weight)
+    assert model["one"].weight is not model["other"].weight

@@ -1,0 +1,73 @@
+"""The table of planted mistakes by room, from the recorded results, written into docs/reliability.md.
+
+    python -m tests.mutants.table
+
+A mistake that cannot matter is listed in equivalent.json with its reason and is not counted. "At first" is the first
+result of a mistake, "now" its last one, after tests were written for those that survived.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "reliability.md"
+BEGIN, END = "<!-- planted mistakes -->\n", "<!-- end of planted mistakes -->\n"
+LISTS = ("first", "fresh", "named")
+CAUGHT = ("caught", "too long", "crash")
+
+
+def records(name: str) -> list[dict[str, Any]]:
+    file = HERE / f"{name}.results.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    equivalent = json.loads((HERE / "equivalent.json").read_text(encoding="utf-8"))
+    return [record for record in map(json.loads, lines) if record["key"] not in equivalent]
+
+
+def counts(name: str) -> dict[str, Counter[str]]:
+    """By room: how many were tried, caught at first, and caught now."""
+    first, last = {}, {}
+    for record in records(name):
+        first.setdefault(record["key"], record)
+        last[record["key"]] = record
+    table: dict[str, Counter[str]] = {}
+    for key, record in first.items():
+        row = table.setdefault(record["room"], Counter())
+        row["tried"] += 1
+        row["at first"] += record["outcome"] in CAUGHT
+        row["now"] += last[key]["outcome"] in CAUGHT
+    return table
+
+
+def markdown() -> str:
+    rows = [
+        "| room | first sample | caught at first | caught now | fresh sample | caught |",
+        "|---|---|---|---|---|---|",
+    ]
+    first, fresh, named = (counts(name) for name in LISTS)
+    for room in sorted({*first, *fresh}):
+        rows.append(_row(room, first.get(room, Counter()), fresh.get(room, Counter())))
+    rows.append(_row("all", sum(first.values(), Counter()), sum(fresh.values(), Counter())))
+    whole = sum(named.values(), Counter())
+    if whole["tried"]:
+        rows += ["", f"Of {whole['tried']} mistakes with a name, {whole['now']} are caught."]
+    return "\n".join(rows) + "\n"
+
+
+def _row(room: str, first: Counter[str], fresh: Counter[str]) -> str:
+    cells = [room, first["tried"], first["at first"], first["now"], fresh["tried"], fresh["now"]]
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def main() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    PAGE.write_text(before + BEGIN + markdown() + END + rest.partition(END)[2], encoding="utf-8")
+    print(markdown())
+
+
+if __name__ == "__main__":
+    main()
