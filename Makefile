@@ -63,8 +63,7 @@ release-check: $(VENV)/.installed-dev
 	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise run --list
 
 clean:
-	rm -rf $(VENV) site build dist demo .pytest_cache .mypy_cache .ruff_cache
-	rm -rf $(VENV) $(CENSUS) site build demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CENSUS) site build dist demo .fuzz .pytest_cache .mypy_cache .ruff_cache
 
 # The stamps are older than what they depend on only when the set of packages may have changed.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python

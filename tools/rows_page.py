@@ -31,8 +31,8 @@ COLUMNS = "| row | described | published, and ours | scale | outcome | where |"
 HEAD = """# Every row of the sources
 
 Four works describe 109 things: theorems, algorithms, figures and questions. Each has a row here, with the published
-statement as we read it, what we measured, at which scale, and whether it held. A statement marked *(ours)* is a question
-of our own. What a part of the library does, without a statement to judge, names its file and its test. The page is made
+statement as we read it, what we measured, at which scale, and whether it held. A statement marked *(ours)* is a
+question of our own. What a part of the library does, without a statement to judge, names its file and its test. The page is made
 from the committed records by `python tools/rows_page.py`; `edgewise run RECIPE --recorded` judges and draws one of them
 again.
 
@@ -88,8 +88,8 @@ def _summary(table: dict[str, dict[str, str]], by_row: dict[str, list[Answer]]) 
     missing = [name for name, outcomes in judged.items() if not outcomes and not table[name].get("where")]
     text = (
         f"Of {len(table)} rows {len(table) - only - len(missing)} have recorded statements ({counts['held']} with "
-        f"one that held, {counts['not held']} with one that did not, {counts['open']} with one that is open), {only} are "
-        "parts of the library with their tests."
+        f"one that held, {counts['not held']} with one that did not, {counts['open']} with one that is open), {only} "
+        "are parts of the library with their tests."
     )
     return text + (f" Not answered yet: {', '.join(missing)}." if missing else "") + "\n\n"
 
