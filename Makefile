@@ -6,6 +6,7 @@
 # make mutants plant mistakes one at a time and see whether the tests notice; goes on where it stopped
 # make fuzz    thousands of good, strange and hostile inputs; counts by class, corpus in .fuzz/
 # make browser Debian's chromium and axe-core, with which the tests of the page run (needs root and npm)
+# make screenshots   pictures of the page for the docs, from the page as it is (needs a browser)
 # make census  read every model of transformers, x-transformers, vit-pytorch and timm; hours, goes on where it stopped
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow lint docs bench browser release-check census fuzz mutants clean
+.PHONY: help demo test slow lint docs screenshots bench browser release-check census fuzz mutants clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -51,6 +52,9 @@ lint: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+screenshots: $(VENV)/.installed
+	$(BIN)/python tools/screenshots.py
 
 # The answer comes from outside the source tree, so that only what the wheel holds can give it.
 release-check: $(VENV)/.installed-dev

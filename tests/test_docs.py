@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,21 @@ def test_knob_table_is_the_one_in_the_code() -> None:
 def test_every_preset_is_listed() -> None:
     section = (ROOT / "docs/architecture.md").read_text().partition("## Presets")[2].partition("They are")[0]
     assert re.findall(r"`([^`]+)`", section) == list(preset_names())
+
+
+def test_every_public_name_is_in_the_api() -> None:
+    """docs/api.md has the names of `edgewise`, docs/api_rooms.md those of every room; each path is that object."""
+    names = re.findall(r"^::: edgewise\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    assert sorted(names) == sorted(set(edgewise.__all__) - set(edgewise._ROOMS))
+    rooms = (ROOT / "docs/api_rooms.md").read_text()
+    for room in edgewise._ROOMS:
+        section = rooms.partition(f"## edgewise.{room}\n")[2].partition("\n## ")[0]
+        paths = re.findall(r"^::: (\S+)$", section, re.MULTILINE)
+        module = getattr(edgewise, room)
+        assert sorted(path.rpartition(".")[2] for path in paths) == sorted(module.__all__)
+        for path in paths:
+            home, _, name = path.rpartition(".")
+            assert getattr(import_module(home), name) is getattr(module, name)
 
 
 def test_every_benchmark_is_listed() -> None:
