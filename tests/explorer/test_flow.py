@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,14 @@ def test_sharp_attention_ends_a_path_in_time() -> None:
     config = '{"norm": "none", "depth": 60, "activation": "relu", "mlp_in_gain": 20, "mlp_out_gain": 20}'
     drawn = asked(source={"config": config, "name": "sharp.json"})
     assert len(drawn["paths"][0]) < 61 and "the path ends there" in drawn["sentences"]
+
+
+def test_an_answer_takes_less_than_a_fifth_of_a_second() -> None:
+    wanted = FlowRequest.model_validate({"knobs": {"mlp_in_gain": 3.5}})
+    answer(wanted)
+    began = time.process_time()
+    answer(wanted)
+    assert time.process_time() - began < 0.2
 
 
 def test_sliders_are_strengths_where_skip_and_branch_are_a_pair() -> None:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from edgewise import words
 from edgewise.arrays import Array
+from edgewise.explorer.circle import LARGEST_SIGNAL, WIDTH, drawn_circle
 from edgewise.explorer.flow import rounded
 from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
 from edgewise.explorer.requests import Request
@@ -29,9 +30,6 @@ MOST_WEIGHT, MOST_BIAS = 6.0, 1.5  # variances that the plane reaches
 PLANE = (72, 48)  # nodes
 CURVE, STEPS = 101, 16  # points of a map, layers that are followed
 FADED = 1e-9  # a length at which every activation is linear
-LARGEST_SIGNAL = 1e60
-NEAR = 1e-7  # radians
-WIDTH, ANGLES = 256, 240  # of the random network, and points on its circle
 CAPTIONS = {
     "length": "The curve is what one layer does to the mean square of a signal; the staircase follows one through the "
     "layers to where curve and diagonal meet.",
@@ -186,10 +184,11 @@ def _change(factor: float) -> str:
 
 
 def _reach(depth: float) -> str:
+    """The rule of thumb of [Schoenholz 2017], six depth scales."""
+    rule = "By the rule of Schoenholz and others (2017)"
     if math.isinf(depth):
-        return "By this measure, depth does not stop such networks from training."
-    layers = f"about {depth:.0f} layers" if depth >= 1.5 else "a single layer"
-    return f"Networks like it train up to {layers}."
+        return f"{rule} depth alone does not stop such networks from training."
+    return f"{rule} such networks train up to {f'about {depth:.0f} layers' if depth >= 1.5 else 'a single layer'}."
 
 
 def plane_answer(name: str) -> dict[str, Any]:
@@ -210,58 +209,8 @@ def plane_answer(name: str) -> dict[str, Any]:
 
 
 def circle_answer(wanted: PerceptronRequest) -> dict[str, Any]:
-    """The circle after every layer, in its two widest directions, with its length and the pair on it."""
-    network, maps = wanted.described(), PerceptronMaps(wanted.described())
-    settled = maps.limits.length_fixed_point
+    """The circle from the length where signals settle, so that only its shape changes; else from the given one."""
+    network = wanted.described()
+    settled = PerceptronMaps(network).limits.length_fixed_point
     start = settled if FADED < settled < FAR else wanted.length
-    layers, speeds = simulated(network, start, math.acos(wanted.correlation), wanted.seed)
-    with np.errstate(all="ignore"):
-        theory = maps.circle(angles=np.zeros(1), start_length=start).euclidean_length
-    return {
-        "layers": [[[round(float(a), 4), round(float(b), 4)] for a, b in view] for view in views(layers)],
-        "stretched": rounded(speeds / speeds[0]), "theory": rounded(theory[: len(layers)] / theory[0]),
-        "pair": rounded(cosines(layers)),
-    }  # fmt: skip
-
-
-def simulated(network: Perceptron, length: float, pair: float, seed: int) -> tuple[Array, Array]:
-    """Every layer's circle and the pair after it (L + 1, ANGLES + 3, N), and mean speeds along it, while finite.
-
-    Speeds are those of points next to each other (NEAR): a finely folded curve needs no fine sampling.
-    """
-    import torch
-
-    from edgewise.nets.perceptron import RandomPerceptron, circle
-
-    angles = np.concatenate([np.linspace(0, 2 * np.pi, ANGLES + 1), [0.0, pair]])
-    both = torch.from_numpy(np.concatenate([angles, angles + NEAR]))
-    with torch.no_grad():
-        model = RandomPerceptron(network, seed=seed).double()
-        layers, beside = np.split(model.preactivations(circle(both, WIDTH, length, seed)).numpy(), 2, axis=1)
-    with np.errstate(all="ignore"):
-        speeds = np.linalg.norm((beside - layers)[:, :ANGLES], axis=-1).mean(1) / NEAR
-    inside = np.isfinite(speeds) & (np.abs(layers).max((1, 2)) < LARGEST_SIGNAL)
-    count = len(layers) if inside.all() else int(np.argmin(inside))
-    return layers[:count], speeds[:count]
-
-
-def views(layers: Array) -> list[Array]:
-    """Each layer in its two widest directions, of one size, turned to lie as the layer before does."""
-    drawn: list[Array] = []
-    for layer in layers:
-        curve = layer - layer[:ANGLES].mean(0)
-        _, _, directions = np.linalg.svd(curve[:ANGLES:4], full_matrices=False)
-        flat = curve @ directions[:2].T
-        flat /= max(float(np.abs(flat).max()), 1e-300)
-        if drawn:
-            left, _, right = np.linalg.svd(flat.T @ drawn[-1])
-            flat = flat @ (left @ right)
-        drawn.append(flat)
-    return drawn
-
-
-def cosines(layers: Array) -> Array:
-    """How alike the two inputs of the pair are after every layer; nan once a signal is gone."""
-    one, other = layers[:, -2], layers[:, -1]
-    sizes = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return np.asarray((one * other).sum(1) / np.where(sizes > 0, sizes, np.nan))
+    return drawn_circle(network, start, math.acos(wanted.correlation), wanted.seed)
