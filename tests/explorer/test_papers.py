@@ -65,11 +65,12 @@ def test_rows_of_the_sources_are_joined_with_the_statements_that_name_them(tmp_p
     assert source_rows.source_rows(tmp_path, sources) == []
     (tmp_path / "papers").mkdir()
     file = tmp_path / "papers" / "rows.yaml"
-    file.write_text("A1: {source: talk, says: it is slow}\nA2: it is fast\n")
-    first, second = source_rows.source_rows(tmp_path, sources)
-    assert first == {"row": "A1", "source": "talk", "says": "it is slow",
-                     "answers": [{"recipe": "a/b", "outcome": "not held", "kind": "fails"}]}  # fmt: skip
-    assert second == {"row": "A2", "says": "it is fast", "answers": []}
+    file.write_text("A1: {says: it is slow}\nB2: {says: it is fast, where: src/a.py}\nZ9: it is so\n")
+    first, second, third = source_rows.source_rows(tmp_path, sources)
+    assert first["answers"] == [{"recipe": "a/b", "outcome": "not held", "kind": "fails"}]
+    assert first["says"] == "it is slow" and "[Tarmoun 2025]" in first["source"]
+    assert (second["status"], second["where"]) == ("part of the library", "src/a.py")
+    assert (third["says"], third["status"]) == ("it is so", "no recorded statement")
     file.write_text("- 3\n")
     with pytest.raises(BadInput, match="rows by name"):
         source_rows.source_rows(tmp_path, sources)

@@ -65,7 +65,7 @@ def _in_order(rows: Rows) -> Rows:
 def _places(columns: Sequence[str], rows: Rows) -> dict[str, dict[str, int]]:
     """By statistic: the column of each place, embedding first, blocks in order; only what was ever observed."""
     found: dict[str, dict[str, int]] = {}
-    seen = np.isfinite(rows.values).any(0) if len(rows) else np.zeros(len(columns), bool)
+    seen = np.isfinite(rows.values).any(0).tolist() if len(rows) else [False] * len(columns)
     for index, column in enumerate(columns):
         match = COLUMN.fullmatch(column)
         if match and seen[index]:

@@ -46,13 +46,14 @@ function titled(text, { unit }) {
 
 const scale = ({ low, high, log }, from, to) => (log ? (value) => linear(Math.log(low), Math.log(high), from, to)(Math.log(value)) : linear(low, high, from, to));
 
-// Powers of ten on a logarithmic axis that has several, else 1, 2 and 5 times them; whole steps on a linear one.
+// Powers of ten on a logarithmic axis, with 2 and 5 times them where there is room; whole steps on a linear one.
 function marks({ low, high, log, values, count }, most) {
   if (values) return values;
   if (!log) return ticks(low, high, count ?? most);
-  const decades = Math.log10(high / low), every = Math.max(1, Math.ceil(decades / most)), factors = decades < 2.5 ? [1, 2, 5] : [1], result = [];
+  const decades = Math.log10(high / low), every = Math.max(1, Math.ceil(decades / most));
+  const fine = [[1, 2, 5], [1, 3], [1]].find((factors) => factors.length * decades <= 1.5 * most) ?? [1], result = [];
   for (let k = Math.floor(Math.log10(low)); k <= Math.log10(high) + 1e-9; k++) {
-    if (k % every === 0) for (const factor of factors) result.push(+(factor * 10 ** k).toPrecision(6));
+    if (k % every === 0) for (const factor of fine) result.push(+(factor * 10 ** k).toPrecision(6));
   }
   return result.filter((value) => value >= low * 0.999 && value <= high * 1.001);
 }

@@ -173,7 +173,8 @@ export class Plane {
       const toward = (k) => [at[0] + ((to[0] - at[0]) * k) / far, at[1] + ((to[1] - at[1]) * k) / far];
       if (far > 36) parts.push(polyline([toward(14), toward(far - 9)], "trail"));
       parts.push(node("circle", { class: "target", cx: to[0], cy: to[1], r: 6 }), node("circle", { class: "target-in", cx: to[0], cy: to[1], r: 2 }));
-      if (far > 36) parts.push(label(to[0], to[1] + 4, "nearest fix", { class: "on small", ...side(to[0]) }));
+      const level = Math.abs(to[1] - at[1]) < 24 && Math.abs(to[0] - at[0]) < 170; // beside each other, words would touch
+      if (far > 36) parts.push(label(to[0], to[1] + (level ? 24 : 4), "nearest fix", { class: "on small", ...(level ? { dx: -8 } : side(to[0])) }));
     }
     this.dot.setAttribute("transform", `translate(${at[0].toFixed(1)} ${at[1].toFixed(1)})`);
     const focused = document.activeElement === this.dot;

@@ -1,7 +1,7 @@
 // One run on the page: its heat map, its curves and its alarms, with a cursor that all pictures share.
-import { json, save, ask } from "./api.js";
+import { ask, json, save } from "./api.js";
 import { axes, curve, heat, heatScale, number, picture } from "./chart.js";
-import { clamp, element, glyph, label, node } from "./draw.js";
+import { clamp, element, glyph, label, node, ramp } from "./draw.js";
 
 const HEAT = 250, CURVE = 150;
 
@@ -50,7 +50,7 @@ export class RunColumn {
       const unit = shown.unit ? `, ${shown.unit}` : "";
       title(this.heat, `${shown.label}${unit}, of every block`);
       title(this.worst, `${shown.label}${unit}, ${shown.which} of all blocks`);
-      this.heat.say(`Blocks from the input (below) to the output (above), steps from left to right. Colour: ${shown.meaning}.${shown.log ? " The colour is logarithmic." : ""}${many}`);
+      this.heat.say(`Blocks from the input (below) to the output (above), steps from left to right. Colour: ${shown.meaning}${shown.which === "smallest" ? ", strong where it is small" : ""}.${shown.log ? " The colour is logarithmic." : ""}${many}`);
       const [low, high] = shown.healthy, range = [low !== null ? `above ${number(low)}` : "", high !== null ? `below ${number(high)}` : ""].filter(Boolean).join(" and ");
       this.worst.say(`The ${shown.which} value of all blocks at each step.${range ? ` Healthy runs stay ${range}.` : ""}`);
     } else this.heat.say(blind.length ? `Not watched: ${blind.join("; ")}` : "No number of a block has been stored yet.");
@@ -78,8 +78,9 @@ export class RunColumn {
     if (!shown) return this.#empty(plot, "no row of a block yet");
     for (const k of spots) plot.svg.append(label(plot.inner.left - 8, plot.sy(k + 0.5) + 4, shown.places[k] === "embedding" ? "input" : k === count - 1 ? `block ${shown.places[k]}` : shown.places[k], { class: "tick", "text-anchor": "end" }));
     const scale = this.range().heat;
-    heat(plot, shown.rows, { ...scale, edges: edgesOf(this.data.steps) });
-    heatScale(plot, scale);
+    const colours = shown.which === "smallest" ? ramp("h").reverse() : ramp("h"); // trouble has ink
+    heat(plot, shown.rows, { ...scale, colours, edges: edgesOf(this.data.steps) });
+    heatScale(plot, { ...scale, colours });
     this.#marks(plot, true);
   }
 
@@ -88,7 +89,7 @@ export class RunColumn {
     const plot = this.#frame(box, y, "");
     if (!shown) return this.#empty(plot, "no row of a block yet");
     const [low, high] = shown.healthy;
-    for (const limit of [low, high]) if (limit !== null && limit > y.low && limit < y.high) plot.svg.append(node("line", { class: "rule", x1: plot.inner.left, x2: plot.inner.right, y1: plot.sy(limit), y2: plot.sy(limit) }), label(plot.inner.right + 6, plot.sy(limit) + 4, "healthy", { class: "tick" }));
+    for (const limit of [low, high]) if (limit !== null && limit > y.low && limit < y.high) plot.svg.append(node("line", { class: "rule", x1: plot.inner.left, x2: plot.inner.right, y1: plot.sy(limit), y2: plot.sy(limit) }), label(plot.inner.left + 6, plot.sy(limit) + (limit === low ? 14 : -5), limit === low ? "healthy above" : "healthy below", { class: "tick" }));
     this.#line(plot, shown.worst, "curve");
     this.#end(plot, shown.worst);
     this.#marks(plot, false);

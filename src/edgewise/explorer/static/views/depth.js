@@ -108,7 +108,7 @@ export async function open(root, address, setState) {
   function rowsOfFixes() {
     list.replaceChildren(...lines.map((line, k) => {
       const swatch = node("svg", { viewBox: "0 0 28 8", class: "swatch", "aria-hidden": "true" }, node("path", { class: `curve ${KINDS[k]}`, d: "M1 4H27" }));
-      const words = element("span", { className: "what" }, element("span", {}, swatch, element("code", { textContent: line.code })), element("small", { textContent: line.note }));
+      const words = element("span", { className: "what" }, element("span", { className: "named" }, swatch, element("code", { textContent: line.code })), element("small", { textContent: line.note }));
       const end = line.answer ? element("span", { className: `then ${line.answer.kind}` }, glyph(line.answer.kind), line.answer.then) : "";
       return element("li", {}, element("div", { className: "fix" }, words, end));
     }));

@@ -111,6 +111,7 @@ async function choose(source, knobs = {}, at = null) {
   state.y = choice(knobs.y !== state.x.knob ? knobs.y : null, names.find((name) => name !== state.x.knob));
   state.at = at ?? home();
   $("state").hidden = true;
+  if (!answer) showWaiting(network.name, "Following the model", "Its verdict comes first, then the map.");
   fillPanel();
   await replane();
 }

@@ -102,11 +102,13 @@ export async function open(root, address, setState) {
   function showRows() {
     const wanted = data.rows.filter((each) => state.words.toLowerCase().split(/\s+/).every((word) => JSON.stringify(each).toLowerCase().includes(word)) && (!state.outcome || each.answers.some((answer) => answer.outcome === state.outcome)));
     sum.textContent = `${wanted.length} rows of the sources`;
-    note.textContent = `${wanted.filter((each) => each.answers.length).length} of them are answered by a recorded statement.`;
+    const count = (test) => wanted.filter(test).length;
+    note.textContent = `${count((each) => each.answers.length)} are answered by recorded statements, ${count((each) => each.status === "part of the library")} by a part of the library.`;
     live.textContent = sum.textContent;
     const answered = ({ recipe, outcome, kind }) => element("li", {}, element("span", { className: `then ${kind}` }, glyph(kind), outcome), " ", element("a", { className: "why", href: `#/papers?words=${encodeURIComponent(recipe)}`, textContent: recipe }));
-    const line = (each) => element("tr", {}, element("th", { scope: "row", textContent: each.row }), element("td", {}, element("p", { textContent: each.says ?? "" }), element("p", { className: "facts", textContent: [each.source, each.where, each.scale, each.note].filter(Boolean).join(" · ") })), element("td", { textContent: each.status ?? "" }), element("td", {}, element("ul", { className: "plain-list" }, ...each.answers.map(answered))));
-    const head = element("tr", {}, ...["row", "what the source describes", "status", "recorded"].map((words) => element("th", { scope: "col", textContent: words })));
+    const line = (each) => element("tr", {}, element("th", { scope: "row", textContent: each.row }), element("td", {}, element("p", { textContent: each.says }), element("p", { className: "facts", textContent: [each.source, each.where].filter(Boolean).join(" · ") })),
+      element("td", {}, each.status, element("ul", { className: "plain-list" }, ...each.answers.map(answered))));
+    const head = element("tr", {}, ...["row", "what the source says", "answered by"].map((words) => element("th", { scope: "col", textContent: words })));
     list.replaceChildren(element("div", { className: "scroll tall", tabIndex: 0, role: "region", ariaLabel: "Rows of the sources" }, element("table", { className: "rows-table" }, element("thead", {}, head), element("tbody", {}, ...wanted.map(line)))));
   }
 
