@@ -13,6 +13,7 @@ import json
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +28,46 @@ from . import table
 HERE = Path(__file__).parent
 
 
-def fill(name: str, again: set[str]) -> None:
-    """Measure what one recipe lacks; the file of records is whole after every case."""
-    work = Work.of(load_recipe(HERE / f"{name}.py"), "full")
-    path = recorded_file(work.recipe.path)
-    records = {dumps(r.case): r for r in store.read([path]).done.values()} if path.is_file() else {}
-    for text in work.cases.values():
+@dataclass
+class Book:
+    """The cases of one recipe, and the records that it has."""
+
+    name: str
+    work: Work
+    path: Path
+    records: dict[str, Record]
+
+    @classmethod
+    def of(cls, name: str) -> Book:
+        work = Work.of(load_recipe(HERE / f"{name}.py"), "full")
+        path = recorded_file(work.recipe.path)
+        return cls(name, work, path, {dumps(r.case): r for r in store.read([path]).done.values()} if path.is_file() else {})
+
+    def wanted(self, again: set[str]) -> list[str]:
+        """The cases without a record, and those that are named."""
+        texts = self.work.cases.values()
+        return [t for t in texts if t not in self.records or table.name_of(json.loads(t)) in again]
+
+    def measure(self, text: str) -> None:
+        """Measure one case; the file of records is whole afterwards."""
         case = json.loads(text)
-        if text not in records or table.name_of(case) in again:
-            records[text] = measured(work, case)
-            write(path, [records[other] for other in work.cases.values() if other in records])
-            print(name, table.name_of(case), records[text].value["outcome"], sep=" | ", flush=True)  # type: ignore[index]
-    if len(records) >= len(work.cases):
-        judge(work)
+        self.records[text] = measured(self.work, case)
+        write(self.path, [self.records[other] for other in self.work.cases.values() if other in self.records])
+        print(self.name, table.name_of(case), self.records[text].value["outcome"], sep=" | ", flush=True)  # type: ignore[index]
+
+
+def fill(names: list[str], again: set[str]) -> None:
+    """Measure what the recipes lack, in turns: wherever it is stopped, each has the same share of its cases."""
+    books = [Book.of(name) for name in names]
+    turns = []
+    for book in books:
+        wanted = book.wanted(again)
+        turns += [((k + 0.5) / len(wanted), book, text) for k, text in enumerate(wanted)]
+    for _, book, text in sorted(turns, key=lambda turn: turn[0]):
+        book.measure(text)
+    for book in books:
+        if len(book.records) >= len(book.work.cases):
+            judge(book.work)
 
 
 def measured(work: Work, case: dict[str, Any]) -> Record:
@@ -70,8 +98,7 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"of {', '.join(table.GROUPS)}; all if none")
     parser.add_argument("--again", action="append", default=[], metavar="NAME", help="measure this one again")
     options = parser.parse_args()
-    for name in options.recipes or table.GROUPS:
-        fill(name, set(options.again))
+    fill(options.recipes or list(table.GROUPS), set(options.again))
     table.main()
 
 
