@@ -41,7 +41,8 @@ class Book:
     def of(cls, name: str) -> Book:
         work = Work.of(load_recipe(HERE / f"{name}.py"), "full")
         path = recorded_file(work.recipe.path)
-        return cls(name, work, path, {dumps(r.case): r for r in store.read([path]).done.values()} if path.is_file() else {})
+        done = store.read([path]).done.values() if path.is_file() else ()
+        return cls(name, work, path, {dumps(record.case): record for record in done})
 
     def wanted(self, again: set[str]) -> list[str]:
         """The cases without a record, and those that are named."""

@@ -77,7 +77,7 @@ def _joined(labels: list[Label], facts: list[Facts]) -> dict[str, Any] | None:
 def decide(evidence: Evidence) -> dict[str, Any]:
     """The record: outcome, why, what was wrong, and the numbers behind it."""
     outcome, why = _decide(evidence)
-    record: dict[str, Any] = {"outcome": outcome, "why": why[:200], "wrong": evidence.wrong}
+    record: dict[str, Any] = {"outcome": outcome, "why": why[:400], "wrong": evidence.wrong}
     record["measured"] = evidence.measured.value is not None
     record["softmax"] = evidence.softmax()
     record["stacks"] = len(evidence.stacks)

@@ -10,6 +10,9 @@ from typing import Any
 
 import edgewise
 from edgewise import Architecture, BadInput
+from edgewise.adapters.model import describe_read_module
+from edgewise.adapters.reading.read import choose_stack, read
+from edgewise.adapters.unwrap import unwrap
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,14 @@ def describe(model: Any, batch: Any, stack: str | None = None) -> Answer:
 
 
 def describe_others(model: Any, batch: Any, names: list[str]) -> dict[str, Answer]:
-    """The descriptions of all stacks but the first, where a stack can be chosen."""
-    if "stack" not in inspect.signature(edgewise.describe).parameters:
+    """The descriptions of all stacks but the first, from one reading: `describe` would read the model for each anew."""
+    if len(names) < 2:
         return {}
-    return {name: describe(model, batch, name) for name in names[1:]}
+    bare = unwrap(model)
+    reading = ask(read, bare, batch)
+    if reading.value is None:
+        return dict.fromkeys(names[1:], reading)
+    return {name: ask(describe_read_module, bare, choose_stack(reading.value, name)) for name in names[1:]}
 
 
 def stacks(model: Any, batch: Any) -> dict[str, Any]:

@@ -58,12 +58,16 @@ def _trial(make: Callable[[], Made], labels: list[Label], tell: Tell) -> dict[st
         return {"outcome": "not built", "why": f"{type(error).__name__}: {error}".replace("\n", " ")[:160]}
     if batch is None:
         return {"outcome": "not built", "why": f"no batch: {said_no}"[:160]}
-    return decide(_evidence(model, batch, labels, tell))
+    try:
+        tell("run")
+        outputs = unchanged.outputs(model, batch)
+    except Exception as error:  # noqa: BLE001  nor is one that does not run on the batch of the list
+        return {"outcome": "not built", "why": f"no batch: {type(error).__name__}: {error}".replace("\n", " ")[:160]}
+    return decide(_evidence(model, batch, outputs, labels, tell))
 
 
-def _evidence(model: nn.Module, batch: Any, labels: list[Label], tell: Tell) -> Evidence:
-    tell("run")
-    outputs, state = unchanged.outputs(model, batch), unchanged.state(model)
+def _evidence(model: nn.Module, batch: Any, outputs: Any, labels: list[Label], tell: Tell) -> Evidence:
+    state = unchanged.state(model)
     tell("describe")
     described = said.describe(model, batch)
     stacks = said.stacks(model, batch)

@@ -80,8 +80,7 @@ class Catch:
     def run(self, model: nn.Module, batch: Any, replace_first: Tensor | None = None) -> Any:
         """The model's output; with `replace_first` that tensor takes the place of the first stream."""
         edits = Edits(results=self._results(replace_first), inputs=self._inputs(batch, replace_first))
-        names = {id(module): name for name, module in model.named_modules()}
-        tracer = Tracer(names, edits, Precision(False, frozenset()))
+        tracer = Tracer(model, edits, Precision(False, frozenset()))
 
         def own(number: int, value: Tensor) -> Tensor:
             tensor = edits.inputs[number] if number in edits.inputs else value.detach().clone()

@@ -111,11 +111,15 @@ class _Pass:
         self.model, self.batch, self.stack, self.blocks, self.request = model, batch, stack, blocks, request
         self.places = places(stack)
         self.names = tuple(place.site for place in self.places)
-        self.catch = Catch(self.places, stack, sequences_of(batch))
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Empty hands for a pass."""
+        self.catch = Catch(self.places, self.stack, sequences_of(self.batch))
         self.watch: AttentionWatch | None = None
-        if request.attention and stack.attentions:
-            kind = GainWatch if request.gain else AttentionWatch
-            self.watch = kind(attentions(stack), torch.Generator().manual_seed(request.seeds[0]))
+        if self.request.attention and self.stack.attentions:
+            kind = GainWatch if self.request.gain else AttentionWatch
+            self.watch = kind(attentions(self.stack), torch.Generator().manual_seed(self.request.seeds[0]))
             self.catch.on_first = self.watch.sample
 
     def run(self) -> Observation:
@@ -130,7 +134,7 @@ class _Pass:
         elif self.watch is not None:
             read_attention(observation, self.watch, self.places)
         if not all(stream.requires_grad for stream in forward.streams):
-            observation.note("gradients not measured: the model cuts them off inside (detach or no_grad)")
+            observation.note("gradients not measured: the model cuts them off (detach, no_grad, a kernel without them)")
         elif observation.finite:
             observation.readout = readout_of(output, forward.streams[-1], self.catch.shaped)
             for seed in self.request.seeds:
@@ -138,7 +142,16 @@ class _Pass:
         return observation
 
     def _observed_pass(self) -> Any:
-        """The model's output; hooks live no longer than this."""
+        """The model's output; without gradients where a kernel has none on this device."""
+        try:
+            return self._watched_pass()
+        except NotImplementedError:
+            self._prepare()
+            with torch.no_grad():
+                return self._watched_pass()
+
+    def _watched_pass(self) -> Any:
+        """Hooks live no longer than this."""
         with ExitStack() as hooks:
             if self.watch is not None:
                 self.watch.attach(self.model, hooks)

@@ -164,3 +164,146 @@ class Joined(nn.Module):
 def test_one_block_of_a_list_that_nothing_joins_is_no_stack() -> None:
     with pytest.raises(edgewise.BadInput, match=r"one of the 4 blocks|not joined by residual sums"):
         edgewise.describe(Joined(), STREAM)
+
+
+class TokensFirst(nn.Module):
+    """The letters of XLNet: token, entry, head, feature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (HEADS, -1)) for t in self.qkv(x).chunk(3, -1))
+        scores = self.scores(q, k) * q.shape[-1] ** -0.5
+        return self.out(torch.einsum("bnij,bjnd->bind", scores.softmax(-1), v).flatten(2))
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.einsum("ibnd,jbnd->bnij", q.transpose(0, 1), k.transpose(0, 1))
+
+
+class Dotted(TokensFirst):
+    """Three dots for the entries."""
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.einsum("...qhd,...khd->...hqk", q, k)
+
+
+class OneKeyHead(TokensFirst):
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.einsum("bihd,bjd->bhij", q, k[:, :, 0])
+
+
+class Padded(TokensFirst):
+    """Keys behind a long row of zeros, which are the same in every head; as blocks of keys are padded."""
+
+    PADDING = 600
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        keys = F.pad(k, (0, 0, 0, 0, self.PADDING, 0))
+        return torch.einsum("bihd,bjhd->bhij", q, keys)[..., self.PADDING :]
+
+
+@pytest.mark.parametrize(("mix", "key_heads"), [(TokensFirst, 4), (Dotted, 4), (OneKeyHead, 1), (Padded, 4)])
+def test_heads_by_the_letters_of_an_einsum(mix: type[nn.Module], key_heads: int) -> None:
+    attention = stack_of(model_of(mix)).attentions[0]
+    assert (attention.heads, attention.kv_heads, attention.head_width) == (HEADS, key_heads, WIDTH // HEADS)
+
+
+class TalkingHeads(Attention):
+    """Scores of the heads mixed before the softmax [Shazeer 2020]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.randn(HEADS, HEADS))
+
+    def weights(self, scores: Tensor) -> Tensor:
+        return torch.einsum("bhij,hg->bgij", scores, self.mix).softmax(-1)
+
+
+def test_scores_mixed_over_heads_are_refused_for_that_reason() -> None:
+    with pytest.raises(edgewise.BadInput, match="does not act on a product of queries and keys alone"):
+        edgewise.describe(model_of(TalkingHeads), STREAM)
+
+
+class OthersOnly(Attention):
+    """A mask on the diagonal [Lee 2021]."""
+
+    def weights(self, scores: Tensor) -> Tensor:
+        diagonal = torch.eye(scores.shape[-1], dtype=torch.bool)
+        return scores.masked_fill(diagonal, -torch.finfo(scores.dtype).max).softmax(-1)
+
+
+class OthersBefore(Attention):
+    """Causal, the token itself left out; the first sees itself alone."""
+
+    def weights(self, scores: Tensor) -> Tensor:
+        before = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-1)
+        before[0, 0] = True
+        return scores.masked_fill(~before, -torch.finfo(scores.dtype).max).softmax(-1)
+
+
+def test_a_token_that_does_not_see_itself() -> None:
+    assert stack_of(model_of(OthersOnly)).sees == ("all but itself",) * 3
+    with pytest.raises(edgewise.BadInput, match="sees all but itself, which the theory does not cover"):
+        edgewise.describe(model_of(OthersOnly), STREAM)
+    with pytest.raises(edgewise.BadInput):  # whatever it is called, it is not plain causal attention
+        edgewise.describe(model_of(OthersBefore), STREAM)
+
+
+class FromOne(nn.Module):
+    """A gain that is kept as its distance from one, and starts at zero."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside, self.gain = inside, nn.Parameter(-torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inside(x) * (1 + self.gain)
+
+
+def test_branches_closed_by_a_factor_that_is_no_parameter_are_read() -> None:
+    model = model_of(Attention)
+    for block in model:
+        block.mix, block.feed = FromOne(block.mix), FromOne(block.feed)  # type: ignore[arg-type, assignment]
+    stack = stack_of(model)
+    assert all(branch.silent for branch in stack.branches)
+    assert (stack.norm, stack.causal, stack.activation, stack.attentions[0].heads) == ("pre", False, "gelu", HEADS)
+    described = edgewise.describe(model, STREAM)
+    assert (described.attention_branch, described.mlp_branch) == (0.0, 0.0)
+
+
+class Undifferentiable(Attention):
+    """A kernel that runs without gradients only, as flex attention does on some devices."""
+
+    def weights(self, scores: Tensor) -> Tensor:
+        if scores.requires_grad:
+            raise NotImplementedError("no backward pass on this device")
+        return scores.softmax(-1)
+
+
+def test_a_kernel_without_a_backward_pass_is_read_and_measured() -> None:
+    model = model_of(Undifferentiable)
+    assert stack_of(model).sees == ("all",) * 3
+    with torch.no_grad():
+        assert edgewise.describe(model, STREAM).unmodelled == ()
+    trace = edgewise.measure(model, STREAM)
+    assert trace.depth == 3 and "gradients not measured" in trace.source
+
+
+def test_a_stream_that_starts_at_zero_is_named() -> None:
+    with pytest.raises(edgewise.BadInput, match="zero where it starts"):
+        edgewise.describe(model_of(Attention), torch.zeros_like(STREAM))
+
+
+@pytest.mark.slow
+def test_flex_attention_is_attention() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    class Flex(TokensFirst):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+            return self.out(flex_attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[union-attr]
+
+    described = edgewise.describe(model_of(Flex), STREAM)
+    assert (described.heads, described.kv_heads, described.causal, described.unmodelled) == (HEADS, HEADS, False, ())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from edgewise.adapters.reading.compare import exponent, relative, size, spread, wide
-from edgewise.adapters.reading.graph import DOT_PRODUCT, MULTIHEAD
+from edgewise.adapters.reading.graph import FLEX, FUSED, MULTIHEAD
 from edgewise.adapters.reading.interventions import Experiment, Site, Stream
 from edgewise.adapters.reading.norms import exchanged
 from edgewise.adapters.reading.record import Operation
@@ -18,6 +18,7 @@ from edgewise.adapters.reading.residual_sums import Score
 from edgewise.adapters.reading.sight import real_tokens
 
 ENTRIES = 2  # in the pass that shows queries and keys
+SAMPLED = 4096  # numbers of a head that are compared with those of others
 FLIP = -3.0
 STRONG = 64.0
 SPREAD = 1e-4  # of the output over positions when all tokens are equal: seen 1e-7 with softmax, 3e-2 without
@@ -99,9 +100,9 @@ def _watch_scores(experiment: Experiment, mixing: list[Site]) -> dict[Operation,
             if score.values is not None:
                 watched[score.values] = _see_weights(site, score.values)
             looks = [_see_operands(site, product, length)]
-            if softmax == product:
+            if softmax == product and product.function != FLEX:  # its bias is a function, not a tensor
                 looks.append(_see_mask(site, real_tokens(experiment, experiment.streams[site.source])))
-            else:
+            elif softmax != product:
                 watched[softmax] = _see_logits(site, real_tokens(experiment, experiment.streams[site.source]))
             watched[product] = _all(looks)
     return watched
@@ -256,37 +257,57 @@ def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None
     width = query.shape[-1]
     heads = query.shape[1] if query.dim() == 4 else query.shape[0] // ENTRIES
     site.traits.heads, site.traits.head_width = heads, width
-    turned = key if operation.function == DOT_PRODUCT else key.transpose(-1, -2)
+    turned = key if operation.function in FUSED else key.transpose(-1, -2)
     if key.dim() == 4 and turned.shape[-1] == width:
-        site.traits.kv_heads = len(torch.unique(turned[0].flatten(1)[:, :4096], dim=0))
+        site.traits.kv_heads = _distinct(turned[0].flatten(1))
     elif query.dim() == 3 and turned.shape[-1] == width and heads:
-        site.traits.kv_heads = len(torch.unique(turned[:heads].flatten(1)[:, :4096], dim=0))
+        site.traits.kv_heads = _distinct(turned[:heads].flatten(1))
+
+
+def _distinct(rows: Tensor) -> int:
+    """How many rows are different, by numbers from all along them: a model may pad the first keys with zeros."""
+    return len(torch.unique(rows[:, :: max(rows.shape[1] // SAMPLED, 1)], dim=0))
 
 
 def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor) -> None:
     """The same from the letters of an einsum, as in "bhid,bhjd->bhij": entry, heads, query token, key token last.
 
-    The first letter may stand for both entries, or for entries and heads together ("bid,bjd->bij").
+    The first letter of the scores may stand for entries, or for entries and heads together ("bid,bjd->bij").
+    """
+    letters = _letters(equation, query, key)
+    if letters is None:
+        return
+    first, second, scores = letters
+    sizes = dict(zip(first, query.shape, strict=True)) | dict(zip(second, key.shape, strict=True))
+    entry, heads, width = scores[0], scores[1:-2], [letter for letter in first if letter not in scores]
+    folded = sizes[entry] // ENTRIES
+    site.traits.heads = folded * math.prod(sizes[letter] for letter in heads)
+    site.traits.head_width = math.prod(sizes[letter] for letter in width)
+    if sizes[entry] % ENTRIES or (folded > 1 and heads):
+        site.traits.kv_heads = None
+        return
+    own, rest = key.movedim(second.index(entry), 0), second.replace(entry, "")
+    order = [rest.index(letter) for letter in rest if letter in heads]
+    rows = own[0].movedim(order, list(range(len(order)))).reshape(math.prod(own.shape[1 + axis] for axis in order), -1)
+    rows = own[:folded].flatten(1) if folded > 1 else rows
+    site.traits.kv_heads = _distinct(rows)
+
+
+def _letters(equation: str, query: Tensor, key: Tensor) -> tuple[str, str, str] | None:
+    """The letters of queries, keys and scores; None where the equation is none of queries and keys.
+
+    Axes that three dots stand for get capital letters, the first for entries; there must be no other of size above one.
     """
     inputs, _, scores = equation.replace(" ", "").partition("->")
     first, _, second = inputs.partition(",")
-    sizes = dict(zip(first, query.shape, strict=False)) | dict(zip(second, key.shape, strict=False))
-    if len(first) != query.dim() or len(second) != key.dim() or not scores.startswith(first[0]) or len(scores) < 3:
-        return
-    if scores[-2] not in first or scores[-1] not in second or "." in equation:
-        return
-    heads, width = scores[1:-2], [letter for letter in first if letter not in scores]
-    folded = sizes[first[0]] // ENTRIES
-    site.traits.heads = folded * math.prod(sizes[letter] for letter in heads)
-    site.traits.head_width = math.prod(sizes[letter] for letter in width)
-    if folded > 1:
-        site.traits.kv_heads = len(torch.unique(key[:folded].flatten(1)[:, :4096], dim=0)) if not heads else None
-        return
-    order = [second.index(letter) for letter in second[1:] if letter in heads]
-    rows = key[0].movedim([axis - 1 for axis in order], list(range(len(order)))).reshape(
-        math.prod(key.shape[axis] for axis in order), -1
-    )
-    site.traits.kv_heads = len(torch.unique(rows[:, :4096], dim=0))
+    dots = "".join(chr(ord("A") + axis) for axis in range(query.dim() - len(first.replace("...", ""))))
+    first, second, scores = (text.replace("...", dots) for text in (first, second, scores))
+    if len(first) != query.dim() or len(second) != key.dim() or len(scores) < 3:
+        return None
+    if any(size > 1 for letter, size in zip(first, query.shape, strict=True) if letter in dots[1:]):
+        return None
+    fits = scores[0] in first and scores[0] in second and scores[-2] in first and scores[-1] in second
+    return (first, second, scores) if fits else None
 
 
 def positions_of(site: Site) -> tuple[str, ...] | None:

@@ -78,6 +78,16 @@ class _Description:
         if self.stack.causal is None or self.stack.parallel is None:
             raise BadInput(f"the blocks of {self.stack.name} are not alike in masks or order; not described.")
         width = Counter(b.hidden_width for branches in self.mlps for b in branches).most_common(1)[0][0]
+        if first.softmax and not first.products:
+            raise BadInput(
+                f"the softmax of {first.module} does not act on a product of queries and keys alone (a matrix mixes "
+                "the scores of the heads, or scores are made in another way), which the theory does not cover."
+            )
+        if not self.stack.start_norm:
+            raise BadInput(
+                f"the stream of {self.stack.name} is zero where it starts, so that there is no geometry to predict. "
+                "It may come from a part that starts at zero, or from a batch of zeros."
+            )
         if first.heads is None or width is None:
             raise BadInput(f"heads or hidden width of {self.stack.name} could not be read; not described.")
         kind = self.stack.norm_kind or "layer"

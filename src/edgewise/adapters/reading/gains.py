@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from edgewise.adapters.reading.attention import mixing_sites, operands
-from edgewise.adapters.reading.graph import DOT_PRODUCT, MULTIHEAD
+from edgewise.adapters.reading.graph import FLEX, FUSED, MULTIHEAD
 from edgewise.adapters.reading.interventions import Experiment, Site, Stream
 from edgewise.adapters.reading.mlp import activations, equal, feeders, in_halves, sample
 from edgewise.adapters.reading.norms import is_normed
@@ -129,10 +129,11 @@ class _Scores:
 def _scores(softmax: Operation, product: Operation, args: Any, kwargs: Any) -> Tensor | None:
     if softmax.function == MULTIHEAD:
         return _multihead_scores(args, kwargs)
-    if softmax.function != DOT_PRODUCT:
+    if softmax.function not in FUSED:
         return args[0] if args else kwargs["input"]
     query, key = operands(product, args, kwargs)
-    scale = kwargs.get("scale", args[6] if len(args) > 6 else None)
+    place = 5 if softmax.function == FLEX else 6
+    scale = kwargs.get("scale", args[place] if len(args) > place else None)
     key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3) if query.dim() > 3 else key
     return query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
 

@@ -59,7 +59,7 @@ def read(model: nn.Module, batch: Any = None, stack: str | None = None) -> Readi
     refuse_unreadable(whole)
     with torch.inference_mode(False):  # its tensors count no versions, by which writes in place are noticed
         reading = undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch).read))
-    return _choose(reading, stack)
+    return choose_stack(reading, stack)
 
 
 def reread(model: nn.Module, stack: Stack, blocks: Sequence[Block], batch: Any = None) -> Stack:
@@ -108,7 +108,8 @@ def _refusing(model: nn.Module, work: Callable[[], Result]) -> Result:
         ) from error
 
 
-def _choose(reading: Reading, name: str | None) -> Reading:
+def choose_stack(reading: Reading, name: str | None) -> Reading:
+    """The reading with this stack as the default one."""
     if name is None:
         return reading
     names = [stack.name for stack in reading.stacks]

@@ -69,7 +69,7 @@ class Branch:
     layer_scale: float | None  # root mean square of a learned vector that multiplies the branch
     rescale: float | None  # what scalar multiplies the stream between this sum and the next branch
     share: float | None  # |branch| / |skip stream| at the true input
-    sees: str | None  # token, causal, all, causal blocks, blocks, causal sparse, sparse
+    sees: str | None  # token, causal, all, causal blocks, blocks, causal sparse, sparse, all but itself
     window: int | None  # keys seen to one side, the token itself included; None up to `Stack.horizon` tokens
     window_both_sides: bool
     softmax: bool

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgewise.adapters.reading.graph import CHOICE, DOT_PRODUCT, MULTIHEAD, SOFTMAX, Graph, Node
+from edgewise.adapters.reading.graph import CHOICE, FUSED, MULTIHEAD, SOFTMAX, Graph, Node
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.updates import find_updates
 
@@ -175,7 +175,7 @@ def _sort_scores(graph: Graph, part: Part, source: int) -> None:
     inside = set(part.inside)
     for index in part.inside:
         function = graph[index].function
-        if function in (DOT_PRODUCT, MULTIHEAD):
+        if function in (*FUSED, MULTIHEAD):
             product: int | None = index
         elif function in ("softmax", "_softmax", "softmax_", "exp"):
             product = _product_above(graph, index, inside)

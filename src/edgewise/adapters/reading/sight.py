@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from edgewise.adapters.reading.compare import relative, wide
-from edgewise.adapters.reading.interventions import Experiment, Site, Stream
+from edgewise.adapters.reading.interventions import EditedPassError, Experiment, Site, Stream
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.traits import Rows
 from edgewise.adapters.reading.visibility import Sight, disagreement, pokes, queries, sight
@@ -78,8 +78,13 @@ def _rows(experiment: Experiment) -> None:
             _keep_rows(experiment, site, asked, gradients)
 
     entries = len(queries(SHORTEST))
-    leaves_or_none = leaf if experiment.differentiable else None
-    experiment.forced(entries, lambda s: s.base, see, leaves=leaves_or_none, **_quiet(experiment))
+    if experiment.differentiable:
+        try:
+            experiment.forced(entries, lambda s: s.base, see, leaves=leaf, **_quiet(experiment))
+        except EditedPassError:  # some kernels run without gradients only; the next pass shows whether that was it
+            experiment.differentiable = False
+    if not experiment.differentiable:
+        experiment.forced(entries, lambda s: s.base, see, **_quiet(experiment))
 
 
 def _gradients(
@@ -189,14 +194,29 @@ def _compare(site: Site) -> None:
     # State spaces and convolutions forget: what is far away and faint need not move anything visibly.
     # So does a query that meets the keys of another stack: who it is may hardly matter.
     faint = dict(traits.rows) if traits.memory else traits.faint
-    apart = disagreement(traits.rows, traits.columns, {} if site.part.softmax and not traits.memory else faint)
+    attends = site.part.softmax and not traits.memory
+    if attends and not any(position in moved for position, moved in traits.columns):
+        traits.sight = _but_itself(traits.rows, traits.columns)
+        if traits.sight is not None:
+            return
+    apart = disagreement(traits.rows, traits.columns, {} if attends else faint)
     if apart is not None:
         traits.reasons.append(apart)
         return
     last = max(q for q, _ in traits.rows)
     traits.sight = sight(traits.rows, last + 1, coarse=not site.part.softmax)
-    if traits.sight is not None and site.part.softmax and not traits.memory:
+    if traits.sight is not None and attends:
         traits.sight = _held_against_columns(traits.sight, traits.columns, last)
+
+
+def _but_itself(rows: Rows, columns: Rows) -> Sight | None:
+    """A mask on the diagonal: by its queries, which are quiet, a token still depends on itself, and moves nothing."""
+    others = [(query, seen | {query}) for query, seen in rows]
+    moved = [(position, tokens | {position}) for position, tokens in columns]
+    last = max(query for query, _ in rows)
+    seen = sight(others, last + 1) if disagreement(others, moved, {}) is None else None
+    whole = seen is not None and seen.window is None and seen.sees in ("all", "causal")
+    return Sight(f"{seen.sees} but itself") if seen is not None and whole else None
 
 
 def _held_against_columns(seen: Sight, columns: Rows, last: int) -> Sight:

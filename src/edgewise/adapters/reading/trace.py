@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from edgewise.adapters.quantized import is_quantized
 from edgewise.adapters.reading.graph import (
     ADD,
     DIVIDE,
-    DOT_PRODUCT,
+    FUSED,
     LIKE_NOTHING,
     LIKE_OTHER,
     MULTIHEAD,
@@ -47,11 +48,13 @@ class Tracer(TorchFunctionMode):
     _serial = count()
 
     def __init__(
-        self, names: Mapping[int, str], edits: Edits, precision: Precision, parameters: frozenset[int] = frozenset()
+        self, model: nn.Module, edits: Edits, precision: Precision, parameters: frozenset[int] = frozenset()
     ) -> None:
         super().__init__()
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._in_integers = frozenset(id(module) for module in model.modules() if is_quantized(module))
         self.graph, self.edits = Graph(), edits
-        self._precision, self._names = precision, names
+        self._precision = precision
         self._serial_number = next(Tracer._serial)
         self._places: list[tuple[str, int]] = [("", 0)]
         self._calls: dict[str, int] = {}
@@ -66,7 +69,7 @@ class Tracer(TorchFunctionMode):
             return None
         self._calls[path] = self._calls.get(path, -1) + 1
         self._places.append((path, self._calls[path]))
-        if self._opaque is not None or not is_quantized(module):
+        if self._opaque is not None or id(module) not in self._in_integers:
             return None
         self._opaque = [node for node in map(self.node, tensors(args)) if node is not None]
         edit = self.edits.weight_inputs.get(Operation(path, self._calls[path], QUANTIZED, 0))
@@ -77,9 +80,10 @@ class Tracer(TorchFunctionMode):
         if path is None or self._places[-1][0] != path:
             return None
         place = self._places.pop()
-        if self._opaque and is_quantized(module) and isinstance(output, Tensor):
-            output = self._quantized(module, Operation(*place, QUANTIZED, 0), output, self._opaque)
-        self._opaque = None if is_quantized(module) else self._opaque
+        if id(module) in self._in_integers:
+            if self._opaque and isinstance(output, Tensor):
+                output = self._quantized(module, Operation(*place, QUANTIZED, 0), output, self._opaque)
+            self._opaque = None
         first = next(tensors(output), None)
         node = None if first is None else self.node(first)
         if node is not None:
@@ -147,9 +151,11 @@ class Tracer(TorchFunctionMode):
     def _call(self, func: Any, name: str, args: Any, kwargs: Any, flat: list[Tensor], parents: list[Node]) -> Any:
         weight = WeightCall.of(name, args, kwargs, self.node)
         operation = self._name(name)
-        if name in (DOT_PRODUCT, MULTIHEAD):
+        if name in (*FUSED, MULTIHEAD):
             both = (self.node(value) for value in (*args, *kwargs.values())[:2])
             self.graph.score_operands[operation] = tuple(node.index for node in both if node is not None)
+        if self.edits.fill_zeros and name in MULTIPLY:
+            args = tuple(self._filled_factor(operation, value) for value in args)
         if operation in self.edits.calls:
             self.edits.calls[operation](args, kwargs)
         if weight is not None and _edited(operation, self.edits):
@@ -260,6 +266,13 @@ class Tracer(TorchFunctionMode):
         self._counts[key] = self._counts.get(key, -1) + 1
         return Operation(*key, self._counts[key])
 
+    def _filled_factor(self, operation: Operation, value: Any) -> Any:
+        """A vector of zeros that was made from parameters (a gain kept as its distance from one), drawn likewise."""
+        if not isinstance(value, Tensor) or self.node(value) is not None or not value.dim():
+            return value
+        draw = _draw(value, _seed_of(operation))
+        return value if draw is None else draw
+
     def _filled(self, value: Any) -> Any:
         if isinstance(value, nn.Parameter):
             if id(value) not in self._draws:
@@ -277,6 +290,11 @@ def _draw(parameter: Tensor, seed: int) -> Tensor | None:
         return None
     noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
     return (noise * (parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1)).to(parameter)
+
+
+def _seed_of(operation: Operation) -> int:
+    """The same in every pass and process."""
+    return crc32(repr(operation).encode())
 
 
 def _edited(operation: Operation, edits: Edits) -> bool:
@@ -298,7 +316,12 @@ def address(value: Tensor) -> int:
     """Where the numbers of a tensor begin in memory; of a sharded one, this process's part."""
     local = value.to_local() if hasattr(value, "to_local") else value
     inside = torch._C._functorch.is_functorch_wrapped_tensor(local)  # a stand-in under `vmap`, without numbers
-    return local.data_ptr() if type(local) in (Tensor, nn.Parameter) and not inside else id(value)
+    if type(local) not in (Tensor, nn.Parameter) or inside:
+        return id(value)
+    try:
+        return local.data_ptr()
+    except RuntimeError:  # a stand-in of `torch.compile`, which has no numbers either
+        return id(value)
 
 
 def carries_signal(value: Tensor) -> bool:
@@ -319,8 +342,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 def run(model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]], edits: Edits, precision: Precision) -> Graph:
     """One pass of the model on copies of the batch's tensors."""
-    names = {id(module): name for name, module in model.named_modules()}
-    tracer = Tracer(names, edits, precision, frozenset(address(p) for p in model.parameters() if p.numel()))
+    tracer = Tracer(model, edits, precision, frozenset(address(p) for p in model.parameters() if p.numel()))
     args, kwargs = _own_tensors(batch, edits, tracer)
     torch.manual_seed(0)  # a model that draws in evaluation mode draws the same in every pass
     before = register_module_forward_pre_hook(tracer.enter)
