@@ -60,15 +60,17 @@ class Book:
 def fill(names: list[str], again: set[str]) -> None:
     """Measure what the recipes lack, in turns: wherever it is stopped, each has the same share of its cases."""
     books = [Book.of(name) for name in names]
-    turns = []
-    for book in books:
-        wanted = book.wanted(again)
-        turns += [((k + 0.5) / len(wanted), book, text) for k, text in enumerate(wanted)]
-    for _, book, text in sorted(turns, key=lambda turn: turn[0]):
-        book.measure(text)
+    for number, text in in_turns([book.wanted(again) for book in books]):
+        books[number].measure(text)
     for book in books:
         if len(book.records) >= len(book.work.cases):
             judge(book.work)
+
+
+def in_turns(lists: list[list[str]]) -> list[tuple[int, str]]:
+    """(number of the list, entry) so that after any part of them every list has had the same part of its own."""
+    places = [((k + 0.5) / len(own), i, text) for i, own in enumerate(lists) for k, text in enumerate(own)]
+    return [(i, text) for _, i, text in sorted(places)]
 
 
 def measured(work: Work, case: dict[str, Any]) -> Record:

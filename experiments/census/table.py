@@ -12,6 +12,8 @@ from typing import Any
 
 from edgewise.study.recipe import load_recipe
 
+from . import causes, nineteen
+from .causes import share
 from .overruled import ALL_OUTCOMES, OVERRULED, RIGHTLY, decided
 
 HERE = Path(__file__).parent
@@ -71,7 +73,12 @@ def name_of(record: dict[str, Any]) -> str:
 def page() -> str:
     """The whole page."""
     rows = {group: records(group) for group in GROUPS}
-    return "\n".join([OPENING, *_counts(rows), "", *_meaning(), "", *_goals(rows), "", *_lists(rows), ""])
+    why = causes.lines(_softmax(rows))
+    return "\n".join([OPENING, *_counts(rows), "", *_meaning(), "", *_goals(rows), "", *why, "", *_lists(rows), ""])
+
+
+def _softmax(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [r for group in rows.values() for r in group if r.get("softmax") and r["outcome"] != "not built"]
 
 
 def _counts(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -96,7 +103,7 @@ def _meaning() -> list[str]:
 
 def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     everything = [r for group in rows.values() for r in group]
-    softmax = [r for r in everything if r.get("softmax") and r["outcome"] != "not built"]
+    softmax = _softmax(rows)
     measured = sum(bool(r.get("measured")) for r in softmax)
     right = sum(r["outcome"] in ("right", OVERRULED) for r in softmax)
     covered = [r for r in softmax if r["outcome"] != RIGHTLY]
@@ -105,18 +112,15 @@ def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     return [
         "## Goals", "", "| | |", "|---|---|",
         f"| softmax models that build | {len(softmax)} |",
-        f"| measured (goal 95 %) | {measured}, {_share(measured, len(softmax))} |",
-        f"| described right (goal 90 %) | {right}, {_share(right, len(softmax))} |",
-        f"| described right, of those not rightly refused | {right} of {len(covered)}, {_share(right, len(covered))} |",
+        f"| measured (goal 95 %) | {measured}, {share(measured, len(softmax))} |",
+        f"| described right (goal 90 %) | {right}, {share(right, len(softmax))} |",
+        f"| described right, of those not rightly refused | {right} of {len(covered)}, {share(right, len(covered))} |",
+        nineteen.row(rows["packages"]),
         f"| silently wrong (goal 0) | {sum(r['outcome'] == 'silently wrong' for r in everything)} |",
         f"| raw tracebacks (goal 0) | {sum(r['outcome'] == 'raw traceback' for r in everything)} |",
         f"| outputs, weights, modes, hooks or random streams altered (goal 0) | {altered} |",
         f"| labels with which the checker agrees | {checked.count('agrees')} of {len(checked)} |",
     ]  # fmt: skip
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else "none"
 
 
 def _lists(rows: dict[str, list[dict[str, Any]]]) -> list[str]:

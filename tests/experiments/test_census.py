@@ -19,7 +19,18 @@ from torch import nn
 import edgewise
 from edgewise.study import load_recipe, store
 from edgewise.study.engine import Work
-from experiments.census import compare, fill, overruled, said, table, truth, unchanged
+from experiments.census import (
+    causes,
+    compare,
+    fill,
+    nineteen,
+    overruled,
+    said,
+    table,
+    trial,
+    truth,
+    unchanged,
+)
 from experiments.census.checker import Facts
 from experiments.census.handwritten import MODELS
 from experiments.census.isolated import Tell, isolated
@@ -268,3 +279,34 @@ def test_the_page_is_what_the_record_says() -> None:
         assert table.PAGE.read_text() == table.page()
     else:
         assert not table.PAGE.exists()
+
+
+def test_recipes_are_filled_in_turns() -> None:
+    turns = fill.in_turns([["a", "b"], [], ["1", "2", "3", "4"]])
+    assert [text for _, text in turns] == ["1", "a", "2", "3", "b", "4"]
+    assert {number for number, _ in turns} == {0, 2}
+
+
+def test_every_model_that_is_not_right_has_a_cause() -> None:
+    records = [r for group in table.GROUPS for r in table.records(group) if r.get("softmax")]
+    missed = [r for r in records if r["outcome"] not in ("right", overruled.OVERRULED, "not built")]
+    assert missed and "other" not in {causes.cause_of(record) for record in missed}
+    page = list(causes.lines([{"outcome": "right", "measured": True}, *missed]))
+    assert f"Of {len(missed) + 1} softmax transformers that build, {len(missed)} are not described right:" in page
+
+
+def test_the_nineteen_kinds_are_in_the_lists() -> None:
+    listed = {(case["package"], case["model"]) for case in table.cases("packages")}
+    names = {(package, name) for package, kinds in nineteen.NAMES.items() for name in kinds}
+    assert len(names) == 19 and names <= listed
+    assert "19 right, 0 refused" in nineteen.row([{"package": p, "model": m, "outcome": "right"} for p, m in names])
+
+
+class Broken(nn.Module):
+    def forward(self, _: torch.Tensor) -> torch.Tensor:
+        raise ValueError("its own fault")
+
+
+def test_a_model_that_does_not_run_is_not_called_slow() -> None:
+    record = trial._trial(lambda: (Broken(), (torch.zeros(1),), ""), [], lambda stage: None)
+    assert record == {"outcome": "not built", "why": "no batch: ValueError: its own fault"}

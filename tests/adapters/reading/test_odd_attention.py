@@ -307,3 +307,17 @@ def test_flex_attention_is_attention() -> None:
 
     described = edgewise.describe(model_of(Flex), STREAM)
     assert (described.heads, described.kv_heads, described.causal, described.unmodelled) == (HEADS, HEADS, False, ())
+
+
+class EmptyUpdate(Block):
+    """A sum with nothing in the place of a second update."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 0 + self.mix(self.one(x))
+        return x + 0.0 + self.feed(self.two(x))
+
+
+def test_adding_nothing_does_not_cut_the_stream() -> None:
+    torch.manual_seed(0)
+    stack = stack_of(nn.Sequential(*(EmptyUpdate(Attention()) for _ in range(3))).eval())
+    assert (stack.depth, stack.norm, stack.not_read) == (3, "pre", ())

@@ -225,6 +225,8 @@ class Tracer(TorchFunctionMode):
 
     def _scale(self, name: str, args: Any, output: Tensor) -> float | Tensor | None:
         """What a product with something constant multiplies by: one number, or one number per feature."""
+        if name in ADD and any(isinstance(value, (int, float)) and value == 0 for value in args):
+            return 1.0  # x + 0, as an empty update is written
         if name not in SCALING or len(args) < 2:
             return None
         first = self.node(args[0]) is not None
