@@ -231,8 +231,8 @@ class _Reader:
 
 def _overlap(x: Tensor) -> float:
     unit_tokens = nn.functional.normalize(x.double(), dim=-1)
-    total, count = unit_tokens.sum(1).pow(2).sum(-1), x.shape[1]
-    return float(((total - count) / (count * (count - 1))).mean())
+    total, own, count = unit_tokens.sum(1).pow(2).sum(-1), unit_tokens.pow(2).sum((1, 2)), x.shape[1]
+    return float(((total - own) / (count * (count - 1))).mean())  # a token of zeros has no own part
 
 
 def _pattern(moved: list[list[int]], pokes: list[int], count: int) -> tuple[bool | None, Any]:
