@@ -16,6 +16,7 @@ from edgewise.study import load_recipe
 from tests.fuzz import watched
 from tests.fuzz.invariants import check_document
 from tests.fuzz.networks import Tokens, build, with_weights
+from tests.support.models import CONFIGS
 
 
 @pytest.mark.parametrize(
@@ -112,3 +113,9 @@ def test_alarms_are_refused_before_anything_is_said(tmp_path: Path, capsys: pyte
     words = watched.prepare(tmp_path, {"changes": [change], "verb": "alarms"})
     assert words is not None and run(words) == exit_codes.BAD_INPUT
     assert capsys.readouterr().out == ""
+
+
+def test_logits_are_not_divided_by_zero() -> None:
+    config = {"model_type": "gemma3_text", **CONFIGS["gemma3"][2], "query_pre_attn_scalar": 0}
+    with pytest.raises(edgewise.BadInput, match=r"query_pre_attn_scalar .* must be a number above 0, got 0"):
+        edgewise.describe(config)

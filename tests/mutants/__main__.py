@@ -1,4 +1,4 @@
-"""Plant all mistakes, room by room: which tests reach a line is seen first, then every mistake without a result is tried.
+"""Plant all mistakes, room by room: which tests reach a line is seen first, then what has no result yet is tried.
 
     python -m tests.mutants [NAME SEED]
 

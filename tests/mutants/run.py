@@ -111,7 +111,7 @@ class Catcher:
 def in_child(nodes: list[str], target: Path, limit: int) -> None:
     """Run these tests here, and leave with 0 if all pass."""
     os.setsid()
-    log = os.open(FOLDER / "last.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    log = os.open(TREE / ".mutants" / "last.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
@@ -131,9 +131,9 @@ def in_child(nodes: list[str], target: Path, limit: int) -> None:
 
 def run_tests(nodes: list[str]) -> dict[str, Any]:
     """How the tests end: caught (with the test), too long, or survived."""
-    target = FOLDER / "failed.json"
+    target = TREE / ".mutants" / "failed.json"
     target.unlink(missing_ok=True)
-    limit = int(30 + 3 * sum(reach()[0].get(node, 1.0) for node in nodes))
+    limit = int(30 + 3 * sum(reach()[0].get(node, 20.0) for node in nodes))
     child = os.fork()
     if child == 0:
         try:
@@ -241,8 +241,9 @@ def main(name: str, *rooms: str) -> None:
     answers = json.loads((HERE / "answers.json").read_text()) if again else {}
     known = results(name)
     survived = {k for k, record in known.items() if record["outcome"] == "survived"}
-    pending = [m for m in mutants if (key(m) in survived if again else key(m) not in known)]
-    pending = [m | ({"only": answers.get(m["room"], [])} if again else {}) for m in pending]
+    pending = [m for m in mutants if key(m) not in known or (again and key(m) in survived)]
+    pending = [m | {"only": answers.get(m["room"], [])} if again and "only" not in m else m for m in pending]
+    pending = [m for m in pending if not again or key(m) in known or name == "named"]
     pending = [m for m in pending if (not rooms or m["room"] in rooms) and m.get("only", True)]
     copy_of_the_repository(again)
     print(f"{len(pending)} of {len(mutants)} to try", flush=True)

@@ -7,7 +7,15 @@ import pytest
 from scipy import ndimage
 
 from edgewise.errors import BadInput
-from edgewise.study.tasks.pathfinder import best_window, pathfinder
+from edgewise.study.tasks.pathfinder import (
+    Curves,
+    Look,
+    best_window,
+    draw_curves,
+    pathfinder,
+    render,
+    samples,
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +70,26 @@ def test_sizes_and_refusals() -> None:
         pathfinder(10, tolerance=0.0)
     with pytest.raises(BadInput, match="hardly fit"):
         pathfinder(10, size=12, paddles=30)
+
+
+def test_dashes_lie_along_their_heading_and_dots_are_discs() -> None:
+    look = Look(size=16, paddles=2, distractors=0)
+    curves = Curves(np.array([[[8.0, 4.0], [8.0, 12.0]]]), np.array([[0.0, np.pi / 2]]), np.ones(1, bool))
+    points = samples(curves, look)[0]
+    assert points[:3] == pytest.approx(np.array([[7.2, 4.0], [8.0, 4.0], [8.8, 4.0]]))
+    assert points[3:] == pytest.approx(np.array([[8.0, 11.2], [8.0, 12.0], [8.0, 12.8]]))
+    dots = np.array([[[4.0, 4.0], [12.0, 12.0]]])
+    assert render(np.zeros((1, 0, 2)), dots, look).sum() == pytest.approx(2 * np.pi * 1.4**2, rel=0.05)
+
+
+def test_curves_that_fit_stay_inside() -> None:
+    look = Look(size=24, paddles=5, distractors=0)
+    curves = draw_curves(look, 5, 300, np.random.default_rng(0))
+    inside = samples(curves, look)[curves.fits]
+    assert len(inside) > 100 and inside.min() > look.margin and inside.max() < look.size - look.margin
+
+
+def test_progress_goes_from_nothing_to_all() -> None:
+    told: list[float] = []
+    pathfinder(20, size=20, paddles=3, distractors=0, seed=0, progress=told.append)
+    assert told == sorted(told) and told[0] > 0 and told[-1] == 1.0

@@ -123,8 +123,15 @@ def test_small_things() -> None:
         ({"rates": [-1.0]}, "rates"),
         ({"steps": 0}, "steps = 0"),
         ({"trial": 0.0}, "trial = 0"),
+        ({"trial": 1.1}, "trial = 1.1"),
     ],
 )
 def test_bad_input(options: dict[str, object], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         train(seeded(Bowl, 0), batches, **options)  # type: ignore[arg-type]
+
+
+def test_a_trial_may_be_one_step_and_a_training_has_200() -> None:
+    two = train(seeded(Bowl, 0), batches, rates=[0.1, 1e-6], steps=2)
+    assert [steps for _, steps, _ in two.tried] == [2, 1]
+    assert len(train(seeded(Bowl, 0), batches).best.losses) == 200

@@ -57,6 +57,13 @@ class ConfigReader:
             raise self._refuse(names, value, f"a number from 0 to {LARGEST_NUMBER:g}")
         return float(value)
 
+    def positive(self, *names: str, default: float | None = None) -> float:
+        """A number that is divided by."""
+        value = self.number(*names, default=default)
+        if not value > 0:
+            raise self._refuse(names, value, "a number above 0")
+        return value
+
     def flag(self, *names: str, default: bool = False) -> bool:
         """A switch; switches that are left out are off (or the family's habit) and not worth a remark."""
         value = self.get(*names)

@@ -135,4 +135,4 @@ def _gemma(config: ConfigReader, knobs: Knobs) -> Knobs:
 
 def _query_scaling(config: ConfigReader, head_width: int) -> float:
     """Logits are divided by sqrt(query_pre_attn_scalar), not by sqrt(head width)."""
-    return math.sqrt(head_width / config.number("query_pre_attn_scalar", default=256.0))
+    return math.sqrt(head_width / config.positive("query_pre_attn_scalar", default=256.0))
