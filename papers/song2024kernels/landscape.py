@@ -52,10 +52,12 @@ def per_seed(results: Sequence[Result], arm: str, name: str) -> np.ndarray:
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    return Claim.all([_smoother(results, "swapped", "kept"), _smoother(results, "gaussian", "kept, rebalanced")])
+    scale, rows = scale_of(results), ("B15", "B17")
+    pairs = (("swapped", "kept"), ("gaussian", "kept, rebalanced"))
+    return Claim.all([smoother(results, ours, theirs, scale, rows) for ours, theirs in pairs])
 
 
-def _smoother(results: Sequence[Result], ours: str, theirs: str) -> Claim:
+def smoother(results: Sequence[Result], ours: str, theirs: str, scale: str, rows: tuple[str, ...]) -> Claim:
     """Smoother: nearer to a quadratic, and not with more minima; decided by the paired differences over seeds."""
     residual = Difference(per_seed(results, ours, "residual"), per_seed(results, theirs, "residual"))
     minima = Difference(per_seed(results, ours, EXTRA), per_seed(results, theirs, EXTRA))
@@ -75,8 +77,8 @@ def _smoother(results: Sequence[Result], ours: str, theirs: str) -> Claim:
         f"The loss over W^Q and W^K is smoother with the Gaussian kernel than with softmax [poster]; here {title}.",
         f"{title[0].upper()}{title[1:]} against softmax ({theirs}): {first} (difference {residual}), "
         f"{rest} ({minima}); {more}, {sharp}.",
-        scale_of(results), None if undecided or residual.count < 3 else smooth,
-        {"means": means, "residual": vars(residual), "minima": vars(minima)},
+        scale, None if undecided or residual.count < 3 else smooth,
+        {"means": means, "residual": vars(residual), "minima": vars(minima)}, rows=rows,
     )  # fmt: skip
 
 

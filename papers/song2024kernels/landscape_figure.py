@@ -21,16 +21,22 @@ NUMBERS = {"residual": "distance from the best\nquadratic, share of the range", 
 HEIGHTS, LEVELS = "viridis", 25
 
 
-def pictures(results: Sequence[Result], scale: str) -> Figure:
-    """Rows: surfaces, contours (first network, first directions), numbers (points: networks; bars: mean, error)."""
+def pictures(results: Sequence[Result], scale: str, stages: Sequence[Result] = ()) -> Figure:
+    """Rows: surfaces, contours (first network, first directions), numbers (points: networks; bars: mean, error).
+
+    With runs of two stages a fourth row shows their test loss.
+    """
     first = min(results, key=lambda r: r.case["seed"])
     with matplotlib.rc_context(SETTINGS | {"font.size": 12.0, "axes.titlesize": 13.0, "axes.labelsize": 12.0}):  # type: ignore[arg-type]
-        figure = Figure(figsize=(14, 11), layout="constrained")
+        figure = Figure(figsize=(14, 14 if stages else 11), layout="constrained")
         figure.suptitle("The loss over queries and keys, by attention kernel", fontweight="bold", x=0.01, ha="left")
-        grid = figure.add_gridspec(3, 4, height_ratios=(1.15, 1.0, 0.75))
+        grid = figure.add_gridspec(3 + bool(stages), 4, height_ratios=(1.15, 1.0, 0.75, 0.85)[: 3 + bool(stages)])
         _planes(figure, grid, first)
         for column, (name, label) in enumerate(NUMBERS.items()):
             _numbers(figure.add_subplot(grid[2, column]), results, name, label)
+        if stages:
+            _first_stage(figure.add_subplot(grid[3, :2]), stages)
+            _second_stage(figure.add_subplot(grid[3, 2:]), stages)
         words = (
             "Above: first network, first directions, one scale of colours; white lines by each picture's own range. "
             f"Below: every network (mean over directions), mean and standard error. {scale}"
@@ -78,3 +84,20 @@ def _numbers(axes: Any, results: Sequence[Result], name: str, label: str) -> Non
     words = ("softmax", "swapped", "Gaussian", "rebalanced")
     axes.set_xticks(range(len(NAMES)), words, fontsize=10, rotation=20, ha="right", rotation_mode="anchor")
     axes.set(title=label, ylim=(0, None))
+
+
+def _first_stage(axes: Any, runs: Sequence[Result]) -> None:
+    for run in runs:
+        step, loss, _ = np.array(run.value["curve"]).T
+        axes.plot(step, loss, color=COLOURS["kept"], linewidth=1.5)
+    axes.set(title="stage one, with softmax", xlabel="step", ylabel="test loss")
+
+
+def _second_stage(axes: Any, runs: Sequence[Result]) -> None:
+    """One line per network and kernel; the first point is right after the swap."""
+    for arm, kernel in (("kept", "softmax"), ("swapped", "gaussian")):
+        for k, run in enumerate(runs):
+            step, loss, _ = np.array(run.value["stage_two"][kernel]["curve"]).T
+            axes.plot(step, loss, color=COLOURS[arm], linewidth=1.5, label=NAMES[arm] if k == 0 else None)
+    axes.set(title="stage two, from the same weights", xlabel="step", ylabel="test loss")
+    axes.legend()

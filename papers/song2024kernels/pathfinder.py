@@ -69,7 +69,7 @@ def levels(
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    return Claim.all([*one_stage_claims(results, "Pathfinder"), plateau_claim(results)])
+    return Claim.all([*one_stage_claims(results, "Pathfinder", rows=("B11", "B12")), plateau_claim(results)])
 
 
 def draw(results: Sequence[Result]) -> Figure:

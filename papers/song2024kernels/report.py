@@ -22,7 +22,7 @@ def scale_of(results: Sequence[Result]) -> str:
     )
 
 
-def one_stage_claims(results: Sequence[Result], name: str) -> list[Claim]:
+def one_stage_claims(results: Sequence[Result], name: str, rows: tuple[str, ...]) -> list[Claim]:
     """Is the Gaussian better at the end of stage one, and on the way there?"""
     results = complete(results)
     gaussian, softmax = (_end(results, kernel) for kernel in ("gaussian", "softmax"))
@@ -34,12 +34,13 @@ def one_stage_claims(results: Sequence[Result], name: str) -> list[Claim]:
         f"Test loss / accuracy after stage one: Gaussian {summary(gaussian)}, softmax {summary(softmax)}; differences "
         f"in pairs {loss} in loss ({WORDS[loss.sign]}), {right} in accuracy.",
         scale_of(results), loss.decided(loss.sign < 0), {"loss": vars(loss), "accuracy": vars(right)},
+        rows=rows,
     )  # fmt: skip
     speed = Claim(
         f"The same, on {name}: it trains faster.",
         f"Mean test loss along stage one{f' after step {easy}' if easy else ''}, Gaussian minus softmax: {way} "
         f"({WORDS[way.sign]}){f'; with the easy level {whole}' if easy else ''}.",
-        scale_of(results), way.decided(way.sign < 0), {"way": vars(way), "whole": vars(whole)},
+        scale_of(results), way.decided(way.sign < 0), {"way": vars(way), "whole": vars(whole)}, rows=rows,
     )  # fmt: skip
     return [end, speed]
 
@@ -59,10 +60,11 @@ def _end(results: Sequence[Result], kernel: str) -> np.ndarray:
 
 def swap_claims(results: Sequence[Result]) -> list[Claim]:
     """What a swap costs at once, and whether stage two repairs it; one statement per direction."""
-    return [_swap(complete(results), a, b) for a, b in (("softmax", "gaussian"), ("gaussian", "softmax"))]
+    return [swap(complete(results), a, b, rows=("B13",)) for a, b in (("softmax", "gaussian"), ("gaussian", "softmax"))]
 
 
-def _swap(results: Sequence[Result], first: str, second: str) -> Claim:
+def swap(results: Sequence[Result], first: str, second: str, rows: tuple[str, ...]) -> Claim:
+    """Keeping a kernel against swapping it, at the end of stage two."""
     before, after = (ends(results, first, kernel, "begin") for kernel in (first, second))
     kept, swapped = (ends(results, first, kernel, "end") for kernel in (first, second))
     gap, right = (Difference(swapped[:, k], kept[:, k]) for k in (0, 1))
@@ -74,7 +76,8 @@ def _swap(results: Sequence[Result], first: str, second: str) -> Claim:
         f"two {summary(kept)} kept and {summary(swapped)} swapped; in pairs {gap} in loss ({words}), "
         f"{right} in accuracy.",
         scale_of(results), gap.decided(gap.sign < 0),
-        {name: rows.mean(0).tolist() for name, rows in numbers.items()} | {"loss": vars(gap), "accuracy": vars(right)},
+        {name: pair.mean(0).tolist() for name, pair in numbers.items()} | {"loss": vars(gap), "accuracy": vars(right)},
+        rows=rows,
     )  # fmt: skip
 
 
@@ -90,6 +93,7 @@ def plateau_claim(results: Sequence[Result]) -> Claim:
         f"First step with a test accuracy above {LEARNED:.0%}, by seed: {words}; in pairs {pairs.mean:+.0f} steps "
         f"({WORDS[pairs.sign]}). The distance of the dots alone would give {results[0].value['shortcut']:.1%}.",
         scale_of(results), pairs.decided(pairs.sign < 0), {"left_chance": left, "difference": vars(pairs)},
+        rows=("B11",),
     )  # fmt: skip
 
 

@@ -83,6 +83,7 @@ def _bound(results: Sequence[Result]) -> Claim:
         "If H D >= N n there are a start and a step with f_t <= (1 - eta beta)^t f_0, for both kernels [Theorem 1].",
         f"Runs with a step above the bound, by start, with the safe and with the literal beta: {words}.",
         scale_of(results), safe["constructive"][0] == 0, {"safe": safe, "literal": literal},
+        rows=("B1", "B4"),
     )  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def _size(results: Sequence[Result]) -> Claim:
     return Claim(
         "(our question) The bound tells the number of steps within a factor of ten.",
         f"Promised over needed steps to a millionth of the loss: {words or 'no run was long enough'}.",
-        scale_of(results), held, ratios,
+        scale_of(results), held, ratios, rows=("B4",),
     )  # fmt: skip
 
 
@@ -117,6 +118,7 @@ def _necessary(results: Sequence[Result]) -> Claim:
         "(our question) H D >= N n is needed.",
         f"With H D = 16 < 24 the loss falls to {words} of its start (queries and keys fit too).",
         scale_of(results), not any(found[0] < FACTOR for found in fell.values()) if many else None, fell,
+        rows=("B5",),
     )  # fmt: skip
 
 
@@ -131,7 +133,7 @@ def _width(results: Sequence[Result]) -> Claim:
     return Claim(
         "Global optima are reached especially when the input embedding dimension is large [abstract].",
         f"Median steps to a millionth at D = {', '.join(map(str, widths))}: {words} (-: not within the run).",
-        scale_of(results), held, needed,
+        scale_of(results), held, needed, rows=("B5",),
     )  # fmt: skip
 
 

@@ -30,9 +30,17 @@ def two_stages(case: Case, task: Task, first: Batches, second: Batches) -> dict[
 
     case: kernel, others (of stage two), seed, rate, steps, more, every, glance, held_out, state ("fresh" or "kept").
     """
+    return trained_stages(case, task, first, second)[0]
+
+
+def trained_stages(
+    case: Case, task: Task, first: Batches, second: Batches
+) -> tuple[dict[str, Any], dict[str, Encoder]]:
+    """The same, and the network after stage two by its kernel."""
     model = seeded(Encoder, case["seed"], task.inputs, task.tokens, task.outputs, task.vectors)()
     run, curve = _stage(use(model, case["kernel"]), case, task, case["steps"], first(case["seed"]), None)
     found = {"curve": curve, "train": thinned(run.losses, 30), "stage_two": {}, "diverged": run.diverged}
+    models = {}
     for kernel in case["others"]:
         model = use(deepcopy(run.model), kernel)
         begin = evaluated(model, task.held_out(case["held_out"]))
@@ -40,7 +48,8 @@ def two_stages(case: Case, task: Task, first: Batches, second: Batches) -> dict[
         after, curve = _stage(model, case, task, case["more"], second(case["seed"] + 10**6), state)
         end = evaluated(after.model, task.held_out(case["held_out"]))
         found["stage_two"][kernel] = {"begin": rounded(begin, 5), "end": rounded(end, 5), "curve": curve}
-    return found
+        models[kernel] = after.model
+    return found, models
 
 
 def _stage(

@@ -58,7 +58,7 @@ def _points(found: ConditionBounds) -> list[list[float]]:
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    return Claim.all([_of_the_talk(results), _corrected(results)])
+    return Claim.all([_of_the_talk(results), _corollary(results), _corrected(results)])
 
 
 def _scale(results: Sequence[Result]) -> str:
@@ -80,6 +80,7 @@ def _of_the_talk(results: Sequence[Result]) -> Claim:
         f"Violated in {said} (H = I at 0), and in {failed} of {len(hot)} one-hot rows. With H = I it fails always: "
         "max/min is an upper bound of kappa(J). Uneven Hessians hide it, their mu/L makes every bound loose.",
         _scale(results), all(rate == 0 for rate, _ in rates.values()), {"rates": rates, "one_hot": failed},
+        rows=("A28",),
     )  # fmt: skip
 
 
@@ -90,7 +91,23 @@ def _corrected(results: Sequence[Result]) -> Claim:
     said = ", ".join(f"{value:.2f} at curvature {c}" for c, value in slack.items())
     return Claim("(ours) kappa_T(J H J) >= (mu/L) [s_max (1 - s_max) / (s_min (1 - s_min))]^2.",
                  f"{failed} violations; median slack factor {said}.", _scale(results), failed == 0,
-                 {"violations": failed, "slack": slack})  # fmt: skip
+                 {"violations": failed, "slack": slack}, rows=("A28",))  # fmt: skip
+
+
+def _corollary(results: Sequence[Result]) -> Claim:
+    """One-hot rows with H = I, whose smallest entry falls from 1e-2 to 1e-6: does the condition number grow tenfold?"""
+    hot = [r for r in results if r.case["kind"] == "one-hot"]
+    exact = {n: [10 ** r.value["points"][0][0] for r in sorted(hot, key=lambda r: -r.case["rest"])
+                 if r.case["tokens"] == n] for n in distinct(hot, "tokens")}  # fmt: skip
+    growth = {n: values[-1] / values[0] for n, values in exact.items()}
+    said = ", ".join(f"{values[-1]:.4g} with {n} tokens" for n, values in exact.items())
+    return Claim(
+        "If the smallest coordinate of x* goes to zero, the condition number goes to infinity [corollary of the talk].",
+        f"One-hot rows, H = I: as the smallest entry falls from 1e-2 to 1e-6 the condition number grows at most "
+        f"{max(growth.values()):.3g} times and ends at {said}. With two tokens it is one for every row.",
+        f"{len(hot)} one-hot rows, n = {', '.join(map(str, growth))}", min(growth.values()) > 10,
+        {str(n): values for n, values in exact.items()}, rows=("A29",),
+    )  # fmt: skip
 
 
 def draw(results: Sequence[Result]) -> Figure:

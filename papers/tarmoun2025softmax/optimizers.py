@@ -126,7 +126,8 @@ def _observation(results: Sequence[Result], batch: str) -> Claim:
     said = ", ".join(f"{10**gap:.2g} on the {network}" for network, gap in gaps.items())
     return Claim(f"SGD is far behind Adam on transformers and not on convolutional nets ({batch} batch).",
                  f"Final loss of SGD over that of Adam: {said}.", _scale(results),
-                 decided(gaps["transformer"] > others + math.log10(2), results, LONG), gaps)  # fmt: skip
+                 decided(gaps["transformer"] > others + math.log10(2), results, LONG), gaps,
+                 rows=("A1", "A2"))  # fmt: skip
 
 
 def _difference(results: Sequence[Result], batch: str) -> Claim:
@@ -138,7 +139,7 @@ def _difference(results: Sequence[Result], batch: str) -> Claim:
     return Claim(f"The same by the difference of the losses, chosen after seeing the data ({batch} batch).",
                  f"Final loss of SGD minus that of Adam, nats: {said}.", _scale(results),
                  decided(float(gaps["transformer"].min()) > others, results, LONG),
-                 {network: float(gap.mean()) for network, gap in gaps.items()})  # fmt: skip
+                 {network: float(gap.mean()) for network, gap in gaps.items()}, rows=("A1", "A2"))  # fmt: skip
 
 
 def _explanations(results: Sequence[Result]) -> Claim:
@@ -156,7 +157,7 @@ def _explanations(results: Sequence[Result]) -> Claim:
     held = all(network == "transformer" for network in worst.values())
     return Claim("Gradient imbalance, ill-conditioning and directional sharpness single out the transformer.",
                  f"Along SGD's full-batch path, means of log10: {said}.", _scale(results),
-                 decided(held, results, LONG), found)  # fmt: skip
+                 decided(held, results, LONG), found, rows=("A4", "A5", "A6"))  # fmt: skip
 
 
 def draw(results: Sequence[Result]) -> Figure:

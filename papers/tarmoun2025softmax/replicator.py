@@ -103,7 +103,8 @@ def _replicates(results: Sequence[Result]) -> Claim:
     worst = max(r.value["coupled"] for r in select(results, kind="mixed"))
     return Claim("Under gradient flow on the prompt the attention rows follow a replicator equation.",
                  f"The coupled form agrees with the softmax of the prompt's flow to {worst:.0e}, for any keys.",
-                 _scale(results), worst < 1e-6, {"largest_difference": worst})  # fmt: skip
+                 _scale(results), worst < 1e-6, {"largest_difference": worst},
+                 rows=("A16", "A17", "A21", "A25"))  # fmt: skip
 
 
 def _decouples(results: Sequence[Result]) -> Claim:
@@ -112,7 +113,8 @@ def _decouples(results: Sequence[Result]) -> Claim:
     said = ", ".join(f"{error:.1g} at deviation {deviation:.2g}" for error, deviation in found.values())
     return Claim("The rows decouple, x' = -kappa J(x)^2 grad l(x) each, for almost orthogonal keys.",
                  f"Exact for orthogonal keys only (which needs d >= N n): rows are off by {said}.", _scale(results),
-                 found[0.03][0] < 0.01, {f"{m:g}": list(pair) for m, pair in found.items()})  # fmt: skip
+                 found[0.03][0] < 0.01, {f"{m:g}": list(pair) for m, pair in found.items()},
+                 rows=("A22", "A23"))  # fmt: skip
 
 
 def _kkt(results: Sequence[Result]) -> Claim:
@@ -122,7 +124,8 @@ def _kkt(results: Sequence[Result]) -> Claim:
     return Claim("Interior stationary points are the KKT points of the loss on the simplex.",
                  f"Flows from {len(ends)} starts end within {max(ends):.0e} of the minimum; {stable} of the "
                  "ends are judged stable KKT points.",
-                 _scale(results), max(ends) < 1e-4 and stable == len(ends), {"distance": max(ends)})  # fmt: skip
+                 _scale(results), max(ends) < 1e-4 and stable == len(ends), {"distance": max(ends)},
+                 rows=("A24", "A26", "A27"))  # fmt: skip
 
 
 def _end(result: Result) -> Stationary:
@@ -141,6 +144,7 @@ def _algebraic(results: Sequence[Result]) -> Claim:
         "(ours) Missing entries die like |S| / (kappa n gap t): sparsity is approached algebraically.",
         f"At the last time the entries over their law are within {off:.1%} of one; under the natural gradient they are "
         f"at {gone:.0e} before t = 40.", _scale(results), off < 0.05, {"ratios": last, "natural": gone},
+        rows=("A15",),
     )  # fmt: skip
 
 

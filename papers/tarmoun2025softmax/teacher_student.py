@@ -24,6 +24,7 @@ METHODS = ("gradient descent", "adam", "natural gradient", "gauss-newton")
 GRID = {"gradient descent": (0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.003, 0.01, 0.03, 0.1, 0.3),
         "natural gradient": (0.03, 0.1, 0.3, 1.0)}  # fmt: skip
 TARGET = 1e-2
+SOLVED = 1e-6
 LONG = 1000  # steps from which a run can decide
 
 
@@ -67,7 +68,7 @@ def _best(problem: descent.LeastSquares, start: torch.Tensor, method: str, steps
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    return Claim.all([_slower(results), _because(results), _cure(results)])
+    return Claim.all([_slower(results), _because(results), _cure(results), _order(results), _open(results)])
 
 
 def _extremes(results: Sequence[Result]) -> tuple[float, float]:
@@ -92,7 +93,7 @@ def _slower(results: Sequence[Result]) -> Claim:
     said = "; ".join(f"{name}: {loss:.2g}" for name, loss in found.items())
     return Claim("Gradient descent learns a teacher of sharp attention more slowly than one of flat attention.",
                  f"Median loss where gradient descent stopped: {said}.", _scale(results),
-                 decided(held, results, LONG), found)  # fmt: skip
+                 decided(held, results, LONG), found, rows=("A30", "A32"))  # fmt: skip
 
 
 def _because(results: Sequence[Result]) -> Claim:
@@ -116,6 +117,7 @@ def _because(results: Sequence[Result]) -> Claim:
         _scale(results), decided(growth > rows[sharp] / rows[mild], results, LONG),
         {name: {f"{r:g}": value for r, value in numbers.items()} for name, numbers in
          (("hessian_condition", hessian), ("row_condition", rows), ("gradient_spread", spread))},
+        rows=("A28", "A30"),
     )  # fmt: skip
 
 
@@ -125,10 +127,39 @@ def _cure(results: Sequence[Result]) -> Claim:
     joint = {m: middle_of(select(results, ratio=sharp, value="joint", method=m), "final") for m in METHODS}
     better = final["gauss-newton"] < 0.1 * final["gradient descent"] and final["adam"] < final["gradient descent"]
     said = ", ".join(f"{m} {final[m]:.1g} (joint {joint[m]:.1g})" for m in METHODS)
-    return Claim("Preconditioning (Adam, second order) removes the slow-down.",
+    return Claim("Preconditioning (Adam, second order) removes the slow-down of a prompt with a frozen value.",
                  f"Sharpest teacher, value frozen, median final loss: {said}.", _scale(results),
                  decided(better, results, LONG),
-                 {"frozen": final, "joint": joint})  # fmt: skip
+                 {"frozen": final, "joint": joint}, rows=("A37", "A39"))  # fmt: skip
+
+
+def _order(results: Sequence[Result]) -> Claim:
+    """Of the same order: within a factor of ten, in the median over seeds, for both teachers and both problems."""
+    mild, sharp = _extremes(results)
+    reached = {f"{value}, r = {ratio:g}": float(np.median([
+        r.value["student"]["log10_mean_ratio"]
+        for r in select(results, ratio=ratio, value=value, method="gradient descent")]))
+        for value in ("frozen", "joint") for ratio in (mild, sharp)}  # fmt: skip
+    wanted = dict(zip(reached, np.log10([mild, sharp, mild, sharp]).tolist(), strict=True))
+    near = {name: abs(reached[name] - wanted[name]) < 1 for name in reached}
+    said = "; ".join(f"{name}: 10^{value:.1f} of 10^{wanted[name]:.0f}" for name, value in reached.items())
+    return Claim("Under-parametrized, in both cases gradient descent ends at a ratio of the teacher's order [talk].",
+                 f"Mean ratio max s / min s that the student reached, median: {said}.", _scale(results),
+                 decided(all(near.values()), results, LONG), reached, rows=("A33",))  # fmt: skip
+
+
+def _open(results: Sequence[Result]) -> Claim:
+    """No theorem here; which methods solve the problem from these starts, at every sharpness."""
+    solved = {}
+    for value in ("frozen", "joint"):
+        for method in METHODS:
+            runs = select(results, value=value, method=method)
+            solved[f"{method}, {value}"] = [sum(r.value["final"] < SOLVED for r in runs), len(runs)]
+    said = ", ".join(f"{name} {done} of {count}" for name, (done, count) in solved.items())
+    return Claim("(open) A global analysis of under-parametrized training, and of adaptive methods [talk].",
+                 f"Open. Evidence: runs that reach a loss below {SOLVED:g}, over all teachers: {said}. With a "
+                 "frozen value second-order steps always get there: these starts meet no bad minimum; jointly they do.",
+                 _scale(results), None, solved, rows=("A39",))  # fmt: skip
 
 
 def draw(results: Sequence[Result]) -> Figure:

@@ -8,6 +8,7 @@ import torch
 from edgewise.errors import BadInput
 from edgewise.laboratory.kernel_layer import KernelLayer, random_layer
 from edgewise.laboratory.kernel_theorems import (
+    check_theorem2,
     descend,
     descend_queries,
     jacobian,
@@ -73,3 +74,23 @@ def test_the_first_step_is_that_of_the_weights_that_are_trained() -> None:
 def test_refusals() -> None:
     with pytest.raises(BadInput, match="steps = 0"):
         descend_queries(layer("softmax"), 0)
+
+
+def test_a_fixed_step_may_break_both_promises() -> None:
+    """A step of 1/lambda_max throws a steep kernel's queries away; a tenth of a hundredth keeps the descent lemma."""
+    steep = layer("softmax", query_key_scale=2.0)
+    unit = check_theorem2(steep).step
+    large, small = (descend_queries(steep, 40, step=share * unit) for share in (30.0, 0.01))
+    assert torch.equal(large.steps, torch.full_like(large.steps, 30 * unit))
+    assert large.descent_violations() > 0
+    assert small.descent_violations() == 0 and small.violations == 0
+    assert bool((small.slopes >= small.gammas.amin() * (1 - 1e-9)).all())
+
+
+def test_the_whole_gradient_is_more_than_a_step_can_bring() -> None:
+    """f = x^2/2 from x = 1: a step eta leaves (1 - eta)^2/2, above f_0 - eta |grad|^2 = 1/2 - eta, for every eta."""
+    run = descend_queries(
+        layer("softmax", query_key_scale=0.5), 40, step=0.1 * check_theorem2(layer("softmax")).step
+    )
+    assert run.descent_violations(0.5) == 0
+    assert run.descent_violations(1.0) > 0

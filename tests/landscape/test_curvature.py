@@ -10,6 +10,7 @@ from torch import nn
 from edgewise import landscape
 from edgewise.errors import BadInput
 from edgewise.landscape.roughness import roughness
+from edgewise.landscape.spectrum import hessian_spectrum
 from tests.support import landscape_networks as networks
 from tests.support import models
 from tests.support.landscape_networks import cross_entropy, own, seeded
@@ -140,3 +141,19 @@ def test_roughness_of_a_quadratic_is_its_matrix() -> None:
     assert roughness((x,), -2 * x**2).curvature[0][0] == pytest.approx(-4.0)
     saddle = roughness((x, y), X**2 - Y**2 + 0.01 * X)
     assert saddle.minima == 0
+
+
+def test_the_spectrum_of_a_quadratic() -> None:
+    """As many steps as weights give every eigenvalue; fewer give the ends, and exact moments for this vector."""
+    model = networks.Quadratic()
+    exact = torch.linalg.eigvalsh(model.A).numpy()
+    whole = hessian_spectrum(model, own, None, steps=len(exact))
+    np.testing.assert_allclose(whole.values, exact, rtol=1e-8, atol=1e-8 * abs(exact).max())
+    assert whole.weights.sum() == pytest.approx(1.0)
+    assert whole.condition == pytest.approx(abs(exact).max() / abs(exact).min(), rel=1e-6)
+    short = hessian_spectrum(model, own, None, steps=3)
+    assert (short.weights * short.values).sum() == pytest.approx((whole.weights * whole.values).sum())
+    assert short.root_mean_square == pytest.approx(whole.root_mean_square)
+    assert short.smallest >= exact[0] - 1e-9 and short.largest <= exact[-1] + 1e-9
+    with pytest.raises(BadInput, match="steps must be between 1 and"):
+        hessian_spectrum(model, own, None, steps=10**6)

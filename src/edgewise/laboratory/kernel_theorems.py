@@ -10,8 +10,9 @@ Theta = (X X^T) o (u u^T), the tangent kernel of W^Q alone. Along a run that tra
     gaussian:  f_t <= f_0 prod_s (1 - eta_s gamma) ,   gamma = lambda_min of the tangent kernel of W^Q at the start
     both:      f_t <= f_0 - sum_s eta_s |grad f_s|^2 / 2 ,   all that is promised to softmax
 
-Every step is the first of eta, eta/2, eta/4, ... that keeps the second line, beginning with twice the last one: where
-the kernel is steep a step of 1/lambda_max throws queries into the region in which a Gaussian is dead.
+The theorem's step is fixed. Without one, every step is the first of eta, eta/2, eta/4, ... that keeps the second line,
+beginning with twice the last one: where the kernel is steep a step of 1/lambda_max throws queries into the region in
+which a Gaussian is dead.
 """
 
 from __future__ import annotations
@@ -249,6 +250,16 @@ class QueryRun:
         """Steps at which the loss is above the promise from the start."""
         return int((self.losses > self.rate_bound * (1 + 1e-9) + 1e-300).sum())
 
+    def descent_violations(self, share: float = 0.5) -> int:
+        """Steps at which the loss is above f_0 - share sum_s eta_s |grad f_s|^2."""
+        fallen = torch.cat([torch.zeros(1, dtype=torch.float64), (self.steps * self.squared_gradients).cumsum(0)])
+        return int((self.losses > self.losses[0] * (1 + 1e-9) - share * fallen).sum())
+
+    @property
+    def slopes(self) -> Tensor:
+        """|grad f|^2 / 2f before every step: at least gamma as it is there, and zero where a run rests above zero."""
+        return self.squared_gradients / (2 * self.losses[:-1]).clamp_min(1e-300)
+
     @property
     def fell_to(self) -> float:
         return float(self.losses[-1] / self.losses[0])
@@ -258,8 +269,10 @@ class QueryRun:
         return self.losses[0] * torch.cat([torch.zeros(1, dtype=torch.float64), logs]).exp()
 
 
-def descend_queries(layer: KernelLayer, steps: int, refresh: int = 25, until: float = 1e-24) -> QueryRun:
-    """Gradient descent on W^Q alone, with steps that keep the descent lemma."""
+def descend_queries(
+    layer: KernelLayer, steps: int, refresh: int = 25, until: float = 1e-24, step: float | None = None
+) -> QueryRun:
+    """Gradient descent on W^Q alone, with a fixed step, or else with steps that keep the descent lemma."""
     if steps < 1 or refresh < 1:
         raise BadInput(f"steps = {steps} and refresh = {refresh} must be at least 1.")
     start = constants = check_theorem2(layer)
@@ -270,7 +283,7 @@ def descend_queries(layer: KernelLayer, steps: int, refresh: int = 25, until: fl
             constants = check_theorem2(now)
         gradient = query_gradient(now)
         squared = float(gradient.square().sum())
-        taken = _step(now, gradient, squared, losses[-1], 2 * eta)
+        taken = _step(now, gradient, squared, losses[-1], 2 * eta) if step is None else _fixed(now, gradient, step)
         if taken is None or losses[-1] < until * losses[0]:
             break
         eta, now = taken
@@ -278,6 +291,12 @@ def descend_queries(layer: KernelLayer, steps: int, refresh: int = 25, until: fl
         rows.append((eta, constants.gamma, squared))
     etas, gammas, squares = torch.tensor(rows, dtype=torch.float64).reshape(-1, 3).unbind(1)
     return QueryRun(start, torch.tensor(losses, dtype=torch.float64), etas, gammas, squares, now)
+
+
+def _fixed(layer: KernelLayer, gradient: Tensor, eta: float) -> tuple[float, KernelLayer] | None:
+    """One step, whatever the loss does; None where it leads out of the numbers."""
+    moved = layer.query - eta * gradient
+    return (eta, layer.with_weights(query=moved)) if bool(moved.isfinite().all()) else None
 
 
 def query_gradient(layer: KernelLayer) -> Tensor:

@@ -52,14 +52,14 @@ def teacher_student(
     X, W = normal(samples, tokens, width), normal(width, width) / math.sqrt(width)
     p0, v0, v, direction = (normal(width, 1 if i in (0, 3) else outputs) / math.sqrt(width) for i in range(4))
     bare = PromptAttention(X, X @ W, torch.zeros(samples, outputs, dtype=torch.float64))
-    p = _with_ratio(bare, direction[:, 0], math.log(ratio))
+    p = prompt_of_ratio(bare, direction[:, 0], ratio)
     model = PromptAttention(X, bare.keys, bare.predictions(p, v))
     return TeacherStudent(model, p, v, p0[:, 0], v0)
 
 
-def _with_ratio(model: PromptAttention, direction: Tensor, wanted: float) -> Tensor:
-    """The direction at the length where the log of the mean ratio is as wanted; it grows with the length."""
-    unit = direction / direction.norm()
+def prompt_of_ratio(model: PromptAttention, direction: Tensor, ratio: float) -> Tensor:
+    """The direction at the length where the mean ratio is as wanted; it grows with the length."""
+    unit, wanted = direction / direction.norm(), math.log(ratio)
     low, high = 0.0, 1.0
     while log_mean_ratio(model, high * unit) < wanted:
         high *= 2

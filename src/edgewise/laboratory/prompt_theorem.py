@@ -4,6 +4,7 @@ With d >= N and independent features the value alone gives a Polyak-Lojasiewicz 
 prompt cannot walk out of the ball where it holds. Shape of the statement [Tarmoun 2025]; the constants are derived
 here from central moments of the softmax, u.grad^2(a.s).u = E_s[(a - mean)(u - mean)^2] <= range(a) Var_s(u).
 One output. Shapes: model (N, n, d), p (d,), v (d, 1).
+Any loss of curvature between m > 0 and M will do: |l'|^2 is between 2m and 2M times the excess over its smallest value.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from edgewise.errors import BadInput
+from edgewise.laboratory.convex_losses import SQUARED, ConvexLoss, risk
 from edgewise.laboratory.prompt_attention import PromptAttention
 
 
@@ -26,8 +28,8 @@ class Certificate:
     feature_bound: float  # B >= |Phi(p)|_F for every p
     smallest_feature: float  # sigma_0 = sigma_min(Phi(p_0)), zero when N > d
     radius: float  # R = sigma_0 / (2 Gamma): inside, sigma_min(Phi) >= sigma_0 / 2
-    polyak_lojasiewicz: float  # mu = sigma_0^2 / 4
-    residual: float  # r_0
+    polyak_lojasiewicz: float  # mu = m sigma_0^2 / 4
+    residual: float  # r_0, sqrt(2 excess)
     value_bound: float  # V >= |v_t|
     smoothness: float  # L
     prompt_path: float  # bound on the length of the path of p
@@ -71,19 +73,20 @@ def output_curvatures(model: PromptAttention, value_bound: float) -> Tensor:
     return attention_slopes(model) + diameters(model.tokens) * value_bound * variance
 
 
-def certificate(model: PromptAttention, p: Tensor, v: Tensor) -> Certificate:
+def certificate(model: PromptAttention, p: Tensor, v: Tensor, loss: ConvexLoss = SQUARED) -> Certificate:
     """Every constant of the theorem, computed at the initialization (p, v), for the step 1/L (so that c = 1/2)."""
     if model.outputs != 1:
         raise BadInput(f"the theorem is about one output, the model has {model.outputs}.")
-    c = 0.5
+    c, (m, M) = 0.5, loss.curvatures
     Gamma = float(attention_slopes(model).norm())
     B = float(model.tokens.norm(dim=-1).amax(-1).norm())
     sigma = _smallest_singular(model.features(p))
-    R, mu, r0 = sigma / (2 * Gamma) if Gamma else math.inf, sigma**2 / 4, math.sqrt(2 * model.loss(p, v))
+    R, mu, r0 = sigma / (2 * Gamma) if Gamma else math.inf, m * sigma**2 / 4, math.sqrt(2 * risk(model, loss, p, v))
     path = r0 / (math.sqrt(mu) * c) if mu else math.inf
     V = float(v.norm()) + path
-    L = V**2 * Gamma**2 + B**2 + r0 * float(output_curvatures(model, V).norm()) if math.isfinite(V) else math.inf
-    of_prompt = min(Gamma * V * r0 / (mu * c), path) if mu else math.inf
+    bend = math.sqrt(M) * r0 * float(output_curvatures(model, V).norm()) if math.isfinite(V) else math.inf
+    L = M * (V**2 * Gamma**2 + B**2) + bend if math.isfinite(V) else math.inf
+    of_prompt = min(Gamma * V * math.sqrt(M) * r0 / (mu * c), path) if mu else math.inf
     bound = float(diameters(model.keys).amax()) * (float(p.norm()) + R)
     return Certificate(Gamma, B, sigma, R, mu, r0, V, L, of_prompt, bound)
 

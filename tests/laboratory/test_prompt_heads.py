@@ -1,0 +1,56 @@
+"""Several prompts: gradients and the block-diagonal Jacobian against autograd, and heads that do not meet."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from edgewise.errors import BadInput
+from edgewise.laboratory.prompt_heads import PromptHeads, block_jacobian, interaction, row_values
+
+
+def problem(heads: int = 3, outputs: int = 2, seed: int = 0) -> tuple[PromptHeads, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    model = PromptHeads(normal(5, 4, 6), normal(heads, 5, 4, 6), normal(5, outputs))
+    return model, normal(heads, 6), normal(heads, 6, outputs)
+
+
+def test_the_gradient_is_that_of_autograd() -> None:
+    model, P, V = problem()
+    P.requires_grad_()
+    loss = 0.5 * (model.predictions(P, V) - model.targets).square().sum()
+    torch.testing.assert_close(model.prompt_gradient(P.detach(), V), torch.autograd.grad(loss, P)[0])
+
+
+def test_the_softmax_by_rows_has_a_block_diagonal_jacobian() -> None:
+    logits = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    exact = torch.autograd.functional.jacobian(lambda z: torch.softmax(z, -1), logits).reshape(12, 12)
+    torch.testing.assert_close(block_jacobian(torch.softmax(logits, -1)), exact, rtol=0, atol=1e-15)
+    assert bool((exact[:4, 4:] == 0).all())
+
+
+def test_the_columns_of_a_matrix_prompt_are_prompts_of_their_own() -> None:
+    model, P, _ = problem(outputs=3)
+    V = row_values(torch.linspace(-1, 1, 6, dtype=torch.float64), 3)
+    assert interaction(V) == 0
+    for head in range(3):
+        alone = model.alone(head, model.targets[:, head : head + 1])
+        gradient = alone.gradients(P[head], V[head][:, head : head + 1])[0]
+        torch.testing.assert_close(model.prompt_gradient(P, V)[head], gradient)
+
+
+def test_the_field_is_the_motion_of_the_rows() -> None:
+    """s(P - h grad) - s(P) over h, for small h."""
+    model, P, V = problem()
+    assert interaction(V) > 0.1
+    moved = (model.rows(P - 1e-6 * model.prompt_gradient(P, V)) - model.rows(P)) / 1e-6
+    torch.testing.assert_close(model.field(V)(model.rows(P)), moved, rtol=1e-3, atol=1e-3)
+
+
+def test_refusal() -> None:
+    with pytest.raises(BadInput, match=r"expected \(N, n, d\), \(H, N, n, k\), \(N, m\)"):
+        PromptHeads(torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.zeros(2, 1))
