@@ -30,7 +30,7 @@ MOMENTS = ("start", "later")
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     how = (dict(images="fashion", examples=320, steps=100, batch=16) if full
-           else dict(images="digits", examples=32, steps=2, batch=2))  # fmt: skip
+           else dict(images="digits", examples=17, steps=1, batch=2))  # fmt: skip
     return [how | {"network": network, "seed": seed} for seed in range(4 if full else 1) for network in NETWORKS]
 
 
