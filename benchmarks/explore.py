@@ -34,8 +34,10 @@ def server() -> Iterator[tuple[str, int]]:
         assert process.stdout is not None
         match = re.search(r"http://\S+", process.stdout.readline())
         assert match is not None
-        yield match[0], process.pid
-        process.terminate()
+        try:
+            yield match[0], process.pid
+        finally:
+            process.terminate()
 
 
 def cpu_seconds(process: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -174,6 +175,17 @@ def test_links_to_the_theory_lead_to_its_headings(client: Any) -> None:
     scripts = [client.get(f"/{name}").text for name in STATIC if name.endswith(".js")]
     used = {match for text in scripts for match in re.findall(r'(?:why\(|section: )"([\w-]+)"', text)}
     assert used and used <= headings
+
+
+def test_an_address_that_is_told_can_be_opened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser may be faster than the server that has just told its address."""
+    uvicorn = pytest.importorskip("uvicorn")
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: None)
+
+    def connect(address: str) -> None:
+        socket.create_connection(("127.0.0.1", int(address.rstrip("/").rpartition(":")[2])), timeout=5).close()
+
+    serve("127.0.0.1", 0, False, connect)
 
 
 def test_without_the_extra_its_name_is_told(

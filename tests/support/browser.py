@@ -31,8 +31,10 @@ def serving(*arguments: str) -> Iterator[str]:
         line = server.stdout.readline()
         match = re.search(r"http://127\.0\.0\.1:\d+/", line)
         assert match is not None, line
-        yield match[0]
-        server.terminate()
+        try:
+            yield match[0]
+        finally:
+            server.terminate()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from edgewise.errors import BadInput
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+WAITING = 128  # connections
 NEEDED = 'the page needs FastAPI and uvicorn, which are not installed: pip install "edgewise[explore]"'
 
 
@@ -55,6 +56,7 @@ def _listener(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(WAITING)  # a browser that is faster than the server waits, and is not refused
     except (OSError, OverflowError) as error:
         listener.close()
         message = f"{host}:{port} cannot be used ({error}). Choose another with --port, or 0 for a free one."

@@ -38,18 +38,19 @@ def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return [(str(row["row"]), row) for row in rows]
 
 
-def _answers(sources: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, str]]]:
-    """By the name of a row: which recipes answer it, with the outcome of the statement."""
-    found: dict[str, list[dict[str, str]]] = {}
+def _answers(sources: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """By the name of a row: which recipes answer it, and how many of their statements had which outcome."""
+    found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
     for recipe in (recipe for source in sources for recipe in source["recipes"]):
         for statement in recipe["statements"]:
+            key = (recipe["recipe"], statement["outcome"])
             for name in statement["rows"]:
-                entry = {"recipe": recipe["recipe"], "outcome": statement["outcome"], "kind": statement["kind"]}
-                found.setdefault(name, []).append(entry)
-    return found
+                entry = {"recipe": key[0], "outcome": key[1], "kind": statement["kind"], "count": 0}
+                found.setdefault(name, {}).setdefault(key, entry)["count"] += 1
+    return {name: list(entries.values()) for name, entries in found.items()}
 
 
-def _entry(name: str, row: dict[str, Any], answers: list[dict[str, str]]) -> dict[str, Any]:
+def _entry(name: str, row: dict[str, Any], answers: list[dict[str, Any]]) -> dict[str, Any]:
     """What the source says, and what answers it: recorded statements, a part of the library, or nothing so far."""
     where = str(row.get("where", ""))
     return {

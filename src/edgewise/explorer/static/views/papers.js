@@ -105,11 +105,11 @@ export async function open(root, address, setState) {
     const count = (test) => wanted.filter(test).length;
     note.textContent = `${count((each) => each.answers.length)} are answered by recorded statements, ${count((each) => each.status === "part of the library")} by a part of the library.`;
     live.textContent = sum.textContent;
-    const answered = ({ recipe, outcome, kind }) => element("li", {}, element("span", { className: `then ${kind}` }, glyph(kind), outcome), " ", element("a", { className: "why", href: `#/papers?words=${encodeURIComponent(recipe)}`, textContent: recipe }));
-    const line = (each) => element("tr", {}, element("th", { scope: "row", textContent: each.row }), element("td", {}, element("p", { textContent: each.says }), element("p", { className: "facts", textContent: [each.source, each.where].filter(Boolean).join(" · ") })),
+    const answered = ({ recipe, outcome, kind, count: many }) => element("li", {}, element("span", { className: `then ${kind}` }, glyph(kind), many > 1 ? `${outcome}, ${many} statements` : outcome), " ", element("a", { className: "why", href: `#/papers?words=${encodeURIComponent(recipe)}`, textContent: recipe }));
+    const line = (each) => element("tr", {}, element("th", { scope: "row", textContent: each.row }), element("td", {}, element("p", { textContent: each.says }), element("p", { className: "facts", textContent: each.where })),
       element("td", {}, each.status, element("ul", { className: "plain-list" }, ...each.answers.map(answered))));
     const head = element("tr", {}, ...["row", "what the source says", "answered by"].map((words) => element("th", { scope: "col", textContent: words })));
-    list.replaceChildren(element("div", { className: "scroll tall", tabIndex: 0, role: "region", ariaLabel: "Rows of the sources" }, element("table", { className: "rows-table" }, element("thead", {}, head), element("tbody", {}, ...wanted.map(line)))));
+    list.replaceChildren(element("div", { className: "scroll tall", tabIndex: 0, role: "region", ariaLabel: "Rows of the sources" }, element("table", { className: "rows-table" }, element("thead", {}, head), element("tbody", {}, ...wanted.flatMap((each, k) => (each.source === wanted[k - 1]?.source ? [line(each)] : [element("tr", {}, element("th", { scope: "colgroup", colSpan: 3, className: "source-row", textContent: each.source })), line(each)]))))));
   }
 
   function csv() {
