@@ -62,7 +62,9 @@ def test_the_limit_is_the_last_depth_before_the_share_falls_below_three_in_four(
     ("depth", {"depths": list(range(1, 14))}, "depths"),
     ("depth", {"depths": [4], "fix": 2, "at": 1}, "none has the number 3"),
     ("depth", {"depths": [200], "source": {"preset": "gpt2", "tokens": 256}}, "more than this page follows at once"),
+    ("depth", {"depths": [250] * 12}, "more than this page follows at once"),
     ("depth/limit", {"trains": 9, "above": 8}, "must be less than"),
+    ("depth/limit", {"trains": 9, "above": 90, "source": {"preset": "gpt2", "tokens": 256}}, "more than this page"),
     ("depth/fixes", {"source": {"preset": "nothing"}}, "is not a preset"),
 ], ids=lambda value: str(value)[:30])  # fmt: skip
 def test_refusals_are_sentences(path: str, wanted: dict[str, Any], sentence: str) -> None:

@@ -26,7 +26,8 @@ from edgewise.verdict import Remedy, Verdict
 router = APIRouter()
 MOST_FIXES, MOST_DEPTHS = 3, 12
 DEEPEST_WITH_POSITIONS = 96  # blocks: mask and positions are followed token by token
-MOST_WORK = DEEPEST * 64**2  # blocks times squared tokens of one question, with a mask or positions
+MOST_WORK = DEEPEST * 64**2  # blocks times squared tokens of one question, with a mask or positions: seconds
+MOST_BLOCKS = 8 * DEEPEST  # of one question without them
 Depth = Annotated[int, Field(ge=1, le=DEEPEST)]
 
 
@@ -77,6 +78,7 @@ def limit(wanted: LimitRequest) -> dict[str, Any]:
 def _depth(request: str) -> bytes:
     wanted = DepthRequest.model_validate_json(request)
     low, high = calibration()["range"]["depth"]
+    _check_work(read(wanted.source), sum(wanted.depths))
     rows = [_row(wanted, each) for each in wanted.depths]
     return as_bytes({"rows": rows, "tried": [low, high], "deepest": _deepest(read(wanted.source))})
 
@@ -91,14 +93,19 @@ def _row(wanted: DepthRequest | LimitRequest, blocks: int) -> dict[str, Any]:
     return {"depth": blocks, **share, "kind": KINDS[verdict.outcome], "outcome": verdict.outcome.value, "said": said}
 
 
-def _verdict(wanted: DepthRequest | LimitRequest, blocks: int) -> Verdict:
-    network = _network(wanted, blocks)
-    if not network.symmetric and blocks * network.tokens**2 > MOST_WORK:
+def _check_work(network: Architecture, blocks: int) -> None:
+    """What is asked for at once must be answered in seconds."""
+    positions = not network.symmetric
+    if blocks > MOST_BLOCKS or (positions and blocks * network.tokens**2 > MOST_WORK):
+        kind = f" of {network.tokens} tokens with a mask or positions" if positions else ""
         raise BadInput(
-            f"{blocks} blocks of {network.tokens} tokens with a mask or positions are more than this page follows at "
-            "once. Choose a shorter length, or ask `edgewise predict`."
+            f"{blocks:,} blocks{kind} are more than this page follows at once. Ask for fewer depths, or choose a "
+            "shorter length."
         )
-    return verbs.judge(verbs.predict(network, readout=wanted.readout))
+
+
+def _verdict(wanted: DepthRequest | LimitRequest, blocks: int) -> Verdict:
+    return verbs.judge(verbs.predict(_network(wanted, blocks), readout=wanted.readout))
 
 
 def _network(wanted: DepthRequest | LimitRequest, blocks: int) -> Architecture:
@@ -128,6 +135,7 @@ def _limit(wanted: LimitRequest) -> dict[str, Any]:
     trains, above = wanted.trains, wanted.above
     if trains is not None and above is not None and trains >= above:
         raise BadInput(f"trains = {trains} must be less than above = {above}.")
+    _check_work(read(wanted.source), above or 1)
     rows = []
     while trains is not None and above is not None and above - trains > 1:
         rows.append(_row(wanted, (trains + above) // 2))
