@@ -69,7 +69,7 @@ def test_the_pictures_hold_the_numbers_of_the_folder(client: Any, home: Path) ->
     assert answer["heat"]["rows"] == [[2.0] * 12, [2.0**step for step in range(12)]]
     assert answer["heat"]["worst"] == [max(2.0, 2.0**step) for step in range(12)] and answer["heat"]["log"]
     assert answer["curves"]["loss"]["values"] == pytest.approx([3.0 - 0.01 * step for step in range(12)])
-    assert answer["steps"] == [[step, step] for step in range(12)]
+    assert answer["steps"] == [[step, step] for step in range(12)] and list(answer["curves"]) == ["loss"]
     assert "12 rows, to step 11 · ended" in answer["state"] and answer["note"].startswith("Tiny · 2 blocks · width 8")
     assert ask(client, "a", statistic="separation").json()["error"].startswith("'separation' was not observed")
 
@@ -195,3 +195,10 @@ def test_numbers_that_are_not_finite_are_left_out(client: Any, home: Path) -> No
     answer = ask(client, "a").json()
     assert answer["curves"]["loss"]["values"] == [1.0, None, None, None] and answer["heat"] is None
     assert answer["live"] and "going on" in answer["state"]
+
+
+def test_what_was_never_observed_is_no_curve_and_what_was_has_its_range() -> None:
+    rows = run_picture.Rows(np.arange(3), np.zeros(3), np.array([[1, 0.01], [2, 0.02], [3, 0.5]], np.float32))
+    curves = run_picture.picture(["loss", "update_ratio"], rows, None)["curves"]
+    assert curves["update_ratio"]["values"] == [0.01, 0.02, 0.5] and curves["update_ratio"]["healthy"] == [1e-5, 0.03]
+    assert set(curves) == {"loss", "update_ratio"}

@@ -19,7 +19,6 @@ from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
 from edgewise.explorer.requests import Request, Source, read
 from edgewise.judgement.bands import TRAINS_FROM
 from edgewise.judgement.probability import calibration
-from edgewise.page.markup import prose
 from edgewise.page.pieces import KINDS
 from edgewise.verdict import Remedy, Verdict
 
@@ -86,11 +85,9 @@ def _depth(request: str) -> bytes:
 def _row(wanted: DepthRequest | LimitRequest, blocks: int) -> dict[str, Any]:
     verdict = _verdict(wanted, blocks)
     chance = verdict.probability
-    share = {"share": None, "low": None, "high": None}
-    if chance is not None:
-        share = {"share": chance.value, "low": chance.low, "high": chance.high}
-    said = prose(words.chance(chance)) if chance is not None else ""
-    return {"depth": blocks, **share, "kind": KINDS[verdict.outcome], "outcome": verdict.outcome.value, "said": said}
+    numbers = (None, None, None) if chance is None else (chance.value, chance.low, chance.high)
+    share = dict(zip(("share", "low", "high"), numbers, strict=True))
+    return {"depth": blocks, **share, "kind": KINDS[verdict.outcome], "outcome": verdict.outcome.value}
 
 
 def _check_work(network: Architecture, blocks: int) -> None:

@@ -19,6 +19,7 @@ from edgewise.monitor.rows_file import Rows
 MOST_COLUMNS, MOST_CELLS = 400, 40_000
 LOW_IS_WORSE = {
     "separation", "headroom", "entropy", "entropy_min", "support", "softmax_gain", "head_share_min", "starvation",
+    "separation_of_edge", "loss_scale",
 }  # fmt: skip
 LABELS = {
     "largest_logit": "Largest logit", "separation": "Token separation", "gradient": "Gradient",
@@ -27,6 +28,8 @@ LABELS = {
     "entropy_min": "Entropy of the sharpest head", "support": "Effective keys", "saturated": "Saturated rows",
     "logit_growth": "Growth rate of the logits", "softmax_gain": "Softmax gain", "head_share_min": "Weakest head",
     "softmax_condition": "Softmax condition", "starvation": "Query and key starvation",
+    "stream_change_of_edge": "Step against the rehearsed edge",
+    "separation_of_edge": "Separation against the rehearsed edge",
     "update_ratio.attention": "Update ratio, attention", "update_ratio.mlp": "Update ratio, MLP",
 }  # fmt: skip
 FIRST = ("largest_logit", "separation", "gradient", "entropy", "norm")  # what is shown at once; others by name
@@ -47,13 +50,13 @@ def picture(columns: Sequence[str], rows: Rows, statistic: str | None) -> dict[s
     chosen = statistic or (order[0] if order else None)
     groups = _groups(len(rows), len(places[chosen]) if chosen else 1)
     steps = [[int(rows.step[a]), int(rows.step[b - 1])] for a, b in groups]
-    run_level = [row for row in statistics() if row.scope == "run" and row.name in columns]
+    curves = [_curve(row, columns, rows, groups) for row in statistics() if row.scope == "run" and row.name in columns]
     return {
         "statistics": [{"name": name, "label": _label(known[name])} for name in order],
         "steps": steps,
         "rows_in_column": max((b - a for a, b in groups), default=1),
         "heat": _heat(known[chosen], places[chosen], rows, groups) if chosen else None,
-        "curves": {row.name: _curve(row, columns, rows, groups) for row in run_level},
+        "curves": {curve["name"]: curve for curve in curves if any(value is not None for value in curve["values"])},
     }
 
 
@@ -65,7 +68,7 @@ def _in_order(rows: Rows) -> Rows:
 def _places(columns: Sequence[str], rows: Rows) -> dict[str, dict[str, int]]:
     """By statistic: the column of each place, embedding first, blocks in order; only what was ever observed."""
     found: dict[str, dict[str, int]] = {}
-    seen = np.isfinite(rows.values).any(0).tolist() if len(rows) else [False] * len(columns)
+    seen: list[bool] = np.isfinite(rows.values).sum(0).astype(bool).tolist()
     for index, column in enumerate(columns):
         match = COLUMN.fullmatch(column)
         if match and seen[index]:
@@ -110,7 +113,10 @@ def _extreme(statistic: Statistic, values: Array) -> Array:
 def _curve(statistic: Statistic, columns: Sequence[str], rows: Rows, groups: Groups) -> dict[str, Any]:
     values = rows.values[:, [list(columns).index(statistic.name)]]
     worst = _worst(statistic, values, groups)[:, 0] if groups else np.zeros(0)
-    return {"label": _label(statistic), "unit": _unit(statistic), "values": _numbers(worst)}
+    return {
+        "name": statistic.name, "label": _label(statistic), "unit": _unit(statistic), "meaning": statistic.meaning,
+        "healthy": [statistic.low, statistic.high], "values": _numbers(worst),
+    }  # fmt: skip
 
 
 def _numbers(values: Array) -> list[float | None]:

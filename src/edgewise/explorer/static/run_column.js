@@ -10,8 +10,9 @@ const edgesOf = (steps) => [...steps.map(([first]) => first), (steps.at(-1)?.[1]
 
 export class RunColumn {
   // onCursor(step) is told where the reader points; range() gives {x, heat, curves} that all columns share.
-  constructor(name, { onCursor, range, signal }) {
-    Object.assign(this, { name, onCursor, range, data: null, plots: [], cursor: null });
+  // curve() names the curve of the run that is shown below the loss, or null.
+  constructor(name, { onCursor, range, curve: chosen, signal }) {
+    Object.assign(this, { name, onCursor, range, chosen, data: null, plots: [], cursor: null });
     this.title = element("h1", { className: "run-title", textContent: name });
     this.note = element("p", { className: "meta" });
     this.readout = element("p", { className: "readout" });
@@ -19,9 +20,10 @@ export class RunColumn {
     this.heat = make("Blocks by steps", HEAT, "", (box) => this.#heat(box));
     this.worst = make("All blocks", CURVE, "", (box) => this.#worst(box));
     this.loss = make("Loss", CURVE, "The training loss as the loop saw it; thin as it is, thick smoothed.", (box) => this.#loss(box));
+    this.other = make("Of the run", CURVE, "", (box) => this.#other(box));
     this.alarms = element("div", { className: "alarms" });
     this.file = element("button", { type: "button", textContent: "Save table", disabled: true, onclick: () => this.#save() });
-    this.pictures = element("div", { className: "run-pictures" }, this.title, this.note, this.readout, this.heat.figure, this.worst.figure, this.loss.figure);
+    this.pictures = element("div", { className: "run-pictures" }, this.title, this.note, this.readout, this.heat.figure, this.worst.figure, this.loss.figure, this.other.figure);
     this.element = element("section", { className: "run" }, this.pictures, this.alarms);
     this.element.setAttribute("aria-label", `Run ${name}`);
     this.#listen();
@@ -39,8 +41,12 @@ export class RunColumn {
 
   draw() {
     this.plots = [];
-    for (const each of [this.heat, this.worst, this.loss]) each.redraw();
+    for (const each of this.#all()) each.redraw();
     this.point(this.cursor);
+  }
+
+  #all() {
+    return [this.heat, this.worst, this.loss, this.other];
   }
 
   #words() {
@@ -51,9 +57,13 @@ export class RunColumn {
       title(this.heat, `${shown.label}${unit}, of every block`);
       title(this.worst, `${shown.label}${unit}, ${shown.which} of all blocks`);
       this.heat.say(`Blocks from the input (below) to the output (above), steps from left to right. Colour: ${shown.meaning}${shown.which === "smallest" ? ", strong where it is small" : ""}.${shown.log ? " The colour is logarithmic." : ""}${many}`);
-      const [low, high] = shown.healthy, range = [low !== null ? `above ${number(low)}` : "", high !== null ? `below ${number(high)}` : ""].filter(Boolean).join(" and ");
-      this.worst.say(`The ${shown.which} value of all blocks at each step.${range ? ` Healthy runs stay ${range}.` : ""}`);
+      this.worst.say(`The ${shown.which} value of all blocks at each step.${healthy(shown.healthy)}`);
     } else this.heat.say(blind.length ? `Not watched: ${blind.join("; ")}` : "No number of a block has been stored yet.");
+    const other = this.data.curves[this.chosen(this.data)];
+    this.other.figure.hidden = !other;
+    if (!other) return;
+    title(this.other, `${other.label}${other.unit ? `, ${other.unit}` : ""}`);
+    this.other.say(`${other.meaning[0].toUpperCase()}${other.meaning.slice(1)}.${healthy(other.healthy)}`);
   }
 
   // ---- pictures
@@ -88,11 +98,24 @@ export class RunColumn {
     const shown = this.data?.heat, y = shown ? pad(this.range().heat) : { low: 0, high: 1 };
     const plot = this.#frame(box, y, "");
     if (!shown) return this.#empty(plot, "no row of a block yet");
-    const [low, high] = shown.healthy;
-    for (const limit of [low, high]) if (limit !== null && limit > y.low && limit < y.high) plot.svg.append(node("line", { class: "rule", x1: plot.inner.left, x2: plot.inner.right, y1: plot.sy(limit), y2: plot.sy(limit) }), label(plot.inner.left + 6, plot.sy(limit) + (limit === low ? 14 : -5), limit === low ? "healthy above" : "healthy below", { class: "tick" }));
+    this.#healthy(plot, shown.healthy, y);
     this.#line(plot, shown.worst, "curve");
     this.#end(plot, shown.worst);
     this.#marks(plot, false);
+  }
+
+  #other(box) {
+    const values = this.data?.curves[this.chosen(this.data)]?.values;
+    if (!values) return box.replaceChildren();
+    const y = this.range().other, plot = this.#frame(box, y, "training step");
+    this.#healthy(plot, this.data.curves[this.chosen(this.data)].healthy, y);
+    curve(plot, this.data.steps.map(([first, last], k) => [(first + last) / 2, values[k]]).filter(([, value]) => value !== null)); // not every row has it
+    this.#end(plot, values);
+    this.#marks(plot, false);
+  }
+
+  #healthy(plot, [low, high], y) {
+    for (const limit of [low, high]) if (limit !== null && limit > y.low && limit < y.high) plot.svg.append(node("line", { class: "rule", x1: plot.inner.left, x2: plot.inner.right, y1: plot.sy(limit), y2: plot.sy(limit) }), label(plot.inner.left + 6, plot.sy(limit) + (limit === low ? 14 : -5), limit === low ? "healthy above" : "healthy below", { class: "tick" }));
   }
 
   #loss(box) {
@@ -129,7 +152,7 @@ export class RunColumn {
 
   // ---- the cursor
   #listen() {
-    for (const { box } of [this.heat, this.worst, this.loss]) {
+    for (const { box } of this.#all()) {
       box.addEventListener("pointermove", (event) => this.#pointed(event));
       box.addEventListener("pointerdown", (event) => this.#pointed(event));
     }
@@ -171,7 +194,8 @@ export class RunColumn {
     const k = this.#at(step ?? Infinity), [first, last] = this.data.steps[k], { heat: shown, curves } = this.data;
     const value = (v) => (v === null || v === undefined ? "not observed" : number(v));
     const where = shown ? shown.places[shown.rows.findIndex((row) => row[k] === shown.worst[k])] : "";
-    const words = [`step ${first === last ? first : `${first} to ${last}`}`, shown && `${shown.label.toLowerCase()} ${value(shown.worst[k])}${where ? ` (${where === "embedding" ? "input" : `block ${where}`})` : ""}`, curves.loss && `loss ${value(curves.loss.values[k])}`].filter(Boolean).join(" · ");
+    const more = curves[this.chosen(this.data)];
+    const words = [`step ${first === last ? first : `${first} to ${last}`}`, shown && `${shown.label.toLowerCase()} ${value(shown.worst[k])}${where ? ` (${where === "embedding" ? "input" : `block ${where}`})` : ""}`, curves.loss && `loss ${value(curves.loss.values[k])}`, more && `${more.label.toLowerCase()} ${value(more.values[k])}`].filter(Boolean).join(" · ");
     this.readout.textContent = words;
     const box = this.heat.box;
     for (const [key, number_] of [["min", this.data.steps[0][0]], ["max", this.data.steps.at(-1)[1]], ["now", first]]) box.setAttribute(`aria-value${key}`, number_);
@@ -204,6 +228,11 @@ function story({ what, first, then, means, try: advice, ruled_out: ruled }) {
     ...part("What moved first", element("ol", {}, ...[first, ...then].map((words) => element("li", { textContent: words })))),
     ...part("What to do", element("p", { textContent: advice })),
     ...(ruled.length ? part("Ruled out", element("p", { textContent: `${ruled.join("; ")}.` })) : []));
+}
+
+function healthy([low, high]) {
+  const range = [low ? `above ${number(low)}` : "", high !== null ? `below ${number(high)}` : ""].filter(Boolean).join(" and ");
+  return range ? ` Healthy runs stay ${range}.` : "";
 }
 
 // A moving average over a thirtieth of the run.

@@ -9,13 +9,19 @@ const CODE = 'with edgewise.watch(model, to="runs/a"):\n    train(model)\n\n# th
 
 export async function open(root, address, setState) {
   const stop = new AbortController(), { signal } = stop;
-  const state = { run: address.run ?? null, with: address.with ?? null, show: address.show ?? null };
+  const state = { run: address.run ?? null, with: address.with ?? null, show: address.show ?? null, curve: address.curve ?? null };
   let columns = [], streams = [], list = [];
-  const names = element("ul", { className: "run-list" }), other = element("select", { id: "with" }), choices = element("div", { className: "segments", role: "group", ariaLabel: "Statistic" });
-  const panel = element("aside", { className: "panel", ariaLabel: "Runs" }, element("p", { className: "label", textContent: "Runs" }), names, element("label", { className: "label", htmlFor: "with", textContent: "Beside it" }), other);
+  const names = element("ul", { className: "run-list" }), other = element("select", { id: "with" }), curves = element("select", { id: "curve" }), choices = element("div", { className: "segments", role: "group", ariaLabel: "Statistic" });
+  const panel = element("aside", { className: "panel", ariaLabel: "Runs" }, element("p", { className: "label", textContent: "Runs" }), names, element("label", { className: "label", htmlFor: "with", textContent: "Beside it" }), other, element("label", { className: "label spaced", htmlFor: "curve", textContent: "Below the loss" }), curves);
   const body = element("div", { className: "run-body" });
   const live = element("p", { className: "sr", ariaLive: "polite" });
   root.append(panel, element("div", { className: "run-main" }, choices, body), live);
+
+  // The curve below the loss: what was chosen, else how far the steps are from the rehearsed edge, where that is known.
+  function curveOf({ curves: known }) {
+    if (state.curve) return state.curve in known ? state.curve : null;
+    return ["stream_change_of_edge", "learning_rate"].find((name) => name in known) ?? null;
+  }
 
   // What all columns have in common: the steps, the colours, the loss.
   function range() {
@@ -27,7 +33,9 @@ export async function open(root, address, setState) {
     if (heat.low === heat.high) heat.high = heat.low + (Math.abs(heat.low) || 1);
     const loss = ends(losses, { low: 0, high: 1 });
     loss.log = loss.low > 0 && loss.high / loss.low > 20;
-    return { x: data.length ? { low, high: Math.max(high, low + 1) } : { low: 0, high: 100 }, heat, loss: pad(loss) };
+    const others = ends(data.flatMap((each) => each.curves[curveOf(each)]?.values ?? []).filter((v) => v !== null), { low: 0, high: 1 });
+    others.log = others.low > 0 && others.high / others.low > 20;
+    return { other: pad(others), x: data.length ? { low, high: Math.max(high, low + 1) } : { low: 0, high: 100 }, heat, loss: pad(loss) };
   }
 
   async function show() {
@@ -35,7 +43,7 @@ export async function open(root, address, setState) {
     setState(state);
     mark();
     const wanted = [state.run, state.with].filter((name, k, all) => name !== null && all.indexOf(name) === k);
-    columns = wanted.map((name) => new RunColumn(name, { onCursor: (step) => columns.forEach((column) => column.point(step)), range, signal }));
+    columns = wanted.map((name) => new RunColumn(name, { onCursor: (step) => columns.forEach((column) => column.point(step)), range, curve: curveOf, signal }));
     body.className = `run-body ${columns.length > 1 ? "two" : ""}`;
     body.replaceChildren(...columns.map((column) => column.element));
     await Promise.all(columns.map((column) => reload(column)));
@@ -48,6 +56,7 @@ export async function open(root, address, setState) {
       await column.load(state.show, signal);
       if (signal.aborted || !columns.includes(column)) return;
       segments(column.data);
+      offer(column.data);
       for (const each of columns) each.draw();
     } catch (error) {
       if (signal.aborted || !columns.includes(column)) return;
@@ -101,6 +110,13 @@ export async function open(root, address, setState) {
     show();
   }
 
+  function offer(data) {
+    if (curves.dataset.names === Object.keys(data.curves).join()) return;
+    curves.dataset.names = Object.keys(data.curves).join();
+    curves.replaceChildren(...Object.values(data.curves).filter(({ name }) => name !== "loss").map(({ name, label }) => element("option", { value: name, textContent: label })));
+    curves.value = curveOf(data) ?? "";
+  }
+
   function segments({ statistics, heat }) {
     const pick = (name) => { state.show = name; show(); };
     const first = statistics.slice(0, SHOWN), rest = statistics.slice(SHOWN);
@@ -127,6 +143,7 @@ export async function open(root, address, setState) {
   list = answer.runs;
   if (!list.length) empty(answer.folder);
   else {
+    curves.addEventListener("change", () => { state.curve = curves.value || null; show(); });
     other.addEventListener("change", () => { state.with = other.value || null; show(); });
     if (!list.some((run) => run.name === state.run)) state.run = (list.find((run) => run.live) ?? list.find((run) => run.alarms) ?? list[0]).name;
     if (!list.some((run) => run.name === state.with)) state.with = null;
