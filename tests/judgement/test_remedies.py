@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import edgewise
 from edgewise.architecture import Architecture
 from edgewise.explanation import explain
-from edgewise.judgement.remedies import RANKS, _settings, contradict
+from edgewise.judgement.remedies import RANKS, _scores, _settings, contradict
 from edgewise.screen import SHOWN, lines
 from edgewise.verdict import Outcome, Remedy, Verdict
 
@@ -162,3 +162,9 @@ def test_knobs_of_one_value_are_set_in_one_breath() -> None:
 
 def test_from_undecided_only_what_trains_is_better() -> None:
     assert RANKS[Outcome.TRAINS] < RANKS[Outcome.UNDECIDED] == RANKS[Outcome.RISKY] < RANKS[Outcome.FAILS]
+
+
+def test_sharp_scores_are_divided_to_half_the_freezing_point_and_then_halved() -> None:
+    """A condensation of 2 becomes 1/2 with half the gain, since logits of twice the gain vary four times as much."""
+    network = edgewise.transformer(depth=2, score_gain=3.0)
+    assert [change["score_gain"] for change in _scores(network, 2.0).values] == pytest.approx([1.5, 0.75, 0.36])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -277,3 +278,16 @@ def test_latent_keys_are_refused_by_name() -> None:
     model = FAMILIES["deepseek3"]()
     with pytest.raises(BadInput, match=r"self_attn.*latent"):
         LogitTrust(torch.optim.SGD(model.parameters(), 1.0), model)
+
+
+def test_the_factor_is_the_root_of_the_bound() -> None:
+    """a s + b s^2 = delta, for steps whose second order matters and for those where it does not; never above 1."""
+    a, b, delta = torch.tensor([3.0, 1e-3, 2.0, 0.0]), torch.tensor([0.5, 40.0, 0.0, 0.0]), 0.2
+    sums = torch.stack([a**2, a * b, b**2, torch.ones(4)]) * torch.tensor([7.0, 7.0, 7.0, 7.0])
+    trust = SimpleNamespace(delta=delta, scales={}, predicted={})
+    s = LogitTrust._scale(trust, SimpleNamespace(share=1, name="one"), sums)  # type: ignore[arg-type]
+    torch.testing.assert_close((a * s + b * s**2)[:3], torch.full((3,), delta))
+    assert s[3] == 1.0
+    torch.testing.assert_close(trust.predicted["one"], a * s + b * s**2)  # u and w point the same way here
+    shared = LogitTrust._scale(trust, SimpleNamespace(share=2, name="two"), sums)  # type: ignore[arg-type]
+    torch.testing.assert_close(shared, torch.stack([s[:2].amin(), s[2:].amin()]))
