@@ -53,8 +53,8 @@ def test_defects_lower_it() -> None:
 
 def test_outside_of_what_was_trained_is_said() -> None:
     assert judged().outside == ()
-    assert judged(depth=96).outside == ("depth 96, calibrated from 8 to 18",)
-    assert judged(norm_kind="tanh").outside == ("norm_kind tanh, calibrated on layer, rms",)
+    assert judged(depth=96).outside == ("96 blocks (those had 8 to 18)",)
+    assert judged(norm_kind="tanh").outside == ("norm kind tanh (those had layer, rms)",)
     assert judged(activation="gelu_tanh").outside == ()
 
 
@@ -64,7 +64,7 @@ def test_a_perceptron_has_the_curve_without_forgetting_and_says_so() -> None:
     score = abs(verdict.angle.change) + abs(verdict.gradient.change)
     risk = constants["exponents"] * score - constants["offset"]
     assert verdict.probability.value == pytest.approx(1 / (1 + math.exp(risk)))
-    assert "a perceptron, calibrated on transformers" in verdict.probability.outside
+    assert "a perceptron (those were transformers)" in verdict.probability.outside
 
 
 def test_a_stream_out_of_range_never_trains() -> None:

@@ -10,9 +10,11 @@ import pytest
 from scipy import stats
 
 import edgewise
+from edgewise.judgement import bands
 from edgewise.rehearsal import Moment, Prospect, Rate, Rehearsal, outlook
+from edgewise.rehearsal.chances import FAILS_UP_TO, TRAINS_FROM, chances, table
 from edgewise.rehearsal.outlook import steps_to
-from edgewise.verdict import Outcome
+from edgewise.verdict import Outcome, Probability
 
 
 def run(rate: float, losses: list[float], separation: float | None = 0.5) -> Rehearsal:
@@ -23,6 +25,7 @@ def answer(*rows: Rehearsal, best: float | None = 1e-3, start: float = 3.0, apar
     return Rate(best, best, best, None, rows, Moment(0, start, 0.0, apart, 1.0), "AdamW")
 
 
+JUDGED = edgewise.judge(edgewise.predict(edgewise.transformer(depth=8, tokens=16)))
 POWER = [3.0 * t**-0.2 for t in range(1, 21)]
 
 
@@ -65,3 +68,40 @@ def test_the_verdict_gives_the_cure_and_the_rehearsal_decides() -> None:
     learned = outlook(answer(run(1e-3, POWER)), verdict)
     assert learned.prospect is Prospect.TRAINS and "says otherwise" in learned.sentence
     assert outlook(still, replace(verdict, outcome=Outcome.TRAINS)).cure == ""
+
+
+def test_the_probability_is_that_of_the_table_and_the_words_are_its_bands() -> None:
+    """By hand: the loss falls by a tenth, the start has even odds, so that the verdict adds nothing."""
+    tenth = answer(run(1e-3, [3.0] * 16 + [2.7] * 4))
+    constants = table()["curves"]
+    for form, start in (("alone", None), ("both", 0.5)):
+        verdict = None if start is None else replace(JUDGED, probability=Probability(start, start, start))
+        expected = 1 / (1 + math.exp(constants[form]["all"]["fall"] * math.log(10) - constants[form]["all"]["offset"]))
+        odds = chances(tenth, verdict)
+        assert odds is not None and odds.value == pytest.approx(expected, rel=1e-6)
+        assert odds.low <= odds.value <= odds.high and odds.outside == ()
+    assert (TRAINS_FROM, FAILS_UP_TO) == (bands.TRAINS_FROM, bands.FAILS_UP_TO)
+
+
+@pytest.mark.parametrize("left", [0.3, 0.7, 0.85, 0.9, 0.94, 0.97, 1.0, 1.1])
+@pytest.mark.parametrize("start", [None, 0.001, 0.3, 0.97])
+def test_no_outlook_contradicts_its_probability(left: float, start: float | None) -> None:
+    verdict = None
+    if start is not None:
+        verdict = replace(JUDGED, probability=Probability(start, start, start), outcome=bands.band(start))
+    together = outlook(answer(run(1e-3, [3.0] + [3.0 * left] * 19)), verdict)
+    odds = together.probability
+    if together.prospect in (Prospect.TRAINS, Prospect.SLOW):
+        assert odds is not None and odds.value >= TRAINS_FROM
+        assert together.prospect is Prospect.SLOW or "such networks trained" in together.sentence
+    if together.prospect is Prospect.DEAD:
+        assert odds is None or odds.value <= FAILS_UP_TO
+
+
+def test_too_few_steps_and_other_optimizers() -> None:
+    few = answer(Rehearsal(1e-3, (3.0, 2.0, 1.0), (Moment(3, 1.0, 1.0, 0.5, 1.0),), 0.1))
+    assert chances(few) is None and outlook(few).probability is None
+    other = replace(answer(run(1e-3, POWER)), optimizer="SGD, momentum 0.9", warmup=15)
+    odds = chances(other)
+    assert odds is not None
+    assert odds.outside == ("SGD (those had AdamW)", "15 steps of warm-up (those had 8)")

@@ -39,12 +39,14 @@ EPILOG = (
 @click.option("--warmup", type=int, default=0, show_default=True, metavar="K", help="Steps of linear warm-up.")
 @click.option("--steps", type=int, default=20, show_default=True, metavar="N", help="Steps of one rehearsal.")
 @click.option("--rates", type=int, default=6, show_default=True, metavar="N", help="Rehearsals at most.")
+@click.option("--longer/--no-longer", default=True, show_default=True,
+              help="Where these steps turn out to be too few, take three times as many.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="K", help="Of weights and dropout.")
 @click.option("--figure", metavar="F", help="Draw loss, stream and tokens against the rate (.png, .svg, .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")  # fmt: skip
 def rate(
-    source: str, data: str | None, loss: str | None, optimizer: str, warmup: int, steps: int, rates: int, seed: int,
-    figure: str | None, as_json: bool,
+    source: str, data: str | None, loss: str | None, optimizer: str, warmup: int, steps: int, rates: int, longer: bool,
+    seed: int, figure: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Rehearse learning rates on copies of a model and name one to train with."""
     path = figure_path(figure)
@@ -55,7 +57,8 @@ def rate(
             batches, notes = _batches(model, data, steps, seed)
             choice = _optimizer(optimizer)
             function = None if loss is None else _function(loss, "a function of (model, batch)")
-        answer, prospect = _rehearse(model, batches, function, choice, notes, warmup, steps, rates, seed)
+        options = {"warmup": warmup, "steps": steps, "rates": rates, "longer": longer, "seed": seed}
+        answer, prospect = _rehearse(model, batches, function, choice, notes, options)
         if path is not None:
             from edgewise import view
 
@@ -70,17 +73,15 @@ def rate(
 
 
 def _rehearse(
-    model: nn.Module, batches: Any, loss: Any, optimizer: Any, notes: tuple[str, ...], warmup: int, steps: int,
-    rates: int, seed: int,
-) -> tuple[Rate, Outlook]:  # fmt: skip
+    model: nn.Module, batches: Any, loss: Any, optimizer: Any, notes: tuple[str, ...], options: dict[str, Any]
+) -> tuple[Rate, Outlook]:
     from dataclasses import replace
 
     from edgewise.rehearsal import learning_rate, outlook
+    from edgewise.rehearsal.budget import in_words
 
-    click.echo(f"at most {steps * rates} training steps, on copies", err=True)
-    answer = learning_rate(
-        model, batches, loss, optimizer=optimizer, warmup=warmup, steps=steps, rates=rates, seed=seed
-    )
+    click.echo(f"{in_words(options['steps'], options['rates'], options['longer'])}, on copies", err=True)
+    answer = learning_rate(model, batches, loss, optimizer=optimizer, **options)
     answer = replace(answer, notes=(*answer.notes, *notes))
     return answer, outlook(answer, _verdict(model))
 
@@ -114,10 +115,11 @@ def _batches(model: nn.Module, data: str | None, steps: int, seed: int) -> tuple
             return value, ()
         needed = [p for p in inspect.signature(value).parameters.values() if p.default is p.empty]
         return (value(seed) if needed else value()), ()
+    from edgewise.rehearsal.budget import LONGER
     from edgewise.rehearsal.made_up import NOTE, made_up_batches
     from edgewise.rehearsal.supply import FRESH
 
-    return made_up_batches(model, steps + FRESH), (NOTE,)
+    return made_up_batches(model, LONGER * steps + FRESH), (NOTE,)
 
 
 def _optimizer(name: str) -> Any:
@@ -162,7 +164,8 @@ def _document(answer: Rate, prospect: Outlook) -> str:
     from edgewise.rehearsal.rate import plain
 
     words = {"prospect": prospect.prospect.value, "sentence": prospect.sentence, "cure": prospect.cure,
-             "steps_to_half": plain([prospect.steps, prospect.steps_low, prospect.steps_high])}  # fmt: skip
+             "steps_to_half": plain([prospect.steps, prospect.steps_low, prospect.steps_high]),
+             "probability": None if prospect.probability is None else prospect.probability.json()}  # fmt: skip
     return json.dumps(json.loads(answer.to_json()) | {"outlook": words}, allow_nan=False)
 
 

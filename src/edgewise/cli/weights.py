@@ -27,7 +27,7 @@ def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
         return []
     return [
         f"{capitalised(finding.kind.value)}: {group(finding.parameters)}. {capitalised(finding.observation)}. "
-        "--repair FILE writes what mends it."
+        "--repair FILE writes the code that mends it."
         for finding in audit
         if finding.severity is Severity.ERROR
     ]  # fmt: skip

@@ -81,23 +81,24 @@ def outside(trace: Trace) -> Iterator[str]:
     if not trace.readout and trace.decisive_readout == "own":
         yield "how it is read out is not known, taken as one label per token"
     if isinstance(network, Perceptron):
-        yield "a perceptron, calibrated on transformers"
+        yield "a perceptron (those were transformers)"
     elif network is None:
-        yield "without a description, so that what the stream forgets is not known"
+        yield "its blocks were not recognised, so how much they overwrite is not counted"
     else:
         for name in ("norm", "norm_kind", "activation"):
             value = getattr(network, name)
             if ALIKE.get(value, value) not in ranges[name]:
-                yield f"{name} {_word(value)}, calibrated on {', '.join(ranges[name])}"
+                yield f"{name.replace('_', ' ')} {_word(value)} (those had {', '.join(ranges[name])})"
 
 
 def _sizes(trace: Trace, ranges: Mapping[str, Any]) -> Iterator[str]:
     network = trace.architecture
     sizes = {"depth": trace.depth} | ({"tokens": network.tokens} if isinstance(network, Architecture) else {})
+    units = {"depth": "layers" if isinstance(network, Perceptron) else "blocks", "tokens": "tokens"}
     for name, value in sizes.items():
         low, high = ranges[name]
         if not low <= value <= high:
-            yield f"{name} {value}, calibrated from {low} to {high}"
+            yield f"{value} {units[name]} (those had {low} to {high})"
 
 
 def _word(value: Any) -> str:

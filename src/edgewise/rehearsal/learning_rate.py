@@ -14,6 +14,8 @@ from edgewise.interrupts import Interrupts, deferred
 from edgewise.landscape.evaluation import own_loss
 from edgewise.probe.isolation import random_streams
 from edgewise.progress import Tell, progress_bar
+from edgewise.rehearsal import budget
+from edgewise.rehearsal.budget import LONG_RATES, LONGER, LOOKED_AT
 from edgewise.rehearsal.curvature import largest_curvature, sgd_limit
 from edgewise.rehearsal.gauge import Gauge, Loss, View
 from edgewise.rehearsal.loop import NO_GRADIENT, Plan, rehearse, relative, training_step
@@ -21,14 +23,27 @@ from edgewise.rehearsal.optimizers import Rates, is_sgd, words
 from edgewise.rehearsal.rate import Moment, Rate, Rehearsal
 from edgewise.rehearsal.reasons import with_reasons
 from edgewise.rehearsal.stage import Stage
-from edgewise.rehearsal.supply import supply
-from edgewise.rehearsal.walk import FACTOR, NOISE, Step, between, next_rung, score, vertex
+from edgewise.rehearsal.supply import first_batches, supply
+from edgewise.rehearsal.walk import (
+    FACTOR,
+    NOISE,
+    WIDTH,
+    WIDTH_SGD,
+    Step,
+    between,
+    next_rung,
+    score,
+    too_few,
+    vertex,
+)
 
 # Chosen on ten networks (`DEVELOPMENT` in experiments/learning_rate/population.py), before the blind ones were trained.
 STREAM = 0.11  # times the square root of the rate that moves the stream by its own size: where the ladder starts
 CURVATURE = 0.15  # of the rate at which curvature makes SGD unstable: where its ladder starts
 SHADE = 0.8  # of the best rate of a rehearsal: a whole training wants less than its first steps
-SHADE_SGD = 0.35
+# Chosen on the networks of experiments/learning_rate/horizon.py, before those of second_population.py were trained.
+NEAR_THE_END = 0.75  # power of (loss / first loss) that shades a longer rehearsal: what is nearly learned wants less
+LEAST = 0.1  # of the best rate of a rehearsal, in any case
 SAFE = 0.7  # of the edge: never advised above this
 RANGE = 2.0  # the advice is a factor
 AGREE = 1.25  # so close to the limit of stability, a rehearsal is too short to tell stable from not
@@ -38,7 +53,7 @@ NUDGE = 1e-5  # rate of the one step that measures how far a unit of rate moves 
 def learning_rate(
     model: nn.Module, batches: Any, loss: Loss | None = None, *, optimizer: Any = None, warmup: int = 0,
     steps: int = 20, rates: int = 6, seed: int = 0, accumulate: int = 1, clip: float | None = None,
-    autocast: torch.dtype | None = None, progress: Tell | bool | None = None,
+    autocast: torch.dtype | None = None, longer: bool = True, progress: Tell | bool | None = None,
 ) -> Rate:  # fmt: skip
     """The rate at which this model learns best in its first steps, tried on copies; the model is not touched.
 
@@ -54,6 +69,8 @@ def learning_rate(
     accumulate  batches whose gradients make one step
     clip        the largest norm of a gradient, as in training
     autocast    torch.bfloat16 or torch.float16 where training runs in half precision
+    longer      rehearse again with three times the steps, four rates at most, where the first rehearsal hardly lowers
+                the loss or the loss is still speeding up at its end: then a few steps say little about the rate
     progress    a function of the fraction done; True or False for a bar or none; None for one on a terminal
 
     Model, optimizer, random streams, modes, gradients and the batches' own generators are as before afterwards. Ctrl-C
@@ -68,43 +85,89 @@ def learning_rate(
     _refuse(model, warmup, steps, rates, accumulate, clip, autocast)
     with deferred() as interrupts, random_streams():
         stage = Stage(model, optimizer)
-        plan = Plan(loss or own_loss, supply(batches, steps, accumulate), steps, warmup, accumulate, clip, autocast,
-                    seed, stage.group)  # fmt: skip
-        return _Search(stage, plan, rates, interrupts).run(progress)
+        rows = first_batches(batches, steps * accumulate * (LONGER if longer else 1))
+        plans = [
+            Plan(loss or own_loss, supply(batches, rows, count, accumulate), count, warmup, accumulate, clip, autocast,
+                 seed, stage.group)
+            for count in (steps, LONGER * steps)
+        ]  # fmt: skip
+        return _Search(stage, plans[0], rates, interrupts, plans[1] if longer else None).run(progress)
 
 
 class _Search:
     """The rehearsals of one call."""
 
-    def __init__(self, stage: Stage, plan: Plan, most: int, interrupts: Interrupts) -> None:
+    def __init__(
+        self, stage: Stage, plan: Plan, most: int, interrupts: Interrupts, long_plan: Plan | None = None
+    ) -> None:
         self.stage, self.plan, self.most, self.interrupts = stage, plan, most, interrupts
+        self.long_plan, self.extended = long_plan, False
         self.gauge = Gauge(plan.loss, plan.supply.fresh, plan.over_processes)
         self.rehearsals: dict[float, Rehearsal] = {}  # by rung
-        self.passes, self.began, self.notes = 0, time.perf_counter(), list(plan.supply.notes)
+        self.passes, self.passes_before, self.began = 0, 0, time.perf_counter()
+        self.notes = list(plan.supply.notes)
         self.curvature: float | None = None
         self.limit: float | None = None
 
     def run(self, progress: Tell | bool | None) -> Rate:
         self.centre = self._prepare()
-        title = f"rehearsing, at most {self.most * self.plan.steps} steps, about {_duration(self.estimate)}"
+        cost = budget.in_words(self.plan.steps, self.most, self.long_plan is not None)
+        title = f"rehearsing, {cost}, about {self._about()}"
         interrupted = False
         with progress_bar(progress, title) as tell:
             self.tell = tell
             try:
-                while (rung := next_rung(self._known(), self.most)) is not None:
-                    self._rehearse(rung, self.centre * FACTOR**rung)
+                self._climb()
+                if self.long_plan is not None and self._short:
+                    self._extend(self.long_plan)
             except KeyboardInterrupt:
                 if not self.rehearsals:
                     raise
                 self.interrupts.exception, interrupted = None, True
         return self._answer(interrupted)
 
+    def _climb(self) -> None:
+        """Rehearse until the best rate is inside and the edge is known, or these steps turn out to be too few."""
+        while (rung := next_rung(self._known(), self.most)) is not None:
+            self._rehearse(rung, self.centre * FACTOR**rung)
+            if self.long_plan is not None and not self.extended and self._short:
+                return
+
+    @property
+    def _short(self) -> bool:
+        """Whether the first rehearsal that did not raise the loss was too short to compare rates by."""
+        first = list(self.rehearsals.values())[:LOOKED_AT]
+        steady = not self.plan.warmup  # else the loss speeds up because the rate does
+        rows = [too_few(self.start.loss, r.at(self.plan.half).loss, r.loss, steady) for r in first]
+        return not self.extended and next((row for row in rows if row is not None), False)
+
+    def _extend(self, plan: Plan) -> None:
+        """Begin again with more steps; what was learned is kept until the first of the longer ones is finished."""
+        before, self.extended = (self.plan, self.most, self.rehearsals), True
+        self.passes_before, self.plan, self.most, self.rehearsals = self.passes, plan, min(self.most, LONG_RATES), {}
+        try:
+            self._climb()
+        except KeyboardInterrupt:
+            if not self.rehearsals:
+                self.plan, self.most, self.rehearsals = before
+            raise
+        self.notes += [note for note in plan.supply.notes if note not in self.notes]
+        self.notes.append(
+            f"after {before[0].steps} steps the loss had hardly fallen or was still speeding up, so rates were "
+            f"compared after {plan.steps}"
+        )
+
+    def _about(self) -> str:
+        longest = budget.most_steps(self.plan.steps, self.most, True) / (self.most * self.plan.steps)
+        more = f" ({budget.duration(longest * self.estimate)})" if self.long_plan is not None else ""
+        return budget.duration(self.estimate) + more
+
     def _prepare(self) -> float:
         """Look at the start, time a step, and say where the ladder starts."""
         with self.stage.open() as (model, optimizer):
             rates = Rates(optimizer)
             self.ratios, self.optimizer = rates.ratios, words(optimizer)
-            self.shade = SHADE_SGD if is_sgd(optimizer) else SHADE
+            self.width = WIDTH_SGD if is_sgd(optimizer) else WIDTH
             self.start = self.gauge.look(model)
             self._refuse_start(self.start)
             unit, sgd = self._unit(model, optimizer, rates), is_sgd(optimizer)
@@ -156,7 +219,7 @@ class _Search:
 
     def _step(self) -> None:
         self.passes += 1
-        self.tell(self.passes / (self.most * self.plan.steps))
+        self.tell(self.passes / (self.passes_before + self.most * self.plan.steps))
         self._check()
 
     def _check(self) -> None:
@@ -172,7 +235,7 @@ class _Search:
             raise KeyboardInterrupt
 
     def _score(self, rehearsal: Rehearsal) -> float:
-        return score(rehearsal.rate, rehearsal.level, self.start.loss, self.centre)
+        return score(rehearsal.rate, rehearsal.level, self.start.loss, self.centre, self.width)
 
     def _judged(self) -> list[Rehearsal]:
         """The rehearsals by rate, each with the reason why its rate is too large, where it is."""
@@ -215,8 +278,14 @@ class _Search:
         assert centre is not None
         bracket = between(rates, [r.reason is not None for r in rehearsals], rates[scores.index(min(scores))])
         edge = None if bracket is None else _edge(bracket, self.limit)
-        best = self.shade * centre
+        best = self._shade(min(r.level for r in rehearsals)) * centre
         return (best if edge is None else min(best, SAFE * edge)), edge
+
+    def _shade(self, level: float) -> float:
+        """How much less than the best rate of the rehearsals a whole training wants."""
+        if not self.extended or not self.start.loss > 0:
+            return SHADE
+        return max(LEAST, min(SHADE, max(level / self.start.loss, 0.0) ** NEAR_THE_END))
 
     def _refuse_start(self, start: View) -> None:
         if not math.isfinite(start.loss):
@@ -230,10 +299,6 @@ def _edge(bracket: tuple[float, float], limit: float | None) -> float:
     """Between the last rate that learned and the first that did not: by curvature where the two agree, else midway."""
     low, high = bracket
     return limit if limit is not None and low <= limit <= AGREE * high else math.sqrt(low * high)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _refuse(

@@ -49,10 +49,14 @@ class Plan:
         """The rate of one step: a linear warm-up, then constant."""
         return rate * min(1.0, (step + 1) / self.warmup) if self.warmup else rate
 
+    @property
+    def half(self) -> int:
+        return self.steps // 2
+
     def looks(self) -> frozenset[int]:
-        """After which steps the network is looked at: 1, 2, 4, 8, ..., the last but one and the last."""
+        """After which steps the network is looked at: 1, 2, 4, 8, ..., half of them, the last but one and the last."""
         doubling = {2**k for k in range(20) if 2**k < self.steps}
-        return frozenset(doubling | {self.steps - 1, self.steps} - {0})
+        return frozenset(doubling | {self.half, self.steps - 1, self.steps} - {0})
 
     def over_processes(self, value: float) -> float:
         """The mean over the processes that train together, so that all of them decide alike."""
@@ -78,7 +82,7 @@ def rehearse(
         if not math.isfinite(losses[-1]):
             break
         if step + 1 in plan.looks():
-            view = gauge.look(model, None if step + 1 == plan.steps else 1)
+            view = gauge.look(model, None if step + 1 in (plan.half, plan.steps) else 1)
             change = plan.over_processes(relative(view.stream, stream))
             moved = plan.over_processes(relative(view.stream, start.stream))
             moments.append(Moment(step + 1, view.loss, moved, view.separation, view.output))

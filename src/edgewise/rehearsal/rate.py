@@ -25,6 +25,9 @@ class Moment:
     output: float  # root mean square of the outputs
 
 
+NOTHING = Moment(0, math.inf, math.inf, None, math.inf)  # of a run that was never looked at
+
+
 @dataclass(frozen=True)
 class Rehearsal:
     """Some steps at one rate on a copy: losses, what was seen on the way, and what left first if anything did."""
@@ -51,6 +54,10 @@ class Rehearsal:
         last = self.losses[-LAST:]
         value = (1 - TRAINING_SHARE) * self.loss + TRAINING_SHARE * sum(last) / len(last) if last else math.inf
         return value if math.isfinite(value) else math.inf
+
+    def at(self, step: int) -> Moment:
+        """The last look up to a step; the first one where there was none yet."""
+        return next((m for m in reversed(self.moments) if m.step <= step), self.moments[0]) if self.moments else NOTHING
 
     @property
     def separation(self) -> float | None:

@@ -33,10 +33,9 @@ class Supply:
         return [self.train[(step * accumulate + part) % len(self.train)] for part in range(accumulate)]
 
 
-def supply(batches: Any, steps: int, accumulate: int) -> Supply:
-    """The first batches of whatever the user has: fresh ones come after those that are trained on."""
-    needed = steps * accumulate
-    rows = _read(batches, needed + FRESH)
+def first_batches(batches: Any, count: int) -> list[Any]:
+    """The first batches of whatever the user has, those to be held back included; refused where too few or empty."""
+    rows = _read(batches, count + FRESH)
     if len(rows) < 2:
         raise BadInput(
             f"{len(rows)} batch{'es' * (len(rows) != 1)} came, and at least 2 are needed: one to train on and one to "
@@ -44,6 +43,13 @@ def supply(batches: Any, steps: int, accumulate: int) -> Supply:
         )
     for number, batch in enumerate(rows):
         _refuse_empty(batch, number)
+    return rows
+
+
+def supply(batches: Any, rows: list[Any], steps: int, accumulate: int) -> Supply:
+    """Those of the first batches that some steps take; fresh ones come after those that are trained on."""
+    needed, read = steps * accumulate, len(rows)
+    rows = rows[: needed + FRESH]
     held = max(1, min(FRESH, len(rows) // 4))
     train, fresh = rows[:-held][:needed], rows[-held:]
     notes = []
@@ -53,7 +59,7 @@ def supply(batches: Any, steps: int, accumulate: int) -> Supply:
             "looks like learning"
         )
     if isinstance(batches, Iterator):
-        notes.append(f"the iterator was read: its first {len(rows)} batches are gone; a list or loader is not used up")
+        notes.append(f"the iterator was read: its first {read} batches are gone; a list or loader is not used up")
     return Supply(tuple(train), tuple(fresh), tuple(notes))
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 FACTOR = 2.5
 NOISE = 0.02  # of the loss at the start: a smaller difference between two rates says little
-WIDTH = 0.7  # in log rate, how far the best rate is from where the stream or the curvature puts it
+WIDTH, WIDTH_SGD = 0.7, 1.5  # in log rate, how far the best rate is from where the stream or the curvature puts it
+SPEEDING = 0.6  # of the fall in the first half: where the second falls by more, these steps are not yet the training
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,24 @@ class Step:
     too_large: bool
 
 
-def score(rate: float, loss: float, start_loss: float, centre: float) -> float:
-    """loss / (NOISE start) + log(rate / centre)^2 / (2 WIDTH^2), lower is better.
+def score(rate: float, loss: float, start_loss: float, centre: float, width: float = WIDTH) -> float:
+    """loss / (NOISE start) + log(rate / centre)^2 / (2 width^2), lower is better.
 
     Where a few steps tell rates apart the losses decide; where they do not, what was known before any step does.
     """
-    return loss / (NOISE * abs(start_loss)) + math.log(rate / centre) ** 2 / (2 * WIDTH**2)
+    return loss / (NOISE * abs(start_loss)) + math.log(rate / centre) ** 2 / (2 * width**2)
+
+
+def too_few(start: float, middle: float, end: float, steady: bool = True) -> bool | None:
+    """Whether the loss hardly fell, or at a steady rate still falls as fast in the second half; None where it rose.
+
+    >>> too_few(2.3, 2.2, 1.9), too_few(3.3, 2.9, 2.8), too_few(2.3, 2.4, 2.9)
+    (True, False, None)
+    """
+    noise = 2 * NOISE * abs(start)
+    if not end <= start + noise:
+        return None
+    return bool(start - end < noise or (steady and middle - end >= SPEEDING * (start - middle)))
 
 
 def next_rung(steps: Mapping[float, Step], most: int) -> float | None:
