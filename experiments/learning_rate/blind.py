@@ -48,7 +48,7 @@ def _sized(entry: tuple[Any, ...], width: int) -> dict[str, Any]:
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     row, short = case["row"], case["kind"] == "blind" and case["steps"] < STEPS
-    asked = [_rehearsed(row, seed, short) for seed in ((0,) if case["kind"] == "width" else (0, 1))]
+    asked = [rehearsed(row, seed, short) for seed in ((0,) if case["kind"] == "width" else (0, 1))]
     if case["kind"] == "width":
         return {"asked": asked}
     others = range_test(row, 0, 20 if short else 100)
@@ -56,11 +56,11 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     return {"truth": curve(row, 0, case["steps"]), "asked": asked, "others": others}
 
 
-def _rehearsed(row: Row, seed: int, short: bool) -> dict[str, Any]:
+def rehearsed(row: Row, seed: int, short: bool) -> dict[str, Any]:
     """What `edgewise.learning_rate` says, on the first batches that the training would use."""
     options: dict[str, Any] = {"steps": 4, "rates": 3} if short else {}
     rate = edgewise.learning_rate(
-        network(row), list(itertools.islice(batches(row, seed), 26)), loss, progress=False,
+        network(row), list(itertools.islice(batches(row, seed), 66)), loss, progress=False,
         optimizer=lambda model: optimizer(row, model), **options,
     )  # fmt: skip
     beyond = rate.beyond

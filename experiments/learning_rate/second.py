@@ -10,6 +10,8 @@ from typing import Any
 
 from edgewise.study import Result
 
+from .blind import rehearsed
+from .finders import CONSTANT
 from .population import DEVELOPMENT
 from .second_population import SECOND
 from .truth import STEPS, curve
@@ -17,12 +19,14 @@ from .truth import STEPS, curve
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale == "full":
-        return [{"kind": "truth", "steps": STEPS, "row": row} for row in SECOND]
-    return [{"kind": "truth", "steps": 12, "row": row} for row in (DEVELOPMENT[6], DEVELOPMENT[9])]
+        return [{"kind": "blind", "steps": STEPS, "row": row} for row in SECOND]
+    return [{"kind": "blind", "steps": 12, "row": row} for row in (DEVELOPMENT[6], DEVELOPMENT[9])]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
-    return {"truth": curve(case["row"], 0, case["steps"])}
+    row, short = case["row"], case["steps"] < STEPS
+    others = {"constant": CONSTANT[row["optimizer"]]}
+    return {"truth": curve(row, 0, case["steps"]), "asked": [rehearsed(row, 0, short)], "others": others}
 
 
 def claim(results: Sequence[Result]) -> Any:

@@ -2,7 +2,7 @@
 
 `halves` fixed what is asked of them before they were looked at. Untrained networks, one pass each:
 
-    python -m experiments.trainability.parts        writes recorded/parts.json and prints the tables
+    python -m experiments.trainability.parts        writes recorded/parts.json; `parts_report` judges them
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ WIDTH, NARROWEST, NARROW = 88, 40, 60  # columns
 SHOWN = 3  # remedies; all of them are in verdict.remedies
 INDENT = "  "
 GLUE = "\x00"  # stands between a number and its % while lines are broken
-MORE = "Start of training only. Numbers: verdict.findings, verdict.json()."
+MORE = "About the start of training only. Numbers: verdict.findings, verdict.json()."
 
 
 class Line(NamedTuple):

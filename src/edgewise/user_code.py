@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
 
@@ -9,8 +10,8 @@ _files: set[str] = set()
 
 
 def register(path: str | Path) -> None:
-    """Note a file of the user's that is about to be run."""
-    _files.add(str(path))
+    """Note a file of the user's that is about to be run, as it was named and as Python names it."""
+    _files.update((str(path), os.path.abspath(path)))
 
 
 def line_of(error: BaseException, package: str | Path = Path(__file__).parent) -> str | None:

@@ -58,6 +58,17 @@ def test_mistakes_of_user_code_are_bad_input_with_their_own_words(
     assert document["exit_code"] == 64 and words[0] in document["error"]
 
 
+def test_a_file_named_from_here_is_the_user_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Python calls it by its whole path, the user by a short one."""
+    (tmp_path / "mine.py").write_text("def model():\n    raise ValueError('no such weights')\n")
+    monkeypatch.chdir(tmp_path)
+    assert run(["rate", "mine.py:model", "--json"]) == 64
+    assert "mine.py, line 2" in json.loads(capsys.readouterr().out)["error"]
+
+
+
 @pytest.mark.parametrize("function", ["cases", "claim", "draw"])
 def test_a_recipe_that_ends_the_process_has_no_answer(function: str, tmp_path: Path, capsys: Capture) -> None:
     recipe = write_recipe(tmp_path, **{function: f"def {function}(_):\n    raise SystemExit(0)\n"})

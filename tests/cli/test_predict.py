@@ -62,7 +62,7 @@ def test_text_has_headline_paragraph_table_and_time(capsys: pytest.CaptureFixtur
     assert block.split() == ["block", "0", "4", "8", "12", "16"]
     assert float(gradient.split()[1]) == pytest.approx(verdict.profile.gradient[0], abs=5e-4)
     assert len(overlap.split()) == 6 and answer
-    assert lines[-1].startswith("Start of training only.")
+    assert lines[-1].startswith("About the start of training only.")
     assert "\x1b[" not in printed  # colour is for terminals
 
 

@@ -83,7 +83,8 @@ def test_a_model_that_cannot_learn_gets_no_rate() -> None:
     with torch.no_grad():
         model.weight.zero_()
     rate = edgewise.learning_rate(
-        model, rows, lambda m, x: (m(torch.ones(4, 1)) - x).square().mean(), steps=4, rates=3, progress=False
-    )
+        model, rows, lambda m, x: (m(torch.ones(4, 1)) - x).square().mean(), steps=4, rates=3, longer=False,
+        progress=False,
+    )  # fmt: skip
     assert rate.best is None and rate.edge is None
     assert "no rate from" in str(rate)

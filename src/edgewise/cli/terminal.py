@@ -28,7 +28,7 @@ STYLES = {
     "fails": "red", "note": "cyan", "bold": "bold", "dim": "dim",
 }  # fmt: skip
 PLAIN = {"·": "-", "±": "+/-", "→": "->", "∞": "inf", "–": "-", "²": "^2"}  # for an output that has no such letters
-MORE = "Start of training only. --explain: numbers in words, --verbose: all, docs/predict.md"
+MORE = "About the start of training only. More: --explain, --verbose, docs/predict.md"
 
 
 class Detail(IntEnum):
