@@ -47,7 +47,7 @@ def test_words_and_a_picture(file: str, tmp_path: Path, capsys: pytest.CaptureFi
     picture = tmp_path / "rates.png"
     assert run(ask(file, "--figure", str(picture))) == 0
     printed = capsys.readouterr()
-    assert "use " in printed.out and "on a copy" in printed.out
+    assert printed.out.startswith("USE ") and "on a copy" in printed.out
     assert "at most 20 training steps" in printed.err
     assert picture.stat().st_size > 10_000
 

@@ -64,12 +64,21 @@ def rate(
 
             view.learning_rates(answer).save(path)
     with printing():
-        click.echo(_document(answer, prospect) if as_json else f"{prospect.sentence}\n{answer}")
-        if prospect.cure and not as_json:
-            click.echo(prospect.cure)
+        if as_json:
+            click.echo(_document(answer, prospect))
+        else:
+            _show(answer, prospect)
     if path is not None:
         click.echo(f"Wrote {path}", err=True)
     return exit_codes.INTERRUPTED if answer.interrupted else _code(prospect)
+
+
+def _show(answer: Rate, prospect: Outlook) -> None:
+    from edgewise.cli.terminal import console, show
+    from edgewise.rehearsal.screen import lines
+
+    out = console()
+    show(out, lines(answer, prospect, out.width))
 
 
 def _rehearse(

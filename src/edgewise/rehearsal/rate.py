@@ -132,7 +132,7 @@ class Rate:
     def __str__(self) -> str:
         """What to use, how far it can be trusted, where the edge is and why, and what it cost."""
         notes = [f"{note[:1].upper()}{note[1:]}." for note in self.notes]
-        return " ".join([_advice(self), *_edge(self), _cost(self), *notes])
+        return " ".join([_advice(self), *edge(self), cost(self), *notes])
 
 
 def plain(value: Any) -> Any:
@@ -170,7 +170,8 @@ def _advice(rate: Rate) -> str:
     return f"{setting}: use {in_words(rate.best)} ({in_words(rate.low)} to {in_words(rate.high)})."
 
 
-def _edge(rate: Rate) -> list[str]:
+def edge(rate: Rate) -> list[str]:
+    """Where rates become too large, and why; no sentence where no rate learned."""
     beyond = rate.beyond
     if rate.best is None:
         return []
@@ -188,7 +189,8 @@ def _why(rate: Rate, beyond: Rehearsal) -> str:
     return reason
 
 
-def _cost(rate: Rate) -> str:
+def cost(rate: Rate) -> str:
+    """What the answer rests on, and what it is silent about."""
     ended = "; interrupted, so this rests on what was finished" if rate.interrupted else ""
     return (
         f"Read from {len(rate.rehearsals)} rehearsals of {rate.steps} steps on a copy ({rate.passes} steps, "
