@@ -108,6 +108,9 @@ def test_the_dot_is_dragged_and_moved_by_keys_and_the_verdict_follows(browser: A
     page.wait_for_url("**at=2.5*")
     page.locator("#code-button").click()
     sync_api.expect(page.locator("#code")).to_contain_text("mlp_in_gain=2.5")
+    page.locator("#simulate").click()
+    sync_api.expect(page.locator("#drawn-note")).to_contain_text("one random network of width 256")
+    assert page.locator("circle.drawn").count() >= 3 * 12
     assert far != first
     visit.close()
 

@@ -15,10 +15,22 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise import __version__
 from edgewise.errors import BadInput
-from edgewise.explorer import answers, depth, flow, landscape, papers, perceptron, plane, runs, simplex
+from edgewise.explorer import (
+    answers,
+    depth,
+    flow,
+    landscape,
+    papers,
+    perceptron,
+    plane,
+    runs,
+    simplex,
+    simulate,
+)
 
 ROUTERS = (  # one for each view
     plane.router,
+    simulate.router,
     depth.router,
     flow.router,
     perceptron.router,

@@ -31,7 +31,8 @@ const PICTURES = [
 ];
 
 // Fixed scales, so that two places of the dot can be compared by eye; what lies outside is drawn at the border.
-export function showCurves(curves, after) {
+// drawn: the same three rows of a random network, as circles.
+export function showCurves(curves, after, drawn = null) {
   $("curves").replaceChildren(...PICTURES.map(([name, title, scale, low, high, words]) => {
     const values = curves[name], width = 84, top = 30, bottom = 96;
     const x = linear(0, Math.max(1, values.length - 1), 1, width), y = (v) => linear(low, high, bottom, top)(clamp(v === null || v <= 0 && scale !== PICTURES[0][2] ? low : scale(v), low, high));
@@ -46,6 +47,8 @@ export function showCurves(curves, after) {
     svg.append(label(0, 112, "0", { class: "tick" }), label(width, 112, `${values.length - 1} blocks`, { class: "tick", "text-anchor": "end" }));
     if (after?.[name]?.length) svg.append(path(after[name], "after"));
     if (values.length) svg.append(path(values, "curve"));
+    const every = Math.max(1, Math.round((drawn?.[name].length ?? 0) / 12)); // a dozen circles can be told apart
+    drawn?.[name].forEach((v, k) => k % every === 0 && svg.append(node("circle", { class: "drawn", cx: x(k).toFixed(1), cy: y(v).toFixed(1), r: 2.6 })));
     if (after && name === "overlap") {
       const end = y(after.overlap.at(-1)), high = end < (top + bottom) / 2;
       svg.append(label(width, high ? end + 14 : end - 6, "after fix", { class: "after-label", "text-anchor": "end" }));
@@ -63,4 +66,5 @@ export function showWaiting(meta, title, words) {
   $("say").textContent = "";
   $("code").hidden = true;
   $("code-button").setAttribute("aria-expanded", "false");
+  $("drawn-note").textContent = "";
 }

@@ -37,13 +37,15 @@ const PICTURE = `<div class="centre">
   <div class="curves" id="curves"></div>
   <div class="actions">
     <button type="button" class="primary" id="code-button" aria-expanded="false" aria-controls="code">Code</button>
+    <button type="button" id="simulate" aria-pressed="false">Simulate</button>
     <button type="button" id="report">Report</button>
   </div>
+  <p class="hint" id="drawn-note"></p>
   <pre id="code" hidden tabindex="0" aria-label="Code for this point"></pre>
   <p class="sr" aria-live="polite" id="live"></p>
 </aside>`;
 
-let state, plane, panel, store, askPoint, askFix, askNetwork, mapOf, lastAsked, waitingPoint, answer, ended;
+let state, plane, panel, store, askPoint, askFix, askNetwork, mapOf, lastAsked, waitingPoint, answer, ended, askDrawn, drawn, shownCurves;
 
 const digits = (value) => +value.toPrecision(4);
 const axisOf = (knob) => state.network.axes.find((axis) => axis.knob === knob);
@@ -56,6 +58,7 @@ export async function open(root, address, setState) {
   state = { source: null, network: null, x: null, y: null, at: null };
   [askPoint, askFix, askNetwork] = [newest(signal), newest(signal), newest(signal)];
   [mapOf, lastAsked, waitingPoint, answer, store] = [0, 0, null, null, setState];
+  [askDrawn, drawn] = [newest(signal), null];
   const back = element("button", { className: "plain", id: "home", type: "button", disabled: true, onclick: () => plane.move(home(), true) }, "Back to your model ", element("kbd", { textContent: "Home" }));
   panel = new ModelPanel({ choose: (source) => (source ? choose(source, kept(source)) : empty()), refuse: refused, signal, between: [fragment(KNOBS)], after: [back] });
   root.append(panel.element, fragment(PICTURE));
@@ -173,7 +176,8 @@ async function point(settled) {
     if (!next) return;
     answer = next;
     showVerdict(answer, performance.now() - began);
-    showCurves(answer.curves, null);
+    drawn = null;
+    draw(answer.curves, null);
     plane.speak(`${state.x.knob} ${digits(state.at.x)}, ${state.y.knob} ${digits(state.at.y)}: ${answer.outcome}. ${answer.chance}`, answer.share);
     if (settled) await settle();
     else showFixes("Fixes", []);
@@ -200,7 +204,30 @@ async function settle() {
   }
   const healthy = detail.fixes.healthy && !rows.length;
   showFixes(healthy ? "Nothing to fix. Room on this map" : "Fixes", healthy ? room(here) : rows, detail.fixes.advice);
-  showCurves(detail.curves, after);
+  draw(detail.curves, after);
+  if (simulating()) simulate();
+}
+
+function draw(curves, after) {
+  shownCurves = [curves, after];
+  showCurves(curves, after, drawn);
+}
+
+// A random network at the dot, as circles on the curves; asked for again wherever the dot rests.
+const simulating = () => $("simulate").getAttribute("aria-pressed") === "true";
+
+async function simulate() {
+  const here = state.at;
+  $("drawn-note").textContent = "drawing a random network …";
+  try {
+    const result = await askDrawn("simulate", wanted(here));
+    if (!result || here !== state.at || !simulating()) return;
+    drawn = result.curves;
+    $("drawn-note").textContent = result.note;
+    showCurves(...shownCurves, drawn);
+  } catch (error) {
+    if (here === state.at) $("drawn-note").textContent = error.message;
+  }
 }
 
 // A remedy that only moves the knobs of this map is a place on it.
@@ -265,6 +292,13 @@ function controls() {
   $("code-button").addEventListener("click", () => {
     $("code").hidden = !$("code").hidden;
     $("code-button").setAttribute("aria-expanded", String(!$("code").hidden));
+  });
+  $("simulate").addEventListener("click", () => {
+    $("simulate").setAttribute("aria-pressed", String(!simulating()));
+    drawn = null;
+    $("drawn-note").textContent = "";
+    if (simulating()) simulate();
+    else if (shownCurves) showCurves(...shownCurves, null);
   });
   $("report").addEventListener("click", async () => {
     try {
