@@ -31,18 +31,18 @@ export class Sliders {
     const { knob, low, high, value, step = (high - low) / 200 } = row, { input } = this.rows.get(knob);
     Object.assign(this.rows.get(knob), { row });
     if (document.activeElement !== input || !this.held) Object.assign(input, { min: low, max: high, step, value });
-    this.#spell(knob);
+    this.#spell(knob, this.held ? +input.value : value);
   }
 
-  #spell(knob) {
-    const { input, value, row } = this.rows.get(knob), words = (row.format ?? digits)(+input.value);
+  #spell(knob, now) {
+    const { input, value, row } = this.rows.get(knob), words = (row.format ?? digits)(now);
     value.textContent = words;
-    input.setAttribute("aria-valuetext", `${words}${row.home === undefined || Math.abs(input.value - row.home) < 1e-9 ? "" : `, as given ${digits(row.home)}`}`);
+    input.setAttribute("aria-valuetext", `${words}${row.home === undefined || Math.abs(now - row.home) < 1e-9 ? "" : `, as given ${digits(row.home)}`}`);
   }
 
   #turn(knob, settled) {
     this.held = !settled;
-    this.#spell(knob);
+    this.#spell(knob, +this.rows.get(knob).input.value);
     this.moved(knob, +this.rows.get(knob).input.value, settled);
   }
 }
