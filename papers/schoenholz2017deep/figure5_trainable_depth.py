@@ -192,7 +192,8 @@ def _peak(results: Sequence[Result]) -> Claim:
     return Claim(
         "The deepest networks train at the edge of chaos [Schoenholz 2017, Fig. 5].",
         f"Of {deepest} layers those of weight variance {', '.join(f'{w:g}' for w in trained) or 'none'} train (run: "
-        f"{', '.join(f'{w:g}' for w in run)}; for the others that is beyond {AROUND[1]:g} depth scales); the edge is {edge:.2f}. Held: it "
+        f"{', '.join(f'{w:g}' for w in run)}; for the others that is beyond {AROUND[1]:g} depth scales); "
+        f"the edge is {edge:.2f}. Held: it "
         "lies among them, and the smallest and largest weight variances do not.",
         _scale(results), around and inside if len(run) < len(weights) else None, {"trained": trained, "edge": edge},
         rows=("C12",),
@@ -301,7 +302,8 @@ def _map(results: Sequence[Result]) -> Panel:
     kinds = (("all seeds train", 0, "points", shares[:, 2] == 1), ("none trains", 1, "cross", shares[:, 2] == 0),
              ("some train", 5, "hollow", (shares[:, 2] > 0) & (shares[:, 2] < 1)))  # fmt: skip
     curves += [Curve(name, *shares[at, :2].T, group, role) for name, group, role, at in kinds if at.any()]
-    return Panel(f"A  which networks train in {results[0].case['steps'][-1]} steps", "weight variance σ_w² (σ_b² = 0.05)",
+    title = f"A  which networks train in {results[0].case['steps'][-1]} steps"
+    return Panel(title, "weight variance σ_w² (σ_b² = 0.05)",
                  "depth (layers)", tuple(curves), log_y=True, legend_at="upper right")  # fmt: skip
 
 
