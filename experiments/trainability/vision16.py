@@ -22,17 +22,17 @@ from .geometry import collapsed, theory
 from .scores import changes
 from .starts import network, starts
 
-STARTS, SEEDS, DEPTH = 18, 2, 16
+STARTS, SEEDS, DEPTH, WIDTH = 16, 2, 16, 32
 RATES = [3e-4, 1.2e-3]
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Every start and seed; small: three starts of two blocks on digits, ten steps."""
     full = scale == "full"
-    sizes = {"task": "fashion", "steps": 150} if full else {"task": "digits", "steps": 10}
+    sizes = {"task": "fashion", "steps": 100} if full else {"task": "digits", "steps": 10}
     return [
         {"start": start, "seed": seed, "batch": 16, "rates": RATES, **sizes,
-         "knobs": starts("paper", STARTS)[start] | {"depth": DEPTH if full else 2}}
+         "knobs": starts("paper", STARTS)[start] | {"depth": DEPTH if full else 2, "width": WIDTH, "mlp_width": 2 * WIDTH}}
         for seed in range(SEEDS if full else 1)
         for start in range(STARTS if full else 3)
     ]  # fmt: skip
