@@ -128,7 +128,8 @@ def _best(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> Claim:
     return Claim(
         f"As a function of both exponents performance is best at (0, 0) and worse away from it {TALK}.",
         f"Of {int(full.sum())} cells that hold at least {CROWD} runs, the one around (0, 0) has a mean test loss of "
-        f"{at_zero:.2f} (0: best run of the task, 1: chance), the lowest is {lowest:.2f}; rank correlation of a cell's loss with its distance "
+        f"{at_zero:.2f} (0: best run of the task, 1: chance), the lowest is {lowest:.2f}; rank correlation of a "
+        "cell's loss with its distance "
         f"{rank:+.2f}. Held: (0, 0) within 0.05 of the lowest, and a correlation above 0.5.",
         scale, _decided(points, at_zero < lowest + 0.05 and rank > 0.5),
         {"at_zero": at_zero, "lowest": lowest, "rank_correlation": rank}, rows=rows,
@@ -158,7 +159,8 @@ def _constants(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> Cl
         "The final loss is c0 + max(c1 |lambda_a|, c2 |lambda_g|) with three fitted constants: a pretty good "
         f"correlation {TALK}.",
         f"c0 = {fit.base:.2f}, c1 = {fit.angle:.2f}, c2 = {fit.gradient:.2f} (loss from 0, the best run of the task, "
-        f"to 1, chance; exponents per block, cut at {CUT:g}). Starts left out: correlation {r:.2f}, error {error:.2f} where "
+        f"to 1, chance; exponents per block, cut at {CUT:g}). Starts left out: correlation {r:.2f}, error "
+        f"{error:.2f} where "
         f"losses scatter by {loss.std():.2f}. Held: a correlation of at least {CORRELATION:g}.",
         scale, _decided(points, r >= CORRELATION),
         {"c0": fit.base, "c1": fit.angle, "c2": fit.gradient, "correlation": r, "error": error, "scatter": loss.std()},

@@ -30,9 +30,10 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Every start and seed; small: three starts of two blocks on digits, ten steps."""
     full = scale == "full"
     sizes = {"task": "fashion", "steps": 100} if full else {"task": "digits", "steps": 10}
+    shape = {"depth": DEPTH if full else 2, "width": WIDTH, "mlp_width": 2 * WIDTH}
     return [
         {"start": start, "seed": seed, "batch": 16, "rates": RATES, **sizes,
-         "knobs": starts("paper", STARTS)[start] | {"depth": DEPTH if full else 2, "width": WIDTH, "mlp_width": 2 * WIDTH}}
+         "knobs": starts("paper", STARTS)[start] | shape}
         for seed in range(SEEDS if full else 1)
         for start in range(STARTS if full else 3)
     ]  # fmt: skip

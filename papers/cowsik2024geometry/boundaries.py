@@ -1,0 +1,146 @@
+"""Does the gradient's phase boundary fall with attention, and the angle's rise? Several planes, by theory.
+
+In each plane the MLP's weights at which an exponent vanishes are traced over the strength of attention: the angle
+exponent, and the gradient exponent of a loss per token and of a pooled one, linearised near collapse.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import edgewise
+from edgewise.study import Claim, Result
+from edgewise.view import Curve, Panel, Sheet
+
+from .common import paper_block
+
+NEAR = 1e-8  # 1 - overlap of the tokens at the start
+ATTENTION = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+FIELDS = {"angle": "near_angle", "token": "relative_gradient", "pooled": "near_gradient"}  # of a phase diagram
+NAMES = {"angle": "angle", "token": "gradient, loss per token", "pooled": "gradient, pooled loss"}
+# what goes up the plane, from where to where; the others are fixed: MLP strength 0.5, input gain 2
+AXES = {"MLP strength": ("mlp_strength", 0.02, 0.98), "MLP input gain": ("mlp_in_gain", 0.05, 6.0)}
+SLOPE = 0.02  # of the boundary, in units of the axis per unit of attention strength: less is level
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    """Both axes, three activations, with and without a bias; small: the talk's block over the input gain."""
+    if scale != "full":
+        return [{"axis": "MLP input gain", "activation": "tanh", "bias": 0.0, "points": 7, "depth": 8}]
+    return [
+        {"axis": axis, "activation": activation, "bias": bias, "points": 17, "depth": 16}
+        for axis in AXES for activation in ("tanh", "relu", "gelu") for bias in (0.0, 0.5)
+    ]  # fmt: skip
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """For each exponent and strength of attention: the lowest zero going up the plane; None where it has no zero."""
+    name, low, high = AXES[case["axis"]]
+    network = edgewise.transformer(**_knobs(case))
+    axes = {"attention_strength": (ATTENTION[0], ATTENTION[-1], len(ATTENTION)), name: (low, high, case["points"])}
+    diagram = edgewise.phase_diagram(network, axes, start_overlap=1 - NEAR)
+    y = np.linspace(low, high, case["points"])
+    found: dict[str, Any] = {exponent: [_zero(y, column) for column in getattr(diagram, field).T]
+                             for exponent, field in FIELDS.items()}  # fmt: skip
+    return found | {"signs": {e: _signs(getattr(diagram, f)) for e, f in FIELDS.items()}}
+
+
+def _knobs(case: dict[str, Any]) -> dict[str, Any]:
+    block = paper_block(0.3, 0.5, mlp_in_gain=2.0, depth=case["depth"], tokens=16, width=256, mlp_bias=case["bias"])
+    return block | {"activation": case["activation"]}
+
+
+def _zero(y: np.ndarray, values: np.ndarray) -> float | None:
+    """Where the values change sign first, by interpolation."""
+    places = np.flatnonzero(np.sign(values[:-1]) * np.sign(values[1:]) < 0)
+    if not len(places):
+        return None
+    k = int(places[0])
+    return round(float(y[k] - values[k] * (y[k + 1] - y[k]) / (values[k + 1] - values[k])), 4)
+
+
+def _signs(values: np.ndarray) -> str:
+    """Which signs an exponent takes in the plane."""
+    return "both" if values.min() < 0 < values.max() else "positive" if values.max() > 0 else "negative"
+
+
+def slope(zeros: list[float | None]) -> float | None:
+    """Change of the boundary per unit of attention strength, where it is known at three strengths."""
+    pairs = [(a, z) for a, z in zip(ATTENTION, zeros, strict=True) if z is not None]
+    return float(np.polyfit(*np.array(pairs).T, 1)[0]) if len(pairs) >= 3 else None
+
+
+def direction(zeros: list[float | None]) -> str:
+    change = slope(zeros)
+    return "no boundary" if change is None else "level" if abs(change) < SLOPE else "rises" if change > 0 else "falls"
+
+
+def claim(results: list[Result]) -> Claim:
+    return Claim.all([_rises(results), _falls(results)])
+
+
+def _scale(results: list[Result]) -> str:
+    return f"theory, n = 16, {results[0].case['depth']} blocks, pre-norm, {len(results)} planes: " + (
+        "MLP strength or input gain over attention strength, tanh, ReLU, GELU, bias 0 or 0.5"
+    )
+
+
+def _count(results: list[Result], exponent: str) -> dict[str, int]:
+    words = [direction(r.value[exponent]) for r in results]
+    return {word: words.count(word) for word in dict.fromkeys(words)}
+
+
+def _rises(results: list[Result]) -> Claim:
+    found = _count(results, "angle")
+    return Claim(
+        "The larger the attention weights, the larger the MLP weights need to be: the angle's phase boundary goes up "
+        "[talk].",
+        f"Planes in which the angle's boundary {', '.join(f'{k}: {v}' for k, v in found.items())}. Held: it falls in "
+        "none, "
+        "and rises in most of those where it exists.",
+        _scale(results), found.get("falls", 0) == 0 and found.get("rises", 0) > found.get("level", 0),
+        {"angle": found}, rows=("C29", "C30"),
+    )  # fmt: skip
+
+
+def _falls(results: list[Result]) -> Claim:
+    found = {name: _count(results, name) for name in ("token", "pooled")}
+    words = "; ".join(f"{NAMES[name]}: {', '.join(f'{k} {v}' for k, v in row.items())}" for name, row in found.items())
+    return Claim(
+        "For the back-propagated gradient the phase boundary goes down as attention grows [talk].",
+        f"Number of planes by what the boundary does: {words}. Where the pooled gradient never vanishes there is no "
+        "boundary: its rate exceeds the angle's by log(1 + a²/((1 − a²) q)). Smallest counterexample: "
+        "edgewise.phase_diagram(edgewise.transformer(activation='tanh', heads=1, tokens=16), {'attention_strength': "
+        "(0.1, 0.6, 6), 'mlp_in_gain': (0.05, 6, 17)}, start_overlap=1 - 1e-8). Held: it falls in a plane where the "
+        "angle's rises.",
+        _scale(results),
+        any(direction(r.value["angle"]) == "rises" and direction(r.value[name]) == "falls"
+            for r in results for name in ("token", "pooled")),
+        found, rows=("C30",),
+    )  # fmt: skip
+
+
+def draw(results: list[Result]) -> Figure:
+    panels = tuple(_panel(r) for r in results)
+    title = "Where the exponents vanish, over the strength of attention (theory, linearised near collapse)"
+    return Sheet(title, panels, _scale(results), columns=min(3, len(panels))).draw()
+
+
+def _panel(result: Result) -> Panel:
+    curves, notes = [], []
+    for group, (name, label) in enumerate(NAMES.items()):
+        zeros = np.array([math.nan if z is None else z for z in result.value[name]])
+        if np.isfinite(zeros).any():
+            curves.append(Curve(label, np.array(ATTENTION), zeros, group, "orbit"))
+        else:
+            notes.append(f"{label}: {result.value['signs'][name]} everywhere")
+    case = result.case
+    bias = f", bias {case['bias']:g}" if case["bias"] else ""
+    return Panel(f"{case['activation']}{bias}", "attention strength a, skip √(1−a²)", f"{case['axis']} at the edge",
+                 tuple(curves), "\n".join(notes))  # fmt: skip
+
+
