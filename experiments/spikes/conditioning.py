@@ -22,9 +22,9 @@ from .precision import SCALES, round_linears
 from .spike_report import judge, picture
 
 # attention strength, MLP strength, gain of the MLP's first matrix: by theory the totals over eight blocks (angle,
-# pooled relative gradient) are (-5.1, 2.2), (-0.1, 0.6) and (0.0, 8.7); six blocks are run
+# pooled relative gradient) are (-5.1, 2.2), (-0.1, 0.6) and (0.0, 8.7); four blocks are run
 STARTS = {"before": (0.6, 0.6, 0.4), "at": (0.2, 0.3, 1.5), "beyond": (0.3, 0.7, 8.0)}
-RATES = {"moderate": 1e-3, "large": 6e-3}
+RATES = {"moderate": 1e-3, "large": 1.2e-2}
 PRECISIONS = ("float32", "bfloat16", "float16")
 BATCH = 16
 
@@ -32,7 +32,7 @@ BATCH = 16
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Every start, rate and precision, three seeds; small: two blocks, 20 steps, the edge alone."""
     full = scale == "full"
-    sizes = {"depth": 6, "steps": 160} if full else {"depth": 2, "steps": 20}
+    sizes = {"depth": 4, "steps": 100} if full else {"depth": 2, "steps": 20}
     return [
         {"start": start, "rate": rate, "precision": precision, "seed": seed, **sizes}
         for seed in range(3 if full else 1)

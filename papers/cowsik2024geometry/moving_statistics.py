@@ -24,13 +24,13 @@ PHASES = {"ordered": 0.5, "chaotic": 6.0}  # gain of the MLP's first matrix
 TINY = 1e-6  # relative size of the difference at the start
 SETTLED = 10  # blocks after which norms and angles have settled
 STILL, MOVED = 0.05, 0.3  # largest change per block of the statistics, smallest relative distance of the positions
-SAMPLES = 48  # angles of the circle
+SAMPLES = 36  # angles of the circle
 WITHIN = 0.02  # per block, of growth rates, beside three standard errors
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    size = {"depth": 40, "tokens": 12, "width": 192} if full else {"depth": 6, "tokens": 4, "width": 48}
+    size = {"depth": 36, "tokens": 12, "width": 128} if full else {"depth": 6, "tokens": 4, "width": 48}
     round_size = size | {"depth": 12 if full else 4, "tokens": 6 if full else 3}
     parts = [("pair", size), ("circle", round_size)]
     return [{"part": part, "phase": phase, "seed": seed, "size": s}

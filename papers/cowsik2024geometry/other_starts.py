@@ -30,7 +30,7 @@ WITHIN = 0.03  # of mean cosines between starts and theory, beside three standar
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    size = {"depth": 20, "tokens": 12, "width": 192} if full else {"depth": 8, "tokens": 8, "width": 48}
+    size = {"depth": 16, "tokens": 12, "width": 128} if full else {"depth": 8, "tokens": 8, "width": 48}
     kinds = [(phase, start, False) for phase in PHASES for start in STARTS] + [("ordered", "unequal norms", True)]
     return [
         {"phase": phase, "start": start, "unit_skips": unit, "seed": seed, "size": size}
