@@ -104,11 +104,14 @@ def _exact(results: list[Result]) -> Claim:
     largest = max(many.values(), default=1.0)
     return Claim(
         "Ours: the softmax moments at finite length are exact, S2 = n ∫ t G2 G0^(n-1) dt.",
-        f"With at most an eighth as many tokens as coordinates predicted S2 is within {100 * worst:.1f} % of simulated "
-        f"layers (standard error {100 * pooled:.1f} %). With more they exceed it by up to {100 * (largest - 1):.0f} %: "
+        f"With at most an eighth as many tokens as coordinates predicted S2 is within {100 * worst:.1f} % of "
+        "simulated "
+        f"layers (standard error {100 * pooled:.1f} %). With more they exceed it by up to {100 * (largest - 1):.0f} "
+        "%: "
         "overlaps of Gaussian tokens have variance 1/d, which adds about v/d where attention is flat.",
         _scale(results), worst < 0.03 + 3 * pooled,
         {"largest_log_gap": worst, "standard_error": pooled, "measured_over_predicted_beyond": many},
+        rows=("C16",),
     )  # fmt: skip
 
 
@@ -121,6 +124,7 @@ def _large_n(results: list[Result]) -> Claim:
         "public re-implementation].",
         f"Predicted over measured S2: {text}; above 1 in sum where e^v > n.",
         _scale(results), all(abs(log(ratio)) < 0.1 for ratio in found.values()), {"predicted_over_measured": found},
+        rows=("C16",),
     )  # fmt: skip
 
 
@@ -136,6 +140,7 @@ def _random_energy(results: list[Result]) -> Claim:
         "Attention condenses at v = 2 log n: S2 is 0 below and 1 - sqrt(2 log n / v) above [Giorlandino 2025].",
         f"At n = {longest} the limit says {text} at v = 4, 9, 16: a smooth crossover, not a transition.",
         _scale(results), worst < 0.05, {"s2": found, "largest_gap": worst},
+        rows=("C16",),
     )  # fmt: skip
 
 
@@ -150,6 +155,7 @@ def _deep(results: list[Result]) -> Claim:
         f"{', '.join(f'{name} {np.mean(gap):.2f}' for name, gap in gaps.items())}.",
         _scale(results), bool(max(np.mean(gaps["large_n"]), np.mean(gaps["random_energy"])) < 0.1),
         {"last_separation": {str(gain): row for gain, row in ends.items()}},
+        rows=("C16",),
     )  # fmt: skip
 
 
@@ -181,6 +187,7 @@ def _frozen(results: list[Result]) -> Claim:
         f"Off by up to {gaps['frozen']:.2f} per block without the softmax's own gradient, {gaps['exact']:.3f} with it "
         f"(standard error {np.sqrt(np.mean(error**2)):.3f}).",
         _scale(results), gaps["frozen"] < 0.05, {"largest_gap": gaps, "score_gains": DEEP_GAINS},
+        rows=("C27",),
     )  # fmt: skip
 
 

@@ -97,6 +97,7 @@ def _ours(results: list[Result]) -> Claim:
         f"Rates of collapse are off by at most {max(collapse.values()):.3f} per block (standard error {error:.3f}), "
         f"gradient exponents by {max(gradient.values()):.3f} ({gradient_error:.3f}).",
         _scale(results), held, {"collapse": collapse, "gradient": gradient},
+        rows=("C16",),
     )  # fmt: skip
 
 
@@ -108,6 +109,7 @@ def _without(results: list[Result]) -> Claim:
         "Published theories have no positions: tokens are exchangeable [Cowsik 2024, Giorlandino 2025].",
         f"Used for networks with positions, that theory misses the rate of collapse by {text} per block.",
         _scale(results), max(others.values()) < WITHIN + 3 * error, {"collapse": collapse},
+        rows=("C16",),
     )  # fmt: skip
 
 
@@ -123,6 +125,7 @@ def _rope(results: list[Result]) -> Claim:
         f"{rotated[-1] - rotated[0]:+.3f} with and {plain[-1] - plain[0]:+.3f} without.",
         _scale(results), bool(slower > 3 * scatter and slower > 0.01),
         {"rope": rotated.tolist(), "no_positions": plain.tolist(), "score_gains": _gains(results)},
+        rows=("C16",),
     )  # fmt: skip
 
 

@@ -102,6 +102,7 @@ def _profiles(results: list[Result]) -> Claim:
         f"Over {depth} blocks exponents are off by at most {max(worst.values()):.4f} (standard error {scatter:.4f}).",
         _scale(results), max(worst.values()) < WITHIN + 3 * scatter,
         {"gap_per_block": worst, "standard_error": scatter},
+        rows=("C27",),
     )  # fmt: skip
 
 
@@ -127,10 +128,11 @@ def _sign(results: list[Result]) -> Claim:
     changes = max(abs(row["deep"] - row["shallow"]) - 3 * row["error"] for row in found.values())
     depths = ", ".join(format(row["crossover_depth"], ".0f") for row in found.values())
     return Claim(
-        "The gradient exponent is one number of an initialization [Cowsik 2024].",
-        f"It depends on depth, length and readout. Loss per token, {'; '.join(said)}. The change comes after "
+        "Ours: the gradient exponent of a loss per token depends on depth and length, not on the start alone.",
+        f"Loss per token, {'; '.join(said)}. The change comes after "
         f"log n / (difference of the rates) = {depths} blocks.",
-        _scale(results), bool(changes < WITHIN), {str(n): values for n, values in found.items()},
+        _scale(results), bool(changes > WITHIN), {str(n): values for n, values in found.items()},
+        rows=("C27",),
     )  # fmt: skip
 
 
@@ -161,12 +163,14 @@ def _identity(results: list[Result]) -> Claim:
     (mean, error), line = differences(results), identity(results)
     gap, scatter = float(np.abs(mean - line).max()), float(np.sqrt(np.mean(error**2)))
     return Claim(
-        "Best is where angle and gradient exponents vanish together [Cowsik 2024, abstract].",
-        f"Near collapse the pooled gradient's rate exceeds the angle's by log(1 + a²/((1 − a²) q)): {line[0]:.3f} at "
+        "Ours: near collapse the pooled gradient's rate exceeds the angle's by log(1 + a²/((1 − a²) q)).",
+        f"By theory {line[0]:.3f} at "
         f"strength {STRENGTHS[0]:g}, {line[-1]:.2f} at {STRENGTHS[-1]:g}; measured within {gap:.3f} (standard error "
-        f"{scatter:.3f}). They vanish together only as attention fades.",
-        _scale(results), bool((mean < WITHIN + 3 * scatter).all()),
+        f"{scatter:.3f}). Held: within {WITHIN:g} beside three of them. So both exponents vanish together only as "
+        "attention fades.",
+        _scale(results), bool(gap < WITHIN + 3 * scatter),
         {"measured": mean.tolist(), "theory": line.tolist(), "gap": gap},
+        rows=("C28",),
     )  # fmt: skip
 
 

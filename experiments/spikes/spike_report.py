@@ -13,11 +13,11 @@ from edgewise.view import Curve, Panel, Sheet
 SMOOTH = 5  # steps that a loss is averaged over
 SPIKE = 0.5  # nats that the averaged loss rises above its lowest before; moderate rates rise by 0.25 at most in a trial
 BAND = 4.0  # median deviations of the steps before that count as having moved
-BEFORE, WATCHED = 40, 30  # steps that set the band, and steps before the spike that are looked at
+BEFORE, WATCHED = 25, 15  # steps that set the band, and steps before the spike that are looked at
 WELL = 4.0  # |total log-change| below which the library calls a network not risky
 SIGNALS = {"angle": "angle exponent", "gradient": "gradient exponent", "condition": "softmax condition",
            "logit": "largest logit", "update": "update size", "norm": "gradient norm"}  # fmt: skip
-ENOUGH = 100  # steps below which nothing is decided
+ENOUGH = 80  # steps below which nothing is decided
 
 
 def smooth(values: Any) -> np.ndarray:

@@ -70,6 +70,7 @@ def claim(results: list[Result]) -> Claim:
         (proof.rescued and proof.verdict == "helps") if decided else None,
         {"difference": c.mean, "effect": c.effect, "p_value": c.p_value, "plain": list(proof.plain.finals),
          "planned": list(proof.planned.finals)},
+        rows=("C36",),
     )  # fmt: skip
 
 

@@ -42,7 +42,8 @@ def share_of_steps(value: dict[str, Any]) -> float:
 
 
 def _by_line(curve: np.ndarray, half: float) -> float:
-    """Where a line through the second half meets a loss, in units of the whole curve; infinite where it is not sure."""
+    """Where a line through the second half meets a loss, in units of the whole curve; infinite where it is not "
+    "sure."""
     count = len(curve)
     at = (np.arange(count) + 0.5)[count // 2 :] / count
     loss = curve[count // 2 :]

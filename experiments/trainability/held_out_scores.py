@@ -27,7 +27,8 @@ UNUSED = ("assumed", "unmodelled", "name", "key_gain", "output_gain")  # the las
 
 
 def scores(model: nn.Module, data: Task, case: dict[str, Any]) -> dict[str, Any]:
-    """Both orbits, the description and what the baselines read; `refused` says which of them there are not, and why."""
+    """Both orbits, the description and what the baselines read; `refused` says which of them there are not, and "
+    "why."""
     inputs, labels = data.held_out(SEQUENCES)
     batch = {"inputs": inputs, "labels": labels}
     numbers: dict[str, Any] = {"refused": "", "koopman": koopman(model, data, case["depth"])}

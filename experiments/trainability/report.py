@@ -137,7 +137,8 @@ def claim(results: Sequence[Result], runs: Path) -> Claim:
         "figure [Cowsik 2024]; a rival claims AUROC 0.995 for divergence [Kim 2026]"
     )
     if len(rows) < ENOUGH:
-        return Claim(published, f"{len(rows)} runs joined, too few to decide", scale, None, {"rows": len(rows)})
+        few = f"{len(rows)} runs joined, too few to decide"
+        return Claim(published, few, scale, None, {"rows": len(rows)}, rows=("C34", "C35"))
     scores = {name: evaluate(score, rows) for name, score in headline_scores(rows).items()}
     ours, best = scores[HEADLINE], max(BASELINES, key=lambda name: scores[name]["auroc within task"])
     low = ours["interval within task"][0]
@@ -158,7 +159,7 @@ def claim(results: Sequence[Result], runs: Path) -> Claim:
         "calibration, new family": calibration(rows, same_task=True),
         "calibration, new task and family": calibration(rows, same_task=False),
     }  # fmt: skip
-    return Claim(published, ours_in_words, scale, bool(reached), numbers)
+    return Claim(published, ours_in_words, scale, bool(reached), numbers, rows=("C34", "C35"))
 
 
 def _three(value: float) -> float | None:

@@ -143,10 +143,12 @@ def _rescue(results: list[Result], published: str, enough: int, scale: str) -> C
     names = [r.case["network"] for r in lost]
     return Claim(
         published,
-        f"{len(broken) - len(lost)} of {len(broken)} ({rate:.0%}); not rescued: {'; '.join(names) or 'none'}; of these "
+        f"{len(broken) - len(lost)} of {len(broken)} ({rate:.0%}); not rescued: {'; '.join(names) or 'none'}; of "
+        "these "
         f"the plan says NO beforehand to {len(refused)}.",
         scale, rate >= GOAL if len(broken) >= enough else None,
         {"failed": len(broken), "rescued": len(broken) - len(lost), "lost": names, "refused": refused},
+        rows=("C36",),
     )  # fmt: skip
 
 
@@ -168,6 +170,7 @@ def claim(results: list[Result]) -> Claim:
         f"{len(gaps)} of the forecast: median change {np.median(gaps) if gaps else math.nan:+.3f}, "
         f"{sum(gap > 0 for gap in gaps)} higher and {sum(gap <= 0 for gap in gaps)} lower.",
         scale, not worse if len(whole) > 1 else None, {"worse": worse, "gaps": [round(gap, 4) for gap in gaps]},
+        rows=("C36",),
     )  # fmt: skip
     return Claim.all([rescue, harmless, beside])
 

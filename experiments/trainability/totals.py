@@ -23,7 +23,8 @@ from .networks import Filters, Mixer, Plain
 CLOSE = 0.5
 WIDTH = 96
 NAMES = (
-    "post-norm BERT, 48", "torch encoder, 48", "Llama-like, 64", "ViT, 32", "tanh perceptron, 200", "tanh filters, 100",
+    "post-norm BERT, 48", "torch encoder, 48", "Llama-like, 64", "ViT, 32", "tanh perceptron, 200", "tanh filters, "
+    "100",
     "post-norm MLP-Mixer, 48",
 )  # fmt: skip
 
@@ -113,10 +114,12 @@ def claim(results: list[Result]) -> Claim:
     passes = max(r.value["passes"] for r in results)
     return Claim(
         f"After initialize_ the total log-changes over depth are within {CLOSE} of what the plan stated.",
-        f"{sum(o <= CLOSE for o in off.values())} of {len(off)}; the largest difference is {off[worst]:.2f} ({worst}). "
+        f"{sum(o <= CLOSE for o in off.values())} of {len(off)}; the largest difference is {off[worst]:.2f} "
+        f"({worst}). "
         f"At most {passes} forward-backward passes per plan.",
         f"{len(off)} networks, {results[0].case['seeds']} draws each, width {WIDTH}, orthogonal weights",
         all(o <= CLOSE for o in off.values()) and passes <= 30, {"off": off, "passes": passes},
+        rows=("C13", "C36"),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from edgewise.study import Result, store
 
 from . import exponents_report
-from .exponents_report import Point, best_loss
+from .exponents_report import Point, ends_of
 from .table import recorded_runs, table
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -44,7 +44,7 @@ def points(results: list[Result]) -> list[Point]:
     """One per run; a start is left out of a fit together with its two optimizers."""
     found = []
     for place, r in enumerate(results):
-        best = best_loss([x for other in results if other.case["task"] == r.case["task"] for x in other.value["loss"]])
+        best = ends_of([x for other in results if other.case["task"] == r.case["task"] for x in other.value["loss"]])
         names = ("loss", "linear", "total", "depth", "start")
         for loss, linear, total, depth, start in zip(*(r.value[name] for name in names), strict=True):
             found.append(Point(loss, linear, total, depth, 100 * place + start, best))
@@ -52,7 +52,7 @@ def points(results: list[Result]) -> list[Point]:
 
 
 def _scale(results: list[Result]) -> str:
-    sizes = "width 48 and 8 to 18 blocks on digits and bytes, one seed (talk: 16 layers, food images)"
+    sizes = "width 48, 8 to 18 blocks, digits and bytes, one seed (talk: 16 layers, food)"
     return f"{len(points(results))} recorded runs of {sizes}"
 
 

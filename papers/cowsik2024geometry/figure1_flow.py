@@ -69,6 +69,7 @@ def _collapse(results: list[Result]) -> Claim:
         f"In the ordered phase the tokens attract each other and collapse to a line {ABSTRACT}.",
         f"1 - overlap falls in every later block, to at most {fall.max():.2g} of its start.",
         scale_of(results, "start"), bool(falling and fall.max() < 0.1), {"largest_remaining_fraction": fall.max()},
+        rows=("C17",),
     )  # fmt: skip
 
 
@@ -84,6 +85,7 @@ def _simplex(results: list[Result]) -> Claim:
         f"Overlaps end between {ends.min():.3f} and {ends.max():.3f} from all starts, with standard errors of "
         f"{errors.mean():.3f}; the fixed point is {fixed:.3f}, theory at this depth still up to {left:.3f} away.",
         scale_of(results, "start"), held, {"fixed_point": fixed, "ends": ends.tolist(), "theory_still_to_go": left},
+        rows=("C18",),
     )  # fmt: skip
 
 
@@ -99,6 +101,7 @@ def _tracking(results: list[Result]) -> Claim:
         f"At the worst block of all starts theory is off by {worst['overlap']:.3f} in overlap and "
         f"{100 * worst['log norm']:.1f} % in norm (mean {mean['overlap']:.3f}, {100 * mean['log norm']:.1f} %).",
         scale_of(results, "start"), not beyond, {"largest": worst, "mean": mean, "allowed": WITHIN},
+        rows=("C16", "C18"),
     )  # fmt: skip
 
 

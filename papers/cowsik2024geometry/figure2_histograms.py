@@ -100,6 +100,7 @@ def _means(results: list[Result]) -> Claim:
         f"At the worst of 16 blocks the mean angle is off by {worst['angle']:.2f} degrees, the mean length by "
         f"{worst['length']:.3f}.",
         _scale(results, f"d = {width}"), not beyond, {"largest_gap": worst, "allowed": WITHIN},
+        rows=("C19",),
     )  # fmt: skip
 
 
@@ -125,6 +126,7 @@ def _narrowing(results: list[Result]) -> Claim:
         f"True as the width grows: the histograms narrow like the width to the power {text}; expected -1/2.",
         _scale(results, "several widths"), all(abs(power + 0.5) < 0.1 + 3 * error for power, error in found.values()),
         {"powers": found},
+        rows=("C11", "C19"),
     )  # fmt: skip
 
 

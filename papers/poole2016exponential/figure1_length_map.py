@@ -62,6 +62,7 @@ def _agreement(results: Sequence[Result]) -> Claim:
         f"at most ({gaps.size} points; chance allows {tolerance:.1%}).",
         scale_of(results), bool(gaps.max() < tolerance),
         {"mean_gap": gaps.mean(), "largest_gap": gaps.max(), "allowed": tolerance},
+        rows=("C1", "C2"),
     )  # fmt: skip
 
 
@@ -81,6 +82,7 @@ def _convergence(results: Sequence[Result]) -> Claim:
         f"(chance allows {tolerance:.1%}).",
         scale_of(results), bool(needed.max() <= 10 and off.max() < tolerance),
         {"median_layers": np.median(needed), "most_layers": needed.max(), "largest_gap_at_layer_10": off.max()},
+        rows=("C2",),
     )  # fmt: skip
 
 

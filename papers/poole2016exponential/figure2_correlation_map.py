@@ -66,6 +66,7 @@ def _agreement(results: Sequence[Result]) -> Claim:
         f"{gaps.max():.4f} at most ({gaps.size} points; chance allows {tolerance:.4f}).",
         scale_of(results), bool(gaps.max() < tolerance),
         {"mean_gap": gaps.mean(), "largest_gap": gaps.max(), "allowed": tolerance},
+        rows=("C3",),
     )  # fmt: skip
 
 
@@ -87,6 +88,7 @@ def _transition(results: Sequence[Result]) -> Claim:
         f"within {off:.3f} of c* above it (chance allows {tolerance:.3f}).",
         scale_of(results), bool(merged < 0.05 and off < tolerance),
         {"largest_separation_ordered": merged, "largest_gap_chaotic": off, "allowed": tolerance},
+        rows=("C3", "C5"),
     )  # fmt: skip
 
 

@@ -79,6 +79,7 @@ def _line(results: Sequence[Result]) -> Claim:
         f"from the line itself by {max(map(abs, from_line.values())):.3f} at most.",
         scale_of(results), bool(largest < allowed),
         {"from_theory_over_the_same_layers": off, "from_the_line_by_bias_variance": from_line, "allowed": allowed},
+        rows=("C4", "C11"),
     )  # fmt: skip
 
 
@@ -94,6 +95,7 @@ def _both_ways(results: Sequence[Result]) -> Claim:
         f"{gaps['backward'].max():.3f} (chance allows {allowed:.3f}).",
         scale_of(results), bool(largest < allowed),
         {name: {"mean": gap.mean(), "largest": gap.max()} for name, gap in gaps.items()} | {"allowed": allowed},
+        rows=("C4", "C6"),
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ POINTS = 128
 ANGLES = 2 * np.pi * np.arange(POINTS) / POINTS
 LAYERS = (0, 2, 5, 10)
 COMPONENTS = 16
-FINE = 400  # angles of the curves that are shown
+FINE = {1.3: 200, 2.5: 900, 4.0: 2400}  # angles of the curves that are shown: folds are 1/sqrt(chi_1)^10 of a turn
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -57,8 +57,9 @@ def _components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _curves(case: dict[str, Any], axes: Sequence[np.ndarray]) -> np.ndarray:
-    """The circle at layers 5 and 10 on its first two components, (2, 2, FINE), per neuron."""
-    h = _layers(case, 2 * np.pi * np.arange(FINE) / FINE)[2:]
+    """The circle at layers 5 and 10 on its first two components, (2, 2, angles), per neuron."""
+    count = FINE[case["strength"]]
+    h = _layers(case, 2 * np.pi * np.arange(count) / count)[2:]
     centred = h - h.mean(axis=1, keepdims=True)
     return np.stack([u @ x.T for u, x in zip(axes, centred, strict=True)]) / np.sqrt(case["width"])
 
@@ -85,6 +86,7 @@ def _autocorrelation(results: Sequence[Result]) -> Claim:
         f"Over layers {LAYERS} and 65 offsets it is off by {gaps.mean():.4f} on average and {gaps.max():.4f} at most "
         f"(chance allows {allowed:.4f}).",
         scale_of(results), bool(gaps.max() < allowed), {"mean_gap": gaps.mean(), "largest_gap": gaps.max()},
+        rows=("C7",),
     )  # fmt: skip
 
 
@@ -98,6 +100,7 @@ def _spreading(results: Sequence[Result]) -> Claim:
         f"Share of the first two components at layer {LAYERS[-1]} for sigma_w = 1.3, 2.5, 4: {words}.",
         scale_of(results), bool(first[0] > 0.7 and first[0] > first[1] > first[2] and first[2] < 0.3),
         {"measured": first, "theory": expected},
+        rows=("C7",),
     )  # fmt: skip
 
 
@@ -113,6 +116,7 @@ def _shares(results: Sequence[Result]) -> Claim:
         f"The largest share over its prediction is between {ratio.min():.2f} and {ratio.max():.2f}; it is worst where "
         f"the spectrum is flat, where random directions alone give up to {edge:.2f}.",
         scale_of(results), bool(ratio.max() < 1.15 * edge), {"ratios": ratio.tolist(), "edge": edge},
+        rows=("C7",),
     )  # fmt: skip
 
 

@@ -19,8 +19,10 @@ from edgewise.nets import circle_derivatives
 from edgewise.study import Claim, Result, over_seeds, rounded
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import BIAS, STRENGTHS, network, networks, perceptron, scale_of, spread_of_mean
+from .common import BIAS, STRENGTHS, network, networks, perceptron, scale_of
 
+CLOSE = 0.03  # mean relative difference over layers; networks of width 800 scatter by 0.01 to 0.02
+WIDE = 500  # narrower networks scatter by more than that
 QUANTITIES = {
     "euclidean": ("A  Euclidean length", "L_E / √N"),
     "curvature": ("B  extrinsic curvature", "√N κ"),
@@ -70,16 +72,17 @@ def _agreement(results: Sequence[Result]) -> Claim:
     for name in QUANTITIES:
         pairs = [(over_seeds(results, name, strength=s)[0], _theory(results, s)[name]) for s in STRENGTHS]
         gaps[name] = np.abs([np.log(measured / theory) for measured, theory in pairs])
-    allowed = (
-        4 * spread_of_mean(results) * math.sqrt(results[0].case["depth"])
-    )  # log-lengths walk from layer to layer
-    largest = max(gap.max() for gap in gaps.values())
+    average = max(float(gap.mean()) for gap in gaps.values())
+    decided = results[0].case["width"] >= WIDE
     words = "; ".join(f"{name} {gap.mean():.1%} and {gap.max():.1%}" for name, gap in gaps.items())
     return Claim(
         "Theory of length and curvature matches simulated networks at every layer.",
-        f"Mean and largest difference over all layers: {words} (chance allows {allowed:.1%}).",
-        scale_of(results), bool(largest < allowed),
+        f"Mean and largest difference over all layers: {words}. Held: means below {CLOSE:.0%}, so that a theory that "
+        "is wrong "
+        "by 4 % would not be.",
+        scale_of(results), bool(average < CLOSE) if decided else None,
         {name: {"mean": gap.mean(), "largest": gap.max()} for name, gap in gaps.items()},
+        rows=("C9",),
     )  # fmt: skip
 
 
@@ -107,6 +110,7 @@ def _growth(results: Sequence[Result]) -> Claim:
         "and its curvature grows.",
         f"Factor per layer over the last half of the layers: {words}.",
         scale_of(results), bool(close and shape), {str(s): row for s, row in rows.items()},
+        rows=("C9",),
     )  # fmt: skip
 
 

@@ -77,6 +77,7 @@ def _bound(results: Sequence[Result]) -> Claim:
         f"{len(shares)} shallow networks with weights up to {max(distinct(results, 'strength')):g}: the longest "
         f"reaches {max(shares):.1%} of 4 N1, so the bound is nearly met and never passed.",
         scale_of(results), bool(max(shares) <= 1), {"largest_share_of_bound": max(shares)},
+        rows=("C10",),
     )  # fmt: skip
 
 
@@ -96,6 +97,7 @@ def _depth(results: Sequence[Result]) -> Claim:
         f"differs from theory by at most {max(misses, default=0)} in {len(misses)} cases.",
         scale_of(results), bool(close and misses and max(misses) <= 1),
         {"factors": {str(s): row for s, row in rows.items()}, "layers_off": misses},
+        rows=("C10",),
     )  # fmt: skip
 
 

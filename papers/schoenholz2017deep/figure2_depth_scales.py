@@ -118,6 +118,7 @@ def _forward(results: Sequence[Result]) -> Claim:
         f"Over {len(off)} weight variances the fitted scale differs from theory over the same layers by "
         f"{np.mean(np.abs(off)):.1%} on average (allowed {allowed:.0%}) and {np.max(np.abs(off)):.1%} at most.",
         _scale(results), held, {"relative_differences": off.tolist()},
+        rows=("C3", "C12"),
     )  # fmt: skip
 
 
@@ -132,6 +133,7 @@ def _backward(results: Sequence[Result]) -> Claim:
         f"log chi_1 per layer is off by {np.mean(np.abs(off)):.4f} on average and {np.max(np.abs(off)):.3f} at most; "
         f"the sign is {'right' if signs else 'not right'} at all {len(weights)} weight variances.",
         _scale(results), signs, {"differences": off.tolist()},
+        rows=("C6",),
     )  # fmt: skip
 
 

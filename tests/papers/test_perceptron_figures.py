@@ -25,7 +25,7 @@ def test_a_circle_that_went_nowhere_is_a_plane_circle():
     found = recipe("poole2016exponential/figure3_circle").measure(case)
     np.testing.assert_allclose(found["shares"][0][:3], [0.5, 0.5, 0.0], atol=1e-3)
     np.testing.assert_allclose(found["autocorrelation"][0], np.cos(np.linspace(0, math.pi, 65)), atol=1e-3)
-    assert np.shape(found["curves"]) == (2, 2, 400)
+    assert np.shape(found["curves"]) == (2, 2, 900)
     found = recipe("poole2016exponential/figure4_curvature").measure({**case, "depth": 1})
     q = edgewise.perceptron_maps(edgewise.Perceptron("tanh", 6.25, 0.09)).limits.length_fixed_point
     assert found["euclidean"][0] == pytest.approx(2 * math.pi * math.sqrt(q), rel=1e-4)
