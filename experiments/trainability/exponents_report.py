@@ -19,6 +19,7 @@ from edgewise.study.train import TRAINS
 from edgewise.view import Curve, Dots, Map, Panel, Sheet
 
 from .baselines import ThreeConstants, fit_three_constants
+from .statistics import auroc
 
 FAILS, RISKY = 7.0, 4.0  # total log-changes, of edgewise.stability.limits
 FEW, MANY = 0.05, 0.10  # shares of exceptions: at most this is none, at least that is some
@@ -26,6 +27,7 @@ CORRELATION = 0.7  # "a pretty good correlation", between fitted and final loss 
 BINS = 7  # of the plane, each way
 CROWD = 5  # runs that a cell needs to be compared
 ENOUGH = 30
+SPIKE = 0.05  # of chance: a loss that climbs by more, averaged over a sixteenth of the run, has a spike
 CUT = 2.0  # exponents per block beyond this are drawn there
 DIVERGED = 1.2  # what a diverged run counts as, where 1 is the worst tenth
 TALK = "[talk]"
@@ -43,6 +45,7 @@ class Point:
     depth: int
     start: int
     ends: tuple[float, float]  # losses over chance of the best run and of the worst tenth on the same task
+    rise: float = 0.0  # how far the loss climbed above its lowest while training, in chances
 
     @property
     def height(self) -> float:
@@ -129,7 +132,8 @@ def _best(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> Claim:
     return Claim(
         f"As a function of both exponents performance is best at (0, 0) and worse away from it {TALK}.",
         f"Of {int(full.sum())} cells that hold at least {CROWD} runs, the one around (0, 0) has a mean test loss of "
-        f"{at_zero:.2f} (0: best run of the task, 1: its worst tenth), the lowest is {lowest:.2f}; rank correlation of a "
+        f"{at_zero:.2f} (0: best run of the task, 1: its worst tenth), the lowest is {lowest:.2f}; rank correlation "
+        "of a "
         "cell's loss with its distance "
         f"{rank:+.2f}. Held: (0, 0) within 0.05 of the lowest, and a correlation above 0.5.",
         scale, _decided(points, at_zero < lowest + 0.05 and rank > 0.5),
@@ -160,7 +164,7 @@ def _constants(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> Cl
         "The final loss is c0 + max(c1 |lambda_a|, c2 |lambda_g|) with three fitted constants: a pretty good "
         f"correlation {TALK}.",
         f"c0 = {fit.base:.2f}, c1 = {fit.angle:.2f}, c2 = {fit.gradient:.2f} (loss from 0, the best run of the task, "
-        f"to 1, chance; exponents per block, cut at {CUT:g}). Starts left out: correlation {r:.2f}, error "
+        f"to 1, its worst tenth; exponents per block, cut at {CUT:g}). Starts left out: correlation {r:.2f}, error "
         f"{error:.2f} where "
         f"losses scatter by {loss.std():.2f}. Held: a correlation of at least {CORRELATION:g}.",
         scale, _decided(points, r >= CORRELATION),
@@ -190,6 +194,23 @@ def _equivalence(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> 
         scale, _decided(points, only <= FEW and if_ >= 1 - MANY),
         {name: {"trained_and_far": a, "near_and_trained": b, "near": n} for name, (a, b, n) in shares.items()},
         rows=rows,
+    )  # fmt: skip
+
+
+def spikes(points: Sequence[Point], scale: str) -> Claim:
+    """Do losses climb more often where the start is far from the edges? 1/2 means that the start has no say."""
+    spiked = np.array([p.rise > SPIKE for p in points])
+    far = np.array([sum(abs(x) for x in p.total) for p in points])
+    says = auroc(far, spiked) if spiked.any() and not spiked.all() else math.nan
+    near, away = (float(np.mean(spiked[part])) if part.any() else math.nan for part in (far < RISKY, far > FAILS))
+    return Claim(
+        "Open question of the talk: who is to blame for loss spikes, the initialization or the trajectory?",
+        f"In {int(spiked.sum())} of {len(points)} recorded curves the loss climbs by more than {SPIKE:g} of chance: "
+        f"{near:.0%} of the runs that start within {RISKY:g} of both edges, {away:.0%} of those beyond {FAILS:g}; the "
+        f"distance from the edges tells them apart with an AUROC of {says:.2f}. Read as held (not the initialization "
+        "alone): below 0.65.",
+        scale, _decided(points, says < 0.65), {"auroc": says, "near": near, "far": away, "climbed": int(spiked.sum())},
+        rows=("C39",),
     )  # fmt: skip
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edgewise.study import Result, store
+import numpy as np
+
+from edgewise.study import Claim, Result, store
 
 from . import exponents_report
 from .exponents_report import Point, ends_of
@@ -37,7 +39,14 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         "linear": [[row.geometry["collapsed"][name] for name in ("angle", "gradient")] for row in rows],
         "total": [[round(x, 4) for x in row.changes(readout="pooled")] for row in rows],
         "depth": [row.depth for row in rows], "start": [row.start for row in rows],
+        "rise": [round(rise(row.run["curve"]) / row.run["chance"], 4) for row in rows],
     }  # fmt: skip
+
+
+def rise(curve: list[float | None]) -> float:
+    """How far a loss climbs above its lowest so far."""
+    losses = np.array([loss for loss in curve if loss is not None], float)
+    return float(np.max(losses - np.minimum.accumulate(losses))) if len(losses) else 0.0
 
 
 def points(results: list[Result]) -> list[Point]:
@@ -45,9 +54,9 @@ def points(results: list[Result]) -> list[Point]:
     found = []
     for place, r in enumerate(results):
         best = ends_of([x for other in results if other.case["task"] == r.case["task"] for x in other.value["loss"]])
-        names = ("loss", "linear", "total", "depth", "start")
-        for loss, linear, total, depth, start in zip(*(r.value[name] for name in names), strict=True):
-            found.append(Point(loss, linear, total, depth, 100 * place + start, best))
+        names = ("loss", "linear", "total", "depth", "start", "rise")
+        for loss, linear, total, depth, start, climb in zip(*(r.value[name] for name in names), strict=True):
+            found.append(Point(loss, linear, total, depth, 100 * place + start, best, climb))
     return found
 
 
@@ -57,7 +66,8 @@ def _scale(results: list[Result]) -> str:
 
 
 def claim(results: list[Result]) -> Any:
-    return exponents_report.claim(points(results), _scale(results))
+    judged = exponents_report.claim(points(results), _scale(results))
+    return Claim.all([*judged.parts, exponents_report.spikes(points(results), _scale(results))])
 
 
 def draw(results: list[Result]) -> Any:

@@ -142,8 +142,8 @@ def _consistent(results: list[Result]) -> Claim:
         "Our results are consistent with the particle models of iterated self-attention where they overlap: tokens "
         "attract "
         "each other and collapse [talk].",
-        f"1 - mean overlap at the end, the worst seed: {words}; it {'falls' if falling else 'does not fall'} all the "
-        "time. "
+        f"1 - mean overlap at the end, the worst seed: {words}; it {'falls' if falling else 'does not fall'} "
+        "in every one. "
         f"Held: it falls in both models, to below {COLLAPSED:g} at beta = 1.",
         _scale(results),
         falling and max(ends[f"{m}, beta 1"] for m in ("flow", "random")) < COLLAPSED if _decided(results) else None,
