@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -20,60 +15,31 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BROWSER = os.environ.get("EDGEWISE_BROWSER") or next((path for name in NAMES if (path := shutil.which(name))), None)
-AXE = Path(__file__).parents[2] / "build" / "axe" / "package" / "axe.min.js"
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="NO BROWSER FOUND: `make browser` installs Debian's chromium")
+from tests.support.browser import AXE, BROWSER, NO_BROWSER, WAIT, Visit, chromium, serving  # noqa: E402
+
+sync_api.expect.set_options(timeout=WAIT)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 SMALL = "?preset=transformer&depth=12&tokens=32"
-WAIT = 60_000  # milliseconds
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """The shell's own command, at a free port."""
-    command = [sys.executable, "-u", "-m", "edgewise", "explore", "--port", "0"]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=one_thread) as server:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        match = re.search(r"http://127\.0\.0\.1:\d+/", line)
-        assert match is not None, line
-        yield match[0]
-        server.terminate()
+    with serving() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    with chromium() as browser:
+        yield browser
 
 
-class Visit:
-    """A page that notes every complaint and every request to elsewhere."""
-
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
-        self.address, self.complaints, self.elsewhere = address, [], []  # type: ignore[var-annotated]
-        self.page = browser.new_context(**{"viewport": {"width": 1440, "height": 900}} | options).new_page()
-        self.page.set_default_timeout(WAIT)
-        self.page.on("console", lambda message: message.type == "error" and self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self._note(request.url))
-
-    def _note(self, url: str) -> None:
-        if not url.startswith((self.address, "data:", "blob:")):
-            self.elsewhere.append(url)
-
-    def open(self, query: str) -> Any:
-        self.page.goto(self.address + query)
-        self.page.wait_for_selector("path.iso", state="attached")
-        self.page.wait_for_selector("#progress", state="hidden")
-        return self.page
-
-    def close(self) -> None:
-        assert self.complaints == [] and self.elsewhere == []
-        self.page.context.close()
+def opened(visit: Visit, query: str) -> Any:
+    """The page once its map is fine."""
+    visit.page.goto(visit.address + query)
+    visit.page.wait_for_selector("path.iso", state="attached")
+    visit.page.wait_for_selector("#progress", state="hidden")
+    return visit.page
 
 
 def outcome(page: Any) -> str:
@@ -82,7 +48,7 @@ def outcome(page: Any) -> str:
 
 def test_the_dot_is_dragged_and_moved_by_keys_and_the_verdict_follows(browser: Any, address: str) -> None:
     visit = Visit(browser, address)
-    page = visit.open(SMALL)
+    page = opened(visit, SMALL)
     page.wait_for_selector("#fixes li")
     first = outcome(page)
     assert page.inner_text("#outcome") == "Trains" and "12 blocks" in page.inner_text("#meta")
@@ -110,14 +76,14 @@ def test_the_dot_is_dragged_and_moved_by_keys_and_the_verdict_follows(browser: A
     sync_api.expect(page.locator("#code")).to_contain_text("mlp_in_gain=2.5")
     page.locator("#simulate").click()
     sync_api.expect(page.locator("#drawn-note")).to_contain_text("one random network of width 256")
-    assert page.locator("circle.drawn").count() >= 3 * 12
+    sync_api.expect(page.locator("circle.drawn")).to_have_count(3 * 13)  # the input and twelve blocks
     assert far != first
     visit.close()
 
 
 def test_an_address_brings_back_the_same_place(browser: Any, address: str) -> None:
     visit = Visit(browser, address)
-    page = visit.open(SMALL + "&x=value_gain&y=mlp_branch&at=2,0.5")
+    page = opened(visit, SMALL + "&x=value_gain&y=mlp_branch&at=2,0.5")
     assert (page.input_value("#x-knob"), page.input_value("#y-knob")) == ("value_gain", "mlp_branch")
     assert (page.input_value("#x-value"), page.input_value("#y-value")) == ("2", "0.5")
     visit.close()
@@ -147,7 +113,7 @@ def test_a_config_is_taken_and_another_refused_in_words(browser: Any, address: s
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_needs_no_scrolling_sideways(browser: Any, address: str, scheme: str) -> None:
     visit = Visit(browser, address, viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    page = visit.open(SMALL)
+    page = opened(visit, SMALL)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
     background = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(251, 251, 249)", "dark": "rgb(15, 19, 23)"}[scheme]
@@ -180,10 +146,7 @@ def test_another_origin_can_neither_read_nor_start_anything(browser: Any, addres
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_accessibility_violation_of_level_a_or_aa(browser: Any, address: str, scheme: str) -> None:
     visit = Visit(browser, address, color_scheme=scheme, bypass_csp=True)
-    page = visit.open(SMALL)
+    page = opened(visit, SMALL)
     page.wait_for_selector("#fixes li")
-    page.add_script_tag(content=AXE.read_text())
-    tags = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
-    violations = page.evaluate("async (tags) => (await axe.run(document, tags)).violations", tags)
-    assert [(v["id"], [node["html"][:120] for node in v["nodes"]]) for v in violations] == []
+    assert visit.violations() == []
     visit.close()

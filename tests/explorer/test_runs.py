@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +206,17 @@ def test_what_was_never_observed_is_no_curve_and_what_was_has_its_range() -> Non
     curves = run_picture.picture(["loss", "update_ratio"], rows, None)["curves"]
     assert curves["update_ratio"]["values"] == [0.01, 0.02, 0.5] and curves["update_ratio"]["healthy"] == [1e-5, 0.03]
     assert set(curves) == {"loss", "update_ratio"}
+
+
+def test_ctrl_c_ends_a_stream_quietly(home: Path) -> None:
+    write(home / "a", 2, end=False)
+    command = [sys.executable, "-u", "-m", "edgewise", "explore", str(home), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stderr is not None
+        place = server.stdout.readline().split()[2].removeprefix("http://").rstrip("/")
+        connection = HTTPConnection(place, timeout=60)
+        connection.request("GET", "/api/1/run/stream?name=a", headers={"host": place})
+        answer = connection.getresponse()
+        assert answer.readline() == b'data: {"ended": false}\n'
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0 and server.stderr.read() == ""

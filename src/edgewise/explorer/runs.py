@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,6 +30,7 @@ MOST_STREAMS = 20
 LARGEST_TABLE = 3_000_000  # numbers
 Name = Annotated[str, Field(max_length=400)]
 Rank = Annotated[int, Field(ge=0, lt=10_000)]
+leaving = threading.Event()  # set when the server is being stopped
 _streams = 0
 
 
@@ -84,7 +86,7 @@ async def _growth(found: Run, name: str, request: HttpRequest) -> AsyncIterator[
     seen: run_files.Fingerprint | None = None
     ends = time.monotonic() + STREAM_SECONDS
     try:
-        while time.monotonic() < ends and not await request.is_disconnected():
+        while time.monotonic() < ends and not leaving.is_set() and not await request.is_disconnected():
             now = await asyncio.to_thread(run_files.fingerprint, found)
             if now != seen:
                 seen = now
@@ -92,9 +94,16 @@ async def _growth(found: Run, name: str, request: HttpRequest) -> AsyncIterator[
                 yield f"data: {json.dumps({'ended': over})}\n\n".encode()
                 if over:
                     return
-            await asyncio.sleep(EVERY)
+            await _pause()
     finally:
         _streams -= 1
+
+
+async def _pause() -> None:
+    """Until the next look, or until the server is being stopped."""
+    for _ in range(4):
+        if not leaving.is_set():
+            await asyncio.sleep(EVERY / 4)
 
 
 def _over(found: Run, name: str) -> bool:

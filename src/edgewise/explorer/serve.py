@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from edgewise.errors import BadInput
 
@@ -40,9 +42,23 @@ def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder
     shown = f"[{host}]" if ":" in host else host
     tell(f"http://{shown}:{own_port}/" + (f"?token={token}" if token else ""))
     config = uvicorn.Config(app, log_level="warning", server_header=False, ws="none", timeout_keep_alive=30,
-                            timeout_graceful_shutdown=1)
+                            timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    server.handle_exit = _leaving(server.handle_exit)  # type: ignore[method-assign]
     with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
+
+
+def _leaving(leave: Callable[..., None]) -> Callable[..., None]:
+    """Ctrl-C ends streams, and what was cut off by it is not reported as an error."""
+    from edgewise.explorer.runs import leaving
+
+    def left(*signal: Any) -> None:
+        leaving.set()
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        leave(*signal)
+
+    return left
 
 
 def allowed_hosts(port: int) -> frozenset[str]:
