@@ -41,9 +41,9 @@ class VectorField:
 
 def flow(
     architecture: Architecture,
-    norms: tuple[float, float, int] = (0.1, 10.0, 21),
-    overlaps: tuple[float, float, int] = (0.0, 0.99, 21),
-    starts: tuple[float, ...] = (0.0, 0.3, 0.6, 0.9),
+    norms: tuple[float, float, int],
+    overlaps: tuple[float, float, int],
+    starts: tuple[float, ...],
 ) -> VectorField:
     """Evaluate the last block on the grid (norms spaced by ratio) and follow the network from several overlaps."""
     if not architecture.symmetric:
