@@ -126,4 +126,4 @@ def _panel(results: Sequence[Result], kernel: str, size: str, name: str, label: 
             curves.append(Curve(f"queries and keys x {strength:g}", x, y, group, "thin"))
     first = (kernel, size, name) == (KERNELS[0], "wide", "loss")
     return Panel(f"{kernel}, {size} layer", "step + 1", label, tuple(curves), log_x=True, log_y=True, legend=first,
-                 legend_at="lower left", y_range=(1e-15, 30.0) if name == "loss" else (1e-8, 1e6))  # fmt: skip
+                 legend_at="lower left", y_range=(1e-15, 30.0) if name == "loss" else (1e-7, 1e2))  # fmt: skip

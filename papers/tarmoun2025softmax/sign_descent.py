@@ -1,0 +1,96 @@
+"""Why does Adam escape? Sign descent, normalized descent and Adam on sharp teachers [question after the talk].
+
+If Adam helps because it looks at signs, sign descent helps as much; if only because its steps do not shrink with the
+gradient, normalized descent, with steps as long in the gradient's own direction, helps as much. All three have steps
+that fall to zero; each method has the best of three steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from edgewise.laboratory import descent
+from edgewise.laboratory.prompt_teacher import teacher_student
+from edgewise.study import Claim, Result, select
+from edgewise.view import Curve, Panel, Sheet
+
+from .common import decided, middle_of, seeds_of, thinned
+
+METHODS = ("gradient descent", "normalized", "sign", "adam")
+GRID = {"gradient descent": (1.0, 3.0, 10.0)} | dict.fromkeys(METHODS[1:], (0.01, 0.03, 0.1))
+NEAR, LONG = 3.0, 300  # factor within which two losses count as alike, fixed beforehand; steps that can decide
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    full = scale == "full"
+    size = dict(samples=60, tokens=12, width=12) if full else dict(samples=20, tokens=6, width=6)
+    seeds, steps = (3, 300) if full else (1, 5)
+    return [size | {"ratio": ratio, "value": value, "method": method, "seed": seed, "steps": steps}
+            for seed in range(seeds) for ratio in (1e25,) for value in ("frozen", "joint")
+            for method in METHODS]  # fmt: skip
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    made = teacher_student(case["samples"], case["tokens"], case["width"], case["ratio"], case["seed"])
+    joint = case["value"] == "joint"
+    problem = made.model.joint() if joint else made.model.frozen(made.teacher_value)
+    start = made.model.join(made.prompt, made.value) if joint else made.prompt
+    makers: dict[str, Callable[[float], descent.Field]] = {
+        "gradient descent": lambda s: descent.gradient_descent(problem, s),
+        "normalized": lambda s: descent.normalized_descent(problem, s, case["steps"]),
+        "sign": lambda s: descent.sign_descent(problem, s, case["steps"]),
+        "adam": lambda s: descent.adam(problem, s),
+    }
+    unit = 1.0
+    if case["method"] == "gradient descent":
+        unit = 1 / float(torch.linalg.matrix_norm(problem.jacobian(start), 2)) ** 2
+    grid = [unit * share for share in GRID[case["method"]]]
+    step, run = descent.tuned(problem, start, makers[case["method"]], grid, case["steps"], until=1e-12)
+    steps, losses = thinned(run.losses, 40)
+    return {"step": step, "steps": steps, "losses": losses, "final": losses[-1]}
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([_as_signs(results, value) for value in ("frozen", "joint")])
+
+
+def _scale(results: Sequence[Result]) -> str:
+    case = results[0].case
+    size = f"N = {case['samples']}, n = d = {case['width']}, teacher ratio 1e25"
+    return f"{size}, {case['steps']} steps, best of three steps, {seeds_of(results)} seeds"
+
+
+def _as_signs(results: Sequence[Result], value: str) -> Claim:
+    """Held: signs do as well as Adam (within a factor), and better than equally long steps along the gradient."""
+    final = {m: middle_of(select(results, ratio=1e25, value=value, method=m), "final") for m in METHODS}
+    plain = min(final["gradient descent"], final["normalized"])
+    held = final["sign"] < NEAR * final["adam"] and NEAR * final["sign"] < plain
+    pairs = [(select(results, ratio=1e25, value=value, method="sign", seed=r.case["seed"])[0].value["final"],
+              r.value["final"]) for r in select(results, ratio=1e25, value=value, method="normalized")]  # fmt: skip
+    said = ", ".join(f"{method} {loss:.2g}" for method, loss in final.items())
+    return Claim(
+        "Adam is similar to sign descent: looking at the sign of the gradient rather than the gradient lets it avoid "
+        f"the poor conditioning [talk]; value {value}.",
+        f"Median final loss with the sharpest teacher: {said}; signs beat equally long steps along the gradient in "
+        f"{sum(a < b for a, b in pairs)} of {len(pairs)} seeds.",
+        _scale(results), decided(held, results, LONG), final, rows=("A37",),
+    )  # fmt: skip
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    panels = tuple(_losses(results, value) for value in ("frozen", "joint"))
+    return Sheet("Signs, long steps, or Adam?", panels, _scale(results)).draw()
+
+
+def _losses(results: Sequence[Result], value: str) -> Panel:
+    curves = []
+    for group, method in enumerate(METHODS):
+        for run in select(results, value=value, method=method):
+            x = np.array(run.value["steps"], dtype=float) + 1
+            curves.append(Curve(method, x, np.maximum(run.value["losses"], 1e-13), group, "thin"))
+    return Panel(f"value {value}", "step + 1", "loss", tuple(curves), log_x=True, log_y=True)
