@@ -72,7 +72,8 @@ def swap(results: Sequence[Result], first: str, second: str, rows: tuple[str, ..
     numbers = {"before": before, "after": after, "kept": kept, "swapped": swapped}
     return Claim(
         f"(our question, the poster's protocol) After {first}, stage two is better with {second} than with {first}.",
-        f"Test loss / accuracy {summary(before)} before and {summary(after)} right after the swap; at the end of stage "
+        f"Test loss / accuracy {summary(before)} before and {summary(after)} right after the swap; at the end of "
+        "stage "
         f"two {summary(kept)} kept and {summary(swapped)} swapped; in pairs {gap} in loss ({words}), "
         f"{right} in accuracy.",
         scale_of(results), gap.decided(gap.sign < 0),

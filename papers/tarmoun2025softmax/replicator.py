@@ -142,7 +142,8 @@ def _algebraic(results: Sequence[Result]) -> Claim:
     off = max(abs(value - 1) for ratios in last.values() for value in ratios)
     return Claim(
         "(ours) Missing entries die like |S| / (kappa n gap t): sparsity is approached algebraically.",
-        f"At the last time the entries over their law are within {off:.1%} of one; under the natural gradient they are "
+        f"At the last time the entries over their law are within {off:.1%} of one; under the natural gradient they "
+        "are "
         f"at {gone:.0e} before t = 40.", _scale(results), off < 0.05, {"ratios": last, "natural": gone},
         rows=("A15",),
     )  # fmt: skip
