@@ -32,9 +32,9 @@ HEAD = """# Every row of the sources
 
 Four works describe 109 things: theorems, algorithms, figures and questions. Each has a row here, with the published
 statement as we read it, what we measured, at which scale, and whether it held. A statement marked *(ours)* is a
-question of our own. What a part of the library does, without a statement to judge, names its file and its test. The page is made
-from the committed records by `python tools/rows_page.py`; `edgewise run RECIPE --recorded` judges and draws one of them
-again.
+question of our own. What a part of the library does, without a statement to judge, names its file and its test. The
+page is made from the committed records by `python tools/rows_page.py`; `edgewise run RECIPE --recorded` judges and
+draws one of them again.
 
 """
 
