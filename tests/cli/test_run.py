@@ -197,6 +197,14 @@ def test_the_list_says_what_is_stored(tmp_path: Path, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)[0]["stored"] == 0, "stored by other code"
 
 
+def test_a_record_that_is_none_is_named(tmp_path: Path, capsys: Capture) -> None:
+    path = Path(recipe(tmp_path))
+    (path.parent / "recorded").mkdir()
+    (path.parent / "recorded" / "figure1.json").write_text('{"claim": []}')
+    assert run(["run", "--list"]) == 64
+    assert "is not the record of a claim" in capsys.readouterr().out
+
+
 def test_the_list_runs_no_recipe(tmp_path: Path, capsys: Capture) -> None:
     """A folder of recipes may be anybody's; the title is read from the text."""
     trace = tmp_path / "it ran"
@@ -306,6 +314,8 @@ def test_recipes_of_edgewise_are_found_from_anywhere(tmp_path: Path, monkeypatch
     assert run(["run", "--list", "--json"]) == 0
     paths = [row["path"] for row in json.loads(capsys.readouterr().out)]
     assert "papers/poole2016exponential/figure1_length_map.py" in paths and len(paths) >= 40
+    assert run(["run", "--list"]) == 0
+    assert "cases stored, recorded: held\n" in capsys.readouterr().out
     assert run(["run", "poole2016exponential/figure1_length_map", "--recorded"]) == 0
     assert "Claim held" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -219,18 +219,20 @@ def _row(path: Path, into: str) -> dict[str, Any]:
     from edgewise.study.code_hash import code_hash
     from edgewise.study.engine import records_of
     from edgewise.study.recipe import read_heading
-    from edgewise.study.recorded import recorded_file
+    from edgewise.study.recorded import recorded_file, recorded_outcome
     from edgewise.study.store import files_of, read
 
     try:
         recipe = read_heading(path)
-        code = code_hash(recipe.path)
+        records = read(files_of(records_of(recipe.name, into))).done.values()
+        code = code_hash(recipe.path) if records else ""  # following the code takes longer than all the rest
+        outcome = recorded_outcome(recipe.path)
     except BadInput as mistake:
         return {"path": str(path), "problem": str(mistake)}
-    records = read(files_of(records_of(recipe.name, into))).done.values()
     stored = sum(record.code == code for record in records)
     recorded = recorded_file(recipe.path).is_file()
-    return {"path": name_of(path), "recipe": recipe.name, "title": recipe.title, "stored": stored, "recorded": recorded}
+    return {"path": name_of(path), "recipe": recipe.name, "title": recipe.title, "stored": stored,
+            "recorded": recorded, "outcome": outcome}  # fmt: skip
 
 
 def name_of(path: Path) -> str:
@@ -248,6 +250,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         if "problem" in row:
             click.echo(f"    cannot be used: {row['problem']}")
             continue
-        click.echo(f"    {row['title']}\n    {row['stored']} cases stored{', recorded' if row['recorded'] else ''}")
+        recorded = f", recorded: {row['outcome']}" if row["outcome"] else ", recorded" if row["recorded"] else ""
+        click.echo(f"    {row['title']}\n    {row['stored']} cases stored{recorded}")
     if not rows:
         click.echo("There are no recipes.", err=True)

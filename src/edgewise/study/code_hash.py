@@ -30,7 +30,8 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 def _drawn_by_library(path: Path, target: str) -> bool:
     """Whether the library itself calls on a room that draws or speaks, as methods that make a picture do."""
-    return LIBRARY in path.parents and not {*target.split(".")[1:2]}.isdisjoint(PEOPLE_ONLY)
+    room = target.split(".")[1:2]
+    return bool(room) and room[0] in PEOPLE_ONLY and LIBRARY in path.parents
 
 
 @dataclass

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.errors import BadInput
+from edgewise.regular_file import read_text
 from edgewise.study import store
 from edgewise.study.engine import Results, Work, results_of
 from edgewise.study.recipe import Claim
@@ -71,6 +72,18 @@ class Recorded:
 def recorded_file(path: Path) -> Path:
     """<paper>/recorded/<figure>.jsonl, of a recipe's file."""
     return path.parent / "recorded" / f"{path.stem}.jsonl"
+
+
+def recorded_outcome(path: Path) -> str:
+    """What the record of a recipe's file says of its claim, in words; empty where there is none."""
+    file = recorded_file(path).with_suffix(".json")
+    if not file.is_file():
+        return ""
+    try:
+        claim = json.loads(read_text(file, LARGE))["claim"]
+        return {True: "held", False: "not held", None: "undecided"}[claim["held"]]
+    except (ValueError, KeyError, TypeError) as mistake:
+        raise BadInput(f"{file} is not the record of a claim; record the recipe again with --full --keep.") from mistake
 
 
 def read_recorded(work: Work) -> Recorded:
