@@ -1,6 +1,6 @@
 """The runs of the study of alarms, fixed before any was made: `python -m experiments.alarms.population` writes them.
 
-64 failing runs, half driven and half not, and 64 healthy ones, on text and images, at several depths, widths, norms and
+80 failing runs, 32 of them driven, and 64 healthy ones, on text and images, at several depths, widths, norms and
 rates. Odd seeds are for choosing thresholds, even ones for reporting; the healthy ones of the report make 64,000 steps.
 """
 
@@ -14,27 +14,34 @@ from typing import Any
 FILE = Path(__file__).with_suffix(".json")
 SHAPES = ({"depth": 2, "width": 32, "heads": 2}, {"depth": 3, "width": 64, "heads": 4})
 TASKS = {"bytes": 4, "digits": 16}  # and the size of a batch
-DRIVEN = ("rate ramped", "logits ramped", "stream ramped", "bad batch")
+DRIVEN: dict[str, dict[str, Any]] = {
+    "rate ramped": {"failure": "rate ramped"},
+    "logits ramped": {"failure": "logits ramped"},
+    "stream ramped": {"failure": "stream ramped"},
+    "float16 overflow": {"failure": "stream ramped", "e_fold": 15, "half_precision": True},
+}
 UNDRIVEN: dict[str, dict[str, Any]] = {
     "rate too high": {"failure": "none", "rate": 0.1},
+    "no warm-up": {"failure": "none", "norm": "post", "depth": 6, "rate": 5e-3},
     "sharp start at a high rate": {"failure": "sharp start", "rate": 0.02},
     "post-norm too deep": {"failure": "none", "norm": "post", "depth": 12, "rate": 3e-3},
+    "bad batch": {"failure": "bad batch"},
     "dead head": {"failure": "dead head"},
 }
 CAUSES = {  # which alarms name the cause
     "rate ramped": ["update_too_large", "exploding_gradient"], "logits ramped": ["logit_growth", "entropy_collapse"],
-    "stream ramped": ["update_too_large", "overflow_ahead"], "bad batch": ["bad_batch"],
+    "stream ramped": ["update_too_large", "overflow_ahead"], "float16 overflow": ["overflow_ahead", "update_too_large"],
     "rate too high": ["update_too_large", "rank_collapse", "logit_growth", "loss_spike"],
+    "no warm-up": ["update_too_large", "rank_collapse"],
     "sharp start at a high rate": ["logit_growth", "entropy_collapse"], "post-norm too deep": ["rank_collapse"],
-    "dead head": ["dead_head"],
+    "bad batch": ["bad_batch"], "dead head": ["dead_head"],
 }  # fmt: skip
 
 
 def population() -> list[dict[str, Any]]:
     """Every run as a case for `training.trained`, with its name and which half of the study it is in."""
     runs = []
-    for name, task, shape, seed in product((*DRIVEN, *UNDRIVEN), TASKS, SHAPES, (1, 2)):
-        change = {"failure": name} if name in DRIVEN else UNDRIVEN[name]
+    for (name, change), task, shape, seed in product((DRIVEN | UNDRIVEN).items(), TASKS, SHAPES, (1, 2)):
         runs.append(_run(name, task, {**shape, **change}, seed, 400))
     for task, shape, norm, rate, seed in product(TASKS, SHAPES, ("pre", "post"), (3e-4, 1e-3), (1, 2, 3, 4)):
         runs.append(_run("healthy", task, {**shape, "norm": norm, "rate": rate}, seed, 2000))

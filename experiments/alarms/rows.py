@@ -1,0 +1,41 @@
+"""The stored rows of the study's runs: trained where they are missing.
+
+    python -m experiments.alarms.rows [PART PARTS]     trains what is missing, a line per run
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from .population import FILE
+from .training import trained
+
+HOME = Path(os.environ.get("EDGEWISE_ALARM_ROWS", "build/alarms"))  # about 70 MB
+
+
+def folder_of(case: dict[str, Any]) -> Path:
+    """Where the rows of a case are, by its content."""
+    return HOME / hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def rows_of(case: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """The folder of a run and its outcome; a run that was cut short is made again."""
+    folder = folder_of(case)
+    if not (folder / "outcome.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        trained(case, folder)
+    outcome: dict[str, Any] = json.loads((folder / "outcome.json").read_text())
+    return folder, outcome
+
+
+if __name__ == "__main__":
+    part, parts = (int(word) for word in sys.argv[1:3]) if len(sys.argv) > 2 else (0, 1)
+    for number, case in enumerate(json.loads(FILE.read_text())["runs"]):
+        if number % parts == part:
+            print(number, case["name"], case["task"], case["seed"], rows_of(case)[1], flush=True)
