@@ -10,13 +10,14 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from .population import FILE
 from .training import trained
 
-HOME = Path(os.environ.get("EDGEWISE_ALARM_ROWS", "build/alarms"))  # about 70 MB
+HOME = Path(os.environ.get("EDGEWISE_ALARM_ROWS", Path(tempfile.gettempdir()) / "edgewise-alarms"))  # about 70 MB
 
 
 def folder_of(case: dict[str, Any]) -> Path:

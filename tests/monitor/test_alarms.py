@@ -142,6 +142,29 @@ def test_a_vanishing_gradient() -> None:
     assert "vanishing_gradient" in kinds(run(changes))
 
 
+def test_leaving_the_prediction_of_step_0_is_named_once_it_lasts() -> None:
+    """Within the limits at step 0; then the gradient falls by 9 nats where 7 is the limit, and nothing is learned."""
+    falling = {"block.1.gradient_growth": lambda step: 1 + 4.5 * (step > 40)}
+    flat = {"loss": lambda step: math.exp(step / 200)}
+    named = [a for a in run({**falling, **flat}) if a.kind is AlarmKind.LEFT_PREDICTION]
+    assert len(named) == 1 and named[0].step >= 40 + 30
+    assert "at step 0 it was" in named[0].what
+    assert "left_prediction" not in kinds(run(falling))  # while it learns, nobody is called
+
+
+def test_steps_beyond_the_edge_of_a_rehearsal_are_named() -> None:
+    """The last looks at the stream are all beyond the edge: named, though nothing else moves."""
+    for level, expected in ((2.0, ["update_too_large"]), (0.5, [])):
+        detection, found = Detection(Bands(COLUMNS)), []
+        for step in range(60):
+            row = np.array([_level(name) for name in NAMES]) * (1 + 0.01 * math.sin(step))
+            row[NAMES.index("stream_change_of_edge")] = level if step % 10 == 0 else math.nan
+            detection.bands.see(step, row)
+            found += detection.see(step, np.full((DEPTH, 7, 2), np.nan))
+        assert kinds(found) == expected
+        assert all("at the edge of the rehearsal" in alarm.what for alarm in found)
+
+
 def test_an_alarm_survives_its_file_and_reads_like_a_colleague() -> None:
     alarm = run({"block.1.largest_logit": ramp(60, 25), "block.1.entropy": ramp(80, -60)})[0]
     event = alarm.json() | {"kind": "alarm", "alarm": alarm.kind.value}

@@ -147,7 +147,7 @@ def test_curves_are_few_whatever_the_depth() -> None:
     for depth in (2, 48):
         columns = fast_columns(depth)
         values = curves(_groups(columns), np.arange(len(columns), dtype=float))
-        assert len(values) == 8 + 2 * (6 + 18)
+        assert len(values) == 11 + 2 * (6 + 18)
     assert values["edgewise/loss"] == 0.0
 
 

@@ -45,11 +45,12 @@ class BatchMemory:
         if not torch.compiler.is_compiling() and self.switch.on and torch.is_grad_enabled():
             self.criterion_before, self.criterion = self.criterion, (inputs, named)
 
-    def few(self) -> Call | None:
-        """The same call on the first sequences; None where there is none."""
-        if self.call is None:
+    def few(self, *, before: bool = False) -> Call | None:
+        """The same call, or that of the sample before, on the first sequences; None where there is none."""
+        call = self.before if before else self.call
+        if call is None:
             return None
-        inputs, named = self.call
+        inputs, named = call
         size = next((t.shape[0] for t in tensors([inputs, list(named.values())]) if t.dim()), 0)
         return tuple(_cut(x, size) for x in inputs), {name: _cut(x, size) for name, x in named.items()}
 

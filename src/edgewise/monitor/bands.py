@@ -23,6 +23,7 @@ from edgewise.monitor.trend import FEWEST, FLOOR, LONG, WINDOW, log_trend
 
 CHANCE = 1e-8  # of one false trend among all series of a row
 JUMP = 8.0  # times the scatter
+LOOKS = 3  # at the stream, which are rare, that must agree
 CALM = 0.4  # of the threshold: below it a series is back in its past
 
 
@@ -74,6 +75,8 @@ class Bands:
         self.first: Array | None = None  # of the first row
         self.now = np.full(len(pairs), np.nan)
         self.losses: deque[float] = deque(maxlen=LONG)  # logarithms
+        self._edge = next((i for i, column in enumerate(columns) if column.name == "stream_change_of_edge"), None)
+        self.beyond: deque[float] = deque(maxlen=LOOKS)  # the last steps against the edge of a rehearsal
 
     def see(self, step: int, row: Array) -> None:
         """Take one row in: jumps against the rows before it, trends with it."""
@@ -87,6 +90,8 @@ class Bands:
         self._ordered = None
         self.now = value
         self.losses.extend(value[self.at("loss")])
+        if self._edge is not None and np.isfinite(row[self._edge]):
+            self.beyond.append(float(row[self._edge]))
         self.first = value if self.first is None else np.where(np.isnan(self.first), value, self.first)
         steps, past = self.past()
         if len(steps) >= FEWEST:

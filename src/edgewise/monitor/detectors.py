@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import AlarmKind
-from edgewise.monitor.bands import JUMP, Bands
+from edgewise.monitor.bands import JUMP, LOOKS, Bands
 from edgewise.monitor.trend import FEWEST, LONG
+from edgewise.stability.limits import FAILS, RISKY
 
 GROWTH = math.log(1.5)  # over the window of 40 rows
 HALVED, FADING = math.log(0.5), math.log(0.75)
@@ -24,6 +25,7 @@ TENFOLD = math.log(10.0)
 AHEAD = 100  # steps within which an overflow is foretold
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # rows
+BEYOND = 1.5  # times the change of the stream at the edge: rehearsed rates are a factor 2.5 apart
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
 
 
@@ -154,6 +156,44 @@ def update_too_large(bands: Bands) -> Hit | None:
     )  # fmt: skip
 
 
+def beyond_the_edge(bands: Bands) -> Hit | None:
+    """Steps that move the last stream further than those at the largest rate that learned in the rehearsal."""
+    if len(bands.beyond) < LOOKS or min(bands.beyond) < BEYOND:
+        return None
+    return Hit(
+        AlarmKind.UPDATE_TOO_LARGE, None,
+        f"A step moves the last stream {bands.beyond[-1]:.2g} times as far as at the edge of the rehearsal, and at "
+        f"least {min(bands.beyond):.2g} times in the last {LOOKS} looks.",
+    )  # fmt: skip
+
+
+def left_prediction(bands: Bands) -> Hit | None:
+    """At step 0 separation and gradient were within the limits of a verdict; now they are beyond, and learning stalls.
+
+    Twice the change over the second half of depth decides, as it does for a verdict on the untrained network.
+    """
+    if bands.rows < LASTING or bands.first is None or not len(bands.at("separation")):
+        return None
+    start, now = _late(bands, bands.first[None]), _late(bands, bands.past()[1][-LASTING:])
+    left = np.abs(now).min(0) - np.where(np.abs(start[0]) < RISKY, 0.0, np.inf)
+    which = int(np.argmax(np.nan_to_num(left, nan=-np.inf)))
+    if not (left[which] > FAILS and stalled(bands)):
+        return None
+    what = ("separation of tokens", "gradient")[which]
+    return Hit(
+        AlarmKind.LEFT_PREDICTION, int(bands.at("separation")[-1]),
+        f"Over the depth of the network the {what} changes by {now[-1, which]:.1f} nats; at step 0 it was "
+        f"{start[0, which]:.1f}, which a verdict calls trainable, and beyond {FAILS:.0f} it does not.",
+    )  # fmt: skip
+
+
+def _late(bands: Bands, values: Array) -> Array:
+    """(rows, 2): twice the log-change over the second half of depth, of the separation and of |g|^2 q backwards."""
+    separation, norm, gradient = (values[:, bands.at(n)] for n in ("separation", "norm", "gradient_growth"))
+    half, relative = separation.shape[1] // 2, gradient + norm
+    return 2 * np.stack([separation[:, -1] - separation[:, half], relative[:, half] - relative[:, -1]], 1)
+
+
 def overflow_ahead(bands: Bands) -> Hit | None:
     """Headroom that will be used up within 100 steps at its present rate."""
     at = bands.at("headroom")
@@ -236,11 +276,12 @@ def not_a_number(bands: Bands) -> Hit | None:
 # In this order: what harms already, then what is ahead; the first cause is found by who moved first.
 DETECTORS: tuple[Detector, ...] = (
     not_a_number, rank_collapse, loss_spike, bad_batch, logit_growth, entropy_collapse, exploding_gradient,
-    vanishing_gradient, overflow_ahead, update_too_large, dead_head,
+    vanishing_gradient, overflow_ahead, beyond_the_edge, update_too_large, dead_head, left_prediction,
 )  # fmt: skip
 
 
-SUDDEN: tuple[Detector, ...] = (rank_collapse,)  # what needs no past, and is asked also while nothing moves
+# What is a state and not a movement is asked also while nothing moves.
+SUDDEN: tuple[Detector, ...] = (rank_collapse, beyond_the_edge, left_prediction)
 
 
 def _strongest(where: NDArray[np.bool_], score: Array) -> int | None:

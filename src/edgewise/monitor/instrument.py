@@ -21,6 +21,7 @@ from edgewise.monitor.attention import AttentionGroup, shape_of
 from edgewise.monitor.attention_rows import HEAD_STATISTICS
 from edgewise.monitor.columns import names
 from edgewise.monitor.copies import SEQUENCES, TOKENS, LossCopy, Sizes, StreamCopy, Switch, keys_within
+from edgewise.monitor.edge import StreamChange
 from edgewise.monitor.matrices import Matrices
 from edgewise.monitor.places import AttentionPlace, Places
 from edgewise.monitor.qk_spectrum import spectral_entropy
@@ -60,6 +61,7 @@ class Instrument:
         self.samples = 0
         self._activations: list[Tensor] = []
         self._turn: tuple[AttentionPlace, Tensor, Tensor] | None = None
+        self.change: StreamChange | None = None  # where a rehearsal was given
 
     def _attach_streams(self) -> None:
         p, find = self.places, self.places.model.get_submodule
@@ -163,8 +165,8 @@ class Instrument:
         """
         depth = self.places.depth
         squares = self.matrices.after() if self.matrices is not None else torch.zeros(3, 1, device=self.device)
-        spectrum = self._spectrum()
-        parts = [*self._activations, squares, spectrum[None]]
+        change = torch.tensor(math.nan, device=self.device) if self.change is None else self.change.after()
+        parts = [*self._activations, squares, self._spectrum()[None], change[None]]
         flat, sizes = torch.cat([part.reshape(-1).float() for part in parts]), [part.numel() for part in parts]
         host = (flat if join is None else join(flat, sizes)).cpu().numpy().astype(np.float64)
         pieces = np.split(host, np.cumsum(sizes)[:-1])
@@ -177,7 +179,7 @@ class Instrument:
         """How each part of a row is joined over processes; squares of matrices that are not sharded are alike."""
         sharded = self.matrices is not None and self.matrices.sharded
         heads: list[Rule] = [partial(_heads_joined, shape=self._shape(group)) for group in self.groups]
-        return [mean, mean, mean, mean, largest, *heads, total if sharded else mean, mean]
+        return [mean, mean, mean, mean, largest, *heads, total if sharded else mean, mean, mean]
 
     def _shape(self, group: AttentionGroup) -> tuple[int, int, int]:
         return len(group.layers), len(HEAD_STATISTICS), group.first.heads
@@ -189,7 +191,7 @@ class Instrument:
         return spectral_entropy(query, key, *self._query_key(place)).mean()
 
     def _sample(self, numbers: list[Array], depth: int) -> Sample:
-        loss, gradient, norm, separation, largest, *attention, squares, spectrum = numbers
+        loss, gradient, norm, separation, largest, *attention, squares, spectrum, change = numbers
         heads = np.full((depth, len(HEAD_STATISTICS), max([*self.places.heads, 0])), np.nan)
         for group, values in zip(self.groups, attention, strict=True):
             for place, each in zip(group.layers, values, strict=True):
@@ -201,7 +203,8 @@ class Instrument:
         run, block = _norms(squares, depth, mixed)
         site = {"norm": norm, "separation": separation, "largest": largest, "gradient": gradient}
         site |= _derived(site, self.switch.limit)
-        return Sample({"loss": float(loss[0]), **run}, site, block | _over_heads(heads), heads, turn)
+        run |= {"loss": float(loss[0]), "stream_change": float(change[0])}
+        return Sample(run, site, block | _over_heads(heads), heads, turn)
 
 
 def _heads_joined(each: Tensor, shape: tuple[int, int, int]) -> Tensor:

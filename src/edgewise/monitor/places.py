@@ -88,6 +88,14 @@ def places_of(model: nn.Module) -> Places:
     return places
 
 
+def places_or_blind(model: nn.Module) -> Places:
+    """The same; where a stranger's model breaks the reading of it, its loss alone is watched, and why is said."""
+    try:
+        return places_of(model)
+    except Exception as error:  # noqa: BLE001  what cannot be read is not watched
+        return Places(unwrap(model), blind=[f"blocks and attention ({type(error).__name__}: {error})"])
+
+
 def _tables(model: nn.Module, record: ModelSites) -> tuple[str, ...]:
     """The embedding tables, by parameter name."""
     modules = dict(model.named_modules())

@@ -33,9 +33,10 @@ from edgewise.monitor.clock import Budget, Clock
 from edgewise.monitor.columns import Column, fast_columns, slow_columns
 from edgewise.monitor.copies import Switch
 from edgewise.monitor.dossier import Dossiers
+from edgewise.monitor.edge import Edge, StreamChange, edge_of
 from edgewise.monitor.instrument import SLOW, Instrument, Sample, row_of, slow_row_of
 from edgewise.monitor.order import Detection
-from edgewise.monitor.places import Places, places_of
+from edgewise.monitor.places import places_or_blind
 from edgewise.monitor.ranks import Ranks, joined
 from edgewise.monitor.run_folder import HEADS, RunFolder
 from edgewise.monitor.sinks import Sinks
@@ -49,7 +50,7 @@ def watch(
     model: nn.Module, budget: float = 0.02, to: str | Path | None = None, *, optimizer: Optimizer | None = None,
     loss: nn.Module | None = None, scaler: Any = None, everything: bool = False, first_step: int = 0,
     quiet: bool = False, on_alarm: Callable[[Alarm], None] | None = None, mirror: Any = None,
-    checkpoints: str | Path | None = None, state_limit: int = 64_000_000,
+    checkpoints: str | Path | None = None, state_limit: int = 64_000_000, rate: Any = None,
 ) -> Watch:  # fmt: skip
     """Watch a model train: `with watch(model, to="runs/a"):` around the loop, or `handle = watch(model)` before it.
 
@@ -68,6 +69,7 @@ def watch(
     checkpoints  where the loop saves its checkpoints; a dossier names the newest
     state_limit  bytes of weights and optimizer state that are copied before a sampled step, for dossiers
     mirror      a TensorBoard writer, or several; active runs of W&B and trackio are used without being given
+    rate        what edgewise.learning_rate returned for this training: its steps are held against those at the edge
     """
     if not isinstance(model, nn.Module):
         raise BadInput(f"watch takes a torch module, got {type(model).__name__}.")
@@ -76,7 +78,7 @@ def watch(
     if loss is not None and not isinstance(loss, nn.Module):
         raise BadInput(f"loss must be a module (a criterion), got {type(loss).__name__}; or report it with handle.log.")
     return Watch(model, None if everything else float(budget), to, optimizer, loss, scaler, first_step, quiet,
-                 on_alarm, mirror, None if checkpoints is None else Path(checkpoints), state_limit)
+                 on_alarm, mirror, None if checkpoints is None else Path(checkpoints), state_limit, edge_of(rate))
 
 
 class Watch:
@@ -86,17 +88,21 @@ class Watch:
         self, model: nn.Module, share: float | None, to: str | Path | None, optimizer: Optimizer | None,
         loss: nn.Module | None, scaler: Any, first_step: int, quiet: bool,
         on_alarm: Callable[[Alarm], None] | None, mirror: Any, checkpoints: Path | None, state_limit: int,
+        edge: Edge | None,
     ) -> None:  # fmt: skip
         began = time.perf_counter()
         self.model, self.scaler, self.step, self.quiet = model, scaler, first_step, quiet
         self.optimizer, self.error = optimizer, ""
-        self.places = _places(model)
+        self.places = places_or_blind(model)
         self.ranks = Ranks(processes_of(model))
         self.columns: tuple[Column, ...] = fast_columns(self.places.depth)
         self.names = [column.name for column in self.columns]
         self.clock = Clock(wall=next(model.parameters()).device.type != "cpu")
         self.switch = Switch(self.clock, self.fail)
         self.instrument = Instrument(self.places, self.switch, loss)
+        self.edge = edge
+        if edge is not None and self.places.depth:
+            self.instrument.change = StreamChange(self.places.model, self.places.blocks[-1].name)
         self.batch = BatchMemory(self.switch)
         self.instrument.handles.append(model.register_forward_pre_hook(self.batch.enter, with_kwargs=True))
         if loss is not None:
@@ -227,6 +233,8 @@ class Watch:
         slow = self._stored % SLOW == 0
         if self.places.depth and not self.instrument.reached:
             self._measure_aside()
+        if slow and self.instrument.change is not None:
+            self.instrument.change.before(self.batch.few(before=True))
         self.instrument.before_step(check=slow, slow=slow, scale=self._scale())
 
     def _measure_aside(self) -> None:
@@ -282,7 +290,7 @@ class Watch:
                 self._raise(Alarm(kind, self.step, "", None, self.step, what, f"see the events of process {rank}."))
 
     def _store(self, sample: Sample, optimizer: Optimizer) -> None:
-        row = row_of(sample, self.places.depth, self._extra(optimizer))
+        row = row_of(sample, self.places.depth, self._extra(optimizer, sample))
         self._reported = None
         seen = self.instrument.reached or not self.places.depth
         if seen:  # what no hook saw is not a number, and not an alarm
@@ -313,8 +321,10 @@ class Watch:
         if self.on_alarm is not None:
             self.on_alarm(alarm)
 
-    def _extra(self, optimizer: Optimizer) -> dict[str, float]:
-        extra = {"loss_scale": self._scale(), "learning_rate": float(optimizer.param_groups[0].get("lr", np.nan))}
+    def _extra(self, optimizer: Optimizer, sample: Sample) -> dict[str, float]:
+        apart = float(sample.site["separation"][-1]) if self.places.depth else np.nan
+        extra = {} if self.edge is None else self.edge.against(sample.run["stream_change"], apart)
+        extra |= {"loss_scale": self._scale(), "learning_rate": float(optimizer.param_groups[0].get("lr", np.nan))}
         return extra if self._reported is None else extra | {"loss": self._reported}
 
     def _scale(self) -> float:
@@ -332,6 +342,7 @@ class Watch:
         return {
             "model": type(p.model).__name__, "depth": p.depth, "width": p.width, "heads": p.heads,
             "parameters": sum(x.numel() for x in p.model.parameters()), "processes": self.ranks.size, "blind": p.blind,
+            "edge": None if self.edge is None else self.edge.json(),
         }  # fmt: skip
 
     def _announce(self) -> None:
@@ -371,15 +382,6 @@ class Watch:
         for hook in self._hooks:
             hook.remove()
         self.instrument.detach()
-
-
-def _places(model: nn.Module) -> Places:
-    try:
-        return places_of(model)
-    except Exception as error:  # noqa: BLE001  a stranger's model: what cannot be read is not watched
-        from edgewise.adapters.unwrap import unwrap
-
-        return Places(unwrap(model), blind=[f"blocks and attention ({type(error).__name__}: {error})"])
 
 
 def _versions() -> dict[str, str]:
