@@ -27,5 +27,6 @@ BENCHMARKS = {
     "pathfinder": "Pathfinder images per second of one core, and their shortcut",
     "predict_cost": "predict and judge from nothing and again, beside the code before tables were shipped",
     "explore": "the page: latency of point, drag and map, ten clients at once, the first picture, size of reports",
+    "watch_price": "edgewise.watch beside TensorBoard histograms, wandb.watch and hooks by hand",
     "startup": "edgewise --help, beside an empty Python and beside importing torch",
 }

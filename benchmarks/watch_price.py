@@ -24,6 +24,8 @@ from edgewise import watch
 
 PROMISES = {"encoder 4 x 128": (0.04, 0.02), "GPT-2 12 x 384": (0.015, 0.005)}  # everything; default
 
+ROUNDS = ((10, 60), (2, 8))  # timed rounds; further steps of the default, which keeps its budget over many
+
 
 class Loop:
     """One model with its optimizer and batch, stepping."""
@@ -44,7 +46,7 @@ def run(quick: bool, tell: Tell) -> Findings:
     tables, goals = [], []
     subjects = {"encoder 4 x 128": _encoder, "GPT-2 12 x 384": _gpt2}
     for number, (name, make) in enumerate(subjects.items()):
-        rows, own = _subject(make, quick, (3 if quick else 12) if number == 0 else (2 if quick else 5), tell)
+        rows, own = _subject(make, quick, ROUNDS[number], tell)
         columns = ("what", "step, cpu s", "over plain", "scatter", "own share")
         tables.append(Table(f"one step of {name}", columns, rows))
         for promise, key, words in zip(PROMISES[name], ("everything", "default"), ("everything every step", "default"),
@@ -58,7 +60,8 @@ def run(quick: bool, tell: Tell) -> Findings:
     return tables, goals, notes
 
 
-def _subject(make: Any, quick: bool, rounds: int, tell: Tell) -> tuple[list[list[Any]], dict[str, float]]:
+def _subject(make: Any, quick: bool, sizes: tuple[int, int], tell: Tell) -> tuple[list[list[Any]], dict[str, float]]:
+    rounds, more = (2, 4) if quick else sizes
     folder = Path(tempfile.mkdtemp())
     loops = {name: Loop(lambda: make(quick)) for name in ("plain", "plain again", "everything", "default", "hooks")}
     handles = {
@@ -71,12 +74,13 @@ def _subject(make: Any, quick: bool, rounds: int, tell: Tell) -> tuple[list[list
         if attach(loop, folder):
             loops[name] = loop
     for loop in loops.values():  # past what happens once: buffers, the referee, the first sample
-        for _ in range(3):
+        for _ in range(2):
             loop.step()
-    handles["everything"].budget.restart()
+    for handle in handles.values():
+        handle.budget.restart()
     timings = interleaved({name: Task(loop.step) for name, loop in loops.items()}, rounds,
                           lambda f, what: tell(f, what))  # fmt: skip
-    for _ in range(10 if quick else 60):  # the budget is kept over many steps
+    for _ in range(more):
         loops["default"].step()
     own = {name: handle.price for name, handle in handles.items()}
     base = timings["plain"].cpu
@@ -87,15 +91,23 @@ def _subject(make: Any, quick: bool, rounds: int, tell: Tell) -> tuple[list[list
 
 
 def _held(runs: int, quick: bool) -> list[bool]:
-    """Whether the price is inside the budget after 200 steps of a small encoder, run after run."""
+    """Whether the price is inside the budget after 200 steps of a tiny encoder, which a sample costs most."""
     held = []
     for _ in range(runs):
-        loop = Loop(lambda: _encoder(True))
+        loop = Loop(_tiny)
         with watch(loop.model, quiet=True) as handle:
             for _ in range(60 if quick else 200):
                 loop.step()
         held.append(handle.price <= 0.02)
     return held
+
+
+def _tiny() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True, norm_first=True)
+    stack = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    model, x = nn.Sequential(nn.Embedding(64, 32), stack, nn.Linear(32, 64)), torch.randint(0, 64, (8, 32))
+    return model, lambda m: nn.functional.cross_entropy(m(x).flatten(0, 1), x.flatten())
 
 
 def _encoder(quick: bool) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:

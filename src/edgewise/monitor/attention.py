@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from edgewise.adapters.roles.record import Projection
 from edgewise.monitor.attention_rows import RowNumbers, by_head, masked, nan_max, row_numbers, softmax_gain
 from edgewise.monitor.copies import QUERIES, SEQUENCES, QueryCopy, Switch, TokenCopy, query_slice
+from edgewise.monitor.held import Held
 from edgewise.monitor.places import AttentionPlace
 from edgewise.optim.parallel import norm_function
 from edgewise.optim.query_key import Side
@@ -64,7 +65,18 @@ class AttentionGroup:
 
         self.tokens = [empty(L, SEQUENCES, keys, size) for size in self._widths()]
         self.output, self.upstream = (empty(L, SEQUENCES, QUERIES, width) for _ in range(2))
+        self._inside = [self._held([place.projections[i] for place in layers]) for i in range(3)]
+        self._outside = self._held([place.output for place in layers])[0]
         self.handles = [handle for i in range(L) for handle in self._attach(i, switch, batch_first)]
+
+    def _held(self, each: Sequence[Projection]) -> tuple[Held, Held | None]:
+        """The matrices of one role in all layers, and their biases where all have one."""
+        model, names = self.model, [name for p in each for name in p.parameters]
+        matrices = Held(model, names, lambda: [p.weight(model) for p in each])
+        if not all(p.biases for p in each):
+            return matrices, None
+        biases = [name for p in each for name in p.biases]
+        return matrices, Held(model, biases, lambda: [b for p in each if (b := p.bias(model)) is not None])
 
     def _widths(self) -> list[int]:
         """Of what is copied: the input of a fused call, else the output of every projecting module."""
@@ -102,9 +114,13 @@ class AttentionGroup:
     def _vectors(self, sequences: int, keys: int, start: int, stride: int, places: Tensor) -> tuple[Tensor, ...]:
         """Queries (R, H, Q, d_h), keys and values (R, H, K, ...), normalised, rotated, shared as the layer does."""
         copies = [buffer[:, :sequences, :keys] for buffer in self.tokens]
-        picked = self._multiplied(copies[0]) if self.first.fused_call else self._picked(copies)
+        if self.first.fused_call:
+            picked = self._multiplied([copies[0][:, :, start::stride], copies[0], copies[0]])
+        else:
+            picked = self._picked(copies)
+            picked[0] = picked[0][:, :, start::stride]
         logits = self.first.query_key
-        q = self._side(picked[0][:, :, start::stride], [p.query_key.query for p in self.layers], places[start::stride])
+        q = self._side(picked[0], [p.query_key.query for p in self.layers], places[start::stride])
         k = self._side(picked[1], [p.query_key.key for p in self.layers], places)
         v = picked[2].unflatten(-1, (logits.key.heads, -1)).flatten(0, 1).transpose(1, 2)
         if logits.share > 1:
@@ -115,17 +131,12 @@ class AttentionGroup:
         modules = self.first.modules
         return [_rows(copies[modules.index(p.module)], p) for p in self.first.projections]
 
-    def _multiplied(self, x: Tensor) -> list[Tensor]:
-        """x W^T + b per layer, with the weights of the pass, before the optimizer changes them."""
+    def _multiplied(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """x W^T + b per layer of query, key and value, with the weights of the pass, before the optimizer's step."""
         made = []
-        for which in range(3):
-            each = [place.projections[which] for place in self.layers]
-            W = torch.stack([p.weight(self.model).detach() for p in each]).float()
-            biases = [p.bias(self.model) for p in each]
-            out = x @ W.mT[:, None]
-            if all(b is not None for b in biases):
-                out = out + torch.stack([b.detach() for b in biases if b is not None])[:, None, None].float()
-            made.append(out)
+        for (matrices, biases), x in zip(self._inside, inputs, strict=True):
+            out = x @ torch.stack(matrices()).float().mT[:, None]
+            made.append(out if biases is None else out + torch.stack(biases())[:, None, None].float())
         return made
 
     def _side(self, flat: Tensor, sides: Sequence[Side], places: Tensor) -> Tensor:
@@ -166,11 +177,11 @@ class AttentionGroup:
 
     def output_weights(self) -> Tensor:
         """W_O of every layer (L, out, in)."""
-        return torch.stack([p.output.weight(self.model).detach() for p in self.layers]).float()
+        return torch.stack(self._outside()).float()
 
     def _output_norms(self) -> Tensor:
         """|W_O,h| (L, H) from one row in 16; ones where the matrix is spread over processes."""
-        weights = [place.output.weight(self.model).detach() for place in self.layers]
+        weights = self._outside()
         if any(hasattr(w, "full_tensor") for w in weights):
             return torch.ones(len(weights), self.first.heads, device=self.output.device)
         rows = torch.stack([w[::SAMPLED] for w in weights]).float().unflatten(-1, (self.first.heads, -1))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, so that most gaps are alike
+EVERY = 0.25  # of the budget: where a sample costs more than this share of a step, not every step is sampled
 MEMORY = 0.3  # weight of the last sample in the expected cost
 
 
@@ -89,7 +90,8 @@ class Budget:
     def _next_gap(self, share: float) -> int:
         step = self.elapsed / max(self.steps, 1)
         owed = self.spent + self.sample_seconds - share * self.elapsed
-        return next((gap for gap in GAPS if owed <= share * gap * step), GAPS[-1])
+        gaps = GAPS[1:] if self.sample_seconds > EVERY * share * step else GAPS
+        return next((gap for gap in gaps if owed <= share * gap * step), GAPS[-1])
 
     def sentence(self) -> str:
         """What is sampled and what it costs, for people."""

@@ -45,15 +45,13 @@ class Detection:
 
     def see(self, step: int, heads: np.ndarray) -> list[Alarm]:
         """The alarms of a row that `bands` has just taken in; heads (blocks, statistics, H) names the worst head."""
-        alarms = []
+        with np.errstate(invalid="ignore", divide="ignore"):
+            hits = [detector(self.bands) for detector in (SUDDEN if self.bands.quiet else DETECTORS)]
+        if not any(hits):
+            return []
         moved = self.bands.moved()
-        for detector in SUDDEN if self.bands.quiet else DETECTORS:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                hit = detector(self.bands)
-            hit = None if hit is None else _renamed(hit, moved, step)
-            if hit is not None and self._fresh(hit.kind):
-                alarms.append(self._alarm(hit, step, moved, heads))
-        return alarms
+        named = [_renamed(hit, moved, step) for hit in hits if hit is not None]
+        return [self._alarm(hit, step, moved, heads) for hit in named if self._fresh(hit.kind)]
 
     def _fresh(self, kind: AlarmKind) -> bool:
         now, last = self.bands.count, self._last.get(kind)
