@@ -26,8 +26,11 @@ SMOOTH, TURN, LASTS = 10, 0.5, 5
 END = 50  # steps whose mean loss is the one at the end
 
 
-def trained(case: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Train one case under watch, every step sampled into `folder`: when the loss turned and where it ended."""
+def trained(case: dict[str, Any], folder: Path, rehearsed: Any = None) -> dict[str, Any]:
+    """Train one case under watch, every step sampled into `folder`: when the loss turned and where it ended.
+
+    rehearsed: what `edgewise.learning_rate` said about this network, where steps are held against its edge.
+    """
     torch.manual_seed(case["seed"])
     data = task(case["task"])
     model = Network(data, case["depth"], case["width"], case["heads"], case["norm"] == "pre")
@@ -37,7 +40,7 @@ def trained(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     batches = data.batches(case["batch"], case["seed"])
     half = torch.autocast("cpu", torch.float16) if case.get("half_precision") else nullcontext()
     with watch(model, to=folder, everything=True, loss=criterion, quiet=True, optimizer=optimizer,
-               state_limit=0) as handle:  # fmt: skip
+               state_limit=0, rate=rehearsed) as handle:  # fmt: skip
         for step in range(case["steps"]):
             x, y = failure(step, optimizer, *next(batches))
             optimizer.zero_grad()

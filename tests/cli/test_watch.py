@@ -47,6 +47,8 @@ def test_a_run_without_alarms_is_fine(folder: Path, capsys: Capture) -> None:
     assert "No alarm in 4 rows of Sequential." in capsys.readouterr().out
     assert run(["alarms", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
+    assert run(["alarms", str(folder), "--again"]) == 0
+    assert "No alarm in 4 rows of Sequential." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("kind", "code"), [(AlarmKind.LOGIT_GROWTH, 1), (AlarmKind.NOT_A_NUMBER, 2)])

@@ -14,15 +14,18 @@ from edgewise.cli.output import printing
 @click.argument("run", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list and nothing else.")
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which process.")
-def alarms(run: str, as_json: bool, rank: int) -> int:
+@click.option("--again", is_flag=True, help="Ask today's detectors about the stored rows.")
+def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
     """Print the alarms of a watched run; exit code 0 without any, 1 for warnings, 2 where training is harmed."""
+    from edgewise.monitor.again import alarms_again
     from edgewise.monitor.alarm import Alarm
     from edgewise.monitor.reading import Run
 
     folder = Run(run)
     about = folder.about  # refuses what is not a run
     events = [event for event in folder.events(rank) if event["kind"] == "alarm"]
-    raised, rows = [Alarm.from_json(event) for event in events], len(folder.rows(rank=rank))  # before anything is said
+    raised = alarms_again(run, rank=rank) if again else [Alarm.from_json(event) for event in events]
+    rows = len(folder.rows(rank=rank))  # before anything is said
     with printing():
         if as_json:
             click.echo(json.dumps([alarm.json() for alarm in raised]))

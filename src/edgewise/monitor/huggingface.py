@@ -26,15 +26,16 @@ class HuggingFaceCallback(Base):
     stop        end the training at an alarm that says it is harmed already
     quiet       say nothing on standard error
     on_alarm    called with every alarm
+    rate        what edgewise.learning_rate returned for this training
     """
 
     def __init__(
         self, budget: float = 0.02, to: str | Path | None = None, *, everything: bool = False, stop: bool = False,
-        quiet: bool = False, on_alarm: Callable[[Alarm], None] | None = None,
+        quiet: bool = False, on_alarm: Callable[[Alarm], None] | None = None, rate: Any = None,
     ) -> None:  # fmt: skip
         if Base is object:
             raise BadInput("HuggingFaceCallback needs transformers, which is not installed. Install edgewise[hf].")
-        self.options: dict[str, Any] = {"budget": budget, "everything": everything, "quiet": quiet}
+        self.options: dict[str, Any] = {"budget": budget, "everything": everything, "quiet": quiet, "rate": rate}
         self.to, self.stop, self.on_alarm = to, stop, on_alarm
         self.handle: Watch | None = None
 
