@@ -6,10 +6,8 @@ rehearsed edge. The factor and the number of looks that raise an alarm were chos
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,6 +19,7 @@ from torch import nn
 import edgewise
 from edgewise.monitor.bands import LOOKS
 from edgewise.monitor.detectors import BEYOND
+from edgewise.monitor.reading import Run
 from edgewise.study import Claim, Result
 from edgewise.study.tasks import task
 from edgewise.view import Sheet
@@ -28,7 +27,7 @@ from edgewise.view.panel import Curve, Panel
 
 from .network import Network
 from .population import SHAPES, TASKS
-from .training import trained
+from .rows import rows_of
 
 KINDS: dict[str, dict[str, Any]] = {
     "advised rate": {"failure": "none"}, "rate ramped": {"failure": "rate ramped"},
@@ -39,22 +38,20 @@ BATCHES = 26
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     steps, seeds, shapes = (400, (1, 2), SHAPES) if scale == "full" else (22, (2,), SHAPES[:1])
-    tasks = TASKS if scale == "full" else {"digits": TASKS["digits"]}
+    tasks = tuple(TASKS) if scale == "full" else ("digits",)
     return [
-        {"kind": kind, "task": name, "batch": tasks[name], "norm": "pre", **shape, **change, "seed": seed, "steps": steps}
+        {"kind": kind, "task": name, "batch": TASKS[name], "norm": "pre", "steps": steps, "seed": seed} | shape | change
         for (kind, change), name, shape, seed in product(KINDS.items(), tasks, shapes, seeds)
     ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Rehearse, train at the advised rate unless the case has another, and return what every look saw."""
-    rate = rehearsed(case)
-    with tempfile.TemporaryDirectory() as home:
-        outcome = trained({"rate": rate.best, **case}, Path(home), rate)
-        rows = edgewise.read(home, frame=False)
+    folder, outcome = rows_of(case, rehearsed)
+    rows, edge = edgewise.read(folder, frame=False), Run(folder).about["edge"]
     seen = np.isfinite(rows["stream_change_of_edge"])
     looks = [[int(s), float(v)] for s, v in zip(rows["step"][seen], rows["stream_change_of_edge"][seen], strict=True)]
-    return {**outcome, "best": rate.best, "edge": rate.at_edge and rate.at_edge.rate, "looks": looks}
+    return {**outcome, "rate": float(rows["learning_rate"][0]), "edge": edge["rate"], "looks": looks}
 
 
 def rehearsed(case: dict[str, Any]) -> edgewise.rehearsal.Rate:

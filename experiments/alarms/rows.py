@@ -1,6 +1,7 @@
 """The stored rows of the study's runs: trained where they are missing.
 
     python -m experiments.alarms.rows [PART PARTS]     trains what is missing, a line per run
+    python -m experiments.alarms.rows edge             the same for the runs with a rehearsal
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +27,29 @@ def folder_of(case: dict[str, Any]) -> Path:
     return HOME / hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def rows_of(case: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    """The folder of a run and its outcome; a run that was cut short is made again."""
+def rows_of(
+    case: dict[str, Any], rehearse: Callable[[dict[str, Any]], Any] | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """The folder of a run and its outcome; a run that was cut short is made again.
+
+    rehearse: makes the rehearsal that the run is held against; it also names the rate where the case has none.
+    """
     folder = folder_of(case)
     if not (folder / "outcome.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        trained(case, folder)
+        rate = None if rehearse is None else rehearse(case)
+        trained(case if rate is None else {"rate": rate.best, **case}, folder, rate)
     outcome: dict[str, Any] = json.loads((folder / "outcome.json").read_text())
     return folder, outcome
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["edge"]:
+        from .edge import cases, measure
+
+        for each in cases("full"):
+            print(each["kind"], each["task"], each["seed"], measure(each)["turn"], flush=True)
+        sys.exit()
     part, parts = (int(word) for word in sys.argv[1:3]) if len(sys.argv) > 2 else (0, 1)
     for number, case in enumerate(json.loads(FILE.read_text())["runs"]):
         if number % parts == part:

@@ -22,9 +22,11 @@ from edgewise.stability.limits import FAILS, RISKY
 GROWTH = math.log(1.5)  # over the window of 40 rows
 HALVED, FADING = math.log(0.5), math.log(0.75)
 TENFOLD = math.log(10.0)
+LOUDER = math.log(1.2)  # of the loss, against its recent median
 AHEAD = 100  # steps within which an overflow is foretold
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # rows
+FIRST, THROWN = 5, math.log(1e4)  # rows whose mean loss counts before there is a past; of the mean square
 BEYOND = 1.5  # times the change of the stream at the edge: rehearsed rates are a factor 2.5 apart
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
 
@@ -112,9 +114,12 @@ def rank_collapse(bands: Bands) -> Hit | None:
 
 
 def vanishing_gradient(bands: Bands) -> Hit | None:
-    """The gradient at the first site, against the last one, falls by four nats within the window."""
+    """The gradient at the first site, against the last one, falls by four nats within the window.
+
+    Where tokens have become alike it falls for that reason, which is named once it lasts.
+    """
     at = bands.at("gradient_growth")
-    if not len(at):
+    if not len(at) or (bands.since_start("separation") < -TENFOLD).any():
         return None
     i = int(at[0])
     if not (bands.t[i] < -bands.threshold and bands.change[i] < -4.0):
@@ -153,6 +158,22 @@ def update_too_large(bands: Bands) -> Hit | None:
         AlarmKind.UPDATE_TOO_LARGE, int(at[i]),
         f"The mean square of the stream grew by a factor {math.exp(change[i]):.3g} within {bands.rows} rows "
         f"(t = {t[i]:.0f}) while the loss did not fall; a step changes the weights by {size:.2%}.",
+    )  # fmt: skip
+
+
+def thrown_off(bands: Bands) -> Hit | None:
+    """In the first rows, before there is a past: the stream is a hundred times larger, and the loss has not fallen."""
+    at, losses = bands.at("norm"), list(bands.losses)
+    if not FIRST <= bands.count < FEWEST or bands.first is None or not len(at) or not _loss_watched(bands):
+        return None
+    grown = bands.since_start("norm")
+    if not (np.nanmax(grown) > THROWN and np.mean(np.exp(losses[-FIRST:])) >= math.exp(losses[0])):
+        return None
+    i = int(np.nanargmax(grown))
+    return Hit(
+        AlarmKind.UPDATE_TOO_LARGE, int(at[i]),
+        f"The mean square of the stream is {math.exp(grown[i]):.2g} times that of the first row, and the loss is "
+        f"{np.mean(np.exp(losses[-FIRST:])):.3g} where it began with {math.exp(losses[0]):.3g}.",
     )  # fmt: skip
 
 
@@ -225,10 +246,26 @@ def dead_head(bands: Bands) -> Hit | None:
     )  # fmt: skip
 
 
+def strange_input(bands: Bands) -> Hit | None:
+    """What enters the first block jumps, and the loss is up in the same row: weights do not jump, batches do."""
+    loss, norm = bands.at("loss"), bands.at("norm")[:1]
+    if not len(loss) or not len(norm) or not abs(bands.jump[norm[0]]) > JUMP:
+        return None
+    change = abs(_rise(bands, int(norm[0])))
+    if not (change > -HALVED and _rise(bands, int(loss[0])) > LOUDER):
+        return None
+    return Hit(
+        AlarmKind.BAD_BATCH, int(loss[0]),
+        f"The mean square of what enters the first block changed by a factor {math.exp(change):.3g} in one step "
+        f"({abs(bands.jump[norm[0]]):.0f} times its scatter), and the loss is {math.exp(bands.now[loss[0]]):.3g}, "
+        f"{math.exp(_rise(bands, int(loss[0]))):.2f} times its recent median.",
+    )  # fmt: skip
+
+
 def bad_batch(bands: Bands) -> Hit | None:
     """Loss and gradient jump in the same row; whether anything moved before is for the order to say."""
     loss, gradient = bands.at("loss"), bands.at("gradient_norm")
-    if not len(loss) or not (bands.jump[loss[0]] > JUMP and _rise(bands, int(loss[0])) > math.log(1.2)):
+    if not len(loss) or not (bands.jump[loss[0]] > JUMP and _rise(bands, int(loss[0])) > LOUDER):
         return None
     inner = bands.at("gradient")
     jumps = [bands.jump[i] for i in (*gradient, *inner)]
@@ -251,7 +288,7 @@ def loss_spike(bands: Bands) -> Hit | None:
     before = past[:-3, i]
     spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
     away = past[-3:, i] - float(np.median(before[-FEWEST:]))
-    if not (away > max(JUMP * spread, math.log(1.2))).all():
+    if not (away > max(JUMP * spread, LOUDER)).all():
         return None
     return Hit(
         AlarmKind.LOSS_SPIKE, i,
@@ -275,13 +312,14 @@ def not_a_number(bands: Bands) -> Hit | None:
 
 # In this order: what harms already, then what is ahead; the first cause is found by who moved first.
 DETECTORS: tuple[Detector, ...] = (
-    not_a_number, rank_collapse, loss_spike, bad_batch, logit_growth, entropy_collapse, exploding_gradient,
-    vanishing_gradient, overflow_ahead, beyond_the_edge, update_too_large, dead_head, left_prediction,
+    not_a_number, thrown_off, rank_collapse, loss_spike, strange_input, bad_batch, logit_growth, entropy_collapse,
+    exploding_gradient, vanishing_gradient, overflow_ahead, beyond_the_edge, update_too_large, dead_head,
+    left_prediction,
 )  # fmt: skip
 
 
 # What is a state and not a movement is asked also while nothing moves.
-SUDDEN: tuple[Detector, ...] = (rank_collapse, beyond_the_edge, left_prediction)
+SUDDEN: tuple[Detector, ...] = (thrown_off, rank_collapse, beyond_the_edge, left_prediction)
 
 
 def _strongest(where: NDArray[np.bool_], score: Array) -> int | None:
