@@ -142,6 +142,31 @@ def test_a_vanishing_gradient() -> None:
     assert "vanishing_gradient" in kinds(run(changes))
 
 
+def test_a_start_that_is_thrown_off_is_named_before_there_is_a_past() -> None:
+    """The stream grows by e a step and the loss stays where it began: named within 20 rows, but not while it falls."""
+    grown = {f"block.{i}.norm": lambda step: math.exp(min(step, 15)) for i in range(DEPTH)}
+    flat = {"loss": lambda step: math.exp(step / 200)}
+    named = run({**grown, **flat}, steps=20)
+    assert kinds(named) == ["update_too_large"] and named[0].step < 15
+    assert "that of the first row" in named[0].what
+    assert run({**grown, "loss": lambda step: 0.9**step}, steps=20) == []
+
+
+def test_an_input_unlike_the_others_is_the_batch() -> None:
+    """The loss scatters too much to jump, but what enters jumps with it."""
+    once = {"embed.norm": lambda step: 50.0 if step == 100 else 1.0, "loss": lambda step: 2.0 if step == 100 else 1.0}
+    alarms = run(once)
+    assert kinds(alarms) == ["bad_batch"] and alarms[0].step == 100
+    assert run({"embed.norm": once["embed.norm"]}) == []  # a loss that does not mind is no harm
+
+
+def test_logits_that_grow_after_the_steps_did_are_the_rate() -> None:
+    """The same logits with and without steps that grew first: the order decides the cause."""
+    logits = {"block.1.largest_logit": ramp(80, 25), "block.1.entropy": lambda step: 1 / ramp(80, 25)(step)}
+    assert kinds(run({**logits, "update_ratio": ramp(55, 25)}))[0] == "update_too_large"
+    assert kinds(run(logits))[0] == "logit_growth"
+
+
 def test_leaving_the_prediction_of_step_0_is_named_once_it_lasts() -> None:
     """Within the limits at step 0; then the gradient falls by 9 nats where 7 is the limit, and nothing is learned."""
     falling = {"block.1.gradient_growth": lambda step: 1 + 4.5 * (step > 40)}

@@ -213,14 +213,13 @@ def test_the_trend_of_independent_noise_has_a_t_value_of_unit_variance() -> None
     assert grown.mean() == pytest.approx(0.02, rel=1e-3)
 
 
-def test_growth_of_the_largest_logit_from_32_rows_is_that_of_all_rows() -> None:
-    """Queries and keys grow by 1 % a step: the slope of the sampled maximum is that of the true one, within 10 %."""
-    model = encoder(width=64)
+def logit_slopes(seed: int, tokens: int, growth: float, width: int = 64) -> tuple[float, float]:
+    """(of all rows, of the sampled ones): growth per step of the first block's largest logit while W_Q and W_K grow."""
+    model, criterion = encoder(width=width, seed=seed), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.0)
-    criterion = nn.CrossEntropyLoss()
     logs: list[float] = []
     with edgewise.watch(model, everything=True, quiet=True, loss=criterion) as handle:
-        for x in batches(40, sequences=8, tokens=128):
+        for x in batches(40, sequences=8, tokens=tokens, seed=seed):
             loss_of(model, x, criterion).backward()
             attention = model[1].layers[0].self_attn
             with torch.no_grad():
@@ -228,12 +227,30 @@ def test_growth_of_the_largest_logit_from_32_rows_is_that_of_all_rows() -> None:
                     model[1].layers[0].norm1(model[0](x)), attention.in_proj_weight, attention.in_proj_bias
                 ).chunk(3, -1)
                 heads = [t.unflatten(-1, (4, -1)).transpose(1, 2) for t in (q, k)]
-                logs.append(math.log(float((heads[0] @ heads[1].mT).abs().max()) / 4))
+                logs.append(math.log(float((heads[0] @ heads[1].mT).abs().max()) / (width / 4) ** 0.5))
                 optimizer.step()
-                attention.in_proj_weight[:128] *= 1.01
+                attention.in_proj_weight[: 2 * width] *= 1 + growth
     slope = float(log_trend(np.arange(40.0), np.array(logs)[:, None])[0][0])
-    assert slope == pytest.approx(0.02, rel=0.15)
-    assert handle.row()["block.0.logit_growth"] == pytest.approx(slope, rel=0.1)
+    return slope, handle.row()["block.0.logit_growth"]
+
+
+def test_growth_of_the_largest_logit_from_32_rows_is_that_of_all_rows() -> None:
+    """Queries and keys grow by 1 % a step: the slope of the sampled maximum is that of the true one, within 10 %."""
+    whole, sampled = logit_slopes(0, 128, 0.01)
+    assert whole == pytest.approx(0.02, rel=0.15)
+    assert sampled == pytest.approx(whole, rel=0.1)
+
+
+@pytest.mark.slow
+def test_growth_of_the_largest_logit_in_24_networks() -> None:
+    """Eight seeds at three lengths; docs/watch.md has the largest error of the recorded run."""
+    errors = []
+    for seed in range(8):
+        for tokens in (64, 128, 256):
+            whole, sampled = logit_slopes(seed, tokens, 0.0125)
+            errors.append(abs(sampled / whole - 1))
+    print(f"{sum(e <= 0.1 for e in errors)} of {len(errors)} within 10 %, largest {max(errors):.3f}")
+    assert max(errors) <= 0.1
 
 
 def test_rows_are_stored_and_read_back(tmp_path: Path) -> None:
