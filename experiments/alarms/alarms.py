@@ -22,7 +22,7 @@ from .rows import rows_of
 from .score import NONE, Scored, confusion, failing, healthy
 
 GOALS = {"detection": 0.95, "warning": 20, "false alarms": 1.0, "wrong cause": 0.15}
-HALVES = ("chosen on", "reported")
+HALVES = ("chosen on", REPORTED)
 SCALE = "small encoders on film reviews and digits, every step sampled, even seeds"
 
 
@@ -30,7 +30,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = json.loads(FILE.read_text())["runs"]
     if scale == "full":
         return runs
-    few = [next(run for run in runs if run["name"] == name and run["half"] == "reported") for name in CAUSES]
+    few = [next(run for run in runs if run["name"] == name and run["half"] == REPORTED) for name in CAUSES]
     return [{**run, "steps": 30} for run in (few[0], runs[-1])]
 
 
@@ -42,7 +42,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 def claim(results: Sequence[Result]) -> Claim:
     full = len(results) > 2
-    runs = failing(results, "reported")
+    runs = failing(results, REPORTED)
     return Claim.all([_detection(runs, full), _warning(runs, full), _false(results, full), _cause(runs, full)])
 
 
@@ -74,9 +74,9 @@ def _warning(runs: Sequence[Scored], full: bool) -> Claim:
 
 
 def _false(results: Sequence[Result], full: bool) -> Claim:
-    alarms, steps, kinds = healthy(results, "reported")
+    alarms, steps, kinds = healthy(results, REPORTED)
     rate = 1e4 * alarms / max(steps, 1)
-    early = sum(run.early for run in failing(results, "reported"))
+    early = sum(run.early for run in failing(results, REPORTED))
     return Claim(
         f"At most {GOALS['false alarms']:g} false alarm in 10,000 healthy steps.",
         f"{alarms} in {steps} healthy steps ({rate:.2f} in 10,000){': ' if kinds else ''}"
@@ -101,7 +101,7 @@ def _cause(runs: Sequence[Scored], full: bool) -> Claim:
 
 def draw(results: Sequence[Result]) -> Figure:
     """First alarm against what was wrong, and the steps of warning of every run whose loss turned."""
-    runs = failing(results, "reported")
+    runs = failing(results, REPORTED)
     figure = Figure(figsize=(11.5, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.35, 1.0))
     names = [name for name in CAUSES if any(run.name == name for run in runs)]
@@ -115,7 +115,7 @@ def draw(results: Sequence[Result]) -> Figure:
     right.set_xscale("symlog", linthresh=10)
     right.set_xlabel("steps from the first alarm to the turn of the loss")
     right.set_title("Warning; nothing where the loss never turns", fontsize=10)
-    alarms, steps, _ = healthy(results, "reported")
+    alarms, steps, _ = healthy(results, REPORTED)
     figure.suptitle(f"Alarms on runs that no threshold was chosen on; {alarms} false ones in {steps:,} healthy steps")
     return figure
 

@@ -149,6 +149,8 @@ def update_too_large(bands: Bands) -> Hit | None:
     """The stream grows, though the loss does not fall: steps move the network without improving it."""
     at = bands.at("norm")
     t, change = bands.trend("norm")
+    if len(bands.losses) < LONG:  # a first plateau of the loss is not yet a stall
+        return None
     i = _strongest((t > bands.threshold) & (change > GROWTH) & stalled(bands) & _loss_watched(bands), t)
     if i is None:
         return None
@@ -189,7 +191,7 @@ def beyond_the_edge(bands: Bands) -> Hit | None:
 
 
 def left_prediction(bands: Bands) -> Hit | None:
-    """At step 0 separation and gradient were within the limits of a verdict; now they are beyond, and learning stalls.
+    """At step 0 separation and gradient were within the limits of a verdict; now they are beyond, and little is learned.
 
     Twice the change over the second half of depth decides, as it does for a verdict on the untrained network.
     """
@@ -198,7 +200,7 @@ def left_prediction(bands: Bands) -> Hit | None:
     start, now = _late(bands, bands.first[None]), _late(bands, bands.past()[1][-LASTING:])
     left = np.abs(now).min(0) - np.where(np.abs(start[0]) < RISKY, 0.0, np.inf)
     which = int(np.argmax(np.nan_to_num(left, nan=-np.inf)))
-    if not (left[which] > FAILS and stalled(bands)):
+    if not (left[which] > FAILS and stalled(bands) and not _learned(bands)):
         return None
     what = ("separation of tokens", "gradient")[which]
     return Hit(
@@ -336,6 +338,12 @@ def _median(bands: Bands, at: NDArray[np.int64]) -> Array:
 
 def _rise(bands: Bands, i: int) -> float:
     return float(bands.now[i] - _median(bands, np.array([i]))[0])
+
+
+def _learned(bands: Bands) -> bool:
+    """Whether the loss is less than half of what it began with: a network that has learned may be where it likes."""
+    at, losses = bands.at("loss"), list(bands.losses)[-FEWEST:]
+    return bool(len(at) and bands.first is not None and np.mean(losses) < bands.first[at[0]] + HALVED)
 
 
 def _loss_watched(bands: Bands) -> bool:
