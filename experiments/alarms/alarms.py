@@ -22,8 +22,8 @@ from .rows import rows_of
 from .score import NONE, Scored, confusion, failing, healthy
 
 GOALS = {"detection": 0.95, "warning": 20, "false alarms": 1.0, "wrong cause": 0.15}
-HALVES = ("chosen on", REPORTED)
-SCALE = "small encoders on film reviews and digits, every step sampled, even seeds"
+REPORTED = "fresh"
+SCALE = "small encoders on film reviews and digits, every step sampled, seeds that nothing was chosen on"
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:

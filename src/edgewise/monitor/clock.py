@@ -13,6 +13,7 @@ from types import TracebackType
 
 GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, so that most gaps are alike
 EVERY = 0.25  # of the budget: where a sample costs more than this share of a step, not every step is sampled
+SPARE = 1.5  # a sample may cost more than the ones before it, and the budget is kept all the same
 MEMORY = 0.3  # weight of the last sample in the expected cost
 
 
@@ -53,6 +54,7 @@ class Budget:
         self.sample_seconds = 0.0  # of one more sample, as far as is known
         self._began, self._before = clock.now(), clock.total
         self._at_sample = clock.total
+        self._last = 0.0  # cost of the last sample
 
     @property
     def elapsed(self) -> float:
@@ -79,7 +81,7 @@ class Budget:
 
     def sampled(self, gap: int) -> None:
         """A sample is complete, and the next one comes after `gap` steps."""
-        cost = self.clock.total - self._at_sample
+        cost = self._last = self.clock.total - self._at_sample
         self._at_sample = self.clock.total
         self.samples += 1
         # The first sample is dearer than the others: it warms caches up.
@@ -89,7 +91,7 @@ class Budget:
 
     def _next_gap(self, share: float) -> int:
         step = self.elapsed / max(self.steps, 1)
-        owed = self.spent + self.sample_seconds - share * self.elapsed
+        owed = self.spent + SPARE * max(self.sample_seconds, self._last) - share * self.elapsed
         gaps = GAPS[1:] if self.sample_seconds > EVERY * share * step else GAPS
         return next((gap for gap in gaps if owed <= share * gap * step), GAPS[-1])
 

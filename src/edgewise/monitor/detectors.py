@@ -191,7 +191,7 @@ def beyond_the_edge(bands: Bands) -> Hit | None:
 
 
 def left_prediction(bands: Bands) -> Hit | None:
-    """At step 0 separation and gradient were within the limits of a verdict; now they are beyond, and little is learned.
+    """At step 0 separation and gradient were within the limits of a verdict; now they are not, and little is learned.
 
     Twice the change over the second half of depth decides, as it does for a verdict on the untrained network.
     """
