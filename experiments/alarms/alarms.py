@@ -22,8 +22,8 @@ from .rows import rows_of
 from .score import NONE, Scored, confusion, failing, healthy
 
 GOALS = {"detection": 0.95, "warning": 20, "false alarms": 1.0, "wrong cause": 0.15}
-REPORTED = "fresh"
-SCALE = "small encoders on film reviews and digits, every step sampled, seeds that nothing was chosen on"
+REPORTED, FRESH = "reported", "fresh"
+SCALE = "small encoders on film reviews and digits, every step sampled, even seeds, which were looked at twice"
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -43,7 +43,27 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 def claim(results: Sequence[Result]) -> Claim:
     full = len(results) > 2
     runs = failing(results, REPORTED)
-    return Claim.all([_detection(runs, full), _warning(runs, full), _false(results, full), _cause(runs, full)])
+    return Claim.all([
+        _detection(runs, full), _warning(runs, full), _false(results, full), _cause(runs, full), _fresh(results, full),
+    ])  # fmt: skip
+
+
+def _fresh(results: Sequence[Result], full: bool) -> Claim:
+    """The same questions of runs that were made when nothing was left to choose."""
+    runs, (alarms, steps, kinds) = failing(results, FRESH), healthy(results, FRESH)
+    caught, wrong = sum(run.detected for run in runs), sum(run.detected and not run.right for run in runs)
+    early = sum(run.early for run in runs)
+    return Claim(
+        "The same holds for a seed that was added after the even ones had been looked at, on digits alone.",
+        f"{caught} of {len(runs)} failing runs, {wrong} by a wrong cause; {alarms} false alarms in {steps} healthy steps "
+        f"({dict(kinds)}) and {early} early ones.",
+        "small encoders on digits, seed 5",
+        None if not full else bool(
+            caught >= GOALS["detection"] * len(runs) and wrong <= GOALS["wrong cause"] * caught
+            and 1e4 * alarms <= GOALS["false alarms"] * steps
+        ),
+        {"caught": caught, "runs": len(runs), "wrong": wrong, "alarms": alarms, "steps": steps, "early": early},
+    )  # fmt: skip
 
 
 def _detection(runs: Sequence[Scored], full: bool) -> Claim:
@@ -116,7 +136,7 @@ def draw(results: Sequence[Result]) -> Figure:
     right.set_xlabel("steps from the first alarm to the turn of the loss")
     right.set_title("Warning; nothing where the loss never turns", fontsize=10)
     alarms, steps, _ = healthy(results, REPORTED)
-    figure.suptitle(f"Alarms on runs that no threshold was chosen on; {alarms} false ones in {steps:,} healthy steps")
+    figure.suptitle(f"Alarms on the runs with even seeds; {alarms} false ones in {steps:,} healthy steps")
     return figure
 
 
