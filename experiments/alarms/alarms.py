@@ -55,8 +55,8 @@ def _fresh(results: Sequence[Result], full: bool) -> Claim:
     early = sum(run.early for run in runs)
     return Claim(
         "The same holds for a seed that was added after the even ones had been looked at, on digits alone.",
-        f"{caught} of {len(runs)} failing runs, {wrong} by a wrong cause; {alarms} false alarms in {steps} healthy steps "
-        f"({dict(kinds)}) and {early} early ones.",
+        f"{caught} of {len(runs)} failing runs, {wrong} by a wrong cause; {alarms} false alarms in {steps} healthy "
+        f"steps ({', '.join(kinds) or 'none'}) and {early} early ones.",
         "small encoders on digits, seed 5",
         None if not full else bool(
             caught >= GOALS["detection"] * len(runs) and wrong <= GOALS["wrong cause"] * caught
@@ -133,6 +133,7 @@ def draw(results: Sequence[Result]) -> Figure:
     right.set_yticks(range(len(names)), [""] * len(names))
     right.set_ylim(len(names) - 0.5, -0.5)
     right.set_xscale("symlog", linthresh=10)
+    right.set_xlim(-30, 600)
     right.set_xlabel("steps from the first alarm to the turn of the loss")
     right.set_title("Warning; nothing where the loss never turns", fontsize=10)
     alarms, steps, _ = healthy(results, REPORTED)
