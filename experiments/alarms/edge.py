@@ -40,7 +40,8 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     steps, seeds = (400, (1, 2)) if scale == "full" else (22, (2,))
     tasks = tuple(TASKS) if scale == "full" else ("digits",)
     return [
-        {"kind": kind, "task": name, "batch": TASKS[name], "norm": "pre", "steps": steps, "seed": seed} | SHAPES[0] | change
+        {"kind": kind, "task": name, "batch": TASKS[name], "norm": "pre", "steps": steps, "seed": seed}
+        | SHAPES[0] | change
         for (kind, change), name, seed in product(KINDS.items(), tasks, seeds)
     ]
 

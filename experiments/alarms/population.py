@@ -48,8 +48,8 @@ def population() -> list[dict[str, Any]]:
         runs.append(_run("healthy", task, {**shape, "norm": norm, "rate": rate}, seed, 2000))
     for name, change in (DRIVEN | UNDRIVEN).items():
         runs.append(_run(name, "digits", {**SHAPES[0], **change}, FRESH, 400))
-    for shape, norm, rate in product(SHAPES, ("pre", "post"), (3e-4, 1e-3)):
-        runs.append(_run("healthy", "digits", {**shape, "norm": norm, "rate": rate}, FRESH, 2000))
+    for norm, rate in product(("pre", "post"), (3e-4, 1e-3)):
+        runs.append(_run("healthy", "digits", {**SHAPES[0], "norm": norm, "rate": rate}, FRESH, 2000))
     return runs
 
 
