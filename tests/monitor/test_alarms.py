@@ -179,7 +179,7 @@ def test_leaving_the_prediction_of_step_0_is_named_once_it_lasts() -> None:
 
 def test_steps_beyond_the_edge_of_a_rehearsal_are_named() -> None:
     """The last looks at the stream are all beyond the edge: named, though nothing else moves."""
-    for level, expected in ((2.0, ["update_too_large"]), (0.5, [])):
+    for level, expected in ((4.0, ["update_too_large"]), (2.0, [])):
         detection, found = Detection(Bands(COLUMNS)), []
         for step in range(60):
             row = np.array([_level(name) for name in NAMES]) * (1 + 0.01 * math.sin(step))

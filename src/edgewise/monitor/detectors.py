@@ -27,7 +27,7 @@ AHEAD = 100  # steps within which an overflow is foretold
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # rows
 FIRST, THROWN = 5, math.log(1e4)  # rows whose mean loss counts before there is a past; of the mean square
-BEYOND = 1.5  # times the change of the stream at the edge: rehearsed rates are a factor 2.5 apart
+BEYOND = 3.0  # times the change of the stream at the edge: at twice, healthy runs alarm (experiments/alarms/edge.py)
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
 
 
