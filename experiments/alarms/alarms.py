@@ -22,6 +22,7 @@ from .rows import rows_of
 from .score import NONE, Scored, confusion, failing, healthy
 
 GOALS = {"detection": 0.95, "warning": 20, "false alarms": 1.0, "wrong cause": 0.15}
+FEW = 5  # runs below which a median decides nothing
 REPORTED, FRESH = "reported", "fresh"
 SCALE = "small encoders on film reviews and digits, every step sampled, even seeds, which were looked at twice"
 
@@ -88,7 +89,7 @@ def _warning(runs: Sequence[Scored], full: bool) -> Claim:
         f"Where logits grow, the first alarm comes {GOALS['warning']} steps or more before the loss turns (median).",
         f"Median {middle} steps in {len(logits)} runs with such an alarm first whose loss turns; "
         f"{median(w for w in every if w is not None) if every else None} in all {len(every)} runs whose loss turns.",
-        SCALE, None if middle is None or not full else middle >= GOALS["warning"],
+        SCALE, None if middle is None or len(logits) < FEW or not full else middle >= GOALS["warning"],
         {"logits": sorted(w for w in logits if w is not None), "all": sorted(w for w in every if w is not None)},
     )  # fmt: skip
 
