@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from edgewise.laboratory.prompt_teacher import teacher_student
 from edgewise.study import load_recipe
 
 FOLDER = Path(__file__).parents[2] / "papers" / "tarmoun2025softmax"
@@ -35,3 +36,10 @@ def test_self_attention_is_prompt_attention_with_one_sample_per_row() -> None:
     direct = torch.softmax(torch.einsum("ije,ed,ikd->ikj", X, W, X), -1) @ X @ value
     torch.testing.assert_close(model.predictions(start, value), direct.reshape(12, 1))
     assert model.loss(teacher, value) == pytest.approx(0.0, abs=1e-20)
+
+
+def test_one_layer_that_asks_once_is_prompt_attention() -> None:
+    made, layers = teacher_student(5, 4, 6, 30.0), module("width_layers")
+    once = layers.outputs(made.model, made.prompt, made.value, 1)
+    torch.testing.assert_close(once, made.model.predictions(made.prompt, made.value))
+    assert not torch.allclose(once, layers.outputs(made.model, made.prompt, made.value, 2))

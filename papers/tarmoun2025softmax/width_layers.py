@@ -1,0 +1,129 @@
+"""Does width over-parametrize, and what do more layers do? [questions after the talk of Tarmoun 2025]
+
+`width`: the same samples with tokens of d = N/4 to 3N coordinates, teacher of ratio 1e8, prompt and value trained.
+`layers`: the prompt asks the same tokens again with what it got, p_(l+1) = p_l + X^T softmax(X W p_l), and v reads the
+last answer: one to three layers with equally many weights, the teacher of as many layers. Best of two steps each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from edgewise.laboratory.prompt_attention import PromptAttention
+from edgewise.laboratory.prompt_teacher import teacher_student
+from edgewise.study import Claim, Result, rounded, select
+from edgewise.view import Curve, Panel, Sheet
+
+from .common import decided, distinct, middle_of, seeds_of, thinned
+
+GRID, RATIOS, LAYERS = (0.5, 1.5), (10.0, 1e8), (1, 2, 3)
+SLOWER, LONG = 3.0, 80  # what counts as slower; steps that can decide
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    full = scale == "full"
+    samples, tokens, seeds, steps = (20, 5, 3, 100) if full else (8, 4, 1, 3)
+    shared = {"samples": samples, "tokens": tokens, "steps": steps}
+    width = [shared | {"kind": "width", "width": int(samples * share), "ratio": RATIOS[1], "layers": 1, "seed": seed}
+             for share in (0.25, 0.5, 1.0, 1.5, 3.0) for seed in range(seeds)]  # fmt: skip
+    return width + [shared | {"kind": "layers", "width": 8, "ratio": ratio, "layers": count, "seed": seed}
+                    for count in LAYERS for ratio in RATIOS for seed in range(seeds)]  # fmt: skip
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    made = teacher_student(case["samples"], case["tokens"], case["width"], case["ratio"], case["seed"])
+    model, count = made.model, case["layers"]
+    targets = outputs(model, made.teacher_prompt, made.teacher_value, count)
+    unit = 1 / _curvature(model, made.prompt, made.value, count)
+    runs = [_run(model, targets, made.prompt, made.value, count, share * unit, case["steps"]) for share in GRID]
+    best = min(runs, key=lambda losses: losses[-1] if math.isfinite(losses[-1]) else math.inf)
+    steps, losses = thinned(torch.tensor(best), 30)
+    return {"steps": steps, "losses": rounded([x / best[0] for x in losses], 5), "final": best[-1] / best[0]}
+
+
+def outputs(model: PromptAttention, p: Tensor, V: Tensor, layers: int) -> Tensor:
+    """v . X^T s of the last layer, (N, 1)."""
+    asked = p.expand(len(model.tokens), -1)
+    for layer in range(layers):
+        s = torch.softmax(torch.einsum("ijd,id->ij", model.keys, asked), -1)
+        answer = torch.einsum("ijd,ij->id", model.tokens, s)
+        asked = asked + answer if layer < layers - 1 else asked
+    return answer @ V
+
+
+def _curvature(model: PromptAttention, p: Tensor, V: Tensor, layers: int) -> float:
+    """Largest eigenvalue of G^T G at the start, G the Jacobian of the outputs."""
+    parts = torch.autograd.functional.jacobian(lambda p, V: outputs(model, p, V, layers)[:, 0], (p, V))
+    return float(torch.linalg.matrix_norm(torch.cat([part.flatten(1) for part in parts], -1), 2)) ** 2
+
+
+def _run(model: PromptAttention, y: Tensor, p: Tensor, V: Tensor, layers: int, step: float, steps: int) -> list[float]:
+    p, V, losses = p.clone().requires_grad_(), V.clone().requires_grad_(), []
+    for _ in range(steps + 1):
+        loss = 0.5 * (outputs(model, p, V, layers) - y).square().sum()
+        losses.append(float(loss.detach()))
+        for weight, slope in zip((p, V), torch.autograd.grad(loss, (p, V)), strict=True):
+            weight.data -= step * slope
+    return losses
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([_width(results), _layers(results)])
+
+
+def _scale(results: Sequence[Result]) -> str:
+    case = results[0].case
+    size = f"N = {case['samples']}, n = {case['tokens']}"
+    return f"{size}, {case['steps']} steps, best of two, {seeds_of(results)} seeds"
+
+
+def _width(results: Sequence[Result]) -> Claim:
+    """Every width above N ends lower than every width below it, by a factor, in the median."""
+    runs = select(results, kind="width")
+    left = {d: middle_of(select(runs, width=d), "final") for d in distinct(runs, "width")}
+    samples = runs[0].case["samples"]
+    below, above = ([v for d, v in left.items() if (d > samples) is side] for side in (False, True))
+    said = ", ".join(f"{value:.1g} at d = {d}" for d, value in left.items())
+    return Claim(
+        "Over-parametrization refers to the dimension of the tokens compared to the number of samples, like the width "
+        "of other networks [answer after the talk].",
+        f"Share of the loss that is left, median, N = {samples}: {said}.", _scale(results),
+        decided(min(below) > 10 * max(above), results, LONG), {str(d): value for d, value in left.items()},
+        rows=("A38",),
+    )  # fmt: skip
+
+
+def _layers(results: Sequence[Result]) -> Claim:
+    left = {(count, ratio): middle_of(select(results, kind="layers", layers=count, ratio=ratio), "final")
+            for count in LAYERS for ratio in RATIOS}  # fmt: skip
+    growth = {count: left[count, RATIOS[1]] / left[count, RATIOS[0]] for count in LAYERS}
+    said = "; ".join(f"{count}: {left[count, RATIOS[0]]:.1g} and {left[count, RATIOS[1]]:.1g}" for count in LAYERS)
+    return Claim(
+        "(open in the talk: with additional layers I cannot predict) Sharp teachers stay slower with more layers.",
+        f"Share of the loss that is left, median, for teachers of ratio 10 and {RATIOS[1]:g}, by layers: {said}.",
+        _scale(results), decided(min(growth.values()) > SLOWER, results, LONG), {str(c): g for c, g in growth.items()},
+        rows=("A38",),
+    )  # fmt: skip
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    runs = select(results, kind="width")
+    wide = [Curve(f"d = {d}", np.array(r.value["steps"]) + 1.0, np.maximum(r.value["losses"], 1e-16), group)
+            for group, d in enumerate(distinct(runs, "width")) for r in select(runs, width=d)]  # fmt: skip
+    deep = [Curve(f"{count} layer{'s' * (count > 1)}, teacher {ratio:g}", np.array(r.value["steps"]) + 1.0,
+                  np.maximum(r.value["losses"], 1e-16), group, role)
+            for group, count in enumerate(LAYERS) for ratio, role in zip(RATIOS, ("third", "line"), strict=True)
+            for r in select(results, kind="layers", layers=count, ratio=ratio)]  # fmt: skip
+    label = "loss over the first loss"
+    title = f"width, N = {runs[0].case['samples']} samples"
+    left = Panel(title, "step + 1", label, tuple(wide), log_y=True)
+    right = Panel("layers of equally many weights", "step + 1", label, tuple(deep), log_x=True, log_y=True,
+                  y_range=(1e-8, 3.0), legend_at="lower left")  # fmt: skip
+    return Sheet("More coordinates, and more layers", (left, right), _scale(results)).draw()
