@@ -57,5 +57,6 @@ def page() -> str:
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit(PAGE.read_text(encoding="utf-8") != page())
+        stale = PAGE.read_text(encoding="utf-8") != page()
+        sys.exit("docs/theory.md has changed: run `python tools/theory_page.py` and commit the page." if stale else 0)
     PAGE.write_text(page(), encoding="utf-8")
