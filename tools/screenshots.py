@@ -11,7 +11,8 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +29,23 @@ MAP = "map?preset=torch-encoder&depth=48&tokens=64"
 SHOTS = {  # name: address, theme, what is there once the page is complete
     "map_light": (MAP, "light", "#fixes li"),
     "map_dark": (MAP, "dark", "#fixes li"),
+    "depth": ("depth?preset=torch-encoder&tokens=64", "light", "button:enabled:text('Save numbers')"),
     "flow": ("flow?mlp_in_gain=3", "light", ".outcome.small svg"),
     "perceptron": ("perceptron?w=4&layer=6", "light", "path.strand"),
     "simplex": ("simplex", "light", "path.way.natural"),
 }
-COLOURS = 96  # of a palette, which keeps a picture small
+# Numbers of a training differ a little between machines, so that its picture has no words to compare.
+OF_RUNS = {"runs": ("runs?run=failing&with=healthy", "light", ".run + .run .alarm")}
+COLOURS = 255  # of a palette, which keeps a picture small
 SECONDS = re.compile(r", \d+\.\d+ s\b")  # how long an answer took is of no picture's age
 
 
-def shots() -> Iterator[tuple[str, Any, str]]:
+def shots(wanted: Mapping[str, tuple[str, str, str]], *folder: str) -> Iterator[tuple[str, Any, str]]:
     """Name, page and its words, each page complete."""
-    with serving() as address, chromium() as browser:
-        for name, (route, theme, sign) in SHOTS.items():
+    with serving(*folder) as address, chromium() as browser:
+        for name, (route, theme, sign) in wanted.items():
             page = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce").new_page()
-            page.set_default_timeout(WAIT)
+            page.set_default_timeout(3 * WAIT)
             page.goto(f"{address}#/{route}")
             page.wait_for_selector(sign, state="attached")
             page.wait_for_load_state("networkidle")
@@ -62,16 +66,26 @@ def file(name: str) -> Path:
 
 
 def write() -> None:
-    for name, page, text in shots():
-        notes = PngInfo()
-        notes.add_itxt("words", text)
-        picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-        picture.quantize(COLOURS, dither=Image.Dither.NONE).save(file(name), optimize=True, pnginfo=notes)
+    from examples.watch_failing import network, train
+
+    with tempfile.TemporaryDirectory() as home:
+        train(network(), Path(home) / "failing", rate=3e-3)
+        train(network(), Path(home) / "healthy", rate=3e-3, e_fold=None)
+        for name, page, text in shots(SHOTS | OF_RUNS, home):
+            save(name, page, text)
+
+
+def save(name: str, page: Any, text: str) -> None:
+    """The picture in few colours, with the words that are on it."""
+    notes = PngInfo()
+    notes.add_itxt("words", text)
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(file(name), optimize=True, pnginfo=notes)
 
 
 def old() -> list[str]:
     """Pictures that are missing, or show other words than the page."""
-    return [name for name, _, text in shots() if not file(name).is_file() or recorded(name) != text]
+    return [name for name, _, text in shots(SHOTS) if not file(name).is_file() or recorded(name) != text]
 
 
 def recorded(name: str) -> str:

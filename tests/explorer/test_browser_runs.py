@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from tests.support.browser import BROWSER, NO_BROWSER, WAIT, Visit, chromium, se
 
 sync_api.expect.set_options(timeout=WAIT)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
-ROOT = Path(__file__).parents[2]
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -169,12 +166,3 @@ def test_every_view_is_reached_by_keyboard_under_the_policy_of_the_page(browser:
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main" and "#/papers" in page.url
     visit.close()
-
-
-@pytest.mark.slow
-def test_the_pictures_of_the_docs_are_made_by_the_page(tmp_path: Path) -> None:
-    tool = ROOT / "tools" / "page_pictures.py"
-    subprocess.run([sys.executable, tool, tmp_path], check=True)
-    committed = {path.name for path in (ROOT / "docs" / "images").glob("explore_*.png")}
-    assert {path.name for path in tmp_path.iterdir()} == committed
-    assert all(5_000 < path.stat().st_size < 150_000 for path in tmp_path.iterdir())

@@ -13,8 +13,10 @@ from tests.support.browser import BROWSER, NO_BROWSER
 from tools import screenshots
 
 
-def test_every_picture_is_there_and_small_and_holds_its_words() -> None:
-    for name in screenshots.SHOTS:
+def test_every_picture_is_made_by_the_tool_and_small_and_holds_its_words() -> None:
+    names = screenshots.SHOTS | screenshots.OF_RUNS
+    assert set(screenshots.IMAGES.glob("explore_*.png")) == {screenshots.file(name) for name in names}
+    for name in names:
         assert screenshots.file(name).stat().st_size < 150_000
         assert len(screenshots.recorded(name)) > 200
 
