@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import edgewise
-from edgewise.critical.critical_point import _one, default_knobs
+from edgewise.critical.critical_point import _one, _two, default_knobs
 
 
 def test_a_perceptron_is_critical_at_its_edge_of_chaos() -> None:
@@ -66,3 +66,13 @@ def test_a_free_knob_may_be_a_list() -> None:
     networks = [edgewise.transformer(mlp_in_gain=gain, **knobs) for gain in (1.5, [1.0, 2.0])]
     one, other = (edgewise.critical_point(network, free=["mlp_in_gain"]) for network in networks)
     assert one.values == pytest.approx(other.values)
+
+
+def test_with_two_knobs_the_outer_crossing_on_the_line_of_the_inner_is_taken() -> None:
+    """The angle vanishes where y = x/2; on that line the gradient vanishes at x = 0.3 and at x = 3.1."""
+
+    def exponents(values):
+        x, y = values["x"], values["y"]
+        return np.log(2 * y / x), np.log(x / 0.3) * np.log(x / 3.1) + 0 * y
+
+    assert _two(exponents, {"x": 1.0, "y": 1.0}, ("x", "y")) == pytest.approx({"x": 3.1, "y": 1.55})
