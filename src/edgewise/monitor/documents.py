@@ -67,6 +67,7 @@ def about_alarm(path: Path) -> dict[str, Any]:
         about = read_json(read_text(path / "about.json", LARGEST), "about.json")
         alarm = about.get("alarm") if isinstance(about, dict) else None
         _require(isinstance(alarm, dict), "about.json names no alarm")
+        assert isinstance(alarm, dict)
         _require(type(alarm.get("step")) is int, f"its step is {_shown(alarm.get('step'))}")
         _require(isinstance(alarm.get("kind"), str), f"its kind is {_shown(alarm.get('kind'))}")
     except BadInput as error:
