@@ -1,0 +1,190 @@
+"""SGD against Adam on LeNet-5, ResNet-18 and transformers of images and of text [opening figure of the talk].
+
+Fixed before any run: one rate for SGD (with momentum 0.9) and one for Adam; of several the best on seed 0. How far SGD
+lags is its loss above Adam's over what Adam has learned, (L_sgd - L_adam) / (L_0 - L_adam), means of the last tenth.
+Along SGD's path the ends of the Hessian's spectrum by Lanczos, on one batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from edgewise.landscape.spectrum import hessian_spectrum
+from edgewise.study import Claim, Result, rounded, select
+from edgewise.view import Curve, Panel, Sheet
+
+from .opening_networks import NETWORKS, TRANSFORMERS, batches, loss_of, make
+
+RATES = {"sgd": (0.05,), "adam": (3e-3,)}
+TUNED = 3  # rates of which the best is taken, from which SGD and Adam can be compared
+LEAST = 0.1  # lag that counts as being behind at all
+LONG = 100  # steps from which a run can decide
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    full = scale == "full"
+    how = (dict(images="fashion", steps=120, batch=8, lanczos=8, seeds=3) if full
+           else dict(images="digits", steps=3, batch=2, lanczos=2, seeds=1))  # fmt: skip
+    rates = {name: list(grid if full else grid[:1]) for name, grid in RATES.items()}
+    return [how | {"network": network, "optimizer": name, "rates": grid} for network in NETWORKS
+            for name, grid in rates.items()]  # fmt: skip
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """Losses of every seed at the rate that is best on seed 0; spectra at the start, the middle and the end of SGD."""
+    tried = {rate: _final(_train(case, rate, 0, looks=())[0]) for rate in case["rates"]}
+    best = min(tried, key=lambda rate: tried[rate])
+    last = case["steps"] - 1
+    looks = (0, last) if case["optimizer"] == "sgd" else ()
+    runs = [_train(case, best, seed, looks) for seed in range(case["seeds"])]
+    return {
+        "rate": best, "tried": {f"{rate:g}": value for rate, value in tried.items()},
+        "finals": [_final(losses) for losses, _ in runs], "firsts": [losses[0] for losses, _ in runs],
+        "losses": [rounded(losses[:: max(1, last // 100)], 4) for losses, _ in runs],
+        "spectra": [seen for _, seen in runs],
+    }  # fmt: skip
+
+
+def _final(losses: list[float]) -> float:
+    """Mean of the last tenth; huge for a run that diverged."""
+    tail = losses[-max(1, len(losses) // 10) :]
+    mean = sum(tail) / len(tail)
+    return mean if math.isfinite(mean) else 1e9
+
+
+def _train(case: dict[str, Any], rate: float, seed: int, looks: Sequence[int]) -> tuple[list[float], list[list[float]]]:
+    model = make(case["network"], seed)
+    makers = {"sgd": lambda p: torch.optim.SGD(p, rate, momentum=0.9), "adam": lambda p: torch.optim.Adam(p, rate)}
+    optimizer = makers[case["optimizer"]](list(model.parameters()))
+    stream = batches(case["network"], case["images"], case["batch"], seed)
+    fixed, losses, seen = next(stream), [], []
+    for step in range(case["steps"]):
+        if step in looks:
+            spectrum = hessian_spectrum(model, loss_of, fixed, steps=case["lanczos"])
+            seen.append(rounded([spectrum.largest, spectrum.smallest, spectrum.condition, spectrum.spread], 5))
+        loss = loss_of(model, next(stream))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, seen
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([_observation(results), _modality(results), _condition(results)])
+
+
+def _scale(results: Sequence[Result]) -> str:
+    case = results[0].case
+    rates = f"rates {RATES['sgd'][0]:g} (SGD) and {RATES['adam'][0]:g} (Adam)"
+    size = f"{case['steps']} steps of {case['batch']}, {rates}, {case['seeds']} seeds"
+    images = {"fashion": "Fashion-MNIST", "digits": "digits"}[case["images"]]
+    return f"{images} and English bytes, ResNet-18 with 8 filters, transformers of 2 blocks of width 32, {size}"
+
+
+def lags(results: Sequence[Result], network: str) -> np.ndarray:
+    """By seed."""
+    sgd, adam = (select(results, network=network, optimizer=name)[0].value for name in RATES)
+    ours, theirs, first = (np.array(values) for values in (sgd["finals"], adam["finals"], adam["firsts"]))
+    return np.asarray((ours - theirs) / (first - theirs))
+
+
+def _told(found: dict[str, np.ndarray]) -> str:
+    return ", ".join(f"{name} {values.mean():.3f} ({values.min():.3f} to {values.max():.3f})"
+                     for name, values in found.items())  # fmt: skip
+
+
+def _decided(results: Sequence[Result], held: bool, rates: int = 1) -> bool | None:
+    """Only by runs that are long enough; which optimizer is behind, only by rates that were tuned."""
+    case = results[0].case
+    return bool(held) if case["steps"] >= LONG and len(case["rates"]) >= rates else None
+
+
+def _behind(found: dict[str, np.ndarray], networks: Sequence[str]) -> bool:
+    """Each of these lags by more than the convolutional nets do on any seed, and by a tenth at least."""
+    others = max(values.max() for name, values in found.items() if name not in TRANSFORMERS)
+    return all(found[name].min() > others and found[name].mean() > LEAST for name in networks)
+
+
+def _observation(results: Sequence[Result]) -> Claim:
+    found = {network: lags(results, network) for network in NETWORKS}
+    return Claim(
+        "On LeNet-5 and ResNet-18 SGD performs at the level of Adam; on transformers it really underperforms [talk].",
+        f"Lag of SGD behind Adam, mean over seeds (smallest to largest): {_told(found)}.",
+        _scale(results), _decided(results, _behind(found, TRANSFORMERS), TUNED),
+        {name: values.tolist() for name, values in found.items()}, rows=("A1",),
+    )  # fmt: skip
+
+
+def _modality(results: Sequence[Result]) -> Claim:
+    found = {network: lags(results, network) for network in NETWORKS}
+    outcome = {name: _behind(found, (name,)) for name in TRANSFORMERS}
+    words = " and ".join(f"{'is' if held else 'is not'} behind on the {name}" for name, held in outcome.items())
+    return Claim(
+        "It is not the data modality: the problem persists with vision transformers as with language [talk].",
+        f"SGD {words} by more than on the convolutional nets ({_told({n: found[n] for n in TRANSFORMERS})}).",
+        _scale(results), _decided(results, all(outcome.values()), TUNED), outcome, rows=("A3",),
+    )  # fmt: skip
+
+
+def spectra(results: Sequence[Result], network: str) -> np.ndarray:
+    """(seeds, looks, 4): largest, smallest, condition, spread, along SGD's path."""
+    return np.array(select(results, network=network, optimizer="sgd")[0].value["spectra"], dtype=float)
+
+
+def _condition(results: Sequence[Result]) -> Claim:
+    """Geometric means over the looks, one number per seed: apart in all seeds?"""
+    found = {n: 10 ** np.log10(np.maximum(spectra(results, n)[..., 3], 1e-9)).mean(-1) for n in NETWORKS}
+    ritz = {n: 10 ** np.log10(np.minimum(spectra(results, n)[..., 2], 1e30)).mean(-1) for n in NETWORKS}
+    tops = {n: spectra(results, n)[..., 0].mean(-1) for n in NETWORKS}
+    held = all(min(a[n].min() for n in TRANSFORMERS) > max(a[n].max() for n in NETWORKS if n not in TRANSFORMERS)
+               for a in (found, ritz))  # fmt: skip
+    return Claim(
+        "On the path taken by SGD there is a large condition number [talk]; read as: larger on transformers.",
+        f"Lanczos along SGD's path: largest eigenvalue over the root mean square of all, {_told(found)}; largest over "
+        f"smallest Ritz value (the Hessian is singular, so this is a lower bound), "
+        f"{', '.join(f'{n} {v.mean():.2g}' for n, v in ritz.items())}; largest eigenvalue, {_told(tops)}.",
+        _scale(results), _decided(results, held),
+        {"spread": {n: v.tolist() for n, v in found.items()}, "ritz": {n: v.tolist() for n, v in ritz.items()}},
+        rows=("A5",),
+    )  # fmt: skip
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    panels = [_losses(results, network) for network in NETWORKS]
+    marks = [_lags(results), _spectra(results, 3, "largest eigenvalue / root mean square")]
+    return Sheet("SGD and Adam on the networks of the talk's opening figure", (*panels, *marks), _scale(results),
+                 columns=3).draw()  # fmt: skip
+
+
+def _losses(results: Sequence[Result], network: str) -> Panel:
+    curves = []
+    for group, name in enumerate(RATES):
+        run = select(results, network=network, optimizer=name)[0]
+        stride = max(1, (run.case["steps"] - 1) // 100)
+        for losses in run.value["losses"]:
+            y = np.array(losses)
+            smooth = np.array([y[max(0, t - 4) : t + 1].mean() for t in range(len(y))])
+            curves.append(Curve(f"{name}, rate {run.value['rate']:g}", np.arange(len(y)) * stride + 1.0, smooth, group))
+    return Panel(network, "step", "training loss", tuple(curves))
+
+
+def _lags(results: Sequence[Result]) -> Panel:
+    curves = tuple(Curve(name, np.full(len(v), float(k)), v, k, "points")
+                   for k, name in enumerate(NETWORKS) for v in (lags(results, name),))  # fmt: skip
+    return Panel("how far SGD lags behind Adam", "", "share of what Adam learned", curves, legend=False,
+                 x_names=tuple(NETWORKS), levels=(0.0,))  # fmt: skip
+
+
+def _spectra(results: Sequence[Result], column: int, label: str) -> Panel:
+    curves = []
+    for group, network in enumerate(NETWORKS):
+        y = np.exp(np.log(np.maximum(spectra(results, network)[..., column], 1e-9)).mean(0))
+        curves.append(Curve(network, np.linspace(0, 1, len(y)), y, group))
+    return Panel("the Hessian along SGD's path", "share of the run", label, tuple(curves), log_y=True)

@@ -1,0 +1,173 @@
+"""Prompt tuning of a frozen transformer: eight prompts and the class token are learned, nothing else [talk].
+
+A transformer of two blocks learns 8x8 digits, then all weights are frozen and the digits turned by 90 degrees. Tuned
+are the class token and eight prompts, by SGD and by Adam, each with the best of two rates; beside it all weights
+(fine-tuning). Fixed beforehand: behind is a lag of a tenth of what Adam learns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgewise.study import Claim, Result, rounded, select
+from edgewise.view import Curve, Panel, Sheet
+
+from .common import decided, middle_of, seeds_of
+from .networks import AttentionBlock, digits
+
+WIDTH, HEADS, PROMPTS = 32, 4, 8
+TUNED = ("prompts", "all weights")
+RATES = {"sgd": (0.1, 0.5), "adam": (3e-3, 2e-2)}
+LEAST, LONG = 0.1, 100
+
+
+class Prompted(nn.Module):
+    """Prompts and a class token before 16 patches of 2x2; the class token is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(1, WIDTH, 2, 2)
+        self.positions = nn.Parameter(0.02 * torch.randn(16, WIDTH))
+        self.first, self.prompts = (nn.Parameter(0.02 * torch.randn(k, WIDTH)) for k in (1, PROMPTS))
+        self.blocks = nn.Sequential(AttentionBlock(WIDTH, HEADS), AttentionBlock(WIDTH, HEADS))
+        self.readout = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.embed(x).flatten(2).transpose(1, 2) + self.positions
+        given = torch.cat([self.first, self.prompts]).expand(len(x), -1, -1)
+        return self.readout(self.blocks(torch.cat([given, patches], 1))[:, 0])
+
+
+def cases(scale: str = "small") -> list[dict[str, Any]]:
+    seeds, before, steps, batch = (3, 300, 120, 16) if scale == "full" else (1, 2, 2, 4)
+    return [{"tuned": tuned, "method": method, "before": before, "steps": steps, "batch": batch, "seed": seed}
+            for seed in range(seeds) for tuned in TUNED for method in RATES]  # fmt: skip
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    model = _pretrained(case["before"], case["batch"], case["seed"])
+    finals, runs = {}, {}
+    for rate in RATES[case["method"]]:
+        runs[rate] = _tune(deepcopy(model), case, rate)
+        tail = runs[rate][-max(1, case["steps"] // 10) :]
+        finals[rate] = float(np.mean(tail)) if math.isfinite(sum(tail)) else 1e9
+    best = min(finals, key=lambda rate: finals[rate])
+    return {"rate": best, "final": finals[best], "first": runs[best][0], "losses": rounded(runs[best], 4)}
+
+
+@lru_cache(maxsize=1)
+def _pretrained(steps: int, batch: int, seed: int) -> Prompted:
+    """On upright digits, by Adam."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Prompted()
+    optimizer, (x, y) = torch.optim.Adam(model.parameters(), 3e-3), digits()
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        rows = torch.randint(len(x), (batch,), generator=generator)
+        _step(model, optimizer, x[rows], y[rows])
+    return model
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
+
+
+def _tune(model: Prompted, case: dict[str, Any], rate: float) -> list[float]:
+    """On turned digits; only what is tuned has gradients."""
+    few = [model.first, model.prompts]
+    weights = few if case["tuned"] == "prompts" else list(model.parameters())
+    for weight in model.parameters():
+        weight.requires_grad_(any(weight is chosen for chosen in weights))
+    makers = {"sgd": lambda: torch.optim.SGD(weights, rate, momentum=0.9),
+              "adam": lambda: torch.optim.Adam(weights, rate)}  # fmt: skip
+    optimizer, (x, y) = makers[case["method"]](), digits()
+    generator = torch.Generator().manual_seed(case["seed"] + 1)
+    losses = []
+    for _ in range(case["steps"]):
+        rows = torch.randint(len(x), (case["batch"],), generator=generator)
+        losses.append(_step(model, optimizer, x[rows].rot90(1, (2, 3)), y[rows]))
+    return losses
+
+
+def claim(results: Sequence[Result]) -> Claim:
+    return Claim.all([_learns(results), _behind(results), _expressive(results)])
+
+
+def _scale(results: Sequence[Result]) -> str:
+    case = results[0].case
+    return (f"8x8 digits, 2 blocks of width {WIDTH}, {case['before']} steps upright and {case['steps']} turned, "
+            f"best of two rates, {seeds_of(results)} seeds")  # fmt: skip
+
+
+def _final(results: Sequence[Result], tuned: str, method: str, name: str = "final") -> float:
+    return middle_of(select(results, tuned=tuned, method=method), name)
+
+
+def _learns(results: Sequence[Result]) -> Claim:
+    found = {tuned: [_final(results, tuned, "adam", name) for name in ("first", "final")] for tuned in TUNED}
+    said = ", ".join(f"{tuned} {first:.2f} to {final:.2f}" for tuned, (first, final) in found.items())
+    return Claim(
+        "Instead of training the weights one can freeze them and tune a prompt with the class token [talk].",
+        f"Training loss on turned digits with Adam, median: {said}; a uniform guess has {math.log(10):.2f}.",
+        _scale(results), decided(all(b < 0.5 * a for a, b in found.values()), results, LONG), found, rows=("A9",),
+    )  # fmt: skip
+
+
+def lags(results: Sequence[Result], tuned: str, method: str) -> np.ndarray:
+    """(L - L_adam) / (L_0 - L_adam) by seed."""
+    ours, adam = (select(results, tuned=tuned, method=name) for name in (method, "adam"))
+    return np.array([(a.value["final"] - b.value["final"]) / (b.value["first"] - b.value["final"])
+                     for a, b in zip(ours, adam, strict=True)])  # fmt: skip
+
+
+def _behind(results: Sequence[Result]) -> Claim:
+    found = {tuned: lags(results, tuned, "sgd") for tuned in TUNED}
+    said = "; ".join(f"{tuned} {v.mean():+.2f} ({v.min():+.2f} to {v.max():+.2f})" for tuned, v in found.items())
+    held = found["prompts"].min() > LEAST
+    return Claim(
+        "Gradient descent struggles where a prompt is learned through a softmax; Adam does not [talk].",
+        f"Lag of SGD behind Adam, mean over seeds: {said}.", _scale(results), decided(held, results, LONG),
+        {tuned: values.tolist() for tuned, values in found.items()}, rows=("A9",),
+    )  # fmt: skip
+
+
+def _expressive(results: Sequence[Result]) -> Claim:
+    prompts, weights = (_final(results, tuned, "adam") for tuned in ("prompts", "all weights"))
+    return Claim(
+        "There are preliminary results that prompt tuning can be more expressive than fine-tuning [talk].",
+        f"Training loss reached on turned digits, median: {prompts:.2g} with {PROMPTS} prompts and the class token "
+        f"(288 numbers), {weights:.2g} with all weights.",
+        _scale(results), decided(prompts < weights, results, LONG), {"prompts": prompts, "all weights": weights},
+        rows=("A9",),
+    )  # fmt: skip
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    panels = tuple(_losses(results, tuned) for tuned in TUNED)
+    return Sheet("A frozen transformer learns turned digits through its prompts", panels, _scale(results)).draw()
+
+
+def _losses(results: Sequence[Result], tuned: str) -> Panel:
+    curves = []
+    for group, method in enumerate(RATES):
+        for run in select(results, tuned=tuned, method=method):
+            y = np.array(run.value["losses"])
+            smooth = np.array([y[max(0, t - 4) : t + 1].mean() for t in range(len(y))])
+            curves.append(Curve(method, np.arange(len(y)) + 1.0, smooth, group))
+    title = {"all weights": "all weights (fine-tuning)"}.get(tuned, "prompts and class token")
+    return Panel(title, "step", "training loss", tuple(curves), log_y=True)
