@@ -159,7 +159,7 @@ def _expressive(results: Sequence[Result]) -> Claim:
 
 def draw(results: Sequence[Result]) -> Figure:
     panels = tuple(_losses(results, tuned) for tuned in TUNED)
-    return Sheet("A frozen transformer learns turned digits through its prompts", panels, _scale(results)).draw()
+    return Sheet("Turned digits: the prompts of a frozen transformer, and all its weights", panels, _scale(results)).draw()
 
 
 def _losses(results: Sequence[Result], tuned: str) -> Panel:
