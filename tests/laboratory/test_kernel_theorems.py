@@ -114,3 +114,19 @@ def test_refusals() -> None:
         made.with_weights(query=made.query.float())
     with pytest.raises(BadInput, match="not finite"):
         made.with_weights(key=made.key * math.nan)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_safe_constant_is_exact_where_heads_weigh_the_same(kernel: str) -> None:
+    """The values' tangent kernel is sum_h |W^O_h|^2 B_h B_h^T: beta is its smallest eigenvalue then, else below it.
+
+    The literal reading |W^O|^2 sigma_min(B)^2 is four times as large with four heads, and no constant at all.
+    """
+    made = layer(kernel)
+    for output in (made.output / made.output.norm(dim=-1, keepdim=True), made.output):
+        weighed = made.with_weights(output=output)
+        J = jacobian(weighed, ("value",))
+        smallest = float(torch.linalg.eigvalsh(J @ J.T)[0])
+        assert check_theorem1(weighed).beta_safe <= smallest * (1 + 1e-6)
+        if output is not made.output:
+            assert check_theorem1(weighed).beta_safe == pytest.approx(smallest, rel=1e-6)
