@@ -2,6 +2,7 @@
 
     python -m tests.judgement.random_descriptions contradictions 5000
     python -m tests.judgement.random_descriptions remedies 500
+    python -m tests.judgement.random_descriptions recorded 474     all networks that were trained, by their own records
 
 Writes `random_descriptions.json` beside this file after every piece of 100, and goes on where it ended.
 """
@@ -22,7 +23,8 @@ from hypothesis import strategies as st
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.verdict import Outcome
+from edgewise.study import tasks
+from edgewise.verdict import Outcome, Verdict
 from tests.judgement.test_one_answer import contradictions, described_as, wide
 from tests.judgement.test_remedies import check, descriptions
 
@@ -40,8 +42,12 @@ def verdict_of(case: tuple[dict[str, Any], str, float]) -> list[str]:
         trace = edgewise.predict(described_as(knobs), readout=readout, start_overlap=overlap)
     except BadInput:
         return ["refused"]
-    verdict = edgewise.judge(trace)
-    return [verdict.outcome.value, *(f"CONTRADICTION: {name}" for name in contradictions(verdict))]
+    return named(edgewise.judge(trace))[1:]
+
+
+def named(verdict: Verdict) -> list[str]:
+    """What is counted of one verdict."""
+    return ["descriptions", verdict.outcome.value, *(f"CONTRADICTION: {name}" for name in contradictions(verdict))]
 
 
 def remedies_of(case: Any) -> list[str]:
@@ -79,8 +85,31 @@ def piece(kind: str, number: int) -> Counter[str]:
     return found
 
 
+def trained_networks() -> Counter[str]:
+    """Verdicts on the networks of experiments/trainability: the old ones by description, the held-out by record."""
+    from experiments.trainability import starts
+    from experiments.trainability.held_out_table import held_out
+    from experiments.trainability.parts import FOLDER
+    from experiments.trainability.table import recorded_runs
+
+    found: Counter[str] = Counter()
+    for run in recorded_runs(FOLDER / "forecast.jsonl"):
+        data = tasks.task(run.case["task"])
+        readout = "pooled" if data.pooled else "token"
+        verdict = edgewise.judge(edgewise.predict(starts.architecture(run.case["knobs"], data), readout=readout))
+        found.update([*named(verdict), *named(verdict)])  # each start was trained with two optimizers
+    for each in held_out(recorded_runs(FOLDER / "held_out.jsonl")):
+        found.update(named(edgewise.judge(each.trace())))
+    return found
+
+
 def main(kind: str, total: int) -> None:
     recorded = json.loads(FILE.read_text()) if FILE.exists() else {}
+    if kind == "recorded":
+        recorded[kind] = dict(sorted(trained_networks().items()))
+        FILE.write_text(json.dumps(recorded | {"made_by": MADE_BY}, indent=2, sort_keys=True) + "\n")
+        print(kind, recorded[kind])
+        return
     while recorded.get(kind, {}).get("descriptions", 0) < total:
         row = Counter(recorded.get(kind, {}))
         begun = time.process_time()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,6 +89,14 @@ def test_no_contradiction_on_random_descriptions(described: dict[str, Any], read
 @given(wide, st.sampled_from(["token", "pooled", "class"]), st.floats(0.0, 0.99))
 def test_no_contradiction_on_five_thousand(described: dict[str, Any], readout: str, overlap: float) -> None:
     _agrees(described, readout, overlap)
+
+
+def test_the_recorded_counts_hold_no_contradiction() -> None:
+    """`random_descriptions.json`: how many were tried, and that none of them is counted as wrong."""
+    counts = json.loads(Path(__file__).with_name("random_descriptions.json").read_text())
+    assert counts["recorded"]["descriptions"] == 312 + 162 and counts["contradictions"]["descriptions"] >= 200
+    for kind in ("recorded", "contradictions"):
+        assert not [name for name in counts[kind] if name.startswith(("CONTRADICTION", "WRONG"))]
 
 
 @settings(max_examples=60, deadline=None)

@@ -105,3 +105,10 @@ def test_too_few_steps_and_other_optimizers() -> None:
     odds = chances(other)
     assert odds is not None
     assert odds.outside == ("SGD (those had AdamW)", "15 steps of warm-up (those had 8)")
+
+
+@pytest.mark.slow
+def test_the_table_is_that_of_the_recorded_runs() -> None:
+    from experiments.trainability.combined import document
+
+    assert document() == table()
