@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from tests.support.families_table import PAGE, page
+import pytest
+
+from tests.support.families_table import PAGE, lines_of, page
+
+SOME = ("gpt2", "llama", "mixtral", "bert", "t5", "nanogpt", "torch_post")  # every kind of line, few classes to import
 
 
+def test_lines_of_some_families_are_current() -> None:
+    shown, lines = PAGE.read_text().splitlines(), lines_of(SOME)
+    assert len(lines) == 2 * 5 + 2
+    assert not [line for line in lines if line not in shown], "run `python -m tests.support.families_table`"
+
+
+@pytest.mark.slow
 def test_the_tables_are_current() -> None:
     assert PAGE.read_text() == page(), "run `python -m tests.support.families_table` and look at what changed"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from torch import nn
@@ -106,10 +107,20 @@ def sizes(models: dict[str, nn.Module]) -> list[str]:
     return lines
 
 
+def lines_of(names: Collection[str]) -> list[str]:
+    """The lines of some families in all three tables, as they are today."""
+    families, unseen = (_built(models, names) for models in (FAMILIES, HANDWRITTEN))
+    return [*table(families)[len(HEAD) :], *sizes(families)[2:], *table(unseen)[len(HEAD) :]]
+
+
+def _built(models: Mapping[str, Callable[[], nn.Module]], names: Collection[str] | None = None) -> dict[str, nn.Module]:
+    return {name: make() for name, make in models.items() if names is None or name in names}
+
+
 def page() -> str:
     """The page with all three tables written anew between their marks."""
     text = PAGE.read_text()
-    families, unseen = ({name: make() for name, make in models.items()} for models in (FAMILIES, HANDWRITTEN))
+    families, unseen = _built(FAMILIES), _built(HANDWRITTEN)
     for mark, lines in (("families", table(families)), ("sizes", sizes(families)), ("unseen", table(unseen))):
         start, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
         before, _, rest = text.partition(start)
