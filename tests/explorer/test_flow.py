@@ -69,6 +69,8 @@ def test_sliders_are_strengths_where_skip_and_branch_are_a_pair() -> None:
     assert [row["knob"] for row in asked()["sliders"]][2::3] == ["mlp_strength", "attention_strength"]
     rows = {row["knob"]: row for row in asked(source={"preset": "transformer", "depth": 4})["sliders"]}
     assert rows["mlp_branch"]["value"] == 1.0 and rows["score_gain"]["high"] == 4.0
+    with pytest.raises(edgewise.BadInput, match="attention_branch is not a slider"):
+        asked(knobs={"attention_branch": 2.0, "attention_strength": 0.5})
     moved = flow.moved(plain_block(), {"attention_strength": 0.6})
     assert (moved.attention_branch, moved.attention_skip) == (0.6, pytest.approx(0.8))
     attention_only = asked(source={"config": '{"mlp_width": 0, "depth": 3}'})

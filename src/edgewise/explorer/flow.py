@@ -16,6 +16,7 @@ from edgewise.arrays import Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.phase_diagram import as_knobs, value_of
 from edgewise.critical.vector_field import displacement, orbits
+from edgewise.errors import BadInput
 from edgewise.explorer.answers import description, screen_parts
 from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
 from edgewise.explorer.requests import Request, Source, read
@@ -84,6 +85,7 @@ def answer(wanted: FlowRequest) -> dict[str, Any]:
     """Arrows, paths, fixed points, sliders and sentences of one block."""
     given = plain_block() if wanted.source is None else read(wanted.source)
     base = given if given.symmetric else given.replace(**POSITIONS)
+    refuse_other_sliders(base, wanted.knobs)
     network = moved(base, wanted.knobs)
     start = wanted.start or Start(norm=float(np.clip(network.embedding_norm, *WIDEST)), overlap=0.0)
     verdict = {"verdict": screen_parts(judge(predict(moved(given, wanted.knobs))))} if wanted.verdict else {}
@@ -92,6 +94,12 @@ def answer(wanted: FlowRequest) -> dict[str, Any]:
         "sliders": sliders(base, network), "start": start.model_dump(),
         "caption": caption(given),
     }  # fmt: skip
+
+
+def refuse_other_sliders(base: Architecture, values: Mapping[str, float]) -> None:
+    other = [name for name in values if name not in shown(base)]
+    if other:
+        raise BadInput(f"{other[0]} is not a slider of this network. It has {', '.join(shown(base))}.")
 
 
 def moved(base: Architecture, values: Mapping[str, float]) -> Architecture:
