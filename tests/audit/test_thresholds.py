@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from torch import nn
 from edgewise.adapters.roles.record import Projection
 from edgewise.audit.finding import Kind
 from edgewise.audit.residual_scaling import residual_scaling
-from edgewise.audit.standard_deviations import unlike_siblings
+from edgewise.audit.standard_deviations import recipe_of, unlike_siblings
 from edgewise.audit.ties import tied_weights
 from edgewise.audit.truncation import useless_truncation
-from edgewise.audit.weights import MatrixSummary
+from edgewise.audit.weights import MatrixSummary, _summary
 
 COUNT = 2**17  # one sampling error is 1/512
 
@@ -80,3 +81,26 @@ def test_a_module_under_two_names_gets_a_copy_of_the_module() -> None:
     assert model["one"] is not model["other"] and type(model["other"]) is nn.Linear
     assert torch.equal(model["one"].weight, model["other"].weight)
     assert model["one"].weight is not model["other"].weight
+
+
+def test_a_summary_holds_size_spread_and_the_largest_entry() -> None:
+    model = nn.Linear(2, 2)
+    model.weight.data = torch.tensor([[1.0, -3.0], [0.0, 2.0]])
+    found = _summary(model, "blocks", 0, "attention.query", Projection("query", ("weight",), 2, 2))
+    assert (found.rms, found.largest, found.count) == pytest.approx((math.sqrt(14 / 4), 3.0, 4))
+    assert found.spread == pytest.approx(math.sqrt(14 / 3))
+
+
+def test_t5_without_a_factor_has_the_factor_one() -> None:
+    """Queries are smaller by sqrt(d_kv), and norms start at the factor, which the gains hold."""
+    network = SimpleNamespace(head_width=4, value_gain=1.0, output_gain=1.0, mlp_in_gain=1.0, mlp_out_gain=1.0)
+    matrix = SimpleNamespace(fan_in=16)
+    block = SimpleNamespace(
+        attention=SimpleNamespace(value=matrix, output=matrix), mlp=SimpleNamespace(input=matrix, output=matrix)
+    )
+    bare, one, two = (
+        recipe_of({"model_type": "t5"} | given, network, SimpleNamespace(blocks=[block]))  # type: ignore[arg-type]
+        for given in ({}, {"initializer_factor": 1.0}, {"initializer_factor": 2.0})
+    )
+    assert bare == one and bare["attention.key", 0] == pytest.approx(1 / 4)
+    assert bare["attention.query", 0] == pytest.approx(1 / 8) and two["attention.key", 0] == pytest.approx(1 / 8)
