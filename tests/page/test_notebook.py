@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_architecture_trace_and_verdict() -> None:
     assert words.then(verdict.remedies[0]) in shown(verdict)
 
 
-def test_plan_and_proof() -> None:
+def test_plan_and_proof(tmp_path: Path) -> None:
     import torch
 
     from edgewise.study.proof import Arm, Proof, compare
@@ -49,6 +50,15 @@ def test_plan_and_proof() -> None:
     proof = Proof(*arms, compare(arms[0].finals, arms[1].finals), 2.3, 2, str(plan), "digits")
     assert "edgewise.study" in sys.modules and edgewise.study.prove is not None
     assert str(proof) in shown(proof) and "0.500, 0.510" in shown(proof)
+
+    whole = Elements(plan.report(tmp_path / "plan.html").read_text())
+    assert "to draw anew" in whole.plain and plan.diagnosis in whole.plain and "goal='critical'" in whole.plain
+    assert all(f"{change.new_std:.4g}" in whole.plain for change in plan.changes[:2])
+    page = Elements(proof.report(tmp_path / "proof.html").read_text())
+    assert str(proof) in page.plain and "The plan helps" in page.plain and "steps=2, seeds=2" in page.plain
+    assert sum(dict(a).get("class") in ("curve", "after") for _, a in page.elements) == 2
+    with pytest.raises(edgewise.BadInput, match=r"\.html file"):
+        proof.report(tmp_path / "proof.pdf")
 
 
 @pytest.mark.parametrize("names", ["describe('gpt2')", "predict({'depth': 2, 'tokens': 8})"])

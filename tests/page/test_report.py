@@ -15,7 +15,8 @@ from edgewise import words
 from edgewise.cli.main import run
 from edgewise.errors import BadInput
 from edgewise.page.curves import Axis, rows
-from edgewise.page.report import LARGEST, Subject, after_fix, page
+from edgewise.page.report import Subject, after_fix, page
+from edgewise.page.sheet import LARGEST
 from edgewise.perceptron import Perceptron
 from tests.support.html_elements import Elements
 

@@ -1,7 +1,8 @@
-"""`edgewise report`: everything that is known about one network, as one HTML file to share or print."""
+"""`edgewise report`: everything that is known about one network or one watched run, as one HTML file."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
 
 SAVED = ".npz"
 EPILOG = (
-    f"SOURCE is {ACCEPTED}; or a trace that Trace.save wrote ({SAVED}). The page has no script, loads nothing, follows "
-    "the system's light or dark setting, and prints on A4."
+    f"SOURCE is {ACCEPTED}; or a trace that Trace.save wrote ({SAVED}); or the folder of a run that edgewise.watch "
+    "wrote: its alarms and curves. The page has no script, loads nothing, follows the system's light or dark setting, "
+    "and prints on A4."
 )
 
 
 @click.command(epilog=EPILOG)
-@click.argument("source", metavar="SOURCE")
+@click.argument("source", metavar="SOURCE_OR_RUN")
 @click.option("-o", "--output", default="report.html", show_default=True, metavar="F", help="The file to write.")
 @click.option("--depth", type=int, metavar="N", help="Number of blocks instead of the source's.")
 @click.option("--tokens", type=int, metavar="N", help="Sequence length instead of the source's.")
@@ -44,16 +46,19 @@ def report(
     source: str, output: str, depth: int | None, tokens: int | None, settings: tuple[str, ...], start_overlap: float,
     readout: str, measured: bool, seeds: int,
 ) -> int:  # fmt: skip
-    """Write a page that needs nothing else: answer, fixes, curves, numbers, and the command that repeats it."""
+    """Write a page that needs nothing else: answer, fixes or alarms, curves, and the command that repeats it."""
     path = new_file(output, ".html")
     assert path is not None
     changes = parse_settings(settings)
+    if os.path.lexists(Path(source) / "run.json"):
+        _refuse_changes(source, "a watched run", measured or depth or tokens or changes)
+        return _of_run(Path(source), path)
     with prints_aside(), ProgressBar("importing the theory") as bar:
         from edgewise.page.report import write
 
         bar.say(f"following {source} through depth")
         if Path(source).suffix.lower() == SAVED:
-            _refuse_changes(source, measured or depth or tokens or changes)
+            _refuse_changes(source, "a saved trace", measured or depth or tokens or changes)
             subject = _of_trace(Path(source))
         elif measured:
             _refuse_with_measure(depth, changes)
@@ -78,9 +83,19 @@ def _command() -> str:
     return f"edgewise report {shlex.join(words)}"
 
 
-def _refuse_changes(source: str, wanted: Any) -> None:
+def _of_run(folder: Path, path: Path) -> int:
+    with prints_aside(), ProgressBar(f"reading {folder}"):
+        from edgewise.page.run_report import read, write
+
+        subject = read(folder, _command())
+        write(path, subject)
+    click.echo(f"Wrote {path} ({path.stat().st_size / 1000:.0f} kB): {subject.headline.replace(chr(0x2009), '')}")
+    return exit_codes.FINE
+
+
+def _refuse_changes(source: str, kind: str, wanted: Any) -> None:
     if wanted:
-        raise BadInput(f"{source} is a saved trace, which cannot be changed or measured. Leave the other options out.")
+        raise BadInput(f"{source} is {kind}, which cannot be changed or measured. Leave the other options out.")
 
 
 def _refuse_with_measure(depth: int | None, changes: dict[str, Any]) -> None:

@@ -16,12 +16,12 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
 from edgewise.errors import BadInput
-from edgewise.explorer import run_files
 from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
 from edgewise.explorer.requests import Request
-from edgewise.explorer.run_picture import picture
-from edgewise.explorer.run_story import alarms, note, state, stopped
 from edgewise.monitor.reading import Run
+from edgewise.page import run_files
+from edgewise.page.run_picture import picture
+from edgewise.page.run_story import alarms, note, state, stopped
 
 router = APIRouter()
 EVERY = 1.0  # seconds between two looks at a growing run

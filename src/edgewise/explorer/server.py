@@ -26,6 +26,7 @@ from edgewise.explorer import (
     runs,
     simplex,
     simulate,
+    trace_file,
 )
 
 ROUTERS = (  # one for each view
@@ -38,6 +39,7 @@ ROUTERS = (  # one for each view
     runs.router,
     landscape.router,
     papers.router,
+    trace_file.router,
 )
 TYPES = {f".{end}": f"text/{kind}; charset=utf-8" for end, kind in (("html",) * 2, ("css",) * 2, ("js", "javascript"))}
 

@@ -47,9 +47,9 @@ class Axis:
 
     def ticks(self) -> list[tuple[float, str]]:
         """Three places with their labels."""
-        if not self.logarithmic:
-            return [(0.0, "0"), (0.5, "0.5"), (1.0, "1")]
         middle = (self.low + self.high) / 2
+        if not self.logarithmic:
+            return [(value, f"{value:.3g}") for value in (self.low, middle, self.high)]
         return [(10.0**power, power_text(power)) for power in (self.low, middle, self.high) if power == int(power)]
 
 
@@ -92,6 +92,14 @@ def axis(name: str, curves: Iterable[Sequence[float]]) -> Axis:
 def _picture(title: str, blocks: str, scale: Axis, series: dict[str, Sequence[float]]) -> Html:
     depth = len(next(iter(series.values()))) - 1
     shape = {"line": _line("curve"), "after": _line("after"), "first": _circles}
+    drawn = [shape[kind](scale, series[kind]) for kind in ("after", "line", "first") if kind in series]
+    if scale is OVERLAP and "after" in series:
+        drawn.append(_label(scale.place(series["after"][-1]), scale.place(next(iter(series.values()))[-1])))
+    return framed(title, scale, ("0", f"{depth} {blocks}"), drawn, _spoken(title, series))
+
+
+def framed(title: str, scale: Axis, ends: tuple[str, str], drawn: Iterable[Html], spoken: str) -> Html:
+    """A picture: its title, its axes with what stands at both ends, and what is drawn on them."""
     grid = [
         join(
             element("line", class_="grid", x1=LEFT, x2=RIGHT, y1=scale.place(value), y2=scale.place(value)),
@@ -99,16 +107,13 @@ def _picture(title: str, blocks: str, scale: Axis, series: dict[str, Sequence[fl
         )
         for value, label in scale.ticks()
     ]
-    ends = (
-        element("text", "0", class_="tick", x=LEFT, y=BOTTOM + 18),
-        element("text", f"{depth} {blocks}", class_="tick", x=RIGHT, y=BOTTOM + 18, text_anchor="end"),
+    feet = (
+        element("text", ends[0], class_="tick", x=LEFT, y=BOTTOM + 18),
+        element("text", ends[1], class_="tick", x=RIGHT, y=BOTTOM + 18, text_anchor="end"),
     )
-    drawn = [shape[kind](scale, series[kind]) for kind in ("after", "line", "first") if kind in series]
-    if scale is OVERLAP and "after" in series:
-        drawn.append(_label(scale.place(series["after"][-1]), scale.place(next(iter(series.values()))[-1])))
     return element(
-        "svg", element("text", title, class_="title", x=0.0, y=12.0), *grid, *ends, *drawn,
-        viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=_spoken(title, series),
+        "svg", element("text", title, class_="title", x=0.0, y=12.0), *grid, *feet, *drawn,
+        viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=spoken,
     )  # fmt: skip
 
 

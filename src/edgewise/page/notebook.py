@@ -34,10 +34,10 @@ def give_html() -> None:
 def card(record: Any) -> str:
     """The card of a noun, its style inside it."""
     from edgewise.page.markup import element
-    from edgewise.page.report import style
+    from edgewise.page.sheet import style
 
     parts: dict[str, Callable[[Any], Iterator[Html | None]]] = {
-        "Architecture": _architecture, "Trace": _trace, "Verdict": _verdict, "Plan": _plan, "Proof": _proof,
+        "Architecture": _architecture, "Trace": _trace, "Verdict": _verdict, "Plan": plan_parts, "Proof": proof_parts,
     }  # fmt: skip
     return element("div", element("style", style()), *parts[type(record).__name__](record), class_="edgewise card")
 
@@ -83,7 +83,8 @@ def _verdict(verdict: Verdict) -> Iterator[Html | None]:
         yield element("figure", three_curves(verdict, rows(verdict)))
 
 
-def _plan(plan: Plan) -> Iterator[Html | None]:
+def plan_parts(plan: Plan, shown: int = SHOWN) -> Iterator[Html | None]:
+    """The matrices that are drawn anew, the totals before and after, and what else there is to say."""
     from edgewise.page.markup import element, prose
     from edgewise.page.pieces import table
     from edgewise.repair.plan import by_pattern, spell
@@ -97,9 +98,9 @@ def _plan(plan: Plan) -> Iterator[Html | None]:
         for group in by_pattern(plan.changes).values()
     ]  # fmt: skip
     if rows:
-        yield table(("Parameter", "Old std", "New std", "Reason"), rows[:SHOWN], "plan")
-    if len(rows) > SHOWN:
-        yield element("p", f"and {len(rows) - SHOWN} more; print(plan) lists them all", class_="meta")
+        yield table(("Parameter", "Old std", "New std", "Reason"), rows[:shown], "plan")
+    if len(rows) > shown:
+        yield element("p", f"and {len(rows) - shown} more; print(plan) lists them all", class_="meta")
     for label, totals in (("Total log-changes over the depth now", plan.before), ("Expected after", plan.expected)):
         if totals is not None:
             yield element("p", f"{label}: {totals}")
@@ -107,7 +108,7 @@ def _plan(plan: Plan) -> Iterator[Html | None]:
         yield element("p", prose(sentence)) if sentence else None
 
 
-def _proof(proof: Proof) -> Iterator[Html | None]:
+def proof_parts(proof: Proof) -> Iterator[Html | None]:
     """The paragraph, and both arms seed by seed."""
     from edgewise.page.markup import element, prose
     from edgewise.page.pieces import table

@@ -1,32 +1,20 @@
-"""The report: one HTML file without script, that loads nothing, prints on A4, and says what the shell says.
-
-Every name in it may come from a stranger's file. All text is escaped where it is put in, and a content security policy
-allows the page's own style by its hash, and nothing else.
-"""
+"""The report of a network: answer, fixes, curves, numbers, description, in the words of the shell."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
 from pathlib import Path
 
-from edgewise import __version__, words
+from edgewise import words
 from edgewise.errors import BadInput
-from edgewise.page import code, pieces
+from edgewise.page import code, pieces, sheet
 from edgewise.page.curves import Rows, rows, three_curves
 from edgewise.page.markup import Html, element, prose
+from edgewise.page.sheet import section
 from edgewise.trace import Trace
 from edgewise.verdict import Outcome, Verdict
-from edgewise.whole_file import whole_file
 
-STYLE = "page.css"
-LARGEST = 1_500_000  # bytes
 PACKAGES = ("numpy", "torch", "transformers")
 
 
@@ -45,74 +33,33 @@ class Subject:
 
 def write(path: str | Path, subject: Subject) -> Path:
     """The report, whole or not at all."""
-    place = Path(path)
-    if place.suffix.lower() not in (".html", ".htm"):
-        raise BadInput(f"a report is an .html file, got {place.name!r}. Name it report.html, for example.")
-    if not place.parent.is_dir():
-        raise BadInput(f"the folder {str(place.parent)!r} for the report does not exist. Create it, or name another.")
-    content = page(subject).encode()
-    if len(content) > LARGEST:
-        raise BadInput(
-            f"the report would have {len(content):,} bytes, more than {LARGEST:,}: this network has names or notes of "
-            "unusual length. Shorten them."
-        )
-    with whole_file(place) as file:
-        file.write(content)
-    return place
+    return sheet.save(path, page(subject))
 
 
 def page(subject: Subject) -> str:
     """The whole document."""
     verdict = subject.verdict
     title = f"{verdict.name or 'this network'}: {verdict.outcome.value} · edgewise report"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy()),
-        element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name_="color-scheme", content="light dark"),
-        element("title", title), element("link", rel="icon", href="data:,"), element("style", style()),
-    )  # fmt: skip
-    body = element("body", element("main", *_sections(subject)), class_="edgewise sheet")
-    return "<!doctype html>\n" + element("html", head, body, lang="en")
-
-
-@cache
-def style() -> Html:
-    """The stylesheet, our own file."""
-    return Html(files("edgewise.page").joinpath(STYLE).read_text(encoding="utf-8"))
-
-
-def policy() -> str:
-    """Nothing is loaded, sent or run; only the stylesheet of this page counts."""
-    digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return sheet.document(title, _sections(subject))
 
 
 def _sections(subject: Subject) -> Iterator[Html | None]:
     verdict = subject.verdict
-    yield element(
-        "header", element("span", element("b", words.title(verdict))),
-        element("span", f"{words.method(verdict)} · edgewise {__version__}"), class_="meta",
-    )  # fmt: skip
+    yield sheet.header(words.title(verdict), words.method(verdict))
     yield pieces.answer(verdict)
     yield pieces.happening(verdict, subject.lead)
     if (fixes := pieces.fixes(verdict)) is not None:
-        yield _section("Fixes", fixes)
+        yield section("Fixes", fixes)
     if verdict.depth > 1:
-        yield _section(f"Through the {words.nouns(verdict).blocks}", *_depth(subject))
+        yield section(f"Through the {words.nouns(verdict).blocks}", *_depth(subject))
     if subject.audit:
-        yield _section("The weights", *(element("p", prose(line.strip())) for line in subject.audit))
-    yield _section("The numbers", pieces.numbers(verdict))
+        yield section("The weights", *(element("p", prose(line.strip())) for line in subject.audit))
+    yield section("The numbers", pieces.numbers(verdict))
     network = None if subject.trace is None else subject.trace.architecture
     if network is not None:
-        yield _section("The description", pieces.description(network))
-    yield _section("Repeat it", *_repeat(subject))
-    yield element("p", " · ".join(_versions(verdict)), class_="meta foot")
-
-
-def _section(title: str, *content: Html | None) -> Html:
-    return element("section", element("h2", title), *content)
+        yield section("The description", pieces.description(network))
+    yield section("Repeat it", *_repeat(subject))
+    yield sheet.foot(PACKAGES[: 3 if verdict.profile.measured else 1], verdict.source)
 
 
 def _depth(subject: Subject) -> Iterator[Html]:
@@ -153,17 +100,6 @@ def _repeat(subject: Subject) -> Iterator[Html]:
         yield element("pre", code.lines(network, subject.verdict.readout or "token"), tabindex="0")
     else:
         yield element("p", "This report was written from a verdict alone, without its trace.")
-
-
-def _versions(verdict: Verdict) -> Iterator[str]:
-    yield f"edgewise {__version__}"
-    yield f"Python {platform.python_version()}"
-    for package in PACKAGES[: 3 if verdict.profile.measured else 1]:
-        try:
-            yield f"{package} {version(package)}"
-        except PackageNotFoundError:
-            continue
-    yield verdict.source
 
 
 def report(verdict: Verdict, path: str | Path, trace: Trace | None = None) -> Path:

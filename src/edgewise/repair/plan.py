@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from edgewise.adapters.roles.record import Projection
@@ -124,6 +126,15 @@ class Plan:
             "notes": list(self.notes), "findings": list(self.findings),
             "changes": [change.json() for change in self.changes],
         }  # fmt: skip
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page that needs nothing else: the matrices and why, the totals before and after, what repeats it.
+
+        path  an .html file
+        """
+        # By name: the room that draws it is above this one.
+        written: Path = import_module("edgewise.page.record_report").plan_report(self, path)
+        return written
 
     def __str__(self) -> str:
         lines = [f"Plan for goal {self.goal!r}: {self.depth} layers of width {self.width}, by {self.source}."]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,6 +101,15 @@ class Proof:
             "chance": self.chance, "steps": self.steps, "task": self.task, "plan": self.plan,
             "plain": self.plain.json(), "planned": self.planned.json(),
         }  # fmt: skip
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page that needs nothing else: the answer, both arms seed by seed, the plan, what repeats it.
+
+        path  an .html file
+        """
+        # By name: the room that draws it is above this one.
+        written: Path = import_module("edgewise.page.record_report").proof_report(self, path)
+        return written
 
     def __str__(self) -> str:
         c, count = self.difference, len(self.plain.finals)

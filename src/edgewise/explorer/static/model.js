@@ -1,10 +1,10 @@
-// The choice of a network, the same in every view: a preset or a dropped file, its depth and its length.
+// The choice of a network, the same in every view: a preset, a dropped config or saved trace, its depth and its length.
 import { json } from "./api.js";
 import { $, element, fragment } from "./draw.js";
 
 export const SHARED = ["preset", "file", "depth", "tokens"]; // keys of the address that go from view to view
-const LARGEST = 200_000; // bytes of a config
-let dropped = null, catalogue = null;
+const LARGEST = { config: 200_000, trace: 280_000 }; // bytes
+let dropped = null, origin = "", catalogue = null;
 
 export const known = () => (catalogue ??= json("catalogue").catch((error) => { catalogue = null; throw error; }));
 
@@ -26,7 +26,7 @@ export function stateOf(source) {
 const PANEL = `<div class="group">
   <label class="label" for="preset">Model</label>
   <select id="preset"><option value="">choose a preset</option></select>
-  <label class="drop" id="drop"><input type="file" id="file" accept=".json,application/json" aria-label="Choose a config.json"><span>Drop a config.json here, or <u>choose a file</u></span></label>
+  <label class="drop" id="drop"><input type="file" id="file" accept=".json,.npz,application/json" aria-label="Choose a config.json or a saved trace"><span>Drop a config.json or a saved trace here, or <u>choose a file</u></span></label>
   <p class="hint" id="note"></p>
 </div>`;
 const SIZES = `<div class="group two">
@@ -66,7 +66,7 @@ export class ModelPanel {
   // What the server says about the network that is shown.
   show(source, network) {
     this.source = source;
-    this.find("note").textContent = network.note;
+    this.find("note").textContent = [source.config && source.config === dropped?.config ? origin : "", network.note].filter(Boolean).join(" ");
     if (source.preset) this.find("preset").value = source.preset;
     else this.#option(source.name);
     for (const name of ["depth", "tokens"]) if (this.find(name)) Object.assign(this.find(name), { value: network[name], disabled: false });
@@ -87,11 +87,25 @@ export class ModelPanel {
 
   async take(file) {
     if (!file) return;
-    if (file.size > LARGEST) return this.refuse(`${file.name} has ${file.size} bytes; a config has at most 200\u2009000.`, file.name);
-    dropped = { config: await file.text(), name: file.name };
+    const kind = /\.npz$/i.test(file.name) ? "trace" : "config";
+    if (file.size > LARGEST[kind]) return this.refuse(`${file.name} has ${file.size} bytes; this page reads a ${kind} of at most ${LARGEST[kind] / 1000}\u2009000.`, file.name);
+    try {
+      const { note = "", ...source } = kind === "trace" ? await json("trace", { data: await base64(file), name: file.name }) : { config: await file.text(), name: file.name };
+      [dropped, origin] = [source, note];
+    } catch (error) {
+      return this.refuse(error.message, file.name);
+    }
     this.#option(file.name);
     await this.choose({ ...dropped });
   }
 }
+
+// The bytes of a file as text that fits into a question.
+const base64 = (file) => new Promise((done, fail) => {
+  const reader = new FileReader();
+  reader.onload = () => done(reader.result.slice(reader.result.indexOf(",") + 1));
+  reader.onerror = () => fail(new Error(`${file.name} cannot be read.`));
+  reader.readAsDataURL(file);
+});
 
 export const pickFile = () => $("file").click();

@@ -270,7 +270,7 @@ function clear() {
 function empty() {
   clear();
   const first = element("button", { type: "button", textContent: "Start with the default transformer", onclick: () => choose({ preset: "transformer" }) });
-  message("", "Put your model on the map", "Drop its config.json here, or choose a preset. Nothing is uploaded; the page works without a network.", first);
+  message("", "Put your model on the map", "Drop its config.json or a saved trace here, or choose a preset. Nothing is uploaded; the page works without a network.", first);
   showWaiting("no model yet", "Waiting for a model", "The verdict, its fixes and three curves appear here.");
 }
 

@@ -1,7 +1,7 @@
-"""Run folders below the folder that the page was started with, read with care: they may come from anywhere.
+"""Run folders read with care, for the report and for the explorer: they may come from anywhere.
 
-A run is named by its path from that folder and must be among those that were found there. Before anything is read,
-every file of it must be a regular one of a bounded size that lies below the folder.
+Before anything is read, every file of a run must be a regular one of a bounded size that lies below the folder that
+was given. In the explorer a run is named by its path from that folder, and must be among those that were found there.
 """
 
 from __future__ import annotations
@@ -45,9 +45,18 @@ def run_of(folder: Path | None, name: str) -> Run:
     if folder is None or name not in names(folder):
         raise BadInput(f"{name[:80]!r} is not among the runs of this page. Choose one of the list.")
     root = folder.resolve()
-    for path in _files(root / name):
+    return _harmless(root / name, root, name)
+
+
+def given(folder: Path) -> Run:
+    """The run that a folder itself is, in messages by the name it was given."""
+    return _harmless(folder.resolve(), folder.resolve(), str(folder))
+
+
+def _harmless(place: Path, root: Path, name: str) -> Run:
+    for path in _files(place):
         _refuse_strange(path, root, name)
-    run = Run(root / name)
+    run = Run(place)
     with told(run, name):
         if run.about["depth"] > MOST_BLOCKS:
             raise BadInput(f"{name} has {run.about['depth']:,} blocks; this page draws at most {MOST_BLOCKS:,}.")
@@ -63,7 +72,7 @@ def _files(folder: Path) -> list[Path]:
 def _refuse_strange(path: Path, root: Path, name: str) -> None:
     shown = f"{name}/{path.name}"
     if not path.resolve().is_relative_to(root):
-        raise BadInput(f"{shown} leads out of the folder of this page, and is not followed.")
+        raise BadInput(f"{shown} leads out of the folder that was given, and is not followed.")
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise BadInput(f"{shown} is not a regular file. A run folder holds only such files.")

@@ -1,0 +1,95 @@
+"""One HTML file without script, that loads nothing and prints on A4: the frame of every report.
+
+Every name in it may come from a stranger's file. All text is escaped where it is put in, and a content security policy
+allows the page's own style by its hash, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import platform
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+
+from edgewise import __version__
+from edgewise.errors import BadInput
+from edgewise.page.markup import Html, element
+from edgewise.whole_file import whole_file
+
+STYLE = "page.css"
+LARGEST = 1_500_000  # bytes
+
+
+def document(title: str, sections: Iterable[Html | None]) -> str:
+    """The whole file."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy()),
+        element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name_="color-scheme", content="light dark"),
+        element("title", title), element("link", rel="icon", href="data:,"), element("style", style()),
+    )  # fmt: skip
+    body = element("body", element("main", *sections), class_="edgewise sheet")
+    return "<!doctype html>\n" + element("html", head, body, lang="en")
+
+
+def save(path: str | Path, text: str) -> Path:
+    """The file, whole or not at all."""
+    place = Path(path)
+    if place.suffix.lower() not in (".html", ".htm"):
+        raise BadInput(f"a report is an .html file, got {place.name!r}. Name it report.html, for example.")
+    if not place.parent.is_dir():
+        raise BadInput(f"the folder {str(place.parent)!r} for the report does not exist. Create it, or name another.")
+    content = text.encode()
+    if len(content) > LARGEST:
+        raise BadInput(
+            f"the report would have {len(content):,} bytes, more than {LARGEST:,}: it has names or notes of "
+            "unusual length. Shorten them."
+        )
+    with whole_file(place) as file:
+        file.write(content)
+    return place
+
+
+@cache
+def style() -> Html:
+    """The stylesheet, our own file."""
+    return Html(files("edgewise.page").joinpath(STYLE).read_text(encoding="utf-8"))
+
+
+def policy() -> str:
+    """Nothing is loaded, sent or run; only the stylesheet of this page counts."""
+    digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def header(name: str, about: str) -> Html:
+    """The line above the answer: what the report is about, and what wrote it."""
+    return element(
+        "header", element("span", element("b", name)), element("span", f"{about} · edgewise {__version__}"),
+        class_="meta",
+    )  # fmt: skip
+
+
+def section(title: str, *content: Html | None) -> Html:
+    return element("section", element("h2", title), *content)
+
+
+def foot(packages: Iterable[str], *more: str) -> Html:
+    """Versions, in one line at the end."""
+    return element("p", " · ".join([*_versions(packages), *more]), class_="meta foot")
+
+
+def _versions(packages: Iterable[str]) -> Iterator[str]:
+    yield f"edgewise {__version__}"
+    yield f"Python {platform.python_version()}"
+    for package in packages:
+        try:
+            yield f"{package} {version(package)}"
+        except PackageNotFoundError:
+            continue
