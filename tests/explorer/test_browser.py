@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import edgewise
+
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -99,6 +101,10 @@ def test_a_config_is_taken_and_another_refused_in_words(browser: Any, address: s
     page.set_input_files("#file", config)
     page.wait_for_selector("path.iso", state="attached")
     assert "mine · 14 blocks · post-norm" in page.inner_text("#meta").replace(".json", "")
+    edgewise.predict(edgewise.transformer(depth=3, tokens=8).replace(name="saved")).save(tmp_path / "saved.npz")
+    page.set_input_files("#file", tmp_path / "saved.npz")
+    sync_api.expect(page.locator("#note")).to_contain_text("The dot is the description (saved) of a predicted trace")
+    sync_api.expect(page.locator("#meta")).to_contain_text("saved · 3 blocks")
     hostile = tmp_path / "<img src=x onerror=alert(1)>.json"
     hostile.write_text(json.dumps({"model_type": "<script>alert(1)</script>"}))
     visit.complaints.clear()

@@ -190,7 +190,7 @@ async function point(settled) {
 async function settle() {
   if (!answer) return;
   const here = state.at, fix = plane.fix();
-  setTimeout(() => here === state.at && ($("live").textContent = `${answer.outcome}. ${answer.chance}`), 400);
+  setTimeout(() => here === state.at && answer && ($("live").textContent = `${answer.outcome}. ${answer.chance}`), 400);
   const detail = await askFix("point", { ...wanted(here), fixes: true });
   if (!detail || here !== state.at) return;
   const rows = detail.fixes.rows.map((row) => ({ ...row, act: onMap(row.knobs) }));
@@ -260,7 +260,7 @@ function clear() {
   mapOf++;
   progress("");
   Object.assign(plane, { map: null, axes: null, at: null });
-  Object.assign(state, { network: null });
+  Object.assign(state, { network: null, at: null }); // answers that are still on their way are of another model
   answer = null;
   plane.draw();
   panel.disable();
