@@ -97,4 +97,6 @@ def test_what_is_no_trace_gets_a_sentence(client: Any, content: bytes) -> None:
 def test_large_files_and_other_letters_are_refused(client: Any) -> None:
     assert "at most 280,000" in drop(client, b"x" * (LARGEST + 1)).json()["error"]
     assert drop(client, b"x" * (LARGEST + 100)).status_code == 422
-    assert "base64" in client.post("/api/1/trace", json={"data": "<>"}).json()["error"]
+    for data in ("<>", "\u00e9", "AAA"):
+        answer = client.post("/api/1/trace", json={"data": data})
+        assert answer.status_code == 422 and "base64" in answer.json()["error"]

@@ -6,7 +6,6 @@ The arrays of the file stay where they are: no number of it is shown, so that no
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
 import zipfile
@@ -75,7 +74,7 @@ def _note(source: str, network: str) -> str:
 def _meta(data: str, name: str) -> dict[str, Any]:
     try:
         content = base64.b64decode(data, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # also of letters beyond ASCII
         raise BadInput(f"{name} did not arrive as base64 ({error}).") from error
     if len(content) > LARGEST:
         raise BadInput(
