@@ -193,7 +193,7 @@ export async function open(root, address, setState) {
 
   function empty() {
     const start = (preset) => element("button", { type: "button", textContent: `Start with ${preset}`, onclick: () => choose({ preset }) });
-    message("", "How deep can this block be stacked?", "Drop a config.json here, or choose a preset. Nothing is uploaded; the page works without a network.", start("transformer"));
+    message("", "How deep can this block be stacked?", "Drop a config.json or a saved trace here, or choose a preset. Nothing is uploaded; the page works without a network.", start("transformer"));
     meta.textContent = "no model yet";
     waiting("Waiting for a model", "How deep it trains, and how much deeper with each fix, appears here.");
   }
