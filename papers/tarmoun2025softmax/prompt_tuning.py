@@ -159,7 +159,8 @@ def _expressive(results: Sequence[Result]) -> Claim:
 
 def draw(results: Sequence[Result]) -> Figure:
     panels = tuple(_losses(results, tuned) for tuned in TUNED)
-    return Sheet("Turned digits: the prompts of a frozen transformer, and all its weights", panels, _scale(results)).draw()
+    title = "Turned digits: the prompts of a frozen transformer, and all its weights"
+    return Sheet(title, panels, _scale(results)).draw()
 
 
 def _losses(results: Sequence[Result], tuned: str) -> Panel:
