@@ -22,6 +22,7 @@ QUICK = {  # one of every folder; the others are as many minutes of reproduction
     "papers/song2024kernels/theorem1.py", "papers/tarmoun2025softmax/condition_bound.py",
     "experiments/attention/figure1_closures.py", "experiments/logits/failing_runs.py",
     "experiments/learning_rate/blind.py", "experiments/alarms/alarms.py", "experiments/weights/draws.py",
+    "experiments/spikes/conditioning.py",
     "papers/xiao2018dynamical/deep_filters.py",
     "experiments/trainability/train.py",
 }  # fmt: skip

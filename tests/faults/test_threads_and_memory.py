@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from copy import deepcopy
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,13 @@ def _predicted(depth: int) -> list[np.ndarray]:
     return [trace.norm, trace.separation, trace.log_gradient]
 
 
+@cache  # drawn before the threads begin: torch's own random stream is one for all of them
+def _encoder(layers: int) -> torch.nn.Module:
+    return build("encoder", 16, layers)
+
+
 def _measured(depth: int) -> list[np.ndarray]:
-    trace = edgewise.measure(build("encoder", 16, 2 + depth % 3), tokens=6 + depth)
+    trace = edgewise.measure(deepcopy(_encoder(2 + depth % 3)), tokens=6 + depth)
     assert trace.log_gradient is not None
     return [trace.norm, trace.separation, trace.log_gradient]
 

@@ -209,7 +209,7 @@ def _with_value(data: bytes, key: str, value: Any, place: int) -> bytes:
     number = min(data[:place].count(b"\n"), len(lines) - 1)
     try:
         values = json.loads(lines[number])
-    except ValueError:
+    except (ValueError, RecursionError):
         return data
     if isinstance(values, dict):
         inner = (

@@ -254,9 +254,12 @@ def test_nothing_is_left_after_it_closes() -> None:
 
 
 def test_another_models_optimizer_is_not_a_step() -> None:
+    """Also where the model's own optimizer comes to stand where a freed one stood."""
     model, other = gpt2(), encoder()
     with edgewise.watch(model, everything=True, quiet=True) as handle:
         plain(other, torch.optim.SGD(other.parameters(), 0.1))
+        for _ in range(20):
+            torch.optim.SGD(other.parameters(), 0.0).step()
         plain(model, torch.optim.SGD(model.parameters(), 0.1))
     assert handle.step == 4
 

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -122,7 +123,8 @@ class Watch:
         self._next = first_step
         self._last_row: tuple[int, Array] | None = None
         self._aside = False  # whether activations are measured in passes of our own
-        self._own: dict[int, bool] = {}  # optimizers by identity: whether their steps count
+        # Whether the steps of an optimizer count; weak, since a new one may stand where a freed one stood.
+        self._own: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
         self._open, self._closed = True, False
         self._raised = 0  # kinds of alarm of the last row, a bit each, for the other processes
         self._hooks = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
@@ -216,9 +218,9 @@ class Watch:
                 self.fail(error)
 
     def _counts(self, optimizer: Optimizer) -> bool:
-        if id(optimizer) not in self._own:
-            self._own[id(optimizer)] = self._is_ours(optimizer)
-        return self._own[id(optimizer)]
+        if optimizer not in self._own:
+            self._own[optimizer] = self._is_ours(optimizer)
+        return self._own[optimizer]
 
     def _is_ours(self, optimizer: Optimizer) -> bool:
         """Whether it moves most of the matrices (or is the one that was named)."""
