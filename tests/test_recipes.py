@@ -17,11 +17,11 @@ from edgewise.study.recorded import LARGE, conclude, read_recorded, recorded_fil
 ROOT = Path(__file__).parents[1]
 APART = ROOT / "experiments" / "census"  # runs for hours in an environment of its own: make census
 QUICK = {  # one of every folder; the others are as many minutes of reproductions, and run with `make slow`
-    "papers/cowsik2024geometry/figure4_exponents.py", "papers/goel2026preconditioning/scaling_law.py",
+    "papers/cowsik2024geometry/boundaries.py", "papers/goel2026preconditioning/scaling_law.py",
     "papers/poole2016exponential/figure4_curvature.py", "papers/schoenholz2017deep/figure5_trainable_depth.py",
     "papers/song2024kernels/theorem1.py", "papers/tarmoun2025softmax/condition_bound.py",
     "experiments/attention/figure1_closures.py", "experiments/logits/failing_runs.py",
-    "experiments/learning_rate/blind.py", "experiments/alarms/alarms.py", "experiments/weights/draws.py",
+    "experiments/learning_rate/second.py", "experiments/alarms/alarms.py", "experiments/weights/draws.py",
     "experiments/spikes/conditioning.py",
     "papers/xiao2018dynamical/deep_filters.py",
     "experiments/trainability/train.py",

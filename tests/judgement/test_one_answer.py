@@ -78,7 +78,7 @@ def _agrees(described: dict[str, Any], readout: str, overlap: float) -> None:
     assert contradictions(edgewise.judge(trace)) == []
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(knobs, st.sampled_from(["token", "pooled", "class"]), st.floats(0.0, 0.99))
 def test_no_contradiction_on_random_descriptions(described: dict[str, Any], readout: str, overlap: float) -> None:
     _agrees(described, readout, overlap)

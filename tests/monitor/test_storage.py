@@ -198,8 +198,8 @@ def check_kills(tmp_path: Path, count: int) -> None:
             assert np.array_equal(rows.values, np.array(expected).reshape(rows.values.shape))
 
 
-def test_20_kills_lose_no_acknowledged_row(tmp_path: Path) -> None:
-    check_kills(tmp_path, 20)
+def test_8_kills_lose_no_acknowledged_row(tmp_path: Path) -> None:
+    check_kills(tmp_path, 8)
 
 
 @pytest.mark.slow
