@@ -15,8 +15,8 @@ pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 from edgewise.monitor.run_folder import RunFolder  # noqa: E402
-from tests.explorer.test_runs import ABOUT, ALARM, COLUMNS, NAMES, value, write  # noqa: E402
 from tests.support.browser import BROWSER, NO_BROWSER, WAIT, Visit, chromium, serving  # noqa: E402
+from tests.support.run_folders import ABOUT, ALARM, COLUMNS, NAMES, value, write  # noqa: E402
 
 sync_api.expect.set_options(timeout=WAIT)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
