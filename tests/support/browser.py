@@ -75,8 +75,8 @@ class Visit:
         for scheme in ("light", "dark"):
             self.page.emulate_media(color_scheme=scheme)
             assert not AXE.is_file() or self.violations() == []
-        self.page.set_viewport_size(PHONE)
-        assert self.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        self.page.set_viewport_size(PHONE)  # pictures are drawn again once the page has been laid out
+        self.page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=PHONE["width"])
 
     def close(self) -> None:
         assert self.complaints == [] and self.elsewhere == []
