@@ -2,7 +2,8 @@
 
     python -m tests.mutants.table
 
-A mistake that cannot matter is listed in equivalent.json with its reason and is not counted. "At first" is the first
+A mistake that cannot matter is listed in equivalent.json with its reason and is not counted, nor is one whose line
+was rewritten before it was tried. "At first" is the first
 result of a mistake, "now" its last one, after tests were written for those that survived.
 """
 
@@ -24,7 +25,8 @@ def records(name: str) -> list[dict[str, Any]]:
     file = HERE / f"{name}.results.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     equivalent = json.loads((HERE / "equivalent.json").read_text(encoding="utf-8"))
-    return [record for record in map(json.loads, lines) if record["key"] not in equivalent]
+    tried = [record for record in map(json.loads, lines) if record["outcome"] != "gone"]  # the line was rewritten
+    return [record for record in tried if record["key"] not in equivalent]
 
 
 def counts(name: str) -> dict[str, Counter[str]]:
