@@ -9,7 +9,6 @@ again.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,24 +31,11 @@ LEFT_OUT = {
 }  # alarms inside coverage's lock; doctests of everything
 
 
-CASES = int(os.environ.get("CASES", "2"))  # of a parametrized test that are tried: the first and the last
-
-
 class Reach:
     """Switches coverage's context to the test that runs, and keeps its outcome and seconds."""
 
     def __init__(self, coverage: object):
         self.coverage, self.seconds, self.failed = coverage, {}, set()
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        cases: dict[str, list[pytest.Item]] = {}
-        for item in items:
-            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
-        items[:] = [
-            item
-            for same in cases.values()
-            for item in {id(item): item for item in (*same[: CASES - 1], same[-1])}.values()
-        ]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

@@ -11,6 +11,7 @@ mistake, in a copy of the repository (`.mutants/tree`).
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import resource
@@ -18,6 +19,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ from tests.mutants.reach import HOME
 FOLDER = HOME / ".mutants"
 TREE = FOLDER / ("again" if "--again" in sys.argv else "tree")
 HERE = Path(__file__).parent
-SECONDS_OF_ROOM, SECONDS_OF_OTHERS, MOST = 12.0, 6.0, 60  # of tests that may be run for one mistake
+SECONDS_OF_ROOM, SECONDS_OF_OTHERS, MOST = 12.0, 6.0, 200  # of tests that may be run for one mistake
 PATIENCE = 6  # times the processor time on the clock, which a busy machine stretches
 Mutant = dict[str, Any]
 
@@ -55,21 +58,44 @@ def tests_for(mutant: Mutant, line: int) -> list[str]:
     """The room's tests that reach the line, shortest first, then others; those of the file where none is known to."""
     seconds, lines = reach()
     reached = lines.get(mutant["file"], {})
-    near = reached.get(line) or [
+    near = [node for place in where_it_acts(mutant["file"], line) for node in reached.get(place, [])] or [
         node for place in range(line - 3, line + 4) for node in reached.get(place, [])
     ]
-    nodes = sorted(
-        set(near) or {node for named in reached.values() for node in named}, key=seconds.__getitem__
-    )
+    nodes = in_turn(set(near) or {node for named in reached.values() for node in named})
     home = "tests/test_" if mutant["room"] in ("floor 0", "softmax_jacobian") else f"tests/{mutant['room']}/"
     own = _within([node for node in nodes if node.startswith(home)], SECONDS_OF_ROOM)
     siblings = [node for node in seconds if node.split("::")[0] in {one.split("::")[0] for one in own[:20]}]
     others = [node for node in nodes if node not in own] + [
-        node for node in sorted(siblings, key=seconds.__getitem__) if node not in nodes
+        node for node in in_turn(siblings) if node not in nodes
     ]
     if not nodes:
-        others = sorted((node for node in seconds if node.startswith(home)), key=seconds.__getitem__)
+        others = in_turn(node for node in seconds if node.startswith(home))
     return own + _within(others, SECONDS_OF_OTHERS)
+
+
+def where_it_acts(file: str, line: int) -> Iterable[int]:
+    """The line itself in a body; the body for a line of a signature, the file for one above the functions: those run
+    once, at the import, and whichever test imports first would seem to be the only one that reaches them."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse((TREE / file).read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    if not functions:
+        return reach()[1].get(file, {})
+    inner = max(functions, key=lambda node: node.lineno)
+    return [line] if line >= inner.body[0].lineno else range(inner.body[0].lineno, (inner.end_lineno or line) + 1)
+
+
+def in_turn(nodes: Iterable[str]) -> list[str]:
+    """The shortest first, and one case of every parametrized test before the second of any."""
+    seconds, turns = reach()[0], Counter[str]()
+    places = {}
+    for node in sorted(nodes, key=seconds.__getitem__):
+        name = node.partition("[")[0]
+        places[node] = (turns[name], seconds[node])
+        turns[name] += 1
+    return sorted(places, key=places.__getitem__)
 
 
 def _within(nodes: list[str], budget: float) -> list[str]:
