@@ -80,6 +80,22 @@ def test_growing_logits_are_named_with_block_rate_and_cause() -> None:
     assert 0 < rate < 0.06
 
 
+def test_how_far_a_series_moved_is_the_factor_of_its_change() -> None:
+    """Without scatter, e^(rows/25) over the window for a trend, and the ratio to the median for a jump."""
+    bands = Bands(COLUMNS)
+    for step in range(161):
+        row = np.array([_level(name) for name in NAMES])
+        row *= np.exp(1e-3 * np.random.default_rng(step).standard_normal(len(row)))
+        row[NAMES.index("block.1.largest_logit")] *= math.exp(step / 25)
+        row[NAMES.index("gradient_norm")] *= 8.0 if step == 160 else 1.0
+        bands.see(step, row)
+    moved = {each.statistic: each for each in bands.moved()}
+    trend, jump = moved["largest logit"], moved["gradient norm"]
+    assert (trend.trend, jump.trend) == (True, False)
+    assert trend.factor == pytest.approx(math.exp((bands.rows - 1) / 25), rel=1e-2)
+    assert jump.factor == pytest.approx(8.0, rel=1e-2)
+
+
 def test_a_stream_that_grows_while_the_loss_stalls_points_to_the_rate() -> None:
     changes = {f"block.{i}.norm": ramp(50, 40) for i in range(DEPTH)}
     changes["loss"] = lambda step: math.exp(step / 200)  # cancels the fall

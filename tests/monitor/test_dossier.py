@@ -15,7 +15,7 @@ import edgewise
 from edgewise.cli.main import run as shell
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm, AlarmKind
-from edgewise.monitor.replay import replay
+from edgewise.monitor.replay import Try, _statements, replay
 from tests.monitor.subjects import VOCABULARY, batches, encoder, hugging_face, loss_of
 
 
@@ -103,6 +103,25 @@ def test_half_precision_is_told_from_single(tmp_path: Path) -> None:
     assert statement(outcome, "That the step is reproduced") is True
     single = next(t for t in outcome.tries if t.name == "float32")
     assert math.isfinite(single.loss) and single.loss != outcome.tries[0].loss
+
+
+@pytest.mark.parametrize(
+    ("run", "single", "other", "before", "held"),
+    [
+        ((2.0, 1.0), (2.0, 1.0), (2.0, 1.0), (2.0, 0.9), (False, False, False, False, False)),  # stored was nan
+        ((math.nan, math.inf), (2.0, 1.0), (math.nan, math.inf), (2.0, 1.0), (True, True, False, True, False)),
+        ((math.inf, math.inf), (math.inf, math.inf), (2.0, 1.0), (9.0, 1.0), (True, False, True, False, True)),
+    ],
+)
+def test_what_a_step_that_ended_in_nan_says(
+    run: tuple[float, float], single: tuple[float, float], other: tuple[float, float], before: tuple[float, float],
+    held: tuple[bool, ...],
+) -> None:  # fmt: skip
+    """Reproduced if it ends in nan again; the format if float32 does not; the kernel if the other one does not; the
+    batch if the one before is finite; the weights if that one's loss is far above the usual 2."""
+    names = ("as run", "float32", "other attention", "batch before")
+    tries = {name: Try(name, *numbers) for name, numbers in zip(names, (run, single, other, before), strict=True)}
+    assert tuple(each[1] for each in _statements(tries, math.nan, 2.0, {"state": True})) == held
 
 
 def test_the_shell_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -195,3 +195,17 @@ def test_an_optimizer_that_steps_on_a_closure_is_refused() -> None:
     model = torch.nn.MultiheadAttention(8, 2)
     with pytest.raises(BadInput, match="LBFGS evaluates the loss several times"):
         AttentionPreconditioner(torch.optim.LBFGS(model.parameters()), model)
+
+
+def test_renewals_and_tokens_are_those_of_the_docs() -> None:
+    """After 1, 2, 4, 8, 16 steps and every 10 (2^k or 10 k up to 21), from a sample of 256 tokens."""
+    model, renewed = small(), []
+    optimizer = AttentionPreconditioner(torch.optim.SGD(rest_of(model), 0.01), model)
+    assert all(ring.tokens[..., 0].numel() == 256 for ring in optimizer.sample.all)
+    before: list[torch.Tensor] = []
+    for step in range(1, 22):
+        train(model, optimizer, 1, begin=step)
+        if optimizer.metrics[0]._inverses is not before:
+            renewed.append(step)
+        before = optimizer.metrics[0]._inverses
+    assert renewed == [1, 2, 4, 8, 10, 16, 20]

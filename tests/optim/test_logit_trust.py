@@ -12,6 +12,7 @@ from torch import nn
 
 from edgewise.errors import BadInput
 from edgewise.optim import LogitTrust
+from edgewise.optim.logit_change import through_norm, tokens_of
 from tests.support.models import FAMILIES
 from tests.support.models import batch as family_batch
 from tests.support.optim_subjects import Logits, batch, equal, loss_of, small, train, weights
@@ -201,6 +202,28 @@ def test_tokens_that_overflowed_do_not_poison_later_steps() -> None:
     train(model, trust, 1)
     assert all(torch.isfinite(p).all() for p in model.parameters())
     assert all(0 < float(s.min()) < 1 for s in trust.scales.values())
+
+
+def test_tokens_that_are_no_numbers_count_as_zeros() -> None:
+    tokens = torch.tensor([[[math.nan, 1.0], [math.inf, 2.0], [-math.inf, 3.0]]])
+    ring = SimpleNamespace(tokens=tokens)
+    zeroed = tokens_of(ring, tokens)  # type: ignore[arg-type]
+    torch.testing.assert_close(zeroed, torch.tensor([[[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("lengths", [(1.0, 1.0), (100.0, 1e-3), (1e-3, 100.0)])
+def test_the_slope_of_a_norm_is_its_derivative(lengths: tuple[float, float]) -> None:
+    """d/ds v/|v| along m is (m - v (v.m)/|v|^2)/|v|, in single precision and whatever the two lengths are."""
+    v, m = (
+        length * torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(seed))
+        for seed, length in enumerate(lengths)
+    )
+    size = v.norm(dim=-1, keepdim=True)
+    exact = (m - v * (v * m).sum(-1, keepdim=True) / size**2) / size
+    side = SimpleNamespace(norm_of_heads=True, heads=3)
+    unit, slope = through_norm(lambda x: x / x.norm(dim=-1, keepdim=True), v, m, side)  # type: ignore[arg-type]
+    torch.testing.assert_close(unit, v / size)
+    torch.testing.assert_close(slope, exact, rtol=0, atol=1e-3 * float(exact.abs().max()))
 
 
 def test_mixed_precision_and_evaluation() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.adapters.quantized import is_quantized
+from edgewise.adapters.reading.trace import _draw
 from edgewise.adapters.reading.read import read
 from edgewise.adapters.reading.record import Stack
 
@@ -131,6 +132,15 @@ def test_matrices_in_integers_are_read_and_measured(model: nn.Module) -> None:
     assert whole.blocks("overlap") == pytest.approx(trace.blocks("overlap"), abs=0.01)
 
 
+def test_zeros_are_replaced_by_a_matrix_of_gain_one() -> None:
+    """|W x|^2 = |x|^2 on average: entries of variance 1/fan_in, whatever the fan out; vectors of size 0.1."""
+    tall, wide, vector = (_draw(torch.zeros(shape), 1) for shape in ((400, 50), (50, 400), (10_000,)))
+    assert float(tall.var() * 50) == pytest.approx(1, rel=0.05)
+    assert float(wide.var() * 400) == pytest.approx(1, rel=0.05)
+    assert float(vector.std()) == pytest.approx(0.1, rel=0.05)
+    assert _draw(torch.ones(2, 2), 0) is None and _draw(torch.zeros(2, dtype=torch.long), 0) is None
+
+
 def test_a_table_of_indices_is_no_integer_matrix() -> None:
     class Shifted(nn.Module):
         def __init__(self) -> None:
@@ -138,7 +148,21 @@ def test_a_table_of_indices_is_no_integer_matrix() -> None:
             self.register_buffer("index", torch.arange(16).reshape(4, 4))
             self.table = nn.Parameter(torch.zeros(7, 2))
 
+    class Table(nn.Module):
+        num_embeddings = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("rows", torch.ones(4, 4, dtype=torch.int8))
+
+    class Whole(EightBit):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(4, 4))
+            self.part = nn.Linear(4, 4)
+
     assert not is_quantized(Shifted())
+    assert not is_quantized(Table())
+    assert not is_quantized(Whole())  # its parts are asked themselves
     assert not is_quantized(nn.Embedding(4, 4))
     assert not is_quantized(nn.Linear(4, 4))
     assert is_quantized(EightBit(nn.Linear(4, 4)))

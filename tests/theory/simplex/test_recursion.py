@@ -27,6 +27,12 @@ def test_zero_score_gain_is_the_plain_average():
     assert trace.separation[0, 1] == 0.0
 
 
+def test_tokens_start_orthogonal_unless_something_else_is_said():
+    """Independent random embeddings: separation 1 - c = 1, at the norm asked for."""
+    trace = propagate_simplex(transformer(depth=1, embedding_norm=0.7))
+    assert (trace.norm[0, 0], trace.separation[0, 0]) == pytest.approx((0.7, 1.0))
+
+
 def test_hard_attention_copies_a_random_token():
     """v = 400 at c = 0: every row picks one token, so the norm is kept; two rows agree by chance, 1/n."""
     trace = orbit(0.0, depth=1, tokens=8, mlp_width=0, heads=1, head_width=4096, score_gain=20.0, attention_skip=0.0)
