@@ -61,6 +61,13 @@ def test_the_audit_finds_a_shortcut_that_is_there() -> None:
     assert best_window(random.random(4000), labels) < 0.56
 
 
+def test_a_window_takes_in_the_longest_distance_of_its_last_cell() -> None:
+    """16 distances in cells of four: "connected in the last cell" is wrong once, and no window leaves 15 alone out."""
+    labels = np.zeros(16, np.int64)
+    labels[[12, 13, 14]] = 1
+    assert best_window(np.arange(16.0), labels, cuts=4) == 15 / 16
+
+
 def test_sizes_and_refusals() -> None:
     small = pathfinder(20, size=20, paddles=3, distractors=0, seed=0)
     assert small.images.shape == (20, 20, 20) and 0 <= small.images.min() < small.images.max() <= 1

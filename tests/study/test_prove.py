@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import edgewise
 from edgewise.study import prove
 from edgewise.study.proof import Arm, Proof, compare
-from edgewise.study.proving import Learner, lesson
+from edgewise.study.proving import Learner, _digits, lesson
 from tests.support.stacks import Convolutions, encoder, perceptron
 
 
@@ -90,6 +90,15 @@ def test_the_built_in_task_fits_streams_images_and_vectors(make: object) -> None
     inputs, labels = next(iter(found.batches(4)(0)))
     assert isinstance(learner, Learner)
     assert learner(inputs, labels)[0].item() == pytest.approx(math.log(10), rel=0.6)
+
+
+@pytest.mark.parametrize(("side", "shown"), [(32, 32), (8, 8), (5, 8)])
+def test_images_have_the_side_of_the_models_own_batch_but_eight_pixels_at_least(side: int, shown: int) -> None:
+    found = _digits(torch.zeros(2, 3, side, side), torch.zeros(2, 6))
+    inputs, _ = next(iter(found.batches(4)(0)))
+    learner = found.wrap(nn.Identity())
+    assert isinstance(learner, Learner)
+    assert learner.core_input(inputs).shape == (4, 3, shown, shown)
 
 
 def test_token_models_learn_bytes() -> None:

@@ -73,6 +73,12 @@ def test_writers_have_their_own_files_and_are_read_together(tmp_path: Path) -> N
     assert contents.damaged == contents.differing == 0
 
 
+def test_records_are_no_programs_and_nobody_else_writes_them(tmp_path: Path) -> None:
+    Writer(tmp_path)
+    (file,) = files_of(tmp_path)
+    assert file.stat().st_mode & 0o133 == 0 and file.stat().st_mode & 0o600 == 0o600
+
+
 def test_the_same_case_twice_is_harmless_and_a_difference_is_told(tmp_path: Path) -> None:
     first, second = Writer(tmp_path), Writer(tmp_path)
     for writer in (first, second):

@@ -166,7 +166,7 @@ def best_window(distances: Array, labels: NDArray[np.int64], cuts: int = 64) -> 
     place = np.clip(np.searchsorted(edges, distances, side="right") - 1, 0, cuts - 1)
     gain = np.bincount(place, weights=2.0 * labels - 1, minlength=cuts)  # ones minus zeros in each cell
     sums = np.concatenate([[0.0], gain.cumsum()])
-    inside = sums[None, :] - sums[:, None]  # of every window; with "connected inside", zeros outside are right too
+    inside = np.triu(sums[None, :] - sums[:, None])  # low <= high; with "connected inside", zeros outside are right too
     zeros = int((labels == 0).sum())
     return float(max((zeros + inside).max(), (len(labels) - zeros - inside).max()) / len(labels))
 
