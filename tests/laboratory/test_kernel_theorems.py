@@ -51,6 +51,16 @@ def test_the_tangent_kernel_of_the_queries(kernel: str) -> None:
     assert found.largest == pytest.approx(float(eigenvalues[-1]), rel=1e-10)
 
 
+@pytest.mark.parametrize(("heads", "applies"), [(2, True), (1, False)])
+def test_theorem_1_applies_from_as_many_features_as_equations(heads: int, applies: bool) -> None:
+    """H D = N n = 16 is enough: B is square, and its smallest singular value is the inverse's norm."""
+    made = random_layer(4, 4, 8, heads, 5, "gaussian", seed=0)
+    found, B = check_theorem1(made), made.features()
+    assert found.applies == applies
+    expected = 1 / float(torch.linalg.matrix_norm(torch.linalg.inv(B), 2)) if applies else 0.0
+    assert found.smallest_singular == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_safe_constant_is_a_polyak_lojasiewicz_constant(kernel: str) -> None:
     """|grad f|^2 >= 2 beta f at every point, by autograd; at 40 random points."""

@@ -12,6 +12,7 @@ from torch import nn
 
 from edgewise import landscape
 from edgewise.landscape import Along
+from edgewise.landscape.grid import _automatic_reach
 from tests.support import landscape_networks as networks
 from tests.support.landscape_networks import cross_entropy, own, seeded
 
@@ -59,6 +60,13 @@ def test_automatic_reach_finds_where_the_loss_has_risen_by_half(share: float) ->
     found = landscape.plane(model, own, None, ("*", "*"), points=5, reach="auto")
     largest = max(abs(loss / found.centre - 1) for loss in found.losses.flat)
     assert 0.3 < largest < 0.8
+
+
+@pytest.mark.parametrize("width", [0.003, 0.01, 0.2])
+def test_an_automatic_reach_ends_before_the_loss_has_risen_by_more(width: float) -> None:
+    """L = 1 + (r/w)^2 / 2 rises by half at r = w, here from valleys as narrow as 0.003 of the weights."""
+    found = _automatic_reach(lambda at: 1 + 0.5 * max(abs(x) / width for x in at) ** 2, 2, 1.0, 1.0)
+    assert 0.5 * width < found <= 1.05 * width
 
 
 SUBJECTS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], tuple[Any, Any]]] = {

@@ -16,7 +16,7 @@ from edgewise.probe.softmax_gain import SoftmaxCall
 
 
 class Raises(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, _: Tensor) -> Tensor:
         raise ValueError("inside attention")
 
 

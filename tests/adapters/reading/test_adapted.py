@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.adapters.quantized import is_quantized
-from edgewise.adapters.reading.trace import _draw
 from edgewise.adapters.reading.read import read
 from edgewise.adapters.reading.record import Stack
+from edgewise.adapters.reading.trace import _draw
 
 transformers = pytest.importorskip("transformers")
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
