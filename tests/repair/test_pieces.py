@@ -30,7 +30,7 @@ def free(depth: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("skip", "places", "carries"), [(1.0, 4, False), (0.5, 4, True), (0.5, 3, False), (1.0, 3, False)]
 )
-def test_an_mlp_carries_the_stream_only_where_skips_forget_it_and_it_can(skip: float, places: int, carries: bool) -> None:
+def test_an_mlp_carries_the_stream_only_where_skips_forget_it(skip: float, places: int, carries: bool) -> None:
     network = edgewise.transformer(depth=4, activation="tanh", mlp_skip=skip)
     assert _forgets(network) == pytest.approx(-8 * math.log(skip))  # -2 log |skip| per block
     assert _can_carry(network, free(places)) == (places == 4)
