@@ -39,9 +39,9 @@ ROOMS = {
     "nets": 12,
     "softmax_jacobian": 12,
     "rehearsal": 12,
-    "view": 5,
-    "page": 5,
-    "explorer": 5,
+    "view": 10,
+    "page": 10,
+    "explorer": 10,
 }
 # Changes that cannot give a wrong answer: guards of lengths that our own code keeps, dataclasses that could be written
 # to, the bar of a signature, the looks of a picture.
@@ -131,8 +131,9 @@ def without_annotations(code: str) -> str:
     return ast.dump(tree)
 
 
-def draw(count: int, files: list[Path], generator: random.Random) -> list[dict[str, Any]]:
-    """A sample without a line twice: all places of the room are shuffled and the first that are mistakes are taken."""
+def draw(count: int, files: list[Path], generator: random.Random, known: set[str]) -> list[dict[str, Any]]:
+    """A sample without a line twice, nor one of another list: all places of the room are shuffled and the first that
+    are mistakes are taken."""
     places = sorted(
         (mutant for path in files for mutant in mutants_of(path)),
         key=lambda m: (m["file"], m["line"], m["column"], m["operator"], m["occurrence"]),
@@ -144,6 +145,7 @@ def draw(count: int, files: list[Path], generator: random.Random) -> list[dict[s
         if (
             len(chosen) < count
             and (mutant["file"], mutant["line"]) not in taken
+            and mutant["before"].strip() not in known
             and (after := planted(mutant)) is not None
         ):
             chosen.append(
@@ -158,8 +160,10 @@ def main(name: str, seed: str, share: str = "1") -> None:
         if room := room_of(path):
             files.setdefault(room, []).append(path)
     drawn = []
+    lists = [file for file in Path(__file__).parent.glob("*.json") if file.stem in ("first", "fresh", "named")]
+    known = {mutant["before"].strip() for file in lists for mutant in json.loads(file.read_text(encoding="utf-8"))}
     for room, count in ROOMS.items():
-        for mutant in draw(round(count * float(share)), files[room], random.Random(f"{seed} {room}")):
+        for mutant in draw(round(count * float(share)), files[room], random.Random(f"{seed} {room}"), known):
             drawn.append({"room": room, **mutant})
     text = "[\n" + ",\n".join(json.dumps(mutant, ensure_ascii=False) for mutant in drawn) + "\n]\n"
     Path(__file__).with_name(f"{name}.json").write_text(text, encoding="utf-8")
