@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from edgewise import __version__, verbs, words
 from edgewise.architecture import Architecture
 from edgewise.arrays import Array
+from edgewise.critical.phase_diagram import Lines
 from edgewise.explorer import networks
 from edgewise.explorer.share_map import CHOICES, LARGEST_GRID, ShareMap, axes_of, share_map, span_of
 from edgewise.knobs import KNOBS
@@ -19,6 +21,7 @@ from edgewise.page.report import Subject, after_fix, page
 from edgewise.verdict import Outcome, Remedy, Verdict, finite
 
 API = 1
+LEFT_OUT = "The map leaves mask and positions out; the verdict of the dot does not."
 LABELS = {
     "mlp_in_gain": "gain of the MLP input matrix", "mlp_out_gain": "gain of the MLP output matrix",
     "value_gain": "gain of values and output together", "score_gain": "gain of queries and keys together",
@@ -26,6 +29,11 @@ LABELS = {
     "mlp_branch": "multiplier of the MLP branch", "attention_skip": "multiplier of the skip around attention",
     "mlp_skip": "multiplier of the skip around the MLP", "embedding_norm": "mean square at the input",
 }  # fmt: skip
+
+
+def as_bytes(value: Any) -> bytes:
+    """JSON without spaces, on one line; a number that is not finite is an error of ours."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
 def catalogue() -> dict[str, Any]:
@@ -68,20 +76,26 @@ def _note(network: Architecture, source_tokens: int | None) -> str:
 def map_answer(
     network: Architecture, axes: Mapping[str, tuple[float, float]], points: int, readout: str
 ) -> dict[str, Any]:
-    """Shares in thousandths row by row from below, and lines as pairs of coordinates."""
+    """Colours, and lines as pairs of coordinates."""
     result = share_map(network, axes, points, readout)
     diagram = result.diagram
     return {
-        "x": _axis(diagram.x_name, diagram.x),
-        "y": _axis(diagram.y_name, diagram.y),
-        "share": [round(1000 * float(value)) for value in result.share.ravel()],
+        "x": axis_of(diagram.x_name, diagram.x),
+        "y": axis_of(diagram.y_name, diagram.y),
         "lines": {name: [_pairs(line) for line in lines] for name, lines in diagram.boundaries.items()},
-        "levels": {f"{level:g}": [_pairs(line) for line in lines] for level, lines in result.levels.items()},
         "caption": caption(result),
+    } | coloured(result.share, result.levels)
+
+
+def coloured(share: Array, levels: Mapping[float, Lines]) -> dict[str, Any]:
+    """Shares in thousandths row by row from below, and the lines of a quarter and three."""
+    return {
+        "share": [round(1000 * float(value)) for value in share.ravel()],
+        "levels": {f"{level:g}": [_pairs(line) for line in lines] for level, lines in levels.items()},
     }
 
 
-def _axis(knob: str, values: Array) -> dict[str, Any]:
+def axis_of(knob: str, values: Array) -> dict[str, Any]:
     return {"knob": knob, "low": float(values[0]), "high": float(values[-1]), "count": len(values)}
 
 
@@ -102,7 +116,7 @@ def caption(result: ShareMap) -> str:
     if absent:
         parts.append(f"This plane does not contain {' or '.join(absent)}.")
     if not result.diagram.architecture.symmetric:
-        parts.append("The map leaves mask and positions out; the verdict of the dot does not.")
+        parts.append(LEFT_OUT)
     return " ".join(parts)
 
 

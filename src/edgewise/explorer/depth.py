@@ -8,21 +8,18 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Response
 from pydantic import Field
 
 from edgewise import verbs, words
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.explorer.networks import DEEPEST
-from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
 from edgewise.explorer.requests import Request, Source, read
 from edgewise.judgement.bands import TRAINS_FROM
 from edgewise.judgement.probability import calibration
 from edgewise.page.pieces import KINDS
 from edgewise.verdict import Remedy, Verdict
 
-router = APIRouter()
 MOST_FIXES, MOST_DEPTHS = 3, 12
 DEEPEST_WITH_POSITIONS = 96  # blocks: mask and positions are followed token by token
 MOST_WORK = DEEPEST * 64**2  # blocks times squared tokens of one question, with a mask or positions: seconds
@@ -54,32 +51,12 @@ class LimitRequest(FixesRequest):
     above: Depth | None = None
 
 
-@router.post("/depth", responses=REFUSED)
-def depth(wanted: DepthRequest) -> Response:
+def answer(wanted: DepthRequest) -> dict[str, Any]:
     """The share at each depth, with its range and the outcome."""
-    return json_reply(in_turn(lambda: _depth(wanted.model_dump_json())))
-
-
-@router.post("/depth/fixes", responses=REFUSED)
-def fixes(wanted: FixesRequest) -> dict[str, Any]:
-    """The fixes at the depth of the source, in the shell's words."""
-    found = in_turn(lambda: _fixes(wanted.source.model_dump_json(), wanted.readout))
-    return {"rows": [{"change": remedy.sentence, "note": remedy.note} for remedy in found]}
-
-
-@router.post("/depth/limit", responses=REFUSED)
-def limit(wanted: LimitRequest) -> dict[str, Any]:
-    """The deepest network that trains, narrowed down between two depths, in a sentence."""
-    return in_turn(lambda: _limit(wanted))
-
-
-@lru_cache(maxsize=500)
-def _depth(request: str) -> bytes:
-    wanted = DepthRequest.model_validate_json(request)
     low, high = calibration()["range"]["depth"]
     _check_work(read(wanted.source), sum(wanted.depths))
     rows = [_row(wanted, each) for each in wanted.depths]
-    return as_bytes({"rows": rows, "tried": [low, high], "deepest": _deepest(read(wanted.source))})
+    return {"rows": rows, "tried": [low, high], "deepest": _deepest(read(wanted.source))}
 
 
 def _row(wanted: DepthRequest | LimitRequest, blocks: int) -> dict[str, Any]:
@@ -117,6 +94,12 @@ def _network(wanted: DepthRequest | LimitRequest, blocks: int) -> Architecture:
     return network.replace(**found[wanted.fix].changes)
 
 
+def fixes_answer(wanted: FixesRequest) -> dict[str, Any]:
+    """The fixes at the depth of the source, in the shell's words."""
+    found = _fixes(wanted.source.model_dump_json(), wanted.readout)
+    return {"rows": [{"change": remedy.sentence, "note": remedy.note} for remedy in found]}
+
+
 @lru_cache(maxsize=64)
 def _fixes(source: str, readout: str) -> tuple[Remedy, ...]:
     network = read(Source.model_validate_json(source))
@@ -127,8 +110,8 @@ def _deepest(network: Architecture) -> int:
     return DEEPEST if network.symmetric else DEEPEST_WITH_POSITIONS
 
 
-def _limit(wanted: LimitRequest) -> dict[str, Any]:
-    """Halve the way between a depth that trains and one that does not: at most eight verdicts."""
+def limit(wanted: LimitRequest) -> dict[str, Any]:
+    """The deepest network that trains, in a sentence: the way between two depths is halved at most eight times."""
     trains, above = wanted.trains, wanted.above
     if trains is not None and above is not None and trains >= above:
         raise BadInput(f"trains = {trains} must be less than above = {above}.")

@@ -17,8 +17,8 @@ from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.phase_diagram import as_knobs, value_of
 from edgewise.critical.vector_field import displacement, orbits
 from edgewise.errors import BadInput
-from edgewise.explorer.answers import description, screen_parts
-from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
+from edgewise.explorer.answers import as_bytes, description, screen_parts
+from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.requests import Request, Source, read
 from edgewise.explorer.share_map import span_of
 from edgewise.page.markup import prose

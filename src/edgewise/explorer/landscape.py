@@ -15,8 +15,9 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise import words
 from edgewise.errors import BadInput
+from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.flow import rounded
-from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
+from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.requests import Request
 from edgewise.page.markup import prose
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import Field
 
-from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
+from edgewise.explorer.answers import as_bytes
+from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.source_rows import source_rows
 from edgewise.page.markup import prose
 from edgewise.study.recipe import FOLDERS, home

@@ -10,12 +10,14 @@ import numpy as np
 from fastapi import APIRouter, Response
 from numpy.typing import ArrayLike
 from pydantic import Field
+from starlette.requests import Request as HttpRequest
 
 from edgewise import words
 from edgewise.arrays import Array
+from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.circle import LARGEST_SIGNAL, WIDTH, drawn_circle
 from edgewise.explorer.flow import rounded
-from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
+from edgewise.explorer.replies import REFUSED, by_worker, in_turn, json_reply, pieces
 from edgewise.explorer.requests import Request
 from edgewise.knobs import ACTIVATIONS
 from edgewise.page.markup import prose
@@ -75,9 +77,9 @@ def perceptron_plane(wanted: PlaneRequest) -> Response:
 
 
 @router.post("/perceptron/circle", responses=REFUSED)
-def perceptron_circle(wanted: PerceptronRequest) -> Response:
+async def perceptron_circle(wanted: PerceptronRequest, request: HttpRequest) -> Response:
     """A circle of inputs after every layer of one random network, and how long theory says that it is."""
-    return json_reply(in_turn(lambda: _circle(wanted.model_dump_json())))
+    return json_reply(await by_worker(pieces, request, "circle", wanted))
 
 
 @lru_cache(maxsize=500)
@@ -88,11 +90,6 @@ def _perceptron(request: str) -> bytes:
 @lru_cache(maxsize=len(ACTIVATIONS))
 def _plane(name: str) -> bytes:
     return as_bytes(plane_answer(name))
-
-
-@lru_cache(maxsize=64)
-def _circle(request: str) -> bytes:
-    return as_bytes(circle_answer(PerceptronRequest.model_validate_json(request)))
 
 
 def maps_answer(wanted: PerceptronRequest) -> dict[str, Any]:

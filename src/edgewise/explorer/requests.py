@@ -37,14 +37,23 @@ class Axis(Request):
     high: Value
 
 
-class MapRequest(Request):
-    """Two axes and how many points each has."""
+class AxesRequest(Request):
+    """A network and two of its knobs."""
 
     source: Source
     x: Axis
     y: Axis
-    points: Annotated[int, Field(ge=2, le=LARGEST_GRID)] = LARGEST_GRID
     readout: Literal["token", "pooled"] = "token"
+
+    @property
+    def axes(self) -> dict[str, tuple[float, float]]:
+        return {axis.knob: (axis.low, axis.high) for axis in (self.x, self.y)}
+
+
+class MapRequest(AxesRequest):
+    """How many points each axis has."""
+
+    points: Annotated[int, Field(ge=2, le=LARGEST_GRID)] = LARGEST_GRID
 
 
 class PointRequest(Request):

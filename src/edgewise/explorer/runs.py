@@ -16,7 +16,8 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
 from edgewise.errors import BadInput
-from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
+from edgewise.explorer.answers import as_bytes
+from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.requests import Request
 from edgewise.monitor.reading import Run
 from edgewise.page import run_files

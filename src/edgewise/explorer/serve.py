@@ -45,8 +45,13 @@ def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder
                             timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     server.handle_exit = _leaving(server.handle_exit)  # type: ignore[method-assign]
-    with listener:
-        server.run(sockets=[listener])
+    from edgewise.explorer.replies import close_workers
+
+    try:
+        with listener:
+            server.run(sockets=[listener])
+    finally:
+        close_workers()
 
 
 def _leaving(leave: Callable[..., None]) -> Callable[..., None]:

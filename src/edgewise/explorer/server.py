@@ -17,22 +17,18 @@ from edgewise import __version__
 from edgewise.errors import BadInput
 from edgewise.explorer import (
     answers,
-    depth,
     flow,
     landscape,
     papers,
     perceptron,
-    plane,
+    routes,
     runs,
     simplex,
-    simulate,
     trace_file,
 )
 
-ROUTERS = (  # one for each view
-    plane.router,
-    simulate.router,
-    depth.router,
+ROUTERS = (  # of networks, then one for each other view
+    routes.router,
     flow.router,
     perceptron.router,
     simplex.router,

@@ -39,7 +39,7 @@ def share_map(
     diagram = judged_diagram(architecture, {k: (*span, points) for k, span in axes.items()}, readout)
     assert diagram.share is not None
     share = diagram.share
-    return ShareMap(diagram, share, {level: _lines(diagram, share, level) for level in LEVELS})
+    return ShareMap(diagram, share, levels_of(diagram.x, diagram.y, share))
 
 
 def affordable(points: int, depth: int) -> int:
@@ -49,10 +49,12 @@ def affordable(points: int, depth: int) -> int:
     return max(2, min(points, int((MOST_STEPS / depth) ** 0.5)))
 
 
-def _lines(diagram: PhaseDiagram, share: Array, level: float) -> Lines:
+def levels_of(x: Array, y: Array, share: Array) -> dict[float, Lines]:
+    """The lines on which a quarter and three quarters of the networks train."""
     from contourpy import contour_generator
 
-    return [np.asarray(line) for line in contour_generator(x=diagram.x, y=diagram.y, z=share).lines(level)]
+    contours = contour_generator(x=x, y=y, z=share)
+    return {level: [np.asarray(line) for line in contours.lines(level)] for level in LEVELS}
 
 
 def axes_of(architecture: Architecture) -> list[str]:

@@ -13,8 +13,9 @@ from pydantic import Field, field_validator
 
 from edgewise import words
 from edgewise.arrays import Array
+from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.flow import rounded
-from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
+from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.requests import Request
 from edgewise.page.markup import prose
 

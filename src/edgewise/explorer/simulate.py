@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Response
 from pydantic import Field
 
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import curves
-from edgewise.explorer.replies import REFUSED, as_bytes, in_turn, json_reply
 from edgewise.explorer.requests import PointRequest, moved
 from edgewise.page.curves import Rows
 
-router = APIRouter()
 WIDTHS = (256, 128, 64)  # of what is drawn: theory is of wide networks, and these answer in seconds
 MOST_WORK = 24 * 256 * 256**2  # blocks times tokens times squared width
 LONGEST = 512  # tokens
@@ -28,24 +24,17 @@ class SimulateRequest(PointRequest):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
-@router.post("/simulate", responses=REFUSED)
-def simulate(wanted: SimulateRequest) -> Response:
+def answer(wanted: SimulateRequest) -> dict[str, Any]:
     """The three curves of one random network, and how it differs from the description."""
-    return json_reply(in_turn(lambda: _simulate(wanted.model_dump_json())))
-
-
-@lru_cache(maxsize=100)
-def _simulate(request: str) -> bytes:
     from edgewise.study.random_network import simulated
 
-    wanted = SimulateRequest.model_validate_json(request)
     network = moved(wanted)
     drawn = narrower(network)
     with np.errstate(all="ignore"):
         orbit = simulated(drawn, seed=wanted.seed)
         logs = (orbit.token_gradient if wanted.readout == "token" else orbit.pooled_gradient) + np.log(orbit.norm)
         rows = Rows(_plain(1 - orbit.separation), _plain(np.exp((logs - logs[-1]) / 2)), _plain(np.sqrt(orbit.norm)))
-    return as_bytes({"curves": curves(rows), "note": _note(network, drawn)})
+    return {"curves": curves(rows), "note": _note(network, drawn)}
 
 
 def _plain(row: Any) -> tuple[float, ...]:

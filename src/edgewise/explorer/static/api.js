@@ -21,7 +21,7 @@ export const json = async (path, body, signal) => (await ask(path, body, signal)
 export function newest(signal) {
   let current = null;
   signal?.addEventListener("abort", () => current?.abort());
-  return async (path, body) => {
+  const question = async (path, body) => {
     current?.abort();
     current = new AbortController();
     const mine = current;
@@ -34,6 +34,25 @@ export function newest(signal) {
       throw error;
     }
   };
+  question.stop = () => current?.abort();
+  return question;
+}
+
+// An answer in parts, as server-sent events: told(part) for each. Who aborts `signal` stops the computation.
+export async function follow(path, body, signal, told) {
+  const response = await ask(path, body, signal), reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (text + value).split("\n\n");
+    text = parts.pop();
+    for (const part of parts) {
+      const news = JSON.parse(part.slice("data: ".length));
+      if (news.error) throw new Error(news.error);
+      told(news);
+    }
+  }
 }
 
 // A file for the reader's own folder.

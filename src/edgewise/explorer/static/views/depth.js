@@ -3,6 +3,7 @@ import { json, newest, save } from "../api.js";
 import { axes, band, curve, endLabels, picture } from "../chart.js";
 import { element, glyph, label, node } from "../draw.js";
 import { ModelPanel, pickFile, sourceOf, stateOf } from "../model.js";
+import { Progress } from "../progress.js";
 
 export const title = "Depth";
 const KINDS = ["now", "fix-1", "fix-2", "fix-3"];
@@ -15,13 +16,13 @@ export function spread(deepest, count) {
 
 export async function open(root, address, setState) {
   const stop = new AbortController(), { signal } = stop, askNetwork = newest(signal);
-  let round = 0, source = null, network = null, lines = [], tried = null, deepest = 256;
+  let going = new AbortController(), round = 0, source = null, network = null, lines = [], tried = null, deepest = 256;
 
   const panel = new ModelPanel({ choose: (next) => (next ? choose(next) : empty()), refuse: refused, signal });
   const shown = picture({ name: "Share of networks that trained against depth", height: 460, caption: CAPTION, section: "the-verdict", draw, signal });
-  const state = element("div", { className: "state", hidden: true }), progress = element("p", { className: "progress", hidden: true });
+  const state = element("div", { className: "state", hidden: true }), progress = new Progress();
   shown.box.after(state);
-  const holder = element("div", { className: "holder" }, shown.box, state, progress);
+  const holder = element("div", { className: "holder" }, shown.box, state, progress.element);
   shown.figure.prepend(holder);
   const meta = element("p", { className: "meta" }), heading = element("h1", { className: "outcome" }), say = element("p", { className: "say short" });
   const list = element("ul", { className: "fixes" }), numbers = element("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: "Numbers of the picture" });
@@ -31,7 +32,7 @@ export async function open(root, address, setState) {
   root.append(panel.element, element("div", { className: "centre" }, shown.figure), card);
 
   async function choose(next) {
-    const mine = ++round;
+    const mine = begin();
     lines = [];
     state.hidden = true;
     waiting("Reading the model", "");
@@ -43,8 +44,22 @@ export async function open(root, address, setState) {
       setState(stateOf(source));
       await follow(mine);
     } catch (error) {
-      if (mine === round && !signal.aborted) refused(error.message, next.name ?? next.preset);
+      if (mine === round && error.name !== "AbortError") refused(error.message, next.name ?? next.preset);
     }
+  }
+
+  // Whatever was asked for before is given up, on the server too.
+  function begin() {
+    going.abort();
+    going = new AbortController();
+    return ++round;
+  }
+
+  // The curves so far stay; what was answered is kept by the server, so that going on begins where it stopped.
+  function cancel() {
+    begin();
+    progress.show("stopped before it was done", { action: ["Go on", () => choose(source)] });
+    if (!lines[0]?.answer) heading.replaceChildren("Stopped");
   }
 
   // The block as it is first; its fixes are those at its own depth, or at the first depth at which it does not train.
@@ -68,7 +83,7 @@ export async function open(root, address, setState) {
   }
 
   async function fixes(at, mine) {
-    const { rows } = await json("depth/fixes", { source: { ...source, depth: at } });
+    const { rows } = await json("depth/fixes", { source: { ...source, depth: at } }, going.signal);
     if (mine !== round) return;
     lines.push(...rows.map((row, k) => ({ words: short(row.change), code: row.change, note: `${row.note}, chosen for ${at} blocks`, fix: { fix: k, at }, rows: [] })));
     shown.say(`${CAPTION} A fix is chosen for ${at} blocks and kept at all depths.`);
@@ -83,8 +98,9 @@ export async function open(root, address, setState) {
     const wanted = [...spread(deepest, count), network.depth].filter((depth) => depth <= deepest && !line.rows.some((row) => row.depth === depth));
     for (const depths of network.positions ? wanted.map((depth) => [depth]) : [wanted].filter((each) => each.length)) {
       if (mine !== round || signal.aborted) return;
-      tell(`${line.words}: ${line.rows.length} of ${line.rows.length + wanted.length} depths`);
-      const answer = await json("depth", { source, ...line.fix, depths }, signal);
+      const total = line.rows.length + wanted.filter((depth) => !line.rows.some((row) => row.depth === depth)).length;
+      tell(`${line.words}: ${line.rows.length} of ${total} depths`, line.rows.length / total);
+      const answer = await json("depth", { source, ...line.fix, depths }, going.signal);
       if (mine !== round) return;
       [tried, deepest] = [answer.tried, answer.deepest];
       line.rows = [...line.rows, ...answer.rows.filter((row) => row.depth <= deepest)].sort((a, b) => a.depth - b.depth);
@@ -96,7 +112,7 @@ export async function open(root, address, setState) {
   async function limit(line, mine) {
     const trains = line.rows.filter(trainsAt), first = line.rows.find((row) => !trainsAt(row) && trains.some((other) => other.depth < row.depth));
     const below = trains.filter((row) => !first || row.depth < first.depth).at(-1);
-    const answer = await json("depth/limit", { source, ...line.fix, trains: below?.depth ?? null, above: first?.depth ?? null }, signal);
+    const answer = await json("depth/limit", { source, ...line.fix, trains: below?.depth ?? null, above: first?.depth ?? null }, going.signal);
     if (mine !== round) return;
     line.rows = [...line.rows, ...answer.rows].sort((a, b) => a.depth - b.depth);
     shown.redraw();
@@ -151,13 +167,10 @@ export async function open(root, address, setState) {
     return ["network,blocks,share,low,high,outcome", ...rows].join("\n") + "\n";
   }
 
-  function tell(words) {
-    progress.textContent = words;
-    progress.hidden = !words;
-  }
+  const tell = (words, done) => progress.show(words, { done, action: ["Cancel", cancel] });
 
   function done() {
-    tell("");
+    progress.hide();
     file.disabled = false;
     rowsOfFixes();
   }
@@ -175,8 +188,8 @@ export async function open(root, address, setState) {
   }
 
   function message(kind, words, text, ...actions) {
-    round++;
-    tell("");
+    begin();
+    progress.hide();
     [network, lines] = [null, []];
     state.className = `state ${kind}`;
     state.replaceChildren(element("h2", { textContent: words }), element("p", { textContent: text }), ...actions);
@@ -210,7 +223,7 @@ export async function open(root, address, setState) {
     }
   })();
   return () => {
-    round++;
+    begin();
     stop.abort();
   };
 }

@@ -1,10 +1,11 @@
 // The map: the phase diagram of a network over two knobs, with the network as a dot on it; all of it in the address.
-import { ask, json, newest, save } from "../api.js";
+import { ask, follow, json, newest, save } from "../api.js";
 import { showCurves, showFixes, showVerdict, showWaiting } from "../card.js";
 import { why } from "../chart.js";
 import { $, element, fragment, whenChanged } from "../draw.js";
 import { ModelPanel, pickFile, sourceOf, stateOf } from "../model.js";
 import { drawScale, message, Plane } from "../plane.js";
+import { Progress } from "../progress.js";
 
 export const title = "Map";
 const COARSE = 12, FINE = 64, EVERY = 50; // milliseconds between two questions of a drag
@@ -20,7 +21,6 @@ const PICTURE = `<div class="centre">
       <canvas id="heat" aria-hidden="true"></canvas>
       <svg id="over" role="group" aria-label="Phase diagram"></svg>
       <div class="state" id="state" hidden></div>
-      <p class="progress" id="progress" hidden></p>
     </div>
     <div class="scale" id="scale" aria-hidden="true"></div>
     <figcaption><p><span id="caption">Each point is a network that differs from yours in two knobs. Colour is the share of such networks that trained.</span> </p></figcaption>
@@ -45,7 +45,7 @@ const PICTURE = `<div class="centre">
   <p class="sr" aria-live="polite" id="live"></p>
 </aside>`;
 
-let state, plane, panel, store, askPoint, askFix, askNetwork, mapOf, lastAsked, waitingPoint, answer, ended, askDrawn, drawn, shownCurves;
+let state, plane, panel, store, askPoint, askFix, askNetwork, mapOf, lastAsked, waitingPoint, answer, ended, askDrawn, drawn, shownCurves, askMap, progress, stream;
 
 const digits = (value) => +value.toPrecision(4);
 const axisOf = (knob) => state.network.axes.find((axis) => axis.knob === knob);
@@ -58,10 +58,12 @@ export async function open(root, address, setState) {
   state = { source: null, network: null, x: null, y: null, at: null };
   [askPoint, askFix, askNetwork] = [newest(signal), newest(signal), newest(signal)];
   [mapOf, lastAsked, waitingPoint, answer, store] = [0, 0, null, null, setState];
-  [askDrawn, drawn] = [newest(signal), null];
+  [askDrawn, askMap, drawn, stream] = [newest(signal), newest(signal), null, null];
+  progress = new Progress("progress");
   const back = element("button", { className: "plain", id: "home", type: "button", disabled: true, onclick: () => plane.move(home(), true) }, "Back to your model ", element("kbd", { textContent: "Home" }));
   panel = new ModelPanel({ choose: (source) => (source ? choose(source, kept(source)) : empty()), refuse: refused, signal, between: [fragment(KNOBS)], after: [back] });
   root.append(panel.element, fragment(PICTURE));
+  $("plotbox").append(progress.element);
   root.querySelector("figcaption p").append(why("transformers-forward"));
   plane = new Plane((at, settled) => moved(at, settled), signal);
   controls();
@@ -70,6 +72,7 @@ export async function open(root, address, setState) {
   start(address, stop);
   return () => {
     stop.abort();
+    stream?.abort();
     clearTimeout(waitingPoint);
     state = { at: null };
     mapOf++;
@@ -99,7 +102,7 @@ const kept = (source) => (state.x && source.preset === state.source?.preset && s
 
 async function choose(source, knobs = {}, at = null) {
   const mine = ended;
-  $("progress").hidden = true;
+  progress.hide();
   let network;
   try {
     network = await askNetwork("network", source);
@@ -131,31 +134,54 @@ function fillPanel() {
   for (const id of ["x-knob", "y-knob", "x-value", "y-value", "home"]) $(id).disabled = false;
 }
 
-// New axes: the exact verdict first, then a coarse map, then the fine one.
+// New axes: the exact verdict first, then a coarse map, then the fine one, then the one with mask and positions.
 async function replane() {
   const mine = ++mapOf;
+  stream?.abort();
   plane.place({ x: state.x, y: state.y }, state.at, home());
   plane.move(state.at, true);
-  const request = { source: state.source, points: COARSE };
+  const request = { source: state.source };
   for (const axis of ["x", "y"]) request[axis] = { knob: state[axis].knob, low: state[axis].low, high: state[axis].high };
   try {
     for (const points of [COARSE, FINE]) {
-      progress(points === COARSE ? "drawing a coarse map" : `coarse map, ${COARSE} × ${COARSE} · refining`);
-      const map = await json("map", { ...request, points });
-      if (mine !== mapOf) return;
-      plane.show(map, points === COARSE);
-      $("caption").textContent = map.caption;
+      progress.show(points === COARSE ? "drawing a coarse map" : `coarse map, ${COARSE} × ${COARSE} · refining`);
+      const map = await askMap("map", { ...request, points });
+      if (mine !== mapOf || !map) return;
+      show(map, points === COARSE);
     }
-    progress("");
+    progress.hide();
     settle();
+    if (state.network.positions) withPositions(request, mine);
   } catch (error) {
-    if (mine === mapOf) refused(error.message, state.network.name);
+    if (mine === mapOf) refused(error.message, state.network?.name ?? "");
   }
 }
 
-function progress(words) {
-  $("progress").textContent = words;
-  $("progress").hidden = !words;
+function show(map, coarse) {
+  plane.show(map, coarse);
+  $("caption").textContent = map.caption;
+}
+
+// Each of these points takes long: the picture becomes finer while it is looked at, until it is done or stopped.
+async function withPositions(request, mine) {
+  const stop = (stream = new AbortController()), again = ["Go on", () => withPositions(request, mine)];
+  const tell = (done) => progress.show("adding mask and positions", { done, action: ["Cancel", () => stop.abort()] });
+  let words = "";
+  tell(0);
+  try {
+    await follow("map/positions", request, stop.signal, ({ done, map, stopped }) => {
+      if (mine !== mapOf || stop.signal.aborted) return;
+      if (done !== undefined) tell(done);
+      if (map) show(map, false);
+      words = stopped ?? "";
+    });
+  } catch (error) {
+    words = error.name === "AbortError" ? "stopped before it was done" : error.message;
+  }
+  if (mine !== mapOf || ended.signal.aborted) return;
+  if (words) progress.show(words, { action: again });
+  else progress.hide();
+  settle();
 }
 
 // ---- the dot
@@ -191,20 +217,26 @@ async function settle() {
   if (!answer) return;
   const here = state.at, fix = plane.fix();
   setTimeout(() => here === state.at && answer && ($("live").textContent = `${answer.outcome}. ${answer.chance}`), 400);
-  const detail = await askFix("point", { ...wanted(here), fixes: true });
+  const soon = setTimeout(() => here === state.at && showFixes("Fixes", [], "Looking for fixes …"), 300);
+  let detail, there = null;
+  try {
+    detail = await askFix("point", { ...wanted(here), fixes: true });
+    if (detail && fix) there = await json("point", wanted(fix), ended.signal);
+  } catch (error) {
+    if (error.name !== "AbortError" && here === state.at) showFixes("Fixes", [], error.message);
+    return;
+  } finally {
+    clearTimeout(soon);
+  }
   if (!detail || here !== state.at) return;
   const rows = detail.fixes.rows.map((row) => ({ ...row, act: onMap(row.knobs) }));
-  let after = null;
-  if (fix) {
-    const there = await json("point", wanted(fix));
-    if (here !== state.at) return;
-    after = there.curves;
+  if (there) {
     const knobs = [["x", state.x], ["y", state.y]].filter(([axis]) => fix[axis] !== here[axis]).map(([axis, { knob }]) => `${knob} = ${digits(fix[axis])}`);
     rows.unshift({ change: knobs.join(", "), note: "nearest on the map", then: there.then, kind: there.kind, act: () => plane.move(fix, true) });
   }
   const healthy = detail.fixes.healthy && !rows.length;
   showFixes(healthy ? "Nothing to fix. Room on this map" : "Fixes", healthy ? room(here) : rows, detail.fixes.advice);
-  draw(detail.curves, after);
+  draw(detail.curves, there?.curves ?? null);
   if (simulating()) simulate();
 }
 
@@ -218,14 +250,17 @@ const simulating = () => $("simulate").getAttribute("aria-pressed") === "true";
 
 async function simulate() {
   const here = state.at;
-  $("drawn-note").textContent = "drawing a random network …";
+  $("drawn-note").replaceChildren("drawing a random network ", element("progress", { ariaLabel: "Drawing a random network" }));
+  $("simulate").textContent = "Cancel";
   try {
     const result = await askDrawn("simulate", wanted(here));
+    if (result) $("simulate").textContent = "Simulate";
     if (!result || here !== state.at || !simulating()) return;
     drawn = result.curves;
     $("drawn-note").textContent = result.note;
     showCurves(...shownCurves, drawn);
   } catch (error) {
+    $("simulate").textContent = "Simulate";
     if (here === state.at) $("drawn-note").textContent = error.message;
   }
 }
@@ -258,7 +293,8 @@ function refused(words, name) {
 
 function clear() {
   mapOf++;
-  progress("");
+  stream?.abort();
+  progress.hide();
   Object.assign(plane, { map: null, axes: null, at: null });
   Object.assign(state, { network: null, at: null }); // answers that are still on their way are of another model
   answer = null;
@@ -295,16 +331,21 @@ function controls() {
   });
   $("simulate").addEventListener("click", () => {
     $("simulate").setAttribute("aria-pressed", String(!simulating()));
+    $("simulate").textContent = "Simulate";
     drawn = null;
     $("drawn-note").textContent = "";
+    askDrawn.stop();
     if (simulating()) simulate();
     else if (shownCurves) showCurves(...shownCurves, null);
   });
   $("report").addEventListener("click", async () => {
+    const { signal } = ended;
+    $("report").disabled = true;
     try {
-      save(await (await ask("report", wanted(state.at))).blob(), "report.html");
+      save(await (await ask("report", wanted(state.at), signal)).blob(), "report.html");
     } catch (error) {
-      $("live").textContent = error.message;
+      if (!signal.aborted) $("drawn-note").textContent = error.message;
     }
+    if (!signal.aborted) $("report").disabled = false;
   });
 }

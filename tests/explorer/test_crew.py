@@ -1,0 +1,163 @@
+"""Worker processes: exact answers, work that stops when it is given up, and a new one where one has died."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from edgewise.errors import BadInput
+
+pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
+
+from edgewise.explorer import crew, replies, tasks
+from edgewise.explorer.crew import Crew, GivenUp, NotAnswered
+
+PROC = Path("/proc")
+SMALL = json.dumps({"source": {"preset": "gpt2", "depth": 2, "tokens": 8}})
+LONG = json.dumps({"source": {"preset": "gpt2", "tokens": 64}, "depths": [90]})  # a second or more
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Crew]:
+    workers = Crew(1)
+    yield workers
+    workers.close()
+
+
+def started(workers: Crew, task: str, request: str) -> crew.Job:
+    """A job that has reached its worker."""
+    job = workers.ask(task, request)
+    wait_until(lambda: job._process is not None)
+    time.sleep(0.1)
+    return job
+
+
+def wait_until(true: Any, seconds: float = 20.0) -> None:
+    ends = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def test_a_worker_gives_the_same_answer_refuses_in_the_same_words_and_loads_no_torch(workers: Crew) -> None:
+    assert workers.processes == []  # none before it is needed
+    assert workers.ask("point", SMALL).future.result(60) == tasks.point(SMALL)
+    with pytest.raises(BadInput, match="'nothing' is not a preset"):
+        workers.ask("point", json.dumps({"source": {"preset": "nothing"}})).future.result(60)
+    with pytest.raises(RuntimeError, match="AttributeError"):
+        workers.ask("no_such_task", "").future.result(60)
+    (process,) = workers.processes
+    if PROC.is_dir():
+        assert "libtorch" not in (PROC / str(process) / "maps").read_text()
+
+
+def test_what_is_given_up_stops_and_its_worker_goes_on(workers: Crew) -> None:
+    workers.ask("ready", "").future.result(60)
+    before = workers.processes
+    job, waiting = started(workers, "depth", LONG), workers.ask("depth", LONG)
+    began = time.monotonic()
+    waiting.give_up()
+    job.give_up()
+    with pytest.raises(GivenUp):
+        job.future.result(60)
+    assert waiting.future.cancelled() and time.monotonic() - began < crew.GRACE
+    assert workers.ask("point", SMALL).future.result(60) and workers.processes == before
+
+
+def test_what_does_not_stop_is_killed_and_a_new_worker_answers(workers: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers.ask("ready", "").future.result(60)
+    (first,) = workers.processes
+    monkeypatch.setattr(crew, "GRACE", 0.1)
+    job = started(workers, "simulate", SMALL)  # loads torch first, which is not interrupted
+    job.give_up()
+    with pytest.raises(GivenUp):
+        job.future.result(60)
+    assert workers.ask("ready", "").future.result(60) == b"true"
+    (second,) = workers.processes
+    assert second != first and not alive(first)
+
+
+def test_a_worker_that_dies_is_said_so_and_replaced(workers: Crew) -> None:
+    workers.ask("ready", "").future.result(60)
+    (process,) = workers.processes
+    job = started(workers, "depth", LONG)
+    os.kill(process, signal.SIGKILL)
+    with pytest.raises(NotAnswered, match=r"ended .signal 9.*Ask again"):
+        job.future.result(60)
+    assert workers.ask("ready", "").future.result(60) == b"true"
+
+
+def test_what_takes_too_long_is_stopped(workers: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers.ask("ready", "").future.result(60)
+    monkeypatch.setattr(crew, "LIMIT", 0.2)
+    with pytest.raises(NotAnswered, match=r"not done after 0\.2 seconds"):
+        workers.ask("depth", LONG).future.result(60)
+
+
+def test_who_hangs_up_gives_all_of_it_up(workers: Crew) -> None:
+    class Left:
+        async def is_disconnected(self) -> bool:
+            return True
+
+    workers.ask("ready", "").future.result(60)
+    jobs = [started(workers, "depth", LONG), workers.ask("depth", LONG)]
+    with pytest.raises(replies.HTTPException, match="499"):
+        asyncio.run(replies.waited(jobs, Left()))  # type: ignore[arg-type]
+    with pytest.raises(GivenUp):
+        jobs[0].future.result(60)
+    assert jobs[1].future.cancelled()
+
+
+def test_answers_are_kept_until_there_is_no_room() -> None:
+    kept = replies.Kept(1000)
+    for number in range(4):
+        kept.keep(b"x" * 100, "task", str(number))
+    assert [kept.get("task", str(number)) for number in range(4)] == [None, b"x" * 100, b"x" * 100, b"x" * 100]
+    kept.keep(b"y", "task", "1")
+    assert kept.get("task", "1") == b"y" and kept.size == 3 * 300 - 99
+
+
+@pytest.mark.skipif(not PROC.is_dir(), reason="children are looked up in /proc")
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_server(ending: signal.Signals) -> None:
+    command = [sys.executable, "-u", "-m", "edgewise", "explore", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = urlsplit(server.stdout.readline().split()[2]).netloc
+            HTTPConnection(address).request("GET", "/api/1/catalogue")  # starts a worker
+            wait_until(lambda: children(server.pid))
+            (worker,) = children(server.pid)
+            server.send_signal(ending)
+            wait_until(lambda: not alive(worker), 10)
+        finally:
+            server.kill()
+
+
+def status(process: str) -> list[str]:
+    """State and parent first; of a process that is gone, nothing."""
+    try:
+        return (PROC / process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["gone", ""]
+
+
+def children(process: int) -> list[int]:
+    return [int(entry.name) for entry in PROC.glob("[0-9]*") if status(entry.name)[1] == str(process)]
+
+
+def alive(process: int) -> bool:
+    """Neither gone nor a zombie that nobody has asked about."""
+    return status(str(process))[0] not in ("gone", "Z")
