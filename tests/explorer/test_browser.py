@@ -17,7 +17,7 @@ import edgewise
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from tests.support.browser import AXE, BROWSER, NO_BROWSER, WAIT, Visit, chromium, serving  # noqa: E402
+from tests.support.browser import AXE, BROWSER, NO_BROWSER, WAIT, Visit, chromium, serving, working  # noqa: E402
 
 sync_api.expect.set_options(timeout=WAIT)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
@@ -114,6 +114,35 @@ def test_a_config_is_taken_and_another_refused_in_words(browser: Any, address: s
     assert page.inner_text("#outcome") == "No verdict" and page.locator("path.iso").count() == 0
     visit.complaints = [text for text in visit.complaints if "422" not in text]  # the browser's note of the refusal
     visit.close()
+
+
+def test_a_slow_map_shows_progress_and_stops_when_cancelled_or_left(browser: Any, address: str) -> None:
+    visit = Visit(browser, address)
+    page = visit.page
+    page.goto(address + "#/map?preset=gpt2&tokens=128")
+    cancel = page.locator("#progress button")
+    sync_api.expect(cancel).to_have_text("Cancel")
+    page.wait_for_function("() => document.querySelector('#progress progress').value > 0")
+    cancel.click()
+    sync_api.expect(cancel).to_have_text("Go on")
+    assert "leaves mask and positions out" in page.inner_text("#caption")
+    resting(page)
+    cancel.click()
+    sync_api.expect(cancel).to_have_text("Cancel")
+    page.locator("#views a", has_text="Papers").click()
+    page.wait_for_selector(".record")
+    resting(page)
+    visit.close()
+
+
+def resting(page: Any) -> None:
+    """Soon no worker computes."""
+    for _ in range(40):
+        before = working()
+        page.wait_for_timeout(500)
+        if working() - before < 0.05:
+            return
+    raise AssertionError("workers go on although nobody waits for them")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

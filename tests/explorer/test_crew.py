@@ -23,6 +23,7 @@ pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
 from edgewise.explorer import crew, replies, tasks
 from edgewise.explorer.crew import Crew, GivenUp, NotAnswered
+from tests.support.browser import alive, children
 
 PROC = Path("/proc")
 SMALL = json.dumps({"source": {"preset": "gpt2", "depth": 2, "tokens": 8}})
@@ -144,20 +145,3 @@ def test_no_worker_outlives_its_server(ending: signal.Signals) -> None:
             wait_until(lambda: not alive(worker), 10)
         finally:
             server.kill()
-
-
-def status(process: str) -> list[str]:
-    """State and parent first; of a process that is gone, nothing."""
-    try:
-        return (PROC / process / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ["gone", ""]
-
-
-def children(process: int) -> list[int]:
-    return [int(entry.name) for entry in PROC.glob("[0-9]*") if status(entry.name)[1] == str(process)]
-
-
-def alive(process: int) -> bool:
-    """Neither gone nor a zombie that nobody has asked about."""
-    return status(str(process))[0] not in ("gone", "Z")

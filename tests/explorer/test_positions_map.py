@@ -18,7 +18,7 @@ from edgewise.explorer.server import application  # noqa: E402
 client = fastapi_client.TestClient(application())
 KNOBS: dict[str, Any] = {"depth": 6, "tokens": 20, "norm": "post", "activation": "relu", "causal": True, "width": 128,
                          "heads": 2}  # fmt: skip
-AXES = {"x": {"knob": "mlp_in_gain", "low": 0.2, "high": 3}, "y": {"knob": "attention_branch", "low": 0.1, "high": 1.25}}
+AXES = {"x": {"knob": "mlp_in_gain", "low": 0.2, "high": 3}, "y": {"knob": "attention_branch", "low": 0.1, "high": 1.2}}
 WANTED: dict[str, Any] = {"source": {"config": json.dumps(KNOBS), "name": "mine"}, **AXES}
 
 
@@ -58,7 +58,7 @@ def test_the_map_becomes_finer_says_what_it_is_and_is_kept(monkeypatch: pytest.M
     assert "3 × 3 networks were followed over 16 tokens" in maps[0]["caption"]
     assert "5 × 5 networks were followed over 20 tokens" in maps[-1]["caption"]
     assert "leaves mask and positions out;" not in maps[-1]["caption"]
-    gain, branch = 3.0, 1.25
+    gain, branch = 3.0, 1.2
     network = edgewise.transformer(**KNOBS).replace(mlp_in_gain=gain, attention_branch=branch)
     assert maps[-1]["share"][-1] == round(1000 * positions_map.share(network, "token"))
     monkeypatch.setattr(positions_stream.pieces, "ask", None)  # nothing is computed twice

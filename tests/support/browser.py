@@ -37,6 +37,33 @@ def serving(*arguments: str) -> Iterator[str]:
             server.terminate()
 
 
+def working() -> float:
+    """Seconds that the worker processes of servers started here have computed so far."""
+    servers = children(os.getpid())
+    workers = [child for server in servers for child in children(server)]
+    ticks = [fields for worker in workers if (fields := _stat(worker))]
+    return sum(int(fields[11]) + int(fields[12]) for fields in ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def children(process: int) -> list[int]:
+    """By /proc; none where the system has none."""
+    every = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [each for each in every if (fields := _stat(each)) and fields[1] == str(process)]
+
+
+def alive(process: int) -> bool:
+    """Neither gone nor a zombie that nobody has asked about."""
+    return bool(fields := _stat(process)) and fields[0] != "Z"
+
+
+def _stat(process: int) -> list[str]:
+    """State and parent first; nothing of a process that is gone."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
 @contextmanager
 def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright

@@ -59,7 +59,9 @@ export async function open(root, address, setState) {
   function cancel() {
     begin();
     progress.show("stopped before it was done", { action: ["Go on", () => choose(source)] });
-    if (!lines[0]?.answer) heading.replaceChildren("Stopped");
+    if (lines[0]?.answer) return;
+    heading.replaceChildren("Stopped");
+    say.textContent = "The curve so far stays. Going on begins where it stopped.";
   }
 
   // The block as it is first; its fixes are those at its own depth, or at the first depth at which it does not train.
