@@ -27,7 +27,7 @@ POINTS = 40
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    seeds, steps = (4, 150) if scale == "full" else (1, 8)
+    seeds, steps = (8, 2000) if scale == "full" else (1, 8)
     return [
         {"samples": 3, "tokens": 5, "size": size, "kernel": kernel, "query_key_scale": qk, "seed": seed, "steps": steps}
         for seed in range(seeds) for size in SIZES for qk in SCALES for kernel in KERNELS

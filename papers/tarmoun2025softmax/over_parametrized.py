@@ -34,7 +34,8 @@ RATIOS = (10.0, 1e25)  # of the teachers on the left
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     sizes = FULL if scale == "full" else SMALL
-    runs = [{**size, "tokens": size["width"], "ratio": 1e25, "keys": 1.0, "seed": 0} for size in sizes]
+    runs = [{**size, "tokens": size["width"], "ratio": 1e25, "keys": 1.0, "seed": seed} for size in sizes
+            for seed in range(3 if scale == "full" else 1)]  # fmt: skip
     tiny = {"samples": 10, "tokens": 6, "width": 40, "steps": 400 if scale == "full" else 150, "ratio": 1e3}
     return runs + [{**tiny, "keys": keys, "seed": seed} for keys in (1.0, 1e-2, WEAK) for seed in range(3)]
 
@@ -88,7 +89,7 @@ def under() -> list[Result]:
 def _both(large: Sequence[Result]) -> Claim:
     """What gradient descent leaves of the loss after as many steps as the longest run on the right has, by side."""
     left = {ratio: float(np.median([_left_of(r) for r in select(under(), ratio=ratio)])) for ratio in RATIOS}
-    right = {f"d = {r.case['width']}": _left_of(r) for r in large}
+    right = {name: max(map(_left_of, runs)) for name, runs in by_width(large).items()}
     said = ", ".join(f"{value:.1g} with ratio {ratio:g}" for ratio, value in left.items())
     told = ", ".join(f"{value:.1g} with {name}" for name, value in right.items())
     held = left[RATIOS[0]] < 1e-2 and left[RATIOS[1]] > 10 * left[RATIOS[0]] and max(right.values()) < 1e-2
@@ -96,7 +97,7 @@ def _both(large: Sequence[Result]) -> Claim:
         "The figure: fast linear convergence over-parametrized, although r is 1e25; under-parametrized gradient "
         "descent does well for small r and really struggles when r is large [talk].",
         f"Share of the loss that is left: under-parametrized (median of {seeds_of(under())} seeds, 1,500 steps) "
-        f"{said}; over-parametrized {told}.",
+        f"{said}; over-parametrized (the most of {seeds_of(large)} seeds) {told}.",
         f"left: N = 100, d = n = 20; right: {_scale(large)}", decided(held, large, 100, "samples"),
         {"under": {f"{r:g}": v for r, v in left.items()}, "over": right}, rows=("A35", "A30", "A31"),
     )  # fmt: skip
@@ -106,31 +107,53 @@ def _left_of(run: Result) -> float:
     return float(run.value["losses"][-1] / run.value["losses"][0])
 
 
+def by_width(large: Sequence[Result]) -> dict[str, list[Result]]:
+    """The runs of each width, one per seed."""
+    return {f"d = {width}": select(large, width=width) for width in dict.fromkeys(r.case["width"] for r in large)}
+
+
 def _scale(results: Sequence[Result]) -> str:
-    sizes = (f"N = {r.case['samples']}, d = n = {r.case['width']}, {r.case['steps']} steps" for r in results)
-    return f"{'; '.join(sizes)}; one seed each"
+    cases = (r.case for r in results)
+    sizes = dict.fromkeys(f"N = {c['samples']}, d = n = {c['width']}, {c['steps']} steps" for c in cases)
+    return f"{'; '.join(sizes)}; {seeds_of(results)} seeds each"
+
+
+def _between(numbers: Sequence[float], form: str) -> str:
+    """The smallest and the largest over seeds, in words."""
+    low, high = (f"{f(numbers):{form}}" for f in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def _of(runs: Sequence[Result], name: str, place: int | None = None) -> list[float]:
+    """A number of every run, or one of the numbers that it has."""
+    return [r.value[name] if place is None else r.value[name][place] for r in runs]
 
 
 def _linear(large: Sequence[Result]) -> Claim:
-    factors = {f"d = {r.case['width']}": r.value["factor"] for r in large}
     held = all(r.value["straightness"] > 0.95 and r.value["factor"] < 0.999 for r in large)
-    said = ", ".join(f"{name}: factor {f:.4f} per step (R^2 of the straight line {r.value['straightness']:.3f}), "
-                     f"loss {r.value['losses'][-1]:.2g}, smallest feature "
-                     f"{r.value['feature'][0]:.2f} to {r.value['feature'][1]:.2f}"
-                     for (name, f), r in zip(factors.items(), large, strict=True))  # fmt: skip
+    said = "; ".join(
+        f"{name}: factor {_between(_of(runs, 'factor'), '.4f')} per step (R^2 of the straight line "
+        f"{_between(_of(runs, 'straightness'), '.3f')}), loss at the end {_between(_of(runs, 'losses', -1), '.2g')}, "
+        f"smallest feature at the start {_between(_of(runs, 'feature', 0), '.2f')}, at the end "
+        f"{_between(_of(runs, 'feature', 1), '.2f')}" for name, runs in by_width(large).items()
+    )  # fmt: skip
     return Claim("With d >= N gradient descent converges at a linear rate [talk].", f"{said}.", _scale(large),
-                 decided(held, large, 100, "samples"), factors, rows=("A12", "A31"))  # fmt: skip
+                 decided(held, large, 100, "samples"),
+                 {name: _of(runs, "factor") for name, runs in by_width(large).items()},
+                 rows=("A12", "A31"))  # fmt: skip
 
 
 def _flat(large: Sequence[Result]) -> Claim:
     said = "; ".join(
-        f"d = {r.case['width']}: |p - p_0| = {r.value['moved']:.2f}, mean ratio from 10^{r.value['start']:.1f} to "
-        f"10^{r.value['student']:.1f}, teacher 10^{r.value['teacher']:.0f}" for r in large
+        f"{name}: |p - p_0| = {_between(_of(runs, 'moved'), '.2f')}, mean ratio from "
+        f"10^{_between(_of(runs, 'start'), '.1f')} to 10^{_between(_of(runs, 'student'), '.1f')}, teacher "
+        f"10^{_between(_of(runs, 'teacher'), '.0f')}" for name, runs in by_width(large).items()
     )  # fmt: skip
     held = all(r.value["student"] < 0.5 * r.value["teacher"] for r in large)
     return Claim("The prompt stays bounded, and the ratios are far smaller than the teacher's [talk].",
                  f"{said}.", _scale(large), decided(held, large, 100, "samples"),
-                 {str(r.case["width"]): r.value["student"] for r in large}, rows=("A14", "A31", "A34"))  # fmt: skip
+                 {name: _of(runs, "student") for name, runs in by_width(large).items()},
+                 rows=("A14", "A31", "A34"))  # fmt: skip
 
 
 def _certified(tiny: Sequence[Result]) -> Claim:
@@ -165,7 +188,7 @@ def _under() -> Panel:
 
 def _curves(large: Sequence[Result]) -> Panel:
     curves = [Curve(f"d = n = {r.case['width']}", np.array(r.value["steps"]), np.array(r.value["losses"]), i)
-              for i, r in enumerate(large)]  # fmt: skip
+              for i, runs in enumerate(by_width(large).values()) for r in runs]  # fmt: skip
     return Panel("over-parametrized, teacher ratio 1e25", "step", "loss", tuple(curves), log_y=True)
 
 
