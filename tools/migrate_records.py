@@ -1,13 +1,17 @@
-"""Carry records over to renamed or reshaped code, where a few cases computed before and after are bitwise equal.
+"""Carry records over to renamed or reshaped code, where cases measured again are bitwise equal.
 
+    python tools/migrate_records.py [--seconds S] [--within R] [RECIPE ...]
     python tools/migrate_records.py --before REVISION [--within R] [RECIPE ...]
 
-A record names the code that measured it by a hash, which changes when an identifier does. For every recipe whose
-record was measured by the code of REVISION, the cheapest recorded cases (small-scale ones where those take over
-half a minute) are measured by that code and by the code of the working tree, one process each. If all values are equal
-to the last bit, the record's hash becomes today's; if one differs, the record is left as it is and has to be measured
-again. `--within` allows a relative difference of numbers, for a change of numerics whose size is known and logged.
-A record that was already out of date at REVISION stays out of date.
+A record names the code that measured it by a hash, which changes when an identifier does. Without a revision, a sample
+of the recorded cases is measured by the code of the working tree and held against what is recorded: the cheapest ones,
+and the cheapest for every value of every knob but the seed, as far as S seconds go. With one, the
+cheapest recorded cases (small-scale ones where those take over half a minute) are measured by the code of REVISION,
+which must be that of the record, and by that of the working tree.
+
+If all values are equal to the last bit, the record's hash becomes today's; if one differs, the record is left as it is
+and has to be measured again. `--within` allows a relative difference of numbers, for a change of numerics whose size is
+known and logged.
 """
 
 from __future__ import annotations
@@ -21,11 +25,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgewise.study import store
+from edgewise.study.code_hash import code_hash
 from edgewise.study.recipe import find_recipes, load_recipe
 from edgewise.study.store import Record, dumps, key_of
 from edgewise.whole_file import whole_file
@@ -47,22 +52,27 @@ print(json.dumps([code_hash(Path(sys.argv[1])), values]))
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--before", required=True, metavar="REVISION", help="the last commit before the change")
+    parser.add_argument("--before", metavar="REVISION", help="the last commit before the change; default: the record")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="recorded time of a sample")
     parser.add_argument("--within", type=float, default=0.0, metavar="R", help="relative difference; default: 0")
     parser.add_argument("recipes", nargs="*", type=Path, help="default: all that have a record")
     arguments = parser.parse_args()
     recipes = arguments.recipes or [path for name in FOLDERS for path in find_recipes(ROOT / name)]
     with revision(arguments.before) as before:
-        former = {path.stem: path for name in FOLDERS for path in find_recipes(before / name)}
-        for recipe in recipes:
-            outcome = migrate(recipe.resolve(), former, before, arguments.within)
+        former = {path.stem: path for name in FOLDERS for path in find_recipes(before / name)} if before else {}
+        for recipe in map(Path.resolve, recipes):
+            how = Migration(recipe, arguments.within)
+            outcome = how.from_code(former, before) if before else how.from_record(arguments.seconds)
             print(f"{recipe.parent.name}/{recipe.stem}: {outcome}", flush=True)
     return 0
 
 
 @contextmanager
-def revision(name: str) -> Iterator[Path]:
+def revision(name: str | None) -> Iterator[Path | None]:
     """A checkout of an earlier revision, removed afterwards."""
+    if name is None:
+        yield None
+        return
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "before"
         git("worktree", "add", "--quiet", "--detach", str(place), name)
@@ -76,30 +86,78 @@ def git(*arguments: str) -> None:
     subprocess.run(["git", "-C", str(ROOT), *arguments], check=True)
 
 
-def migrate(recipe: Path, former: dict[str, Path], before: Path, within: float) -> str:
-    """What became of a recipe's record, in words."""
-    record = recipe.parent / "recorded" / f"{recipe.stem}.jsonl"
-    if not record.is_file() or recipe.stem not in former:
-        return "no record, or new"
-    records = list(store.read([record]).done.values())
-    codes = {item.code for item in records}
-    if codes == {answer(recipe, ROOT, [])[0]}:
-        return "up to date"
-    if codes != {answer(former[recipe.stem], before, [])[0]}:
-        return "was out of date before; left as it is"
-    cases = few(recipe, records)
-    _, values_before = answer(former[recipe.stem], before, cases)
-    code_now, values_now = answer(recipe, ROOT, cases)
-    apart = max((difference(a, b) for a, b in zip(values_before, values_now, strict=True)), default=0.0)
-    if apart > within:
-        return f"DIFFERS by {apart:.2g}, of {len(cases)} cases"
-    rewrite(record, records, code_now)
-    return f"carried over, {len(cases)} cases {f'within {apart:.2g}' if apart else 'equal'}"
+@dataclass(frozen=True)
+class Migration:
+    """What becomes of one recipe's record, in words."""
+
+    recipe: Path
+    within: float
+
+    @property
+    def record(self) -> Path:
+        return self.recipe.parent / "recorded" / f"{self.recipe.stem}.jsonl"
+
+    def from_record(self, seconds: float) -> str:
+        """A sample measured today, held against the record."""
+        if (now := self.today()) is None:
+            return self.settled()
+        chosen = sample(self.records(), seconds)
+        _, values = answer(self.recipe, ROOT, [item.case for item in chosen])
+        return self.judged([item.value for item in chosen], values, now)
+
+    def from_code(self, former: dict[str, Path], before: Path) -> str:
+        """A few cases measured by the code of the record and by today's."""
+        if self.recipe.stem not in former or (now := self.today()) is None:
+            return self.settled()
+        if {item.code for item in self.records()} != {answer(former[self.recipe.stem], before, [])[0]}:
+            return "was out of date before; left as it is"
+        cases = few(self.recipe, self.records())
+        then, today = (answer(*place, cases)[1] for place in ((former[self.recipe.stem], before), (self.recipe, ROOT)))
+        return self.judged(then, today, now)
+
+    def records(self) -> list[Record]:
+        return list(store.read([self.record]).done.values())
+
+    def today(self) -> str | None:
+        """The hash of today's code, where a record has another."""
+        if not self.record.is_file():
+            return None
+        code = code_hash(self.recipe)
+        return None if {item.code for item in self.records()} == {code} else code
+
+    def settled(self) -> str:
+        return "up to date" if self.record.is_file() else "no record, or new"
+
+    def judged(self, then: list[Any], today: list[Any], code: str) -> str:
+        apart = max((difference(a, b) for a, b in zip(then, today, strict=True)), default=0.0)
+        count = f"{len(today)} of {len(self.records())} cases"
+        if apart > self.within:
+            return f"DIFFERS by {apart:.2g}, {count}"
+        rewrite(self.record, self.records(), code)
+        return f"carried over, {count} {f'within {apart:.2g}' if apart else 'equal'}"
+
+
+def sample(records: list[Record], seconds: float) -> list[Record]:
+    """The cheapest cases, and the cheapest with each value of each knob, as far as the time goes."""
+    chosen: list[Record] = []
+    seen: set[str] = set()
+    for item in sorted(records, key=lambda item: item.seconds):
+        new = values_of(item.case) - seen
+        affordable = sum(other.seconds for other in (*chosen, item)) <= seconds
+        if not chosen or (affordable and (new or len(chosen) < CASES)):
+            chosen.append(item)
+            seen |= new
+    return chosen
+
+
+def values_of(case: dict[str, Any]) -> set[str]:
+    """Every knob of a case but the seed, with its value."""
+    return {f"{name}={dumps(value)}" for name, value in case.items() if name != "seed"}
 
 
 def difference(one: Any, other: Any) -> float:
     """The largest relative difference of numbers in two values; infinite where anything else differs."""
-    if one == other:
+    if one == other or (one != one and other != other):  # the same, or two that are no numbers
         return 0.0
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         return max(difference(one[key], other[key]) for key in one)
@@ -129,10 +187,14 @@ def answer(recipe: Path, tree: Path, cases: list[dict[str, Any]]) -> tuple[str, 
 
 
 def rewrite(record: Path, records: list[Record], code: str) -> None:
-    """The same values under the new hash, the whole file or nothing."""
+    """The same values under the new hash, the whole file or nothing; the claim beside them names it too."""
     lines = [replace(item, code=code, key=key_of(dumps(item.case), code)).line() for item in records]
     with whole_file(record) as file:
         file.write(b"".join(lines))
+    claim = record.with_suffix(".json")
+    document = json.loads(claim.read_text(encoding="utf-8")) | {"code": code}
+    with whole_file(claim) as file:
+        file.write((json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 if __name__ == "__main__":
