@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.rows_page import PAGE, PICTURES, Answer, answers, page, rows
+from tools.rows_page import PAGE, PICTURES, Answer, answers, counterexamples, page, rows
 
 ROOT = Path(__file__).parents[1]
 COUNTS = {"A": 39, "B": 17, "C": 42, "D": 11}
@@ -47,6 +47,13 @@ def test_the_page_is_the_one_that_the_records_give() -> None:
     linked = set(re.findall(r"images/rows/([^)]+)\)", page()))
     assert linked
     assert all((PICTURES / name).is_file() for name in linked)
+
+
+def test_what_did_not_hold_has_a_counterexample() -> None:
+    """Under a heading that names the row, with its recipe; tests/test_docs.py runs them."""
+    wanted = {(name, str(answer.recipe)) for name, each in ANSWERS.items() for answer in each
+              if answer.outcome == "not held"}  # fmt: skip
+    assert wanted - set(counterexamples()) == set()
 
 
 def test_an_outcome_is_said_in_a_word() -> None:

@@ -20,6 +20,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURES = ROOT / "docs" / "rows.md", ROOT / "docs" / "images" / "rows"
+COUNTEREXAMPLES = ROOT / "docs" / "counterexamples.md"
 FOLDERS = ("papers", "experiments")
 SOURCES = {
     "A": "Softmax descent (talk, Tarmoun et al. 2025)",
@@ -32,7 +33,8 @@ HEAD = """# Every row of the sources
 
 Four works describe 109 things: theorems, algorithms, figures and questions. Each has a row here, with the published
 statement as we read it, what we measured, at which scale, and whether it held. A statement marked *(ours)* is a
-question of our own. What a part of the library does, without a statement to judge, names its file and its test. The
+question of our own. A statement that did not hold is linked to the smallest [counterexample](counterexamples.md) we
+know. What a part of the library does, without a statement to judge, names its file and its test. The
 page is made from the committed records by `python tools/rows_page.py`; `edgewise run RECIPE --recorded` judges and
 draws one of them again.
 
@@ -69,6 +71,17 @@ def answers() -> dict[str, list[Answer]]:
     return by_row
 
 
+def counterexamples() -> dict[tuple[str, str], str]:
+    """By row and recipe: the heading of docs/counterexamples.md that has it, as a link writes it."""
+    found = {}
+    sections = re.split(r"^### ", COUNTEREXAMPLES.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    for section in sections:
+        heading = section.partition("\n")[0]
+        for recipe in re.findall(r"`((?:papers|experiments)/\w+/\w+\.py)`", section):
+            found |= {(row, recipe): heading.lower().replace(",", "").replace(" ", "-") for row in heading.split(", ")}
+    return found
+
+
 def page() -> str:
     table, by_row = rows(), answers()
     parts = [HEAD, _summary(table, by_row)]
@@ -102,8 +115,14 @@ def _lines(name: str, row: dict[str, str], found: list[Answer]) -> list[str]:
     for number, answer in enumerate(found):
         first = f"| {name} | {_cell(row['says'])} |" if number == 0 else "| | |"
         published, ours, scale = (_cell(answer.claim[key]) for key in ("published", "ours", "scale"))
-        lines.append(f"{first} *{published}* {ours} | {scale} | {answer.outcome} | {_link(answer.recipe)} |")
+        lines.append(f"{first} *{published}* {ours} | {scale} | {_outcome(name, answer)} | {_link(answer.recipe)} |")
     return lines
+
+
+def _outcome(row: str, answer: Answer) -> str:
+    """In words; what did not hold leads to a counterexample."""
+    anchor = counterexamples().get((row, str(answer.recipe))) if answer.outcome == "not held" else None
+    return f"[not held](counterexamples.md#{anchor})" if anchor else answer.outcome
 
 
 def _link(recipe: Path) -> str:

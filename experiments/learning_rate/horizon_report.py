@@ -91,8 +91,8 @@ def draw(results: Sequence[Result]) -> Figure:
                 curves.append(Curve("", x, y, place % 6))
         panels.append(Panel(group, "steps", "best rate / best after 120", tuple(curves), log_x=True, log_y=True,
                             y_range=(0.2, 12.0), legend=False))  # fmt: skip
-    return Sheet("Where the best rate is after a few steps", tuple(panels), f"{len(results)} networks, one seed",
-                 columns=3).draw()  # fmt: skip
+    scale = f"{len(results)} networks, a line each, one seed"
+    return Sheet("Where the best rate is after a few steps", tuple(panels), scale, columns=3).draw()
 
 
 def _steps(result: Result) -> list[str]:

@@ -131,7 +131,7 @@ def _falls(results: list[Result]) -> Claim:
 
 def draw(results: list[Result]) -> Figure:
     panels = tuple(panel for r in results if (panel := _panel(r)).curves)  # ReLU has no boundary in these planes
-    title = "Where the exponents vanish, over the strength of attention (theory, linearised near collapse)"
+    title = "Where the exponents vanish, over the strength of attention\n(theory, linearised near collapse)"
     return Sheet(title, panels, _scale(results), columns=min(2, len(panels))).draw()
 
 

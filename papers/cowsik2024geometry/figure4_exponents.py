@@ -157,7 +157,7 @@ def draw(results: list[Result]) -> Figure:
     """Three maps with measured networks as dots in the map's colours, and all of them against theory."""
     panels = [_map(results, name) for name in NAMES]
     title = "Where near tokens merge and where gradients explode\n(tanh, pre-norm, MLP input gain 3, no bias)"
-    foot = f"colour and lines: theory; dots and dashed lines: {scale_of(results, 'dot')}"
+    foot = f"colour, and zero as a black line: theory; circles, and zero as a dashed line: {scale_of(results, 'dot')}"
     return Sheet(title, (*panels, _scatter(results)), foot, columns=2).draw()
 
 
@@ -173,9 +173,8 @@ def _map(results: list[Result], name: str) -> Panel:
     curves += _lines(columns, rows, found, "zero, measured", 2, "second_boundary")
     x, y = (part.ravel() for part in np.meshgrid(columns, rows))
     note = f"from {maps[name].min():+.3f} to {maps[name].max():+.3f}" + ("" if curves else ": no zero line")
-    place = "upper left" if name == "pooled" else "lower right"
     return Panel(NAMES[name], "attention strength a, skip √(1−a²)", "MLP strength", tuple(curves), note,
-                 background=background, dots=Dots("measured", x, y, found.ravel()), legend_at=place)  # fmt: skip
+                 background=background, dots=Dots("measured", x, y, found.ravel()), legend=False)  # fmt: skip
 
 
 def _scatter(results: list[Result]) -> Panel:

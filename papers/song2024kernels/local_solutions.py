@@ -124,6 +124,6 @@ def _panel(results: Sequence[Result], kernel: str, size: str, name: str, label: 
             y = np.maximum(np.array(run.value[name], dtype=float), 1e-14)
             x = np.array(run.value["at"], dtype=float)[: len(y)] + 1
             curves.append(Curve(f"queries and keys x {strength:g}", x, y, group, "thin"))
-    first = (kernel, size, name) == (KERNELS[0], "wide", "loss")
+    first = (kernel, size, name) == (KERNELS[0], "tight", "loss")  # where curves leave room for a legend
     return Panel(f"{kernel}, {size} layer", "step + 1", label, tuple(curves), log_x=True, log_y=True, legend=first,
                  legend_at="lower left", y_range=(1e-15, 30.0) if name == "loss" else (1e-7, 1e2))  # fmt: skip

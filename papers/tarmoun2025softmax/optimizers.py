@@ -187,4 +187,5 @@ def _geometry(results: Sequence[Result], name: str) -> Panel:
             runs = select(results, network=network, batch="full", optimizer=optimizer)
             y = np.exp(np.mean([np.log(np.maximum(np.abs(r.value["geometry"][name]), 1e-9)) for r in runs], 0))
             curves.append(Curve(f"{network}, {optimizer}", np.arange(len(y)) / 3, y, group, role))
-    return Panel(titles[name], "share of the full-batch run", "", tuple(curves), log_y=True)
+    return Panel(titles[name], "share of the full-batch run", "", tuple(curves), log_y=True,
+                 legend=name == "imbalance")  # the same three times  # fmt: skip

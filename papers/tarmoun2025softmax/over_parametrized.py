@@ -145,9 +145,9 @@ def _linear(large: Sequence[Result]) -> Claim:
 
 def _flat(large: Sequence[Result]) -> Claim:
     said = "; ".join(
-        f"{name}: |p - p_0| = {_between(_of(runs, 'moved'), '.2f')}, mean ratio from "
-        f"10^{_between(_of(runs, 'start'), '.1f')} to 10^{_between(_of(runs, 'student'), '.1f')}, teacher "
-        f"10^{_between(_of(runs, 'teacher'), '.0f')}" for name, runs in by_width(large).items()
+        f"{name}: |p - p_0| = {_between(_of(runs, 'moved'), '.2f')}, decimal logarithm of the mean ratio "
+        f"{_between(_of(runs, 'start'), '.1f')} at the start and {_between(_of(runs, 'student'), '.1f')} at the end, "
+        f"{_between(_of(runs, 'teacher'), '.0f')} in the teacher" for name, runs in by_width(large).items()
     )  # fmt: skip
     held = all(r.value["student"] < 0.5 * r.value["teacher"] for r in large)
     return Claim("The prompt stays bounded, and the ratios are far smaller than the teacher's [talk].",

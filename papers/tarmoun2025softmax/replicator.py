@@ -173,7 +173,8 @@ def _simplex(results: Sequence[Result], target: str, squared: bool) -> Panel:
         curves.append(Curve("_", marks[:, 0], marks[:, 1], i, "points"))
     goal = np.array(TARGETS[target]) @ CORNERS
     name = "gradient flow, x' = -J² grad" if squared else "natural, x' = -J grad"
-    return Panel(f"{name}, {target} minimum", "dots: t = 1, 10, 100", "", tuple(curves), legend=False,
+    return Panel(f"{name}, {target} minimum", "corners: all weight on one token", "", tuple(curves),
+                 "dots: time 1, 10 and 100; star: the minimum", legend=False,
                  markers=(Marker("minimum", float(goal[0]), float(goal[1])),))  # fmt: skip
 
 
@@ -188,7 +189,7 @@ def _law(results: Sequence[Result]) -> Panel:
     first = select(results, kind="face")[0].value
     alive = [(t, x) for t, x in zip(first["times"], first["natural"], strict=False) if x > 1e-12]
     curves.append(Curve("natural gradient", *np.array(alive).T, group=5))
-    return Panel("a missing entry dies like 1/t", "time", "x_k", tuple(curves), log_x=True, log_y=True)
+    return Panel("a missing entry dies like 1/t", "time", "weight of the entry", tuple(curves), log_x=True, log_y=True)
 
 
 def _errors(results: Sequence[Result]) -> Panel:

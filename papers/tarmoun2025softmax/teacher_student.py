@@ -200,7 +200,8 @@ def _spectra(results: Sequence[Result]) -> Panel:
         made = teacher_student(case["samples"], case["tokens"], case["width"], ratio, case["seed"])
         values = torch.linalg.svdvals(made.model.prompt_jacobian(made.teacher_prompt, made.teacher_value)).square()
         curves.append(Curve(f"r = {ratio:g}", np.arange(1.0, len(values) + 1), values.numpy(), group))
-    return Panel("spectrum of GᵀG at the teacher, seed 0", "number", "eigenvalue", tuple(curves), log_y=True)
+    return Panel("spectrum of GᵀG at the teacher, seed 0", "number of the eigenvalue", "eigenvalue", tuple(curves),
+                 log_y=True)  # fmt: skip
 
 
 def _sizes(results: Sequence[Result]) -> Panel:
@@ -209,7 +210,7 @@ def _sizes(results: Sequence[Result]) -> Panel:
     curves = [Curve(f"{name}, {who}", at, np.array([mean_of(g, key, who) for g in runs]), group, role)
               for group, (name, key) in enumerate((("|p|", "prompt_norm"), ("saturated rows", "saturated")))
               for who, role in (("teacher", "line"), ("student", "points"))]  # fmt: skip
-    return Panel("length of the prompt, saturated rows", "teacher ratio r", "", tuple(curves), log_x=True)
+    return Panel("length of the prompt, saturated rows", "teacher ratio r", "length, share", tuple(curves), log_x=True)
 
 
 def _reached(results: Sequence[Result]) -> Panel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection, PolyCollection, QuadMesh
@@ -36,6 +38,15 @@ def test_panels_wrap_into_rows() -> None:
     tops = sorted({round(axes.get_position().y1, 3) for axes in figure.axes}, reverse=True)
     assert len(tops) == 2
     assert [axes.axison for axes in figure.axes] == [True] * 5 + [False]
+
+
+def test_numbers_below_an_axis_do_not_run_into_each_other() -> None:
+    curve = Curve("", np.array([-0.0495, -0.0095]), np.array([0.0, 1.0]))
+    names = ("low rank + diagonal", "block diagonal")
+    for axes in Sheet("", (Panel("", "x", "y", (curve,), y_names=names, legend=False),) * 3).draw().axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        assert len(boxes) > 1
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def crowded(corner_free: bool) -> Panel:
