@@ -32,7 +32,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     return [
         {"kind": kind, "phase": phase, "seed": seed, "size": size}
         for kind in (KINDS if full else ("Gaussian", "sign", "circulant")) for phase in GAINS
-        for seed in range(16 if full else 1)
+        for seed in range(32 if full else 1)
     ]  # fmt: skip
 
 

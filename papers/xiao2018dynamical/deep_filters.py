@@ -43,7 +43,7 @@ class Filters(nn.Module):
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Depths and starts; steps where training is affordable."""
-    steps = {10: 60, 100: 60, 1000: 0} if scale == "full" else {6: 4, 12: 4}
+    steps = {10: 200, 100: 200, 1000: 200, 10_000: 0} if scale == "full" else {6: 4, 12: 4}
     return [{"depth": depth, "start": start, "steps": count, "seed": 0}
             for depth, count in steps.items() for start in STARTS]  # fmt: skip
 
