@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import edgewise
 from edgewise.cli import exit_codes
 from edgewise.cli.main import run
 from edgewise.study import load_recipe
+from edgewise.theory.activation.activations import activation
 from tests.fuzz import watched
 from tests.fuzz.invariants import check_document
 from tests.fuzz.networks import Tokens, build, with_weights
@@ -119,3 +121,19 @@ def test_logits_are_not_divided_by_zero() -> None:
     config = {"model_type": "gemma3_text", **CONFIGS["gemma3"][2], "query_pre_attn_scalar": 0}
     with pytest.raises(edgewise.BadInput, match=r"query_pre_attn_scalar .* must be a number above 0, got 0"):
         edgewise.describe(config)
+
+
+def test_a_search_that_leaves_the_numbers_goes_on() -> None:
+    """Newton's steps from a block without a skip reach lengths whose separation is 0/0."""
+    knobs = {"norm": "none", "norm_kind": "rms", "parallel": True, "heads": 0, "depth": 13, "width": 256, "tokens": 16,
+             "activation": "gelu", "embedding_norm": 0.426, "attention_skip": 5e-324, "attention_branch": 1.1008,
+             "mlp_branch": 0.99999, "mlp_in_gain": 0.45, "mlp_out_gain": 3.3932, "value_gain": 3.3932,
+             "score_gain": 7.8617}  # fmt: skip
+    assert edgewise.judge(edgewise.predict(knobs, readout="pooled", start_overlap=0.918)).probability is not None
+
+
+def test_what_is_not_a_number_stays_one_in_the_averages_of_a_pair() -> None:
+    gelu = activation("gelu")
+    for average in (gelu.chord, gelu.slope_product_apart):
+        found = average([1.0, 1.0, float("nan")], [0.5, float("nan"), 0.5])
+        assert found[0] == average([1.0], [0.5])[0] and math.isnan(found[1]) and math.isnan(found[2])

@@ -121,12 +121,13 @@ class Quadrature:
         return build_table(self.slope, self.pointwise.grain, self._largest)
 
     def _pair(self, q: Array, e: Array, read: Pair, direct: Pair, far: Pair) -> Array:
-        """The table inside its range; its limits outside where they hold; else directly."""
+        """The table inside its range; its limits outside where they hold; else directly; nan where q or e is."""
         low, high = self.table.low, self.table.high
-        if np.all((q >= low) & (q <= high)):
+        if np.all((q >= low) & (q <= high) & (e == e)):
             return read(q, e)
         self._refuse_above_limit(q)
-        finite = np.where(np.isfinite(q), q, 1.0)
+        known = np.isfinite(q) & np.isfinite(e)
+        finite, e = np.where(known, q, 1.0), np.where(known, e, 0.0)
         result = read(np.clip(finite, low, high), e)
         below, above = finite < low, finite > high
         if np.any(above) and self._linear_far_out:
@@ -142,7 +143,7 @@ class Quadrature:
         if np.any(slow):
             result = np.array(result)
             result[slow] = direct(finite[slow], e[slow])
-        return np.where(np.isfinite(q), result, np.nan)
+        return np.where(known, result, np.nan)
 
     @cached_property
     def _flat_at_zero(self) -> bool:
