@@ -17,7 +17,6 @@ from edgewise.probe.isolation import tensors
 from edgewise.trace import READOUTS as DERIVED_READOUTS
 
 READOUTS = ("own", *DERIVED_READOUTS)  # the model's own loss first
-PIECE = 1 << 22  # numbers that are copied to double precision at a time
 
 
 def own_loss(output: Any) -> Tensor | None:
@@ -106,11 +105,8 @@ def rows_of(stored: Tensor, projection: Projection) -> Tensor:
 
 
 def square_sum(values: Tensor) -> float:
-    """Sum of squares in double precision, in pieces: a double copy of a whole matrix may not fit beside it."""
-    if values.numel() <= PIECE:
-        return float(values.double().square().sum())
-    longest = max(range(values.ndim), key=lambda dimension: values.shape[dimension])
-    return sum(square_sum(half) for half in values.split(-(-values.shape[longest] // 2), dim=longest))
+    """Sum of squares in double precision, without a double copy of the matrix."""
+    return float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
 
 
 WeightSquares = dict[tuple[str, int], float]  # by the matrix's name and its block

@@ -26,6 +26,7 @@ from edgewise.probe.isolation import random_streams
 from edgewise.probe.observation import Observation, Request, trace_of
 from edgewise.probe.streamed import measure_stream
 from edgewise.probe.subjects import seeded, subject
+from edgewise.probe.twin import read_twin
 from edgewise.probe.whole import observe
 from edgewise.trace import Trace
 
@@ -75,7 +76,9 @@ def measure(
         observations = []
         for seed in range(seeds):
             network = seeded(target.factory, seed)
-            place = _find(network, batch, tokens, stack) if seed == 0 else place  # every seed builds the same modules
+            if seed == 0:  # every seed builds the same modules
+                known = _find_in_twin(target.config, network, tokens) if batch is None and stack is None else None
+                place = known or _find(network, batch, tokens, stack)
             single = replace(request, seeds=[seed], check=seed == 0)
             observations.append(_observe(network, place, batch, single, tokens))
         return _trace(observations, network, place, target.name, f"{seeds} seeds, each a new initialization")
@@ -89,6 +92,7 @@ class _Place:
     stack: Stack
     blocks: tuple[BlockSite, ...]
     why_no_roles: str = ""
+    described: Architecture | None = None  # by its family, where the model itself was not read
 
     @property
     def notes(self) -> list[str]:
@@ -116,6 +120,17 @@ def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) ->
     if any(is_sharded(module) for module in model.modules()):
         blocks, why = (), "its weights lie in shards (FSDP2), whose gradients only training brings together"
     return _Place(reading, stack, blocks, why)
+
+
+def _find_in_twin(config: Any, model: nn.Module, tokens: int | None) -> _Place | None:
+    """The stack of a model whose config is of a listed family; None where it has to be read itself."""
+    found = None if config is None else read_twin(config, model, tokens)
+    if found is None:
+        return None
+    _refuse_infinite(model)
+    reading, stack, described = found
+    blocks, why = roles_of(model, stack)
+    return _Place(reading, stack, blocks, why, described)
 
 
 def _refuse_infinite(model: nn.Module) -> None:
@@ -180,12 +195,14 @@ def _trace(observations: Sequence[Observation], model: nn.Module, place: _Place,
     first = observations[0]
     parts = [f"measured: {name}, {first.tokens} tokens, {seeds}", *place.notes]
     parts += dict.fromkeys(note for observation in observations for note in observation.notes)
-    return trace_of(observations, _description(model, place.reading, first.tokens), "; ".join(parts))
+    return trace_of(observations, _description(model, place, first.tokens), "; ".join(parts))
 
 
-def _description(model: nn.Module, reading: Reading, tokens: int) -> Architecture | str:
+def _description(model: nn.Module, place: _Place, tokens: int) -> Architecture | str:
     """The description of the model, or why there is none: a measurement does not depend on it."""
+    if place.described is not None:
+        return place.described.replace(tokens=tokens)
     try:
-        return describe_read_module(model, reading, tokens=tokens)
+        return describe_read_module(model, place.reading, tokens=tokens)
     except BadInput as error:
         return f"not described: {error}"

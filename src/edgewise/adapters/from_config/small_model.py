@@ -83,10 +83,10 @@ class Blueprint:
         return model
 
 
-def blueprint(config: Any) -> Blueprint:
-    """How to build this config small; widths are kept where a narrow model does not build."""
+def blueprint(config: Any, model_class: Any = None) -> Blueprint:
+    """How to build this config small, as this class or the first that can; widths are kept where they must be."""
     failures: list[Exception] = []
-    classes = list(model_classes(config))
+    classes = list(model_classes(config)) if model_class is None else [model_class]
     for narrow in (True, False):
         for model_class in classes:
             try:

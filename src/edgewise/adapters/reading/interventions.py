@@ -89,6 +89,7 @@ class Experiment:
         self.passes, self.fill_zeros = 0, False
         # A gradient that leaves a sharded block makes it let go of its weights, in the middle of its forward pass.
         self.differentiable = not any(is_sharded(module) for module in model.modules())
+        self._returns = not self.differentiable or any(hasattr(module, "_hf_hook") for module in model.modules())
         at = lambda index: graph[index].operation  # noqa: E731
         self.sites = [
             Site(chain, stack, place, r, part, at(r.point), at(r.source), at(r.node))
@@ -110,6 +111,7 @@ class Experiment:
     def run(self, entries: int, edits: Edits, *, gradients: bool = False) -> Graph:
         """One pass on so many copies of the input; a pass with gradients is counted with its backward pass."""
         edits = replace(edits.with_updates(self.graph.updates), fill_zeros=self.fill_zeros)
+        edits = replace(edits, last=self._last(edits))
         self.passes += 3 if gradients else 1
         try:
             with torch.set_grad_enabled(gradients):
@@ -119,6 +121,17 @@ class Experiment:
             raise EditedPassError(words(error, 200)) from error
         check()
         return graph
+
+    def _last(self, edits: Edits) -> Operation | None:
+        """What comes after it (a head for every word of a vocabulary) need not run.
+
+        None where it must: offloaded and sharded modules take their weights back when they return.
+        """
+        if self._returns:
+            return None
+        order = {node.operation: node.index for node in self.graph.nodes}
+        asked = set(edits.operations())
+        return max(asked, key=order.__getitem__) if asked and asked <= order.keys() else None
 
     def values(self, see_skip: Callable[[Site, Tensor, Tensor | None], None], see_branch: See) -> None:
         """A plain pass: the true streams; `see_skip` is handed the skip and the stream it comes from."""

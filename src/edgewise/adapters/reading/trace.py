@@ -7,6 +7,7 @@ its node as an attribute; module paths come from hooks for all modules.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import count
 from typing import Any
 from zlib import crc32
@@ -40,6 +41,10 @@ INPUT = "input"
 QUANTIZED = "quantized"  # a module whose weights are integers
 KEEPING = ("requires_grad_", "detach_", "share_memory_", "rename_")  # the numbers
 WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
+
+
+class Finished(BaseException):
+    """Ends a pass when all that was asked for has been seen; not an error that a model may catch."""
 
 
 class Tracer(TorchFunctionMode):
@@ -166,7 +171,10 @@ class Tracer(TorchFunctionMode):
         if weight is not None and _edited(operation, self.edits):
             output = weight.edit_output(output, operation, self.edits)
         self._written(versions, output, name, parents)
-        return self._results(operation, name, args, kwargs, output, parents, weight is not None, sides, versions)
+        output = self._results(operation, name, args, kwargs, output, parents, weight is not None, sides, versions)
+        if operation == self.edits.last:
+            raise Finished
+        return output
 
     def _results(
         self, operation: Operation, name: str, args: Any, kwargs: Any, output: Any, parents: list[Node], weight: bool,
@@ -343,14 +351,14 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def run(model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]], edits: Edits, precision: Precision) -> Graph:
-    """One pass of the model on copies of the batch's tensors."""
+    """One pass of the model on copies of the batch's tensors, up to the last operation of the edits."""
     tracer = Tracer(model, edits, precision, frozenset(address(p) for p in model.parameters() if p.numel()))
     args, kwargs = _own_tensors(batch, edits, tracer)
     torch.manual_seed(0)  # a model that draws in evaluation mode draws the same in every pass
     before = register_module_forward_pre_hook(tracer.enter)
     after = register_module_forward_hook(tracer.leave, always_call=True)
     try:
-        with tracer:
+        with suppress(Finished), tracer:
             model(*args, **kwargs)
     finally:
         before.remove()

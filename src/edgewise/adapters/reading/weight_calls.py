@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +34,13 @@ class Edits:
     without_bias: frozenset[Operation] = frozenset()
     calls: Mapping[Operation, Callable[[tuple[Any, ...], dict[str, Any]], None]] = field(default_factory=dict)
     fill_zeros: bool = False  # parameters that are all zero act as if drawn at random
+    last: Operation | None = None  # the pass ends after it: no later one is edited or looked at
+
+    def operations(self) -> Iterator[Operation]:
+        """Everything that is edited or looked at."""
+        for kind in (self.results, self.sums, self.weight_inputs, self.first_outputs, self.last_outputs, self.calls):
+            yield from kind
+        yield from self.without_bias
 
     def with_updates(self, updates: Mapping[Operation, Update]) -> Edits:
         """The same where matrices have updates: these read the edited input, and what both give together is edited."""

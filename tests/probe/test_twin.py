@@ -1,0 +1,65 @@
+"""A model from a config, found in a narrow twin: the same numbers as by reading the model itself, for less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+
+from edgewise.probe import measure as module
+from edgewise.probe.measure import measure
+from edgewise.probe.subjects import subject
+from edgewise.probe.twin import read_twin
+from edgewise.trace import Trace
+from tests.support.models import CONFIGS
+
+FEW = ("gpt2", "gemma2", "bert")  # pre-norm, sandwich norms with windows, post-norm
+
+
+def config_of(name: str) -> Any:
+    config_class, model_class, sizes = CONFIGS[name]
+    return getattr(transformers, config_class)(**sizes, architectures=[model_class])
+
+
+def numbers(trace: Trace) -> dict[str, Any]:
+    """Everything that was measured, as bytes; not the description, which is the family's in one case."""
+    arrays = {name: getattr(trace, name) for name in ("norm", "separation", "log_gradient", "attention_entropy")}
+    arrays |= {"condition": trace.softmax_condition, **trace.statistics}
+    return {name: None if values is None else values.tobytes() for name, values in arrays.items()} | {
+        "sites": trace.sites, "readouts": trace.readouts, "readout": trace.readout
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS]
+)
+def test_same_numbers_as_by_reading_the_model_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = subject(config_of(name))
+    by_twin = measure(target, tokens=16)
+    monkeypatch.setattr(module, "read_twin", lambda *_: None)
+    assert numbers(by_twin) == numbers(measure(target, tokens=16))
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_twin_is_used_for_listed_families(name: str) -> None:
+    target = subject(config_of(name))
+    assert target.factory is not None
+    found = read_twin(target.config, target.factory(), 16)
+    assert found is not None
+    _, stack, described = found
+    assert (stack.width, stack.depth, described.tokens) == (described.width, described.depth, 16)
+
+
+def test_a_twin_with_other_modules_is_not_taken() -> None:
+    target = subject(config_of("gpt2"))
+    assert target.factory is not None
+    model = target.factory()
+    model.transformer.h[0].mlp.dropout = None
+    assert read_twin(target.config, model, 16) is None
+
+
+def test_a_family_that_is_not_listed_is_read_itself() -> None:
+    config = transformers.GPTJConfig(n_embd=32, n_layer=2, n_head=2, rotary_dim=8, n_positions=64, vocab_size=50)
+    assert np.isfinite(measure(subject(config), tokens=16).overlap).all()
