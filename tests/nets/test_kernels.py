@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from edgewise import nets
 from edgewise.errors import BadInput
-from edgewise.nets.kernel_attention import CHUNK
+from edgewise.nets.kernel_attention import CHUNK, _causal
 
 
 def distances(query: Tensor, key: Tensor) -> Tensor:
@@ -176,3 +176,10 @@ def test_linear_attention_remembers_over_its_chunks() -> None:
     moved[..., 0, :] += length
     after = nets.linear_attention(query, key, moved, is_causal=True)
     assert float((after - direct)[..., -1, :].abs().min()) > 0.1
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(CHUNK + 40, 30), (30, CHUNK + 40), (2 * CHUNK + 3, CHUNK + 5)])
+def test_causal_sums_in_chunks_are_the_lower_triangle_for_any_two_lengths(queries: int, keys: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.rand(2, n, 3, generator=generator, dtype=torch.float64) for n in (queries, keys, keys))
+    torch.testing.assert_close(_causal(q, k, v)[:, :queries], (q @ k.mT).tril() @ v)

@@ -77,3 +77,12 @@ def test_the_edge_of_chaos_at_the_door_has_growth_one():
             {"activation": "tanh", "weight_variance": sw2[k], "bias_variance": sb2[k]}
         )
         assert found.limits.chi_1 == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_circle_fits_into_a_plane() -> None:
+    """Width 2 is the least: mean squares q and overlaps q cos(t - t')."""
+    points = circle([0.0, 0.5, 2.0], 2, length=3.0)
+    angles = torch.tensor([0.0, 0.5, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(points @ points.T / 2, 3.0 * torch.cos(angles[:, None] - angles))
+    with pytest.raises(edgewise.BadInput, match="width >= 2"):
+        circle([0.0], 1)

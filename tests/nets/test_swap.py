@@ -9,6 +9,7 @@ import torch
 
 import edgewise
 from edgewise.errors import BadInput
+from edgewise.nets.swap import _with_bias
 from tests.support.models import FAMILIES, batch
 
 REFUSED = {"falcon", "gemma2", "gptoss"}  # no attention interface, capped logits, attention sinks
@@ -85,3 +86,17 @@ def test_refusals() -> None:
         edgewise.use_kernel(FAMILIES["gpt2"](), "cosine")
     with pytest.raises(BadInput, match="not a transformers model"):
         edgewise.use_kernel(torch.nn.TransformerEncoderLayer(8, 2), "gaussian")
+
+
+def test_a_position_bias_is_added_beside_the_mask_and_the_mask_stays_as_it_is() -> None:
+    """Logits + bias where a key is seen, nothing where it is not; causal only where that was asked for."""
+    bias = torch.arange(9.0).reshape(1, 1, 3, 3)
+    seen = torch.tensor([True, False, True]).expand(1, 1, 3, 3)
+    shown, causal = _with_bias(bias, seen, causal=False)
+    assert not causal and torch.equal(shown.isinf(), ~seen) and torch.equal(shown[seen], bias[seen])
+    added = torch.zeros(1, 1, 3, 3).masked_fill(~seen, -1e9)
+    shown, causal = _with_bias(bias, added, causal=False)
+    assert not causal and torch.equal(shown, bias + added)
+    shown, causal = _with_bias(bias, None, causal=True)
+    assert not causal and torch.equal(shown.isinf()[0, 0], torch.ones(3, 3).triu(1).bool())
+    assert _with_bias(bias, None, causal=False) == (bias, False)

@@ -125,3 +125,11 @@ def test_describe_gives_the_description_back() -> None:
             assert getattr(found, name) == pytest.approx(value, rel=0.15), name
         elif not name.endswith("gain"):
             assert getattr(found, name) == value, name
+
+
+@pytest.mark.parametrize("knobs", [{"alibi": True}, {"rope": 1.0}, {"causal": True, "window": 3}])
+def test_a_checkpoint_holds_weights_only(knobs: dict[str, Any]) -> None:
+    """Masks, biases and turns follow from the description, and would not fit another length."""
+    network = edgewise.transformer(depth=2, width=16, heads=2, tokens=8, **knobs)
+    model = nets.build(network, inputs=4, outputs=4, vectors=True)
+    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}

@@ -14,7 +14,8 @@ import edgewise
 from edgewise import words
 from edgewise.cli.main import run
 from edgewise.errors import BadInput
-from edgewise.page.curves import Axis, rows
+from edgewise.page.curves import OVERLAP, Axis, rows
+from edgewise.page.pieces import table
 from edgewise.page.report import Subject, after_fix, page
 from edgewise.page.sheet import LARGEST
 from edgewise.perceptron import Perceptron
@@ -186,3 +187,14 @@ def test_rows_follow_the_trace(subject: Subject) -> None:
     assert subject.trace is not None
     assert rows(subject.verdict, subject.trace).norm == pytest.approx(subject.trace.blocks("norm") ** 0.5)
     assert rows(subject.verdict).norm == ()
+
+
+def test_ticks_are_both_ends_and_the_middle() -> None:
+    assert OVERLAP.ticks() == [(0.0, "0"), (0.5, "0.5"), (1.0, "1")]
+    assert [value for value, _ in Axis(-1.0, 3.0).ticks()] == pytest.approx([0.1, 10.0, 1000.0])
+
+
+def test_a_table_is_named_by_its_label_or_its_first_column() -> None:
+    header, rows_ = ("Change", "Then"), [("a", "b")]
+    assert 'aria-label="Change"' in str(table(header, rows_))
+    assert 'aria-label="Fixes"' in str(table(header, rows_, label="Fixes"))

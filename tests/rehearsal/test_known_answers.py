@@ -142,6 +142,27 @@ def test_the_same_answer_twice_and_the_json_both_ways() -> None:
         Rate.from_json("nonsense")
 
 
+def test_a_network_is_looked_at_after_1_2_4_8_half_and_the_last_two_steps() -> None:
+    """The step of a look is the number of steps taken: k steps of SGD on x^2/2 leave (1 - rate)^k of the start."""
+
+    class Valley(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.x = nn.Parameter(torch.tensor([2.0]))
+
+        def forward(self, _: Tensor) -> Tensor:
+            return self.x
+
+    rate = edgewise.learning_rate(
+        Valley(), [torch.ones(1)] * 30, lambda model, batch: model(batch).square().sum() / 2, steps=20,
+        optimizer=torch.optim.SGD, progress=False,
+    )  # fmt: skip
+    whole = rate.rehearsals[0]
+    assert [moment.step for moment in whole.moments] == [1, 2, 4, 8, 10, 16, 19, 20]
+    for moment in whole.moments:
+        assert moment.loss == pytest.approx(2 * (1 - whole.rate) ** (2 * moment.step), rel=1e-4)
+
+
 def test_warm_up_is_rehearsed() -> None:
     """With a warm-up as long as the rehearsal the mean rate is half: the ladder goes further."""
     without, with_it = ask(1.0, torch.optim.AdamW), ask(1.0, torch.optim.AdamW, warmup=20)

@@ -13,7 +13,9 @@ import edgewise
 from edgewise.judgement import bands
 from edgewise.rehearsal import Moment, Prospect, Rate, Rehearsal, outlook
 from edgewise.rehearsal.chances import FAILS_UP_TO, TRAINS_FROM, chances, table
-from edgewise.rehearsal.outlook import steps_to
+from edgewise.rehearsal.outlook import _agreed_dead, steps_to
+from edgewise.rehearsal.reasons import NOT_FINITE, with_reasons
+from edgewise.rehearsal.walk import NOISE
 from edgewise.verdict import Outcome, Probability
 
 
@@ -112,3 +114,17 @@ def test_the_table_is_that_of_the_recorded_runs() -> None:
     from experiments.trainability.combined import document
 
     assert document() == table()
+
+
+@pytest.mark.parametrize(("fall", "dead"), [(1.5, True), (2.5, False)])
+def test_dead_is_a_fall_of_the_loss_by_less_than_twice_its_noise(fall: float, dead: bool) -> None:
+    failing = replace(JUDGED, outcome=Outcome.FAILS)
+    rate = answer(run(1e-3, [3.0] * 19 + [3.0 * (1 - fall * NOISE)]), best=None)
+    assert _agreed_dead(rate, failing) == dead
+    assert not _agreed_dead(rate, JUDGED) and not _agreed_dead(rate, None)
+
+
+def test_steps_are_counted_from_one() -> None:
+    """The third loss is not finite: it was the third step."""
+    (judged,) = with_reasons([Rehearsal(1.0, (3.0, 2.0, math.nan), (), None)], None, Moment(0, 3.0, 0.0, 0.5, 1.0))
+    assert (judged.reason, judged.left_at) == (NOT_FINITE, 3)

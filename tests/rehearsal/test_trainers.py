@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +74,13 @@ def test_a_lightning_callback(tmp_path: Path) -> None:
     assert module.lr == callback.rate.best
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(callback.rate.best)
     assert float(trainer.callback_metrics["loss"]) < callback.rate.start.loss - 0.2
+
+
+def test_the_callback_has_the_defaults_of_the_function() -> None:
+    """Read from its text, since Lightning need not be installed."""
+    source = Path(edgewise.rehearsal.__file__).with_name("lightning.py").read_text()
+    made = next(node for node in ast.walk(ast.parse(source)) if getattr(node, "name", "") == "__init__")
+    assert isinstance(made, ast.FunctionDef)
+    own = {a.arg: ast.literal_eval(d) for a, d in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True) if d}
+    theirs = inspect.signature(edgewise.learning_rate).parameters
+    assert own == {name: theirs[name].default for name in ("steps", "rates", "seed")} | {"update": True}

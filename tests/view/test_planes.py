@@ -9,6 +9,8 @@ import pytest
 
 import edgewise
 from edgewise.errors import BadInput
+from edgewise.view import Curve, Panel, Sheet
+from edgewise.view.panel import Arrows
 from edgewise.view.phase_planes import geometric
 
 STACK = dict(depth=8, tokens=16, heads=0, norm="none", mlp_skip=0.6, mlp_branch=0.8, mlp_in_gain=1.3)
@@ -104,3 +106,20 @@ def test_a_constant_factor_asks_for_a_logarithmic_axis() -> None:
     assert geometric(np.geomspace(0.1, 10, 7))
     assert not geometric(np.linspace(0.1, 10, 7))
     assert not geometric(np.linspace(0, 1, 5))
+
+
+def test_the_edge_is_drawn_up_to_the_border_of_the_plane() -> None:
+    """Three columns of weight variances; the edge of tanh begins at 1, in the last of the two cells."""
+    (edge,) = edgewise.view.perceptron_plane("tanh", (0.05, 1.5, 3), (0.0, 0.5, 5)).panels[0].curves
+    assert 0.999 < edge.x.min() < 1.1 and 1.3 < edge.x.max() <= 1.5
+
+
+@pytest.mark.parametrize(("place", "above"), [("", True), ("lower right", False)])
+def test_the_legend_of_a_flow_stands_above_it_unless_it_has_a_place(place: str, above: bool) -> None:
+    grid = np.ones((2, 2))
+    arrows = Arrows(np.arange(2.0), np.arange(2.0), grid, grid, grid)
+    curves = (Curve("one", np.arange(2.0), np.arange(2.0)), Curve("two", np.arange(2.0), np.ones(2)))
+    figure = Sheet("flow", (Panel("p", "x", "y", curves, arrows=arrows, legend_at=place),)).draw()
+    axes, legend = figure.axes[0], figure.axes[0].get_legend()
+    figure.canvas.draw()
+    assert (legend.get_window_extent().y0 >= axes.get_window_extent().y1) == above
