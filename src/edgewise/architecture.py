@@ -139,7 +139,10 @@ def _refuse_impossible(values: dict[str, Any], arguments: Mapping[str, Any]) -> 
     if heads and arguments.get("head_width") is None and width % heads:
         raise BadInput(f"width {width} does not divide into {heads} heads. Give head_width, or another heads.")
     if heads and heads % values["kv_heads"]:
-        raise BadInput(f"heads {heads} is not a multiple of kv_heads {values['kv_heads']}.")
+        raise BadInput(
+            f"heads {heads} is not a multiple of kv_heads {values['kv_heads']}. Every key head serves as many query "
+            "heads: give kv_heads that divide heads."
+        )
     for rope in values["rope"] if isinstance(values["rope"], tuple) else (values["rope"],):
         rotated = 2 * round(rope * values["head_width"] / 2)
         if heads and rope and not 0 < rotated <= values["head_width"]:

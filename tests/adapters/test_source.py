@@ -175,3 +175,9 @@ def test_refusals_of_python_files(
 def test_a_perceptron_is_predicted_and_not_measured() -> None:
     with pytest.raises(BadInput, match="a perceptron has no tokens to measure"):
         edgewise.measure("mlp:tanh")
+
+
+def test_a_link_that_leads_nowhere_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "model").symlink_to(tmp_path / "model")
+    with pytest.raises(BadInput, match="model is a link that leads to no file"):
+        read_source(str(tmp_path / "model"))

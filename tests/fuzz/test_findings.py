@@ -69,6 +69,8 @@ def test_more_tokens_than_the_machine_can_hold_are_refused_at_once() -> None:
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     with pytest.raises(edgewise.BadInput, match=r"10,000,000 tokens would need 800,000 GB"):
         edgewise.measure(model, tokens=10_000_000)
+    with pytest.raises(edgewise.BadInput, match="10,000,000 tokens would need"):
+        edgewise.critical_plan(with_weights(model, "huge", "float32"), tokens=10_000_000)
 
 
 def test_a_model_that_raises_is_refused_with_its_own_words() -> None:

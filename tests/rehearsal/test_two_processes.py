@@ -28,14 +28,16 @@ def asked(model: nn.Module) -> dict[str, Any]:
     rank = torch.distributed.get_rank()
     rows = [batch[4 * rank : 4 * rank + 4] for batch in batches()]
     before = [local(p) for p in model.parameters()]
+    loss = float(text_loss(model, rows[0]).detach())
     rate = edgewise.learning_rate(model, rows, text_loss, **SHORT)
     same = all(torch.equal(a, local(p)) for a, p in zip(before, model.parameters(), strict=True))
+    again = float(text_loss(model, rows[0]).detach())  # shards gathered during the rehearsal would still be used
     clean = all(p.grad is None for p in model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     text_loss(model, rows[0]).backward()  # training goes on
     optimizer.step()
     return {"best": rate.best, "edge": rate.edge, "losses": [r.losses for r in rate.rehearsals], "same": same,
-            "clean": clean, "rates": rate.tried}  # fmt: skip
+            "clean": clean, "same_loss": loss == again, "rates": rate.tried}  # fmt: skip
 
 
 def work(folder: str) -> None:
@@ -55,6 +57,6 @@ def test_processes_agree_and_are_one_large_batch(tmp_path: Path) -> None:
     for kind in ("ddp", "fsdp"):
         one, other = (answers[kind] for answers in ranks)
         assert one == other
-        assert one["same"] and one["clean"]
+        assert one["same"] and one["same_loss"] and one["clean"]
         assert one["best"] == pytest.approx(alone.best, rel=0.1)
         assert one["losses"][0][:2] == pytest.approx(alone.rehearsals[0].losses[:2], rel=0.02)

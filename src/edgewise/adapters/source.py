@@ -47,6 +47,7 @@ DEFAULT_KNOBS = "transformer"
 FILES = (".json", ".yaml", ".yml")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 LARGEST_JSON, LARGEST_YAML = 16_000_000, 500_000  # bytes; reading YAML takes a hundred times longer
+OF_CONFIGS = frozenset({"architectures", "hidden_size", "d_model", "n_embd", "n_layer"})  # no knob has these names
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
@@ -101,7 +102,7 @@ def _from_mapping(values: Mapping[str, Any], name: str = "") -> Source:
         return Source(name, config=values)
     if "weight_variance" in values or "bias_variance" in values:
         return Source(name, description=Perceptron.from_dict(values))
-    if "hidden_size" in values or "architectures" in values:
+    if not OF_CONFIGS.isdisjoint(values):
         raise BadInput(
             "this looks like a Hugging Face config without model_type. Add it, for example "
             f'"model_type": "llama"; known: {", ".join(sorted(FAMILIES))}.'
@@ -124,6 +125,8 @@ def _from_text(text: str) -> Source:
     path = Path(text)
     if path.exists() or path.suffix.lower() in (*FILES, *PICKLES, ".py"):
         return _from_path(path)
+    if path.is_symlink():
+        raise BadInput(f"{text} is a link that leads to no file. Give the path of the file itself.")
     raise _unknown_name(text)
 
 

@@ -19,7 +19,7 @@ from edgewise.adapters.roles.record import BlockSite
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
-from edgewise.memory import physical_memory
+from edgewise.memory import refuse_tokens
 from edgewise.probe.batches import default_batch
 from edgewise.probe.gradients import READOUTS
 from edgewise.probe.isolation import random_streams
@@ -29,8 +29,6 @@ from edgewise.probe.subjects import seeded, subject
 from edgewise.probe.twin import read_twin
 from edgewise.probe.whole import observe
 from edgewise.trace import Trace
-
-PER_PAIR = 8.0  # bytes for each pair of tokens: the weights of one head and their gradient
 
 
 @deferring
@@ -181,14 +179,8 @@ def _refuse(seeds: int, readouts: Sequence[str] | None, batch: Any, tokens: int 
         raise BadInput(f"readouts must be different ones of {', '.join(READOUTS)}, got {readouts!r}.")
     if tokens is not None and batch is not None:
         raise BadInput("tokens is the length of a random input; with a batch, leave it out.")
-    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 2):
-        raise BadInput(f"tokens must be a whole number of at least 2, got {tokens!r}.")
-    if tokens is not None and PER_PAIR * tokens**2 > physical_memory():
-        fitting = int((physical_memory() / PER_PAIR) ** 0.5)
-        raise BadInput(
-            f"{tokens:,} tokens would need {PER_PAIR * tokens**2 / 1e9:,.0f} GB for the attention of one head, and "
-            f"this machine has {physical_memory() / 1e9:.0f} GB. Use at most {fitting:,} tokens; few do."
-        )
+    if tokens is not None:
+        refuse_tokens(tokens)
 
 
 def _trace(observations: Sequence[Observation], model: nn.Module, place: _Place, name: str, seeds: str) -> Trace:

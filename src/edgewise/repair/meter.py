@@ -21,6 +21,7 @@ from edgewise.adapters.roles.norm import find_norms
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
+from edgewise.memory import refuse_tokens
 from edgewise.probe.batches import default_batch, token_mask
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.geometry import mean_square, separation
@@ -57,6 +58,8 @@ def total_changes(model: nn.Module, batch: Any = None, seed: int = 0) -> TotalCh
 
 def batch_for(model: nn.Module, tokens: int | None = None) -> Any:
     """The default input of `measure`, else normal numbers shaped for the first matrix or filter."""
+    if tokens is not None:
+        refuse_tokens(tokens)
     generator = torch.Generator().manual_seed(0)
     try:
         return default_batch(model, generator, tokens)

@@ -48,7 +48,7 @@ class ConfigReader:
         value = self._value(names, default)
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if not whole or isinstance(value, bool) or not 1 <= value <= LARGEST_NUMBER:
-            raise self._refuse(names, value, "a whole number of at least 1")
+            raise self._refuse(names, value, f"a whole number from 1 to {LARGEST_NUMBER:g}")
         return int(value)
 
     def number(self, *names: str, default: float | None = None) -> float:

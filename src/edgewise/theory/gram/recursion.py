@@ -141,8 +141,8 @@ def _as_matrix(start: Any) -> Array:
         return np.asarray(plain, dtype=np.float64)
     except (TypeError, ValueError) as cause:
         raise BadInput(
-            f"start = {type(start).__name__} cannot be read as a matrix of numbers ({cause}). Give a Trace, or a Gram "
-            "matrix x_a.x_b / width of shape (tokens, tokens)."
+            f"a start of type {type(start).__name__} cannot be read as a matrix of numbers ({cause}). Give a Trace, or "
+            "a Gram matrix x_a.x_b / width of shape (tokens, tokens)."
         ) from cause
 
 
