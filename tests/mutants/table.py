@@ -46,8 +46,8 @@ def counts(name: str) -> dict[str, Counter[str]]:
 
 def markdown() -> str:
     rows = [
-        "| room | first sample | caught at first | caught now | fresh sample | caught |",
-        "|---|---|---|---|---|---|",
+        "| room | first sample | caught at first | caught now | fresh sample | caught at first | caught now |",
+        "|---|---|---|---|---|---|---|",
     ]
     first, fresh, named = (counts(name) for name in LISTS)
     for room in sorted({*first, *fresh}):
@@ -60,7 +60,7 @@ def markdown() -> str:
 
 
 def _row(room: str, first: Counter[str], fresh: Counter[str]) -> str:
-    cells = [room, first["tried"], first["at first"], first["now"], fresh["tried"], fresh["now"]]
+    cells = [room, *(sample[name] for sample in (first, fresh) for name in ("tried", "at first", "now"))]
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
