@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from edgewise.adapters.reading.read import read
+from edgewise.errors import BadInput
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.measure import measure
 from edgewise.probe.streams import Catch, places
@@ -45,3 +46,24 @@ def test_layers_that_share_a_module_are_told_apart_by_their_call() -> None:
     assert len(sites) == 7
     assert torch.equal(streams[-1], model(**batch).last_hidden_state)
     assert not torch.equal(streams[2], streams[4])
+
+
+def test_images_laid_end_to_end_are_sequences_of_their_own() -> None:
+    """A vision tower that is given patches and a table of grids: two images together are the mean of each alone."""
+    from transformers import Glm4vConfig
+    from transformers.models.glm4v.modeling_glm4v import Glm4vVisionModel
+
+    config = Glm4vConfig().vision_config
+    for name, size in {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "patch_size": 4,
+                       "out_hidden_size": 32}.items():  # fmt: skip
+        setattr(config, name, size)
+    torch.manual_seed(0)
+    model = Glm4vVisionModel(config).eval()
+    pixels, grid = torch.randn(2 * 16, 3 * config.temporal_patch_size * 16), torch.tensor([[1, 4, 4]])
+    alone = [measure(model, {"hidden_states": part, "grid_thw": grid}) for part in pixels.split(16)]
+    together = measure(model, {"hidden_states": pixels, "grid_thw": grid.repeat(2, 1)})
+    for name in ("norm", "separation"):
+        mean = sum(getattr(trace, name) for trace in alone) / 2
+        np.testing.assert_allclose(getattr(together, name), mean, rtol=1e-5)
+    with pytest.raises(BadInput, match="images of 16, 8 patches are laid end to end"):
+        measure(model, {"hidden_states": pixels[:24], "grid_thw": torch.tensor([[1, 4, 4], [1, 2, 4]])})

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.adapters.reading.batch import images_end_to_end
 from edgewise.errors import BadInput
 from edgewise.probe.isolation import tensors
 
@@ -112,5 +113,15 @@ def token_mask(batch: Any, shape: tuple[int, int]) -> Tensor | None:
 
 
 def sequences_of(batch: Any) -> int:
-    """How many sequences a batch holds: the length of the first axis of its first tensor with more than one."""
-    return next((t.shape[0] for t in tensors(batch) if t.ndim > 1), 1)
+    """How many sequences a batch holds: the length of the first axis of its first tensor with more than one.
+
+    Images that are laid end to end are as many as the table of their grids has rows.
+    """
+    values = list(tensors(batch))
+    sizes = images_end_to_end(values)
+    if sizes is None:
+        return next((t.shape[0] for t in values if t.ndim > 1), 1)
+    if len(set(sizes)) > 1:
+        listed = ", ".join(map(str, sizes[:4]))
+        raise BadInput(f"images of {listed} patches are laid end to end: expected as many in each. Give one image.")
+    return len(sizes)

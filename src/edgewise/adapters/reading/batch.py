@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,9 @@ def feeds(batch: Any, *, cut: bool = True) -> Iterator[Feed]:
     if all(value.numel() == 0 for value in values) or any(value.is_meta for value in values):
         what = "is on the meta device" if values[0].numel() else "is empty"
         raise BadInput(f"the batch {what} ({_text((args, kwargs))}): expected numbers in it.")
+    if (sizes := images_end_to_end(values)) is not None:
+        call = change(args, kwargs, lambda _, v: v[: sizes[0]] if v.shape[:1] == (sum(sizes),) else v[:1])
+        yield Feed(*call, frozenset(range(len(values))), text=_text(call))
     size = next((value.shape[0] for value in values if value.dim() >= 2), values[0].shape[0] if values[0].dim() else 1)
     batched = frozenset(i for i, v in enumerate(values) if v.dim() and v.shape[0] == size)
     entry = _one_entry(args, kwargs, batched, values)
@@ -108,6 +111,14 @@ def feeds(batch: Any, *, cut: bool = True) -> Iterator[Feed]:
         yield Feed(*_cut(*entry), batched, text=_text(entry))
     yield Feed(*entry, batched, text=_text(entry))
     yield Feed(args, kwargs, frozenset(i for i, v in enumerate(values) if v.dim()), text=_text((args, kwargs)))
+
+
+def images_end_to_end(values: Sequence[Tensor]) -> list[int] | None:
+    """Patches of each image where images are laid end to end, beside a table (images, 3) of their grids; else None."""
+    grids = [v for v in values if v.dim() == 2 and v.shape[1] == 3 and v.numel() and not v.is_floating_point()]
+    sizes = grids[0].prod(1).tolist() if grids else []
+    others = [v.shape[0] for v in values if v.dim() and v is not grids[0]] if grids else []
+    return sizes if others and set(others) <= {sum(sizes), len(sizes)} and sum(sizes) in others else None
 
 
 def sequence_first(batch: Any) -> Feed | None:
