@@ -76,6 +76,8 @@ def test_more_tokens_than_the_machine_can_hold_are_refused_at_once() -> None:
 def test_a_model_that_raises_is_refused_with_its_own_words() -> None:
     with pytest.raises(edgewise.BadInput, match="no plan is possible for this Tokens: ValueError: no such size"):
         edgewise.critical_plan(Tokens(width=16, depth=3, kind="raises"), torch.zeros(1, 8, dtype=torch.long))
+    with pytest.raises(edgewise.BadInput, match="the totals of this Tokens cannot be read: ValueError: no such size"):
+        edgewise.total_changes(Tokens(width=16, depth=3, kind="raises"), torch.zeros(1, 8, dtype=torch.long))
 
 
 LLAMA = {"model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,

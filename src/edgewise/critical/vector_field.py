@@ -77,7 +77,8 @@ def displacement(
     after, separation = (np.full(q.shape, np.nan) for _ in range(2))
     if inside.any():
         after[inside], separation[inside] = block(q[inside], 1 - c[inside])
-    return np.log(after / q), (1 - c) - separation
+    with np.errstate(divide="ignore"):  # a stream of norm zero has fallen by all of it
+        return np.log(after / q), (1 - c) - separation
 
 
 def orbits(

@@ -8,16 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from edgewise.adapters.reading.refusals import words
 from edgewise.adapters.reading.restore import as_before
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
-from edgewise.interrupts import check, deferring
+from edgewise.interrupts import deferring
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
 from edgewise.repair.by_theory import plan_by_theory
 from edgewise.repair.draw import new_values
 from edgewise.repair.layers import Exclusions, layers_of
-from edgewise.repair.meter import Meter, batch_for
+from edgewise.repair.meter import Meter, batch_for, refusing
 from edgewise.repair.plan import TOLERANCE, Plan, TotalChanges
 from edgewise.repair.recognised import Recognised, recognise
 from edgewise.repair.schemes import refuse_goal
@@ -47,17 +46,8 @@ def critical_plan(
     """
     _refuse(model, goal, budget, draw)
     bare = unwrap(model)
-    try:
-        with as_before(bare):
-            return _plan(bare, batch, keep, goal, budget, draw, embeddings, tokens)
-    except BadInput:
-        raise
-    except Exception as error:
-        check()  # an interrupt is not an answer of the model
-        raise BadInput(
-            f"no plan is possible for this {type(bare).__name__}: {words(error)}. Give a model and a batch that run "
-            "together; the exception that caused this one shows where."
-        ) from error
+    with refusing(f"no plan is possible for this {type(bare).__name__}"), as_before(bare):
+        return _plan(bare, batch, keep, goal, budget, draw, embeddings, tokens)
 
 
 def _plan(

@@ -7,8 +7,8 @@ written. Streams may be (B, d), (B, n, d) or (B, C, ...); two items are two samp
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgewise.adapters.reading.refusals import words
 from edgewise.adapters.reading.restore import as_before
 from edgewise.adapters.roles.norm import find_norms
 from edgewise.adapters.unwrap import unwrap
@@ -51,9 +52,24 @@ def total_changes(model: nn.Module, batch: Any = None, seed: int = 0) -> TotalCh
         raise BadInput(f"total_changes takes a torch.nn.Module, got {type(model).__name__}.")
     bare = unwrap(model)
     layers = layers_of(bare)
-    with as_before(bare):
+    with refusing(f"the totals of this {type(bare).__name__} cannot be read"), as_before(bare):
         meter = Meter(bare, batch_for(bare) if batch is None else batch, layers, raw=not has_norms(bare, layers))
         return meter.read(seed=seed)
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Whatever a model raises, as a refusal with its words."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        check()  # an interrupt is not an answer of the model
+        raise BadInput(
+            f"{what}: {words(error)}. Give a model and a batch that run together; the exception that caused this one "
+            "shows where."
+        ) from error
 
 
 def batch_for(model: nn.Module, tokens: int | None = None) -> Any:
