@@ -19,7 +19,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .finders import CONSTANT, critical_rate, range_test
 from .networks import Row, batches, loss, network, optimizer
-from .population import BLIND, DEVELOPMENT, SIZES, WIDTHS
+from .population import BLIND, DEVELOPMENT, SIZES, TINY, WIDTHS
 from .truth import STEPS, curve, loss_at
 
 METHODS = ("rehearsal", "constant", "range_steepest", "range_minimum", "critical")
@@ -36,7 +36,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale == "full":
         sizes = [_sized(family, width) for family in SIZES for width in WIDTHS]
         return [{"kind": "blind", "steps": STEPS, "row": row} for row in BLIND] + sizes
-    return [{"kind": "blind", "steps": 12, "row": row} for row in (DEVELOPMENT[6], DEVELOPMENT[9])]
+    return [{"kind": "blind", "steps": 6, "row": row | TINY} for row in (DEVELOPMENT[6], DEVELOPMENT[9])]
 
 
 def _sized(entry: tuple[Any, ...], width: int) -> dict[str, Any]:

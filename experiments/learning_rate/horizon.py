@@ -15,7 +15,7 @@ import torch
 from edgewise.study import Result
 
 from .networks import Row, batches, loss, network, optimizer
-from .population import BLIND, DEVELOPMENT
+from .population import BLIND, DEVELOPMENT, TINY
 from .truth import FACTOR, START
 
 STEPS = 120
@@ -33,7 +33,7 @@ def chosen() -> list[Row]:
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale == "full":
         return [{"row": row, "steps": STEPS, "rungs": list(RUNGS)} for row in chosen()]
-    return [{"row": row, "steps": 10, "rungs": [0, 1]} for row in (DEVELOPMENT[6], DEVELOPMENT[9])]
+    return [{"row": row | TINY, "steps": 10, "rungs": [0, 1]} for row in (DEVELOPMENT[6], DEVELOPMENT[9])]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:

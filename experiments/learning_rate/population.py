@@ -14,6 +14,8 @@ def _row(
             "optimizer": optimizer, **more}  # fmt: skip
 
 
+TINY = {"depth": 1, "width": 16, "batch": 4}  # sizes that show that all works
+
 DEVELOPMENT = [
     _row("gpt2-3-24", "gpt2", "text", 3, 24, 16, "adamw95"),
     _row("llama-2-40", "llama", "text", 2, 40, 16, "adamw999"),

@@ -12,7 +12,7 @@ from edgewise.study import Result
 
 from .blind import rehearsed
 from .finders import CONSTANT
-from .population import DEVELOPMENT
+from .population import DEVELOPMENT, TINY
 from .second_population import SECOND
 from .truth import STEPS, curve
 
@@ -20,7 +20,7 @@ from .truth import STEPS, curve
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale == "full":
         return [{"kind": "blind", "steps": STEPS, "row": row} for row in SECOND]
-    return [{"kind": "blind", "steps": 12, "row": row} for row in (DEVELOPMENT[6], DEVELOPMENT[9])]
+    return [{"kind": "blind", "steps": 6, "row": row | TINY} for row in (DEVELOPMENT[6], DEVELOPMENT[9])]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ FEW, MANY = 0.05, 0.10  # shares of exceptions: at most this is none, at least t
 CORRELATION = 0.7  # "a pretty good correlation", between fitted and final loss of starts left out
 BINS = 7  # of the plane, each way
 CROWD = 5  # runs that a cell needs to be compared
-ENOUGH = 30
+ENOUGH, TRAINED = 30, 10  # runs, and runs that train, from which a statement can be decided
 SPIKE = 0.05  # of chance: a loss that climbs by more, averaged over a sixteenth of the run, has a spike
 CUT = 2.0  # exponents per block beyond this are drawn there
 DIVERGED = 1.2  # what a diverged run counts as, where 1 is the worst tenth
@@ -87,8 +87,9 @@ def claim(points: Sequence[Point], scale: str, rows: tuple[str, ...] = ()) -> Cl
                       _equivalence(points, scale, ("C35", *rows))])  # fmt: skip
 
 
-def _decided(points: Sequence[Point], held: bool) -> bool | None:
-    return bool(held) if len(points) >= ENOUGH else None
+def _decided(points: Sequence[Point], held: bool, trained: int = 0) -> bool | None:
+    """Only by enough runs; what is said of those that train, only by enough of these."""
+    return bool(held) if len(points) >= ENOUGH and _trained(points).sum() >= trained else None
 
 
 def _alone(points: Sequence[Point], name: str, scale: str, rows: tuple[str, ...]) -> Claim:
@@ -101,8 +102,8 @@ def _alone(points: Sequence[Point], name: str, scale: str, rows: tuple[str, ...]
         f"Of {int(trained.sum())} runs that train {far:.0%} have a total beyond {FAILS:g}; of "
         f"{int((total < RISKY).sum())} within {RISKY:g} {bad:.0%} do not train. Held: at most {FEW:.0%}, and at least "
         f"{MANY:.0%}.",
-        scale, _decided(points, far <= FEW and bad >= MANY), {"trained_and_far": far, "near_and_untrained": bad},
-        rows=rows,
+        scale, _decided(points, far <= FEW and bad >= MANY, TRAINED),
+        {"trained_and_far": far, "near_and_untrained": bad}, rows=rows,
     )  # fmt: skip
 
 
@@ -136,7 +137,7 @@ def _best(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> Claim:
         "of a "
         "cell's loss with its distance "
         f"{rank:+.2f}. Held: (0, 0) within 0.05 of the lowest, and a correlation above 0.5.",
-        scale, _decided(points, at_zero < lowest + 0.05 and rank > 0.5),
+        scale, _decided(points, at_zero < lowest + 0.05 and rank > 0.5) if math.isfinite(at_zero) else None,
         {"at_zero": at_zero, "lowest": lowest, "rank_correlation": rank}, rows=rows,
     )  # fmt: skip
 
@@ -191,7 +192,7 @@ def _equivalence(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> 
         f"{TALK}.",
         f"{words[0].upper()}{words[1:]}. Held: with the talk's exponents at most {FEW:.0%} and at least "
         f"{1 - MANY:.0%}.",
-        scale, _decided(points, only <= FEW and if_ >= 1 - MANY),
+        scale, _decided(points, only <= FEW and if_ >= 1 - MANY, TRAINED),
         {name: {"trained_and_far": a, "near_and_trained": b, "near": n} for name, (a, b, n) in shares.items()},
         rows=rows,
     )  # fmt: skip
