@@ -67,3 +67,45 @@ def test_images_laid_end_to_end_are_sequences_of_their_own() -> None:
         np.testing.assert_allclose(getattr(together, name), mean, rtol=1e-5)
     with pytest.raises(BadInput, match="images of 16, 8 patches are laid end to end"):
         measure(model, {"hidden_states": pixels[:24], "grid_thw": torch.tensor([[1, 4, 4], [1, 2, 4]])})
+
+
+class Augmented(torch.nn.Module):
+    """Blocks that write `x += y`; with `aliased`, what the first block was given is read again at the end."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.embed = how, torch.nn.Embedding(50, 32)
+        self.blocks = torch.nn.ModuleList(torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in "123")
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        first = x
+        for block in self.blocks:
+            h = block._sa_block(block.norm1(x), None, None)
+            x = self.added(x, h)
+            x = self.added(x, block._ff_block(block.norm2(x)))
+        return x + first if self.how == "aliased" else x
+
+    def added(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if self.how == "plain":
+            return x + y
+        x += y
+        return x
+
+
+def augmented(how: str) -> Augmented:
+    torch.manual_seed(3)
+    return Augmented(how).eval()
+
+
+def test_streams_that_are_added_to_in_place_are_measured() -> None:
+    ids = torch.arange(24).reshape(2, 12)
+    plain, in_place = (measure(augmented(how), ids) for how in ("plain", "in place"))
+    for name in ("norm", "separation", "log_gradient"):
+        np.testing.assert_array_equal(getattr(in_place, name), getattr(plain, name))
+    assert in_place.sites == plain.sites
+
+
+def test_where_something_else_holds_the_stream_it_is_refused() -> None:
+    with pytest.raises(BadInput, match="overwrites its stream in place"):
+        measure(augmented("aliased"), torch.arange(24).reshape(2, 12))

@@ -24,6 +24,10 @@ from edgewise.errors import BadInput
 from edgewise.probe.attention import Attention
 from edgewise.probe.places import Place
 
+OVERWRITES = (
+    "the model overwrites its stream in place, other than by x += y where nothing else holds x, so it cannot be "
+    "measured. Write x = x + y."
+)
 KINDS = {"attention": "attention", "cross-attention": "cross", "mlp": "mlp", "mixer": "mixer", None: "branch"}
 
 
@@ -75,11 +79,15 @@ class Catch:
     sequences: int  # of the batch
     streams: dict[int, Tensor] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
+    out_of_place: bool = False  # `x += y` of the model makes a new tensor
     on_first: Callable[[int, int], None] | None = None  # told (sequences, tokens) when the first stream arrives
 
     def run(self, model: nn.Module, batch: Any, replace_first: Tensor | None = None) -> Any:
         """The model's output; with `replace_first` that tensor takes the place of the first stream."""
-        edits = Edits(results=self._results(replace_first), inputs=self._inputs(batch, replace_first))
+        edits = Edits(
+            results=self._results(replace_first), inputs=self._inputs(batch, replace_first),
+            out_of_place=self.out_of_place,
+        )  # fmt: skip
         tracer = Tracer(model, edits, Precision(False, frozenset()))
 
         def own(number: int, value: Tensor) -> Tensor:
@@ -141,10 +149,14 @@ class Catch:
                 f"the forward pass did not come through {', '.join(missing[:4])}, which it did on the shorter input "
                 "that the model was read on; every site must be read. Give a batch as long as the one to measure."
             )
-        changed = [p.site for i, p in enumerate(self.listed) if self.streams[i]._version != self.versions[i]]
-        if changed:
-            raise BadInput(f"the model overwrites its stream in place at {', '.join(changed[:4])}; it cannot be read.")
+        if self.overwritten:
+            raise BadInput(OVERWRITES)
         return [self.streams[index] for index in range(len(self.listed))]
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether numbers of a site are gone."""
+        return any(stream._version != self.versions[index] for index, stream in self.streams.items())
 
     def shaped(self, stream: Tensor) -> Tensor:
         """(sequences, tokens, width), whichever way the model keeps it; OPT flattens its middle to (tokens, width)."""

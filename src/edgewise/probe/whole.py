@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from edgewise.adapters.reading.record import Stack
 from edgewise.adapters.roles.record import BlockSite
 from edgewise.arrays import Array
+from edgewise.errors import BadInput
 from edgewise.probe.attention import AttentionWatch
 from edgewise.probe.batches import sequences_of, token_mask
 from edgewise.probe.geometry import generator_for, nearby_input, pair_growth
@@ -44,7 +45,7 @@ from edgewise.probe.observation import (
 )
 from edgewise.probe.readout import readout_of
 from edgewise.probe.softmax_gain import GainWatch
-from edgewise.probe.streams import Catch, attentions, places
+from edgewise.probe.streams import OVERWRITES, Catch, attentions, places
 from edgewise.trace import GRADIENTS
 
 _COMPARED: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
@@ -130,6 +131,8 @@ class _Pass:
         forward = self._forward(output)
         observation = read_geometry(self.places, forward.shaped, forward.mask)
         if unchanged is not None and not unchanged.confirmed(output):
+            if self.catch.out_of_place:
+                raise BadInput(OVERWRITES)
             observation.note("attention not measured: the output changed while observed (not deterministic?)")
         elif self.watch is not None:
             read_attention(observation, self.watch, self.places)
@@ -151,6 +154,15 @@ class _Pass:
                 return self._watched_pass()
 
     def _watched_pass(self) -> Any:
+        """Once more where `x += y` has overwritten a stream: then as x = x + y, which gives the same output."""
+        output = self._hooked_pass()
+        if self.catch.overwritten:
+            self._prepare()
+            self.catch.out_of_place = True
+            output = self._hooked_pass()
+        return output
+
+    def _hooked_pass(self) -> Any:
         """Hooks live no longer than this."""
         with ExitStack() as hooks:
             if self.watch is not None:
@@ -215,7 +227,7 @@ class _Pass:
         return [value - logs[-1] for value in logs]
 
     def _pair(self, forward: _Forward, seed: int) -> Array:
-        catch = Catch(self.places, self.stack, self.catch.sequences)
+        catch = Catch(self.places, self.stack, self.catch.sequences, out_of_place=self.catch.out_of_place)
         with torch.no_grad():
             catch.run(self.model, self.batch, replace_first=nearby_input(forward.streams[0].detach(), seed))
         near = [self.catch.shaped(stream) for stream in catch.finished()]

@@ -126,6 +126,10 @@ class Gauge:
         catch = Catch(places(self.stack), self.stack, sequences_of(batch))
         with torch.no_grad():
             catch.run(bare, batch)
+        if catch.overwritten:
+            catch = Catch(places(self.stack), self.stack, sequences_of(batch), out_of_place=True)
+            with torch.no_grad():
+                catch.run(bare, batch)
         return catch.shaped(catch.finished()[-1])
 
     def _separation(self, stream: Tensor, call: Call | None) -> float:

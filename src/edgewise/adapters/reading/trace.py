@@ -6,7 +6,7 @@ its node as an attribute; module paths come from hooks for all modules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -40,6 +40,9 @@ SCALING, OVERWRITING = MULTIPLY | DIVIDE, ("add_", "__iadd__", "lerp_")
 INPUT = "input"
 QUANTIZED = "quantized"  # a module whose weights are integers
 KEEPING = ("requires_grad_", "detach_", "share_memory_", "rename_")  # the numbers
+AUGMENTED: dict[str, Callable[..., Any]] = {  # as x += y arrives
+    "add_": torch.add, "sub_": torch.sub, "mul_": torch.mul, "div_": torch.div,
+}  # fmt: skip
 WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
 
@@ -167,7 +170,10 @@ class Tracer(TorchFunctionMode):
             args, kwargs = weight.edit(operation, self.edits)
         sides = self._sides(operation, args)
         versions = [(tensor, tensor._version) for tensor in flat if not tensor.is_inference()]
-        output = self._precision.run(func, name, args, kwargs)
+        if self.edits.out_of_place and name in AUGMENTED:
+            output = self._precision.run(AUGMENTED[name], name, args, kwargs).to(args[0].dtype)
+        else:
+            output = self._precision.run(func, name, args, kwargs)
         if weight is not None and _edited(operation, self.edits):
             output = weight.edit_output(output, operation, self.edits)
         self._written(versions, output, name, parents)
