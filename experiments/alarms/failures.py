@@ -15,6 +15,7 @@ from torch import Tensor
 from .network import Network
 
 START = 100  # step at which a driven failure begins
+BAD_BATCH = 80  # and so many steps later the bad batch comes
 
 Step = Callable[[int, torch.optim.Optimizer, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -24,25 +25,52 @@ def none(model: Network, case: dict[str, Any]) -> Step:  # noqa: ARG001
     return lambda step, optimizer, x, y: (x, y)
 
 
+def start_of(case: dict[str, Any]) -> int:
+    """The step at which a driven failure of this case begins."""
+    return int(case.get("start", START))
+
+
 def rate_ramped(model: Network, case: dict[str, Any]) -> Step:  # noqa: ARG001
-    """The learning rate grows by e every 25 steps."""
+    """The learning rate grows by e every 25 steps, or as the case says."""
 
     def drive(step: int, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         for group in optimizer.param_groups:
-            group["lr"] = case["rate"] * math.exp(max(0, step - START) / 25)
+            group["lr"] = case["rate"] * math.exp(max(0, step - start_of(case)) / case.get("e_fold", 25))
         return x, y
 
     return drive
 
 
-def logits_ramped(model: Network, case: dict[str, Any]) -> Step:  # noqa: ARG001
-    """Queries and keys grow, so that logits grow by e every 40 steps."""
+def logits_ramped(model: Network, case: dict[str, Any]) -> Step:
+    """Queries and keys grow, so that logits grow by e every 40 steps, or as the case says."""
+    factor = math.exp(0.5 / case.get("e_fold", 40))
 
     def drive(step: int, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
-        if step >= START:
+        if step >= start_of(case):
             with torch.no_grad():
                 for attention in model.attentions():
-                    attention.in_proj_weight[: 2 * attention.embed_dim] *= math.exp(1 / 80)
+                    attention.in_proj_weight[: 2 * attention.embed_dim] *= factor
+        return x, y
+
+    return drive
+
+
+def query_key_rate(model: Network, case: dict[str, Any]) -> Step:
+    """The steps of queries and keys are larger than those of the rest, by the factor of the case, from the start."""
+    matrices = [a.in_proj_weight[: 2 * a.embed_dim].detach() for a in model.attentions()]
+    kept: list[Tensor] = []
+
+    def before(*_: Any) -> None:
+        kept[:] = [matrix.clone() for matrix in matrices]
+
+    def after(*_: Any) -> None:
+        for matrix, old in zip(matrices, kept, strict=True):
+            matrix += (case["factor"] - 1) * (matrix - old)
+
+    def drive(step: int, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if step == 0:
+            optimizer.register_step_pre_hook(before)
+            optimizer.register_step_post_hook(after)
         return x, y
 
     return drive
@@ -52,7 +80,7 @@ def bad_batch(model: Network, case: dict[str, Any]) -> Step:
     """One batch of noise, with its inputs blown up where they are vectors."""
 
     def drive(step: int, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
-        if step != START + 80:
+        if step != start_of(case) + BAD_BATCH:
             return x, y
         generator = torch.Generator().manual_seed(case["seed"])
         labels = torch.randint(0, model.data.outputs, y.shape, generator=generator)
@@ -68,7 +96,7 @@ def dead_head(model: Network, case: dict[str, Any]) -> Step:
     """The output columns of one head are set to zero and held there."""
 
     def drive(step: int, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
-        if step >= START:
+        if step >= start_of(case):
             attention = model.attentions()[case["seed"] % len(model.attentions())]
             with torch.no_grad():
                 attention.out_proj.weight[:, : attention.head_dim] = 0.0
@@ -82,7 +110,7 @@ def stream_ramped(model: Network, case: dict[str, Any]) -> Step:
     factor = math.exp(1 / case.get("e_fold", 40))
 
     def drive(step: int, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
-        if step >= START:
+        if step >= start_of(case):
             with torch.no_grad():
                 for layer in model.stack.layers:
                     for matrix in (layer.self_attn.out_proj, layer.linear2):
@@ -103,4 +131,5 @@ def sharp_start(model: Network, case: dict[str, Any]) -> Step:
 FAILURES: dict[str, Callable[[Network, dict[str, Any]], Step]] = {
     "none": none, "rate ramped": rate_ramped, "logits ramped": logits_ramped, "bad batch": bad_batch,
     "dead head": dead_head, "stream ramped": stream_ramped, "sharp start": sharp_start,
+    "query-key rate": query_key_rate,
 }  # fmt: skip

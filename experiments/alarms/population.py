@@ -35,7 +35,7 @@ CAUSES = {  # which alarms name the cause
     "rate too high": ["update_too_large", "rank_collapse", "logit_growth", "loss_spike"],
     "no warm-up": ["update_too_large", "rank_collapse"],
     "sharp start at a high rate": ["logit_growth", "entropy_collapse"], "post-norm too deep": ["rank_collapse"],
-    "bad batch": ["bad_batch"], "dead head": ["dead_head"],
+    "bad batch": ["bad_batch"], "dead head": ["dead_head"], "query-key rate": ["logit_growth", "entropy_collapse"],
 }  # fmt: skip
 
 

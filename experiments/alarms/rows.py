@@ -2,6 +2,7 @@
 
     python -m experiments.alarms.rows [PART PARTS]     trains what is missing, a line per run
     python -m experiments.alarms.rows edge             the same for the runs with a rehearsal
+    python -m experiments.alarms.rows every|default    the same for one part of the held-out runs
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from edgewise.monitor.again import alarms_again
+from edgewise.monitor.reading import Run
 
 from .population import FILE
 from .training import trained
@@ -43,12 +49,29 @@ def rows_of(
     return folder, outcome
 
 
+def alarms_of(case: dict[str, Any]) -> dict[str, Any]:
+    """The outcome of a run, what today's detectors say of its rows, and the usual steps between two of them."""
+    folder, outcome = rows_of(case)
+    alarms = [{"kind": a.kind.value, "step": a.step, "place": a.place, "since": a.since} for a in alarms_again(folder)]
+    if case.get("sampling") != "default":
+        return {**outcome, "alarms": alarms}
+    steps = Run(folder).rows().step
+    return {**outcome, "alarms": alarms, "rows": len(steps), "gap": int(np.median(np.diff(steps)))}
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["edge"]:
         from .edge import cases, measure
 
         for each in cases("full"):
             print(each["kind"], each["task"], each["seed"], measure(each)["turn"], flush=True)
+        sys.exit()
+    if sys.argv[1:] in (["every"], ["default"]):
+        from .held_out_population import FILE as HELD_OUT
+
+        for case in json.loads(HELD_OUT.read_text())["runs"]:
+            if case["half"].startswith(sys.argv[1]):
+                print(case["name"], case["task"], case["seed"], rows_of(case)[1], flush=True)
         sys.exit()
     part, parts = (int(word) for word in sys.argv[1:3]) if len(sys.argv) > 2 else (0, 1)
     for number, case in enumerate(json.loads(FILE.read_text())["runs"]):

@@ -9,18 +9,19 @@ from typing import Any
 
 from edgewise.study import Result
 
-from .failures import START
+from .failures import BAD_BATCH, start_of
 from .population import CAUSES
 
 LATE = 20  # steps after the turn of the loss within which an alarm still counts
-BAD_BATCH = START + 80
+LATE_ROWS = 3  # or sampled rows, where these are more steps
 NONE = "none"
 
 
 def onset(case: dict[str, Any]) -> int:
     """The step before which a failing run is healthy."""
-    begins = {"bad batch": BAD_BATCH, "none": 0, "sharp start": 0}
-    return begins.get(case["failure"], START)
+    start = start_of(case)
+    begins = {"bad batch": start + BAD_BATCH, "none": 0, "sharp start": 0, "query-key rate": 0}
+    return begins.get(case["failure"], start)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Scored:
     step: int | None
     turn: int | None
     early: int  # alarms before anything was wrong
+    where: str = ""  # task and seed, for a list of what is missed
 
     @property
     def detected(self) -> bool:
@@ -47,14 +49,15 @@ class Scored:
 
 
 def scored(result: Result) -> Scored:
-    """Of a failing run: alarms count from the onset to 20 steps after the loss turned (to the end if it never did)."""
+    """Alarms count from the onset to 20 steps, or 3 rows, after the loss turned (to the end if it never did)."""
     case, value = result.case, result.value
     begin, turn = onset(case), value["turn"]
-    last = value["steps"] if turn is None or turn < begin else turn + LATE
+    last = value["steps"] if turn is None or turn < begin else turn + max(LATE, LATE_ROWS * value.get("gap", 1))
     counted = [a for a in value["alarms"] if begin <= a["step"] <= last]
     early = sum(a["step"] < begin for a in value["alarms"])
     first = counted[0] if counted else None
-    return Scored(case["name"], first["kind"] if first else NONE, first and first["step"], turn, early)
+    return Scored(case["name"], first["kind"] if first else NONE, first and first["step"], turn, early,
+                  f"{case['task']}, seed {case['seed']}")  # fmt: skip
 
 
 def failing(results: Sequence[Result], half: str) -> list[Scored]:

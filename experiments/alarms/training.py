@@ -29,24 +29,30 @@ END = 50  # steps whose mean loss is the one at the end
 def trained(case: dict[str, Any], folder: Path, rehearsed: Any = None) -> dict[str, Any]:
     """Train one case under watch, every step sampled into `folder`: when the loss turned and where it ended.
 
+    A case may ask for the default budget instead, by `sampling`.
     rehearsed: what `edgewise.learning_rate` said about this network, where steps are held against its edge.
     """
     torch.manual_seed(case["seed"])
     data = task(case["task"])
-    model = Network(data, case["depth"], case["width"], case["heads"], case["norm"] == "pre")
+    model = Network(data, case["depth"], case["width"], case["heads"], case["norm"] == "pre",
+                    dropout=case.get("dropout", 0.0), first=case.get("readout") == "first")  # fmt: skip
     failure = FAILURES[case["failure"]](model, case)
-    optimizer = torch.optim.Adam(model.parameters(), case["rate"])
+    optimizer = optimizer_of(model, case)
     criterion, losses = nn.CrossEntropyLoss(), []
     batches = data.batches(case["batch"], case["seed"])
     half = torch.autocast("cpu", torch.float16) if case.get("half_precision") else nullcontext()
-    with watch(model, to=folder, everything=True, loss=criterion, quiet=True, optimizer=optimizer,
+    everything = case.get("sampling") != "default"
+    with watch(model, to=folder, everything=everything, loss=criterion, quiet=True, optimizer=optimizer,
                state_limit=0, rate=rehearsed) as handle:  # fmt: skip
         for step in range(case["steps"]):
+            schedule(optimizer, case, step)
             x, y = failure(step, optimizer, *next(batches))
             optimizer.zero_grad()
             with half:
                 loss = criterion(model(x).reshape(-1, data.outputs).float(), y.reshape(-1))
             loss.backward()
+            if "clip" in case:
+                nn.utils.clip_grad_norm_(model.parameters(), case["clip"])
             optimizer.step()
             losses.append(float(loss.detach()))
             if not math.isfinite(losses[-1]):
@@ -57,6 +63,26 @@ def trained(case: dict[str, Any], folder: Path, rehearsed: Any = None) -> dict[s
     with whole_file(folder / "outcome.json") as file:
         file.write(json.dumps(outcome).encode())
     return outcome
+
+
+def optimizer_of(model: Network, case: dict[str, Any]) -> torch.optim.Optimizer:
+    """The one that the case names; Adam where it names none."""
+    kind, parameters = case.get("optimizer", "adam"), model.parameters()
+    if kind == "adamw":
+        return torch.optim.AdamW(parameters, case["rate"], weight_decay=0.1)
+    if kind == "sgd":
+        return torch.optim.SGD(parameters, case["rate"], momentum=0.9)
+    return torch.optim.Adam(parameters, case["rate"])
+
+
+def schedule(optimizer: torch.optim.Optimizer, case: dict[str, Any], step: int) -> None:
+    """A linear warm-up, then a cosine to a tenth of the rate at the end, where the case has a warm-up."""
+    if "warm_up" not in case:
+        return
+    done = max(0.0, step - case["warm_up"]) / max(1, case["steps"] - case["warm_up"])
+    factor = min(1.0, (step + 1) / case["warm_up"]) * (0.55 + 0.45 * math.cos(math.pi * done))
+    for group in optimizer.param_groups:
+        group["lr"] = case["rate"] * factor
 
 
 def turned(losses: list[float]) -> int | None:

@@ -26,6 +26,7 @@ LOUDER = math.log(1.2)  # of the loss, against its recent median
 AHEAD = 100  # steps within which an overflow is foretold
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # rows
+STAYS = 3  # rows of what comes at once, and is not a passing one
 FIRST, THROWN = 5, math.log(1e4)  # rows whose mean loss counts before there is a past; of the mean square
 BEYOND = 3.0  # times the change of the stream at the edge: at twice, healthy runs alarm (experiments/alarms/edge.py)
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
@@ -77,12 +78,15 @@ def logit_growth(bands: Bands) -> Hit | None:
 
 
 def entropy_collapse(bands: Bands) -> Hit | None:
-    """Entropy that halves within the window, or drops at once, with less gradient through the softmax."""
+    """Entropy that halves within the window, with less gradient through the softmax, or drops at once and stays there.
+
+    Three rows decide: the few sequences of a row may all be easy ones.
+    """
     at = bands.at("entropy")
     t, change = bands.trend("entropy")
     gain = np.nan_to_num(bands.trend("softmax_gain")[1], nan=0.0) < math.log(0.7)
     falling = (t < -bands.threshold) & (change < HALVED) & gain & stalled(bands)
-    dropped = (bands.jump[at] < -JUMP) & (bands.now[at] - _median(bands, at) < math.log(0.3))
+    dropped = (bands.jump[at] < -JUMP) & _dropped(bands, at)
     i = _strongest(falling | dropped, -np.nan_to_num(change))
     if i is None:
         return None
@@ -91,6 +95,14 @@ def entropy_collapse(bands: Bands) -> Hit | None:
         f"Its attention entropy is {math.exp(bands.now[at[i]]):.3g} nats, "
         f"{math.exp(bands.now[at[i]] - _median(bands, at)[i]):.2f} of what it was.",
     )  # fmt: skip
+
+
+def _dropped(bands: Bands, at: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the last three rows are all below 0.3 of the median of the twenty before them."""
+    if bands.rows < FEWEST + STAYS:
+        return np.zeros(len(at), bool)
+    past = bands.past()[1][-FEWEST - STAYS :, at]
+    return np.asarray((past[FEWEST:] - np.median(past[:FEWEST], axis=0) < math.log(0.3)).all(0))
 
 
 def rank_collapse(bands: Bands) -> Hit | None:
@@ -283,19 +295,19 @@ def bad_batch(bands: Bands) -> Hit | None:
 def loss_spike(bands: Bands) -> Hit | None:
     """A loss that is far above its recent past in three rows in a row."""
     at = bands.at("loss")
-    if not len(at) or bands.rows < FEWEST + 3:
+    if not len(at) or bands.rows < FEWEST + STAYS:
         return None
     i = int(at[0])
     steps, past = bands.past()
-    before = past[:-3, i]
+    before = past[:-STAYS, i]
     spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
-    away = past[-3:, i] - float(np.median(before[-FEWEST:]))
+    away = past[-STAYS:, i] - float(np.median(before[-FEWEST:]))
     if not (away > max(JUMP * spread, LOUDER)).all():
         return None
     return Hit(
         AlarmKind.LOSS_SPIKE, i,
         f"The loss is {math.exp(past[-1, i]):.3g}, {math.exp(away[-1]):.2f} times what it was before step "
-        f"{steps[-3]:.0f}, and has stayed there for three rows.",
+        f"{steps[-STAYS]:.0f}, and has stayed there for three rows.",
     )  # fmt: skip
 
 
