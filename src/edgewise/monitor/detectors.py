@@ -24,6 +24,7 @@ HALVED, FADING = math.log(0.5), math.log(0.75)
 TENFOLD = math.log(10.0)
 LOUDER = math.log(1.2)  # of the loss, against its recent median
 AHEAD = 100  # steps within which an overflow is foretold
+DOUBLES = 400  # steps in which a logit doubles that grows too fast; learning takes longer where rows are far apart
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # rows
 STAYS = 3  # rows of what comes at once, and is not a passing one
@@ -64,7 +65,8 @@ def logit_growth(bands: Bands) -> Hit | None:
     t, change = bands.trend("largest_logit")
     fall, lost = bands.trend("entropy")
     fading = (fall < -0.5 * bands.threshold) & (lost < FADING)
-    growing = (t > bands.threshold) & (change > -HALVED) & (bands.now[at] > SHARP) & (fading | stalled(bands))
+    fast = (change > -HALVED) & (bands.slope[at] > -HALVED / DOUBLES)
+    growing = (t > bands.threshold) & fast & (bands.now[at] > SHARP) & (fading | stalled(bands))
     growing = growing & ~bands.slowing(at) if growing.any() else growing  # learning slows down, an instability does not
     i = _strongest(growing, t)
     if i is None:
