@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.utils.hooks import RemovableHandle
 
 from edgewise.adapters.roles.record import Projection
-from edgewise.monitor.attention_rows import RowNumbers, by_head, masked, nan_max, row_numbers, softmax_gain
+from edgewise.monitor.attention_rows import RowNumbers, by_head, nan_max, row_numbers, seen_by, softmax_gain
 from edgewise.monitor.copies import QUERIES, SEQUENCES, QueryCopy, Switch, TokenCopy, query_slice
 from edgewise.monitor.held import Held
 from edgewise.monitor.places import AttentionPlace
@@ -44,7 +45,7 @@ class Pass:
     values: Tensor
     output: Tensor
     numbers: RowNumbers
-    visible: Tensor
+    visible: Tensor | None  # (Q, K), None where every query sees every key
 
 
 class AttentionGroup:
@@ -65,18 +66,19 @@ class AttentionGroup:
 
         self.tokens = [empty(L, SEQUENCES, keys, size) for size in self._widths()]
         self.output, self.upstream = (empty(L, SEQUENCES, QUERIES, width) for _ in range(2))
-        self._inside = [self._held([place.projections[i] for place in layers]) for i in range(3)]
-        self._outside = self._held([place.output for place in layers])[0]
+        self._queries = self._held([[place.projections[0]] for place in layers])
+        self._keys_values = self._held([place.projections[1:] for place in layers])
+        self._outside = self._held([[place.output] for place in layers])[0]
         self.handles = [handle for i in range(L) for handle in self._attach(i, switch, batch_first)]
 
-    def _held(self, each: Sequence[Projection]) -> tuple[Held, Held | None]:
-        """The matrices of one role in all layers, and their biases where all have one."""
-        model, names = self.model, [name for p in each for name in p.parameters]
-        matrices = Held(model, names, lambda: [p.weight(model) for p in each])
-        if not all(p.biases for p in each):
+    def _held(self, each: Sequence[Sequence[Projection]]) -> tuple[Held, Held | None]:
+        """The matrices of some roles, one below the other, in all layers, and their biases where all have one."""
+        model, names = self.model, [name for roles in each for p in roles for name in p.parameters]
+        matrices = Held(model, names, lambda: [_below([p.weight(model) for p in roles]) for roles in each])
+        if not all(p.biases for roles in each for p in roles):
             return matrices, None
-        biases = [name for p in each for name in p.biases]
-        return matrices, Held(model, biases, lambda: [b for p in each if (b := p.bias(model)) is not None])
+        biases = [name for roles in each for p in roles for name in p.biases]
+        return matrices, Held(model, biases, lambda: [_below([_bias(p, model) for p in roles]) for roles in each])
 
     def _widths(self) -> list[int]:
         """Of what is copied: the input of a fused call, else the output of every projecting module."""
@@ -107,22 +109,26 @@ class AttentionGroup:
         start, stride = query_slice(keys, QUERIES)
         places = torch.arange(keys, device=self.output.device)
         q, k, v = self._vectors(sequences, keys, start, stride, places)
-        logits = masked(q @ k.mT * self.first.query_key.scale, places[start::stride], causal)
-        numbers = row_numbers(logits)
-        return Pass(numbers.probabilities, v, numbers.probabilities @ v, numbers, logits > -math.inf)
+        visible = seen_by(places[start::stride], keys, causal)
+        logits = (q * self.first.query_key.scale) @ k.mT
+        numbers = row_numbers(logits if visible is None else logits.masked_fill(~visible, -math.inf), visible)
+        return Pass(numbers.probabilities, v, numbers.probabilities @ v, numbers, visible)
 
     def _vectors(self, sequences: int, keys: int, start: int, stride: int, places: Tensor) -> tuple[Tensor, ...]:
         """Queries (R, H, Q, d_h), keys and values (R, H, K, ...), normalised, rotated, shared as the layer does."""
         copies = [buffer[:, :sequences, :keys] for buffer in self.tokens]
         if self.first.fused_call:
-            picked = self._multiplied([copies[0][:, :, start::stride], copies[0], copies[0]])
+            values = self._multiplied(copies[0], self._keys_values)
+            width = self.first.projections[1].fan_out
+            picked = [self._multiplied(copies[0][:, :, start::stride], self._queries), values[..., :width],
+                      values[..., width:]]  # fmt: skip
         else:
             picked = self._picked(copies)
             picked[0] = picked[0][:, :, start::stride]
         logits = self.first.query_key
         q = self._side(picked[0], [p.query_key.query for p in self.layers], places[start::stride])
         k = self._side(picked[1], [p.query_key.key for p in self.layers], places)
-        v = picked[2].unflatten(-1, (logits.key.heads, -1)).flatten(0, 1).transpose(1, 2)
+        v = picked[2].unflatten(-1, (logits.key.heads, -1)).flatten(0, 1).transpose(1, 2).contiguous()
         if logits.share > 1:
             k, v = (t.repeat_interleave(logits.share, 1) for t in (k, v))
         return q, k, v
@@ -131,13 +137,12 @@ class AttentionGroup:
         modules = self.first.modules
         return [_rows(copies[modules.index(p.module)], p) for p in self.first.projections]
 
-    def _multiplied(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """x W^T + b per layer of query, key and value, with the weights of the pass, before the optimizer's step."""
-        made = []
-        for (matrices, biases), x in zip(self._inside, inputs, strict=True):
-            out = x @ torch.stack(matrices()).float().mT[:, None]
-            made.append(out if biases is None else out + torch.stack(biases())[:, None, None].float())
-        return made
+    def _multiplied(self, x: Tensor, held: tuple[Held, Held | None]) -> Tensor:
+        """x W^T + b of every layer, with the weights of the pass, before the optimizer's step."""
+        matrices, biases = held[0](), [None] * len(x) if held[1] is None else held[1]()
+        rows = [linear(x[i], W.float(), None if b is None else b.float())
+                for i, (W, b) in enumerate(zip(matrices, biases, strict=True))]  # fmt: skip
+        return torch.stack(rows)
 
     def _side(self, flat: Tensor, sides: Sequence[Side], places: Tensor) -> Tensor:
         norms = [None if s.norm is None else norm_function(self.model, s.norm.name) for s in sides]
@@ -153,18 +158,16 @@ class AttentionGroup:
 
     def statistics(self, rows: Pass) -> Tensor:
         """(L, statistics, H) in the order of the schema's heads."""
-        L, n = len(self.layers), rows.numbers
+        L = len(self.layers)
         e = self.at_heads(self.upstream, rows, weighted=True)
         gain = softmax_gain(rows.probabilities, e @ rows.values.mT, rows.visible)
-        entropy, logit, condition, saturated, gains = (
-            by_head(t, L) for t in (n.entropy, n.largest_logit, n.condition, n.saturated, gain)
-        )
-        size = torch.linalg.vector_norm(rows.output, dim=-1).square()
-        part = by_head(size, L).mean(-1).sqrt() * self._output_norms()
-        return torch.stack([
-            entropy.nanmean(-1), entropy.exp().nanmean(-1), nan_max(logit), gains.nanmedian(-1).values,
-            condition.nanmedian(-1).values, saturated.nanmean(-1), part / part.mean(-1, keepdim=True),
-        ], 1)  # fmt: skip
+        entropy, logit, condition, saturated, gains = by_head(torch.cat([rows.numbers.each, gain[None]]), L)
+        mean_entropy, support, share = torch.stack([entropy, entropy.exp(), saturated]).nanmean(-1)
+        gain, middle = torch.stack([gains, condition]).nanmedian(-1).values
+        # The root mean square over sequences and queries, up to a factor that all heads share.
+        part = torch.linalg.vector_norm(rows.output.unflatten(0, (L, -1)), dim=(1, 3, 4)) * self._output_norms()
+        part = part / part.mean(-1, keepdim=True)
+        return torch.stack([mean_entropy, support, nan_max(logit), gain, middle, share, part], 1)
 
     def at_heads(self, copied: Tensor, rows: Pass, *, weighted: bool) -> Tensor:
         """What was copied at the queries, per head (R, H, Q, d_v); of a fused call through W_O where `weighted`."""
@@ -172,7 +175,7 @@ class AttentionGroup:
         sequences = len(rows.output) // len(self.layers)
         part = copied[:, :sequences, :Q]
         if self.first.fused_call and weighted:
-            part = part @ self.output_weights()[:, None]
+            part = (part.flatten(1, 2) @ self.output_weights()).unflatten(1, (sequences, Q))
         return part.unflatten(-1, (H, -1)).flatten(0, 1).transpose(1, 2)
 
     def output_weights(self) -> Tensor:
@@ -186,6 +189,28 @@ class AttentionGroup:
             return torch.ones(len(weights), self.first.heads, device=self.output.device)
         rows = torch.stack([w[::SAMPLED] for w in weights]).float().unflatten(-1, (self.first.heads, -1))
         return torch.linalg.vector_norm(rows, dim=(1, 3))
+
+
+def _below(parts: Sequence[Tensor]) -> Tensor:
+    """Matrices, or biases, as one; a view where they lie behind each other in memory."""
+    first = parts[0].detach()
+    if len(parts) == 1:
+        return first
+    if any(hasattr(part, "to_local") for part in parts):
+        return torch.cat([part.detach() for part in parts])
+    ends = [part.storage_offset() + part.shape[0] * part.stride(0) for part in parts]
+    starts = [part.storage_offset() for part in parts]
+    alike = all(p.stride() == first.stride() and p.shape[1:] == first.shape[1:] for p in parts)
+    together = len({part.untyped_storage().data_ptr() for part in parts}) == 1 and ends[:-1] == starts[1:]
+    if not (alike and together):
+        return torch.cat([part.detach() for part in parts])
+    return first.as_strided((sum(part.shape[0] for part in parts), *first.shape[1:]), first.stride(), starts[0])
+
+
+def _bias(projection: Projection, model: nn.Module) -> Tensor:
+    bias = projection.bias(model)
+    assert bias is not None
+    return bias
 
 
 def _rows(output: Tensor, projection: Projection) -> Tensor:

@@ -67,14 +67,15 @@ class Bands:
         self._log = np.array([q.logarithm for q, _, _ in pairs], bool)
         self.worse = np.array([q.worse for q, _, _ in pairs], float)
         self._at = {q.name: np.array([i for i, p in enumerate(pairs) if p[0] is q], np.int64) for q in QUANTITIES}
-        self._ordered: tuple[Array, Array] | None = None
-        self._steps, self._values = np.full(window, np.nan), np.full((window, len(pairs)), np.nan)
+        self._window, self._end = window, 0  # rows are written behind each other, and moved when there is no more room
+        self._steps, self._values = np.full(4 * window, np.nan), np.full((4 * window, len(pairs)), np.nan)
         self.count, self.series = 0, len(pairs)
         self.slope, self.t, self.change, self.jump = (np.full(len(pairs), np.nan) for _ in range(4))
         self.since = np.full(len(pairs), -1, np.int64)  # step at which it began to move; -1 while calm
         self.first: Array | None = None  # of the first row
         self.now = np.full(len(pairs), np.nan)
         self.losses: deque[float] = deque(maxlen=LONG)  # logarithms
+        self._stalled: bool | None = None  # of this row, once it was asked
         self._edge = next((i for i, column in enumerate(columns) if column.name == "stream_change_of_edge"), None)
         self.beyond: deque[float] = deque(maxlen=LOOKS)  # the last steps against the edge of a rehearsal
 
@@ -84,10 +85,8 @@ class Bands:
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.where(self._log, np.log(raw), raw)
         self.jump = _jumps(self.past()[1], value)
-        place = self.count % len(self._steps)
-        self._steps[place], self._values[place] = step, value
-        self.count += 1
-        self._ordered = None
+        self._write(step, value)
+        self._stalled = None
         self.now = value
         self.losses.extend(value[self.at("loss")])
         if self._edge is not None and np.isfinite(row[self._edge]):
@@ -99,17 +98,42 @@ class Bands:
             self.change = self.slope * (steps[-1] - steps[0])
         self._remember(step, steps)
 
+    def _write(self, step: int, value: Array) -> None:
+        if self._end == len(self._steps):
+            steps, values = self.past()
+            self._end = self.rows
+            self._steps[: self._end], self._values[: self._end] = steps.copy(), values.copy()
+        self._steps[self._end], self._values[self._end] = step, value
+        self._end += 1
+        self.count += 1
+
     def past(self) -> tuple[Array, Array]:
         """Steps (W,) and values (W, series) of the window, in order; logarithms where a series has them."""
-        if self._ordered is None:
-            rows, first = self.rows, self.count % len(self._steps) if self.count > len(self._steps) else 0
-            order = (np.arange(rows) + first) % len(self._steps)
-            self._ordered = self._steps[order], self._values[order]
-        return self._ordered
+        begin = self._end - self.rows
+        return self._steps[begin : self._end], self._values[begin : self._end]
 
     @property
     def rows(self) -> int:
-        return min(self.count, len(self._steps))
+        return min(self.count, self._window)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the loss no longer falls; also where it is not watched, since nothing contradicts it then.
+
+        Two standard errors decide: of the last 20 rows against 20 of 60 rows earlier, or of the trend with fewer rows.
+        """
+        if self._stalled is None:
+            self._stalled = self._stands()
+        return self._stalled
+
+    def _stands(self) -> bool:
+        losses = np.array(self.losses)
+        if len(losses) >= LONG:
+            ends = np.stack([losses[:FEWEST], losses[-FEWEST:]])
+            (early, late), error = ends.mean(1), math.sqrt(ends.var(1).sum() / FEWEST)
+            return not late < early - 2 * error
+        t, _ = self.trend("loss")
+        return not (len(t) and t[0] < -2.0)
 
     @property
     def threshold(self) -> float:
@@ -180,8 +204,17 @@ def _jumps(past: Array, value: Array) -> Array:
     if len(past) < FEWEST:
         return np.full(len(value), np.nan)
     with np.errstate(invalid="ignore"):
-        recent = past[-FEWEST:]
-        middle = np.median(recent, axis=0)
-        change = np.diff(past, axis=0)
-        spread = 1.4826 * np.median(np.abs(change - np.median(change, axis=0)), axis=0)
-        return np.asarray((value - middle) / np.maximum(spread, FLOOR))
+        series = np.ascontiguousarray(past.T)
+        change = np.diff(series)
+        spread = 1.4826 * _middle(np.abs(change - _middle(change)[:, None]))
+        jump = (value - _middle(series[:, -FEWEST:])) / np.maximum(spread, FLOOR)
+        return np.where(np.isnan(change).any(1), np.nan, jump)
+
+
+def _middle(values: Array) -> Array:
+    """Median along the last axis of numbers, none of which is nan: numpy's own looks for those first."""
+    half, odd = divmod(values.shape[-1], 2)
+    if odd:
+        return np.asarray(np.partition(values, half)[..., half])
+    low, high = np.moveaxis(np.partition(values, (half - 1, half))[..., half - 1 : half + 1], -1, 0)
+    return np.asarray((low + high) / 2)

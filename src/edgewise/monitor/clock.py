@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, so that most gaps are alike
-EVERY = 0.25  # of the budget: where a sample costs more than this share of a step, not every step is sampled
+EVERY = 0.2  # of the budget: where a sample costs more than this share of a step, not every step is sampled
 SPARE = 1.5  # a sample may cost more than the ones before it, and the budget is kept all the same
 MEMORY = 0.3  # weight of the last sample in the expected cost
 

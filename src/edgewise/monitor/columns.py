@@ -49,6 +49,7 @@ def statistics() -> tuple[Statistic, ...]:
     return tuple(Statistic(**row) for row in table["statistics"])
 
 
+@cache
 def names(*scopes: str) -> tuple[str, ...]:
     """The statistics of these scopes, in order."""
     return tuple(row.name for row in statistics() if row.scope in scopes)

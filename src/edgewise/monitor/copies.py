@@ -30,6 +30,7 @@ class Switch:
     def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
         self.clock, self.fail = clock, fail
         self.on = True
+        self.check = True  # whether the referee will look at this step
         self.limit = 0.0  # largest finite number of the dtype that activations have or are cast to
 
     def run(self, copy: Callable[..., None], *arguments: Any) -> None:
@@ -68,14 +69,50 @@ class Sizes:
         self._host = None
 
 
+class Window:
+    """Which part of a tensor (batch, tokens, width) goes into a buffer, worked out once for every shape.
+
+    slices(length): of the tokens of one sequence; sequences are the first ones.
+    """
+
+    def __init__(self, buffer: Tensor, batch_first: bool, slices: Callable[[int], slice]) -> None:
+        self.buffer, self.batch_first, self._slices = buffer, batch_first, slices
+        self.sequences = self.tokens = self.length = 0
+        self._shape: torch.Size | None = None
+        self._part: tuple[slice, ...] = ()
+        self._target: Tensor | None = None
+
+    def copy(self, x: Tensor) -> bool:
+        """Copy; false where x is not a stream of this width."""
+        if x.shape != self._shape:
+            self._fit(x.shape)
+        if self._target is None:
+            return False
+        self._target.copy_(x[self._part])
+        return True
+
+    def _fit(self, shape: torch.Size) -> None:
+        self._shape, self._target = shape, None
+        if len(shape) != 3 or shape[-1] != self.buffer.shape[-1]:
+            return
+        batch, self.length = (shape[0], shape[1]) if self.batch_first else (shape[1], shape[0])
+        rows, columns = slice(min(batch, self.buffer.shape[0])), self._slices(self.length)
+        self.sequences, self.tokens = rows.stop, len(range(*columns.indices(self.length)))
+        target = self.buffer[: self.sequences, : self.tokens]
+        if self.batch_first:
+            self._target, self._part = target, (rows, columns) if self.tokens < self.length else (rows,)
+        else:
+            self._target, self._part = target.transpose(0, 1), (columns, rows)
+
+
 class StreamCopy:
     """The stream at one site: a few tokens of a few sequences, and the norm of its whole gradient."""
 
     def __init__(
         self, switch: Switch, buffer: Tensor, gradient: Tensor, sizes: Sizes | None, batch_first: bool
     ) -> None:
-        self.switch, self.buffer, self.gradient, self.sizes = switch, buffer, gradient, sizes
-        self.batch_first = batch_first
+        self.switch, self.gradient, self.sizes = switch, gradient, sizes
+        self.window = Window(buffer, batch_first, lambda length: slice(0, length, -(-length // TOKENS)))
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         """Pre-hook of the first block: the embedded tokens."""
@@ -103,16 +140,8 @@ class StreamCopy:
             stream.register_hook(self._see_gradient)
 
     def _copy(self, stream: Tensor) -> None:
-        x = stream.detach()
-        if x.dim() != 3 or x.shape[-1] != self.buffer.shape[-1]:
-            return
-        x = x if self.batch_first else x.transpose(0, 1)
-        S, T, _ = self.buffer.shape
-        length = x.shape[1]
-        x = x[:S, :: -(-length // T)]
-        self.buffer[: x.shape[0], : x.shape[1]].copy_(x)
-        if self.sizes is not None:
-            self.sizes.fill(x.shape[0], x.shape[1], length)
+        if self.window.copy(stream.detach()) and self.sizes is not None:
+            self.sizes.fill(self.window.sequences, self.window.tokens, self.window.length)
 
     def _see_gradient(self, gradient: Tensor) -> None:
         self.switch.run(self._copy_gradient, gradient)
@@ -125,7 +154,8 @@ class TokenCopy:
     """All tokens, up to K of each of S sequences, that leave a projection or enter nn.MultiheadAttention."""
 
     def __init__(self, switch: Switch, buffer: Tensor, batch_first: bool) -> None:
-        self.switch, self.buffer, self.batch_first = switch, buffer, batch_first
+        self.switch = switch
+        self.window = Window(buffer, batch_first, lambda length: slice(0, min(length, buffer.shape[1])))
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         query = inputs[0] if inputs else named.get("query")
@@ -143,13 +173,7 @@ class TokenCopy:
             self.switch.run(self._copy, tokens)
 
     def _copy(self, tokens: Tensor) -> None:
-        x = tokens.detach()
-        if x.dim() != 3 or x.shape[-1] != self.buffer.shape[-1]:
-            return
-        x = x if self.batch_first else x.transpose(0, 1)
-        S, K, _ = self.buffer.shape
-        x = x[:S, :K]
-        self.buffer[: x.shape[0], : x.shape[1]].copy_(x)
+        self.window.copy(tokens.detach())
 
 
 class QueryCopy:
@@ -159,8 +183,12 @@ class QueryCopy:
     """
 
     def __init__(self, switch: Switch, buffer: Tensor, gradient: Tensor, keys: int, batch_first: bool) -> None:
-        self.switch, self.buffer, self.gradient, self.keys = switch, buffer, gradient, keys
-        self.batch_first = batch_first
+        def slices(length: int) -> slice:
+            start, stride = query_slice(min(length, keys), buffer.shape[1])
+            return slice(start, min(length, keys), stride)
+
+        self.switch = switch
+        self.window, self.back = Window(buffer, batch_first, slices), Window(gradient, batch_first, slices)
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:  # noqa: ARG002
         self._see(inputs[0] if inputs and isinstance(inputs[0], Tensor) else None)
@@ -179,26 +207,19 @@ class QueryCopy:
             self.switch.run(self._copy_eagerly, output)
 
     def _copy_eagerly(self, output: Tensor) -> None:
-        self._copy(output)
+        if self.switch.check:  # the referee alone asks for it
+            self._copy(output)
         if output.requires_grad:
             output.register_hook(self._see_gradient)
 
     def _copy(self, output: Tensor) -> None:
-        self._into(self.buffer, output.detach())
+        self.window.copy(output.detach())
 
     def _see_gradient(self, gradient: Tensor) -> None:
         self.switch.run(self._copy_gradient, gradient)
 
     def _copy_gradient(self, gradient: Tensor) -> None:
-        self._into(self.gradient, gradient.detach())
-
-    def _into(self, buffer: Tensor, x: Tensor) -> None:
-        if x.dim() != 3 or x.shape[-1] != buffer.shape[-1]:
-            return
-        x = x if self.batch_first else x.transpose(0, 1)
-        start, stride = query_slice(min(x.shape[1], self.keys), buffer.shape[1])
-        x = x[: buffer.shape[0], : self.keys][:, start::stride]
-        buffer[: x.shape[0], : x.shape[1]].copy_(x)
+        self.back.copy(gradient.detach())
 
 
 class LossCopy:

@@ -45,29 +45,17 @@ class Hit:
 Detector = Callable[[Bands], Hit | None]
 
 
-def stalled(bands: Bands) -> bool:
-    """Whether the loss no longer falls; also where it is not watched, since nothing contradicts it then.
-
-    Two standard errors decide: of the last 20 rows against 20 of 60 rows earlier, or of the trend with fewer rows.
-    """
-    losses = np.array(bands.losses)
-    if len(losses) >= LONG:
-        early, late = losses[:FEWEST], losses[-FEWEST:]
-        error = math.sqrt((early.var() + late.var()) / FEWEST)
-        return not late.mean() < early.mean() - 2 * error
-    t, _ = bands.trend("loss")
-    return not (len(t) and t[0] < -2.0)
-
-
 def logit_growth(bands: Bands) -> Hit | None:
     """Logits that grow exponentially and are large, while entropy falls or the loss stalls."""
     at = bands.at("largest_logit")
     t, change = bands.trend("largest_logit")
+    fast = (change > -HALVED) & (bands.slope[at] > -HALVED / DOUBLES)
+    growing = (t > bands.threshold) & fast & (bands.now[at] > SHARP)
+    if not growing.any():
+        return None
     fall, lost = bands.trend("entropy")
     fading = (fall < -0.5 * bands.threshold) & (lost < FADING)
-    fast = (change > -HALVED) & (bands.slope[at] > -HALVED / DOUBLES)
-    growing = (t > bands.threshold) & fast & (bands.now[at] > SHARP) & (fading | stalled(bands))
-    growing = growing & ~bands.slowing(at) if growing.any() else growing  # learning slows down, an instability does not
+    growing &= (fading | bands.stalled) & ~bands.slowing(at)  # learning slows down, an instability does not
     i = _strongest(growing, t)
     if i is None:
         return None
@@ -86,9 +74,11 @@ def entropy_collapse(bands: Bands) -> Hit | None:
     """
     at = bands.at("entropy")
     t, change = bands.trend("entropy")
+    falling, dropped = (t < -bands.threshold) & (change < HALVED), bands.jump[at] < -JUMP
+    if not (falling.any() or dropped.any()):
+        return None
     gain = np.nan_to_num(bands.trend("softmax_gain")[1], nan=0.0) < math.log(0.7)
-    falling = (t < -bands.threshold) & (change < HALVED) & gain & stalled(bands)
-    dropped = (bands.jump[at] < -JUMP) & _dropped(bands, at)
+    falling, dropped = falling & gain & bands.stalled, dropped & _dropped(bands, at)
     i = _strongest(falling | dropped, -np.nan_to_num(change))
     if i is None:
         return None
@@ -114,7 +104,7 @@ def rank_collapse(bands: Bands) -> Hit | None:
     """
     at = bands.at("separation")
     fallen = bands.since_start("separation")
-    if bands.rows < LASTING or not stalled(bands):
+    if bands.rows < LASTING or not (fallen < -TENFOLD).any() or not bands.stalled:
         return None
     lasting = bands.past()[1][-LASTING:, at] < np.minimum(APART, bands.now[at] - fallen - TENFOLD)
     i = _strongest(np.asarray(lasting.all(0)), -np.nan_to_num(fallen))
@@ -149,7 +139,7 @@ def exploding_gradient(bands: Bands) -> Hit | None:
     """A tenfold gradient by a trend: the jump of a moment is a bad batch or a spike."""
     at = bands.at("gradient")
     t, change = bands.trend("gradient")
-    i = _strongest((t > bands.threshold) & (change > TENFOLD) & stalled(bands), t)
+    i = _strongest((t > bands.threshold) & (change > TENFOLD) & bands.stalled, t)
     if i is None:
         return None
     return Hit(
@@ -165,7 +155,7 @@ def update_too_large(bands: Bands) -> Hit | None:
     t, change = bands.trend("norm")
     if len(bands.losses) < LONG:  # a first plateau of the loss is not yet a stall
         return None
-    i = _strongest((t > bands.threshold) & (change > GROWTH) & stalled(bands) & _loss_watched(bands), t)
+    i = _strongest((t > bands.threshold) & (change > GROWTH) & bands.stalled & _loss_watched(bands), t)
     if i is None:
         return None
     ratio = bands.at("update_ratio")
@@ -211,10 +201,12 @@ def left_prediction(bands: Bands) -> Hit | None:
     """
     if bands.rows < LASTING or bands.first is None or not len(bands.at("separation")):
         return None
+    if not bands.stalled or _learned(bands):
+        return None
     start, now = _late(bands, bands.first[None]), _late(bands, bands.past()[1][-LASTING:])
     left = np.abs(now).min(0) - np.where(np.abs(start[0]) < RISKY, 0.0, np.inf)
     which = int(np.argmax(np.nan_to_num(left, nan=-np.inf)))
-    if not (left[which] > FAILS and stalled(bands) and not _learned(bands)):
+    if not left[which] > FAILS:
         return None
     what = ("separation of tokens", "gradient")[which]
     return Hit(
@@ -250,9 +242,11 @@ def overflow_ahead(bands: Bands) -> Hit | None:
 def dead_head(bands: Bands) -> Hit | None:
     """The weakest head's contribution drops tenfold, to less than a twentieth of the mean."""
     at = bands.at("head_share_min")
+    weak = (bands.now[at] < math.log(0.05)) & (bands.count > FEWEST)
+    if not weak.any():
+        return None
     fallen = bands.now[at] - _median(bands, at)
-    dead = (fallen < -TENFOLD) & (bands.now[at] < math.log(0.05)) & (bands.count > FEWEST)
-    i = _strongest(dead, -np.nan_to_num(fallen))
+    i = _strongest(weak & (fallen < -TENFOLD), -np.nan_to_num(fallen))
     if i is None:
         return None
     return Hit(
@@ -302,6 +296,8 @@ def loss_spike(bands: Bands) -> Hit | None:
     i = int(at[0])
     steps, past = bands.past()
     before = past[:-STAYS, i]
+    if not past[-STAYS:, i].min() > before[-FEWEST:].min() + LOUDER:
+        return None
     spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
     away = past[-STAYS:, i] - float(np.median(before[-FEWEST:]))
     if not (away > max(JUMP * spread, LOUDER)).all():

@@ -54,6 +54,7 @@ class Instrument:
         self.matrices = Matrices(places) if places.depth else None
         self.handles: list[RemovableHandle] = []
         self.loss = torch.full((), math.nan, device=self.device)
+        self._absent = torch.full((1,), math.nan, device=self.device)
         target = places.model if loss is None else loss
         self.handles.append(target.register_forward_hook(LossCopy(self.loss).leave))
         self._attach_streams()
@@ -165,9 +166,9 @@ class Instrument:
         """
         depth = self.places.depth
         squares = self.matrices.after() if self.matrices is not None else torch.zeros(3, 1, device=self.device)
-        change = torch.tensor(math.nan, device=self.device) if self.change is None else self.change.after()
-        parts = [*self._activations, squares, self._spectrum()[None], change[None]]
-        flat, sizes = torch.cat([part.reshape(-1).float() for part in parts]), [part.numel() for part in parts]
+        change = self._absent if self.change is None else self.change.after()[None]
+        parts = [*self._activations, squares, self._spectrum(), change]
+        flat, sizes = torch.cat([part.reshape(-1) for part in parts]), [part.numel() for part in parts]
         host = (flat if join is None else join(flat, sizes)).cpu().numpy().astype(np.float64)
         pieces = np.split(host, np.cumsum(sizes)[:-1])
         numbers = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
@@ -186,16 +187,15 @@ class Instrument:
 
     def _spectrum(self) -> Tensor:
         if self._turn is None:
-            return torch.tensor(math.nan, device=self.device)
+            return self._absent
         place, query, key = self._turn
-        return spectral_entropy(query, key, *self._query_key(place)).mean()
+        return spectral_entropy(query, key, *self._query_key(place)).float().mean()[None]
 
     def _sample(self, numbers: list[Array], depth: int) -> Sample:
         loss, gradient, norm, separation, largest, *attention, squares, spectrum, change = numbers
         heads = np.full((depth, len(HEAD_STATISTICS), max([*self.places.heads, 0])), np.nan)
         for group, values in zip(self.groups, attention, strict=True):
-            for place, each in zip(group.layers, values, strict=True):
-                heads[place.block, :, : each.shape[1]] = each
+            heads[[place.block for place in group.layers], :, : values.shape[2]] = values
         turn = np.full(depth, np.nan)
         if self._turn is not None:
             turn[self._turn[0].block] = float(spectrum[0])
@@ -259,22 +259,21 @@ def _norms(squares: Array, depth: int, mixed: set[int]) -> tuple[dict[str, float
 
 def _over_heads(heads: Array) -> dict[str, Array]:
     """What stands for a block: means over heads, the largest logit, the sharpest and the weakest head."""
-    by_name = {name: heads[:, i] for i, name in enumerate(HEAD_STATISTICS)}
+    entropy, logit, output = (HEAD_STATISTICS.index(name) for name in ("entropy", "largest_logit", "output"))
+    alive = ~np.isnan(heads)
+    count = alive.sum(-1)
     with np.errstate(invalid="ignore"):
-        values = {name: _reduced(np.nanmean, by_name[name]) for name in HEAD_STATISTICS if name != "output"}
-        values["largest_logit"] = _reduced(np.nanmax, by_name["largest_logit"])
-        values["entropy_min"] = _reduced(np.nanmin, by_name["entropy"])
-        values["head_share_min"] = _reduced(np.nanmin, by_name["output"])
+        means = np.where(alive, heads, 0.0).sum(-1) / count
+    values = {name: means[:, i] for i, name in enumerate(HEAD_STATISTICS) if i != output}
+    values["largest_logit"] = _most(heads[:, logit], count[:, logit])
+    values["entropy_min"] = -_most(-heads[:, entropy], count[:, entropy])
+    values["head_share_min"] = -_most(-heads[:, output], count[:, output])
     return values
 
 
-def _reduced(function: Any, values: Array) -> Array:
-    """Along heads; nan where all are, without numpy's warning."""
-    result = np.full(len(values), np.nan)
-    alive = ~np.isnan(values).all(-1) if values.shape[-1] else np.zeros(len(values), bool)
-    if alive.any():
-        result[alive] = function(values[alive], axis=-1)
-    return result
+def _most(values: Array, count: Array) -> Array:
+    """The largest along heads; nan where all are."""
+    return np.where(count > 0, np.fmax.reduce(values, -1, initial=-np.inf), np.nan)
 
 
 def row_of(sample: Sample, depth: int, extra: dict[str, float]) -> Array:

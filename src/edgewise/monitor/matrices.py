@@ -1,12 +1,13 @@
 """Weights, gradients and updates of the matrices, from one row in sixteen, the same rows before and after the step.
 
-Slices are views with strides, computed once; all norms of a kind are one call. Of a parameter that is spread over
+Slices are views with strides, made once; norms of slices of one size are one call. Of a parameter that is spread over
 processes (FSDP2) the local part is sampled, and sums of squares are added over processes by `ranks`.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from edgewise.monitor.places import Places
 
 STRIDE = 16
 LARGE = 2**22  # numbers; of a larger matrix (a vocabulary) fewer rows, so that it does not dominate the cost
+KEPT = 64  # sets of rows whose views are kept
 QUERY_KEY, VALUE_OUTPUT, MLP = 0, 1, 2  # groups of a block's matrices
 
 
@@ -52,12 +54,15 @@ class Matrices:
             self.slices += self._slices(projection, group)
         for name in places.embeddings:
             self.slices.append(self._table(name, self.groups - 1))
+        self.slices.sort(key=lambda s: math.prod(s.size))  # what is of one size is summed at once
         self.sharded = any(_spread(parameter) for parameter in self.parameters.values())
         device = next(places.model.parameters()).device
         self._groups = torch.tensor([s.group for s in self.slices], dtype=torch.int64, device=device)
         self._weights = torch.tensor([s.weight for s in self.slices], device=device)
-        self._before: list[Tensor] = []
-        self._views: list[Tensor] = []
+        self._before, self._other = (Flat([s.size for s in self.slices], device) for _ in range(2))
+        self._period = math.lcm(*(s.shifts for s in self.slices)) if self.slices else 1
+        self._views: dict[int, tuple[list[int], list[Tensor]]] = {}  # by shift: where the parameters were, and slices
+        self._now: list[Tensor] = []
         self._squares: list[Tensor] = []
 
     def _slices(self, projection: Projection, group: int) -> list[Slice]:
@@ -83,29 +88,63 @@ class Matrices:
 
     def before(self, count: int) -> None:
         """Weights and gradients as the optimizer's step begins; count: how many samples there were."""
-        weights = [local(self.parameters[s.parameter]) for s in self.slices]
-        self._views = [s.of(w, count) for s, w in zip(self.slices, weights, strict=True)]
-        self._before = [view.clone() for view in self._views]
-        gradients = [self._gradient(s, count) for s in self.slices]
-        self._squares = [_squares(self._before), _squares(gradients)]
+        self._now = self._slices_at(count % self._period)
+        gradients = {name: self._gradient(parameter) for name, parameter in self.parameters.items()}
+        parts = [_cut(s, gradients[s.parameter], count) for s in self.slices]
+        self._squares = [self._before.fill(self._now).squares(), self._other.fill(parts).squares()]
 
-    def _gradient(self, part: Slice, count: int) -> Tensor:
-        parameter = self.parameters[part.parameter]
+    def _slices_at(self, shift: int) -> list[Tensor]:
+        """The slices of the weights, made once for every shift and again when a parameter has moved."""
+        places = {name: local(parameter) for name, parameter in self.parameters.items()}
+        where = [place.data_ptr() for place in places.values()]
+        known = self._views.get(shift)
+        if known is None or known[0] != where:
+            known = where, [s.of(places[s.parameter], shift) for s in self.slices]
+            if self._period <= KEPT:
+                self._views[shift] = known
+        return known[1]
+
+    def _gradient(self, parameter: nn.Parameter) -> Tensor | None:
+        """Laid out like the parameter; None where there is none, or only some of its rows."""
         if parameter.grad is None or parameter.grad.layout is not torch.strided:
-            return torch.full((1,), math.nan, device=parameter.device)
+            return None
         gradient, like = local(parameter.grad), local(parameter)
         if gradient.stride() != like.stride():
             gradient = torch.empty_like(like, dtype=gradient.dtype).copy_(gradient)
-        return part.of(gradient, count)
+        return gradient
 
     def after(self) -> Tensor:
         """(3, groups): |W|^2, |G|^2, |dW|^2 of each group, estimated from the sampled rows."""
-        moved = torch._foreach_sub(self._views, self._before)
-        squares = torch.stack([*self._squares, _squares(moved)]) * self._weights
+        moved = self._other.fill(self._now).less(self._before).squares()
+        squares = torch.stack([*self._squares, moved]) * self._weights
         sums = torch.zeros(3, self.groups, device=squares.device)
         sums.index_add_(1, self._groups, squares)
-        self._before, self._views = [], []
+        self._now = []
         return sums
+
+
+class Flat:
+    """Slices behind each other in one float32 tensor, in order of their sizes."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], device: torch.device) -> None:
+        sizes = [math.prod(shape) for shape in shapes]
+        self.numbers = torch.empty(sum(sizes), device=device)
+        self._parts = [part.view(shape) for part, shape in zip(self.numbers.split(sizes), shapes, strict=True)]
+        counts = Counter(sizes)  # in order, since sizes are
+        spans = self.numbers.split([size * count for size, count in counts.items()])
+        self._alike = [span.view(counts[size], size) for span, size in zip(spans, counts, strict=True)]
+
+    def fill(self, slices: Sequence[Tensor]) -> Flat:
+        torch._foreach_copy_(self._parts, slices)
+        return self
+
+    def less(self, other: Flat) -> Flat:
+        self.numbers.sub_(other.numbers)
+        return self
+
+    def squares(self) -> Tensor:
+        """|.|^2 of each slice."""
+        return torch.cat([torch.linalg.vector_norm(rows, dim=1) for rows in self._alike]).square()
 
 
 def _projections(places: Places) -> Iterator[tuple[int, Projection]]:
@@ -151,6 +190,5 @@ def _spread(tensor: Tensor) -> bool:
     return hasattr(tensor, "to_local")
 
 
-def _squares(tensors: Sequence[Tensor]) -> Tensor:
-    """|.|^2 of each, (tensors,), in float32."""
-    return torch.stack(torch._foreach_norm([t.float() for t in tensors])).square()
+def _cut(part: Slice, gradient: Tensor | None, count: int) -> Tensor:
+    return torch.full(part.size, math.nan) if gradient is None else part.of(gradient, count)

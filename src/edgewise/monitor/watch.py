@@ -264,6 +264,7 @@ class Watch:
         self.budget.steps += 1
         self.switch.on = self.step >= self._next
         if self.switch.on:
+            self.switch.check = self._stored % SLOW == 0
             self.instrument.clear()
 
     def _sample(self) -> tuple[Sample, int]:
