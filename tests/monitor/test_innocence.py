@@ -213,7 +213,7 @@ class Broken(Exception):
 PLACES = [
     "edgewise.monitor.instrument.Instrument.before_step", "edgewise.monitor.instrument.Instrument.after_step",
     "edgewise.monitor.copies.StreamCopy._copy", "edgewise.monitor.copies.StreamCopy._copy_gradient",
-    "edgewise.monitor.copies.QueryCopy._into", "edgewise.monitor.watch.Watch._store",
+    "edgewise.monitor.copies.Window.copy", "edgewise.monitor.watch.Watch._store",
 ]  # fmt: skip
 
 

@@ -23,8 +23,8 @@ class BatchMemory:
     Beside it the random state of the pass, and what autocast made of it, so that the pass can be repeated.
     """
 
-    def __init__(self, switch: Switch) -> None:
-        self.switch = switch
+    def __init__(self, switch: Switch, keep_random: bool = True) -> None:
+        self.switch, self.keep_random = switch, keep_random
         self.call: Call | None = None
         self.before: Call | None = None
         self.criterion: Call | None = None
@@ -38,7 +38,8 @@ class BatchMemory:
 
     def _remember(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.before, self.call = self.call, (inputs, named)
-        self.random = torch.get_rng_state()
+        if self.keep_random:  # a dossier will want it
+            self.random = torch.get_rng_state()
         self.autocast = str(torch.get_autocast_dtype("cpu"))[6:] if torch.is_autocast_enabled("cpu") else None
 
     def enter_criterion(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002

@@ -10,6 +10,7 @@ Shapes: S sequences, T tokens of a stream, K keys, Q queries; unfilled places ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class Switch:
     def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
         self.clock, self.fail = clock, fail
         self.on = True
-        self.check = True  # whether the referee will look at this step
+        self.check = True  # whether this row is one on the slow clock, which the referee looks at
         self.limit = 0.0  # largest finite number of the dtype that activations have or are cast to
 
     def run(self, copy: Callable[..., None], *arguments: Any) -> None:
@@ -69,40 +70,51 @@ class Sizes:
         self._host = None
 
 
+@dataclass(frozen=True)
+class Fit:
+    """Which part of a tensor of one shape goes where in a buffer, and how many sequences and tokens that is."""
+
+    part: tuple[slice, ...]
+    target: Tensor
+    sequences: int
+    tokens: int
+    length: int  # of a sequence in all
+
+
 class Window:
-    """Which part of a tensor (batch, tokens, width) goes into a buffer, worked out once for every shape.
+    """The part of a tensor (batch, tokens, width) that goes into a buffer; worked out once for every shape.
 
     slices(length): of the tokens of one sequence; sequences are the first ones.
     """
 
     def __init__(self, buffer: Tensor, batch_first: bool, slices: Callable[[int], slice]) -> None:
         self.buffer, self.batch_first, self._slices = buffer, batch_first, slices
-        self.sequences = self.tokens = self.length = 0
         self._shape: torch.Size | None = None
-        self._part: tuple[slice, ...] = ()
-        self._target: Tensor | None = None
+        self._fit: Fit | None = None
 
-    def copy(self, x: Tensor) -> bool:
-        """Copy; false where x is not a stream of this width."""
-        if x.shape != self._shape:
-            self._fit(x.shape)
-        if self._target is None:
-            return False
-        self._target.copy_(x[self._part])
-        return True
-
-    def _fit(self, shape: torch.Size) -> None:
-        self._shape, self._target = shape, None
-        if len(shape) != 3 or shape[-1] != self.buffer.shape[-1]:
-            return
-        batch, self.length = (shape[0], shape[1]) if self.batch_first else (shape[1], shape[0])
-        rows, columns = slice(min(batch, self.buffer.shape[0])), self._slices(self.length)
-        self.sequences, self.tokens = rows.stop, len(range(*columns.indices(self.length)))
-        target = self.buffer[: self.sequences, : self.tokens]
-        if self.batch_first:
-            self._target, self._part = target, (rows, columns) if self.tokens < self.length else (rows,)
+    def copy(self, x: Tensor) -> Fit | None:
+        """Copy; None where x is not a stream of this width."""
+        if torch.compiler.is_compiling():  # what is remembered would be a guard, and compile it again
+            fit = self._fitted(x.shape)
         else:
-            self._target, self._part = target.transpose(0, 1), (columns, rows)
+            if x.shape != self._shape:
+                self._shape, self._fit = x.shape, self._fitted(x.shape)
+            fit = self._fit
+        if fit is not None:
+            fit.target.copy_(x[fit.part])
+        return fit
+
+    def _fitted(self, shape: torch.Size) -> Fit | None:
+        if len(shape) != 3 or shape[-1] != self.buffer.shape[-1]:
+            return None
+        batch, length = (shape[0], shape[1]) if self.batch_first else (shape[1], shape[0])
+        sequences, columns = min(batch, self.buffer.shape[0]), self._slices(length)
+        tokens = -(-(columns.stop - columns.start) // columns.step)
+        target = self.buffer[:sequences, :tokens]
+        if self.batch_first:
+            part = (slice(sequences),) if tokens == length else (slice(sequences), columns)
+            return Fit(part, target, sequences, tokens, length)
+        return Fit((columns, slice(sequences)), target.transpose(0, 1), sequences, tokens, length)
 
 
 class StreamCopy:
@@ -134,14 +146,15 @@ class StreamCopy:
 
     def _copy_eagerly(self, stream: Tensor) -> None:
         self._copy(stream)
-        if self.sizes is not None:
+        if self.sizes is not None and self.switch.check:
             self.switch.limit = limit_of(stream)
         if stream.requires_grad:
             stream.register_hook(self._see_gradient)
 
     def _copy(self, stream: Tensor) -> None:
-        if self.window.copy(stream.detach()) and self.sizes is not None:
-            self.sizes.fill(self.window.sequences, self.window.tokens, self.window.length)
+        fit = self.window.copy(stream.detach())
+        if fit is not None and self.sizes is not None:
+            self.sizes.fill(fit.sequences, fit.tokens, fit.length)
 
     def _see_gradient(self, gradient: Tensor) -> None:
         self.switch.run(self._copy_gradient, gradient)
@@ -155,7 +168,7 @@ class TokenCopy:
 
     def __init__(self, switch: Switch, buffer: Tensor, batch_first: bool) -> None:
         self.switch = switch
-        self.window = Window(buffer, batch_first, lambda length: slice(0, min(length, buffer.shape[1])))
+        self.window = Window(buffer, batch_first, lambda length: slice(0, min(length, buffer.shape[1]), 1))
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         query = inputs[0] if inputs else named.get("query")

@@ -219,7 +219,7 @@ def _geometry(x: Tensor) -> list[Tensor]:
     """Mean square, separation and largest entry of streams (sites, sequences, tokens, width), each (sites,)."""
     length = torch.linalg.vector_norm(x, dim=-1)
     unit = x / length.clamp_min(FEW)[..., None]
-    apart = (unit - unit.mean(2, keepdim=True)).square().sum((-1, -2)) / (x.shape[2] - 1)
+    apart = torch.linalg.vector_norm(unit - unit.mean(2, keepdim=True), dim=(-1, -2)).square() / (x.shape[2] - 1)
     norm = length.square().mean((1, 2)) / x.shape[-1]
     return [norm, apart.mean(1), x.abs().amax((1, 2, 3))]
 

@@ -95,10 +95,10 @@ class Matrices:
 
     def _slices_at(self, shift: int) -> list[Tensor]:
         """The slices of the weights, made once for every shift and again when a parameter has moved."""
-        places = {name: local(parameter) for name, parameter in self.parameters.items()}
-        where = [place.data_ptr() for place in places.values()]
+        where = [] if self.sharded else [parameter.data_ptr() for parameter in self.parameters.values()]
         known = self._views.get(shift)
-        if known is None or known[0] != where:
+        if known is None or known[0] != where or self.sharded:
+            places = {name: local(parameter) for name, parameter in self.parameters.items()}
             known = where, [s.of(places[s.parameter], shift) for s in self.slices]
             if self._period <= KEPT:
                 self._views[shift] = known
@@ -108,7 +108,7 @@ class Matrices:
         """Laid out like the parameter; None where there is none, or only some of its rows."""
         if parameter.grad is None or parameter.grad.layout is not torch.strided:
             return None
-        gradient, like = local(parameter.grad), local(parameter)
+        gradient, like = (local(parameter.grad), local(parameter)) if self.sharded else (parameter.grad, parameter)
         if gradient.stride() != like.stride():
             gradient = torch.empty_like(like, dtype=gradient.dtype).copy_(gradient)
         return gradient

@@ -104,7 +104,7 @@ class Watch:
         self.edge = edge
         if edge is not None and self.places.depth:
             self.instrument.change = StreamChange(self.places.model, self.places.blocks[-1].name)
-        self.batch = BatchMemory(self.switch)
+        self.batch = BatchMemory(self.switch, keep_random=to is not None)
         self.instrument.handles.append(model.register_forward_pre_hook(self.batch.enter, with_kwargs=True))
         if loss is not None:
             enter = loss.register_forward_pre_hook(self.batch.enter_criterion, with_kwargs=True)
