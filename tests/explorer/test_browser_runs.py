@@ -91,7 +91,7 @@ def test_a_run_is_followed_while_it_grows(browser: Any, address: str, home: Path
     sync_api.expect(note).to_contain_text("9 rows, to step 8 · going on")
     details = {key: item for key, item in ALARM.json().items() if key not in ("kind", "step")}
     folder.event("alarm", str(ALARM), 7, alarm=ALARM.kind.value, **details)
-    sync_api.expect(page.locator(".alarm h2")).to_have_text("Logit growth in block 2, head 1.")
+    sync_api.expect(page.locator(".alarm h2")).to_have_text("Logit growth in block 1, head 0.")
     assert page.locator("line.alarm-line").count() == 3
     folder.event("stop", "ended.")
     folder.close()
@@ -100,7 +100,7 @@ def test_a_run_is_followed_while_it_grows(browser: Any, address: str, home: Path
     page.locator(".run .box[role=slider]").focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
-    sync_api.expect(page.locator(".readout")).to_contain_text("step 1 · largest logit 2 (block 1) · loss 2.99")
+    sync_api.expect(page.locator(".readout")).to_contain_text("step 1 · largest logit 2 (block 0) · loss 2.99")
     page.locator("#with").select_option("old")
     page.wait_for_url("**with=old*")
     sync_api.expect(page.locator(".run")).to_have_count(2)

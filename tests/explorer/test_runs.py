@@ -42,7 +42,7 @@ def ask(client: Any, name: str, **wanted: Any) -> Any:
 def test_the_pictures_hold_the_numbers_of_the_folder(client: Any, home: Path) -> None:
     write(home / "a", 12, alarm=True)
     answer = ask(client, "a").json()
-    assert answer["heat"]["name"] == "largest_logit" and answer["heat"]["places"] == ["1", "2"]
+    assert answer["heat"]["name"] == "largest_logit" and answer["heat"]["places"] == ["0", "1"]
     assert answer["heat"]["rows"] == [[2.0] * 12, [2.0**step for step in range(12)]]
     assert answer["heat"]["worst"] == [max(2.0, 2.0**step) for step in range(12)] and answer["heat"]["log"]
     assert answer["curves"]["loss"]["values"] == pytest.approx([3.0 - 0.01 * step for step in range(12)])
@@ -51,11 +51,11 @@ def test_the_pictures_hold_the_numbers_of_the_folder(client: Any, home: Path) ->
     assert ask(client, "a", statistic="separation").json()["error"].startswith("'separation' was not observed")
 
 
-def test_an_alarm_is_told_in_the_monitors_sentences_with_blocks_counted_from_one(client: Any, home: Path) -> None:
+def test_an_alarm_is_told_in_the_monitors_sentences_with_blocks_counted_as_modules_are(client: Any, home: Path) -> None:
     write(home / "a", 9, alarm=True)
     [card] = ask(client, "a").json()["alarms"]
-    assert card["title"] == "Logit growth in block 2, head 1" and card["step"] == 7
-    assert card["what"] == "The largest logit of block 2 doubled." and card["try"] == ADVICE[ALARM.kind]
+    assert card["title"] == "Logit growth in block 1, head 0" and card["step"] == 7
+    assert card["what"] == "The largest logit of block 1 doubled." and card["try"] == ADVICE[ALARM.kind]
     assert card["then"] == ["Loss grew."] and card["ruled_out"] == ["a bad batch"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from edgewise.monitor.alarm import ADVICE, MEANING, Alarm, AlarmKind
 from edgewise.monitor.bands import Bands
 from edgewise.monitor.columns import fast_columns
-from edgewise.monitor.order import Detection
+from edgewise.monitor.order import Detection, _ruled_out
 
 DEPTH = 3
 COLUMNS = fast_columns(DEPTH)
@@ -66,6 +66,38 @@ def test_a_network_that_learns_is_left_alone() -> None:
         "loss": lambda step: math.exp(-step / 60),
     }
     assert kinds(run(changes)) == []
+
+
+def test_logits_that_double_in_a_thousand_steps_are_learning() -> None:
+    """Rows fifty steps apart, as a small budget gives of a small network: 40 of them see such a growth as a trend."""
+    for doubling, named in ((1000, False), (250, True)):
+        bands = Bands(COLUMNS)
+        detection, rng, raised = Detection(bands), np.random.default_rng(0), []
+        for step in range(0, 4000, 50):
+            values = {n: LEVELS.get(n.rpartition(".")[2], math.nan) for n in NAMES}
+            values |= {f"block.{i}.largest_logit": 10 * 2 ** (step / doubling) for i in range(DEPTH)}
+            row = np.array([values[n] for n in NAMES]) * np.exp(0.03 * rng.standard_normal(len(NAMES)))
+            bands.see(step, row)
+            raised += detection.see(step, np.zeros((0, 0, 0)))
+        assert ("logit_growth" in kinds(raised)) is named
+
+
+def test_an_entropy_that_is_low_in_one_row_is_a_passing_one() -> None:
+    """The few sequences of a row may all be easy ones; a collapse stays."""
+
+    def dip(last: int) -> dict[str, object]:
+        return {f"block.{i}.entropy": lambda step: 0.1 if 100 <= step < last else 1.0 for i in range(DEPTH)}
+
+    assert "entropy_collapse" not in kinds(run(dip(101)))
+    assert "entropy_collapse" in kinds(run(dip(140)))
+
+
+def test_a_t_value_of_nothing_has_no_sign() -> None:
+    bands = Bands(COLUMNS)
+    bands.t, bands.count = np.full(bands.series, -0.01), 40
+    bands.t[bands.at("separation")] = 0.01  # for which down is worse
+    words = _ruled_out(bands, AlarmKind.LOGIT_GROWTH)
+    assert len(words) == 3 and all("largest t = 0.0 of" in sentence for sentence in words)
 
 
 def test_growing_logits_are_named_with_block_rate_and_cause() -> None:

@@ -26,7 +26,7 @@ def test_a_run_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "1 alarm, at step 7" in capsys.readouterr().out
     html = Elements(target.read_text())
     for words in ("1 alarm, at step 7", MEANING[ALARM.kind], ADVICE[ALARM.kind], "A bad batch.",
-                  "The largest logit of block 2 doubled.", "mine · Tiny · 2 blocks",
+                  "The largest logit of block 1 doubled.", "mine · Tiny · 2 blocks",
                   f"edgewise report {tmp_path / 'mine'}"):  # fmt: skip
         assert words in html.plain, words
     assert "script" not in {tag for tag, _ in html.elements} and target.stat().st_size < LARGEST / 10

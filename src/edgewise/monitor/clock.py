@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
+from typing import Any
 
 GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, so that most gaps are alike
 EVERY = 0.2  # of the budget: where a sample costs more than this share of a step, not every step is sampled
+AIM = 0.9  # of the budget is what samples are planned for
 SPARE = 1.5  # a sample may cost more than the ones before it, and the budget is kept all the same
 MEMORY = 0.3  # weight of the last sample in the expected cost
+FADES = 0.9  # how much of the dearest sample so far counts at the next one
 
 
 class Clock:
-    """Seconds spent inside `with clock:`; nested use counts once."""
+    """Seconds spent inside `run`; nested use counts once."""
 
     def __init__(self, wall: bool = False) -> None:
         self.now: Callable[[], float] = time.perf_counter if wall else time.thread_time
@@ -31,17 +33,20 @@ class Clock:
         """Seconds spent, also in what is going on."""
         return self.spent + self.beside() + (max(self.now() - self._began, 0.0) if self._depth else 0.0)
 
-    def __enter__(self) -> None:
-        if self._depth == 0:
+    def run(self, work: Callable[..., None], arguments: tuple[Any, ...], fail: Callable[[Exception], None]) -> None:
+        """Work on the clock; an error goes to `fail` and no further. Hooks are cold, so every call less counts."""
+        outside = self._depth == 0
+        if outside:
             self._began = self.now()
         self._depth += 1
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self.spent += max(self.now() - self._began, 0.0)
+        try:
+            work(*arguments)
+        except Exception as error:  # noqa: BLE001  the loop must not notice
+            fail(error)
+        finally:
+            self._depth -= 1
+            if outside:
+                self.spent += max(self.now() - self._began, 0.0)
 
 
 class Budget:
@@ -54,7 +59,7 @@ class Budget:
         self.sample_seconds = 0.0  # of one more sample, as far as is known
         self._began, self._before = clock.now(), clock.total
         self._at_sample = clock.total
-        self._last = 0.0  # cost of the last sample
+        self._dear = 0.0  # cost of the dearest sample of late
 
     @property
     def elapsed(self) -> float:
@@ -81,17 +86,18 @@ class Budget:
 
     def sampled(self, gap: int) -> None:
         """A sample is complete, and the next one comes after `gap` steps."""
-        cost = self._last = self.clock.total - self._at_sample
+        cost = self.clock.total - self._at_sample
         self._at_sample = self.clock.total
         self.samples += 1
         # The first sample is dearer than the others: it warms caches up.
         old = cost if self.samples <= 2 else self.sample_seconds
         self.sample_seconds = (1 - MEMORY) * old + MEMORY * cost
+        self._dear = cost if self.samples <= 2 else max(cost, FADES * self._dear)
         self.gap = gap
 
     def _next_gap(self, share: float) -> int:
-        step = self.elapsed / max(self.steps, 1)
-        owed = self.spent + SPARE * max(self.sample_seconds, self._last) - share * self.elapsed
+        step, share = self.elapsed / max(self.steps, 1), AIM * share
+        owed = self.spent + SPARE * self._dear - share * self.elapsed
         gaps = GAPS[1:] if self.sample_seconds > EVERY * share * step else GAPS
         return next((gap for gap in gaps if owed <= share * gap * step), GAPS[-1])
 

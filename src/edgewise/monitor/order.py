@@ -120,5 +120,6 @@ def _ruled_out(bands: Bands, kind: AlarmKind) -> list[str]:
         at = np.concatenate([bands.at(name) for name in names])
         t = bands.worse[at] * bands.t[at]
         if suspect != own and len(at) and np.isfinite(t).any() and (bands.since[at] < 0).all():
-            out.append(f"{suspect} (largest t = {np.nanmax(t):.1f} of {bands.threshold:.1f} needed)")
+            most = round(float(np.nanmax(t)), 1) + 0.0  # not "-0.0"
+            out.append(f"{suspect} (largest t = {most:.1f} of {bands.threshold:.1f} needed)")
     return out

@@ -211,11 +211,7 @@ class Watch:
             self._guarded(self._after_step, optimizer)
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
-        with self.clock:
-            try:
-                work(*arguments)
-            except Exception as error:  # noqa: BLE001  the loop must not notice
-                self.fail(error)
+        self.clock.run(work, arguments, self.fail)
 
     def _counts(self, optimizer: Optimizer) -> bool:
         if optimizer not in self._own:

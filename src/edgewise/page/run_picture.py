@@ -124,7 +124,7 @@ def _numbers(values: Array) -> list[float | None]:
 
 
 def _short(place: str) -> str:
-    return "embedding" if place == "embed" else str(int(place.partition(".")[2]) + 1)
+    return "embedding" if place == "embed" else place.partition(".")[2]
 
 
 def _label(statistic: Statistic) -> str:

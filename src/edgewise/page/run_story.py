@@ -66,7 +66,7 @@ def alarms(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _card(alarm: Alarm) -> dict[str, Any]:
     where = f" in {_place(alarm.place)}" if alarm.place else ""
-    where += f", head {alarm.head + 1}" if alarm.head is not None else ""
+    where += f", head {alarm.head}" if alarm.head is not None else ""
     title = _short(alarm.kind.value).replace("_", " ").capitalize() + where
     return {
         "step": int(alarm.step), "since": int(alarm.since), "title": title, "failing": alarm.failing,
@@ -79,7 +79,7 @@ def _card(alarm: Alarm) -> dict[str, Any]:
 def _place(place: str) -> str:
     """
     >>> _place("block.0"), _place("embed")
-    ('block 1', 'the embedding')
+    ('block 0', 'the embedding')
     """
     return "the embedding" if place == "embed" else _short(place)
 
@@ -93,5 +93,5 @@ def count(value: int) -> str:
 
 
 def _short(text: Any) -> str:
-    """A sentence of the run, with blocks counted from 1 as on the axes of the page."""
-    return BLOCK.sub(lambda match: f"block {int(match[1]) + 1}", str(text)[:LONGEST])
+    """A sentence of the run in plain words; blocks are counted from 0, as modules are."""
+    return BLOCK.sub(r"block \1", str(text)[:LONGEST])
