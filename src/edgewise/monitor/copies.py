@@ -10,8 +10,7 @@ Shapes: S sequences, T tokens of a stream, K keys, Q queries; unfilled places ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -66,8 +65,7 @@ class Sizes:
         self._host = None
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """Which part of a tensor of one shape goes where in a buffer, and how many sequences and tokens that is."""
 
     part: tuple[slice, ...]
