@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from edgewise.adapters.describe import describe
 from edgewise.adapters.reading.read import read
 from edgewise.errors import BadInput
 from edgewise.probe.geometry import mean_square, separation
@@ -65,6 +66,9 @@ def test_images_laid_end_to_end_are_sequences_of_their_own() -> None:
     for name in ("norm", "separation"):
         mean = sum(getattr(trace, name) for trace in alone) / 2
         np.testing.assert_allclose(getattr(together, name), mean, rtol=1e-5)
+    described = describe(model, {"hidden_states": pixels, "grid_thw": grid.repeat(2, 1)})
+    facts = ("depth", "heads", "head_width", "causal", "window", "norm", "gated", "activation")
+    assert [getattr(described, name) for name in facts] == [2, 2, 16, False, None, "pre", True, "silu"]
     with pytest.raises(BadInput, match="images of 16, 8 patches are laid end to end"):
         measure(model, {"hidden_states": pixels[:24], "grid_thw": torch.tensor([[1, 4, 4], [1, 2, 4]])})
 

@@ -125,8 +125,8 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         outside_norm=is_normed(traits.outside_growth), norm_kind=traits.norm_kind,
         positions=positions_of(site) if kind == "attention" else None,
         qk_norm=_qk_norm(site) if attends else None,
-        heads=_heads(site) if attends else None, products=len(part.scores),
-        kv_heads=_heads(site, "kv_heads") if attends else None,
+        heads=_heads(experiment, site) if attends else None, products=_products(experiment, site),
+        kv_heads=_heads(experiment, site, "kv_heads") if attends else None,
         head_width=traits.head_width if attends else None, activation=traits.activation, gated=_gated(site),
         hidden_width=traits.hidden_width, experts=kind == "mlp" and _experts(experiment, site, module),
         output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)), gains=traits.gains,
@@ -148,10 +148,17 @@ def _experts(experiment: Experiment, site: Site, module: str) -> bool:
     return site.part.routed or len(site.part.first) > MATRICES or any(stacked)
 
 
-def _heads(site: Site, name: str = "heads") -> int | None:
+def _heads(experiment: Experiment, site: Site, name: str = "heads") -> int | None:
     """As many in all as the products of queries and keys have, where each head is computed by itself."""
     number = getattr(site.traits, name)
-    return None if number is None else number * max(len(site.part.scores), 1)
+    return None if number is None else number * max(_products(experiment, site), 1)
+
+
+def _products(experiment: Experiment, site: Site) -> int:
+    """Of queries with keys, for one entry of the batch."""
+    number = len(site.part.scores)
+    apart = experiment.feed.end_to_end and number % TRACE_ENTRIES == 0
+    return number // TRACE_ENTRIES if apart else number
 
 
 def _kind(site: Site) -> str | None:

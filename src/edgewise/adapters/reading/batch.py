@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class Feed:
     repeated: frozenset[int]  # places of the tensors that are copied for every entry
     axis: int = 0
     text: str = ""
+    end_to_end: bool = False  # entries follow each other along the axis of tokens, and attention may run for each
 
     def entries(self, number: int) -> Call:
         """The arguments with every batched tensor repeated so many times, copy after copy."""
@@ -55,7 +56,7 @@ class Feed:
             return value
 
         args, kwargs = change(self.args, self.kwargs, same)
-        return Feed(args, kwargs, self.repeated, self.axis, self.text)
+        return replace(self, args=args, kwargs=kwargs)
 
 
 def is_ids(value: Tensor) -> bool:
@@ -103,7 +104,7 @@ def feeds(batch: Any, *, cut: bool = True) -> Iterator[Feed]:
         raise BadInput(f"the batch {what} ({_text((args, kwargs))}): expected numbers in it.")
     if (sizes := images_end_to_end(values)) is not None:
         call = change(args, kwargs, lambda _, v: v[: sizes[0]] if v.shape[:1] == (sum(sizes),) else v[:1])
-        yield Feed(*call, frozenset(range(len(values))), text=_text(call))
+        yield Feed(*call, frozenset(range(len(values))), text=_text(call), end_to_end=True)
     size = next((value.shape[0] for value in values if value.dim() >= 2), values[0].shape[0] if values[0].dim() else 1)
     batched = frozenset(i for i, v in enumerate(values) if v.dim() and v.shape[0] == size)
     entry = _one_entry(args, kwargs, batched, values)

@@ -109,21 +109,29 @@ class _Scores:
     def __init__(self, experiment: Experiment) -> None:
         self.sites = [site for site in mixing_sites(experiment) if site.part.scores]
         self.values: dict[Site, float] = {}
+        self._first: dict[Site, Tensor] = {}
+        self._apart = experiment.feed.end_to_end  # attention runs for the two inputs one after the other
 
     def calls(self) -> dict[Operation, Callable[[Any, Any], None]]:
-        return {site.part.scores[0].softmax: self._look(site, site.part.scores[0]) for site in self.sites}
+        number = 2 if self._apart else 1
+        return {score.softmax: self._look(s, score) for s in self.sites for score in s.part.scores[:number]}
 
     def _look(self, site: Site, score: Score) -> Callable[[Any, Any], None]:
         def look(args: Any, kwargs: Any) -> None:
             scores = _scores(score.softmax, score.product, args, kwargs)
-            if scores is None or scores.shape[0] % 2:
-                return
-            one, other = scores.detach().double().chunk(2)
-            open_ = (one > HIDDEN_SCORE) & (other > HIDDEN_SCORE)
-            if bool(open_.any()):
-                self.values[site] = math.sqrt(float((one - other)[open_].pow(2).mean()) / 2)
+            if scores is not None and self._apart and len(site.part.scores) > 1:
+                first = self._first.setdefault(site, scores)
+                if first is not scores and first.shape == scores.shape:
+                    self._compare(site, first.detach().double(), scores.detach().double())
+            elif scores is not None and scores.shape[0] % 2 == 0:
+                self._compare(site, *scores.detach().double().chunk(2))
 
         return look
+
+    def _compare(self, site: Site, one: Tensor, other: Tensor) -> None:
+        open_ = (one > HIDDEN_SCORE) & (other > HIDDEN_SCORE)
+        if bool(open_.any()):
+            self.values[site] = math.sqrt(float((one - other)[open_].pow(2).mean()) / 2)
 
 
 def _scores(softmax: Operation, product: Operation, args: Any, kwargs: Any) -> Tensor | None:
