@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 
 from benchmarks.report import Cell, Findings, Goal, Table, Tell
 
-SOURCES = {"transformer": {"preset": "transformer"}, "gpt2, 64 tokens": {"preset": "gpt2"}}
+SOURCES = {"transformer": {"preset": "transformer"}, "gpt2, 64 tokens": {"preset": "gpt2"},
+           "llama-2-7b, 32 tokens": {"preset": "llama-2-7b"}}  # fmt: skip
 AXES = {"x": {"knob": "mlp_in_gain", "low": 0.1, "high": 3}, "y": {"knob": "attention_branch", "low": 0, "high": 1.25}}
 CLIENTS, POINTS = 10, 8
 
@@ -41,12 +42,18 @@ def server() -> Iterator[tuple[str, int]]:
 
 
 def cpu_seconds(process: int) -> float:
-    """What the server has computed so far, which does not depend on what else the machine does; 0 without /proc."""
-    file = Path(f"/proc/{process}/stat")
-    if not file.is_file():
-        return 0.0
-    fields = file.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """What server and workers have computed so far, which does not depend on what else runs here; 0 without /proc."""
+    stats = {int(file.parent.name): _fields(file) for file in Path("/proc").glob("[0-9]*/stat")}
+    own = [fields for each, fields in stats.items() if fields and (each == process or fields[1] == str(process))]
+    return sum(int(fields[11]) + int(fields[12]) for fields in own) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(file: Path) -> list[str]:
+    """State and parent first; none of a process that is gone by now."""
+    try:
+        return file.read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 class Client:
@@ -85,15 +92,19 @@ def run(quick: bool, tell: Tell) -> Findings:
         alone = [row for name, source in SOURCES.items() for row in _alone(client, name, source, turns, draw)]
         tell(0.5, "ten clients")
         crowd = _crowd(address, draw)
-        tell(0.8, "the first picture")
+        tell(0.7, "points beside slow maps")
+        beside = _beside(address, draw, turns)
+        growing = _growing(address, draw)
+        tell(0.9, "the first picture")
         first = _first_picture(address)
         reports = [[name, _report(address, source) / 1000] for name, source in SOURCES.items()]
     seconds = {(row[0], row[1]): row[2] for row in alone}
     tables = [
         Table(f"One client, median of {turns} answers that were not kept",
               ("network", "question", "s", "CPU s of the server", "kB"), alone),
-        Table("Ten clients at once, each a map of 64 x 64 and then eight points",
-              ("question", "median s", "worst s"), crowd),
+        Table("Ten clients at once, each a map of 64 x 64 and then eight points; and a point beside five slow maps",
+              ("question", "median s", "worst s"), [*crowd, *beside]),
+        Table("The map of gpt2 with mask and positions, while it grows", ("picture", "s"), growing),
         Table("Report of a network", ("network", "kB"), reports),
     ]  # fmt: skip
     if first:
@@ -136,6 +147,37 @@ def _one_of_many(address: str, draw: random.Random) -> tuple[float, list[float]]
     return first, [client.ask("point", point(source, draw))[0] for _ in range(POINTS)]
 
 
+def _beside(address: str, draw: random.Random, turns: int) -> list[list[Cell]]:
+    """Points of a network without positions, and of one with them, while maps with positions grow for five readers."""
+    readers = [_stream(address, draw) for _ in range(5)]
+    client, rows = Client(address), []
+    for name in ("transformer", "gpt2, 64 tokens"):
+        samples = [client.ask("point", point(SOURCES[name], draw))[0] for _ in range(2 * turns)]
+        rows.append([f"point of {name} beside five slow maps", median(samples), max(samples)])
+    for reader in readers:
+        reader.close()  # which stops the maps
+    return rows
+
+
+def _stream(address: str, draw: random.Random) -> HTTPConnection:
+    connection = HTTPConnection(urlsplit(address).netloc, timeout=300)
+    wanted = map_of(SOURCES["gpt2, 64 tokens"], 64, draw)
+    del wanted["points"]
+    connection.request("POST", "/api/1/map/positions", json.dumps(wanted), {"content-type": "application/json"})
+    return connection
+
+
+def _growing(address: str, draw: random.Random) -> list[list[Cell]]:
+    """Seconds until each picture is there."""
+    start, rows = time.perf_counter(), []
+    answer = _stream(address, draw).getresponse()
+    names = iter(("9 x 9 over 16 tokens", "9 x 9 over 64 tokens", "17 x 17 over 64 tokens"))
+    while line := answer.readline():
+        if b'"map"' in line:
+            rows.append([next(names), time.perf_counter() - start])
+    return rows
+
+
 def _report(address: str, source: dict[str, Any]) -> int:
     return Client(address).ask("report", {"source": source})[1]
 
@@ -163,7 +205,7 @@ def _first_picture(address: str) -> list[list[Cell]]:
 
 def _goals(seconds: dict[tuple[Cell, Cell], Cell], quick: bool) -> list[Goal]:
     wanted = [("transformer", "point", 0.2), ("transformer", "map, 12 x 12", 0.3), ("transformer", "map, 64 x 64", 2.0),
-              ("gpt2, 64 tokens", "point", 1.0)]  # fmt: skip
+              ("gpt2, 64 tokens", "point", 1.0), ("llama-2-7b, 32 tokens", "point", 1.0)]  # fmt: skip
     goals = []
     for name, question, limit in wanted:
         found = seconds[name, question]

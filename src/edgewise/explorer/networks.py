@@ -15,7 +15,8 @@ from edgewise.plain_values import read_json
 
 DEEPEST, LONGEST = 256, 4096  # blocks and tokens
 LONGEST_WITH_POSITIONS = 256  # tokens: a mask or rotary positions are followed token by token
-USUAL_WITH_POSITIONS = 64
+USUAL_WITH_POSITIONS, FEWEST_WITH_POSITIONS = 64, 16
+ANSWERED_AT_ONCE = 24 * 64  # blocks times tokens with positions: under a second
 LARGEST_CONFIG = 200_000  # letters of JSON
 
 
@@ -56,7 +57,7 @@ def limited(description: Any, tokens: int | None) -> Architecture:
     """What is answered at once: refused beyond the limits, shorter than the source where nobody asked for a length."""
     assert isinstance(description, Architecture)
     longest = LONGEST if description.symmetric else LONGEST_WITH_POSITIONS
-    usual = LONGEST if description.symmetric else USUAL_WITH_POSITIONS
+    usual = LONGEST if description.symmetric else usual_length(description.depth)
     if tokens is None and description.tokens > usual:
         description = description.replace(tokens=usual)
     for knob, most in (("depth", DEEPEST), ("tokens", longest)):
@@ -67,6 +68,18 @@ def limited(description: Any, tokens: int | None) -> Architecture:
                 f"{most}, or use `edgewise predict`."
             )
     return description
+
+
+def usual_length(depth: int) -> int:
+    """Tokens over which a network with positions is followed unless asked: fewer where it is deep.
+
+    >>> usual_length(12), usual_length(32), usual_length(80)
+    (64, 32, 16)
+    """
+    tokens = USUAL_WITH_POSITIONS
+    while tokens > FEWEST_WITH_POSITIONS and tokens * depth > ANSWERED_AT_ONCE:
+        tokens //= 2
+    return tokens
 
 
 def changed(base: Architecture, values: dict[str, float]) -> Architecture:
