@@ -20,7 +20,7 @@ from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.requests import Request
 from edgewise.monitor.reading import Run
-from edgewise.page import run_files
+from edgewise.page import run_files, run_report
 from edgewise.page.run_picture import picture
 from edgewise.page.run_story import alarms, note, state, stopped
 
@@ -70,6 +70,14 @@ def table(wanted: TableRequest, request: HttpRequest) -> Response:
     text = in_turn(lambda: csv(folder_of(request), wanted))
     headers = {"content-disposition": 'attachment; filename="rows.csv"'}
     return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
+
+
+@router.post("/run/report", responses=REFUSED, response_class=Response)
+def report(wanted: TableRequest, request: HttpRequest) -> Response:
+    """The report of a run, as a file: the page of `edgewise report RUN`."""
+    text = in_turn(lambda: report_page(folder_of(request), wanted))
+    headers = {"content-disposition": 'attachment; filename="report.html"'}
+    return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 
 
 @router.get("/run/stream", responses=REFUSED, response_class=StreamingResponse)
@@ -123,8 +131,7 @@ def listing(folder: Path | None) -> dict[str, Any]:
 
 
 def _entry(folder: Path | None, name: str) -> dict[str, Any]:
-    title = folder.resolve().name if name == "." and folder is not None else name
-    entry = {"name": name, "title": title, "note": "", "refused": "", "alarms": 0, "live": False}
+    entry = {"name": name, "title": _title(folder, name), "note": "", "refused": "", "alarms": 0, "live": False}
     try:
         found = run_files.run_of(folder, name)
         with run_files.told(found, name):
@@ -140,11 +147,21 @@ def answer(folder: Path | None, wanted: RunRequest) -> dict[str, Any]:
     found = run_files.run_of(folder, wanted.name)
     with run_files.told(found, wanted.name):
         names, rows, events = found.columns(), run_files.rows(found, wanted.rank), found.events(wanted.rank)
-        title = folder.resolve().name if wanted.name == "." and folder is not None else wanted.name
         return {
-            "name": wanted.name, "title": title, "note": note(found.about), "ranks": found.ranks(),
+            "name": wanted.name, "title": _title(folder, wanted.name), "note": note(found.about), "ranks": found.ranks(),
             **state(events, rows), "alarms": alarms(events), **picture(names, rows, wanted.statistic),
         }  # fmt: skip
+
+
+def report_page(folder: Path | None, wanted: TableRequest) -> str:
+    """One process of a run in one file, by the name that it has on the page."""
+    found = run_files.run_of(folder, wanted.name)
+    return run_report.page(run_report.subject(found, _title(folder, wanted.name), rank=wanted.rank))
+
+
+def _title(folder: Path | None, name: str) -> str:
+    """A folder that is a run itself is called by its own name."""
+    return folder.resolve().name if name == "." and folder is not None else name
 
 
 def csv(folder: Path | None, wanted: TableRequest) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgewise.monitor.reading import Run
 from edgewise.page import run_files, sheet
 from edgewise.page.markup import Html, element, join, prose, sentence_case
 from edgewise.page.pieces import KINDS, glyph, table
@@ -54,8 +55,11 @@ class RunSubject:
 
 def read(folder: Path, command: str = "", rank: int = 0) -> RunSubject:
     """A run folder of anybody; what is wrong with it is said in a sentence."""
-    name = str(folder)
-    run = run_files.given(folder)
+    return subject(run_files.given(folder), str(folder), command, rank)
+
+
+def subject(run: Run, name: str, command: str = "", rank: int = 0) -> RunSubject:
+    """What a report says of a run whose files are known to be harmless."""
     with run_files.told(run, name):
         columns, rows, events = run.columns(), run_files.rows(run, rank), run.events(rank)
         return RunSubject(

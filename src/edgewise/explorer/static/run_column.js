@@ -22,7 +22,8 @@ export class RunColumn {
     this.loss = make("Loss", CURVE, "The training loss as the loop saw it; thin as it is, thick smoothed.", (box) => this.#loss(box));
     this.other = make("Of the run", CURVE, "", (box) => this.#other(box));
     this.alarms = element("div", { className: "alarms" });
-    this.file = element("button", { type: "button", textContent: "Save table", disabled: true, onclick: () => this.#save() });
+    this.file = element("button", { type: "button", textContent: "Save table", disabled: true, onclick: () => this.#save("run/table", "rows.csv") });
+    this.report = element("button", { type: "button", textContent: "Report", onclick: () => this.#save("run/report", "report.html") });
     this.pictures = element("div", { className: "run-pictures" }, this.title, this.note, this.readout, this.heat.figure, this.worst.figure, this.loss.figure, this.other.figure);
     this.element = element("section", { className: "run" }, this.pictures, this.alarms);
     this.element.setAttribute("aria-label", `Run ${name}`);
@@ -209,13 +210,13 @@ export class RunColumn {
     const calm = element("div", { className: "alarm calm" }, element("p", { className: "alarm-head trains" }, glyph("trains"), "No alarm"), element("p", { textContent: live ? "Nothing has left its own past so far. The page follows the run while it grows." : "Nothing left its own past in this run." }));
     const card = alarms.length ? element("div", { className: "alarm" }, element("p", { className: "alarm-head fails" }, glyph("fails"), `Alarm at step ${alarms[0].step}`), element("h2", { textContent: `${alarms[0].title}.` }), story(alarms[0])) : calm;
     const after = rest.length ? [element("h3", { textContent: "Alarms after it" }), ...rest] : [];
-    card.append(...after, element("div", { className: "actions" }, this.file));
+    card.append(...after, element("div", { className: "actions" }, this.file, this.report));
     this.alarms.replaceChildren(card);
   }
 
-  async #save() {
+  async #save(path, file) {
     try {
-      save(await (await ask("run/table", { name: this.name })).blob(), "rows.csv");
+      save(await (await ask(path, { name: this.name })).blob(), file);
     } catch (error) {
       this.readout.textContent = error.message;
     }
