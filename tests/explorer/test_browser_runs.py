@@ -117,6 +117,55 @@ def append(folder: RunFolder, steps: range) -> None:
     folder.flush()
 
 
+def test_a_rehearsed_run_shows_how_far_its_steps_are_from_the_edge(browser: Any, address: str, home: Path) -> None:
+    """A real rehearsal and a real training whose rate grows beyond it; the report of the run is a file."""
+    highest = rehearsed(home / "rehearsed")
+    assert highest > 1
+    visit = visited(browser, address, "runs?run=rehearsed")
+    page = visit.page
+    title = page.get_by_role("heading", name="Step against the rehearsed edge")
+    sync_api.expect(title).to_be_visible()
+    figure = page.locator("figure", has=title)
+    sync_api.expect(figure.locator("path.curve")).to_have_count(1)
+    sync_api.expect(figure.locator("text", has_text="healthy below")).to_be_visible()
+    sync_api.expect(page.locator(".readout")).to_contain_text("step against the rehearsed edge")
+    assert "not observed" not in page.inner_text(".readout") and "(step 20)" in page.inner_text(".readout")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Report").click()
+    report = Path(download.value.path()).read_text()
+    assert "Step against the rehearsed edge" in report and "rehearsed · " in report and "<script" not in report
+    visit.check_everywhere()
+    visit.close()
+
+
+def rehearsed(folder: Path) -> float:
+    """A watched run held against a rehearsal, and its largest step in units of that at the edge."""
+    import torch
+
+    import edgewise
+    from examples.watch_failing import network, sequences
+
+    model, criterion, drawn = network(), torch.nn.CrossEntropyLoss(), torch.Generator().manual_seed(1)
+    batches = [sequences(4, drawn) for _ in range(25)]
+
+    def loss(model: Any, x: Any) -> Any:
+        return criterion(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+
+    rate = edgewise.learning_rate(
+        model, batches, loss, optimizer=torch.optim.AdamW, steps=4, rates=3, longer=False, progress=False
+    )
+    assert rate.best is not None
+    optimizer = torch.optim.AdamW(model.parameters(), rate.best)
+    with edgewise.watch(model, to=folder, loss=criterion, quiet=True, rate=rate, everything=True):
+        for step, x in enumerate(batches):
+            optimizer.param_groups[0]["lr"] = rate.best * 1.25**step
+            optimizer.zero_grad()
+            loss(model, x).backward()
+            optimizer.step()
+    rows = edgewise.read(folder, frame=False)
+    return float(np.nanmax(rows["stream_change_of_edge"]))
+
+
 def test_a_hostile_run_is_named_with_the_reason(browser: Any, address: str) -> None:
     visit = visited(browser, address, "runs?run=old")
     page = visit.page

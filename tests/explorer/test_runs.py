@@ -19,7 +19,7 @@ from edgewise.monitor.run_folder import RunFolder
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
 from edgewise.explorer.server import application  # noqa: E402
-from edgewise.page import run_files, run_picture  # noqa: E402
+from edgewise.page import run_files, run_picture, run_report  # noqa: E402
 from tests.support.run_folders import ABOUT, ALARM, COLUMNS, HOSTILE, NAMES, spoil, write  # noqa: E402
 
 
@@ -100,6 +100,15 @@ def test_a_table_is_a_file_with_every_number(client: Any, home: Path) -> None:
     assert head.split(",")[:3] == ["step", "time", "loss"] and len(lines) == 3
     row = dict(zip(head.split(","), lines[2].split(","), strict=True))
     assert float(row["block.1.largest_logit"]) == 4.0 and row["block.1.separation"] == ""
+
+
+def test_a_report_is_that_of_the_shell_by_the_name_on_the_page(client: Any, home: Path) -> None:
+    write(home / "a", 6, alarm=True)
+    answer = client.post("/api/1/run/report", json={"name": "a"})
+    assert answer.headers["content-disposition"] == 'attachment; filename="report.html"'
+    assert answer.text == run_report.page(run_report.subject(run_files.given(home / "a"), "a"))
+    assert str(home) not in answer.text and "1 alarm" in answer.text
+    assert client.post("/api/1/run/report", json={"name": "../a"}).status_code == 422
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc", "a/..", "nothing", "", "a/../../a", "%2e%2e", "a\0"])

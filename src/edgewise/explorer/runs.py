@@ -148,7 +148,8 @@ def answer(folder: Path | None, wanted: RunRequest) -> dict[str, Any]:
     with run_files.told(found, wanted.name):
         names, rows, events = found.columns(), run_files.rows(found, wanted.rank), found.events(wanted.rank)
         return {
-            "name": wanted.name, "title": _title(folder, wanted.name), "note": note(found.about), "ranks": found.ranks(),
+            "name": wanted.name, "title": _title(folder, wanted.name), "note": note(found.about),
+            "ranks": found.ranks(),
             **state(events, rows), "alarms": alarms(events), **picture(names, rows, wanted.statistic),
         }  # fmt: skip
 

@@ -196,11 +196,18 @@ export class RunColumn {
     const value = (v) => (v === null || v === undefined ? "not observed" : number(v));
     const where = shown ? shown.places[shown.rows.findIndex((row) => row[k] === shown.worst[k])] : "";
     const more = curves[this.chosen(this.data)];
-    const words = [`step ${first === last ? first : `${first} to ${last}`}`, shown && `${shown.label.toLowerCase()} ${value(shown.worst[k])}${where ? ` (${where === "embedding" ? "input" : `block ${where}`})` : ""}`, curves.loss && `loss ${value(curves.loss.values[k])}`, more && `${more.label.toLowerCase()} ${value(more.values[k])}`].filter(Boolean).join(" · ");
+    const words = [`step ${first === last ? first : `${first} to ${last}`}`, shown && `${shown.label.toLowerCase()} ${value(shown.worst[k])}${where ? ` (${where === "embedding" ? "input" : `block ${where}`})` : ""}`, curves.loss && `loss ${value(curves.loss.values[k])}`, more && `${more.label.toLowerCase()} ${this.#latest(more.values, k)}`].filter(Boolean).join(" · ");
     this.readout.textContent = words;
     const box = this.heat.box;
     for (const [key, number_] of [["min", this.data.steps[0][0]], ["max", this.data.steps.at(-1)[1]], ["now", first]]) box.setAttribute(`aria-value${key}`, number_);
     box.setAttribute("aria-valuetext", words);
+  }
+
+  // Not every row has every number: else the last one before it, with its step.
+  #latest(values, k) {
+    const seen = values.findLastIndex((value, place) => place <= k && value !== null);
+    if (seen < 0) return "not observed yet";
+    return `${number(values[seen])}${seen === k ? "" : ` (step ${this.data.steps[seen][0]})`}`;
   }
 
   // ---- alarms

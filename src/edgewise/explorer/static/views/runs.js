@@ -33,7 +33,8 @@ export async function open(root, address, setState) {
     if (heat.low === heat.high) heat.high = heat.low + (Math.abs(heat.low) || 1);
     const loss = ends(losses, { low: 0, high: 1 });
     loss.log = loss.low > 0 && loss.high / loss.low > 20;
-    const others = ends(data.flatMap((each) => each.curves[curveOf(each)]?.values ?? []).filter((v) => v !== null), { low: 0, high: 1 });
+    const shown = data.map((each) => [curveOf(each), each.curves[curveOf(each)]]).filter(([, each]) => each);
+    const others = ends(shown.flatMap(([name, { values, healthy }]) => [...values, ...(name.endsWith("_of_edge") ? healthy : [])]).filter((v) => v !== null), { low: 0, high: 1 }); // the edge itself is always seen
     others.log = others.low > 0 && others.high / others.low > 20;
     return { other: pad(others), x: data.length ? { low, high: Math.max(high, low + 1) } : { low: 0, high: 100 }, heat, loss: pad(loss) };
   }
