@@ -113,13 +113,22 @@ def test_hostile_grids_give_a_message_and_nothing_else(tmp_path: Path, monkeypat
     monkeypatch.setattr(grid_file, "LARGEST_PART", 2**20)  # a bomb of a few kB stands for one of gigabytes
     expected = hostile(tmp_path)
     notes = {row["name"]: row["note"] for row in listing(tmp_path)["planes"]}
-    client = testclient.TestClient(application(tmp_path))
     for name, sentence in expected.items():
-        reply = client.post("/api/1/landscape", json={"planes": [name]})
-        assert reply.status_code == 422 and sentence in reply.json()["error"], name
-        assert str(tmp_path) not in reply.json()["error"]
+        with pytest.raises(BadInput, match=sentence) as refusal:
+            answer(tmp_path, [name])
+        assert str(tmp_path) not in str(refusal.value)
         assert sentence in notes[name]
+    client = testclient.TestClient(application(tmp_path))
+    reply = client.post("/api/1/landscape", json={"planes": ["cut.npz"]})
+    assert reply.status_code == 422 and expected["cut.npz"] in reply.json()["error"]
     assert client.post("/api/1/landscape", json={"planes": ["good.npz"]}).status_code == 200
+
+
+def test_examples_are_there_without_a_folder() -> None:
+    """One network: before training the plane has no dip, after it one; `tools/example_planes.py` computes both."""
+    before, after = answer(None, listing(None)["examples"])["planes"]
+    dips = [dict(surface["figures"])["dips inside"] for surface in (before, after)]
+    assert dips == ["0", "1"] and np.array(after["z"]).shape == (25, 25)
 
 
 @pytest.mark.parametrize("name", ["../outside.npz", "link.npz", "/etc/passwd", "deep/../smooth.npz", "rows.npz\0", ""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,9 +16,8 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise import words
 from edgewise.errors import BadInput
-from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.flow import rounded
-from edgewise.explorer.replies import REFUSED, in_turn, json_reply
+from edgewise.explorer.replies import REFUSED, json_reply, pieces, waited
 from edgewise.explorer.requests import Request
 from edgewise.page.markup import prose
 
@@ -30,6 +30,10 @@ LARGEST_FILE = 2**23  # bytes
 FINEST = 61  # points on an axis that are drawn
 HEIGHTS = 10_000  # steps from the lowest to the highest loss
 BOWL = 0.02  # of the range: how far from a quadratic a surface may be that is called a bowl
+EXAMPLES = {  # tools/example_planes.py computes them; they come with the package and are there without a folder
+    "example: before training": "before_training.npz",
+    "example: after training": "after_training.npz",
+}
 CAPTION = (
     "Height is the loss of the network after its weights were moved along two directions; the dot is the network as it "
     "is. Both surfaces have the same scale of heights and colours, so that they can be compared."
@@ -48,25 +52,36 @@ class LandscapeRequest(Request):
 
 
 @router.get("/landscapes")
-def landscapes(request: HttpRequest) -> Response:
+async def landscapes(request: HttpRequest) -> Response:
     """The planes below the folder that the page was started with."""
-    return json_reply(in_turn(lambda: as_bytes(listing(folder_of(request)))))
+    return await _by_worker(request, [])
 
 
 @router.post("/landscape", responses=REFUSED)
-def landscape(wanted: LandscapeRequest, request: HttpRequest) -> Response:
+async def landscape(wanted: LandscapeRequest, request: HttpRequest) -> Response:
     """One or two planes with their figures, and heights on one scale."""
-    return json_reply(in_turn(lambda: as_bytes(answer(folder_of(request), wanted.planes))))
+    return await _by_worker(request, wanted.planes)
 
 
-def folder_of(request: HttpRequest) -> Path | None:
-    return getattr(request.app.state, "folder", None)
+async def _by_worker(request: HttpRequest, planes: list[str]) -> Response:
+    """Planes are read with torch loaded, which takes seconds; files may change, so that no answer is kept."""
+    folder = getattr(request.app.state, "folder", None)
+    question = json.dumps({"folder": None if folder is None else str(folder), "planes": planes})
+    (content,) = await waited([pieces.ask("landscape", question)], request)
+    return json_reply(content)
+
+
+def task(question: str) -> dict[str, Any]:
+    """What a worker computes: the named planes, or the list of all where none is named."""
+    wanted = json.loads(question)
+    folder = None if wanted["folder"] is None else Path(wanted["folder"])
+    return answer(folder, wanted["planes"]) if wanted["planes"] else listing(folder)
 
 
 def listing(folder: Path | None) -> dict[str, Any]:
     """Names with what each plane is of; files that are something else are not listed."""
     rows = [{"name": name, "note": note} for name in files(folder) if (note := _note(folder, name)) is not None]
-    return {"planes": rows, "code": CODE, "caption": CAPTION, "empty": _empty(folder)}
+    return {"planes": rows, "code": CODE, "caption": CAPTION, "empty": _empty(folder), "examples": list(EXAMPLES)}
 
 
 def _empty(folder: Path | None) -> str:
@@ -101,7 +116,9 @@ def _note(folder: Path | None, name: str) -> str | None:
 
 
 def read(folder: Path | None, name: str) -> Plane:
-    """A plane of the list; nothing else can be named."""
+    """A plane of the list, or an example; nothing else can be named."""
+    if name in EXAMPLES:
+        return _loaded(str(Path(__file__).parent / "examples" / EXAMPLES[name]), name, 0)
     if folder is None or name not in files(folder):
         raise BadInput(f"{name[:80]!r} is not among the planes of this page. Choose one of the list.")
     path = folder.resolve() / name

@@ -65,3 +65,9 @@ def circle(request: str) -> bytes:
     from edgewise.explorer import perceptron
 
     return as_bytes(perceptron.circle_answer(perceptron.PerceptronRequest.model_validate_json(request)))
+
+
+def landscape(request: str) -> bytes:
+    from edgewise.explorer import landscape
+
+    return as_bytes(landscape.task(request))

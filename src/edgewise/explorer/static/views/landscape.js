@@ -101,6 +101,16 @@ export async function open(root, address, setState) {
     scale.replaceChildren(svg);
   }
 
+  // The examples are listed once they are shown: a folder with planes of one's own needs none.
+  function offer() {
+    const shown = listing.examples.some((name) => name === chosen.left || name === chosen.right) ? listing.examples.map((name) => ({ name, note: "comes with edgewise" })) : [];
+    for (const [name, select] of Object.entries(selects)) {
+      select.replaceChildren(...[{ name: "", words: name === "left" ? "choose a plane" : "none" }, ...listing.planes, ...shown].map((plane) => element("option", { value: plane.name, textContent: plane.words ?? plane.name, title: plane.note ?? "" })));
+      select.disabled = select.options.length < 2;
+      select.value = chosen[name];
+    }
+  }
+
   function message(kind, heading, text, ...more) {
     state.className = `state ${kind}`;
     state.replaceChildren(element("h2", { textContent: heading }), element("p", { textContent: text }), ...more);
@@ -114,7 +124,8 @@ export async function open(root, address, setState) {
     words.textContent = listing?.caption ?? "";
     const code = element("pre", { textContent: listing?.code ?? "", tabIndex: 0 });
     code.setAttribute("aria-label", "Code that computes a plane");
-    message("", listing?.planes.length ? "Choose a plane" : "No planes yet", listing?.planes.length ? "The planes of this folder are listed on the left." : listing?.empty ?? "", ...(listing?.planes.length ? [] : [code]));
+    const example = element("button", { type: "button", textContent: "Show an example", onclick: () => { [chosen.left, chosen.right] = listing.examples; offer(); question(); } });
+    message("", listing?.planes.length ? "Choose a plane" : "No planes yet", listing?.planes.length ? "The planes of this folder are listed on the left." : listing?.empty ?? "", ...(listing?.planes.length ? [] : [code, example]));
     card.show("no plane yet", "Waiting for a plane", "Its surface and figures of roughness appear here; two planes are drawn side by side on equal scales.", "undecided");
   }
 
@@ -122,12 +133,8 @@ export async function open(root, address, setState) {
 
   try {
     listing = await json("landscapes", undefined, signal);
-    for (const [name, select] of Object.entries(selects)) {
-      select.append(element("option", { value: "", textContent: name === "left" ? "choose a plane" : "none" }), ...listing.planes.map((plane) => element("option", { value: plane.name, textContent: plane.name, title: plane.note })));
-      select.disabled = !listing.planes.length;
-    }
     if (!chosen.left && !chosen.right) [chosen.left = "", chosen.right = ""] = listing.planes.filter(({ note }) => !note.startsWith("cannot")).slice(0, 2).map(({ name }) => name);
-    for (const [name, select] of Object.entries(selects)) select.value = chosen[name];
+    offer();
     await question();
   } catch (error) {
     if (error.name !== "AbortError") message("error", "This cannot be shown", error.message);
