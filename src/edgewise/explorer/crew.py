@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from edgewise.errors import BadInput
 
-LIMIT = 60.0  # seconds of one computation
+LIMIT = 120.0  # seconds of one computation, with the start of its process
 GRACE = 1.0  # seconds in which a cancelled one may stop by itself; then its process is ended
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _numbers = itertools.count(1)
