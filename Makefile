@@ -2,7 +2,7 @@
 # make test    set up .venv and run the tests          make slow    the long ones too
 # make lint    ruff and mypy                           make docs    build the site, strictly
 # make bench   measure accuracy and speed              make clean   forget everything that was built
-# make release-check   build the wheel, install it into a fresh environment and ask it about GPT-2
+# make release-check   build the wheel, install it into a fresh environment and ask it about GPT-2, also by its page
 # make mutants plant mistakes one at a time and see whether the tests notice; goes on where it stopped
 # make fuzz    thousands of good, strange and hostile inputs; counts by class, corpus in .fuzz/
 # make browser Debian's chromium and axe-core, with which the tests of the page run (needs root and npm)
@@ -61,10 +61,12 @@ release-check: $(VENV)/.installed-dev
 	rm -rf dist build/release
 	$(BIN)/python -m build --outdir dist .
 	$(PYTHON) -m venv build/release
-	build/release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[explore]"
 	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise --version
 	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise predict gpt2
 	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise run --list
+	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/edgewise report gpt2 -o $(CURDIR)/build/release/report.html
+	cd / && env -u PYTHONPATH $(CURDIR)/build/release/bin/python $(CURDIR)/tools/wheel_check.py
 
 clean:
 	rm -rf $(VENV) $(CENSUS) site build dist demo .fuzz .pytest_cache .mypy_cache .ruff_cache
