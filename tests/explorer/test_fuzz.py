@@ -39,7 +39,7 @@ def test_no_question_makes_a_fault(case: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(positions_stream, "SECONDS", 2.0)  # a map that grows ends when it is told to
     case.body = sensible(case.body)
     began = time.perf_counter()
-    response = case.call()
+    response = case.call(timeout=SECONDS)
     assert response.status_code < 500, response.text
     assert time.perf_counter() - began < SECONDS
     if response.status_code == 422:

@@ -77,7 +77,7 @@ async def point(wanted: PointRequest, request: HttpRequest) -> Response:
 @router.post("/report", responses=REFUSED, response_class=Response)
 async def report(wanted: PointRequest, request: HttpRequest) -> Response:
     """The report of one network, as a file."""
-    text = json.loads(await by_worker(pieces, request, "report", wanted))
+    text = json.loads(await _described(request, "report", wanted))
     headers = {"content-disposition": 'attachment; filename="report.html"'}
     return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 
@@ -85,25 +85,31 @@ async def report(wanted: PointRequest, request: HttpRequest) -> Response:
 @router.post("/simulate", responses=REFUSED)
 async def simulate(wanted: SimulateRequest, request: HttpRequest) -> Response:
     """The three curves of one random network, and how it differs from the description."""
-    return json_reply(await by_worker(pieces, request, "simulate", wanted))
+    return json_reply(await _described(request, "simulate", wanted))
 
 
 @router.post("/depth", responses=REFUSED)
 async def depth(wanted: DepthRequest, request: HttpRequest) -> Response:
     """The share at each depth, with its range and the outcome."""
-    return json_reply(await by_worker(pieces, request, "depth", wanted))
+    return json_reply(await _described(request, "depth", wanted))
 
 
 @router.post("/depth/fixes", responses=REFUSED)
 async def depth_fixes(wanted: FixesRequest, request: HttpRequest) -> Response:
     """The fixes at the depth of the source, in the shell's words."""
-    return json_reply(await by_worker(pieces, request, "depth_fixes", wanted))
+    return json_reply(await _described(request, "depth_fixes", wanted))
 
 
 @router.post("/depth/limit", responses=REFUSED)
 async def depth_limit(wanted: LimitRequest, request: HttpRequest) -> Response:
     """The deepest network that trains, narrowed down between two depths, in a sentence."""
-    return json_reply(await by_worker(pieces, request, "depth_limit", wanted))
+    return json_reply(await _described(request, "depth_limit", wanted))
+
+
+async def _described(request: HttpRequest, task: str, wanted: PointRequest | FixesRequest) -> bytes:
+    """By a worker, once the network is one that can be asked about: a refusal need not wait."""
+    await here(lambda: moved(wanted) if isinstance(wanted, PointRequest) else read(wanted.source))
+    return await by_worker(pieces, request, task, wanted)
 
 
 def _own_tokens(source: Source) -> int | None:
