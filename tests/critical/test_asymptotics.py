@@ -98,5 +98,19 @@ def test_without_norm_a_relu_stream_has_no_fixed_point_away_from_zero():
 
 def test_a_stream_runs_into_the_norm_that_attracts_it_and_not_into_the_nearest():
     """q' = q^0.8 runs to 1 from everywhere, also from beside another candidate."""
-    assert _reached(lambda q, separation: (q**0.8, separation), 0.01, [0.012, 1.0, 50.0]) == 1.0
-    assert _reached(lambda q, separation: (q**0.8, separation), 900.0, [1.0, 700.0]) == 1.0
+
+    class Power:
+        block = ()
+
+        def __call__(self, q, separation):
+            return q**0.8, separation
+
+    assert _reached(Power(), 0.01, [0.012, 1.0, 50.0]) == 1.0
+    assert _reached(Power(), 900.0, [1.0, 700.0]) == 1.0
+
+
+def test_tokens_that_are_alike_have_flat_attention_however_sharp_the_scores_are():
+    """Near c = 1 nothing depends on the score gain [Cowsik 2024]: the exponent at a gain of 1e12 is that at 1."""
+    knobs = dict(depth=2, tokens=16, norm="post", activation="gelu")
+    ordinary, sharp = (asymptotics(transformer(**knobs, score_gain=gain)) for gain in (1.0, 1e12))
+    assert sharp.angle == pytest.approx(ordinary.angle, abs=1e-6)

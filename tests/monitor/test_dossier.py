@@ -156,6 +156,11 @@ def test_above_the_limit_the_last_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_a_damaged_dossier_is_refused(tmp_path: Path) -> None:
     path, _ = dossier_of(encoder(), tmp_path / "run", list(batches(6))[5], nn.CrossEntropyLoss())
+    whole = (path / "state.pt").read_bytes()
+    (path / "state.pt").write_bytes(b"")  # the error that this raises says nothing at all
+    with pytest.raises(BadInput, match=r"state.pt cannot be read \(EOFError"):
+        replay(path, encoder(), nn.CrossEntropyLoss())
+    (path / "state.pt").write_bytes(whole)
     (path / "batch.pt").write_bytes(b"nonsense")
     with pytest.raises(BadInput, match="cannot be read"):
         replay(path, encoder(), nn.CrossEntropyLoss())

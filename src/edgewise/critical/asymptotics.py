@@ -67,7 +67,7 @@ def _growing(block: BlockMap, architecture: Architecture) -> Asymptotics:
     """A norm without fixed point: where it grows linearly every branch fades and both exponents vanish."""
     far = np.array([1e8])
     with np.errstate(divide="ignore"):  # a block that leaves nothing: the stream ends, infinitely fast
-        growth = float(np.log(block(far, _collapsed(far))[0] / far)[0])
+        growth = float(np.log(block(far, _collapsed(block, far))[0] / far)[0])
     if abs(growth) > 1e-6:
         return Asymptotics(None, None, None, None, (), (_EXPONENTIAL,))
     return Asymptotics(0.0, 0.0, None, power_law(block) if _alike(architecture) else None, (), ())
@@ -82,7 +82,7 @@ def collapsed_norms(block: BlockMap) -> list[float]:
     """Norms q* with q' = q at overlap 1, smallest first; none where the stream grows without bound (pre-norm)."""
 
     def displacement(logs: Array) -> Array:
-        after, _ = block(np.exp(logs), _collapsed(np.exp(logs)))
+        after, _ = block(np.exp(logs), _collapsed(block, np.exp(logs)))
         with np.errstate(divide="ignore"):
             change = np.log(after) - logs
         return np.where(np.abs(change) < 1e-15, 0.0, change)
@@ -94,9 +94,10 @@ def collapsed_norms(block: BlockMap) -> list[float]:
     return [q for q in norms if abs(math.log(q)) < _LOG_NORMS[-1] - 1]
 
 
-def _collapsed(norm: Array) -> Array:
+def _collapsed(block: BlockMap, norm: Array) -> Array:
     """A separation at which even an unnormalised stream has flat attention, v = sA^2 q^2 (1 - c) << 1."""
-    return TINY / np.maximum(norm, 1.0) ** 2
+    sharpest = max((float(np.max(np.abs(layer.score_gain))) for layer in attentions(block.block)), default=1.0)
+    return TINY / np.maximum(norm, 1.0) ** 2 / max(sharpest, 1.0) ** 2
 
 
 def _reached(block: BlockMap, start: float, norms: list[float]) -> float:
@@ -104,7 +105,7 @@ def _reached(block: BlockMap, start: float, norms: list[float]) -> float:
     q = np.array([start])
     for _ in range(RELAXED):
         before = q
-        q, _unused = block(np.clip(q, 1e-10, 1e10), _collapsed(q))
+        q, _unused = block(np.clip(q, 1e-10, 1e10), _collapsed(block, q))
         if abs(q - before) <= AT_REST * q:
             break
     return min(norms, key=lambda norm: abs(math.log(norm / float(q[0]))))
@@ -113,7 +114,7 @@ def _reached(block: BlockMap, start: float, norms: list[float]) -> float:
 def collapse_exponent(block: BlockMap, norm: float) -> float:
     """lambda_a = log of the factor of 1 - c per block near c = 1; depends neither on length nor on score gain."""
     norms = np.array([norm, norm])
-    before = _collapsed(norms) * np.array([1.0, 1e-3])
+    before = _collapsed(block, norms) * np.array([1.0, 1e-3])
     _, after = block(norms, before)
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = np.log(after / before)
@@ -126,7 +127,7 @@ def power_law(block: BlockMap) -> float | None:
     if any(branch.norm.kind in ("tanh", "erf") and branch.norm.before for branch in block.block):
         return None  # the slope of an elementwise norm fades with the norm: a stretched exponential, not a power
     norm = np.array([1e7])
-    before = _collapsed(norm)
+    before = _collapsed(block, norm)
     after, separation = block(norm, before)
     growth = math.log(float(after[0] / norm[0]))
     return (
@@ -136,7 +137,7 @@ def power_law(block: BlockMap) -> float | None:
 
 def gradient_modes(block: BlockMap, point: FixedPoint) -> tuple[float, float]:
     """log of the eigenvalues of the (gq, gp) matrix: token-mean mode and difference mode, larger first."""
-    separation = max(1 - point.overlap, float(_collapsed(np.array(point.norm))))
+    separation = max(1 - point.overlap, float(_collapsed(block, np.array(point.norm))))
     values = np.linalg.eigvals(block.gradient_matrix(point.norm, separation))
     with np.errstate(divide="ignore"):
         logs = np.log(np.sort(np.abs(values))[::-1])
@@ -181,5 +182,5 @@ def _point(block: BlockMap, norm: float, separation: float) -> FixedPoint:
         return FixedPoint(norm, 1 - separation, (float(np.real(values[0])), float(np.real(values[1]))))
     # At collapse the map is linear in 1 - c: its eigenvalue is the factor itself, apart from the norm's own slope.
     nearby = norm * np.exp(np.array([-1e-5, 1e-5]))
-    slope = float(np.diff(np.log(block(nearby, _collapsed(nearby))[0]))[0] / 2e-5)
+    slope = float(np.diff(np.log(block(nearby, _collapsed(block, nearby))[0]))[0] / 2e-5)
     return FixedPoint(norm, 1.0, (slope, math.exp(collapse_exponent(block, norm))))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from edgewise.adapters.reading.refusals import words
 from edgewise.errors import BadInput
 from edgewise.monitor.documents import LARGEST, about_alarm
 from edgewise.probe.isolation import random_streams
@@ -184,7 +185,7 @@ def _load(path: Path) -> dict[str, Any]:
         try:
             values = torch.load(file, weights_only=True)
         except Exception as error:
-            raise BadInput(f"{path} cannot be read ({type(error).__name__}: {str(error).splitlines()[0]}).") from error
+            raise BadInput(f"{path} cannot be read ({words(error)}). Was it cut? Replay another dossier.") from error
     if not isinstance(values, dict):
         raise BadInput(f"{path} holds a {type(values).__name__} and not the parts of a step. Was it changed?")
     return values
@@ -220,5 +221,5 @@ def _load_weights(path: Path, model: nn.Module, about: Mapping[str, Any]) -> Non
     try:
         model.load_state_dict(_load(path / "state.pt")["model"])
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"the model does not fit the dossier: {str(error).splitlines()[0]}") from error
+        raise BadInput(f"the model does not fit the dossier: {words(error)}. Give its own.") from error
     model.train()
