@@ -124,7 +124,7 @@ export async function open(root, address, setState) {
     words.textContent = listing?.caption ?? "";
     const code = element("pre", { textContent: listing?.code ?? "", tabIndex: 0 });
     code.setAttribute("aria-label", "Code that computes a plane");
-    const example = element("button", { type: "button", textContent: "Show an example", onclick: () => { [chosen.left, chosen.right] = listing.examples; offer(); question(); } });
+    const example = element("button", { type: "button", textContent: "Show an example", onclick: () => { [chosen.left, chosen.right] = [listing.examples.at(-1), ""]; offer(); question(); } });
     message("", listing?.planes.length ? "Choose a plane" : "No planes yet", listing?.planes.length ? "The planes of this folder are listed on the left." : listing?.empty ?? "", ...(listing?.planes.length ? [] : [code, example]));
     card.show("no plane yet", "Waiting for a plane", "Its surface and figures of roughness appear here; two planes are drawn side by side on equal scales.", "undecided");
   }
