@@ -27,8 +27,7 @@ def detection(runs: Sequence[Scored], scale: str, full: bool) -> Claim:
 
 def warning(of_logits: Sequence[Scored], runs: Sequence[Scored], scale: str, full: bool) -> Claim:
     """Of the runs in which logits grow and the loss turns; beside it all failures whose loss turns."""
-    logits = sorted(run.warning for run in of_logits if run.warning is not None)
-    every = sorted(run.warning for run in runs if run.warning is not None)
+    logits, every = _leads(of_logits), _leads(runs)
     middle = median(logits) if logits else None
     return Claim(
         f"Where logits grow, the first alarm comes {GOALS['warning']} steps or more before the loss turns (median).",
@@ -37,6 +36,11 @@ def warning(of_logits: Sequence[Scored], runs: Sequence[Scored], scale: str, ful
         scale, None if middle is None or len(logits) < FEW or not full else middle >= GOALS["warning"],
         {"logits": logits, "all": every},
     )  # fmt: skip
+
+
+def _leads(runs: Sequence[Scored]) -> list[int]:
+    """Steps of warning where the loss turns; a run that was missed gave none."""
+    return sorted(0 if run.warning is None else run.warning for run in runs if run.turn is not None)
 
 
 def false_alarms(results: Sequence[Result], half: str, scale: str, full: bool) -> Claim:
