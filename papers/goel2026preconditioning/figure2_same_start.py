@@ -1,5 +1,4 @@
-"""Structure-aware descent against SGD, GD and Adam from one N(0, 1) point and without its parts [Goel 2026, Fig. "
-"2]."""
+"""Structure-aware descent against SGD, GD and Adam from one N(0, 1) point, without parts [Goel 2026, Fig. 2]."""
 
 from __future__ import annotations
 
