@@ -28,4 +28,4 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    return bars(results, "models of sound and time series and single towers of transformers")
+    return bars(results, "sound, time series and single towers")
