@@ -32,6 +32,12 @@ REFUSED = {  # words of a refusal, and what they mean
     "its activation is": "an activation or MLP for which no formula fits",
     "not act on a product": "scores that are not a product of queries and keys",
     "of its stream are tokens and features": "the layout of the stream could not be proven",
+    "which axis of its stream is the batch": "the layout of the stream could not be proven",
+    "expected the axes": "the layout of the stream could not be proven",
+    "fewer than two tokens": "images laid end to end whose sizes are not a table",
+    "how strong the scores": "images laid end to end whose sizes are not a table",
+    "its skip is not the stream times a number": "a gate that depends on the input weighs stream and branch",
+    "did not come through": "the model did not run as it was read",
     "too few": "too few tokens to see who depends on whom",
     "by its gradient": "gradients and changed tokens do not agree on who sees whom",
     "heads or hidden width": "heads or hidden width not found",
@@ -49,6 +55,7 @@ FACTS = {  # a fact that is wrong, and what is behind it
     "heads": "several products of queries and keys for one head",
     "causal": "masks that change with the input (prefixes), or of streams side by side",
     "window": "masks that change with the input (prefixes), or of streams side by side",
+    "depth": "several stages, of which one is described",
     "branch": "multipliers of experts or of two streams",
 }
 COLUMNS = (RIGHTLY, "refused wrongly", "refused for a wrong reason", "wrong with a note", "not judged")
