@@ -71,6 +71,7 @@ def test_the_source_decides_for_a_refusal_only_where_its_message_names_the_struc
     assert overruled.decided(wrong)["outcome"] == "silently wrong"
 
 
+@pytest.mark.slow
 def test_missing_cases_are_written_beside_the_others(tmp_path: Path) -> None:
     """Records that are written again are the same bytes; a case that is measured names today's code."""
     file = CENSUS / "recorded" / "by_hand.jsonl"

@@ -76,6 +76,7 @@ def test_seeds_are_new_networks_and_repeat() -> None:
     np.testing.assert_array_equal(first.norm, again.norm)
 
 
+@pytest.mark.slow
 def test_memory_is_one_block_and_not_the_model() -> None:
     """5 blocks of 23 MB more, 113 MB of weights, and less than 60 MB more: 25 to 50, as the allocator rounds."""
     assert 5 * BLOCK_MEGABYTES > 113
