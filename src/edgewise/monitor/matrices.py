@@ -135,7 +135,7 @@ class Flat:
         self._alike = [span.view(counts[size], size) for span, size in zip(spans, counts, strict=True)]
 
     def fill(self, slices: Sequence[Tensor]) -> Flat:
-        torch._foreach_copy_(self._parts, slices)
+        torch._foreach_copy_(self._parts, list(slices))
         return self
 
     def less(self, other: Flat) -> Flat:
