@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,3 +64,16 @@ def test_a_twin_with_other_modules_is_not_taken() -> None:
 def test_a_family_that_is_not_listed_is_read_itself() -> None:
     config = transformers.GPTJConfig(n_embd=32, n_layer=2, n_head=2, rotary_dim=8, n_positions=64, vocab_size=50)
     assert np.isfinite(measure(subject(config), tokens=16).overlap).all()
+
+
+def test_a_model_that_takes_another_path_than_its_twin_is_read_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that the model's own pass does not come through: the refusal leads to a reading, not to the user."""
+    target = subject(config_of("gpt2"))
+    expected = numbers(measure(target, tokens=16))
+
+    def elsewhere(*arguments: Any) -> Any:
+        reading, stack, described = read_twin(*arguments)  # type: ignore[misc]
+        return reading, replace(stack, start=stack.start._replace(number=99)), described
+
+    monkeypatch.setattr(module, "read_twin", elsewhere)
+    assert numbers(measure(target, tokens=16)) == expected

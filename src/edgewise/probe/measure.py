@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from edgewise.probe.gradients import READOUTS
 from edgewise.probe.isolation import random_streams
 from edgewise.probe.observation import Observation, Request, trace_of
 from edgewise.probe.streamed import measure_stream
-from edgewise.probe.subjects import seeded, subject
+from edgewise.probe.subjects import Subject, seeded, subject
 from edgewise.probe.twin import read_twin
 from edgewise.probe.whole import observe
 from edgewise.trace import Trace
@@ -74,11 +75,12 @@ def measure(
         observations = []
         for seed in range(seeds):
             network = seeded(target.factory, seed)
-            if seed == 0:  # every seed builds the same modules
-                known = _find_in_twin(target.config, network, tokens) if batch is None and stack is None else None
-                place = known or _find(network, batch, tokens, stack)
             single = replace(request, seeds=[seed], check=seed == 0)
-            observations.append(_observe(network, place, batch, single, tokens))
+            if seed == 0:  # every seed builds the same modules
+                place, first = _find_and_observe(target, network, batch, single, tokens, stack)
+                observations.append(first)
+            else:
+                observations.append(_observe(network, place, batch, single, tokens))
         return _trace(observations, network, place, target.name, f"{seeds} seeds, each a new initialization")
 
 
@@ -118,6 +120,18 @@ def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) ->
     if any(is_sharded(module) for module in model.modules()):
         blocks, why = (), "its weights lie in shards (FSDP2), whose gradients only training brings together"
     return _Place(reading, stack, blocks, why)
+
+
+def _find_and_observe(
+    target: Subject, network: nn.Module, batch: Any, request: Request, tokens: int | None, stack: str | None
+) -> tuple[_Place, Observation]:
+    """By a narrow twin where there is one; where the model takes another path than its twin, by reading it itself."""
+    place = _find_in_twin(target.config, network, tokens) if batch is None and stack is None else None
+    if place is not None:
+        with suppress(BadInput):
+            return place, _observe(network, place, batch, request, tokens)
+    place = _find(network, batch, tokens, stack)
+    return place, _observe(network, place, batch, request, tokens)
 
 
 def _find_in_twin(config: Any, model: nn.Module, tokens: int | None) -> _Place | None:

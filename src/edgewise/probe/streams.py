@@ -25,7 +25,7 @@ from edgewise.probe.attention import Attention
 from edgewise.probe.places import Place
 
 OVERWRITES = (
-    "the model overwrites its stream in place, other than by x += y where nothing else holds x, so it cannot be "
+    "the model overwrites its stream in place (x.add_(y), or x += y where x is used again later), so it cannot be "
     "measured. Write x = x + y."
 )
 KINDS = {"attention": "attention", "cross-attention": "cross", "mlp": "mlp", "mixer": "mixer", None: "branch"}

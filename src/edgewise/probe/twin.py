@@ -31,6 +31,8 @@ def read_twin(config: Any, model: nn.Module, tokens: int | None) -> tuple[Readin
         return None
     try:
         plan = blueprint(config, type(model))
+        if not plan.narrow:  # a twin as wide as the model would cost as much
+            return None
         twin = plan.build(Scale(depth=plan.full_depth))
         reading = read(twin)
     except BadInput:

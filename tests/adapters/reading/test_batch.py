@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.reading.batch import TOKENS, as_call, feeds, sequence_first
+from edgewise.adapters.reading.batch import TOKENS, as_call, feeds, images_end_to_end, sequence_first
 from edgewise.adapters.reading.default_batch import default_batches
 from edgewise.adapters.reading.read import read
 from edgewise.errors import BadInput
@@ -84,3 +84,16 @@ def test_a_model_that_takes_nothing_known_is_refused_with_what_was_tried() -> No
     tried = r"made-up batch \(argument 0 \(1, 47\)\), nor on \d+ others: KeyError: 'graph'.*Give a batch"
     with pytest.raises(BadInput, match=tried):
         read(Picky())
+
+
+@pytest.mark.parametrize(
+    ("grid", "rows", "sizes"),
+    [
+        ([[1, 2, 4], [1, 4, 4]], 24, [8, 16]),
+        ([[1, 1, 1], [1, 1, 1]], 2, None),  # a mask of three tokens beside their ids
+        ([[5, 0, 7], [1, 1, 2]], 2, None),  # ids of three tokens
+        ([[1, 2, 4], [1, 4, 4]], 25, None),  # rows that the grids do not account for
+    ],
+)
+def test_images_end_to_end_are_told_from_short_texts(grid: list[list[int]], rows: int, sizes: list[int] | None) -> None:
+    assert images_end_to_end([torch.tensor(grid), torch.zeros(rows, 3)]) == sizes

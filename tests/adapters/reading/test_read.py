@@ -355,3 +355,39 @@ def test_a_model_without_residual_sums() -> None:
     model = nn.Sequential(nn.Embedding(32, 8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     reading = read(model, torch.arange(24)[None])
     assert not reading.stacks and "no chain of residual sums" in reading.not_read[0]
+
+
+RUNS: list[int] = []  # outside the model, whose attributes a reading puts back
+
+
+class Counted(nn.Linear):
+    """A head that counts how often it runs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        RUNS.append(len(x))
+        return super().forward(x)
+
+
+@pytest.fixture
+def headed() -> nn.Module:
+    RUNS.clear()
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    stack = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return nn.Sequential(nn.Embedding(50, 32), stack, Counted(32, 50)).eval()
+
+
+def test_edited_passes_end_before_the_head(headed: nn.Module) -> None:
+    reading = read(headed, torch.arange(24).reshape(2, 12))
+    assert len(RUNS) <= 2 and reading.passes > 10  # whole: the traced pass, and one that looks where the stream starts
+
+
+def test_passes_are_whole_where_a_hook_waits_for_the_end(headed: nn.Module) -> None:
+    """What a user's hook begins on the way in, another ends on the way out."""
+    open_: list[int] = []
+    plain = read(headed, torch.arange(24).reshape(2, 12))
+    headed.register_forward_pre_hook(lambda *_: open_.append(1))
+    headed.register_forward_hook(lambda *_: open_.pop() and None)
+    RUNS.clear()
+    assert read(headed, torch.arange(24).reshape(2, 12)) == plain
+    assert open_ == [] and len(RUNS) > 10

@@ -118,8 +118,10 @@ def images_end_to_end(values: Sequence[Tensor]) -> list[int] | None:
     """Patches of each image where images are laid end to end, beside a table (images, 3) of their grids; else None."""
     grids = [v for v in values if v.dim() == 2 and v.shape[1] == 3 and v.numel() and not v.is_floating_point()]
     sizes = grids[0].prod(1).tolist() if grids else []
-    others = [v.shape[0] for v in values if v.dim() and v is not grids[0]] if grids else []
-    return sizes if others and set(others) <= {sum(sizes), len(sizes)} and sum(sizes) in others else None
+    if not sizes or min(sizes) < 2:  # ids and masks of three tokens have that shape, too
+        return None
+    others = {v.shape[0] for v in values if v.dim() and v is not grids[0]}
+    return sizes if sum(sizes) in others and others <= {sum(sizes), len(sizes)} else None
 
 
 def sequence_first(batch: Any) -> Feed | None:

@@ -89,7 +89,7 @@ class Experiment:
         self.passes, self.fill_zeros = 0, False
         # A gradient that leaves a sharded block makes it let go of its weights, in the middle of its forward pass.
         self.differentiable = not any(is_sharded(module) for module in model.modules())
-        self._returns = not self.differentiable or any(hasattr(module, "_hf_hook") for module in model.modules())
+        self._must_return = not self.differentiable or any(_waits_for_its_return(module) for module in model.modules())
         at = lambda index: graph[index].operation  # noqa: E731
         self.sites = [
             Site(chain, stack, place, r, part, at(r.point), at(r.source), at(r.node))
@@ -125,9 +125,9 @@ class Experiment:
     def _last(self, edits: Edits) -> Operation | None:
         """What comes after it (a head for every word of a vocabulary) need not run.
 
-        None where it must: offloaded and sharded modules take their weights back when they return.
+        None where it must: sharded and offloaded modules, and hooks of the user's, may undo something on the way out.
         """
-        if self._returns:
+        if self._must_return:
             return None
         order = {node.operation: node.index for node in self.graph.nodes}
         asked = set(edits.operations())
@@ -259,6 +259,10 @@ class Experiment:
             return observe
 
         return {operation: observer(operation) for operation in parts.keys() | skips.keys()}
+
+
+def _waits_for_its_return(module: nn.Module) -> bool:
+    return hasattr(module, "_hf_hook") or bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def unit(value: Tensor) -> Tensor:
