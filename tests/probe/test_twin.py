@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import transformers
 
+from edgewise.adapters.reading.read import read
 from edgewise.probe import measure as module
+from edgewise.probe import twin
 from edgewise.probe.measure import measure
 from edgewise.probe.subjects import subject
 from edgewise.probe.twin import read_twin
@@ -19,8 +21,10 @@ from tests.support.models import CONFIGS
 FEW = ("gpt2", "bert")  # pre-norm, post-norm
 
 
-def config_of(name: str) -> Any:
+def config_of(name: str, depth: int | None = None) -> Any:
     config_class, model_class, sizes = CONFIGS[name]
+    layers = [k for k in sizes if k in ("n_layer", "n_layers", "num_layers", "num_hidden_layers")]
+    sizes = sizes if depth is None else sizes | dict.fromkeys(layers, depth)
     return getattr(transformers, config_class)(**sizes, architectures=[model_class])
 
 
@@ -37,7 +41,8 @@ def numbers(trace: Trace) -> dict[str, Any]:
     "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS]
 )
 def test_same_numbers_as_by_reading_the_model_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = subject(config_of(name))
+    """Five layers: more than a twin needs to have one of every kind, so that deeper ones are told by these."""
+    target = subject(config_of(name, depth=5))
     by_twin = measure(target, tokens=16)
     monkeypatch.setattr(module, "read_twin", lambda *_: None)
     assert numbers(by_twin) == numbers(measure(target, tokens=16))
@@ -51,6 +56,21 @@ def test_the_twin_is_used_for_listed_families(name: str) -> None:
     assert found is not None
     _, stack, described = found
     assert (stack.width, stack.depth, described.tokens) == (described.width, described.depth, 16)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_deep_model_costs_no_more_to_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read has two layers; deeper blocks, and the points where they read the stream, are as in a whole one."""
+    target, depths = subject(config_of(name, depth=5)), []
+    model = target.factory() if target.factory else None
+    assert model is not None
+    monkeypatch.setattr(twin, "read", lambda small: depths.append(small.config.num_hidden_layers) or read(small))
+    found = read_twin(target.config, model, 16)
+    assert found is not None and depths == [2]
+    whole = read(model).default
+    assert whole is not None
+    where = [[(b.module, b.kind, b.step, b.point, b.total, b.outlet) for b in s.branches] for s in (found[1], whole)]
+    assert where[0] == where[1]
 
 
 def test_a_twin_with_other_modules_is_not_taken() -> None:

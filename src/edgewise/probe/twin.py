@@ -1,28 +1,31 @@
-"""Where the streams of a model from a config are, as a narrow twin of the same class and depth shows them.
+"""Where the streams of a model from a config are, as a small twin of the same class shows them.
 
 A reading names operations by module, call and count, which do not depend on widths: what is read in the twin holds in
-the model itself, and costs less than one of its own passes.
+the model itself. The twin has as many layers as it needs to have one of every kind; operations of the other layers
+have the names of the first of their kind, in a module of another number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from edgewise.adapters.config.translate import described_by_config
+from edgewise.adapters.from_config.full_size import full_kinds
 from edgewise.adapters.from_config.sizes import Scale
-from edgewise.adapters.from_config.small_model import blueprint
+from edgewise.adapters.from_config.small_model import Blueprint, blueprint
 from edgewise.adapters.reading.read import read
-from edgewise.adapters.reading.record import Reading, Stack
+from edgewise.adapters.reading.record import Block, Branch, Operation, Reading, Stack
 from edgewise.adapters.unwrap import unwrap
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 
 
 def read_twin(config: Any, model: nn.Module, tokens: int | None) -> tuple[Reading, Stack, Architecture] | None:
-    """The reading of a narrow twin, its stack, and the description by the config's family.
+    """The reading of a small twin, its stack at full depth, and the description by the config's family.
 
     None where the family is not listed, or the twin is not alike: then the model itself has to be read.
     """
@@ -33,17 +36,72 @@ def read_twin(config: Any, model: nn.Module, tokens: int | None) -> tuple[Readin
         plan = blueprint(config, type(model))
         if not plan.narrow:  # a twin as wide as the model would cost as much
             return None
-        twin = plan.build(Scale(depth=plan.full_depth))
-        reading = read(twin)
+        found = next(filter(None, (_stack(plan, depth, model) for depth in (plan.depth, plan.full_depth))), None)
     except BadInput:
         return None
-    stack = reading.default
-    if stack is None or len(reading.stacks) > 1 or stack.depth != described.depth or not _certain(stack, twin, model):
+    if found is None or found[1].depth != described.depth:
         return None
+    reading, stack = found
     return reading, replace(stack, width=described.width), described
 
 
-def _certain(stack: Stack, twin: nn.Module, model: nn.Module) -> bool:
-    """All of the stack was read, and both have the same modules."""
-    names, own = ([name for name, _ in each.named_modules()] for each in (twin, model))
-    return not stack.not_read and stack.layout is not None and names == own
+def _stack(plan: Blueprint, depth: int, model: nn.Module) -> tuple[Reading, Stack] | None:
+    """The one stack of a twin of this depth, with all blocks of the model; None where that is not certain."""
+    scale = Scale(depth=depth)
+    twin = plan.build(scale)
+    reading = read(twin)
+    stack = reading.default
+    if stack is None or len(reading.stacks) > 1 or stack.not_read or stack.layout is None:
+        return None
+    names = {name for name, _ in twin.named_modules()}
+    if depth < plan.full_depth:
+        alike = _alike(stack, full_kinds(plan, scale, stack))
+        if alike is None:
+            return None
+        names |= {moved for i, block in alike.items() for name in names if (moved := _moved(name, block, stack, i))}
+        stack = replace(stack, blocks=(*stack.blocks, *_deeper(stack, alike)))
+    return (reading, stack) if names == {name for name, _ in model.named_modules()} else None
+
+
+def _alike(stack: Stack, kinds: tuple[int, ...] | None) -> dict[int, Block] | None:
+    """For every block that the twin lacks, the first of its kind; None where a block is not a module with all of it."""
+    if kinds is None or any(b.module != f"{stack.name}.{b.index}" or not _self_contained(b) for b in stack.blocks):
+        return None
+    return {i: stack.blocks[kinds.index(kinds[i])] for i in range(stack.depth, len(kinds))}
+
+
+def _self_contained(block: Block) -> bool:
+    names = (name for b in block.branches for name in (b.module, b.total.module, (b.outlet or b.total).module))
+    return all(_inside(name, block) for name in names)
+
+
+def _inside(name: str, block: Block) -> bool:
+    return f"{name}.".startswith(f"{block.module}.")
+
+
+def _moved(name: str, block: Block, stack: Stack, index: int) -> str | None:
+    """The name of a module of the block in a block of another number."""
+    return f"{stack.name}.{index}{name[len(block.module or '') :]}" if _inside(name, block) else None
+
+
+def _deeper(stack: Stack, alike: dict[int, Block]) -> Iterator[Block]:
+    last = stack.branches[-1]
+    for index, block in alike.items():
+        later = last.step + 1 - block.branches[0].step
+        branches = tuple(
+            replace(_branch(branch, block, stack, index, last), step=branch.step + later) for branch in block.branches
+        )
+        yield replace(block, index=index, module=f"{stack.name}.{index}", branches=branches)
+        last = branches[-1]
+
+
+def _branch(branch: Branch, block: Block, stack: Stack, index: int, before: Branch) -> Branch:
+    """The branch in a block of another number; what it reads from outside the block is where the one before ends."""
+
+    def at(operation: Operation) -> Operation:
+        moved = _moved(operation.module, block, stack, index)
+        return operation._replace(module=moved) if moved else before.outlet or before.total
+
+    module = _moved(branch.module, block, stack, index) or branch.module
+    outlet = None if branch.outlet is None else at(branch.outlet)
+    return replace(branch, module=module, point=at(branch.point), total=at(branch.total), outlet=outlet)
