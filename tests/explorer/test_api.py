@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -20,7 +21,7 @@ fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `ex
 
 from edgewise.explorer import networks  # noqa: E402
 from edgewise.explorer.guard import LARGEST_BODY, Guard  # noqa: E402
-from edgewise.explorer.serve import allowed_hosts, serve  # noqa: E402
+from edgewise.explorer.serve import _listener, allowed_hosts, serve  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
 
 AXES = {"x": {"knob": "mlp_in_gain", "low": 0.1, "high": 2}, "y": {"knob": "attention_branch", "low": 0, "high": 1}}
@@ -187,6 +188,25 @@ def test_an_address_that_is_told_can_be_opened_at_once(monkeypatch: pytest.Monke
         socket.create_connection(("127.0.0.1", int(address.rstrip("/").rpartition(":")[2])), timeout=5).close()
 
     serve("127.0.0.1", 0, False, connect)
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    """With Nagle's algorithm the body of an answer follows its head 40 ms later."""
+
+    async def undelayed(listener: socket.socket) -> int:
+        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            server_side = writer.get_extra_info("socket")
+            accepted.set_result(server_side.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(connected, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.close()
+            return await accepted
+
+    assert asyncio.run(undelayed(_listener("127.0.0.1", 0)))
 
 
 def test_without_the_extra_its_name_is_told(
