@@ -76,7 +76,10 @@ def claims(network: Architecture) -> dict[str, Any]:
     return {
         "depth": depth, "heads": network.heads, "causal": network.causal, "window": each(network.window),
         "norm": network.norm, "gated": network.gated, "qk_norm": network.qk_norm, "parallel": network.parallel,
-        "positions": ["alibi" if network.alibi else "rotary" if r else "none" for r in each(network.rope)],
+        "positions": [
+            "alibi" if network.alibi else "rotary" if turned else "relative" if bias else "none"
+            for turned, bias in zip(each(network.rope), each(network.position_bias), strict=True)
+        ],
         "attention": network.kernel,
         "skip": [a * m for a, m in zip(each(network.attention_skip), mlp_skip, strict=True)],
         "branch": {

@@ -53,6 +53,7 @@ class Architecture:
     rope: PerBlock
     rope_base: PerBlock
     alibi: bool
+    position_bias: PerBlock
     qk_norm: bool
     kernel: str
     name: str = field(default="", compare=False)

@@ -30,6 +30,7 @@ class Attention:
     rope: float
     rope_base: float
     alibi: bool
+    position_bias: Gain
     qk_norm: bool
     kernel: str
 
@@ -37,7 +38,10 @@ class Attention:
 
     @property
     def symmetric(self) -> bool:
-        """No position is special: the token-permutation (simplex) recursion is exact."""
+        """No position is special: the token-permutation (simplex) recursion is exact.
+
+        A bias drawn for each distance makes the rows of two queries less alike, and no position special on average.
+        """
         return not (self.causal or self.window is not None or self.rope or self.alibi)
 
 
@@ -135,6 +139,7 @@ def _attention(knobs: Mapping[str, Any]) -> Attention:
         rope=knobs["rope"],
         rope_base=knobs["rope_base"],
         alibi=knobs["alibi"],
+        position_bias=knobs["position_bias"],
         qk_norm=knobs["qk_norm"],
         kernel=knobs["kernel"],
     )

@@ -183,6 +183,7 @@ KNOBS: dict[str, Knob] = {
         Knob("rope_base", "number", 10000.0, "base of the rotary frequencies", minimum=1.0, maximum=LARGEST_NUMBER,
              per_block=True),
         Knob("alibi", "flag", False, "linear position bias on the logits"),
+        _gain("position_bias", "standard deviation of a bias of the logits by distance, drawn for every head", 0.0),
         Knob("qk_norm", "flag", False, "queries and keys normalised; score_gain is then the product of their gains"),
         Knob("kernel", "choice", "softmax",
              "weights of the keys, with s = 1/sqrt(head_width): softmax of s q.k; gaussian, exp(-s (q-k)^2/2), rows "

@@ -17,7 +17,7 @@ from tests.agreement.simulation.network import block
 
 SMALL: dict[str, Any] = {"depth": 3, "tokens": 10, "width": 24, "heads": 4}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "pre": {"score_gain": 2.0},
+    "pre": {"score_gain": 2.0, "position_bias": 0.8},
     "post": {"norm": "post", "norm_kind": "rms", "mlp_bias": 0.4, "activation": "relu"},
     "sandwich": {"norm": "sandwich", "attention_branch": 0.3, "mlp_skip": 0.5},
     "branch": {"norm": "branch", "value_gain": 0.5},
@@ -41,6 +41,7 @@ def reference_weights(net: nets.Transformer, index: int) -> dict[str, torch.Tens
     names = {"W_Q": "attention.q_proj", "W_K": "attention.k_proj", "W_V": "attention.v_proj",
              "W_O": "attention.o_proj", "W_1": first, "W_2": "mlp.down_proj", "bias": f"{first}.bias"}  # fmt: skip
     names |= {"W_linear": linear} if linear else {}
+    names |= {"distances": "attention.relative"} if "attention.relative" in found else {}
     return {name: found[path] for name, path in names.items()}
 
 

@@ -96,9 +96,11 @@ class SoftmaxAttention(nn.Module):
             turns = torch.arange(tokens, dtype=torch.float64)[:, None] * frequencies
             self.register_buffer("inv_freq", frequencies, persistent=False)
             self.register_buffer("turns", torch.stack([turns.cos(), turns.sin()]).float(), persistent=False)
-        self.causal_only = layer.causal and layer.window is None and not layer.alibi
-        bias = None if self.causal_only or layer.symmetric else position_bias(layer, tokens)
-        self.register_buffer("bias", bias, persistent=False)
+        relative = layer.position_bias * torch.randn(layer.heads, 2 * tokens - 1) if layer.position_bias else None
+        self.relative = None if relative is None else nn.Parameter(relative)
+        self.causal_only = layer.causal and layer.window is None and not layer.alibi and relative is None
+        plain = self.causal_only or (layer.symmetric and relative is None)
+        self.register_buffer("bias", None if plain else position_bias(layer, tokens), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (self._split(p(x)) for p in (self.q_proj, self.k_proj, self.v_proj))
@@ -121,6 +123,8 @@ class SoftmaxAttention(nn.Module):
             return None
         if tokens > bias.shape[-1]:
             raise BadInput(f"expected at most {bias.shape[-1]} tokens, as in the description, got {tokens}.")
+        if self.relative is not None:
+            bias = bias + self.relative.unfold(-1, bias.shape[-1], 1).flip(-2)  # row a, column b: the entry for b - a
         return bias[..., :tokens, :tokens]
 
 

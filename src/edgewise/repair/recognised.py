@@ -103,7 +103,8 @@ def _with_multipliers(model: nn.Module, architecture: Architecture) -> Architect
     own = getattr(model, "architecture", None)
     if not isinstance(own, Architecture) or own.depth != architecture.depth:
         return architecture
-    names = ("attention_skip", "attention_branch", "mlp_skip", "mlp_branch", "causal", "rope", "alibi", "activation")
+    names = ("attention_skip", "attention_branch", "mlp_skip", "mlp_branch", "causal", "rope", "alibi", "position_bias",
+             "activation")  # fmt: skip
     return architecture.replace(**{name: getattr(own, name) for name in names})
 
 

@@ -131,11 +131,14 @@ def test_encoder_and_decoder_are_two_stacks() -> None:
     config = transformers.T5Config(
         d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, vocab_size=96, decoder_start_token_id=0
     )
-    reading = read(transformers.T5ForConditionalGeneration(config))
-    encoder, decoder = reading.stacks
+    model = transformers.T5ForConditionalGeneration(config)
+    encoder, decoder = read(model).stacks
     assert (encoder.name, decoder.name, encoder.default) == ("encoder.block", "decoder.block", True)
     assert (encoder.causal, decoder.causal) == (False, True) and not encoder.not_read and not decoder.not_read
     assert encoder.positions == decoder.positions == (("bias",),) * 2
+    bias = model.encoder.block[0].layer[0].SelfAttention.compute_bias(encoder.tokens, encoder.tokens)
+    seen = [branch.gains.position for branch in encoder.attentions if branch.gains]
+    assert seen == pytest.approx([bias.detach().var(-1).mean().sqrt().item()] * 2, rel=1e-4)
     assert [branch.kind for branch in decoder.blocks[0].branches] == ["attention", "cross-attention", "mlp"]
     chosen = read(transformers.T5ForConditionalGeneration(config), stack="decoder.block").default
     assert chosen is not None and chosen.name == "decoder.block"

@@ -48,6 +48,9 @@ def draw_weights(knobs: Knobs, generator: np.random.Generator, dtype: torch.dtyp
         draw("W_K", 1.0 if knobs.qk_norm else knobs.key_gain, shared, d)
         draw("W_V", knobs.value_gain / knobs.output_gain if knobs.value_gain else 0.0, shared, d)
         draw("W_O", knobs.output_gain, d, inner)
+        if knobs.position_bias:
+            size = (knobs.heads, 2 * knobs.tokens - 1)
+            weights["distances"] = gaussian(generator, *size, std=knobs.position_bias, dtype=dtype)
     if knobs.mlp_branch != 0:
         draw("W_1", knobs.mlp_in_gain, knobs.mlp_width, d)
         if knobs.gated:
@@ -109,6 +112,9 @@ def attention(u: Tensor, weights: Weights, knobs: Knobs) -> Tensor:
     share = knobs.heads // knobs.kv_heads
     key, value = key.repeat_interleave(share, 0), value.repeat_interleave(share, 0)
     logits = query @ key.transpose(-1, -2) / sqrt(knobs.head_width) + logit_offset(knobs, u.dtype)
+    if "distances" in weights:
+        position = torch.arange(len(u))
+        logits = logits + weights["distances"][:, position[None, :] - position[:, None] + knobs.tokens - 1]
     mixed = logits.softmax(-1) @ value
     return mixed.transpose(0, 1).flatten(1) @ weights["W_O"].T
 

@@ -23,7 +23,7 @@ from tests.agreement.simulation.simulate import simulate
         {"activation": "gelu", "mlp_bias": 0.3},
         {"score_gain": 4.0, "activation": "relu"},
         {"qk_norm": True, "score_gain": 2.0, "gated": True, "activation": "silu", "parallel": True},
-        {"norm": "post", "activation": "tanh", "mlp_in_gain": 1.5},
+        {"norm": "post", "activation": "tanh", "mlp_in_gain": 1.5, "position_bias": 1.0},
         {"norm": "sandwich", "norm_kind": "tanh", "norm_slope": 0.7, "attention_branch": 0.5},
     ],
     ids=["pre", "sharp", "gated", "post", "elementwise"],
@@ -61,7 +61,8 @@ WEIGHTS = {
     "knobs",
     [
         {"causal": True, "rope": True, "gated": True, "activation": "silu", "norm_kind": "rms", "score_gain": 2.0},
-        {"causal": True, "window": 5, "alibi": True, "activation": "gelu", "mlp_bias": 0.5, "score_gain": 1.5},
+        {"causal": True, "window": 5, "alibi": True, "activation": "gelu", "mlp_bias": 0.5, "score_gain": 1.5,
+         "position_bias": 1.0},
         {"qk_norm": True, "rope": 0.5, "score_gain": 2.0, "key_gain": 1.0, "norm": "post", "activation": "tanh"},
         {"causal": True, "norm": "none", "activation": "gelu", "attention_branch": 0.7, "mlp_branch": 0.5},
         {"causal": True, "norm": "sandwich", "parallel": True, "activation": "relu", "kv_heads": 2},

@@ -104,3 +104,5 @@ def test_what_is_not_modelled_is_refused() -> None:
         edgewise.predict(edgewise.transformer(kernel="gaussian", causal=True))
     with pytest.raises(BadInput, match="qk_norm"):
         edgewise.predict(edgewise.transformer(kernel="gaussian", qk_norm=True))
+    with pytest.raises(BadInput, match="position_bias"):
+        edgewise.predict(edgewise.transformer(kernel="bilinear", position_bias=0.5))

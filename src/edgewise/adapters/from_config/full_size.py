@@ -143,7 +143,7 @@ class _FullStack:
         size = law("the size", gain("branch"), SCATTER) if branch.output_norm else None
         ratio = law("the outward gain", routed, SCATTER) if branch.experts else None
         hidden = None if not ratio else (1.0 if size is None else size / ratio)
-        parts = dict.fromkeys(("score", "value", "inward", "linear", "bias")) | single
+        parts = dict.fromkeys(("score", "position", "value", "inward", "linear", "bias")) | single
         return Gains(**parts, outward=outward, hidden=hidden, branch=ratio if size is None else size)
 
     def _pooled(

@@ -27,6 +27,8 @@ TURNED = 1e-4  # of queries over positions when all tokens are equal
 ORDER = 1e-5  # of the last token's output when two earlier ones are exchanged; rounding is 1e-7
 STAYS = 1e-4  # rotary scores are a million times smaller then
 STRAIGHT = 1e-3  # of the steps of a linear bias
+HIDDEN = -1e4  # scores below are masked
+FEWEST = 3  # keys that show a bias
 WHOLE = 1e-2  # of the sum of a query's weights, which half precision rounds
 
 
@@ -165,7 +167,7 @@ def _turned(value: Tensor, length: int) -> str | None:
 def _see_logits(site: Site, length: int) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
         value = args[0] if args else kwargs["input"]
-        site.traits.bias = _bias(value, length, site.traits.rotary)
+        _keep_bias(site, value, length, site.traits.rotary)
 
     return look
 
@@ -174,7 +176,9 @@ def _see_mask(site: Site, length: int) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
         added = mask is not None and mask.is_floating_point()
-        site.traits.bias = _bias(mask, length, "") if added else ""
+        site.traits.bias = ""
+        if added:
+            _keep_bias(site, mask, length, "")
 
     return look
 
@@ -190,14 +194,30 @@ def _see_weights(site: Site, product: Operation) -> Callable[..., None]:
     return look
 
 
+def _keep_bias(site: Site, scores: Tensor, length: int, rotary: str | None) -> None:
+    site.traits.bias = _bias(scores, length, rotary)
+    site.traits.bias_size = _bias_size(scores, length) if site.traits.bias else None
+
+
+def _bias_size(scores: Tensor, length: int) -> float | None:
+    """Root mean square over heads and queries of the standard deviation over keys, when all tokens are equal."""
+    rows = wide(scores[..., :length, :length]).reshape(-1, length)
+    open_keys = rows > HIDDEN
+    counts = open_keys.sum(-1)
+    rows = torch.where(open_keys, rows, torch.zeros_like(rows))
+    squares = (rows**2).sum(-1) - rows.sum(-1) ** 2 / counts.clamp(min=1)
+    seen = counts >= FEWEST
+    return float((squares[seen] / (counts[seen] - 1)).clamp(min=0).mean().sqrt()) if bool(seen.any()) else None
+
+
 def _bias(scores: Tensor, length: int, rotary: str | None) -> str | None:
     """What positions add to the scores of the last token, when all tokens are equal."""
     if rotary or scores.dim() < 2 or scores.shape[-2] < length or scores.shape[-1] < length:
         return None
     rows = scores[..., length - 1, :length].reshape(-1, length).float()
-    open_keys = (rows > -1e4).all(0)
+    open_keys = (rows > HIDDEN).all(0)
     rows = rows[:, open_keys]
-    if rows.shape[1] < 3:
+    if rows.shape[1] < FEWEST:
         return None
     steps = rows.diff(dim=1)
     size = steps.abs().max()

@@ -121,12 +121,14 @@ class _Description:
         kinds = [set(branch.positions or ()) for branch in self.attentions]
         if any(branch.positions is None for branch in self.attentions):
             self.assumed.append("no positions inside attention; whether there are could not be read")
-        if any(k & {"bias", "query or key", "scaled", "unknown"} for k in kinds):
+        unread = any(_position_bias(branch) is None for branch in self.attentions)
+        if unread or any(k & {"query or key", "scaled", "unknown"} for k in kinds):
             self.unmodelled.append("what positions do inside attention (a learned or relative bias) is left out")
         if any("rotary" in k for k in kinds):
             self.assumed.append("rope_base: 10000, the base of the rotation is not read")
         return {
             "rope": tuple(float("rotary" in k) for k in kinds), "alibi": any("alibi" in k for k in kinds),
+            "position_bias": _each(self.attentions, lambda branch: _position_bias(branch) or 0.0),
         }  # fmt: skip
 
     def _attention_gains(self) -> dict[str, Any]:
@@ -219,6 +221,11 @@ def _value(branch: Branch, name: str, what: str) -> float:
     if value is None or not math.isfinite(value):
         raise BadInput(f"how strong {what} of {branch.module} are could not be read; not described.")
     return float(value)
+
+
+def _position_bias(branch: Branch) -> float | None:
+    """None where there is one of unknown size."""
+    return branch.gains.position if branch.gains and "bias" in (branch.positions or ()) else 0.0
 
 
 def _linear(branch: Branch) -> float:

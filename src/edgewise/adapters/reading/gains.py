@@ -167,6 +167,7 @@ def _gains(
     firsts = [bias.outputs[op] for op in site.part.first if op in bias.outputs and op.function != MULTIHEAD]
     return Gains(
         score=scores.values.get(site),
+        position=site.traits.bias_size,
         value=_joint([rms(equal_tokens.outputs[op]) for op in whole]),
         inward=inward,
         linear=linear,

@@ -44,6 +44,7 @@ class Gains:
     """Root mean squares that the matrices of a branch give for a random stream of mean square one."""
 
     score: float | None  # standard deviation of a score
+    position: float | None  # of what positions add to the scores of a query; None where that was not seen alone
     value: float | None  # value and output matrices together: what equal tokens become
     inward: float | None  # what the activation of an MLP reads
     linear: float | None  # what a gate multiplies

@@ -44,6 +44,7 @@ class Traits:
     key_growth: float | None = None
     rotary: str | None = None  # "rotary", "query or key", "" or None where the operands were not found
     bias: str | None = None  # "alibi", "bias", "" or None where the scores were not found
+    bias_size: float | None = None  # standard deviation of that bias over the keys of a query
     heads: int | None = None
     kv_heads: int | None = None
     head_width: int | None = None

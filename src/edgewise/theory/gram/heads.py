@@ -16,7 +16,7 @@ from edgewise.arrays import Array
 from edgewise.blocks import Attention
 from edgewise.theory.gram.geometry import Precision, Real, Root
 from edgewise.theory.gram.normals import Normals
-from edgewise.theory.gram.positions import Mask, alibi_slopes, distances, rotate
+from edgewise.theory.gram.positions import Mask, alibi_slopes, by_distance, distances, rotate
 
 GROUP = 2**23  # entries of (h, n, n) drawn at once
 CACHED = 2**17  # entries of (h, n, n) worked on at once
@@ -59,6 +59,7 @@ class Heads:
     keys: Features
     centred: Real  # keys as they enter the logits (h, n, k)
     slopes: Array | None  # of ALiBi (h,)
+    table: Real | None  # biases of the distances 1 - n to n - 1 (h, 2n - 1)
 
     def parts(self) -> list[slice]:
         """Runs of heads whose matrices fit in the cache."""
@@ -72,10 +73,10 @@ class Heads:
 
     def biased(self, content: Real, part: slice) -> Real:
         """With the position bias; the content itself where there is none."""
-        if self.slopes is None:
-            return content
-        slopes = self.slopes[part].astype(content.dtype)[:, None, None]
-        return content - slopes * distances(self.mask.tokens).astype(content.dtype)
+        if self.slopes is not None:
+            slopes = self.slopes[part].astype(content.dtype)[:, None, None]
+            content = content - slopes * distances(self.mask.tokens).astype(content.dtype)
+        return content if self.table is None else content + by_distance(self.table[part])
 
     def softmax(self, biased: Real) -> tuple[Real, Real]:
         """Probabilities of what the mask shows (h, n, n), and the log of their normaliser (h, n)."""
@@ -113,7 +114,11 @@ def _draw_group(
     # Without positions or norm, what all keys share does not change a softmax.
     keys = features(shared + apart, layer) if layer.qk_norm or layer.rope else Features(apart)
     centred = keys.values if layer.rope else keys.values - keys.values.mean(1, keepdims=True)
-    return Heads(layer, mask, queries, keys, centred, slopes)
+    table = None
+    if layer.position_bias:
+        scale = centred.dtype.type(layer.position_bias)
+        table = scale * normals.normal(count, 2 * mask.tokens - 1, dtype=centred.dtype)
+    return Heads(layer, mask, queries, keys, centred, slopes, table)
 
 
 def _sampled_slopes(layer: Attention, samples: int, normals: Normals) -> Array:

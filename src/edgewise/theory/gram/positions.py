@@ -1,4 +1,4 @@
-"""What positions do to attention: masks and windows, rotary positions (RoPE), linear biases (ALiBi).
+"""What positions do to attention: masks and windows, rotary positions (RoPE), linear biases (ALiBi), relative biases.
 
 Products of masked matrices skip what the mask leaves out.
 
@@ -136,3 +136,9 @@ def distances(tokens: int) -> Array:
     """|a - b| (n, n)."""
     position = np.arange(float(tokens))
     return np.abs(position - position[:, None])
+
+
+def by_distance(table: Real) -> Real:
+    """Row a, column b of each matrix is the entry for b - a: from (h, 2n - 1) to (h, n, n)."""
+    size = (table.shape[-1] + 1) // 2
+    return np.lib.stride_tricks.sliding_window_view(table, size, axis=-1)[:, ::-1]

@@ -53,7 +53,8 @@ def softmax_attention(
 ) -> Step:
     """q_att = sV^2 (p + D S2), D_att = sV^2 D (S2 - S11), the latter by its chord.
 
-    Logits of a row have variance v = sA^2 q D (QK-norm: sA^2 D/q), rows correlate by rho = p/q.
+    Logits of a row have variance v = sA^2 q D (QK-norm: sA^2 D/q), rows correlate by rho = p/q. A bias drawn for each
+    distance is another one for every row: v + b^2, and rows correlate by v rho / (v + b^2).
     """
     row = Row(layer, state, tokens, moments)
     spread = row.s2_minus_s11
@@ -87,10 +88,19 @@ class Row:
 
     @cached_property
     def _nodes(self) -> list[tuple[float, float, OverlapMoments]]:
-        variance = np.multiply.outer([x for x, _ in self._lengths], self.variance)
-        rho = np.broadcast_to(1 - self.state.separation, variance.shape)
-        every = self.moments(variance, rho, self.tokens)
+        unlike = self.state.separation + (1 - self.state.separation) * ratio(self.bias, self._biased)
+        every = self.moments(self._biased, 1 - unlike, self.tokens)
         return [(w, x, OverlapMoments(*(m[i] for m in every))) for i, (x, w) in enumerate(self._lengths)]
+
+    @cached_property
+    def bias(self) -> Array:
+        """The variance that positions add to the logits."""
+        return np.minimum(np.asarray(self.layer.position_bias) ** 2, HARDEST)
+
+    @cached_property
+    def _biased(self) -> Array:
+        """The variance of a row's logits for each length of its query."""
+        return np.multiply.outer([x for x, _ in self._lengths], self.variance) + self.bias
 
     @cached_property
     def _lengths(self) -> list[tuple[float, float]]:
@@ -109,12 +119,12 @@ class Row:
 
     @cached_property
     def s2_minus_s11(self) -> Array:
-        return self.variance * self.state.separation * self._mean(lambda x, m: x * m.chord)
+        content = self.variance * self.state.separation * self._mean(lambda x, m: x * m.chord)
+        return np.asarray(content + self.bias * self._mean(lambda x, m: m.chord))
 
     @cached_property
     def entropy(self) -> Array:
-        variance = np.multiply.outer([x for x, _ in self._lengths], self.variance)
-        entropies = moment_table(self.tokens).entropy(variance)
+        entropies = moment_table(self.tokens).entropy(self._biased)
         return np.asarray(sum(w * entropy for entropy, (_, w) in zip(entropies, self._lengths, strict=True)))
 
     @cached_property
@@ -197,8 +207,7 @@ def _softmax_weights(row: Row, g: Gradient, width: int) -> Mapping[str, Array]:
 
 def gaussian_attention(layer: Attention, state: Simplex, tokens: int, width: int) -> Step:
     """q_att = sV^2 [n q M(q,q) + n(n-1) p M(q,p)]; the difference sums M(q,.) - M(p,.), by the log of their ratio."""
-    if layer.qk_norm:
-        raise BadInput("qk_norm with the Gaussian kernel is not modelled. Set qk_norm = false.")
+    _refuse_for("Gaussian", layer)
     kernel = Kernel(layer, state, tokens)
     n, q, p = tokens, state.norm, state.cross
     after = Simplex(kernel.mixed(q), n * q * kernel.drop(q) + n * (n - 1) * p * kernel.drop(p))
@@ -207,6 +216,13 @@ def gaussian_attention(layer: Attention, state: Simplex, tokens: int, width: int
         lambda g: _pull_gaussian(kernel, g),
         weights=lambda g: _gaussian_weights(kernel, g, width),
     )
+
+
+def _refuse_for(kernel: str, layer: Attention) -> None:
+    if layer.qk_norm:
+        raise BadInput(f"qk_norm with the {kernel} kernel is not modelled. Set qk_norm = false.")
+    if np.any(layer.position_bias):
+        raise BadInput(f"position_bias with the {kernel} kernel is not modelled. Set position_bias = 0.")
 
 
 @dataclass(frozen=True)
@@ -303,8 +319,7 @@ def _gaussian_weights(kernel: Kernel, g: Gradient, width: int) -> Mapping[str, A
 
 def bilinear_attention(layer: Attention, state: Simplex, tokens: int, width: int) -> Step:
     """O = (sV sA / n)^2 F C, with F = n q^2 + n (n-1) p^2."""
-    if layer.qk_norm:
-        raise BadInput("qk_norm with the bilinear kernel is not modelled. Set qk_norm = false.")
+    _refuse_for("bilinear", layer)
     n, q, p = tokens, state.norm, state.cross
     keys = n * q**2 + n * (n - 1) * p**2
     share = (layer.score_gain * layer.value_gain / n) ** 2

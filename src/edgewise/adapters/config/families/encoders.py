@@ -76,11 +76,10 @@ def t5(config: ConfigReader) -> Knobs:
     kind = str(config.get("feed_forward_proj") or "relu")
     gated, name = kind.startswith("gated-"), kind.removeprefix("gated-")
     config.leave_out("T5 is described by its encoder alone: no decoder, no cross-attention")
-    config.assume(f"relative position bias: 0; its standard deviation is {f / math.sqrt(width):.3f}")
     return {
         "depth": config.depth(), **shape.knobs(), "tokens": _t5_tokens(config), "gated": gated,
         "activation": _t5_activation(config, gated, name), "norm": "pre", "norm_kind": "rms",
-        "embedding_norm": f * f,
+        "embedding_norm": f * f, "position_bias": f / math.sqrt(width),
         "score_gain": f**4, "key_gain": f * f, "value_gain": f**3, "output_gain": f,
         "mlp_in_gain": f * f, "mlp_out_gain": f, **({"mlp_linear_gain": f * f} if gated else {}),
     }  # fmt: skip
