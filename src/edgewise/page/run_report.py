@@ -21,7 +21,7 @@ from edgewise.verdict import Outcome
 CURVES = ("loss", "gradient_norm", "update_ratio", "learning_rate", "stream_change_of_edge", "separation_of_edge")
 CAPTION = (
     "Lines: the run; of a number that every block has, the block that is worst at that step. Upright dashes: alarms. "
-    "A long run is drawn with fewer points, each the worst of its rows. Blocks are counted from 1."
+    "A long run is drawn with fewer points, each the worst of its rows. Blocks are counted from 0."
 )
 
 

@@ -70,7 +70,7 @@ export class RunColumn {
   // ---- pictures
   #frame(box, y, bottomWords) {
     const { x } = this.range();
-    const plot = axes(box, { x: { ...x, label: bottomWords }, y, margin: { left: box.clientWidth < 480 ? 46 : 64, right: box.clientWidth < 480 ? 68 : 84, top: 16, rows: 4 }, name: this.#spoken(y) });
+    const plot = axes(box, { x: { ...x, label: bottomWords }, y, margin: { left: box.clientWidth < 480 ? 46 : 64, right: 84, top: 16, rows: 4 }, name: this.#spoken(y) });
     this.plots.push(plot);
     return plot;
   }
