@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "edgewise"
 FLOORS = {
     0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "words", "screen", "explanation", "errors",
-        "progress", "softmax_jacobian", "whole_file", "activations", "arrays", "interrupts", "memory",
+        "effort", "progress", "softmax_jacobian", "whole_file", "activations", "arrays", "interrupts", "memory",
         "regular_file", "user_code", "plain_values"},
     1: {"theory", "stability", "adapters", "nets"},
     2: {"audit", "probe", "optim", "landscape", "laboratory"},

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from edgewise.trace import Trace
@@ -83,6 +82,19 @@ class Remedy:
         return f"{self.sentence} ({self.outcome.value}{chance})"
 
 
+class Cures(Protocol):
+    """A search for remedies, run when it is first asked for; cut off where trying all of them would take too long."""
+
+    def __call__(self) -> tuple[Remedy, ...]: ...
+
+    @property
+    def cut_off(self) -> bool: ...
+
+
+NONE_HELPS = "none of the changes that were tried leads to a better outcome alone."
+CUT_OFF = "Not every change was tried, because each takes seconds to predict; with fewer tokens or blocks more are."
+
+
 @dataclass(frozen=True)
 class Finding:
     """One defect: what it is, in numbers, and what to do about it."""
@@ -91,18 +103,19 @@ class Finding:
     sentence: str
     advice: str  # in general
     severity: str  # "fails", "risky" or "note"
-    search: Callable[[], tuple[Remedy, ...]] | None = field(default=None, compare=False, repr=False)  # of cures
+    search: Cures | None = field(default=None, compare=False, repr=False)  # of cures
 
     @property
     def remedy(self) -> str:
         """What leads to a better outcome by theory, where a description lets it be tried; else general advice."""
         if self.search is None:
             return self.advice
-        remedies = self.search()
+        remedies, cut_off = self.search(), self.search.cut_off
         if not remedies:
-            return f"{self.advice} By theory, none of the changes that were tried leads to a better outcome alone."
+            return f"{self.advice} {f'No remedy was found. {CUT_OFF}' if cut_off else f'By theory, {NONE_HELPS}'}"
         which = "this leads" if len(remedies) == 1 else "each of these leads"
-        return f"By theory, {which} to a better outcome: {'; '.join(map(str, remedies))}."
+        rest = f" {CUT_OFF}" if cut_off else ""
+        return f"By theory, {which} to a better outcome: {'; '.join(map(str, remedies))}.{rest}"
 
     def json(self) -> dict[str, str]:
         return {"kind": self.kind.value, "severity": self.severity, "sentence": self.sentence, "remedy": self.remedy}

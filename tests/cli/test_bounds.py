@@ -139,8 +139,8 @@ def test_the_refusal_of_long_masks_says_what_would_fit(monkeypatch: pytest.Monke
     monkeypatch.setattr(cost, "physical_memory", lambda: 24e9)
     sampling = Sampling(4, np.float32, keep=False)
     with pytest.raises(BadInput, match=r"would need [\d,.]+ GB and about \d.*tokens = (\d[\d,]*) needs") as refusal:
-        cost.refuse_cost(20_000, 12, 2, sampling)
+        cost.affordable(20_000, 12, 2, sampling)
     fitting = int(str(refusal.value).split("tokens = ")[1].split(" needs")[0].replace(",", ""))
-    cost.refuse_cost(fitting, 12, 2, sampling)
+    cost.affordable(fitting, 12, 2, sampling)
     with pytest.raises(BadInput):
-        cost.refuse_cost(2 * fitting, 12, 2, sampling)
+        cost.affordable(2 * fitting, 12, 2, sampling)

@@ -11,10 +11,15 @@ import torch
 from torch import nn
 
 import edgewise
+from edgewise import effort
 from edgewise.cli import exit_codes
 from edgewise.cli.main import run
+from edgewise.judgement import remedies
 from edgewise.study import load_recipe
+from edgewise.theory import predict as theory
 from edgewise.theory.activation.activations import activation
+from edgewise.theory.gram import recursion as gram
+from edgewise.theory.softmax import moments
 from tests.fuzz import watched
 from tests.fuzz.invariants import check_document
 from tests.fuzz.networks import Tokens, build, with_weights
@@ -141,3 +146,50 @@ def test_what_is_not_a_number_stays_one_in_the_averages_of_a_pair() -> None:
     for average in (gelu.chord, gelu.slope_product_apart):
         found = average([1.0, 1.0, float("nan")], [0.5, float("nan"), 0.5])
         assert found[0] == average([1.0], [0.5])[0] and math.isnan(found[1]) and math.isnan(found[2])
+
+
+def test_a_deep_network_with_one_wide_head_is_not_predicted_again_for_every_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GPT-2 of 72 blocks with one head: nine seconds a prediction, mostly for features 768 wide. Estimated by its
+    sizes, not by a clock, so that every machine names the same remedies."""
+    begun: list[str] = []
+    monkeypatch.setattr(gram, "_Run", lambda *_: begun.append("run"))
+    network = edgewise.describe("gpt2").replace(depth=72, heads=1, head_width=768)
+    with effort.limited(remedies.EFFORT), pytest.raises(effort.OutOfEffort):
+        theory.predict(network)
+    assert not begun
+    with pytest.raises(AttributeError):  # outside a search it is begun, with two draws
+        theory.predict(network)
+    assert len(begun) == 2
+
+
+def test_a_search_that_is_cut_off_says_so_and_ends_at_the_same_step_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all remedies of a post-norm network with a mask as many are tried as the effort allows."""
+    network = edgewise.transformer(norm="post", depth=8, tokens=4, causal=True, attention_branch=4.0, mlp_branch=4.0)
+    trace = edgewise.predict(network)
+    whole = edgewise.judge(trace)
+    assert whole.remedies and not whole.findings[0].search.cut_off and "every change" not in whole.findings[0].remedy
+    monkeypatch.setattr(remedies, "EFFORT", 0.0)
+    first, second = edgewise.judge(trace), edgewise.judge(trace)
+    assert first.remedies == second.remedies == ()
+    assert "No remedy was found. Not every change was tried" in first.findings[0].remedy
+    assert "No remedy was found. Not every change was tried" in str(first)
+
+
+@pytest.mark.parametrize("depth", [4, 24])  # condensed attention, and a stream that leaves the range of numbers
+def test_logits_beyond_the_table_of_moments_do_not_make_a_search_endless(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mlp_skip = 3600 without norms: every state takes a quadrature, and a grid has thousands. The remedy that leads
+    back into the table is tried first."""
+    verdict = edgewise.judge(
+        edgewise.predict(edgewise.transformer(norm="none", mlp_skip=3600.0, depth=depth, tokens=16))
+    )
+    tried: list[float] = []
+    one_state = moments._one_state
+    monkeypatch.setattr(moments, "_one_state", lambda v, *rest: tried.append(v) or one_state(v, *rest))
+    monkeypatch.setattr(remedies, "EFFORT", 0.5)
+    assert [remedy.changes for remedy in verdict.remedies] == [{"norm": "pre", "mlp_skip": 1.0}]
+    assert "not every change was tried" in verdict.findings[0].remedy.lower()
+    assert len(tried) <= 0.5 / moments.SECONDS

@@ -167,4 +167,5 @@ def test_from_undecided_only_what_trains_is_better() -> None:
 def test_sharp_scores_are_divided_to_half_the_freezing_point_and_then_halved() -> None:
     """A condensation of 2 becomes 1/2 with half the gain, since logits of twice the gain vary four times as much."""
     network = edgewise.transformer(depth=2, score_gain=3.0)
-    assert [change["score_gain"] for change in _scores(network, 2.0).values] == pytest.approx([1.5, 0.75, 0.36])
+    gains = [change["score_gain"] for change in _scores(network, "token", 2.0).values]
+    assert gains == pytest.approx([1.5, 0.75, 0.36])

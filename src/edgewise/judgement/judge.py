@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
 
 import edgewise.screen  # noqa: F401  (gives a Verdict its words)
 from edgewise.architecture import Architecture
@@ -142,8 +145,15 @@ def _search(reading: Reading, outcome: Outcome) -> Search | None:
     trace = reading.trace
     if trace.architecture is None or trace.departure or outcome in (Outcome.TRAINS, Outcome.UNDECIDED):
         return None
-    condensation = (reading.attention.condensation if reading.attention else None) or 0.0
+    condensation = (reading.attention.condensation if reading.attention else None) or _condensation_beyond(trace)
     return Search(trace, outcome, condensation, judge)
+
+
+def _condensation_beyond(trace: Trace) -> float:
+    """Infinite where the scores are products of a stream that left the range of numbers and no norm divides it."""
+    network = trace.architecture
+    bare = isinstance(network, Architecture) and network.heads and network.norm == "none" and not network.qk_norm
+    return math.inf if bare and not np.isfinite(trace.norm).all() else 0.0
 
 
 def _remedied(findings: tuple[Finding, ...], trace: Trace, search: Search | None) -> tuple[Finding, ...]:

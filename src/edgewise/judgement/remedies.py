@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.critical.exponents import evaluate
+from edgewise.effort import OutOfEffort, limited
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 from edgewise.stability.limits import RISKY
@@ -26,6 +27,7 @@ from edgewise.trace import GRADIENTS, Trace
 from edgewise.verdict import Outcome, Remedy, Verdict
 
 SHARP = 200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
+EFFORT = 8.0  # estimated seconds for the predictions of one search
 TARGET = 0.75 * RISKY  # a remedy must leave the change clearly below «risky»
 EVEN = 0.5  # probability of training
 HALVINGS = 2  # of a multiplier that the grid finds good and the full theory does not
@@ -50,6 +52,9 @@ class Candidate:
     note: str  # what is changed, in words
 
 
+Way = Callable[[Architecture, str], Candidate | None]  # of a network and a readout
+
+
 @dataclass(frozen=True)
 class Search:
     """The search for remedies of one trace, run when it is first asked for; `judge` reads what a change leads to."""
@@ -62,17 +67,33 @@ class Search:
     def __call__(self) -> tuple[Remedy, ...]:
         return self.remedies
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether the effort did not suffice to try everything."""
+        return self._proven[1]
+
     @cached_property
     def remedies(self) -> tuple[Remedy, ...]:
         """Best outcome first, then the cheapest; none is without effect, none contradicts one before it."""
-        candidates = self._perceptron() if isinstance(self._network, Perceptron) else self._transformer()
-        proven = [(remedy, c.cost) for c in candidates if (remedy := self._first_that_helps(c)) is not None]
-        proven.sort(key=lambda pair: (RANKS[pair[0].outcome], pair[1]))
         agreeing: list[Remedy] = []
-        for remedy, _ in proven:
+        for remedy, _ in sorted(self._proven[0], key=lambda pair: (RANKS[pair[0].outcome], pair[1])):
             if not any(contradict(self._network, remedy.changes, other.changes) for other in agreeing):
                 agreeing.append(remedy)
         return tuple(agreeing)
+
+    @cached_property
+    def _proven(self) -> tuple[list[tuple[Remedy, int]], bool]:
+        """What helps, each with its cost, and whether the search was cut off."""
+        candidates = self._perceptron() if isinstance(self._network, Perceptron) else self._transformer()
+        proven: list[tuple[Remedy, int]] = []
+        try:
+            with limited(EFFORT):
+                for candidate in candidates:
+                    if (remedy := self._first_that_helps(candidate)) is not None:
+                        proven.append((remedy, candidate.cost))
+        except OutOfEffort:
+            return proven, True
+        return proven, False
 
     @property
     def _network(self) -> Architecture | Perceptron:
@@ -128,13 +149,11 @@ class Search:
     def _transformer(self) -> Iterator[Candidate]:
         network = self._network
         assert isinstance(network, Architecture)
-        if self.condensation >= 1:
-            yield _scores(network, self.condensation)
-        sharp = self.condensation * 2 * math.log(network.tokens) > SHARP
-        ways = () if sharp else (_initialization, _input_gain, _branches)
-        candidates = [way(network, self._readout) for way in ways]
-        candidates.append(_initialized(network, COARSE) if sharp else _pre_norm(network))
-        yield from (candidate for candidate in candidates if candidate is not None)
+        scores = partial(_scores, condensation=self.condensation)
+        ways: tuple[Way, ...] = (scores, _initialization, _input_gain, _branches, _pre_norm)
+        if self.condensation * 2 * math.log(network.tokens) > SHARP:
+            ways = (_pre_norm, scores, _coarsely)  # what leads back into the table of moments first
+        yield from (candidate for way in ways if (candidate := way(network, self._readout)) is not None)
 
 
 def contradict(network: Architecture | Perceptron, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -201,6 +220,11 @@ def _initialized(architecture: Architecture, factors: Sequence[float]) -> Candid
     return Candidate(0, tuple(values), lambda _: "edgewise.initialize_(model)", SAME) if values else None
 
 
+def _coarsely(architecture: Architecture, readout: str) -> Candidate | None:  # noqa: ARG001
+    """Smaller gains where no grid can be searched."""
+    return _initialized(architecture, COARSE)
+
+
 def _branches(architecture: Architecture, readout: str) -> Candidate | None:
     """No branch above one multiplier, beside skips of 1."""
     layers = [name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size]
@@ -237,7 +261,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:.3g}"
 
 
-def _pre_norm(architecture: Architecture) -> Candidate | None:
+def _pre_norm(architecture: Architecture, readout: str) -> Candidate | None:  # noqa: ARG001
     """The norm in front of each branch, the skips at 1."""
     if architecture.norm == "pre":
         return None
@@ -263,8 +287,10 @@ def _input_gain(architecture: Architecture, readout: str) -> Candidate | None:
     )  # fmt: skip
 
 
-def _scores(architecture: Architecture, condensation: float) -> Candidate:
+def _scores(architecture: Architecture, readout: str, condensation: float) -> Candidate | None:  # noqa: ARG001
     """Logits that no longer condense: variance over 2 log n of one half, then less."""
+    if not 1 <= condensation < math.inf:
+        return None
     here = architecture.score_gain
     factors = [math.sqrt(0.5 / condensation) / 2**k for k in range(HALVINGS + 1)]
     values = tuple({"score_gain": _scaled(here, float(f"{factor:.2g}"))} for factor in factors)

@@ -1,7 +1,7 @@
 """What the Gram recursion would need, and a refusal before it is begun where this machine does not have it.
 
 Per draw, for n tokens and L blocks with S sampled heads: arrays of n^2 numbers, those of the attention probabilities
-where they are held between forward and backward, and products of n x n matrices per head.
+where they are held between forward and backward, and per head products of n x n matrices and features of its width.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from edgewise.theory.gram.heads import Sampling
 
 WORKING = 220.0  # bytes per pair of tokens: the largest layer at work
 BETWEEN = 60.0  # bytes per pair of tokens and block: what the way back needs
-PER_PAIR, PER_TRIPLE = 1e-7, 2e-11  # seconds per head and pair of tokens, and for each further token
+PER_PAIR, PER_TRIPLE = 7e-8, 2e-11  # seconds per head and pair of tokens, and for each further token
+PER_FEATURE, PER_PRODUCT = 2.5e-8, 1.2e-10  # per head, token and entry of a head; per pair of tokens and entry
 SHARE = 0.8  # of the memory of the machine
 LONGEST = 24 * 3600.0  # seconds
 
@@ -27,24 +28,28 @@ class Cost:
     seconds: float
 
 
-def cost(tokens: int, depth: int, draws: int, sampling: Sampling) -> Cost:
+def cost(tokens: int, depth: int, draws: int, sampling: Sampling, head_width: int = 64) -> Cost:
     """Estimated to a factor of about two."""
     pairs = float(tokens) ** 2
     held = depth * sampling.samples * 4.0 if sampling.keep else 0.0
     again = 1.0 if sampling.keep else 1.5  # probabilities are drawn a second time
-    seconds = draws * depth * sampling.samples * pairs * again * (PER_PAIR + PER_TRIPLE * tokens)
-    return Cost(pairs * (WORKING + depth * BETWEEN + held), seconds)
+    one = pairs * (PER_PAIR + PER_TRIPLE * tokens + PER_PRODUCT * head_width) + PER_FEATURE * tokens * head_width
+    return Cost(pairs * (WORKING + depth * BETWEEN + held), draws * depth * sampling.samples * again * one)
 
 
-def refuse_cost(tokens: int, depth: int, draws: int, sampling: Sampling) -> None:
-    """Refuse what needs more memory than there is, or more than a day; say what would fit."""
-    need, most = cost(tokens, depth, draws, sampling), SHARE * physical_memory()
+def affordable(tokens: int, depth: int, draws: int, sampling: Sampling, head_width: int = 64) -> Cost:
+    """The cost; what needs more memory than there is, or more than a day, is refused, saying what would fit."""
+
+    def of(count: int) -> Cost:
+        return cost(count, depth, draws, sampling, head_width)
+
+    need, most = of(tokens), SHARE * physical_memory()
     if need.memory <= most and need.seconds <= LONGEST:
-        return
+        return need
     fitting = tokens
-    while fitting > 2 and (c := cost(fitting, depth, draws, sampling)) and (c.memory > most or c.seconds > LONGEST):
+    while fitting > 2 and (of(fitting).memory > most or of(fitting).seconds > LONGEST):
         fitting //= 2
-    less = cost(fitting, depth, draws, sampling)
+    less = of(fitting)
     raise BadInput(
         f"{tokens:,} tokens through {depth:,} blocks with a mask or positions would need {_text(need)}, and this "
         f"machine has {physical_memory() / 1e9:.0f} GB. tokens = {fitting:,} needs {_text(less)}; without mask, "

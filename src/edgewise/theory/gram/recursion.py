@@ -18,9 +18,10 @@ from numpy.typing import ArrayLike
 from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.blocks import MLP, Attention, Branch, Norm
+from edgewise.effort import spend
 from edgewise.errors import BadInput
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.gram.cost import refuse_cost
+from edgewise.theory.gram.cost import affordable
 from edgewise.theory.gram.geometry import Geometry, Precision, from_overlaps, simplex
 from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.layers import attend, perceive, pull_attention, pull_mlp
@@ -59,7 +60,8 @@ def propagate_gram(
     """
     _refuse(readout, samples, draws, seed, dtype)
     sampling = _sampling(architecture, samples, dtype)
-    refuse_cost(architecture.tokens, architecture.depth, draws, sampling)
+    head_width = architecture.head_width if architecture.heads else 0
+    spend(affordable(architecture.tokens, architecture.depth, draws, sampling, head_width).seconds)
     first = _start(architecture, start, start_overlap)
     runs = []
     for draw in range(draws):

@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgewise.arrays import Array
+from edgewise.effort import spend
 from edgewise.errors import BadInput
 from edgewise.theory.softmax.quadrature import SoftmaxMoments, quadrature_moments
 from edgewise.theory.softmax.table import LARGEST_TOKENS, LARGEST_VARIANCE, LOWEST_CORRELATION, TokenSplines
 
 Names = tuple[str, ...]
+SECONDS = 0.15  # about, for one state by quadrature: 0.03 to 0.3
 ROUNDING = 1e-9  # a correlation this little above 1 is the caller's rounding, not an error
 
 
@@ -81,6 +83,7 @@ class MomentTable:
         return self._splines.overlaps(v, rho) if few else self._splines.everything(v, rho)
 
     def _from_quadrature(self, v: Array, rho: Array, names: Names) -> dict[str, Array]:
+        spend(SECONDS * len(v))  # also for states that are remembered: a search must not get further the second time
         states = [_one_state(float(a), float(b), self.tokens) for a, b in zip(v, rho, strict=True)]
         return {name: np.array([getattr(state, name) for state in states]) for name in names}
 
