@@ -73,12 +73,14 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         batch, said = find_batch(model)  # of the bare model: an adapter's forward takes anything
         return ADAPTERS[case["adapter"]](model).eval(), batch, said
 
-    return try_model(make, [_anywhere(label) for label in labels_of(case["type"])])
+    return try_model(make, [_moved(label, case["adapter"]) for label in labels_of(case["type"])])
 
 
-def _anywhere(label: dict[str, Any]) -> dict[str, Any]:
-    """An adapter moves the stack to another path."""
-    return {fact: value for fact, value in label.items() if fact != "name"}
+def _moved(label: dict[str, Any], adapter: str) -> dict[str, Any]:
+    """Peft moves the stacks to another path."""
+    if "name" not in label or adapter == "eight bits":
+        return label
+    return label | {"name": f"base_model.model.{label['name']}"}
 
 
 def claim(results: Sequence[Result]) -> Claim:

@@ -6,6 +6,7 @@ the operations of a `Stack` are the sites; a block that several layers share is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from edgewise.adapters.reading.batch import as_call, change
+from edgewise.adapters.reading.plain_layout import reshaped
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Block, Branch, Operation, Stack
 from edgewise.adapters.reading.trace import INPUT, Tracer, tensors
@@ -166,15 +168,25 @@ class Catch:
         order = self._order(stream)
         moved = stream.permute(order)
         sequences = moved.shape[0] if len(order) > 2 else self.sequences  # (sequences tokens, width) are one axis
-        return moved.reshape(sequences, -1, moved.shape[-1])
+        features = self._axes(stream).count("feature")  # several are streams side by side
+        return moved.reshape(sequences, -1, math.prod(moved.shape[-features:]))
 
     def _order(self, stream: Tensor) -> tuple[int, ...]:
+        axes = self._axes(stream)
+        tokens, features = ([axis for axis, name in enumerate(axes) if name == kind] for kind in ("token", "feature"))
+        return (axes.index("batch"), *tokens, *features)
+
+    def _axes(self, stream: Tensor) -> list[str]:
+        """As they were read; a stream with another number of axes is one that was found with these, reshaped."""
         axes = (self.stack.layout or "").split()
-        if len(axes) != stream.ndim:
+        if len(axes) == stream.ndim:
+            return axes
+        known = [tuple(other.shape) for other in self.streams.values() if other.ndim == len(axes)]
+        other = reshaped(known[0], axes, tuple(stream.shape)) if known else None
+        if other is None:
             expected = "an unknown layout" if self.stack.layout is None else f"the axes {self.stack.layout!r}"
             raise BadInput(f"a stream of {self.stack.name} has shape {tuple(stream.shape)}; expected {expected}.")
-        tokens = [axis for axis, name in enumerate(axes) if name == "token"]
-        return (axes.index("batch"), *tokens, axes.index("feature"))
+        return other
 
     def unshaped(self, value: Tensor, like: Tensor) -> Tensor:
         """(sequences, tokens, width) back in the form of the stream `like`."""

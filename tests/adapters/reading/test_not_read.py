@@ -77,7 +77,10 @@ def test_gemma3n_mixes_four_streams() -> None:
         layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
     )  # fmt: skip
     reading = read(model)
-    assert reading.default is None and "model.layers: its 6 blocks are not joined" in reading.not_read[0]
+    assert "model.layers: its 6 blocks are not joined" in reading.not_read[0]
+    stack = reading.default
+    assert stack is not None and unread(stack) and "6 blocks are not joined" in stack.not_read[0]
+    assert (stack.name, stack.depth, stack.layout, stack.width) == ("model.layers", 6, "feature batch token feature", 128)
 
 
 def test_deepseek_v4_has_hyper_connections() -> None:
@@ -85,7 +88,8 @@ def test_deepseek_v4_has_hyper_connections() -> None:
         pytest.skip("this transformers has no deepseek_v4")
     plan = blueprint(transformers.CONFIG_MAPPING["deepseek_v4"]())
     reading = read(plan.build(Scale(depth=plan.depth)))
-    assert reading.default is None and "blocks are not joined" in reading.not_read[0]
+    assert reading.default is not None and "blocks are not joined" in reading.default.not_read[0]
+    assert reading.default.layout == "batch token feature feature"
 
 
 @pytest.mark.parametrize(("kind", "values", "operation"), [
@@ -94,7 +98,8 @@ def test_deepseek_v4_has_hyper_connections() -> None:
 ])  # fmt: skip
 def test_channels_first(kind: str, values: dict[str, Any], operation: str) -> None:
     reading = read(build(kind, **values), {"pixel_values": torch.randn(1, 3, 64, 64)})
-    assert len(reading.stacks) >= 3 and all(unread(stack) and stack.layout is None for stack in reading.stacks)
+    assert len(reading.stacks) >= 3 and all(unread(stack) for stack in reading.stacks)
+    assert {stack.layout for stack in reading.stacks} <= {None, "batch feature token token"}
     assert all("no attention found" in stack.not_read[0] for stack in reading.stacks)
     assert operation in reading.stacks[0].not_read[0] and operation in reading.notes[-1]
 

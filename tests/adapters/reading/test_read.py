@@ -209,7 +209,7 @@ def test_convolutions_in_channels_first_are_not_called_tokens() -> None:
 
     model = nn.Sequential(nn.Conv2d(3, 16, 4, 4), *(Part() for _ in range(DEPTH)))
     reading = read(model, torch.randn(2, 3, 32, 32))
-    assert all(stack.not_read and stack.layout is None for stack in reading.stacks)
+    assert all(stack.not_read and stack.layout == "batch feature token token" for stack in reading.stacks)
     assert "mixes them by conv2d" in reading.stacks[0].not_read[0] and "not proven" in reading.stacks[0].not_read[1]
 
 

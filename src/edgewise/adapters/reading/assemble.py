@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from edgewise.adapters.reading.attention import SPREAD, positions_of
 from edgewise.adapters.reading.graph import MULTIHEAD
 from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment, Site
-from edgewise.adapters.reading.layout import Layout
 from edgewise.adapters.reading.norms import is_normed
+from edgewise.adapters.reading.plain_layout import plain_layout
 from edgewise.adapters.reading.record import Block, Branch, Stack, norm_position
 from edgewise.adapters.reading.shares import branch_scale, rescale
 from edgewise.adapters.reading.sight import real_tokens
@@ -36,11 +36,14 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     lengths = {s.length for s in experiment.streams.values() if s.stack == number}
     if len(lengths) > 1:
         reasons.append(f"the number of tokens changes along it: {', '.join(map(str, sorted(lengths)))}")
+    proven = stream is not None and chain.proven
+    layout = stream.layout.text if stream is not None and proven else _plain_layout(experiment, chain)
     return Stack(
         name=chain.name, default=False, language=chain.language,
-        width=stream.true.shape[-1] if stream is not None else shape[-1], tokens=stream.length if stream else 0,
+        width=_width(shape, layout) if stream is None or not proven else stream.true.shape[-1],
+        tokens=stream.length if stream else 0,
         horizon=max(horizon if horizon and chain.language else 0, tokens),
-        layout=stream.layout.text if stream is not None and chain.proven else _plain_layout(experiment, chain),
+        layout=layout,
         start=start,
         start_norm=float(stream.entry.pow(2).mean()) if stream is not None else math.nan, absolute=absolute,
         blocks=blocks, copies=None, shared=chain.shared,
@@ -57,27 +60,17 @@ def _more_tokens(length: int, tokens: int) -> list[str]:
 
 
 def _plain_layout(experiment: Experiment, chain: Chain) -> str | None:
-    """Of a stack whose branches do not show it: entries first and features last, where the batch or a matrix says so.
-
-    A matrix that acts on the last axis of a tensor as large as the stream takes that axis for features.
-    """
-    shapes = {experiment.graph[total.node].shape for total in chain.sums}
-    shape = next(iter(shapes))
-    if len(shapes) != 1 or len(shape) != 3 or shape[0] != TRACE_ENTRIES or shape[2] in shape[:2]:
-        return None
-    certain = shape[1] == experiment.feed.tokens or _matrices_read_last_axis(experiment, chain)
-    return Layout(0, 2, 3).text if certain else None
+    """Of a stack whose branches do not show it."""
+    graph, inside = experiment.graph, {index for total in chain.sums for index in total.inside}
+    shapes = [graph[total.node].shape for total in chain.sums]
+    return plain_layout(graph, shapes, inside, TRACE_ENTRIES, experiment.feed.tokens)
 
 
-def _matrices_read_last_axis(experiment: Experiment, chain: Chain) -> bool:
-    """Whether all weights that read a tensor of the stream's shape are linear maps of its last axis."""
-    graph = experiment.graph
-    shape = graph[chain.sums[0].node].shape
-    readers = {
-        node.function for total in chain.sums for node in map(graph.__getitem__, total.inside)
-        if node.weight and any(parent.shape == shape for parent in graph.parents(node))
-    }  # fmt: skip
-    return readers == {"linear"}
+def _width(shape: tuple[int, ...], layout: str | None) -> int:
+    """Features of one token; of a stream whose axes are not certain, the size of the last."""
+    axes = (layout or "").split()
+    sizes = [size for size, axis in zip(shape, axes, strict=True) if axis == "feature"] if axes else [shape[-1]]
+    return math.prod(sizes)
 
 
 def _joined(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

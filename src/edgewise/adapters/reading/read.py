@@ -17,6 +17,7 @@ from torch import nn
 from edgewise.adapters.reading.again import stack_again, windows_again
 from edgewise.adapters.reading.assemble import stack_of
 from edgewise.adapters.reading.batch import Feed, feeds, sequence_first
+from edgewise.adapters.reading.block_ends import stack_of_blocks
 from edgewise.adapters.reading.branches import look_at_tokens, look_inside
 from edgewise.adapters.reading.default_batch import default_batches
 from edgewise.adapters.reading.gains import joined_gains, read_gains
@@ -35,6 +36,7 @@ from edgewise.adapters.reading.stacks import (
     idle_containers,
     judge_cover,
     judge_single_blocks,
+    reads_ids,
     repeated_containers,
 )
 from edgewise.adapters.reading.start import absolute_positions, read_long_windows
@@ -89,9 +91,7 @@ def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
     whole = bare(model)
     refuse_unreadable(whole)
     with torch.inference_mode(False):
-        listed = undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch).names))
-    default = _default(listed)
-    return tuple(c.name for c in sorted(listed, key=lambda chain: chain is not default))
+        return undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch).names))
 
 
 def _refusing(model: nn.Module, work: Callable[[], Result]) -> Result:
@@ -147,9 +147,12 @@ class _Reader:
             not_read=tuple(self._uncovered(experiment)),
         )  # fmt: skip
 
-    def names(self) -> list[Chain]:
+    def names(self) -> tuple[str, ...]:
         experiment = self.trace()
-        return sorted([*experiment.chains, *self.partial.chains], key=lambda chain: chain.sums[0].node)
+        listed = sorted([*experiment.chains, *self.partial.chains], key=lambda chain: chain.sums[0].node)
+        default = _default(listed, self._unread_text(experiment))
+        first = [stack.name for stack in self._by_block_ends(experiment)] if default is None else []
+        return (*first, *(c.name for c in sorted(listed, key=lambda chain: chain is not default)))
 
     def _given_up(self, experiment: Experiment, reason: str) -> Experiment:
         """Every stack is only listed, for this reason."""
@@ -234,10 +237,21 @@ class _Reader:
         listed = sound + [stack_of(self.partial, i, None, None) for i in range(len(self.partial.chains))]
         order = [*experiment.chains, *self.partial.chains]
         default = _default(order, self._unread_text(experiment))
-        return [
+        followed = [
             replace(stack, copies=copies(self.model, stack.blocks), default=chain is default)
             for stack, chain in sorted(zip(listed, order, strict=True), key=lambda pair: pair[1].sums[0].node)
         ]
+        return followed if default is not None else [*followed, *self._by_block_ends(experiment)]
+
+    def _by_block_ends(self, experiment: Experiment) -> list[Stack]:
+        """The longest container of blocks that no residual sums join, as a stack that can be measured."""
+        graph, tokens = experiment.graph, experiment.feed.tokens
+        for path, ran in sorted(self._unfollowed(experiment), key=lambda pair: -len(pair[1])):
+            reasons = [_unjoined(len(ran)), *_without_attention(graph)]
+            stack = stack_of_blocks(graph, path, ran, reasons, entries=TRACE_ENTRIES, tokens=tokens)
+            if stack is not None:
+                return [stack]
+        return []
 
     def _fill_silent(self, experiment: Experiment) -> None:
         """Branches that give nothing are read a second time, with zero parameters filled."""
@@ -259,22 +273,20 @@ class _Reader:
 
     def _unread_text(self, experiment: Experiment) -> bool:
         """Token ids went in, and there are blocks that no stack covers: these may be the ones that read them."""
-        return experiment.feed.tokens is not None and bool(self._unfollowed(experiment))
+        graph = experiment.graph
+        ids = experiment.feed.tokens is not None
+        return ids and any(reads_ids(graph, path) for path, _ in self._unfollowed(experiment))
 
-    def _unfollowed(self, experiment: Experiment) -> list[tuple[str, int]]:
+    def _unfollowed(self, experiment: Experiment) -> list[tuple[str, list[str]]]:
         everything = [*experiment.chains, *self.partial.chains]
         return [
-            (path, len(ran)) for path, ran in repeated_containers(self.model, experiment.graph)
+            (path, ran) for path, ran in repeated_containers(self.model, experiment.graph)
             if not any(covered_blocks(experiment.graph, chain, ran) for chain in everything)
         ]  # fmt: skip
 
     def _uncovered(self, experiment: Experiment) -> list[str]:
         reasons = [f"{path}: did not run on this batch" for path in idle_containers(self.model, experiment.graph)]
-        for path, number in self._unfollowed(experiment):
-            reasons.append(
-                f"{path}: its {number} blocks are not joined by residual sums that could be followed (several streams, "
-                "hyper-connections or gates on the stream look like this)"
-            )
+        reasons += [f"{path}: {_unjoined(len(ran))}" for path, ran in self._unfollowed(experiment)]
         if not experiment.sites and not self.partial.sites:
             if not reasons:
                 reasons = ["no chain of residual sums: nothing in this model adds what a block gives to what it reads"]
@@ -289,6 +301,13 @@ class _Reader:
         more = f", nor on {len(failures) - 1} others" if len(failures) > 1 else ""
         tried = f"the batch ({text})" if self.batch is not None else f"a made-up batch ({text}){more}"
         return did_not_run(self.model, tried, error)
+
+
+def _unjoined(number: int) -> str:
+    return (
+        f"its {number} blocks are not joined by residual sums that could be followed (several streams, "
+        "hyper-connections or gates on the stream look like this)"
+    )
 
 
 def _attends(listed: list[Stack]) -> bool:

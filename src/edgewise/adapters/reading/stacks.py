@@ -201,6 +201,12 @@ def repeated_containers(model: nn.Module, graph: Graph) -> list[tuple[str, list[
     return reports
 
 
+def reads_ids(graph: Graph, path: str) -> bool:
+    """Whether weights of a container depend on token ids that were looked up."""
+    weights = [node for node in graph.nodes if node.weight and _within(node.operation.module, path)]
+    return any(graph[index].function == "embedding" for index in graph.above(weights[0].index, set()))
+
+
 def idle_containers(model: nn.Module, graph: Graph) -> list[str]:
     """Repeated containers no weight of which acts in this pass: towers that need another input."""
     ran = {node.operation.module for node in graph.nodes if node.weight}
