@@ -37,6 +37,8 @@ from edgewise.interrupts import check
 
 LABEL = "_edgewise_node"
 SCALING, OVERWRITING = MULTIPLY | DIVIDE, ("add_", "__iadd__", "lerp_")
+SCORING = frozenset((*FUSED, MULTIHEAD))
+PLAIN = frozenset((int, float, bool, str, type(None), slice, torch.dtype, torch.device, torch.Size))  # hold no tensor
 INPUT = "input"
 QUANTIZED = "quantized"  # a module whose weights are integers
 KEEPING = ("requires_grad_", "detach_", "share_memory_", "rename_")  # the numbers
@@ -110,8 +112,8 @@ class Tracer(TorchFunctionMode):
 
     def node(self, value: Any) -> Node | None:
         """The node of a tensor, if it depends on the batch of this pass."""
-        label = getattr(value, LABEL, None) if isinstance(value, Tensor) else None
-        return self.graph[label[1]] if label is not None and label[0] == self._serial_number else None
+        label = getattr(value, LABEL, None)
+        return self.graph.nodes[label[1]] if label is not None and label[0] == self._serial_number else None
 
     def feed(self, place: int, value: Tensor) -> None:
         """Mark a tensor of the batch as the start of everything that depends on it."""
@@ -130,7 +132,7 @@ class Tracer(TorchFunctionMode):
             args, kwargs = self._filled(args), self._filled(kwargs)
         if name == "__get__":
             return self._property(func, args)
-        flat = [*tensors(args), *tensors(kwargs)]
+        flat = _collected(kwargs, _collected(args, [])) if kwargs else _collected(args, [])
         parents = [node for node in map(self.node, flat) if node is not None]
         if name in LIKE_NOTHING:
             parents = []
@@ -159,7 +161,7 @@ class Tracer(TorchFunctionMode):
     def _call(self, func: Any, name: str, args: Any, kwargs: Any, flat: list[Tensor], parents: list[Node]) -> Any:
         weight = WeightCall.of(name, args, kwargs, self.node)
         operation = self._name(name)
-        if name in (*FUSED, MULTIHEAD):
+        if name in SCORING:
             both = (self.node(value) for value in (*args, *kwargs.values())[:2])
             self.graph.score_operands[operation] = tuple(node.index for node in both if node is not None)
         if self.edits.fill_zeros and name in MULTIPLY:
@@ -266,7 +268,7 @@ class Tracer(TorchFunctionMode):
         self, name: str, parents: list[Node], value: Tensor, operation: Operation | None = None, weight: bool = False
     ) -> Node:
         return self.graph.add(
-            operation or self._name(name), (p.index for p in parents), value.shape, weight=weight,
+            operation or self._name(name), [p.index for p in parents], value.shape, weight=weight,
             integer=not carries_signal(value),
         )  # fmt: skip
 
@@ -279,8 +281,8 @@ class Tracer(TorchFunctionMode):
 
     def _name(self, function: str) -> Operation:
         key = (*self._places[-1], function)
-        self._counts[key] = self._counts.get(key, -1) + 1
-        return Operation(*key, self._counts[key])
+        number = self._counts[key] = self._counts.get(key, -1) + 1
+        return Operation(*key, number)
 
     def _filled_factor(self, operation: Operation, value: Any) -> Any:
         """A vector of zeros that was made from parameters (a gain kept as its distance from one), drawn likewise."""
@@ -346,14 +348,22 @@ def carries_signal(value: Tensor) -> bool:
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """The tensors of nested lists, tuples and mappings, in order."""
+    return iter(_collected(value, []))
+
+
+def _collected(value: Any, found: list[Tensor]) -> list[Tensor]:
+    """What was found before, with the tensors of a value."""
     if isinstance(value, Tensor):
-        yield value
+        found.append(value)
+    elif type(value) in PLAIN:
+        pass
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors(item)
+            _collected(item, found)
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from tensors(item)
+            _collected(item, found)
+    return found
 
 
 def run(model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]], edits: Edits, precision: Precision) -> Graph:
