@@ -50,7 +50,7 @@ def test_streams_side_by_side_are_read_at_the_ends_of_blocks() -> None:
     assert trace.depth == BLOCKS
     assert trace.blocks("norm")[1:] == pytest.approx([float(end.square().mean()) for end in ends], rel=1e-5)
     assert trace.blocks("overlap")[1:] == pytest.approx(overlaps, rel=1e-4)
-    with pytest.raises(edgewise.BadInput, match="can be measured but not described.*not joined by residual sums"):
+    with pytest.raises(edgewise.BadInput, match=r"can be measured but not described.*not joined by residual sums"):
         edgewise.describe(model, ids)
 
 
