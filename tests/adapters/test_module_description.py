@@ -19,7 +19,7 @@ from tests.support.handwritten import EXPECTED, HANDWRITTEN, NanoBlock, NanoGPT,
 from tests.support.models import FAMILIES, build
 
 GAINS = ("score_gain", "value_gain", "key_gain", "output_gain", "mlp_in_gain", "mlp_linear_gain", "mlp_out_gain")
-MEASURED = (*GAINS, "embedding_norm", "mlp_bias", "attention_branch", "mlp_branch")
+MEASURED = (*GAINS, "embedding_norm", "mlp_bias", "attention_branch", "mlp_branch", "position_bias")
 
 
 def each(value: Any, depth: int) -> tuple[float, ...]:
@@ -40,6 +40,9 @@ def test_every_family_equals_its_config(name: str) -> None:
         for measured, drawn in pairs:
             assert measured == drawn or measured == pytest.approx(drawn, rel=0.06), knob
     assert seen.embedding_norm == pytest.approx(said.embedding_norm, rel=0.2)
+    # A table of 32 distances for each of 4 heads, of which those that are near count for more pairs.
+    assert seen.position_bias == pytest.approx(said.position_bias, rel=0.15)
+    assert not any("relative_attention_bias" in part for part in seen.unmodelled)
     for knob in ("attention_branch", "mlp_branch"):
         assert getattr(seen, knob) == pytest.approx(getattr(said, knob), rel=1e-5)
 

@@ -7,6 +7,7 @@ error (gains of matrices whose role is certain); where a name contradicts behavi
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 COMPARED = ("depth", "norm", "norm_kind", "causal", "parallel", "gated", "activation", "qk_norm", "alibi", "window")
 GAINS = ("score_gain", "value_gain", "mlp_in_gain", "mlp_linear_gain", "mlp_out_gain", "attention_branch", "mlp_branch")
 CLOSE = 0.25  # relative: gains by behaviour scatter by a few hundredths, wrong roles are off by factors
+DISTANCES = re.compile(r"(relative|position|pos)\w*bias")
 DRAWN = ("initializer_range", "init_std", "initializer_factor", "initializer_cutoff_factor")  # the weights say it
 
 
@@ -115,15 +117,19 @@ def _with_weights(
         f"{k}: {_mean(getattr(description, k)):.3g} as the model behaves; its matrices say {_mean(knobs[k]):.3g}"
         for k in GAINS if k in knobs and k not in certain
     )  # fmt: skip
-    left = tuple(_left_out(model, blocks))
+    left = tuple(_left_out(model, blocks, described=_mean(description.position_bias) > 0))
     return replace(
         description.replace(**certain), assumed=description.assumed + notes, unmodelled=description.unmodelled + left
     )
 
 
-def _left_out(model: nn.Module, blocks: tuple[BlockSite, ...]) -> Iterator[str]:
-    """Parameters that the theory does not have: without a role, norms inside branches, gains of norms on the sums."""
+def _left_out(model: nn.Module, blocks: tuple[BlockSite, ...], described: bool) -> Iterator[str]:
+    """Parameters that the theory does not have: without a role, norms inside branches, gains of norms on the sums.
+
+    described  whether a bias of the logits by distance is, so that its table counts as read
+    """
     names = [name for block in blocks for name in block.unrecognised]
+    names = [name for name in names if not (described and DISTANCES.search(name))]
     if names:
         yield f"parameters of the blocks without a role here: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
     inside = [n.name for n in blocks[0].norms if n.role in (roles.INSIDE_ATTENTION, roles.INSIDE_MLP)]
