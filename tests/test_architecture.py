@@ -9,6 +9,7 @@ from edgewise.architecture import Architecture, transformer
 from edgewise.blocks import MLP, Attention
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
+from edgewise.perceptron import PERCEPTRON_KNOBS, Perceptron
 
 
 def test_defaults_follow_from_the_knob_table():
@@ -93,3 +94,23 @@ def test_depth_cannot_change_under_a_list():
 def test_unknown_keys_in_json_are_refused():
     with pytest.raises(BadInput, match="'colour' is not a knob"):
         Architecture.from_dict({"depth": 2, "colour": "red"})
+
+
+PER_BLOCK = ("score_gain", "value_gain", "key_gain", "output_gain", "mlp_in_gain", "mlp_linear_gain", "mlp_out_gain",
+             "mlp_bias", "attention_skip", "attention_branch", "mlp_skip", "mlp_branch", "position_bias", "rope",
+             "rope_base", "window")  # fmt: skip
+
+
+def test_every_gain_skip_branch_window_and_position_may_differ_from_block_to_block():
+    assert {name for name, knob in KNOBS.items() if knob.per_block} == {*PER_BLOCK}
+    for name in PER_BLOCK:
+        values = {"window": (4, 8), "rope": (0.5, 1.0), "rope_base": (100.0, 200.0)}.get(name, (0.5, 0.25))
+        network = transformer(depth=2, gated=True, **{name: values})
+        assert getattr(network, name) == values and network != transformer(depth=2, gated=True, **{name: values[0]})
+
+
+def test_the_defaults_of_a_perceptron_are_those_of_its_knobs():
+    network = Perceptron()
+    assert {name: getattr(network, name) for name in PERCEPTRON_KNOBS} == {
+        name: knob.default for name, knob in PERCEPTRON_KNOBS.items()
+    }

@@ -11,6 +11,7 @@ import torch
 
 from edgewise import BadInput
 from edgewise import softmax_jacobian as jacobian
+from edgewise.softmax_jacobian.eigenvalues import Gap, _bisected, root
 
 
 def rows(count: int, keys: int, scale: float, seed: int = 0) -> torch.Tensor:
@@ -227,3 +228,16 @@ def test_rows_of_any_shape_are_rows() -> None:
     fewest = ((ordered.cumsum(-1) < 0.8).sum(-1) + 1).tolist()  # that hold four fifths
     assert (carried > 0).sum(-1).tolist() == fewest
     torch.testing.assert_close(carried.sum(-1), torch.ones(30, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_halving_alone_finds_the_roots_that_the_steps_find(spread: float) -> None:
+    """Both sides of the gap, in rows of three: the zero of psi + phi between 1 and 1/nearest."""
+    s = rows(40, 3, spread).exp().sort(-1, descending=True).values
+    below, above = torch.ones(40, 1, dtype=torch.float64), s[:, 1:] / s[:, :1]
+    gap = Gap(below, above, 0.0, above.max(-1).values)
+    low, high = torch.ones(40, dtype=torch.float64), 1 / gap.nearest
+    found = _bisected(gap, low, high)
+    psi, psi_slope, phi, phi_slope = gap.values(found)
+    assert ((psi + phi).abs() <= 1e-9 * (psi_slope + phi_slope) * found).all()
+    torch.testing.assert_close(found, root(gap, low, high), rtol=1e-9, atol=0)

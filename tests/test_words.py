@@ -131,3 +131,13 @@ def test_two_values_of_a_head_can_be_rotated_and_one_cannot() -> None:
     assert edgewise.transformer(heads=1, head_width=2, width=2, rope=True).rope
     with pytest.raises(BadInput, match="cannot rotate"):
         edgewise.transformer(heads=1, head_width=2, width=2, rope=0.4)
+
+
+@pytest.mark.parametrize(
+    "gradient, text",
+    [(2e6, ">999999"), (999_999.6, ">999999"), (999_999.0, "999999"), (10.0, "10"), (9.996, "10"), (9.99, "9.99"),
+     (1.0, "1.00"), (0.1, "0.10"), (0.0996, "0.10"), (0.099, "0.099"), (0.0005, "0.001"), (0.00049, "<0.001"),
+     (0.0, "<0.001"), (math.inf, ">999999")],
+)  # fmt: skip
+def test_sizes_have_three_digits_or_a_bound(gradient: float, text: str) -> None:
+    assert screen.size(gradient) == text

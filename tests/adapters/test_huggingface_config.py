@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import transformers
 
 from edgewise.adapters import config as config_package
 from edgewise.adapters.config.gains import truncated
@@ -16,6 +17,7 @@ from edgewise.adapters.config.translate import FAMILIES
 from edgewise.adapters.describe import describe
 from edgewise.adapters.source import preset_config
 from edgewise.architecture import Architecture
+from tests.support.models import CONFIGS, GROUPED
 
 MEASURED = json.loads(Path(__file__).with_name("measured_gains.json").read_text())["families"]
 WITHIN = 0.05
@@ -231,6 +233,17 @@ def test_unknown_layer_types_are_marked() -> None:
     described = small("gemma2", layer_types=["chunked_attention", *["full_attention"] * 3])
     assert described.window is None
     assert any("chunked_attention" in reason for reason in described.unmodelled)
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, "granite"])
+def test_what_a_config_leaves_out_is_the_default_of_transformers(name: str) -> None:
+    """Sizes alone, and all that transformers writes into a file, are one description."""
+    class_name, _, sizes = CONFIGS.get(name, ("GraniteConfig", "", GROUPED))
+    config = getattr(transformers, class_name)(**sizes)
+    minimal = {"model_type": config.model_type} | sizes
+    if name == "gptoss":  # its long context is in every file, and none is assumed where it is not
+        minimal["rope_parameters"] = config.rope_parameters
+    assert describe(minimal).knobs() == describe(config.to_dict()).knobs()
 
 
 def test_a_cut_normal_is_narrower() -> None:

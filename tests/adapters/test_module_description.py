@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import PretrainedConfig
 
 from edgewise.adapters.describe import describe
+from edgewise.adapters.model import _usual_scales
 from edgewise.adapters.roles.model import sites
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
@@ -283,3 +285,25 @@ def test_describing_changes_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
     assert all(module.training and not module._forward_pre_hooks for module in model.modules())
+
+
+def test_the_usual_scales_of_scores() -> None:
+    """What configs have for it first, then scores over sqrt(head width), then scores that are not scaled."""
+    for given, own in (
+        ({}, []),
+        ({"query_pre_attn_scalar": 4}, [2.0]),
+        ({"attention_multiplier": 0.5}, [2.0]),
+        ({"attention_multiplier": 0.0, "query_pre_attn_scalar": 0}, []),
+    ):
+        model = nn.Linear(2, 2)
+        model.config = PretrainedConfig(**given)  # type: ignore[assignment]
+        assert _usual_scales(model, 16) == [*own, 1.0, 4.0]
+
+
+def test_an_encoder_of_torch_stands_behind_an_embedding_of_unit_size() -> None:
+    """Xavier over the joint matrix gives q, k and v the gain sqrt(1/2), nn.Linear has sqrt(1/3)."""
+    config = {"model_type": "torch_encoder", "d_model": 32, "nhead": 4, "num_layers": 2, "dim_feedforward": 64}
+    post, pre = describe(config), describe(config | {"norm_first": True})
+    assert (post.norm, pre.norm, post.embedding_norm, post.activation) == ("post", "pre", 1.0, "relu")
+    gains = (post.score_gain, post.value_gain, post.mlp_in_gain, post.mlp_out_gain, post.mlp_bias)
+    assert gains == pytest.approx((1 / 2, math.sqrt(1 / 6), *[math.sqrt(1 / 3)] * 2, 1 / math.sqrt(3 * 32)))

@@ -11,6 +11,8 @@ from torch import nn
 
 from edgewise.adapters.roles.record import Projection
 from edgewise.audit.finding import Kind
+from edgewise.audit.identical_layers import _spell
+from edgewise.audit.inspect import _published_norm_gain
 from edgewise.audit.residual_scaling import residual_scaling
 from edgewise.audit.standard_deviations import recipe_of, unlike_siblings
 from edgewise.audit.ties import tied_weights
@@ -104,3 +106,29 @@ def test_t5_without_a_factor_has_the_factor_one() -> None:
     )
     assert bare == one and bare["attention.key", 0] == pytest.approx(1 / 4)
     assert bare["attention.query", 0] == pytest.approx(1 / 8) and two["attention.key", 0] == pytest.approx(1 / 8)
+
+
+def test_the_scaling_of_outputs_is_looked_for_from_three_blocks_on() -> None:
+    """With two, 1/sqrt(2 depth) is one half, which other recipes have too."""
+    for depth, found in ((2, 0), (3, 1)):
+        roles = {"attention.query": 0.02, "mlp.input": 0.02, "attention.output": 0.02 / math.sqrt(2 * depth),
+                 "mlp.output": 0.02}  # fmt: skip
+        layers = [summary(std, block, role) for role, std in roles.items() for block in range(depth)]
+        assert len(list(residual_scaling(None, depth, layers))) == found
+
+
+@pytest.mark.parametrize(
+    "blocks, text",
+    [([1], "1"), ([1, 2], "1, 2"), ([2, 3, 4], "2 to 4"), ([0, 1, 2, 3], "0 to 3"), ([1, 2, 4], "1, 2, 4")],
+)
+def test_blocks_in_a_row_are_named_by_their_ends(blocks: list[int], text: str) -> None:
+    assert _spell(blocks) == text
+
+
+@pytest.mark.parametrize(
+    "config, gain",
+    [({}, 1.0), ({"model_type": "t5"}, 1.0), ({"model_type": "t5", "initializer_factor": 0.5}, 0.5),
+     ({"model_type": "bert", "initializer_factor": 0.5}, 1.0)],
+)  # fmt: skip
+def test_norms_start_at_one_but_those_of_t5_at_its_factor(config: dict[str, object], gain: float) -> None:
+    assert _published_norm_gain(config) == gain

@@ -10,9 +10,9 @@ import pytest
 
 from edgewise.architecture import transformer
 from edgewise.explanation import explain
-from edgewise.judgement.judge import judge
+from edgewise.judgement.judge import _phase, judge
 from edgewise.screen import text
-from edgewise.stability.lyapunov import growth
+from edgewise.stability.lyapunov import Growth, LateChange, growth
 from edgewise.theory.predict import predict
 from edgewise.trace import Trace
 from edgewise.verdict import Kind, Outcome, Phase, Verdict
@@ -189,3 +189,14 @@ def test_where_theory_was_given_up_the_advice_is_to_measure():
     assert "edgewise.initialize_(model)" not in advice[Kind.EMBEDDING_JUMP]
     trained = judge(replace(trace, departure="the weights are trained")).findings
     assert all("watch the loss" in finding.advice for finding in trained)
+
+
+@pytest.mark.parametrize(
+    "rate, limit, phase",
+    [(-0.5, None, "ordered"), (0.5, None, "chaotic"), (0.001, None, "undecided"), (-0.5, 0.0, "critical"),
+     (0.5, -1e-13, "critical"), (0.5, -0.1, "ordered"), (-0.5, 0.1, "chaotic")],
+)  # fmt: skip
+def test_the_phase_is_the_sign_at_infinite_depth_where_that_is_known(
+    rate: float, limit: float | None, phase: str
+) -> None:
+    assert _phase(Growth(rate, 0.01, LateChange(0.0, 0.0)), limit).value == phase

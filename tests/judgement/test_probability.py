@@ -10,9 +10,9 @@ import pytest
 
 import edgewise
 from edgewise.judgement.forgetting import forgotten
-from edgewise.judgement.probability import calibration, outside, training_probability
+from edgewise.judgement.probability import calibration, outside, risks, training_probability
 from edgewise.judgement.reading import read
-from edgewise.judgement.score import score_of
+from edgewise.judgement.score import Score, score_of
 from edgewise.verdict import Probability
 from edgewise.words import chance
 
@@ -113,3 +113,15 @@ def test_an_unknown_readout_is_said() -> None:
     assert any("read out is not known" in reason for reason in outside(trace))
     for known in (replace(trace, readout="class"), replace(trace, readouts=("token",))):
         assert not any("read out" in reason for reason in outside(known))
+
+
+@pytest.mark.parametrize("forgetting", [None, 0.7])
+@pytest.mark.parametrize("readout", ["token", "pooled"])
+def test_the_parts_of_the_risk_add_up_to_the_chance(forgetting: float | None, readout: str) -> None:
+    """With a description and without one: each has constants of its own."""
+    trace = edgewise.predict(edgewise.transformer(**LIKE), readout=readout)
+    score = Score(0.3, 0.2, forgetting)
+    curves = calibration()["curves"][readout]["bare" if forgetting is None else "described"]
+    risk = sum(risks(score, trace).values()) - curves["all"]["offset"]
+    assert training_probability(score, trace).value == pytest.approx(1 / (1 + math.exp(risk)))
+    assert set(risks(score, trace)) == {"angle", "gradient", "forgetting"}

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import edgewise
 from edgewise.architecture import Architecture
 from edgewise.explanation import explain
+from edgewise.judgement import remedies
 from edgewise.judgement.remedies import RANKS, _scores, _settings, contradict
 from edgewise.screen import SHOWN, lines
 from edgewise.verdict import Outcome, Remedy, Verdict
@@ -169,3 +170,14 @@ def test_sharp_scores_are_divided_to_half_the_freezing_point_and_then_halved() -
     network = edgewise.transformer(depth=2, score_gain=3.0)
     gains = [change["score_gain"] for change in _scores(network, "token", 2.0).values]
     assert gains == pytest.approx([1.5, 0.75, 0.36])
+
+
+def test_the_three_nearest_gains_of_the_first_matrix_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest first, of a grid from a quarter to four times the present gain."""
+    network = edgewise.transformer(depth=2, mlp_in_gain=2.0)
+    monkeypatch.setattr(remedies, "_worst", lambda *_, mlp_in_gain: np.where(mlp_in_gain >= 3.0, 0.0, 9.0))
+    candidate = remedies._input_gain(network, "token")
+    gains = [change["mlp_in_gain"] for change in candidate.values]
+    assert len(gains) == 3 and gains == sorted(gains) and 3.0 <= gains[0] < 3.0 * 16 ** (1 / 40)
+    monkeypatch.setattr(remedies, "_worst", lambda *_, mlp_in_gain: np.full(mlp_in_gain.shape, 9.0))
+    assert remedies._input_gain(network, "token") is None

@@ -119,3 +119,23 @@ def test_what_cannot_be_is_refused() -> None:
         teacher_student(3, 4, 2, ratio=1.0)
     with pytest.raises(BadInput, match="steps"):
         descent.descend(line(), torch.zeros(2), lambda x: x, -1)
+
+
+@pytest.mark.parametrize("ratio", [1.01, 1.5, 1e6])
+def test_a_teacher_of_any_ratio_is_found(ratio: float) -> None:
+    """From almost flat rows, whose prompt is far shorter than one, to nearly hard ones."""
+    setting = teacher_student(samples=4, tokens=3, width=4, outputs=1, ratio=ratio)
+    assert log_mean_ratio(setting.model, setting.teacher_prompt) == pytest.approx(math.log(ratio), abs=1e-9)
+
+
+def test_steps_of_equal_length_shrink_to_nothing_and_stay_there() -> None:
+    """Sign and normalized descent: eta, then eta (1 - t/T), and no step after the last, in either direction."""
+    problem, start = line(), torch.tensor([3.0, 3.0], dtype=torch.float64)
+    for method in (descent.sign_descent, descent.normalized_descent):
+        update, points = method(problem, 0.1, 4), [start]
+        for _ in range(7):
+            points.append(update(points[-1]))
+        lengths = [float((b - a).norm()) / math.sqrt(2) for a, b in zip(points, points[1:], strict=False)]
+        assert lengths == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0, 0.0, 0.0])
+        assert problem.loss(points[-1]) < problem.loss(start)
+    assert torch.allclose(descent.sign_descent(problem, 0.1, 4)(start), start - 0.1)

@@ -13,6 +13,7 @@ import edgewise
 from edgewise import landscape
 from edgewise.errors import BadInput
 from edgewise.landscape import Along
+from edgewise.landscape.direction import _ratio, toward
 from tests.support import landscape_networks as networks
 from tests.support import models
 from tests.support.landscape_networks import cross_entropy, seeded
@@ -188,3 +189,20 @@ def test_a_matrix_used_twice_moves_in_both_places() -> None:
     long = landscape.plane(model, None, batch, **how, method="direct")
     np.testing.assert_allclose(short.losses, long.losses, rtol=0, atol=3e-6)
     assert np.ptp(long.losses) > 1e-4
+
+
+@pytest.mark.parametrize("spoil", ["missing", "shape"])
+def test_a_state_of_another_network_is_no_direction(spoil: str) -> None:
+    model = nn.Linear(3, 2)
+    state = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    assert torch.allclose(toward(model, state).tensors["weight"], 1 - model.weight.detach())
+    state.pop("weight") if spoil == "missing" else state.update(weight=torch.ones(2, 2))
+    with pytest.raises(BadInput, match=r"weight is \(2, 3\) in the model and (nothing|\(2, 2\)) in the state"):
+        toward(model, state)
+    with pytest.raises(BadInput, match="the state equals this model"):
+        toward(model, dict(model.named_parameters()))
+
+
+def test_what_is_zero_is_not_scaled() -> None:
+    wanted, present = torch.tensor([2.0, 2.0, 0.0]), torch.tensor([4.0, 0.0, 4.0])
+    assert _ratio(wanted, present).tolist() == [0.5, 0.0, 0.0]

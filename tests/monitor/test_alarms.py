@@ -264,3 +264,21 @@ def test_driven_failures_of_real_training_are_named() -> None:
         value = trained(base | {"failure": failure})
         first = {alarm["kind"] for alarm in value["alarms"][:1]}
         assert first <= wanted and (first or not wanted), (failure, value["alarms"])
+
+
+def test_a_gradient_that_grows_tenfold_while_the_loss_stalls_is_named_with_its_factor() -> None:
+    """A trend, not a jump; one that falls as fast is none."""
+    alarms = run({"block.2.gradient": ramp(60, 12), "loss": lambda step: math.exp(step / 200)})
+    alarm = next(alarm for alarm in alarms if alarm.kind is AlarmKind.EXPLODING_GRADIENT)
+    assert alarm.place == "block.2" and float(alarm.what.split("factor ")[1].split()[0]) >= 10
+    for factor in (ramp(60, -12), lambda step: 30.0 if step == 100 else 1.0):
+        alarms = run({"block.2.gradient": factor, "loss": lambda step: math.exp(step / 200)})
+        assert "exploding_gradient" not in kinds(alarms)
+
+
+@pytest.mark.parametrize("share, dead", [(0.06, False), (0.04, True)])
+def test_a_head_is_dead_below_a_twentieth_of_the_mean(share: float, dead: bool) -> None:
+    """From 0.7, so that both have fallen tenfold; and a head that was weak all along is left alone."""
+    alarms = run({"block.1.head_share_min": lambda step: share / 0.7 if step >= 100 else 1.0}, noise=0.003)
+    assert ("dead_head" in kinds(alarms)) is dead
+    assert "dead_head" not in kinds(run({"block.1.head_share_min": lambda _: share / 0.7}, noise=0.003))

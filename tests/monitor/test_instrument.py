@@ -16,6 +16,8 @@ import edgewise
 from edgewise import softmax_jacobian as jacobian
 from edgewise.errors import BadInput
 from edgewise.monitor.attention_rows import row_numbers, softmax_gain
+from edgewise.monitor.matrices import _of_rows
+from edgewise.monitor.places import _dropouts
 from edgewise.monitor.qk_spectrum import spectral_entropy
 from edgewise.monitor.trend import log_trend
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of, train
@@ -289,3 +291,21 @@ def test_bad_arguments_are_refused() -> None:
             edgewise.watch(model, **arguments)
     with pytest.raises(BadInput, match="watch takes a torch module"):
         edgewise.watch("gpt2")  # type: ignore[arg-type]
+
+
+def test_every_sixteenth_row_of_a_parameter_in_turn() -> None:
+    """Each stands for sixteen, and after sixteen steps every row was seen once."""
+    table = torch.arange(32 * 4.0).view(32, 4)
+    part = _of_rows("table", table, 5)
+    assert (part.size, part.shifts, part.weight, part.group) == ((2, 4), 16, 16.0, 5)
+    rows = [part.of(table, shift)[:, 0].div(4).int().tolist() for shift in range(17)]
+    assert rows[:2] == [[0, 16], [1, 17]] and rows[16] == rows[0]
+    assert sorted(row for pair in rows[:16] for row in pair) == list(range(32))
+    assert _of_rows("bias", torch.arange(3.0), 0).of(torch.arange(3.0), 1).tolist() == [[1.0]]
+
+
+def test_every_share_that_attention_may_drop_is_a_candidate() -> None:
+    """None at all, those of Dropout modules, and numbers under a name that says so."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3))
+    module.attention_dropout, module.dropped, module.drop_all = 0.1, 3, 1.0  # type: ignore[assignment]
+    assert _dropouts(module) == (0.0, 0.1, 0.3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import nn
 
 import edgewise
 from edgewise.monitor.ranks import joined, largest, mean, total
+from edgewise.monitor.watch import KINDS, Watch
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of
 from tests.support.ranks import run_ranks
 
@@ -106,3 +108,26 @@ def test_rows_are_joined_part_by_part() -> None:
     each = torch.tensor([[1.0, 2.0, 3.0, 4.0], [3.0, 8.0, 1.0, 6.0]])
     assert joined(each, [1, 2, 1], [mean, largest, total]).tolist() == [2.0, 8.0, 3.0, 10.0]
     assert joined(torch.tensor([[1.0], [float("nan")]]), [1], [mean]).isnan().all()  # one bad process is enough
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_longest_wait_is_everybodys_and_alarms_of_others_are_raised_here(rank: int) -> None:
+    """What is gathered is the row, the wait and the alarms, in this order; the first process stores the row of all."""
+    own, other = [3.0, 0.0], [7.0, float(1 << 2)]
+    raised: list[Any] = []
+
+    def gather(flat: torch.Tensor) -> torch.Tensor:
+        assert flat.tolist() == [1.0, 2.0, *own]
+        return torch.stack([flat, torch.tensor([5.0, 8.0, *other])])
+
+    watch = SimpleNamespace(
+        budget=SimpleNamespace(proposal=lambda: 3), ranks=SimpleNamespace(size=2, rank=rank, gather=gather), _raised=0,
+        instrument=SimpleNamespace(
+            rules=lambda: [mean, largest], after_step=lambda join: join(torch.tensor([1.0, 2.0]), [1, 1])
+        ),
+        alarms=[], step=11, _raise=raised.append,
+    )  # fmt: skip
+    watch._join_alarms = lambda bits: Watch._join_alarms(watch, bits)  # type: ignore[arg-type]
+    row, gap = Watch._sample(watch)  # type: ignore[arg-type]
+    assert gap == 7 and row.tolist() == ([1.0, 2.0] if rank else [3.0, 8.0])
+    assert [(alarm.kind, alarm.step) for alarm in raised] == [(KINDS[2], 11)] and "Process 1" in raised[0].what

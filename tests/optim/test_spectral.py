@@ -57,3 +57,12 @@ def test_refusals(layer: object, shapes: tuple[tuple[int, int], tuple[int, int]]
     generator = torch.Generator().manual_seed(0)
     with pytest.raises(BadInput, match=words):
         spectral_initialize_(layer, *(torch.randn(shape, generator=generator) for shape in shapes))
+
+
+def test_biases_are_zero_afterwards() -> None:
+    x, y, _ = data(200, 4, 4)
+    layer = nn.MultiheadAttention(4, 2, batch_first=True)
+    for bias in (layer.in_proj_bias, layer.out_proj.bias):
+        nn.init.ones_(bias)
+    spectral_initialize_(layer, x, y)
+    assert not layer.in_proj_bias.any() and not layer.out_proj.bias.any()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import nn
 
 from edgewise import BadInput
 from edgewise.adapters.reading.read import read as read_model
-from edgewise.probe.batches import default_batch
+from edgewise.probe.batches import _pixels, default_batch
 from edgewise.probe.geometry import generator_for
 from edgewise.probe.measure import measure
 from tests.support.models import build
@@ -365,3 +366,17 @@ def test_the_default_stream_has_the_type_of_the_model(dtype: torch.dtype) -> Non
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).to(dtype)
     assert default_batch(encoder, torch.Generator().manual_seed(0), 8).dtype == dtype
+
+
+@pytest.mark.parametrize("kind, accepts, labelled", [("Classification", True, True), ("Classification", False, False),
+                                                     ("Segmentation", True, False)])  # fmt: skip
+def test_images_have_a_label_where_a_classifier_takes_one(kind: str, accepts: bool, labelled: bool) -> None:
+    """A model of another task takes labels of another shape."""
+
+    def forward(self: Any, pixel_values: Any) -> None: ...
+    def with_labels(self: Any, pixel_values: Any, labels: Any = None) -> None: ...
+
+    made = type(f"ViTForImage{kind}", (nn.Linear,), {"forward": with_labels if accepts else forward})(2, 2).half()
+    batch = _pixels(made, SimpleNamespace(image_size=(4, 6), num_channels=2), torch.Generator())
+    assert batch["pixel_values"].shape == (1, 2, 4, 6) and batch["pixel_values"].dtype == torch.float16
+    assert ("labels" in batch) is labelled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,12 @@ import torch
 from torch import nn
 
 import edgewise
+from edgewise.errors import BadInput
+from edgewise.rehearsal.gauge import View
+from edgewise.rehearsal.learning_rate import _Search
+from edgewise.rehearsal.optimizers import Rates
+from edgewise.rehearsal.rate import Moment, Rehearsal
+from edgewise.rehearsal.walk import NOISE
 from tests.support.rehearsal_networks import batches, small, text_loss
 
 
@@ -88,3 +95,39 @@ def test_a_model_that_cannot_learn_gets_no_rate() -> None:
     )  # fmt: skip
     assert rate.best is None and rate.edge is None
     assert "no rate from" in str(rate)
+
+
+def test_rates_of_groups_are_multiples_of_the_first_that_moves() -> None:
+    """A group at rest keeps its zero; under a scheduler the rate before the warm-up counts."""
+    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (0.0, 2e-3, 1e-3)]
+    optimizer = torch.optim.SGD(groups)
+    rates = Rates(optimizer)
+    assert rates.ratios == pytest.approx((0.0, 1.0, 0.5))
+    rates.set(0.1)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.0, 0.1, 0.05])
+    for group in optimizer.param_groups:
+        group["initial_lr"], group["lr"] = 4e-3, 0.0
+    assert Rates(optimizer).ratios == (1.0, 1.0, 1.0)
+    with pytest.raises(BadInput, match="every group of this SGD has the rate 0"):
+        Rates(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.0))
+
+
+@pytest.mark.parametrize(
+    "losses, advised, noted",
+    [([1.5, 2.0], False, False), ([1 + NOISE, 2.0], True, True), ([1 - NOISE, 1.5], True, True),
+     ([1 - 3 * NOISE, 1.5], True, False), ([math.inf, math.inf], False, False)],
+)  # fmt: skip
+def test_no_rate_is_advised_where_every_one_hurts_and_a_note_says_where_the_loss_hardly_moved(
+    losses: list[float], advised: bool, noted: bool
+) -> None:
+    """Twice the noise decides, on both sides of the loss at the start."""
+    search = _Search.__new__(_Search)
+    search.start, search.plan = View(1.0, torch.zeros(1), None, 1.0), SimpleNamespace(steps=20)
+    search.limit, search.notes, search.extended, search.centre, search.width = None, [], False, 1e-3, 1.0
+    rows = [
+        Rehearsal(rate, (loss,) * 4, (Moment(20, loss, 0.0, None, 1.0),), None)
+        for rate, loss in zip((1e-3, 3e-3), losses, strict=True)
+    ]
+    best, edge = search._advice(rows)
+    assert (best is not None) is advised and edge is None
+    assert ("hardly changed the loss" in " ".join(search.notes)) is noted

@@ -84,3 +84,10 @@ def test_the_callback_has_the_defaults_of_the_function() -> None:
     own = {a.arg: ast.literal_eval(d) for a, d in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True) if d}
     theirs = inspect.signature(edgewise.learning_rate).parameters
     assert own == {name: theirs[name].default for name in ("steps", "rates", "seed")} | {"update": True}
+
+
+def test_the_door_for_a_trainer_has_the_defaults_of_the_function() -> None:
+    own, theirs = (inspect.signature(f).parameters for f in (for_trainer, edgewise.learning_rate))
+    assert {n: own[n].default for n in ("steps", "rates", "seed", "progress")} == {
+        n: theirs[n].default for n in ("steps", "rates", "seed", "progress")
+    }

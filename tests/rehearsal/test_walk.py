@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edgewise.rehearsal.walk import FACTOR, Step, between, next_rung, vertex
+from edgewise.rehearsal.walk import FACTOR, NOISE, Step, between, next_rung, score, too_few, vertex
 
 
 def climb(score: Callable[[float], float], edge: float, start: float, most: int = 6) -> dict[float, Step]:
@@ -49,3 +49,29 @@ def test_a_minimum_at_an_end_is_that_rate() -> None:
     assert vertex([1.0, 2.0, 4.0], [3.0, 2.0, 1.0]) == 4.0
     assert vertex([1.0, 2.0, 4.0], [1.0, 1.0, 1.0]) == 1.0
     assert between([1.0, 2.0], [False, False], 1.0) is None
+
+
+def test_the_edge_lies_below_the_first_rate_that_was_too_large() -> None:
+    """Rates beyond it may have learned by luck: they do not count."""
+    rates, bad = [1.0, 2.0, 4.0, 8.0, 16.0], [False, False, True, False, True]
+    assert between(rates, bad, 1.0) == (2.0, 4.0)
+    assert between(rates[::-1], bad[::-1], 1.0) == (2.0, 4.0)
+    assert between(rates, bad, 8.0) == (8.0, 16.0)
+    assert between([4.0, 8.0], [True, True], 2.0) == (2.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    "end, middle, found",
+    [(1 + 3 * NOISE, 1.0, None), (1 + NOISE, 1.0, True), (1.0, 1.0, True), (1 - NOISE, 1.0, True),
+     (1 - 3 * NOISE, 1 - 3 * NOISE, False), (math.nan, 1.0, None)],
+)  # fmt: skip
+def test_steps_are_too_few_where_the_loss_stayed_within_twice_its_noise(
+    end: float, middle: float, found: bool | None
+) -> None:
+    assert too_few(1.0, middle, end) is found
+    assert too_few(-1.0, middle - 2, end - 2) is found  # the noise is a share of the size, not of the sign
+
+
+def test_a_score_is_the_loss_in_units_of_its_noise_and_the_distance_from_what_was_known() -> None:
+    assert score(1e-3, 2.0, -4.0, 1e-3) == pytest.approx(2.0 / (4 * NOISE))
+    assert score(1e-3 * math.e, 0.0, 1.0, 1e-3, width=0.5) == pytest.approx(2.0)

@@ -101,3 +101,15 @@ def test_the_norm_of_the_first_stack_decides(monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(recognise(model, 8), Recognised)
     monkeypatch.setattr(recognised, "sites", lambda _: replace(places, stacks=both.stacks[::-1]))
     assert "sandwich" in str(recognise(model, 8))
+
+
+@pytest.mark.parametrize("s, gain", [(0.01, 0.25), (0.16, 0.4), (0.81, 0.9), (4.0, 1.0)])
+def test_the_inner_matrix_of_a_branch_has_the_root_of_its_gain_between_a_quarter_and_one(s: float, gain: float) -> None:
+    """Value and W_1 beside a whole skip, from a stream of unit size; a gate that is in its band is left alone."""
+    gains = BranchGains(edgewise.transformer(depth=2), 1.0, carries=False)
+    assert [gains.inner(role, 0, s) for role in ("value", "mlp_in")] == pytest.approx([gain, gain])
+    assert gains.inner("query", 0, s) is None
+    gated = BranchGains(edgewise.transformer(depth=2, gated=True, mlp_in_gain=1.5), 1.0, carries=False)
+    assert gated.inner("mlp_in", 0, s) is None and gated.inner("mlp_linear", 0, s) == pytest.approx(gain)
+    strong = edgewise.transformer(depth=2, mlp_skip=0.1, mlp_branch=0.01)
+    assert BranchGains(strong, 1.0, carries=True).inner("mlp_in", 0, s) == 4.0  # as much as is allowed

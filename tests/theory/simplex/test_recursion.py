@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from edgewise.architecture import transformer
+from edgewise.blocks import MLP
+from edgewise.theory.gram import geometry, layers
+from edgewise.theory.simplex.layers import mlp
 from edgewise.theory.simplex.recursion import Setting, forward, propagate_simplex
-from edgewise.theory.simplex.state import Simplex
+from edgewise.theory.simplex.state import Gradient, Simplex
 
 
 def orbit(start_overlap=0.0, readout="token", **knobs):
@@ -149,3 +152,23 @@ def test_elementwise_norms_give_a_stretched_exponential_and_layer_norm_a_power_l
     assert power("tanh") == pytest.approx(0.5, abs=0.07)
     assert power("erf") == pytest.approx(0.5, abs=0.07)
     assert power("layer") < 0.3
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_an_mlp_on_a_simplex_is_the_mlp_on_its_gram_matrix(gated):
+    """State, gradient and the gradients of every matrix, for tokens of one size and one overlap."""
+    n, width = 5, 7
+    layer = MLP(11, "silu", gated, in_gain=0.8, linear_gain=1.3, out_gain=0.7, bias=0.2, branch=1.0)
+    state, gradient = Simplex(np.array(1.4), np.array(0.9)), Gradient(np.array(1.1), np.array(-0.2))
+    step = mlp(layer, state, n, width)
+    dense = geometry.simplex(n, 1.4, 1 - 0.9 / 1.4)
+    perceived = layers.perceive(layer, dense)
+    gamma = np.full((n, n), -0.2) + 1.3 * np.eye(n)
+    back, weights = layers.pull_mlp(layer, dense, perceived, gamma, width)
+    assert perceived.state.norm == pytest.approx(float(step.state.norm), rel=1e-9)
+    assert perceived.state.spreads[0, 1] == pytest.approx(float(step.state.difference), rel=1e-6)
+    pulled = step.pull(gradient)
+    assert (back[0, 0], back[0, 1]) == pytest.approx((float(pulled.own), float(pulled.cross)), rel=1e-6)
+    found = step.weights(gradient)
+    assert set(found) == set(weights) == {"mlp_in", "mlp_out"} | ({"mlp_linear"} if gated else set())
+    assert {k: float(v) for k, v in found.items()} == pytest.approx(dict(weights), rel=1e-6)

@@ -56,7 +56,7 @@ def deepseek_v3(config: ConfigReader) -> Knobs:
     """Latent attention, a few dense layers, then one shared expert beside the chosen ones."""
     knobs, s = llama(config), config.number("initializer_range", default=0.02)
     narrow, shared = config.integer("moe_intermediate_size"), config.number("n_shared_experts", default=1)
-    scale = config.number("routed_scaling_factor", default=1.0)
+    scale = config.number("routed_scaling_factor", default=2.5)
     normalised = config.flag("norm_topk_prob", default=True)
     weight = scale * _routed(config, knobs["mlp_in_gain"], normalised=normalised, score=_sigmoid)
     first = int(config.number("first_k_dense_replace", default=0))
