@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -135,7 +136,7 @@ def test_steps_of_equal_length_shrink_to_nothing_and_stay_there() -> None:
         update, points = method(problem, 0.1, 4), [start]
         for _ in range(7):
             points.append(update(points[-1]))
-        lengths = [float((b - a).norm()) / math.sqrt(2) for a, b in zip(points, points[1:], strict=False)]
+        lengths = [float((b - a).norm()) / math.sqrt(2) for a, b in pairwise(points)]
         assert lengths == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0, 0.0, 0.0])
         assert problem.loss(points[-1]) < problem.loss(start)
     assert torch.allclose(descent.sign_descent(problem, 0.1, 4)(start), start - 0.1)

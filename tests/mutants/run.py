@@ -110,14 +110,18 @@ def _within(nodes: list[str], budget: float) -> list[str]:
 
 
 def plant(mutant: Mutant, code: str) -> tuple[str, int] | None:
-    """The code with the mistake, and its line, the nearest of equal ones; None if the line is no longer there."""
-    lines, before = code.split("\n"), mutant["before"]
-    places = [place for place, text in enumerate(lines) if text == before]
-    if not places:
-        return None
-    place = min(places, key=lambda place: abs(place + 1 - mutant.get("line", 0)))
-    lines[place] = mutant["after"]
-    return "\n".join(lines), place + 1
+    """The code with the mistake, and its line, the nearest of equal ones; None if the line is no longer there.
+
+    `rewritten`: the line as it reads now, and the same mistake in it.
+    """
+    lines, now = code.split("\n"), mutant.get("rewritten")
+    for before, after in ((mutant["before"], mutant["after"]), *([now] if now else [])):
+        places = [place for place, text in enumerate(lines) if text == before]
+        if places:
+            place = min(places, key=lambda place: abs(place + 1 - mutant.get("line", 0)))
+            lines[place] = after
+            return "\n".join(lines), place + 1
+    return None
 
 
 class Catcher:
@@ -266,7 +270,8 @@ def main(name: str, *rooms: str) -> None:
     mutants = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
     answers = json.loads((HERE / "answers.json").read_text()) if again else {}
     known = results(name)
-    survived = {k for k, record in known.items() if record["outcome"] == "survived"}
+    equivalent = json.loads((HERE / "equivalent.json").read_text(encoding="utf-8"))
+    survived = {k for k, record in known.items() if record["outcome"] == "survived" and k not in equivalent}
     pending = [m for m in mutants if key(m) not in known or (again and key(m) in survived)]
     pending = [m | {"only": answers.get(m["room"], [])} if again and "only" not in m else m for m in pending]
     pending = [m for m in pending if not again or key(m) in known or name == "named"]

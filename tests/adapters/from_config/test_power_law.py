@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
+from edgewise.adapters.from_config.full_numbers import FullNumbers
 from edgewise.adapters.from_config.power_law import NoPowerLaw, Sizes, extrapolate
+from edgewise.adapters.from_config.sizes import HEADS
 from edgewise.errors import BadInput
 
 
@@ -44,3 +47,24 @@ def test_a_number_that_follows_no_power_is_refused_by_name() -> None:
     with pytest.raises(BadInput, match="some sizes only"):
         extrapolate("a gain", SMALL, [None, 1.2, 1.0, 1.0], FULL)
     assert extrapolate("a gain", SMALL, [None] * 4, FULL) is None
+
+
+@pytest.mark.parametrize(
+    "pairs, small, full",
+    [([("num_heads", 12, 4)], 4, 12), ([], 1, 1), ([("num_heads", 12, 1)], 1, 12),
+     ([("encoder_attention_heads", 8, 4), ("decoder_attention_heads", 12, 4)], 4, 8)],
+)  # fmt: skip
+def test_a_number_of_heads_is_the_configs_or_one(
+    pairs: list[tuple[str, int, int]], small: int, full: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an encoder where encoder and decoder differ; one head need not be in a config, two must be."""
+    numbers = FullNumbers.__new__(FullNumbers)
+    numbers.plan, numbers.tower = SimpleNamespace(narrow=True), SimpleNamespace(shrinks=True)
+    numbers.first = SimpleNamespace(name="model.encoder.layers")
+    monkeypatch.setattr(FullNumbers, "_pairs", lambda *_: iter(pairs))
+    assert numbers._named(HEADS, small, "heads") == full
+    with pytest.raises(BadInput, match=r"3 heads of model\.encoder\.layers in a small model could not be found"):
+        numbers._named(HEADS, 3, "heads")
+    monkeypatch.setattr(FullNumbers, "_pairs", lambda *_: iter([]))
+    with pytest.raises(BadInput, match="2 heads of"):
+        numbers._named(HEADS, 2, "heads")

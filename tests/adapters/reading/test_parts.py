@@ -1,4 +1,4 @@
-"""Single steps of a reading on tensors made by hand: which tokens are changed, which rows are asked, what a score is."""
+"""Steps of a reading on tensors made by hand: which tokens are changed, which rows are asked, what scores are."""
 
 from __future__ import annotations
 

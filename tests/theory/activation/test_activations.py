@@ -246,3 +246,22 @@ def test_a_phase_diagram_row_is_fast():
         phi.square(q), phi.chord(q, e), phi.slope_product_apart(q, e)
         times.append(time.process_time() - start)
     assert min(times) < 0.1
+
+
+def test_an_activation_that_grows_too_fast_is_averaged_up_to_its_limit() -> None:
+    """E exp(2x) = e^(2q), the limit itself included; nothing is said beyond it."""
+    exponential = activation(np.exp)
+    assert exponential.slope_square(np.array([0.1, 0.5, 1.0])) == pytest.approx(np.exp([0.2, 1.0, 2.0]), rel=1e-8)
+    with pytest.raises(BadInput, match="resolved only up to q = 1"):
+        exponential.slope_square(np.array([1.01]))
+
+
+@pytest.mark.parametrize("name", ["gelu", "tanh", "silu"])
+def test_below_the_table_a_slope_is_that_at_zero(name: str) -> None:
+    """Answered from the edge of the table, without an integral."""
+    phi = activation(name)
+    averages = phi._averages
+    assert averages._flat_at_zero
+    q = averages.table.low * np.array([1e-3, 1e-6])
+    at_zero = float(phi.derivative(np.zeros(1))[0]) ** 2
+    assert phi.slope_product(q, np.full(2, 0.5)) == pytest.approx([at_zero] * 2, rel=1e-5, abs=1e-5)
