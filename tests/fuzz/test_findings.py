@@ -105,6 +105,14 @@ def test_configs_with_impossible_values_are_refused_by_name(changes: dict[str, o
         edgewise.describe(LLAMA | changes)
 
 
+def test_latent_attention_without_weights_is_refused_by_its_embedding() -> None:
+    """The share of a head that is rotated is that of the fan-ins, whatever the standard deviation."""
+    config = {"model_type": "deepseek_v3", **CONFIGS["deepseek3"][2]}
+    assert edgewise.describe(config).rope == edgewise.describe(config | {"initializer_range": 0.1}).rope
+    with pytest.raises(edgewise.BadInput, match="embedding_norm must be a finite number above 0, got 0"):
+        edgewise.describe(config | {"initializer_range": 0})
+
+
 def test_gradients_that_leave_the_numbers_are_refused() -> None:
     """The stream of weights of 30,000 stays finite in single precision, the way back does not."""
     model = with_weights(build("tokens", 16, 3), "huge", "float32")

@@ -16,6 +16,7 @@ from edgewise.adapters.config.translate import config_of, described_by_config
 from edgewise.adapters.reading.describe import describe_reading
 from edgewise.adapters.reading.read import read
 from edgewise.adapters.reading.record import Reading, Stack
+from edgewise.adapters.reading.restore import is_sharded
 from edgewise.adapters.roles import record as roles
 from edgewise.adapters.roles.gains import measured_knobs, norm_gains
 from edgewise.adapters.roles.model import roles_of
@@ -31,6 +32,7 @@ COMPARED = ("depth", "norm", "norm_kind", "causal", "parallel", "gated", "activa
 GAINS = ("score_gain", "value_gain", "mlp_in_gain", "mlp_linear_gain", "mlp_out_gain", "attention_branch", "mlp_branch")
 CLOSE = 0.25  # relative: gains by behaviour scatter by a few hundredths, wrong roles are off by factors
 DISTANCES = re.compile(r"(relative|position|pos)\w*bias")
+SHARDED = "gains: as the model behaves; its matrices lie in shards (FSDP2)"
 DRAWN = ("initializer_range", "init_std", "initializer_factor", "initializer_cutoff_factor")  # the weights say it
 
 
@@ -57,6 +59,8 @@ def describe_read_module(
     description = describe_reading(reading, tokens=tokens, name=_name(model), hint=own)
     assert stack is not None
     description = _with_config(description, config_of(model)) if own is None else _with_hint(description, own, tokens)
+    if any(is_sharded(module) for module in model.modules()):
+        return replace(description, assumed=(*description.assumed, SHARDED))
     blocks, _ = roles_of(model, stack)
     return _with_weights(model, description, stack, blocks) if blocks else description
 

@@ -21,7 +21,7 @@ from edgewise.monitor.attention_rows import RowNumbers, by_head, nan_max, row_nu
 from edgewise.monitor.copies import QUERIES, SEQUENCES, QueryCopy, Switch, TokenCopy, query_slice
 from edgewise.monitor.held import Held
 from edgewise.monitor.places import AttentionPlace
-from edgewise.optim.parallel import norm_function
+from edgewise.optim.parallel import norm_function, whole
 from edgewise.optim.query_key import Side
 
 SAMPLED = 16  # one row in so many of W_O for the norms of its heads
@@ -140,7 +140,7 @@ class AttentionGroup:
     def _multiplied(self, x: Tensor, held: tuple[Held, Held | None]) -> Tensor:
         """x W^T + b of every layer, with the weights of the pass, before the optimizer's step."""
         matrices, biases = held[0](), [None] * len(x) if held[1] is None else held[1]()
-        rows = [linear(x[i], W.float(), None if b is None else b.float())
+        rows = [linear(x[i], whole(W).float(), None if b is None else whole(b).float())
                 for i, (W, b) in enumerate(zip(matrices, biases, strict=True))]  # fmt: skip
         return torch.stack(rows)
 
@@ -180,7 +180,7 @@ class AttentionGroup:
 
     def output_weights(self) -> Tensor:
         """W_O of every layer (L, out, in)."""
-        return torch.stack(self._outside()).float()
+        return torch.stack([whole(W) for W in self._outside()]).float()
 
     def _output_norms(self) -> Tensor:
         """|W_O,h| (L, H) from one row in 16; ones where the matrix is spread over processes."""

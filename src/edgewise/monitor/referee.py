@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from edgewise.monitor.attention import AttentionGroup, Pass
+from edgewise.optim.parallel import whole
 
 TOLERANCE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
 TOLERANCE_WIDE = 2e-3  # float32, where the copies and the layer may multiply in another order, or in tf32
@@ -44,7 +45,7 @@ def _multiplied(group: AttentionGroup, rows: Pass) -> Tensor:
     out = flat @ group.output_weights().mT[:, None]
     biases = [place.output.bias(group.model) for place in group.layers]
     if all(b is not None for b in biases):
-        out = out + torch.stack([b.detach() for b in biases if b is not None])[:, None, None].float()
+        out = out + torch.stack([whole(b) for b in biases if b is not None])[:, None, None].float()
     return out.flatten(0, 1).unflatten(-1, (H, -1)).transpose(1, 2)
 
 

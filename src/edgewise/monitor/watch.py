@@ -25,6 +25,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from edgewise.adapters.reading.restore import back_in_shards
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm, AlarmKind
@@ -94,6 +95,7 @@ class Watch:
         began = time.perf_counter()
         self.model, self.scaler, self.step, self.quiet = model, scaler, first_step, quiet
         self.optimizer, self.error = optimizer, ""
+        back_in_shards(model)
         self.places = places_or_blind(model)
         self.ranks = Ranks(processes_of(model))
         self.columns: tuple[Column, ...] = fast_columns(self.places.depth)

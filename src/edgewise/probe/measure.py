@@ -15,7 +15,7 @@ from edgewise.adapters.model import describe_read_module
 from edgewise.adapters.reading.read import read as read_model
 from edgewise.adapters.reading.record import Reading, Stack
 from edgewise.adapters.reading.refusals import words
-from edgewise.adapters.reading.restore import is_sharded
+from edgewise.adapters.reading.restore import back_in_shards, is_sharded
 from edgewise.adapters.roles.model import roles_of
 from edgewise.adapters.roles.record import BlockSite
 from edgewise.architecture import Architecture
@@ -69,6 +69,7 @@ def measure(
         return measure_stream(target, batch, request, tokens)
     with random_streams():
         if (module := target.module) is not None:
+            back_in_shards(module)
             place = _find(module, batch, tokens, stack)
             observation = _observe(module, place, batch, request, tokens)
             return _trace([observation], module, place, target.name, f"{seeds} readout directions, weights as given")

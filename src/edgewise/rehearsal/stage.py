@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.optim import Optimizer
 
-from edgewise.adapters.reading.restore import as_before, is_sharded
+from edgewise.adapters.reading.restore import as_before, back_in_shards, is_sharded
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.optim.wrapper import OptimizerWrapper
@@ -31,6 +31,7 @@ class Stage:
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
         self.model, self.bare = model, unwrap(model)
         trainable(self.bare)
+        back_in_shards(self.bare)
         self.sharded = any(is_sharded(module) for module in self.bare.modules())
         self.instance = optimizer if isinstance(optimizer, Optimizer) else None
         if self.instance is not None:

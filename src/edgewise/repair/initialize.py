@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.adapters.reading.restore import back_in_shards
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.interrupts import check, deferring
@@ -69,6 +70,7 @@ def initialize_(
     if not isinstance(model, nn.Module):
         raise BadInput(f"initialize_ takes a torch.nn.Module, got {type(model).__name__}.")
     bare = unwrap(model)
+    back_in_shards(bare)
     options: dict[str, Any] = {
         "keep": keep, "budget": budget, "draw": draw, "embeddings": embeddings, "tokens": tokens,
     }  # fmt: skip

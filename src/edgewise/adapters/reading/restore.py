@@ -91,6 +91,19 @@ def is_sharded(module: nn.Module) -> bool:
     return wrapped and any(hasattr(parameter, "to_local") for parameter in module.parameters())
 
 
+def back_in_shards(model: nn.Module) -> None:
+    """Let go of weights that a forward pass without a backward one left gathered; the next pass gathers them again.
+
+    While they are gathered, `parameters()` are copies beside shards: what is written into a copy is lost.
+    """
+    sharding = sys.modules.get("torch.distributed.fsdp")
+    if sharding is None:
+        return
+    for module in model.modules():
+        if isinstance(module, sharding.FSDPModule):
+            module.reshard()
+
+
 def _configs(model: nn.Module) -> list[Any]:
     """The configs of a model and those inside them: a forward pass with labels may write into one."""
     todo = [config for module in model.modules() if (config := getattr(module, "config", None)) is not None]

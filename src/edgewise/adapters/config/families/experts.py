@@ -81,7 +81,7 @@ def _latent_attention(config: ConfigReader, s: float, scaling: float) -> Knobs:
     key = math.sqrt((still + turned) / (plain + rotated))
     output = gain(s, shape.heads * config.integer("v_head_dim"))
     return {
-        "head_width": plain + rotated, "rope": turned / (still + turned),
+        "head_width": plain + rotated, "rope": rotated * shape.width / (plain * rank + rotated * shape.width),
         "score_gain": query * key * scaling, "key_gain": key,
         "value_gain": gain(s, rank) * output, "output_gain": output,
     }  # fmt: skip
