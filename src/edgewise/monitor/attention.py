@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from torch.utils.hooks import RemovableHandle
 
 from edgewise.adapters.roles.record import Projection
@@ -118,31 +117,23 @@ class AttentionGroup:
         """Queries (R, H, Q, d_h), keys and values (R, H, K, ...), normalised, rotated, shared as the layer does."""
         copies = [buffer[:, :sequences, :keys] for buffer in self.tokens]
         if self.first.fused_call:
-            values = self._multiplied(copies[0], self._keys_values)
+            queries = _multiplied(copies[0][:, :, start::stride], self._queries)
             width = self.first.projections[1].fan_out
-            picked = [self._multiplied(copies[0][:, :, start::stride], self._queries), values[..., :width],
-                      values[..., width:]]  # fmt: skip
+            picked = [queries, *_multiplied(copies[0], self._keys_values).tensor_split((width,), -1)]
         else:
             picked = self._picked(copies)
             picked[0] = picked[0][:, :, start::stride]
         logits = self.first.query_key
         q = self._side(picked[0], [p.query_key.query for p in self.layers], places[start::stride])
         k = self._side(picked[1], [p.query_key.key for p in self.layers], places)
-        v = picked[2].unflatten(-1, (logits.key.heads, -1)).flatten(0, 1).transpose(1, 2).contiguous()
+        v = picked[2].unflatten(-1, (logits.key.heads, -1)).flatten(0, 1).transpose(1, 2)
         if logits.share > 1:
             k, v = (t.repeat_interleave(logits.share, 1) for t in (k, v))
-        return q, k, v
+        return q, k.contiguous(), v.contiguous()  # else every product copies them again
 
     def _picked(self, copies: Sequence[Tensor]) -> list[Tensor]:
         modules = self.first.modules
         return [_rows(copies[modules.index(p.module)], p) for p in self.first.projections]
-
-    def _multiplied(self, x: Tensor, held: tuple[Held, Held | None]) -> Tensor:
-        """x W^T + b of every layer, with the weights of the pass, before the optimizer's step."""
-        matrices, biases = held[0](), [None] * len(x) if held[1] is None else held[1]()
-        rows = [linear(x[i], whole(W).float(), None if b is None else whole(b).float())
-                for i, (W, b) in enumerate(zip(matrices, biases, strict=True))]  # fmt: skip
-        return torch.stack(rows)
 
     def _side(self, flat: Tensor, sides: Sequence[Side], places: Tensor) -> Tensor:
         norms = [None if s.norm is None else norm_function(self.model, s.norm.name) for s in sides]
@@ -175,7 +166,8 @@ class AttentionGroup:
         sequences = len(rows.output) // len(self.layers)
         part = copied[:, :sequences, :Q]
         if self.first.fused_call and weighted:
-            part = (part.flatten(1, 2) @ self.output_weights()).unflatten(1, (sequences, Q))
+            pairs = zip(part.flatten(1, 2), self._outside(), strict=True)
+            part = torch.stack([rows @ whole(W).float() for rows, W in pairs]).unflatten(1, (sequences, Q))
         return part.unflatten(-1, (H, -1)).flatten(0, 1).transpose(1, 2)
 
     def output_weights(self) -> Tensor:
@@ -189,6 +181,19 @@ class AttentionGroup:
             return torch.ones(len(weights), self.first.heads, device=self.output.device)
         rows = torch.stack([w[::SAMPLED] for w in weights]).float().unflatten(-1, (self.first.heads, -1))
         return torch.linalg.vector_norm(rows, dim=(1, 3))
+
+
+def _multiplied(x: Tensor, held: tuple[Held, Held | None]) -> Tensor:
+    """x W^T + b of every layer (L, S, tokens, out), with the weights of the pass, before the optimizer's step."""
+    flat, matrices = x.flatten(1, 2), held[0]()
+    out = flat.new_empty(*flat.shape[:2], len(matrices[0]))
+    biases = [None] * len(x) if held[1] is None else held[1]()
+    for rows, W, b, y in zip(flat, matrices, biases, out, strict=True):
+        if b is None:
+            torch.mm(rows, whole(W).float().mT, out=y)
+        else:
+            torch.addmm(whole(b).float(), rows, whole(W).float().mT, out=y)
+    return out.unflatten(1, x.shape[1:3])
 
 
 def _below(parts: Sequence[Tensor]) -> Tensor:

@@ -9,13 +9,14 @@ Shapes: S sequences, T tokens of a stream, K keys, Q queries; unfilled places ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from edgewise.monitor.clock import Clock
+from edgewise.monitor.pending import NormSeat, Pending, Question, Seat
 from edgewise.probe.block_call import NAMES
 
 SEQUENCES, TOKENS, QUERIES = 2, 64, 16
@@ -32,6 +33,7 @@ class Switch:
         self.on = True
         self.check = True  # whether this row is one on the slow clock, which the referee looks at
         self.limit = 0.0  # largest finite number of the dtype that activations have or are cast to
+        self.pending = Pending()
 
     def run(self, copy: Callable[..., None], *arguments: Any) -> None:
         """Copy at a sampled step, on the clock; an error switches the monitor off and goes no further."""
@@ -75,28 +77,37 @@ class Fit(NamedTuple):
     length: int  # of a sequence in all
 
 
-class Window:
+class Window(Seat):
     """The part of a tensor (batch, tokens, width) that goes into a buffer; worked out once for every shape.
 
     slices(length): of the tokens of one sequence; sequences are the first ones.
     """
 
-    def __init__(self, buffer: Tensor, batch_first: bool, slices: Callable[[int], slice]) -> None:
-        self.buffer, self.batch_first, self._slices = buffer, batch_first, slices
+    def __init__(self, pending: Pending, buffer: Tensor, batch_first: bool, slices: Callable[[int], slice]) -> None:
+        super().__init__(pending, buffer)
+        self.batch_first, self._slices = batch_first, slices
         self._shape: torch.Size | None = None
         self._fit: Fit | None = None
+        self._small = False
 
     def copy(self, x: Tensor) -> Fit | None:
-        """Copy; None where x is not a stream of this width."""
+        """Copy, or keep x until the pass is over; None where x is not a stream of this width."""
         if torch.compiler.is_compiling():  # what is remembered would be a guard, and compile it again
             fit = self._fitted(x.shape)
-        else:
-            if x.shape != self._shape:
-                self._shape, self._fit = x.shape, self._fitted(x.shape)
-            fit = self._fit
-        if fit is not None:
-            fit.target.copy_(x[fit.part])
-        return fit
+            if fit is not None:
+                fit.target.copy_(x[fit.part])
+            return fit
+        if x.shape != self._shape:
+            self._shape, self._fit = x.shape, self._fitted(x.shape)
+            self._small = self.pending.small(x.numel())
+        if self._fit is not None:
+            self.keep(x, self._small)
+        return self._fit
+
+    @staticmethod
+    def take(pairs: Sequence[tuple[Seat, Tensor]]) -> None:
+        fits = [(seat._fit, x) for seat, x in pairs if isinstance(seat, Window) and seat._fit is not None]
+        torch._foreach_copy_([fit.target for fit, _ in fits], [x[fit.part] for fit, x in fits])
 
     def _fitted(self, shape: torch.Size) -> Fit | None:
         if len(shape) != 3 or shape[-1] != self.buffer.shape[-1]:
@@ -118,7 +129,8 @@ class StreamCopy:
         self, switch: Switch, buffer: Tensor, gradient: Tensor, sizes: Sizes | None, batch_first: bool
     ) -> None:
         self.switch, self.gradient, self.sizes = switch, gradient, sizes
-        self.window = Window(buffer, batch_first, lambda length: slice(0, length, -(-length // TOKENS)))
+        self.norm = NormSeat(switch.pending, gradient)
+        self.window = Window(switch.pending, buffer, batch_first, lambda length: slice(0, length, -(-length // TOKENS)))
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         """Pre-hook of the first block: the embedded tokens."""
@@ -144,6 +156,7 @@ class StreamCopy:
             self.switch.limit = limit_of(stream)
         if stream.requires_grad:
             stream.register_hook(self._see_gradient)
+        self.switch.pending.ask()
 
     def _copy(self, stream: Tensor) -> None:
         fit = self.window.copy(stream.detach())
@@ -151,7 +164,10 @@ class StreamCopy:
             self.sizes.fill(fit.sequences, fit.tokens, fit.length)
 
     def _see_gradient(self, gradient: Tensor) -> None:
-        self.switch.run(self._copy_gradient, gradient)
+        self.switch.run(self._keep_gradient, gradient)
+
+    def _keep_gradient(self, gradient: Tensor) -> None:
+        self.norm.keep(gradient.detach(), self.switch.pending.small(gradient.numel()))
 
     def _copy_gradient(self, gradient: Tensor) -> None:
         self.gradient.copy_(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
@@ -162,7 +178,8 @@ class TokenCopy:
 
     def __init__(self, switch: Switch, buffer: Tensor, batch_first: bool) -> None:
         self.switch = switch
-        self.window = Window(buffer, batch_first, lambda length: slice(0, min(length, buffer.shape[1]), 1))
+        keys = buffer.shape[1]
+        self.window = Window(switch.pending, buffer, batch_first, lambda length: slice(0, min(length, keys), 1))
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         query = inputs[0] if inputs else named.get("query")
@@ -195,7 +212,9 @@ class QueryCopy:
             return slice(start, min(length, keys), stride)
 
         self.switch = switch
-        self.window, self.back = Window(buffer, batch_first, slices), Window(gradient, batch_first, slices)
+        self.window = Window(switch.pending, buffer, batch_first, slices)
+        self.back = Window(switch.pending, gradient, batch_first, slices)
+        self.question = Question(switch.pending, self._see_gradient)
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:  # noqa: ARG002
         self._see(inputs[0] if inputs and isinstance(inputs[0], Tensor) else None)
@@ -217,7 +236,7 @@ class QueryCopy:
         if self.switch.check:  # the referee alone asks for it
             self._copy(output)
         if output.requires_grad:
-            output.register_hook(self._see_gradient)
+            self.question.about(output)
 
     def _copy(self, output: Tensor) -> None:
         self.window.copy(output.detach())

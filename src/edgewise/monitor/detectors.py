@@ -203,6 +203,8 @@ def left_prediction(bands: Bands) -> Hit | None:
         return None
     if not bands.stalled or _learned(bands):
         return None
+    if not np.nanmax(np.abs(_late(bands, bands.now[None])), initial=0.0) > FAILS:
+        return None
     start, now = _late(bands, bands.first[None]), _late(bands, bands.past()[1][-LASTING:])
     left = np.abs(now).min(0) - np.where(np.abs(start[0]) < RISKY, 0.0, np.inf)
     which = int(np.argmax(np.nan_to_num(left, nan=-np.inf)))
@@ -227,6 +229,8 @@ def overflow_ahead(bands: Bands) -> Hit | None:
     """Headroom that will be used up within 100 steps at its present rate."""
     at = bands.at("headroom")
     t, _ = bands.trend("headroom")
+    if not (t < -bands.threshold).any():
+        return None
     slope = bands.slope[at]
     with np.errstate(divide="ignore", invalid="ignore"):
         left = np.where(slope < 0, -bands.now[at] / slope, np.inf)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from edgewise.monitor.referee import verdict
 from edgewise.optim.parallel import by_name, whole
 
 SLOW = 10  # stored rows between two on the slow clock
+SIGNS = np.array([[1.0], [-1.0], [-1.0]])  # of the largest logit, the sharpest and the weakest head
 FEW = 1e-30  # below every activation that matters: keeps logarithms finite
 
 
@@ -104,10 +106,12 @@ class Instrument:
         for handle in self.handles:
             handle.remove()
         self.handles = []
+        self.switch.pending.forget()
 
     def clear(self) -> None:
         """Before a step that will be sampled: what it does not fill must not look like numbers."""
         self.sizes.clear()
+        self.switch.pending.forget()
         for buffer in (self.loss, self.streams, self.gradients):
             buffer.fill_(math.nan)
         for group in self.groups:
@@ -119,6 +123,7 @@ class Instrument:
 
         check: let the referee compare attention; slow: also what changes the logits of one block.
         """
+        self.switch.pending.settle()
         sequences, tokens, length = self.sizes.read()
         x = self.streams[:, :sequences, :tokens]
         parts = [self.loss[None], self.gradients / scale, *(_geometry(x) if tokens > 1 else _nothing(len(x), x))]
@@ -170,8 +175,8 @@ class Instrument:
         parts = [*self._activations, squares, self._spectrum(), change]
         flat, sizes = torch.cat([part.reshape(-1) for part in parts]), [part.numel() for part in parts]
         host = (flat if join is None else join(flat, sizes)).cpu().numpy().astype(np.float64)
-        pieces = np.split(host, np.cumsum(sizes)[:-1])
-        numbers = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+        ends = list(accumulate(sizes))
+        numbers = [host[end - part.numel() : end].reshape(part.shape) for end, part in zip(ends, parts, strict=True)]
         self.samples += 1
         self._activations = []
         return self._sample(numbers, depth)
@@ -265,15 +270,10 @@ def _over_heads(heads: Array) -> dict[str, Array]:
     with np.errstate(invalid="ignore"):
         means = np.where(alive, heads, 0.0).sum(-1) / count
     values = {name: means[:, i] for i, name in enumerate(HEAD_STATISTICS) if i != output}
-    values["largest_logit"] = _most(heads[:, logit], count[:, logit])
-    values["entropy_min"] = -_most(-heads[:, entropy], count[:, entropy])
-    values["head_share_min"] = -_most(-heads[:, output], count[:, output])
+    extremes = heads[:, (logit, entropy, output)] * SIGNS  # the largest of each; nan where all are
+    most = np.where(count[:, (logit, entropy, output)] > 0, np.fmax.reduce(extremes, -1, initial=-np.inf), np.nan)
+    values["largest_logit"], values["entropy_min"], values["head_share_min"] = (most * SIGNS[:, 0]).T
     return values
-
-
-def _most(values: Array, count: Array) -> Array:
-    """The largest along heads; nan where all are."""
-    return np.where(count > 0, np.fmax.reduce(values, -1, initial=-np.inf), np.nan)
 
 
 def row_of(sample: Sample, depth: int, extra: dict[str, float]) -> Array:

@@ -20,12 +20,13 @@ def log_trend(steps: Array, logs: Array) -> tuple[Array, Array]:
     """
     t = steps - steps.mean()
     usable = np.isfinite(logs).all(0)
-    safe = np.where(usable, logs, 0.0)
+    safe, whole = (logs, True) if usable.all() else (np.where(usable, logs, 0.0), False)
     centred = safe - safe.mean(0)
-    slope = (t @ centred) / (t @ t)
-    residual = centred - np.outer(t, slope)
+    length = t @ t
+    slope = (t @ centred) / length
+    residual = centred - t[:, None] * slope
     squares = (residual**2).sum(0)
     memory = ((residual[1:] * residual[:-1]).sum(0) / np.maximum(squares, 1e-300)).clip(0, 0.95)
-    error = np.sqrt(squares / max(len(t) - 2, 1) / (t @ t)) * np.sqrt((1 + memory) / (1 - memory))
+    error = np.sqrt(squares / (max(len(t) - 2, 1) * length) * (1 + memory) / (1 - memory))
     value = slope / (error + 1e-12)
-    return np.where(usable, slope, np.nan), np.where(usable, value, np.nan)
+    return (slope, value) if whole else (np.where(usable, slope, np.nan), np.where(usable, value, np.nan))

@@ -1,0 +1,134 @@
+"""References in place of copies: what is read is what the hook saw, whoever writes into the tensor afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import edgewise
+from edgewise.monitor.copies import Window
+from edgewise.monitor.pending import NormSeat, Pending, Question, Seat
+from tests.monitor.subjects import batches, encoder, loss_of
+
+
+def window(pending: Pending) -> Window:
+    return Window(pending, torch.full((2, 3, 4), torch.nan), True, lambda length: slice(0, length, 1))
+
+
+def seen(seat: Seat, x: Tensor) -> None:
+    """A step in which the hook of a seat sees x, unless something else is done before it is over."""
+    if isinstance(seat, Window):
+        seat.copy(x)
+    else:
+        seat.keep(x, seat.pending.small(x.numel()))
+
+
+@pytest.mark.parametrize(("make", "read"), [
+    (window, lambda x: x), (lambda pending: NormSeat(pending, torch.full((), torch.nan)), torch.linalg.vector_norm),
+])  # fmt: skip
+def test_a_tensor_that_lasts_is_read_when_the_pass_is_over(make: Any, read: Any) -> None:
+    pending = Pending()
+    seat = make(pending)
+    for step in range(3):
+        x = torch.randn(2, 3, 4)
+        seen(seat, x)
+        assert seat.at_once == (step == 0)
+        pending.settle()
+        assert torch.equal(seat.buffer, read(x))
+        assert seat.seen is None
+
+
+def test_a_tensor_that_is_written_over_is_copied_at_once_from_the_first_step_on() -> None:
+    pending = Pending()
+    seat = window(pending)
+    for _ in range(3):
+        x = torch.randn(2, 3, 4)
+        expected = x.clone()
+        seen(seat, x)
+        x.zero_()
+        pending.settle()
+        assert torch.equal(seat.buffer, expected)
+
+
+def test_what_is_first_written_over_at_a_later_step_is_no_number_there_and_right_afterwards() -> None:
+    pending = Pending()
+    seat = window(pending)
+    for overwritten, known in ((False, True), (True, False), (True, True)):
+        x = torch.randn(2, 3, 4)
+        expected = x.clone()
+        seen(seat, x)
+        if overwritten:
+            x.zero_()
+        pending.settle()
+        assert torch.equal(seat.buffer, expected) if known else bool(seat.buffer.isnan().all())
+
+
+def test_a_storage_that_is_freed_behind_a_tensor_is_not_read() -> None:
+    pending = Pending()
+    seat = window(pending)
+    x = torch.randn(2, 3, 4)
+    expected = x.clone()
+    seen(seat, x)
+    x.untyped_storage().resize_(0)
+    pending.settle()
+    assert seat.at_once and torch.equal(seat.buffer, expected)
+
+
+def test_the_last_pass_of_a_step_counts_also_where_only_the_first_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgewise.monitor.pending.SMALL", 24)
+    pending = Pending()
+    seat = window(pending)
+    seen(seat, torch.randn(2, 3, 4))
+    pending.settle()
+    large = torch.randn(5, 3, 4)
+    seen(seat, torch.randn(2, 3, 4))
+    seen(seat, large)
+    pending.settle()
+    assert torch.equal(seat.buffer, large[:2])
+
+
+def test_a_gradient_is_that_of_the_tensor_that_was_seen() -> None:
+    pending, answers = Pending(), []
+    question = Question(pending, lambda g: answers.append(float(g)))
+    for scaled in (False, False, True, True):
+        x = torch.ones((), requires_grad=True) * 1.0
+        question.about(x)
+        if scaled:
+            x.mul_(3.0)
+        pending.ask()
+        (2.0 * x).backward()
+    assert answers == [2.0, 2.0, 6.0]  # lost where it was first written over, then asked at once
+
+
+def in_place(model: nn.Module) -> nn.Module:
+    """Dropout writes over what attention and the MLP give."""
+    for layer in model[1].layers:  # type: ignore[index,union-attr]
+        layer.dropout1 = nn.Dropout(0.2, inplace=True)
+        layer.dropout2 = nn.Dropout(0.2, inplace=True)
+    return model
+
+
+def rows(model: nn.Module, steps: int = 4) -> np.ndarray:
+    criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.1)
+    torch.manual_seed(3)
+    stored = []
+    with edgewise.watch(model, everything=True, quiet=True, loss=criterion) as handle:
+        for x in batches(steps):
+            optimizer.zero_grad()
+            loss_of(model, x, criterion).backward()
+            optimizer.step()
+            stored.append(list(handle.row().values()))
+    assert handle.error == ""
+    return np.array(stored)
+
+
+def test_rows_of_a_model_that_works_in_place_are_those_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = rows(in_place(encoder(dropout=0.1)))
+    monkeypatch.setattr(Pending, "small", lambda self, numbers: False)
+    monkeypatch.setattr(Question, "about", lambda self, tensor: tensor.register_hook(self.answer))
+    copied = rows(in_place(encoder(dropout=0.1)))
+    assert np.array_equal(kept, copied, equal_nan=True)
