@@ -2,13 +2,16 @@
 
 Both are CPU time of the thread where the model computes on the CPU, so that other programs on the machine count for
 neither; where it computes on another device both are wall time. The next step to sample is the first at which all
-that was spent, and what one more sample will cost, stay inside the budget.
+that was spent, and what one more sample will cost, stay inside the budget. That is planned after a sample, and looked
+at again when the step has come: the first steps are slower than the others, and say little about them.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, so that most gaps are alike
@@ -16,7 +19,9 @@ EVERY = 0.2  # of the budget: where a sample costs more than this share of a ste
 AIM = 0.9  # of the budget is what samples are planned for
 SPARE = 1.5  # a sample may cost more than the ones before it, and the budget is kept all the same
 MEMORY = 0.3  # weight of the last sample in the expected cost
+FULL = 2  # generation of a full garbage collection
 FADES = 0.9  # how much of the dearest sample so far counts at the next one
+FIRST = 4.0  # how many times as long as the others the first step may take, where its plan cannot be changed
 
 
 class Clock:
@@ -27,6 +32,7 @@ class Clock:
         self.spent = 0.0
         self.beside: Callable[[], float] = lambda: 0.0  # seconds of another thread of ours
         self._depth, self._began = 0, 0.0
+        self._thread, self._paused = 0, 0.0
 
     @property
     def total(self) -> float:
@@ -37,7 +43,7 @@ class Clock:
         """Work on the clock; an error goes to `fail` and no further. Hooks are cold, so every call less counts."""
         outside = self._depth == 0
         if outside:
-            self._began = self.now()
+            self._thread, self._began = get_ident(), self.now()
         self._depth += 1
         try:
             work(*arguments)
@@ -48,12 +54,27 @@ class Clock:
             if outside:
                 self.spent += max(self.now() - self._began, 0.0)
 
+    def collection(self, phase: str, info: dict[str, int]) -> None:
+        """For gc.callbacks: a full collection walks through all objects of the program, wherever it happens to begin.
+
+        On a large program one takes as long as fifty samples, so it would be the price of chance.
+        """
+        if info["generation"] < FULL or not self._depth or get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._paused = self.now()
+        else:
+            self._began += self.now() - self._paused
+
 
 class Budget:
-    """When to sample next. `share`: what may be spent, as a share of the training's own time; None: every step."""
+    """When to sample next. `share`: what may be spent, as a share of the training's own time; None: every step.
 
-    def __init__(self, share: float | None, clock: Clock) -> None:
-        self.share, self.clock = share, clock
+    together: several processes sample the same steps, so that none can wait longer than was planned.
+    """
+
+    def __init__(self, share: float | None, clock: Clock, together: bool = False) -> None:
+        self.share, self.clock, self.together = share, clock, together
         self.steps = self.samples = 0
         self.gap = 1
         self.sample_seconds = 0.0  # of one more sample, as far as is known
@@ -95,9 +116,25 @@ class Budget:
         self._dear = cost if self.samples <= 2 else max(cost, FADES * self._dear)
         self.gap = gap
 
+    def postponed(self) -> int:
+        """How many steps to wait on, at a step that was planned to be sampled; 0: it can be paid."""
+        if self.share is None or self.together:
+            return 0
+        share = AIM * self.share
+        return max(0, math.ceil(self._owed(share) / (share * self._step)))
+
+    @property
+    def _step(self) -> float:
+        """Seconds of a step of the training."""
+        return self.elapsed / (self.steps or (FIRST if self.together else 1))
+
+    def _owed(self, share: float) -> float:
+        """Seconds that are missing for one more sample, which costs less than the first."""
+        return self.spent + (SPARE if self.samples > 1 else 1.0) * self._dear - share * self.elapsed
+
     def _next_gap(self, share: float) -> int:
-        step, share = self.elapsed / max(self.steps, 1), AIM * share
-        owed = self.spent + SPARE * self._dear - share * self.elapsed
+        step, share = self._step, AIM * share
+        owed = self._owed(share)
         gaps = GAPS[1:] if self.sample_seconds > EVERY * share * step else GAPS
         return next((gap for gap in gaps if owed <= share * gap * step), GAPS[-1])
 

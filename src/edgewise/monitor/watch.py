@@ -6,6 +6,7 @@ off, is said once and written down; the loop goes on.
 
 from __future__ import annotations
 
+import gc
 import platform
 import sys
 import time
@@ -101,6 +102,7 @@ class Watch:
         self.columns: tuple[Column, ...] = fast_columns(self.places.depth)
         self.names = [column.name for column in self.columns]
         self.clock = Clock(wall=next(model.parameters()).device.type != "cpu")
+        gc.callbacks.append(self.clock.collection)
         self.switch = Switch(self.clock, self.fail)
         self.instrument = Instrument(self.places, self.switch, loss)
         self.edge = edge
@@ -133,7 +135,7 @@ class Watch:
         self.attach_seconds = time.perf_counter() - began
         if self.folder is not None:
             self.clock.beside = lambda: 0.0 if self.folder is None else self.folder.seconds
-        self.budget = Budget(share, self.clock)
+        self.budget = Budget(share, self.clock, together=self.ranks.size > 1)
         self._announce()
 
     # What the loop may ask
@@ -260,6 +262,8 @@ class Watch:
             self._next = self.step + gap
         self.step += 1
         self.budget.steps += 1
+        if self.step >= self._next:
+            self._next = self.step + self.budget.postponed()
         self.switch.on = self.step >= self._next
         if self.switch.on:
             self.switch.check = self._stored % SLOW == 0
@@ -380,6 +384,8 @@ class Watch:
 
     def _detach(self) -> None:
         self._open = self.switch.on = False
+        if self.clock.collection in gc.callbacks:
+            gc.callbacks.remove(self.clock.collection)
         for hook in self._hooks:
             hook.remove()
         self.instrument.detach()
