@@ -104,6 +104,19 @@ def test_a_gradient_is_that_of_the_tensor_that_was_seen() -> None:
     assert answers == [2.0, 2.0, 6.0]  # lost where it was first written over, then asked at once
 
 
+def test_a_gradient_that_was_not_asked_in_time_is_asked_at_once_from_then_on() -> None:
+    pending, answers = Pending(), []
+    question = Question(pending, lambda g: answers.append(float(g)))
+    for ends in (True, False, False):  # a last block that does not run
+        x = torch.ones((), requires_grad=True) * 1.0
+        question.about(x)
+        if ends:
+            pending.ask()
+        (2.0 * x).backward()
+        pending.forget()
+    assert answers == [2.0, 2.0] and not pending.asked
+
+
 def in_place(model: nn.Module) -> nn.Module:
     """Dropout writes over what attention and the MLP give."""
     for layer in model[1].layers:  # type: ignore[index,union-attr]

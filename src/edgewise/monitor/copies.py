@@ -126,9 +126,10 @@ class StreamCopy:
     """The stream at one site: a few tokens of a few sequences, and the norm of its whole gradient."""
 
     def __init__(
-        self, switch: Switch, buffer: Tensor, gradient: Tensor, sizes: Sizes | None, batch_first: bool
+        self, switch: Switch, buffer: Tensor, gradient: Tensor, sizes: Sizes | None, batch_first: bool, last: bool
     ) -> None:
-        self.switch, self.gradient, self.sizes = switch, gradient, sizes
+        self.switch, self.gradient, self.sizes, self.last = switch, gradient, sizes, last
+        self.question = Question(switch.pending, self._see_gradient)
         self.norm = NormSeat(switch.pending, gradient)
         self.window = Window(switch.pending, buffer, batch_first, lambda length: slice(0, length, -(-length // TOKENS)))
 
@@ -155,8 +156,9 @@ class StreamCopy:
         if self.sizes is not None and self.switch.check:
             self.switch.limit = limit_of(stream)
         if stream.requires_grad:
-            stream.register_hook(self._see_gradient)
-        self.switch.pending.ask()
+            self.question.about(stream)
+        if self.last:
+            self.switch.pending.ask()
 
     def _copy(self, stream: Tensor) -> None:
         fit = self.window.copy(stream.detach())

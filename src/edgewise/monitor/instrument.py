@@ -75,7 +75,7 @@ class Instrument:
             return
         sizes = [self.sizes, *[None] * p.depth]  # the first site says how long the sequences are
         copies = [
-            StreamCopy(self.switch, self.streams[i], self.gradients[i], sizes[i], p.sequence_first)
+            StreamCopy(self.switch, self.streams[i], self.gradients[i], sizes[i], p.sequence_first, i == p.depth)
             for i in range(count)
         ]
         self.handles.append(find(p.blocks[0].name).register_forward_pre_hook(copies[0].enter, with_kwargs=True))

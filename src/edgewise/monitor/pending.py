@@ -55,7 +55,9 @@ class Pending:
         self.asked.clear()
 
     def forget(self) -> None:
-        """Let go of what a pass left behind that no step followed."""
+        """Let go of what a pass left behind; what was not asked in time is asked at once from then on."""
+        for question, _, _ in self.asked:
+            question.at_once = True
         self.asked.clear()
         for seat in self.seats:
             seat.seen = None
@@ -97,9 +99,10 @@ class NormSeat(Seat):
 
 
 class Question:
-    """The gradient of a tensor inside a block, asked for as the block ends; `answer` is given it.
+    """The gradient of a tensor, asked for when the last block ends; `answer` is given it.
 
     A tensor that is written over until then is another one: the first time it is asked at once, to see whether it is.
+    What is computed again during the backward pass has no end to wait for, and is asked at once too.
     """
 
     def __init__(self, pending: Pending, answer: Callable[[Tensor], Any]) -> None:
@@ -107,10 +110,17 @@ class Question:
         self.at_once = self.trial = True
 
     def about(self, tensor: Tensor) -> None:
-        if self.at_once:
+        waits = self.pending.small(tensor.numel()) and not _backwards()
+        if self.at_once or not waits:
             tensor.register_hook(self.answer)
-        if self.trial or not self.at_once:
+        if waits and (self.trial or not self.at_once):
             self.pending.asked.append((self, tensor, tensor._version))
+
+
+def _backwards() -> bool:
+    """Whether this is inside a backward pass; true where torch does not say, so that nothing waits."""
+    number = getattr(torch._C, "_current_graph_task_id", None)
+    return number is None or number() >= 0
 
 
 def _memory(x: Tensor) -> int:

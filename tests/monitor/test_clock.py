@@ -1,0 +1,89 @@
+"""The price on a clock that is set by hand: steps and samples that cost what real ones do, the first ones more."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import edgewise
+from edgewise.monitor.clock import Budget, Clock
+from tests.monitor.subjects import encoder
+
+
+class Hand(Clock):
+    """A clock that shows what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 0.0
+        self.now = lambda: self.time
+
+    def passes(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def trained(step: float, sample: float, slow: float, steps: int = 200, together: bool = False) -> Budget:
+    """A run as `watch` makes it: first step and first sample `slow` times as long, later samples scatter by a third."""
+    clock = Hand()
+    budget, following = Budget(0.02, clock, together), 0
+    for i in range(steps):
+        clock.passes(step * (slow if i == 0 else 1.0))
+        if i >= following:
+            cost = sample * (slow if i == 0 else (1.0, 1.3, 0.8)[budget.samples % 3])
+            clock.run(clock.passes, (cost,), fail)
+            gap = budget.proposal()
+            budget.sampled(gap)
+            following = i + gap
+        budget.steps += 1
+        if i + 1 >= following:
+            following = i + 1 + budget.postponed()
+    return budget
+
+
+@pytest.mark.parametrize("slow", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("sample", [0.0001, 0.001, 0.004])
+def test_the_budget_is_kept_though_the_first_step_says_little_about_the_others(sample: float, slow: float) -> None:
+    budget = trained(0.004, sample, slow)
+    assert budget.price <= 0.02 or budget.samples == 1
+
+
+def test_the_budget_is_used() -> None:
+    assert trained(0.1, 0.004, 2.0, 1000).price > 0.01
+    assert trained(0.1, 0.0001, 2.0).samples == 200  # every step, where that costs a thousandth
+
+
+def test_several_processes_sample_the_steps_they_agreed_on() -> None:
+    budget = trained(0.004, 0.002, 4.0, together=True)
+    assert budget.postponed() == 0 and budget.price <= 0.02
+
+
+def test_a_full_garbage_collection_is_not_the_price_of_watching() -> None:
+    clock = Hand()
+
+    def work(generation: int) -> None:
+        clock.passes(1.0)
+        clock.collection("start", {"generation": generation})
+        clock.passes(50.0)
+        clock.collection("stop", {"generation": generation})
+
+    clock.run(work, (2,), fail)
+    assert clock.spent == 1.0
+    clock.run(work, (0,), fail)
+    assert clock.spent == 52.0
+    clock.collection("start", {"generation": 2})  # outside it is not ours
+    clock.passes(50.0)
+    clock.collection("stop", {"generation": 2})
+    assert clock.total == 52.0
+
+
+def test_the_collector_is_left_as_it_was() -> None:
+    before = list(gc.callbacks)
+    handle = edgewise.watch(encoder(), quiet=True)
+    assert len(gc.callbacks) == len(before) + 1
+    handle.close()
+    assert gc.callbacks == before
