@@ -27,7 +27,7 @@ def decided(record: dict[str, Any]) -> dict[str, Any]:
     """The record of a case and its value; overruled where the checker is mistaken in all that it calls wrong, or where
     the message of a refusal has the words that name what the source shows."""
     name = record.get("type") or record.get("model", "")
-    if record["outcome"] == "silently wrong":
+    if record["outcome"] in ("silently wrong", "wrong with a note"):
         wrong = {text.partition(":")[0] for text in record.get("wrong") or ()}
         decision = decisions("overruled").get(name)
         if decision is not None and wrong <= set(decision["facts"]):

@@ -49,6 +49,19 @@ def test_layers_that_share_a_module_are_told_apart_by_their_call() -> None:
     assert not torch.equal(streams[2], streams[4])
 
 
+def test_images_in_one_row_behind_a_mask_are_sequences_of_their_own() -> None:
+    from transformers import PixtralVisionConfig, PixtralVisionModel
+
+    torch.manual_seed(0)
+    config = PixtralVisionConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                                 image_size=16, patch_size=4)  # fmt: skip
+    model, pixels = PixtralVisionModel(config).eval(), torch.randn(2, 3, 16, 16)
+    alone = [measure(model, {"pixel_values": image[None]}) for image in pixels]
+    together = measure(model, {"pixel_values": pixels})
+    np.testing.assert_allclose(together.separation, sum(trace.separation for trace in alone) / 2, rtol=1e-5)
+    assert describe(model, {"pixel_values": pixels}).score_gain == pytest.approx(0.02**2 * 32, rel=0.15)
+
+
 def test_images_laid_end_to_end_are_sequences_of_their_own() -> None:
     """A vision tower that is given patches and a table of grids: two images together are the mean of each alone."""
     from transformers import Glm4vConfig
@@ -69,6 +82,7 @@ def test_images_laid_end_to_end_are_sequences_of_their_own() -> None:
     described = describe(model, {"hidden_states": pixels, "grid_thw": grid.repeat(2, 1)})
     facts = ("depth", "heads", "head_width", "causal", "window", "norm", "gated", "activation")
     assert [getattr(described, name) for name in facts] == [2, 2, 16, False, None, "pre", True, "silu"]
+    assert describe(model).heads == 2  # on patches that are made up
     with pytest.raises(BadInput, match="images of 16, 8 patches are laid end to end"):
         measure(model, {"hidden_states": pixels[:24], "grid_thw": torch.tensor([[1, 4, 4], [1, 2, 4]])})
 

@@ -167,14 +167,16 @@ class Catch:
             return self.shaped(stream.reshape(first.shape))
         order = self._order(stream)
         moved = stream.permute(order)
-        sequences = moved.shape[0] if len(order) > 2 else self.sequences  # (sequences tokens, width) are one axis
-        features = self._axes(stream).count("feature")  # several are streams side by side
+        axes = self._axes(stream)
+        sequences = moved.shape[0] if "token" in axes else self.sequences  # (sequences tokens, width) are one axis
+        features = axes.count("feature")  # several are streams side by side
         return moved.reshape(sequences, -1, math.prod(moved.shape[-features:]))
 
     def _order(self, stream: Tensor) -> tuple[int, ...]:
         axes = self._axes(stream)
-        tokens, features = ([axis for axis, name in enumerate(axes) if name == kind] for kind in ("token", "feature"))
-        return (axes.index("batch"), *tokens, *features)
+        features = [axis for axis, name in enumerate(axes) if name == "feature"]
+        others = [axis for axis, name in enumerate(axes) if name not in ("batch", "feature")]
+        return (axes.index("batch"), *others, *features)
 
     def _axes(self, stream: Tensor) -> list[str]:
         """As they were read; a stream with another number of axes is one that was found with these, reshaped."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from edgewise.adapters.reading.attention import SPREAD, positions_of
 from edgewise.adapters.reading.graph import MULTIHEAD
-from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment, Site
+from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment, Site, Stream
 from edgewise.adapters.reading.norms import is_normed
 from edgewise.adapters.reading.plain_layout import plain_layout
 from edgewise.adapters.reading.record import Block, Branch, Stack, norm_position
@@ -37,7 +37,7 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     if len(lengths) > 1:
         reasons.append(f"the number of tokens changes along it: {', '.join(map(str, sorted(lengths)))}")
     proven = stream is not None and chain.proven
-    layout = stream.layout.text if stream is not None and proven else _plain_layout(experiment, chain)
+    layout = _read_layout(stream) if stream is not None and proven else _plain_layout(experiment, chain)
     return Stack(
         name=chain.name, default=False, language=chain.language,
         width=_width(shape, layout) if stream is None or not proven else stream.true.shape[-1],
@@ -57,6 +57,12 @@ def _more_tokens(length: int, tokens: int) -> list[str]:
     if length <= tokens:
         return []
     return [f"of its {length} tokens the first {tokens} were looked at; masks and windows of the others are not known"]
+
+
+def _read_layout(stream: Stream) -> str:
+    """Where entries and tokens share an axis, (1, entries tokens, features), the other one is of size one."""
+    folded = stream.entry.shape[stream.layout.batch] > 1
+    return stream.layout.text.replace("token", "one") if folded else stream.layout.text
 
 
 def _plain_layout(experiment: Experiment, chain: Chain) -> str | None:

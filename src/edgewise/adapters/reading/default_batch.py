@@ -14,6 +14,7 @@ from edgewise.adapters.reading.batch import TOKENS
 
 SIDES = (64, 32, 224, 256, 28, 384)  # of an image, where no config says; the first that the model takes
 LENGTHS = (TOKENS, 64, 16, 10, 8)
+GRID = 8  # patches along each side of an image that is already cut
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
            "image_token_id", "image_token_index", "video_token_id", "audio_token_id")  # fmt: skip
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY)
@@ -41,6 +42,8 @@ class _Maker:
 
     def by_config(self) -> Iterator[dict[str, Any]]:
         """From most parts of the model to fewest: text with images, text, images, sound."""
+        if "grid_thw" in self.names and "input_ids" not in self.names:
+            yield from self._patches()
         pixels = self._pixels() if "pixel_values" in self.names else {}
         for length in LENGTHS:
             text = self._text(length) if {"input_ids", "decoder_input_ids"} & set(self.names) else {}
@@ -87,6 +90,19 @@ class _Maker:
         frames = getattr(config, "num_frames", None)
         video = [frames] if isinstance(frames, int) else []
         return {"pixel_values": self._numbers(1, *video, channels, height, width)}
+
+    def _patches(self) -> Iterator[dict[str, Tensor]]:
+        """One image cut into patches, flat or square, beside their number along time, height and width."""
+        patch = getattr(self.config, "patch_size", None)
+        if not isinstance(patch, int):
+            return
+        counts = [getattr(self.config, n, None) for n in ("in_channels", "in_chans", "num_channels")]
+        channels = next((count for count in counts if count), 3)
+        frames = getattr(self.config, "temporal_patch_size", None) or 1
+        name = "hidden_states" if "hidden_states" in self.names else "pixel_values"
+        grid = torch.tensor([[1, GRID, GRID]], device=self.device)
+        yield {name: self._numbers(GRID * GRID, channels * frames * patch * patch), "grid_thw": grid}
+        yield {name: self._numbers(GRID * GRID, channels, patch, patch), "grid_thw": grid}
 
     def _with_image_tokens(self, text: dict[str, Tensor], pixels: dict[str, Tensor]) -> dict[str, Tensor]:
         """Text that starts with one place for every patch of the image, where the config has a token for it."""

@@ -186,7 +186,7 @@ class _Description:
             self.unmodelled.append("attention also reads what other layers computed, which is left out")
         if self.reading.trained:
             self.unmodelled.append("the weights are trained, the theory is of random ones")
-        others = [stack.name for stack in self.reading.stacks if stack is not self.stack]
+        others = [stack.name for stack in self.reading.stacks if stack.name != self.stack.name]  # one may run twice
         if others:
             self.unmodelled.append(f"only the stack {self.stack.name} is described, not {', '.join(others)}")
         self.unmodelled += self.stack.notes

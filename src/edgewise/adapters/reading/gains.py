@@ -123,6 +123,9 @@ class _Scores:
                 first = self._first.setdefault(site, scores)
                 if first is not scores and first.shape == scores.shape:
                     self._compare(site, first.detach().double(), scores.detach().double())
+            elif scores is not None and scores.shape[-2:] == (2 * site.traits.length, 2 * site.traits.length):
+                one, other = scores.detach().double().chunk(2, -2)  # both inputs in one row, each behind its mask
+                self._compare(site, one[..., : site.traits.length], other[..., site.traits.length :])
             elif scores is not None and scores.shape[0] % 2 == 0:
                 self._compare(site, *scores.detach().double().chunk(2))
 

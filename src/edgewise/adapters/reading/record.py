@@ -136,7 +136,7 @@ class Stack:
     width: int
     tokens: int  # of its stream in this reading
     horizon: int  # tokens up to which windows were looked for
-    layout: str | None  # "batch token feature" and so on, None where it was not proven
+    layout: str | None  # "batch token feature" and so on ("one": an axis of size one), None where it was not proven
     start: Operation  # where the stream enters the first block
     start_norm: float  # mean square per coordinate there
     absolute: bool | None  # equal tokens differ by their position where the stream starts

@@ -181,7 +181,7 @@ def unaccounted(graph: Graph, chain: Chain, listed: Sequence[Chain]) -> list[str
     """Weights inside the stack's blocks that none of its branches depends on, by module path."""
     stream = {index for other in listed for r in other.sums for index in (r.node, r.point, r.source)}
     branches: set[int] = set()
-    for residual in chain.sums:
+    for residual in (r for other in listed if other.name == chain.name for r in other.sums):  # blocks may run twice
         operands = graph[residual.node].operands
         assert operands is not None
         branches |= graph.above(operands[1 - residual.skip_side], stream)
