@@ -304,7 +304,7 @@ class ByCaller(Words):
 
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:
             y = self.one(x)
-            x = x + self.mix(y, y, y, attn_mask=mask, need_weights=False)[0]
+            x = x + self.mix(y, y, y, attn_mask=mask)[0]  # its weights are handed out too, and nobody reads them
             return x + self.think(self.two(x))
 
     def __init__(self) -> None:

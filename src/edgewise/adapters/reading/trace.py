@@ -192,7 +192,8 @@ class Tracer(TorchFunctionMode):
             for place, tensor in enumerate(tensors(output)):
                 if self._signal(tensor, parents):
                     key = operation if place == 0 else self._name(name)
-                    self._mark(tensor, self._new(name, parents, tensor, key, weight=weight))
+                    own = weight and place == 0  # of attention, its weights are handed out beside what it gives
+                    self._mark(tensor, self._new(name, parents, tensor, key, weight=own))
             return output
         if any(output is tensor and tensor._version == version for tensor, version in versions):
             return output  # x.float() of a float tensor is x itself
