@@ -38,7 +38,7 @@ def nouns(verdict: Verdict) -> Nouns:
 
 
 def title(verdict: Verdict) -> str:
-    """Name, depth, norm, tokens: `gpt2 · 12 blocks · pre-norm · 256 tokens`."""
+    """Name, depth, norm, tokens: `gpt2 · 12 blocks · pre-norm · 128 tokens`."""
     profile = verdict.profile
     count = f"{profile.depth} {nouns(verdict).blocks if profile.depth > 1 else nouns(verdict).block}"
     norm = None if profile.norm is None else NORMS[profile.norm]

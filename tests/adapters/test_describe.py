@@ -109,7 +109,7 @@ def test_a_pattern_of_layers_goes_on_at_another_depth() -> None:
 
 
 def test_tokens_are_assumed_and_said_so() -> None:
-    assert "tokens: 256, the context is 4096; set --tokens" in describe(LLAMA).assumed
+    assert "tokens: 128, the context is 4096; set --tokens" in describe(LLAMA).assumed
     asked = describe(LLAMA, tokens=64)
     assert asked.tokens == 64
     assert not any(note.startswith("tokens") for note in asked.assumed)

@@ -74,7 +74,7 @@ def test_a_map(client: Any) -> None:
 def test_long_networks_are_followed_over_fewer_tokens_and_say_so(client: Any) -> None:
     answer = client.post("/api/1/network", json={"preset": "gpt2"}).json()
     assert answer["positions"] and answer["tokens"] == networks.USUAL_WITH_POSITIONS
-    assert "64 of 256 tokens" in answer["note"] and ", causal." in answer["note"]
+    assert "64 of 128 tokens" in answer["note"] and ", causal." in answer["note"]
     assert ", no mask." in client.post("/api/1/network", json=SMALL).json()["note"]
 
 

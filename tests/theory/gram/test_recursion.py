@@ -90,9 +90,10 @@ def test_progress_reaches_one() -> None:
 
 
 def test_default_samples_fall_with_length_and_depth() -> None:
-    assert [fewer_samples(edgewise.describe("gpt2", tokens=n), default_samples(n, 12)) for n in (64, 256)] == [32, 4]
+    assert [fewer_samples(edgewise.describe("gpt2", tokens=n), default_samples(n, 12)) for n in (64, 128)] == [32, 2]
     assert fewer_samples(edgewise.describe("llama-2-7b"), 8) == 8
-    assert [default_samples(*shape) for shape in ((64, 12), (256, 32), (1024, 32))] == [32, 8, 4]
+    shapes = ((64, 12), (127, 32), (128, 32), (256, 32), (1024, 32))
+    assert [default_samples(*shape) for shape in shapes] == [32, 17, 4, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS, LARGEST_NUMBER, shown
 
-DENSE = 256  # causal masks and rotation need the dense recursion, whose cost is cubic in the length
+DENSE = 128  # causal masks and rotation need the dense recursion, whose cost is cubic in the length
 SYMMETRIC = 512  # the symmetric recursion costs the same at any length
 DEPTH_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 # What transformers calls the functions we know; `gelu` there is the exact one.

@@ -35,7 +35,7 @@ Weights = Mapping[str, float]
 PullWeights = Callable[[Array], tuple[Array, Weights]]
 
 STATISTICS = ("logit_variance", "condensation")  # of attention layers
-FEWEST, LONG = 4, 128  # heads per layer, of scores that hardly vary; tokens from which their number matters
+LONG = 128  # tokens from which the number of heads matters
 HELD = 5e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
 
 
@@ -55,7 +55,7 @@ def propagate_gram(
 
     start      (n, n) input Gram matrix x_a.x_b / width; a simplex of `start_overlap` unless given
     readout    token: independent output gradients; pooled: one shared by all tokens
-    samples    heads drawn per attention layer; 4 to 32 by length, depth and variance of the scores unless given
+    samples    heads drawn per attention layer; 2 to 32 by length, depth and variance of the scores unless given
     progress   called with the fraction done
     """
     _refuse(readout, samples, draws, seed, dtype)
@@ -85,23 +85,29 @@ def propagate_gram(
 def default_samples(tokens: int, depth: int) -> int:
     """Heads per layer that bring exponents to about 0.001, and to 0.005 where attention is sharp.
 
-    Rows average as heads do; noise of the first layers is divided by the depth, noise of all by its root.
+    Rows average as heads do; noise of the first layers is divided by the depth, noise of all by its root. Short
+    sequences cost little and get four times what that needs.
     """
-    return min(32, max(4, math.ceil(2**20 / (tokens * depth**2)), math.ceil(2**16 / (tokens * depth))))
+    rows = tokens * (4 if tokens >= LONG else 1)
+    return min(32, max(_fewest(tokens), math.ceil(2**20 / (rows * depth**2)), math.ceil(2**16 / (rows * depth))))
+
+
+def _fewest(tokens: int) -> int:
+    return 4 if tokens < LONG else 2
 
 
 def fewer_samples(architecture: Architecture, count: int) -> int:
     """Heads where scores hardly vary: weights then differ little from head to head, and so do their averages.
 
     The variance of the scores of normed tokens is score_gain^2 q^2, q at most that of the embedding where a norm
-    follows the sum. Noise falls with it; `FEWEST` heads keep exponents to 0.0002 below a variance of one quarter.
+    follows the sum. Noise falls with it; the fewest keep exponents to 0.0002 below a variance of one quarter.
     """
     normed = architecture.norm in ("pre", "post", "sandwich")
     if architecture.tokens < LONG or not normed or architecture.kernel != "softmax":
         return count
     q = max(1.0, architecture.embedding_norm) if architecture.norm == "post" else 1.0
     variance = (float(np.max(architecture.score_gain)) * q) ** 2
-    return min(count, max(FEWEST, math.ceil(count * variance)))
+    return min(count, max(_fewest(architecture.tokens), math.ceil(count * variance)))
 
 
 def _sampling(architecture: Architecture, samples: int | None, dtype: Precision) -> Sampling:
