@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.cli.main import run
+from edgewise.study.tasks.images import digits
 
 MODEL = '''
 from torch import nn
@@ -44,5 +45,6 @@ def test_the_message_names_the_extra(
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
+    digits.cache_clear()  # another test may have loaded them
     assert run([word.format(tmp_path) for word in words]) == 64
     assert extra in capsys.readouterr().err
