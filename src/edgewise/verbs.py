@@ -170,9 +170,12 @@ def phase_diagram(
     >>> phase_diagram(network, {"mlp_in_gain": (0.5, 2.0, 4), "attention_branch": (0.1, 1.0, 3)}).angle.shape
     (3, 4)
     """
+    from edgewise.critical.exponents import within_reach
     from edgewise.judgement.grid import judged_diagram
 
-    return judged_diagram(_transformer(source), axes, readout=readout, start_overlap=start_overlap)
+    network = _transformer(source)
+    with within_reach():
+        return judged_diagram(network, axes, readout=readout, start_overlap=start_overlap)
 
 
 def critical_point(
@@ -187,9 +190,11 @@ def critical_point(
     start_overlap  mean cosine of two input tokens
     """
     from edgewise.critical.critical_point import solve
+    from edgewise.critical.exponents import within_reach
 
-    names = (free,) if isinstance(free, str) else free
-    return solve(describe(source), names, readout=readout, start_overlap=start_overlap)
+    names, network = (free,) if isinstance(free, str) else free, describe(source)
+    with within_reach():
+        return solve(network, names, readout=readout, start_overlap=start_overlap)
 
 
 def vector_field(

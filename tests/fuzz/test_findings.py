@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import edgewise
 from edgewise import effort
 from edgewise.cli import exit_codes
 from edgewise.cli.main import run
+from edgewise.critical import exponents
 from edgewise.judgement import remedies
 from edgewise.study import load_recipe
 from edgewise.theory import predict as theory
@@ -200,4 +202,20 @@ def test_logits_beyond_the_table_of_moments_do_not_make_a_search_endless(
     monkeypatch.setattr(remedies, "EFFORT", 0.5)
     assert [remedy.changes for remedy in verdict.remedies] == [{"norm": "pre", "mlp_skip": 1.0}]
     assert "not every change was tried" in verdict.findings[0].remedy.lower()
+    assert len(tried) <= 0.5 / moments.SECONDS
+
+
+AXES = {"mlp_in_gain": (0.5, 2.0, 8), "attention_branch": (0.1, 1.0, 8)}
+
+
+@pytest.mark.parametrize("ask", [lambda n: edgewise.phase_diagram(n, AXES), edgewise.critical_point])
+def test_many_states_of_nearly_hard_attention_are_refused(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """attention_skip = 16 with norms inside the branches alone: the stream grows, and with it every logit."""
+    network = edgewise.transformer(depth=18, tokens=7, score_gain=3.055, norm="branch", attention_skip=16.0)
+    tried: list[float] = []
+    one_state = moments._one_state
+    monkeypatch.setattr(moments, "_one_state", lambda v, *rest: tried.append(v) or one_state(v, *rest))
+    monkeypatch.setattr(exponents, "EFFORT", 0.5)
+    with pytest.raises(edgewise.BadInput, match=r"attention is nearly hard here .* smaller score_gain"):
+        ask(network)
     assert len(tried) <= 0.5 / moments.SECONDS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +13,16 @@ from numpy.typing import NDArray
 from edgewise.architecture import Architecture
 from edgewise.arrays import LARGEST, Array
 from edgewise.blocks import Block, fold
+from edgewise.effort import OutOfEffort, limited
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
 from edgewise.theory.predict import predict_transformer
 from edgewise.theory.simplex.recursion import Setting, apply_branch, backward
 from edgewise.theory.simplex.state import Gradient, Simplex, Step
+from edgewise.theory.softmax.table import LARGEST_VARIANCE
 
 NEAR = 1e-12  # separation of the pair of near tokens that is followed beside the network's own orbit
+EFFORT = 15.0  # estimated seconds of integrals for one diagram or critical point
 CHUNK = 2000  # points at a time: the arrays of one chunk stay in the cache
 
 
@@ -48,6 +52,20 @@ class Exponents:
     def concatenate(cls, parts: list[Exponents]) -> Exponents:
         names = cls.__dataclass_fields__
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+@contextmanager
+def within_reach() -> Iterator[None]:
+    """Refuse many points beyond the table of softmax moments: one by one they would take hours."""
+    try:
+        with limited(EFFORT):
+            yield
+    except OutOfEffort as cause:
+        raise BadInput(
+            f"attention is nearly hard here (logits of variance above {LARGEST_VARIANCE:g}): each such state is an "
+            f"integral of its own, and those that are needed take more than {EFFORT:g} s. Use a smaller score_gain or "
+            "a smaller range of knobs, or norms that keep the stream from growing."
+        ) from cause
 
 
 def evaluate(
