@@ -88,8 +88,8 @@ def default_samples(tokens: int, depth: int) -> int:
     Rows average as heads do; noise of the first layers is divided by the depth, noise of all by its root. Short
     sequences cost little and get four times what that needs.
     """
-    rows = tokens * (4 if tokens >= LONG else 1)
-    return min(32, max(_fewest(tokens), math.ceil(2**20 / (rows * depth**2)), math.ceil(2**16 / (rows * depth))))
+    rows, whole = (4 * tokens, round) if tokens >= LONG else (tokens, math.ceil)
+    return min(32, max(_fewest(tokens), whole(2**20 / (rows * depth**2)), whole(2**16 / (rows * depth))))
 
 
 def _fewest(tokens: int) -> int:
