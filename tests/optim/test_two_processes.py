@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from tests.support.optim_subjects import small
-from tests.support.two_processes import MAKERS, SIZES, batches, trained
+from tests.support.ranks import run_ranks
+from tests.support.two_processes import MAKERS, SIZES, batches, trained, work
 
 
 @pytest.fixture(scope="module")
-def found() -> list[dict[str, Any]]:
-    """What two processes printed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "tests.support.two_processes", port]
-    quiet = os.environ | {"OMP_NUM_THREADS": "1"}
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": quiet}
-    running = [subprocess.Popen([*command, str(rank)], **pipes) for rank in (0, 1)]
-    answers = [process.communicate(timeout=500) for process in running]
-    assert [process.returncode for process in running] == [0, 0], answers[0][1][-3000:] + answers[1][1][-3000:]
-    return [json.loads(out.splitlines()[-1]) for out, _ in answers]
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two processes wrote."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run_ranks(work, folder)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
 @pytest.mark.parametrize("maker", MAKERS)

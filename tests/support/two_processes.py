@@ -1,15 +1,11 @@
-"""Two processes on gloo: replicas (DDP) and shards (FSDP2) under our optimizers; prints what the test compares.
-
-    python -m tests.support.two_processes PORT RANK      (run twice, rank 0 and 1)
-"""
+"""Two processes on gloo: replicas (DDP) and shards (FSDP2) under our optimizers; writes what the test compares."""
 
 from __future__ import annotations
 
 import copy
 import json
-import os
-import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,9 +59,9 @@ def refusal_of_a_copy() -> str:
     return "copied"
 
 
-def main(port: str, rank: int) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), "WORLD_SIZE": "2"}
-    dist.init_process_group("gloo")
+def work(folder: str) -> None:
+    """In each of two processes: rank N writes FOLDER/N.json."""
+    rank = dist.get_rank()
     mine = [x[4 * rank : 4 * rank + 4] for x in batches()]
     found: dict[str, Any] = {}
     for maker in MAKERS:
@@ -76,9 +72,4 @@ def main(port: str, rank: int) -> None:
         fully_shard(sharded)
         found[f"fsdp {maker}"] = trained(sharded, maker, mine, SIZES)
     found["copies"] = refusal_of_a_copy()
-    print(json.dumps(found), flush=True)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
