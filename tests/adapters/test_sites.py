@@ -310,3 +310,12 @@ def test_names_that_say_nothing_are_refused_and_listed() -> None:
     model = nn.ModuleList([Opaque(), Opaque()])
     with pytest.raises(BadInput, match="alpha, beta, delta"):
         sites(model)
+
+
+def test_a_shared_expert_is_an_mlp_beside_the_chosen_ones() -> None:
+    """DeepSeek-V3: one dense block, then experts with a router and one that is always on."""
+    dense, mixed, _ = (block.mlp for block in sites(build("deepseek3")).blocks)
+    assert dense.shared is None and dense.router is None
+    assert mixed.shared is not None and mixed.shared.gate is not None and mixed.shared.shared is None
+    assert mixed.router is not None and "shared_experts" in mixed.shared.input.parameter
+    assert mixed.shared.width == mixed.width == 20

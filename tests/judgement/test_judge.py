@@ -11,6 +11,7 @@ import pytest
 from edgewise.architecture import transformer
 from edgewise.explanation import explain
 from edgewise.judgement.judge import _phase, judge
+from edgewise.judgement.reading import _jump
 from edgewise.screen import text
 from edgewise.stability.lyapunov import Growth, LateChange, growth
 from edgewise.theory.predict import predict
@@ -200,3 +201,11 @@ def test_the_phase_is_the_sign_at_infinite_depth_where_that_is_known(
     rate: float, limit: float | None, phase: str
 ) -> None:
     assert _phase(Growth(rate, 0.01, LateChange(0.0, 0.0)), limit).value == phase
+
+
+def test_the_jump_at_the_embedding_is_that_across_the_first_block():
+    """The mean over seeds; none where there is no gradient or one block."""
+    logs = np.array([[2.0, 1.5, 0.2, 0.0], [4.0, 2.5, 0.4, 0.0]])
+    deep, single = (made(depth=depth) for depth in (3, 1))
+    assert _jump(deep, logs) == pytest.approx(1.0)
+    assert _jump(deep, None) is None and _jump(single, logs[:, :2]) is None

@@ -7,10 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from edgewise.monitor.alarm import ADVICE, MEANING, Alarm, AlarmKind
+from edgewise.monitor.alarm import ADVICE, MEANING, Alarm, AlarmKind, Moved
 from edgewise.monitor.bands import Bands
+from edgewise.monitor.clock import MEMORY, Budget
 from edgewise.monitor.columns import fast_columns
+from edgewise.monitor.copies import Window
 from edgewise.monitor.detectors import exploding_gradient
 from edgewise.monitor.order import Detection, _ruled_out
 
@@ -299,3 +302,44 @@ def test_a_head_is_dead_below_a_twentieth_of_the_mean(share: float, dead: bool) 
     alarms = run({"block.1.head_share_min": lambda step: share / 0.7 if step >= 100 else 1.0}, noise=0.003)
     assert ("dead_head" in kinds(alarms)) is dead
     assert "dead_head" not in kinds(run({"block.1.head_share_min": lambda _: share / 0.7}, noise=0.003))
+
+
+@pytest.mark.parametrize(
+    "factor, score, trend, text",
+    [(3.0, 2.5, True, "norm of block.1 grew by a factor 3 since step 10 (t = 2)"),
+     (0.25, -7.0, False, "norm of block.1 fell by a factor 4 since step 10 (7 times its scatter)"),
+     (3.0, 1.9, True, "norm of block.1 grew by a factor 3 since step 10"),
+     (0.0, -3.0, True, "norm of block.1 fell by a factor inf since step 10 (t = 3)")],
+)  # fmt: skip
+def test_what_moved_is_said_with_its_size_and_how_sure_it_is(
+    factor: float, score: float, trend: bool, text: str
+) -> None:
+    assert str(Moved("norm", "block.1", 10, factor, score, trend)) == text
+
+
+def test_the_price_of_a_sample_is_a_running_mean() -> None:
+    """The first two stand for themselves; later ones count with their share, and the dearest fades."""
+    budget = SimpleNamespace(
+        clock=SimpleNamespace(total=0.0), _at_sample=0.0, samples=0, sample_seconds=0.0, _dear=0.0, gap=1
+    )
+    for total, mean in ((9.0, 9.0), (11.0, 2.0), (15.0, (1 - MEMORY) * 2.0 + MEMORY * 4.0)):
+        budget.clock.total = total
+        Budget.sampled(budget, 5)  # type: ignore[arg-type]
+        assert budget.sample_seconds == pytest.approx(mean) and budget.gap == 5
+    assert budget._dear == pytest.approx(4.0) and budget.samples == 3
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("batch, length", [(1, 6), (5, 6), (5, 2)])
+def test_a_window_takes_tokens_of_as_many_sequences_as_it_holds(batch_first: bool, batch: int, length: int) -> None:
+    """(2, 3, 4) hold two sequences of three tokens, every second one of longer ones."""
+    buffer = torch.zeros(2, 3, 4)
+    window = SimpleNamespace(buffer=buffer, batch_first=batch_first, _slices=lambda n: slice(0, n, 2 if n > 3 else 1))
+    x = torch.randn(batch, length, 4)
+    given = x if batch_first else x.transpose(0, 1)
+    fit = Window._fitted(window, given.shape)  # type: ignore[arg-type]
+    assert fit is not None and (fit.sequences, fit.length) == (min(batch, 2), length)
+    fit.target.copy_(given[fit.part])
+    picked = x[:2, :: 2 if length > 3 else 1]
+    assert torch.equal(buffer[: len(picked), : picked.shape[1]], picked)
+    assert Window._fitted(window, torch.Size((2, 6, 5))) is None  # type: ignore[arg-type]

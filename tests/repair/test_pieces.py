@@ -113,3 +113,16 @@ def test_the_inner_matrix_of_a_branch_has_the_root_of_its_gain_between_a_quarter
     assert gated.inner("mlp_in", 0, s) is None and gated.inner("mlp_linear", 0, s) == pytest.approx(gain)
     strong = edgewise.transformer(depth=2, mlp_skip=0.1, mlp_branch=0.01)
     assert BranchGains(strong, 1.0, carries=True).inner("mlp_in", 0, s) == 4.0  # as much as is allowed
+
+
+@pytest.mark.parametrize("bias, gated", [(0.0, False), (0.5, False), (0.5, True)])
+def test_the_second_matrix_of_an_mlp_gets_what_the_first_leaves_to_it(bias: float, gated: bool) -> None:
+    """s over sqrt(E phi^2), with phi linear: gain_in^2 + bias^2, times the linear half where there is a gate."""
+    network = edgewise.transformer(
+        depth=2, activation="linear", mlp_in_gain=1.5, mlp_bias=bias, mlp_out_gain=0.7, gated=gated, mlp_linear_gain=3.0
+    )
+    present, new = BranchGains(network, 1.0, carries=False).writer(network, "mlp_out", 0, 0.2)
+    inside = (1.5**2 + bias**2) * (9.0 if gated else 1.0)
+    assert (present, new) == pytest.approx((0.7, 0.2 / math.sqrt(inside)))
+    value = BranchGains(network, 4.0, carries=False).writer(network, "output", 0, 0.2)
+    assert value == pytest.approx((network.value_gain, 0.4))  # a stream of twice the size

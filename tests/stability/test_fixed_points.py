@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgewise.stability.fixed_points import bracketed_root, crossings, eigenvalues, fixed_point, jacobian
-from edgewise.stability.lyapunov import depth_scale, growth
+from edgewise.stability.lyapunov import _error, depth_scale, growth
 
 
 def henon(x, a=1.4, b=0.3):
@@ -92,3 +92,10 @@ def test_errors_of_growth_are_finite_width_or_scatter_of_seeds():
 def test_the_late_change_of_an_odd_depth_is_that_of_its_later_half():
     logs = np.array([[0.0, 5.0, 6.0, 8.0, 11.0, 15.0]])  # five blocks: from the second on, 9 over 3 blocks
     assert growth(logs).change.scalar == pytest.approx(9.0 * 5 / 3)
+
+
+def test_the_error_over_seeds_is_that_of_a_mean():
+    """Unknown for one seed; an exponent that is infinite has none."""
+    assert _error(np.array([1.0, 3.0])) == pytest.approx(1.0)
+    assert np.isnan(_error(np.array([1.0])))
+    assert _error(np.array([-np.inf, 1.0])) == 0.0 and _error(np.array([-np.inf])) == 0.0

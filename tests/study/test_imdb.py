@@ -119,3 +119,12 @@ def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(loader, "find_spec", lambda name: name if name == "datasets" else None)
     with pytest.raises(BadInput, match=r"could not fetch stanfordnlp/imdb \(ConnectionError: offline\)"):
         imdb(source="hub")
+
+
+def test_a_part_keeps_a_fifth_for_the_test_and_both_labels_alike() -> None:
+    reviews = tuple(loader.Review(f"text {k}", k % 2) for k in range(100))
+    part = loader.Corpus(reviews, reviews).part(20, seed=0)
+    assert part.test is not None and (len(part.train), len(part.test)) == (16, 4)
+    assert [review.label for review in part.test] == [0, 1] * 2 == [review.label for review in part.train[:4]]
+    alone = loader.Corpus(reviews, None).part(20, seed=0)
+    assert len(alone.train) == 20 and alone.test is None

@@ -6,10 +6,12 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from transformers import BertConfig
 
 from edgewise.adapters.from_config.full_numbers import FullNumbers
 from edgewise.adapters.from_config.power_law import NoPowerLaw, Sizes, extrapolate
 from edgewise.adapters.from_config.sizes import HEADS
+from edgewise.adapters.from_config.small_model import Blueprint
 from edgewise.errors import BadInput
 
 
@@ -68,3 +70,11 @@ def test_a_number_of_heads_is_the_configs_or_one(
     monkeypatch.setattr(FullNumbers, "_pairs", lambda *_: iter([]))
     with pytest.raises(BadInput, match="2 heads of"):
         numbers._named(HEADS, 2, "heads")
+
+
+@pytest.mark.parametrize("listed, said, depth", [(3, 7, 7), (7, 3, 7), (0, 4, 4)])
+def test_the_full_depth_is_that_of_the_longest_stack(listed: int, said: int, depth: int) -> None:
+    """Lists of layers, and what the config says where layers share their weights."""
+    config = BertConfig(num_hidden_layers=said)
+    lists = {"layers": SimpleNamespace(kinds=[0] * listed)} if listed else {}
+    assert Blueprint(None, config, {}, lists, 2, False).full_depth == depth  # type: ignore[arg-type]

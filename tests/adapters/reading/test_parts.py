@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.reading import sight, start, weights
+from edgewise.adapters.reading import attention, sight, start, weights
 from edgewise.adapters.reading.gains import _scores
 from edgewise.adapters.reading.graph import DOT_PRODUCT
 from edgewise.adapters.reading.visibility import pokes
@@ -78,3 +78,16 @@ def test_the_spectral_edge_is_the_median_over_matrices() -> None:
     edges = [weights._edge(layer.weight) for layer in model]
     assert edges == sorted(edges) and edges[0] == pytest.approx(1.0, abs=0.2) and edges[4] > 1.5
     assert weights.spectral_edge(model) == edges[2]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("rank, heads, keys", [(4, 4, 4), (4, 4, 2), (3, 4, 4), (3, 4, 1)])
+def test_heads_and_key_heads_are_counted_from_queries_and_keys(rank: int, heads: int, keys: int, fused: bool) -> None:
+    """Key heads that are equal numbers are one, with an axis for heads and folded into the batch."""
+    query = torch.randn(2, heads, 5, WIDTH)
+    key = torch.randn(2, keys, 5, WIDTH).repeat_interleave(heads // keys, 1)
+    query, key = (t if rank == 4 else t.flatten(0, 1) for t in (query, key))
+    site = SimpleNamespace(traits=SimpleNamespace())
+    operation = SimpleNamespace(function=DOT_PRODUCT if fused else "bmm")
+    attention._heads(site, operation, query, key if fused else key.transpose(-1, -2))  # type: ignore[arg-type]
+    assert (site.traits.heads, site.traits.head_width, site.traits.kv_heads) == (heads, WIDTH, keys)

@@ -10,7 +10,7 @@ import pytest
 
 from edgewise.arrays import Array
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.gram.geometry import Geometry
+from edgewise.theory.gram.geometry import Geometry, from_overlaps
 from edgewise.theory.gram.pairs import pair_averages, slope_averages
 from tests.support.some_tokens import geometry, tokens
 
@@ -73,3 +73,9 @@ def test_distances_keep_their_digits_near_collapse(name: str, growth: float) -> 
     along = 0.6**2 * float(w @ (phi.derivative(growth * z) * z) ** 2)
     expected = step**2 * (along + 0.8**2 * float(w @ phi.derivative(growth * z) ** 2)) / 2
     assert float(pair_averages(phi, state).spreads[0, 1]) == pytest.approx(expected, rel=1e-3)
+
+
+def test_rounding_in_a_start_matrix_does_not_make_a_distance_negative() -> None:
+    """Two tokens that are equal but for the last digits."""
+    gram = np.array([[1.0, 1.0 + 1e-9], [1.0 + 1e-9, 1.0]])
+    assert from_overlaps(gram).spreads.tolist() == [[0.0, 0.0], [0.0, 0.0]]
