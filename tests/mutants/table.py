@@ -61,7 +61,7 @@ def markdown() -> str:
 
 
 def _row(room: str, first: Counter[str], second: Counter[str], third: Counter[str]) -> str:
-    """Nothing was mended for the third sample, so that it has one count."""
+    """Of the third sample the first look counts alone."""
     cells = [room, *(sample[name] for sample in (first, second) for name in ("tried", "at first", "now"))]
     return "| " + " | ".join(str(cell) for cell in [*cells, third["tried"], third["at first"]]) + " |"
 

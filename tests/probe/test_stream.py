@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from edgewise import BadInput
 from edgewise.probe.materialise import Phantom
@@ -89,3 +92,21 @@ def test_what_cannot_be_streamed_is_refused() -> None:
         measure(config("t5"), stream=True, tokens=8)
     with pytest.raises(BadInput, match="stream=True needs"):
         measure("torch-encoder", stream=True)
+
+
+@pytest.mark.parametrize("left", ["weight", "steps", None])
+def test_what_a_class_leaves_unset_is_refused_by_name(left: str | None) -> None:
+    """One number that was not drawn is enough; a buffer of whole numbers counts where none of it was set."""
+    part = nn.Linear(2, 2, bias=False)
+    part.register_buffer("steps", torch.zeros(3, dtype=torch.long))
+    part.register_buffer("nothing", torch.zeros(0))
+    if left == "weight":
+        part.weight.data[0, 1] = torch.nan
+    elif left == "steps":
+        part.steps.fill_(-1)
+    phantom = SimpleNamespace(model=part)
+    if left is None:
+        Phantom._refuse_unset(phantom, "block", part, recurse=True)  # type: ignore[arg-type]
+        return
+    with pytest.raises(BadInput, match=rf"Linear does not initialise block\.{left} itself"):
+        Phantom._refuse_unset(phantom, "block", part, recurse=True)  # type: ignore[arg-type]

@@ -111,6 +111,8 @@ def test_the_inner_matrix_of_a_branch_has_the_root_of_its_gain_between_a_quarter
     assert gains.inner("query", 0, s) is None
     gated = BranchGains(edgewise.transformer(depth=2, gated=True, mlp_in_gain=1.5), 1.0, carries=False)
     assert gated.inner("mlp_in", 0, s) is None and gated.inner("mlp_linear", 0, s) == pytest.approx(gain)
+    silent = BranchGains(edgewise.transformer(depth=2, attention_branch=0.0), 1.0, carries=False)
+    assert silent.inner("value", 0, s) == 1.0  # a branch that is switched off has no size to aim at
     strong = edgewise.transformer(depth=2, mlp_skip=0.1, mlp_branch=0.01)
     assert BranchGains(strong, 1.0, carries=True).inner("mlp_in", 0, s) == 4.0  # as much as is allowed
 
