@@ -212,8 +212,8 @@ class Broken(Exception):
 
 PLACES = [
     "edgewise.monitor.instrument.Instrument.before_step", "edgewise.monitor.instrument.Instrument.after_step",
-    "edgewise.monitor.copies.StreamCopy._copy", "edgewise.monitor.copies.StreamCopy._keep_gradient",
-    "edgewise.monitor.copies.Window.copy", "edgewise.monitor.watch.Watch._store",
+    "edgewise.monitor.copies.StreamCopy._keep", "edgewise.monitor.copies.StreamCopy._keep_gradient",
+    "edgewise.monitor.copies.Window.see", "edgewise.monitor.watch.Watch._store",
 ]  # fmt: skip
 
 

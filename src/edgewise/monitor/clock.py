@@ -39,7 +39,7 @@ class Clock:
         """Seconds spent, also in what is going on."""
         return self.spent + self.beside() + (max(self.now() - self._began, 0.0) if self._depth else 0.0)
 
-    def run(self, work: Callable[..., None], arguments: tuple[Any, ...], fail: Callable[[Exception], None]) -> None:
+    def run(self, work: Callable[..., object], arguments: tuple[Any, ...], fail: Callable[[Exception], None]) -> None:
         """Work on the clock; an error goes to `fail` and no further. Hooks are cold, so every call less counts."""
         outside = self._depth == 0
         if outside:

@@ -35,7 +35,7 @@ class Switch:
         self.limit = 0.0  # largest finite number of the dtype that activations have or are cast to
         self.pending = Pending()
 
-    def run(self, copy: Callable[..., None], *arguments: Any) -> None:
+    def run(self, copy: Callable[..., object], *arguments: Any) -> None:
         """Copy at a sampled step, on the clock; an error switches the monitor off and goes no further."""
         if self.on:
             self.clock.run(copy, arguments, self.fail)
@@ -91,12 +91,14 @@ class Window(Seat):
         self._small = False
 
     def copy(self, x: Tensor) -> Fit | None:
-        """Copy, or keep x until the pass is over; None where x is not a stream of this width."""
-        if torch.compiler.is_compiling():  # what is remembered would be a guard, and compile it again
-            fit = self._fitted(x.shape)
-            if fit is not None:
-                fit.target.copy_(x[fit.part])
-            return fit
+        """Copy in compiled code, where what is remembered would be a guard, and compile it again."""
+        fit = self._fitted(x.shape)
+        if fit is not None:
+            fit.target.copy_(x.detach()[fit.part])
+        return fit
+
+    def see(self, x: Tensor) -> Fit | None:
+        """Copy x, or keep it until the pass is over; None where it is not a stream of this width."""
         if x.shape != self._shape:
             self._shape, self._fit = x.shape, self._fitted(x.shape)
             self._small = self.pending.small(x.numel())
@@ -145,14 +147,14 @@ class StreamCopy:
         if stream is None or not torch.is_grad_enabled():
             return
         if torch.compiler.is_compiling():
-            self._copy(stream)
+            self._fill(self.window.copy(stream))
             if stream.requires_grad:
                 stream.register_hook(self._copy_gradient)
         elif self.switch.on:
-            self.switch.run(self._copy_eagerly, stream)
+            self.switch.run(self._keep, stream)
 
-    def _copy_eagerly(self, stream: Tensor) -> None:
-        self._copy(stream)
+    def _keep(self, stream: Tensor) -> None:
+        self._fill(self.window.see(stream))
         if self.sizes is not None and self.switch.check:
             self.switch.limit = limit_of(stream)
         if stream.requires_grad:
@@ -160,8 +162,7 @@ class StreamCopy:
         if self.last:
             self.switch.pending.ask()
 
-    def _copy(self, stream: Tensor) -> None:
-        fit = self.window.copy(stream.detach())
+    def _fill(self, fit: Fit | None) -> None:
         if fit is not None and self.sizes is not None:
             self.sizes.fill(fit.sequences, fit.tokens, fit.length)
 
@@ -169,7 +170,7 @@ class StreamCopy:
         self.switch.run(self._keep_gradient, gradient)
 
     def _keep_gradient(self, gradient: Tensor) -> None:
-        self.norm.keep(gradient.detach(), self.switch.pending.small(gradient.numel()))
+        self.norm.keep(gradient, self.switch.pending.small(gradient.numel()))
 
     def _copy_gradient(self, gradient: Tensor) -> None:
         self.gradient.copy_(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
@@ -194,12 +195,9 @@ class TokenCopy:
         if tokens is None or not torch.is_grad_enabled():
             return
         if torch.compiler.is_compiling():
-            self._copy(tokens)
+            self.window.copy(tokens)
         elif self.switch.on:
-            self.switch.run(self._copy, tokens)
-
-    def _copy(self, tokens: Tensor) -> None:
-        self.window.copy(tokens.detach())
+            self.switch.run(self.window.see, tokens)
 
 
 class QueryCopy:
@@ -228,26 +226,23 @@ class QueryCopy:
         if output is None or not torch.is_grad_enabled():
             return
         if torch.compiler.is_compiling():
-            self._copy(output)
+            self.window.copy(output)
             if output.requires_grad:
                 output.register_hook(self._copy_gradient)
         elif self.switch.on:
-            self.switch.run(self._copy_eagerly, output)
+            self.switch.run(self._keep, output)
 
-    def _copy_eagerly(self, output: Tensor) -> None:
+    def _keep(self, output: Tensor) -> None:
         if self.switch.check:  # the referee alone asks for it
-            self._copy(output)
+            self.window.see(output)
         if output.requires_grad:
             self.question.about(output)
 
-    def _copy(self, output: Tensor) -> None:
-        self.window.copy(output.detach())
-
     def _see_gradient(self, gradient: Tensor) -> None:
-        self.switch.run(self._copy_gradient, gradient)
+        self.switch.run(self.back.see, gradient)
 
     def _copy_gradient(self, gradient: Tensor) -> None:
-        self.back.copy(gradient.detach())
+        self.back.copy(gradient)
 
 
 class LossCopy:

@@ -31,6 +31,7 @@ from edgewise.monitor.referee import verdict
 from edgewise.optim.parallel import by_name, whole
 
 SLOW = 10  # stored rows between two on the slow clock
+EXTREMES = [HEAD_STATISTICS.index(name) for name in ("largest_logit", "entropy", "output")]
 SIGNS = np.array([[1.0], [-1.0], [-1.0]])  # of the largest logit, the sharpest and the weakest head
 FEW = 1e-30  # below every activation that matters: keeps logarithms finite
 
@@ -245,34 +246,32 @@ def _norms(squares: Array, depth: int, mixed: set[int]) -> tuple[dict[str, float
     if not depth:
         return {}, {}
     each = squares[:, :-1].reshape(3, depth, 3)
-    attention, mlp = np.sqrt(each[..., 0] + each[..., 1]), np.sqrt(each[..., 2])
+    norms = np.sqrt(np.stack([each[..., 0] + each[..., 1], each[..., 2]]))  # of attention and MLP
     block: dict[str, Array] = {}
     with np.errstate(divide="ignore", invalid="ignore"):
-        for name, (weight, gradient, update) in (("attention", attention), ("mlp", mlp)):
-            block |= {
-                f"weight_norm.{name}": weight, f"gradient_norm.{name}": gradient, f"update_norm.{name}": update,
-                f"update_ratio.{name}": update / weight,
-            }  # fmt: skip
-        starvation = np.log(each[1, :, 0]) - np.log(each[1, :, 1])
+        ratios, gradients = norms[:, 2] / norms[:, 0], np.log(each[1, :, :2])
         whole = np.sqrt(squares.sum(1))
         table = float(np.sqrt(squares[2, -1] / squares[0, -1]))
+    for name, three, ratio in zip(("attention", "mlp"), norms, ratios, strict=True):
+        kinds = zip(("weight", "gradient", "update"), three, strict=True)
+        block |= {f"{kind}_norm.{name}": norm for kind, norm in kinds} | {f"update_ratio.{name}": ratio}
+    starvation = gradients[:, 0] - gradients[:, 1]
     starvation[sorted(mixed)] = np.nan
     run = dict(zip(("weight_norm", "gradient_norm", "update_norm"), map(float, whole), strict=True))
-    ratio = run["update_norm"] / run["weight_norm"] if run["weight_norm"] else math.nan
-    return run | {"update_ratio": ratio, "embedding_update": table}, block | {"starvation": starvation}
+    share = run["update_norm"] / run["weight_norm"] if run["weight_norm"] else math.nan
+    return run | {"update_ratio": share, "embedding_update": table}, block | {"starvation": starvation}
 
 
 def _over_heads(heads: Array) -> dict[str, Array]:
     """What stands for a block: means over heads, the largest logit, the sharpest and the weakest head."""
-    entropy, logit, output = (HEAD_STATISTICS.index(name) for name in ("entropy", "largest_logit", "output"))
     alive = ~np.isnan(heads)
     count = alive.sum(-1)
     with np.errstate(invalid="ignore"):
         means = np.where(alive, heads, 0.0).sum(-1) / count
-    values = {name: means[:, i] for i, name in enumerate(HEAD_STATISTICS) if i != output}
-    extremes = heads[:, (logit, entropy, output)] * SIGNS  # the largest of each; nan where all are
-    most = np.where(count[:, (logit, entropy, output)] > 0, np.fmax.reduce(extremes, -1, initial=-np.inf), np.nan)
-    values["largest_logit"], values["entropy_min"], values["head_share_min"] = (most * SIGNS[:, 0]).T
+    values = {name: means[:, i] for i, name in enumerate(HEAD_STATISTICS) if name != "output"}
+    extremes = np.fmax.reduce(heads[:, EXTREMES] * SIGNS, -1, initial=-np.inf)  # the largest of each; nan where all are
+    most = np.where(count[:, EXTREMES] > 0, extremes * SIGNS[:, 0], np.nan)
+    values["largest_logit"], values["entropy_min"], values["head_share_min"] = most.T
     return values
 
 

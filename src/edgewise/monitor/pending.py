@@ -46,7 +46,13 @@ class Pending:
             kind.take(pairs)
 
     def ask(self) -> None:
-        """Ask for all gradients that wait for it: the first hook on a tensor is dear, the next ones are not."""
+        """Ask for all gradients that wait for it: the first hook on a tensor is dear, the next ones are not.
+
+        And let go of the graph behind what was kept.
+        """
+        for seat in self.seats:
+            if seat.seen is not None:
+                seat.seen = seat.seen.detach()
         for question, tensor, version in self.asked:
             lasts = tensor._version == version
             if lasts and not question.at_once:
@@ -74,9 +80,9 @@ class Seat:
         self.at_once = self.trial = True  # until the first time has shown that references last
 
     def keep(self, x: Tensor, small: bool) -> None:
-        """Take a tensor without gradient now, or remember it for `settle`."""
+        """Take a tensor now, or remember it for `settle`."""
         if self.at_once or not small:
-            self.take([(self, x)])
+            self.take([(self, x.detach())])
             if not (self.trial and small):
                 self.seen = None  # of an earlier pass of this step
                 return
