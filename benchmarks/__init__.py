@@ -28,5 +28,6 @@ BENCHMARKS = {
     "predict_cost": "predict and judge from nothing and again, beside the code before tables were shipped",
     "explore": "the page: latency of point, drag and map, ten clients at once, the first picture, size of reports",
     "watch_price": "edgewise.watch beside TensorBoard histograms, wandb.watch and hooks by hand",
+    "watch_budget": "whether edgewise.watch keeps to its budget in short runs of a tiny network, on a busy machine",
     "startup": "edgewise --help, beside an empty Python and beside importing torch",
 }

@@ -13,13 +13,13 @@ GOALS = {"detection": 0.95, "warning": 20, "false alarms": 1.0, "wrong cause": 0
 FEW = 5  # runs below which a median decides nothing
 
 
-def detection(runs: Sequence[Scored], scale: str, full: bool) -> Claim:
+def detection(runs: Sequence[Scored], scale: str, full: bool, late: str = "20 steps") -> Claim:
     caught = sum(run.detected for run in runs)
     missed = [f"{run.name} ({run.where})" for run in runs if not run.detected]
     words = f"Missed: {'; '.join(missed)}." if missed else "None is missed."
     share = caught / max(len(runs), 1)
     return Claim(
-        f"At least {GOALS['detection']:.0%} of failing runs raise an alarm before their loss turns or within 20 steps.",
+        f"At least {GOALS['detection']:.0%} of failing runs raise an alarm before their loss turns or within {late}.",
         f"{caught} of {len(runs)} ({share:.0%}). {words}", scale, share >= GOALS["detection"] if full else None,
         {"caught": caught, "runs": len(runs), "missed": missed},
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """The stored rows of the study's runs: trained where they are missing.
 
-    python -m experiments.alarms.rows [PART PARTS]     trains what is missing, a line per run
+    python -m experiments.alarms.rows [PART PARTS]     those that thresholds were chosen on: trains what is missing
     python -m experiments.alarms.rows edge             the same for the runs with a rehearsal
     python -m experiments.alarms.rows every|default    the same for one part of the held-out runs
 """
@@ -56,7 +56,8 @@ def alarms_of(case: dict[str, Any]) -> dict[str, Any]:
     if case.get("sampling") != "default":
         return {**outcome, "alarms": alarms}
     steps = Run(folder).rows().step
-    return {**outcome, "alarms": alarms, "rows": len(steps), "gap": int(np.median(np.diff(steps)))}
+    gap = int(np.median(np.diff(steps))) if len(steps) > 1 else case["steps"]
+    return {**outcome, "alarms": alarms, "rows": len(steps), "gap": gap}
 
 
 if __name__ == "__main__":

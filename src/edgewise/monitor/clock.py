@@ -17,7 +17,6 @@ from typing import Any
 GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, so that most gaps are alike
 EVERY = 0.2  # of the budget: where a sample costs more than this share of a step, not every step is sampled
 AIM = 0.9  # of the budget is what samples are planned for
-SPARE = 1.5  # a sample may cost more than the ones before it, and the budget is kept all the same
 MEMORY = 0.3  # weight of the last sample in the expected cost
 FULL = 2  # generation of a full garbage collection
 FADES = 0.9  # how much of the dearest sample so far counts at the next one
@@ -81,6 +80,7 @@ class Budget:
         self._began, self._before = clock.now(), clock.total
         self._at_sample = clock.total
         self._dear = 0.0  # cost of the dearest sample of late
+        self._dearest = 0.0  # and of all
 
     @property
     def elapsed(self) -> float:
@@ -114,6 +114,7 @@ class Budget:
         old = cost if self.samples <= 2 else self.sample_seconds
         self.sample_seconds = (1 - MEMORY) * old + MEMORY * cost
         self._dear = cost if self.samples <= 2 else max(cost, FADES * self._dear)
+        self._dearest = max(cost, self._dearest)
         self.gap = gap
 
     def postponed(self) -> int:
@@ -129,8 +130,8 @@ class Budget:
         return self.elapsed / (self.steps or (FIRST if self.together else 1))
 
     def _owed(self, share: float) -> float:
-        """Seconds that are missing for one more sample, which costs less than the first."""
-        return self.spent + (SPARE if self.samples > 1 else 1.0) * self._dear - share * self.elapsed
+        """Seconds that are missing for one more sample, and a reserve of one as dear as the dearest so far."""
+        return self.spent + self._dear + self._dearest - share * self.elapsed
 
     def _next_gap(self, share: float) -> int:
         step, share = self._step, AIM * share
