@@ -71,7 +71,7 @@ def test_weight_gradients(name: str, traces: dict[str, Trace]):
         assert ((-limit <= ratio) & (ratio <= above)).all(), f"{matrix}: {ratio.round(3)}, allowed {above.round(3)}"
 
 
-SMALL = {"depth": 5, "tokens": 24, "width": 512, "mlp_width": 1024}
+SMALL = {"depth": 5, "tokens": 24, "width": 256, "mlp_width": 512}
 QUICK = [
     case("quick pre gelu", **SMALL | {"activation": "gelu", "mlp_in_gain": 1.5}),
     case("quick post relu pooled", readout="pooled", **SMALL | {"norm": "post", "mlp_in_gain": 1.4}),

@@ -99,7 +99,7 @@ def test_a_repaired_case_is_no_longer_a_failure(tmp_path: Path) -> None:
     assert (run(work).failures, run(work).missing) == ({}, 0)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_values_that_a_file_cannot_hold_are_refused_by_name(tmp_path: Path, workers: int) -> None:
     path = write_recipe(tmp_path, measure='def measure(case):\n    return {"y": [1, {2}]}\n')
     with pytest.raises(BadInput, match=r"figure1.py: measure\(case\)\['y'\]\[1\] is a builtins.set"):
