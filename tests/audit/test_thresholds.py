@@ -17,6 +17,7 @@ from edgewise.audit.residual_scaling import residual_scaling
 from edgewise.audit.standard_deviations import recipe_of, unlike_siblings
 from edgewise.audit.ties import tied_weights
 from edgewise.audit.truncation import useless_truncation
+from edgewise.audit.vectors import norm_gains_not_one
 from edgewise.audit.weights import MatrixSummary, _summary
 
 COUNT = 2**17  # one sampling error is 1/512
@@ -132,3 +133,13 @@ def test_blocks_in_a_row_are_named_by_their_ends(blocks: list[int], text: str) -
 )  # fmt: skip
 def test_norms_start_at_one_but_those_of_t5_at_its_factor(config: dict[str, object], gain: float) -> None:
     assert _published_norm_gain(config) == gain
+
+
+@pytest.mark.parametrize("expected, off, found", [(1.0, 9e-4, 0), (1.0, 1.5e-3, 1), (0.5, 9e-4, 0), (4.0, 3e-3, 0),
+                                                  (4.0, 5e-3, 1), (1.0, math.nan, 1)])  # fmt: skip
+def test_a_gain_of_a_norm_may_be_off_by_a_thousandth(expected: float, off: float, found: int) -> None:
+    """Of one, or of the gain itself where that is larger; one entry is enough."""
+    model = nn.Sequential(nn.LayerNorm(8, dtype=torch.float64))
+    nn.init.constant_(model[0].weight, expected)
+    model[0].weight.data[3] += off
+    assert len(list(norm_gains_not_one(model, expected))) == found

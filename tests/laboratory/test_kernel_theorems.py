@@ -10,6 +10,7 @@ import torch
 from edgewise.errors import BadInput
 from edgewise.laboratory.kernel_layer import KernelLayer, random_layer
 from edgewise.laboratory.kernel_theorems import (
+    Theorem1,
     check_theorem1,
     check_theorem2,
     descend,
@@ -140,3 +141,8 @@ def test_the_safe_constant_is_exact_where_heads_weigh_the_same(kernel: str) -> N
         assert check_theorem1(weighed).beta_safe <= smallest * (1 + 1e-6)
         if output is not made.output:
             assert check_theorem1(weighed).beta_safe == pytest.approx(smallest, rel=1e-6)
+
+
+@pytest.mark.parametrize("width, beta, applies", [(8, 0.1, True), (8, 0.0, False), (7, 0.1, False)])
+def test_theorem_1_needs_the_width_and_a_margin(width: int, beta: float, applies: bool) -> None:
+    assert Theorem1(width, 8, 8, 0.5, beta, 1.0, 0.1).applies is applies

@@ -131,3 +131,15 @@ def test_no_rate_is_advised_where_every_one_hurts_and_a_note_says_where_the_loss
     best, edge = search._advice(rows)
     assert (best is not None) is advised and edge is None
     assert ("hardly changed the loss" in " ".join(search.notes)) is noted
+
+
+@pytest.mark.parametrize(
+    "extended, level, shade", [(False, 0.1, 0.8), (True, 1.0, 0.8), (True, 0.25, 0.25**0.75), (True, 1e-3, 0.1)]
+)
+def test_a_longer_rehearsal_is_shaded_by_what_it_has_learned(extended: bool, level: float, shade: float) -> None:
+    """Between a tenth and four fifths of its best rate; without a loss above zero there is nothing to compare."""
+    search = _Search.__new__(_Search)
+    search.extended, search.start = extended, View(2.0, torch.zeros(1), None, 1.0)
+    assert search._shade(2 * level) == pytest.approx(shade)
+    search.start = View(0.0, torch.zeros(1), None, 1.0)
+    assert search._shade(level) == 0.8
