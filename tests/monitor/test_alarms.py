@@ -97,6 +97,17 @@ def test_an_entropy_that_is_low_in_one_row_is_a_passing_one() -> None:
     assert "entropy_collapse" in kinds(run(dip(140)))
 
 
+def test_how_far_entropy_fell_is_said_of_the_fall_that_was_seen() -> None:
+    """A slow fall against the beginning of its window, a drop against the rows just before it."""
+    stalled = {"loss": lambda step: math.exp(step / 200), "block.1.softmax_gain": ramp(60, -30)}
+    slow, drop = (
+        next(alarm.what for alarm in run(changes) if alarm.kind is AlarmKind.ENTROPY_COLLAPSE)
+        for changes in (stalled | {"block.1.entropy": ramp(60, -30)}, {"block.1.entropy": ramp(100, -0.1)})
+    )
+    assert float(slow.split(" of what it was 40 rows ago")[0].split()[-1]) < 0.5
+    assert drop.endswith("of what it was just before.")
+
+
 def test_a_t_value_of_nothing_has_no_sign() -> None:
     bands = Bands(COLUMNS)
     bands.t, bands.count = np.full(bands.series, -0.01), 40
@@ -320,7 +331,7 @@ def test_what_moved_is_said_with_its_size_and_how_sure_it_is(
 def test_the_price_of_a_sample_is_a_running_mean() -> None:
     """The first two stand for themselves; later ones count with their share, and the dearest fades."""
     budget = SimpleNamespace(
-        clock=SimpleNamespace(total=0.0), _at_sample=0.0, samples=0, sample_seconds=0.0, _dear=0.0, gap=1
+        clock=SimpleNamespace(total=0.0), _at_sample=0.0, samples=0, sample_seconds=0.0, _dear=0.0, _dearest=0.0, gap=1
     )
     for total, mean in ((9.0, 9.0), (11.0, 2.0), (15.0, (1 - MEMORY) * 2.0 + MEMORY * 4.0)):
         budget.clock.total = total

@@ -82,11 +82,12 @@ def entropy_collapse(bands: Bands) -> Hit | None:
     i = _strongest(falling | dropped, -np.nan_to_num(change))
     if i is None:
         return None
+    fall, since = (change[i], f"{bands.rows} rows ago") if falling[i] else (
+        bands.now[at[i]] - _median(bands, at)[i], "just before")  # fmt: skip
     return Hit(
         AlarmKind.ENTROPY_COLLAPSE, int(at[i]),
-        f"Its attention entropy is {math.exp(bands.now[at[i]]):.3g} nats, "
-        f"{math.exp(bands.now[at[i]] - _median(bands, at)[i]):.2f} of what it was.",
-    )  # fmt: skip
+        f"Its attention entropy is {math.exp(bands.now[at[i]]):.3g} nats, {math.exp(fall):.2g} of what it was {since}.",
+    )
 
 
 def _dropped(bands: Bands, at: NDArray[np.int64]) -> NDArray[np.bool_]:
