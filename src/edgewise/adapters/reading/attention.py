@@ -272,6 +272,8 @@ class Scores:
 
 def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None:
     """Heads and their width from the shape of the queries; key heads that are equal numbers are one."""
+    if query.dim() == key.dim() == 5 and query.shape[2] == key.shape[2] == 1:  # windows of an image that has one
+        query, key = query.squeeze(2), key.squeeze(2)
     if query.dim() not in (3, 4):
         return
     width = query.shape[-1]

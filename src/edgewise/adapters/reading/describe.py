@@ -19,6 +19,7 @@ from edgewise.errors import BadInput
 
 AGREE = 0.15  # relative spread of a gain over the blocks below which one value stands for all
 MULTIPLIER = 1e-3  # multipliers are read exactly
+SMALL_BIAS = 0.1  # of the scores: its square is lost beside their variance
 FULL = 0.8  # of its full size, below which a branch with a norm at its end is held down by the norm's epsilon
 
 
@@ -124,6 +125,8 @@ class _Description:
         unread = any(_position_bias(branch) is None for branch in self.attentions)
         if unread or any(k & {"query or key", "scaled", "unknown"} for k in kinds):
             self.unmodelled.append("what positions do inside attention (a learned or relative bias) is left out")
+        if any((_position_bias(branch) or 0.0) > SMALL_BIAS for branch in self.attentions):
+            self.unmodelled.append("the position bias is taken as independent at every distance; a smooth one is not")
         if any("rotary" in k for k in kinds):
             self.assumed.append("rope_base: 10000, the base of the rotation is not read")
         return {

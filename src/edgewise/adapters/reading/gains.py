@@ -150,13 +150,16 @@ def _scores(softmax: Operation, product: Operation, args: Any, kwargs: Any) -> T
 
 
 def _multihead_scores(args: Any, kwargs: Any) -> Tensor | None:
-    """Torch's own attention shows its arguments only: (tokens, entries, width) and the stacked input matrices."""
-    weight = args[5] if len(args) > 5 and args[5] is not None else kwargs.get("in_proj_weight")
-    if weight is None or args[0].dim() != 3:
-        return None
+    """Torch's own attention shows its arguments only: (tokens, entries, width) and the input matrices."""
     heads, width = int(args[4]), int(args[3])
-    query = (args[0] @ weight[:width].T).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
-    key = (args[1] @ weight[width : 2 * width].T).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+    stacked = args[5] if len(args) > 5 and args[5] is not None else kwargs.get("in_proj_weight")
+    apart = kwargs.get("q_proj_weight"), kwargs.get("k_proj_weight")
+    whole = stacked is not None and stacked.numel() > 0
+    first, second = (stacked[:width], stacked[width : 2 * width]) if whole else apart
+    if first is None or second is None or args[0].dim() != 3:
+        return None
+    query = (args[0] @ first.T).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+    key = (args[1] @ second.T).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
     return query @ key.transpose(-1, -2) / math.sqrt(width // heads)
 
 
