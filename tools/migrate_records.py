@@ -2,6 +2,7 @@
 
     python tools/migrate_records.py [--seconds S] [--within R] [RECIPE ...]
     python tools/migrate_records.py --before REVISION [--within R] [RECIPE ...]
+    python tools/migrate_records.py --definition REVISION [RECIPE ...]
 
 A record names the code that measured it by a hash, which changes when an identifier does. Without a revision, a sample
 of the recorded cases is measured by the code of the working tree and held against what is recorded: the cheapest ones,
@@ -12,6 +13,9 @@ which must be that of the record, and by that of the working tree.
 If all values are equal to the last bit, the record's hash becomes today's; if one differs, the record is left as it is
 and has to be measured again. `--within` allows a relative difference of numbers, for a change of numerics whose size is
 known and logged.
+
+`--definition` is for a change of what the hash counts: records of the code of REVISION, by its own definition, get the
+hash that today's definition gives to that same code. Nothing is measured; what is out of date stays so.
 """
 
 from __future__ import annotations
@@ -48,21 +52,32 @@ recipe = load_recipe(sys.argv[1])
 values = [recipe.checked_value(recipe.module.measure(case)) for case in json.load(sys.stdin)]
 print(json.dumps([code_hash(Path(sys.argv[1])), values]))
 """
+REDEFINED = """
+import json, sys
+from pathlib import Path
+from edgewise.study import code_hash
+code_hash.LIBRARY = Path(sys.argv[2])
+print(json.dumps([code_hash.code_hash(Path(sys.argv[1])), []]))
+"""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", metavar="REVISION", help="the last commit before the change; default: the record")
+    parser.add_argument("--definition", metavar="REVISION", help="the hash counts other things since this commit")
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="recorded time of a sample")
     parser.add_argument("--within", type=float, default=0.0, metavar="R", help="relative difference; default: 0")
     parser.add_argument("recipes", nargs="*", type=Path, help="default: all that have a record")
     arguments = parser.parse_args()
     recipes = arguments.recipes or [path for name in FOLDERS for path in find_recipes(ROOT / name)]
-    with revision(arguments.before) as before:
-        former = {path.stem: path for name in FOLDERS for path in find_recipes(before / name)} if before else {}
+    with revision(arguments.before or arguments.definition) as before:
         for recipe in map(Path.resolve, recipes):
             how = Migration(recipe, arguments.within)
-            outcome = how.from_code(former, before) if before else how.from_record(arguments.seconds)
+            former = None if before is None else before / recipe.relative_to(ROOT)
+            if before is None or former is None:
+                outcome = how.from_record(arguments.seconds)
+            else:
+                outcome = how.redefined(former, before) if arguments.definition else how.from_code(former, before)
             print(f"{recipe.parent.name}/{recipe.stem}: {outcome}", flush=True)
     return 0
 
@@ -105,15 +120,25 @@ class Migration:
         _, values = answer(self.recipe, ROOT, [item.case for item in chosen])
         return self.judged([item.value for item in chosen], values, now)
 
-    def from_code(self, former: dict[str, Path], before: Path) -> str:
+    def from_code(self, former: Path, before: Path) -> str:
         """A few cases measured by the code of the record and by today's."""
-        if self.recipe.stem not in former or (now := self.today()) is None:
+        if not former.is_file() or (now := self.today()) is None:
             return self.settled()
-        if {item.code for item in self.records()} != {answer(former[self.recipe.stem], before, [])[0]}:
+        if {item.code for item in self.records()} != {answer(former, before, [])[0]}:
             return "was out of date before; left as it is"
         cases = few(self.recipe, self.records())
-        then, today = (answer(*place, cases)[1] for place in ((former[self.recipe.stem], before), (self.recipe, ROOT)))
+        then, today = (answer(*place, cases)[1] for place in ((former, before), (self.recipe, ROOT)))
         return self.judged(then, today, now)
+
+    def redefined(self, former: Path, before: Path) -> str:
+        """Today's name of the code of an earlier revision, for a record of that code."""
+        if not former.is_file() or (now := self.today()) is None:
+            return self.settled()
+        if {item.code for item in self.records()} != {answer(former, before, [])[0]}:
+            return "not of this revision; left as it is"
+        code, _ = told(REDEFINED, ROOT, [], str(former), str(before / "src" / "edgewise"))
+        rewrite(self.record, self.records(), code)
+        return "up to date" if code == now else "renamed, out of date"
 
     def records(self) -> list[Record]:
         return list(store.read([self.record]).done.values())
@@ -177,11 +202,15 @@ def few(recipe: Path, records: list[Record]) -> list[dict[str, Any]]:
 
 def answer(recipe: Path, tree: Path, cases: list[dict[str, Any]]) -> tuple[str, list[Any]]:
     """The hash and the values that the code of a tree gives; JSON keeps every bit of a number."""
+    return told(ANSWER, tree, cases, str(recipe))
+
+
+def told(program: str, tree: Path, cases: list[dict[str, Any]], *arguments: str) -> tuple[str, list[Any]]:
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, "-c", ANSWER, str(recipe)], input=json.dumps(cases), text=True,
+    run = subprocess.run([sys.executable, "-c", program, *arguments], input=json.dumps(cases), text=True,
                          capture_output=True, cwd=tree, env=environment)  # fmt: skip
     if run.returncode:
-        raise SystemExit(f"{recipe} failed:\n{run.stderr}")
+        raise SystemExit(f"{arguments[0]} failed:\n{run.stderr}")
     code, values = json.loads(run.stdout.splitlines()[-1])
     return code, values
 

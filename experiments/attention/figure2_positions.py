@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 import edgewise
 from edgewise.study import Claim, Result, over_seeds, rounded, seed_count, select, simulated_orbit
+from edgewise.theory.predict import predict
 from edgewise.view import Curve, Panel, Sheet
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -46,7 +47,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     """The orbit of a random network, or the predicted one, which is sampled where positions matter."""
     if not case["theory"]:
         return simulated_orbit(case)
-    trace = edgewise.predict(edgewise.transformer(**case["knobs"]), start_overlap=START_OVERLAP)
+    trace = predict(edgewise.transformer(**case["knobs"]), start_overlap=START_OVERLAP)
     return {"separation": rounded(trace.blocks("separation")), "token_gradient": rounded(trace.blocks("log_gradient"))}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
+from edgewise.critical.phase_diagram import compute_diagram
 from edgewise.study import Claim, Result
 from edgewise.view import Curve, Panel, Sheet
 
@@ -42,7 +43,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     name, low, high = AXES[case["axis"]]
     network = edgewise.transformer(**_knobs(case))
     axes = {"attention_strength": (ATTENTION[0], ATTENTION[-1], len(ATTENTION)), name: (low, high, case["points"])}
-    diagram = edgewise.phase_diagram(network, axes, start_overlap=1 - NEAR)
+    diagram = compute_diagram(network, axes, start_overlap=1 - NEAR)
     y = np.linspace(low, high, case["points"])
     found: dict[str, Any] = {exponent: [_zero(y, column) for column in getattr(diagram, field).T]
                              for exponent, field in FIELDS.items()}  # fmt: skip

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 import edgewise
 from edgewise.nets import circle
 from edgewise.study import Claim, Result, over_seeds, rounded, select
+from edgewise.theory.perceptron.maps import PerceptronMaps
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, distinct, network, networks, perceptron, scale_of, spread_of_mean
@@ -41,7 +42,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
     Of a deep network only their means over the late layers, (starts,).
     """
-    length = edgewise.perceptron_maps(perceptron(case)).limits.length_fixed_point
+    length = PerceptronMaps(perceptron(case)).limits.length_fixed_point
     angles = [0.0, *(math.acos(c) for c in case["starts"])]
     h = network(case).preactivations(circle(angles, case["width"], length, seed=case["seed"]))
     directions = h / h.norm(dim=2, keepdim=True)

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 import edgewise
 from edgewise.nets import circle
 from edgewise.study import Claim, Result, over_seeds, rounded
+from edgewise.theory.perceptron.maps import PerceptronMaps
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, network, networks, perceptron, scale_of, spread_of_mean
@@ -45,7 +46,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 def _layers(case: dict[str, Any], angles: np.ndarray) -> np.ndarray:
     """The circle at the chosen layers, (layers, angles, N)."""
-    length = edgewise.perceptron_maps(perceptron(case)).limits.length_fixed_point
+    length = PerceptronMaps(perceptron(case)).limits.length_fixed_point
     start = circle(angles.tolist(), case["width"], length, seed=case["seed"])
     return network(case).preactivations(start)[list(LAYERS)].numpy()
 

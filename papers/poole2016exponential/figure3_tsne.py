@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-import edgewise
 from edgewise.nets import circle
 from edgewise.study import Claim, Result, over_seeds, rounded
+from edgewise.theory.perceptron.maps import PerceptronMaps
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, network, perceptron, scale_of
@@ -36,7 +36,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     from sklearn.manifold import TSNE
 
     angles = (2 * np.pi * np.arange(case["angles"]) / case["angles"]).tolist()
-    length = edgewise.perceptron_maps(perceptron(case)).limits.length_fixed_point
+    length = PerceptronMaps(perceptron(case)).limits.length_fixed_point
     h = network(case).preactivations(circle(angles, case["width"], length, seed=case["seed"]))
     plane = [TSNE(perplexity=8, init="pca", random_state=0, max_iter=500).fit_transform(h[layer].numpy())
              for layer in LAYERS]  # fmt: skip

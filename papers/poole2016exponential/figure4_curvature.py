@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 import edgewise
 from edgewise.nets import circle_derivatives
 from edgewise.study import Claim, Result, over_seeds, rounded
+from edgewise.theory.perceptron.maps import PerceptronMaps
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, network, networks, perceptron, scale_of
@@ -37,7 +38,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """L_E / sqrt(N), sqrt(N) kappa and L_G at every layer; kappa = |v x a| / |v|^3 in any dimension."""
-    maps = edgewise.perceptron_maps(perceptron(case))
+    maps = PerceptronMaps(perceptron(case))
     angles = torch.arange(24, dtype=torch.float64) * (2 * math.pi / 24)
     _, v, a = circle_derivatives(network(case), angles, maps.limits.length_fixed_point, seed=case["seed"])
     root = math.sqrt(case["width"])

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 import edgewise
 from edgewise.nets import circle_derivatives
 from edgewise.study import Claim, Result, over_seeds, rounded, select
+from edgewise.theory.perceptron.maps import PerceptronMaps
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, distinct, network, networks, perceptron, scale_of
@@ -44,7 +45,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 def _deep(case: dict[str, Any]) -> list[float]:
     """Integral of |phi'(h) v| over the circle, layer by layer; v exact, so 16 angles suffice."""
-    length = edgewise.perceptron_maps(perceptron(case)).limits.length_fixed_point
+    length = PerceptronMaps(perceptron(case)).limits.length_fixed_point
     angles = torch.arange(16, dtype=torch.float64) * (2 * math.pi / 16)
     h, v, _ = circle_derivatives(network(case), angles, length, seed=case["seed"])
     speed = ((1 - torch.tanh(h).square()) * v).norm(dim=2)

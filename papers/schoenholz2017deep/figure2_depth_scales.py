@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 import edgewise
 from edgewise.nets import RandomPerceptron, circle
 from edgewise.study import Claim, Result, over_seeds, rounded
+from edgewise.theory.perceptron.maps import PerceptronMaps
 from edgewise.view import Curve, Panel, Sheet
 
 BIAS_VARIANCE = 0.05
@@ -38,7 +39,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     w, depth, width = case["weight_variance"], case["depth"], case["width"]
     perceptron = edgewise.Perceptron("tanh", w, BIAS_VARIANCE, depth, width)
     network = RandomPerceptron(perceptron, seed=case["seed"] + 1000 * round(100 * w)).double()
-    length = edgewise.perceptron_maps(perceptron).limits.length_fixed_point
+    length = PerceptronMaps(perceptron).limits.length_fixed_point
     with torch.no_grad():
         h = network.preactivations(circle([0.0, math.acos(START)], width, length, seed=case["seed"]))
         apart = h / h.norm(dim=2, keepdim=True)

@@ -3,7 +3,8 @@
 In the recipe, its neighbours and the library alike: the statements reachable from `measure` by name, wherever they
 stand, so that a file may be moved, split or merged. With every file that is reached count its effects on import
 (calls, patches of other modules), and with every statement the data files that it names.
-Comments, docstrings, layout and import lines do not count. What is installed (torch, numpy) is recorded, not hashed.
+Comments, docstrings, layout and import lines do not count, nor do the words of refusals where nothing that is reached
+listens to them. What is installed (torch, numpy) is recorded, not hashed.
 A file is seen as statements with the names they bind and read.
 """
 
@@ -16,6 +17,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
+
+from edgewise.study.refusals import listens, silenced
 
 LIBRARY = Path(__file__).parents[1]
 # Rooms that a bare `edgewise` does not stand for: they draw and speak.
@@ -43,6 +46,8 @@ class Reach:
     """
 
     folder: Path
+    words: bool = True  # of refusals: count them
+    listens: bool = False  # something that is reached takes them up
     pieces: dict[str, str] = field(default_factory=dict)
     _visited: set[tuple[Path, str]] = field(default_factory=set)
     _followed: set[str] = field(default_factory=set)  # dotted names
@@ -76,13 +81,14 @@ class Reach:
 
     def _source(self, path: Path) -> SourceFile:
         if path not in self._sources:
-            self._sources[path] = read_source(path, self._package(path))
+            self._sources[path] = read_source(path, self._package(path), self.words)
         return self._sources[path]
 
     def _add(self, source: SourceFile, statements: list[Statement], name: str) -> None:
         for statement in statements:
             if not statement.is_import:
                 self.pieces[statement.digest] = self._place(source.path)
+                self.listens |= statement.listens
                 self._data(statement)
             for chain in self._read_in(statement, name):
                 self._follow(source, statement, chain, inside=name != _WHOLE)
@@ -203,7 +209,12 @@ def _package_of(path: Path, library: Path, folder: Path) -> str:
 
 def reach(path: Path) -> Reach:
     """All code that `measure` of a recipe depends on."""
-    walk = Reach(path.parent)
+    silent = _walked(path, words=False)
+    return _walked(path, words=True) if silent.listens else silent
+
+
+def _walked(path: Path, words: bool) -> Reach:
+    walk = Reach(path.parent, words)
     walk.file(path, "measure")
     return walk
 
@@ -264,6 +275,10 @@ class Statement:
             self._bind(inner)
 
     @cached_property
+    def listens(self) -> bool:
+        return listens(self.node)
+
+    @cached_property
     def digest(self) -> str:
         return hashlib.sha256(text(self.node).encode()).hexdigest()
 
@@ -299,15 +314,18 @@ class SourceFile:
         return {name: target for item in outside for name, target in item.imports.items()}
 
 
-def read_source(path: Path, package: str) -> SourceFile:
+def read_source(path: Path, package: str, words: bool = True) -> SourceFile:
     """Parse a file, once for each of its versions; `package` is what a leading dot in its imports stands for."""
     stamp = path.stat()
-    return _read(path, package, stamp.st_mtime_ns, stamp.st_size)
+    return _read(path, package, words, stamp.st_mtime_ns, stamp.st_size)
 
 
 @lru_cache(maxsize=4096)
-def _read(path: Path, package: str, changed: int, size: int) -> SourceFile:  # noqa: ARG001  part of the cache's key
+def _read(  # the version is part of the cache's key
+    path: Path, package: str, words: bool, changed: int, size: int  # noqa: ARG001
+) -> SourceFile:
     tree = ast.parse(path.read_bytes(), filename=str(path))
+    tree = tree if words else silenced(tree)
     return SourceFile(path, tuple(Statement(node, package) for node in _code(tree.body) if _runs(node)))
 
 
