@@ -52,11 +52,11 @@ recipe = load_recipe(sys.argv[1])
 values = [recipe.checked_value(recipe.module.measure(case)) for case in json.load(sys.stdin)]
 print(json.dumps([code_hash(Path(sys.argv[1])), values]))
 """
-REDEFINED = """
+NAMED = """
 import json, sys
 from pathlib import Path
 from edgewise.study import code_hash
-code_hash.LIBRARY = Path(sys.argv[2])
+code_hash.LIBRARY = Path(sys.argv[2])  # today's definition may be asked for the code of another tree
 print(json.dumps([code_hash.code_hash(Path(sys.argv[1])), []]))
 """
 
@@ -134,9 +134,10 @@ class Migration:
         """Today's name of the code of an earlier revision, for a record of that code."""
         if not former.is_file() or (now := self.today()) is None:
             return self.settled()
-        if {item.code for item in self.records()} != {answer(former, before, [])[0]}:
+        library = before / "src" / "edgewise"
+        then, code = (told(NAMED, tree, [], str(former), str(library))[0] for tree in (before, ROOT))
+        if {item.code for item in self.records()} != {then}:
             return "not of this revision; left as it is"
-        code, _ = told(REDEFINED, ROOT, [], str(former), str(before / "src" / "edgewise"))
         rewrite(self.record, self.records(), code)
         return "up to date" if code == now else "renamed, out of date"
 

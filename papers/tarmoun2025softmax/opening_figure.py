@@ -29,7 +29,7 @@ LONG = 100  # steps from which a run can decide
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    how = (dict(images="fashion", steps=600, batch=32, lanczos=12, seeds=5) if full
+    how = (dict(images="fashion", steps=300, batch=32, lanczos=12, seeds=3) if full
            else dict(images="digits", steps=3, batch=2, lanczos=2, seeds=1))  # fmt: skip
     rates = {name: list(grid if full else grid[2:3]) for name, grid in RATES.items()}
     return [how | {"network": network, "optimizer": name, "rates": grid} for network in NETWORKS

@@ -230,13 +230,13 @@ def test_the_hash_is_the_same_wherever_the_files_lie(tmp_path: Path) -> None:
 
 
 REFUSES = "def square(x):\n    if x < 0:\n        raise ValueError(f'{x} is negative')\n    return FACTOR * x * x\n"
-TRIES = "def measure(case):\n    try:\n        return {'y': square(case['x'])}\n    except ValueError as error:\n        "
+TRIES = "def measure(case):\n    try:\n        return {'y': square(case['x'])}\n    except ValueError as error:\n  "
 OTHER_WORDS = REFUSES.replace("is negative", "is below zero")
 
 
 @pytest.mark.parametrize("then", ["raise TypeError('x') from error", "return {'y': 0.0}"])
 def test_the_words_of_a_refusal_do_not_count_where_nothing_takes_them_up(tmp_path: Path, then: str) -> None:
-    for measure in (PARTS["measure"], f"{TRIES}{then}\n"):
+    for measure in (PARTS["measure"], f"{TRIES}      {then}\n"):
         same = hashed(tmp_path, helper=REFUSES, measure=measure)
         assert hashed(tmp_path, helper=OTHER_WORDS, measure=measure) == same
         assert hashed(tmp_path, helper=REFUSES.replace("ValueError", "OSError"), measure=measure) != same
@@ -245,5 +245,5 @@ def test_the_words_of_a_refusal_do_not_count_where_nothing_takes_them_up(tmp_pat
 
 @pytest.mark.parametrize("then", ["return {'y': str(error)}", "return {'y': traceback.format_exc()}"])
 def test_the_words_of_a_refusal_count_where_something_takes_them_up(tmp_path: Path, then: str) -> None:
-    words = {hashed(tmp_path, helper=helper, measure=f"{TRIES}{then}\n") for helper in (REFUSES, OTHER_WORDS)}
+    words = {hashed(tmp_path, helper=helper, measure=f"{TRIES}      {then}\n") for helper in (REFUSES, OTHER_WORDS)}
     assert len(words) == 2
