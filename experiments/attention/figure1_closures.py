@@ -148,11 +148,12 @@ def _deep(results: list[Result]) -> Claim:
     ends = _ends(results)
     gaps = {name: [abs(log(max(row[name], 1e-12) / row["measured"])) for row in ends.values()] for name in CLOSURES}
     row = ends[SHOWN]
+    apart = ", ".join(f"{name.replace('_', ' ')} {np.mean(gap):.2f}" for name, gap in gaps.items())
     return Claim(
         "Geometry through depth follows from a closure of the softmax moments.",
         f"At score gain {SHOWN:g} 1 - overlap ends at {row['measured']:.3f} (simulated), {row['exact']:.3f} (exact), "
         f"{row['large_n']:.3f} (large n), {row['random_energy']:.3f} (random energy). Mean |log ratio| over gains: "
-        f"{', '.join(f'{name} {np.mean(gap):.2f}' for name, gap in gaps.items())}.",
+        f"{apart}.",
         _scale(results), bool(max(np.mean(gaps["large_n"]), np.mean(gaps["random_energy"])) < 0.1),
         {"last_separation": {str(gain): row for gain, row in ends.items()}},
         rows=("C16",),

@@ -168,7 +168,7 @@ def draw(results: Sequence[Result]) -> Figure:
     return Sheet("The rate named before training, against the best one", panels, scale, columns=3).draw()
 
 
-def _panel(blind: Sequence[Result], method: str) -> Panel:
+def _panel(blind: Sequence[Result], method: str, lowest: float = 3e-8) -> Panel:
     curves = []
     for group, kind in enumerate(CONSTANT):
         rows = [(r.value["truth"]["best"], advice(r, method)) for r in blind if r.case["row"]["optimizer"] == kind]
@@ -179,5 +179,5 @@ def _panel(blind: Sequence[Result], method: str) -> Panel:
     band = [Curve("", line, factor * line, 6, "third") for factor in (1 / WITHIN, WITHIN)]
     return Panel(
         TITLES[method], "best rate, by training", "rate named", (*curves, *band), log_x=True, log_y=True,
-        y_range=(3e-8, 30.0), legend=method == METHODS[0], legend_at="lower right",
+        y_range=(lowest, 30.0), legend=method == METHODS[0], legend_at="lower right",
     )  # fmt: skip

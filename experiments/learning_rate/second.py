@@ -20,7 +20,7 @@ from .truth import STEPS, curve
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale == "full":
         return [{"kind": "blind", "steps": STEPS, "row": row} for row in SECOND]
-    return [{"kind": "blind", "steps": 6, "row": row | TINY} for row in (DEVELOPMENT[6], DEVELOPMENT[9])]
+    return [{"kind": "blind", "steps": 2, "row": row | TINY} for row in (DEVELOPMENT[6], DEVELOPMENT[9])]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,6 @@ def claim(results: Sequence[Result]) -> Claim:
 def draw(results: Sequence[Result]) -> Figure:
     from edgewise.view import Sheet
 
-    panels = tuple(_panel(results, method) for method in ("rehearsal", "constant"))
+    panels = tuple(_panel(results, method, lowest=3e-5) for method in ("rehearsal", "constant"))
     scale = f"{len(results)} networks, {results[0].case['steps']} steps, one seed; dotted: within a factor of 2"
     return Sheet("The rate named before training, against the best one", panels, scale, columns=2).draw()

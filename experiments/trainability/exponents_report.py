@@ -130,14 +130,16 @@ def _best(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> Claim:
     lowest = float(np.nanmin(mean))
     rank = float(spearmanr(away[full], mean[full]).statistic) if full.sum() > 3 else math.nan
     at_zero = float(mean[middle, middle])
+    known = math.isfinite(at_zero)
+    middle_one = f"the one around (0, 0) has a mean loss of {at_zero:.2f}" if known else "none is around (0, 0)"
+    distance = (f"rank correlation of a cell's loss with its distance {rank:+.2f}" if math.isfinite(rank)
+                else "too few cells for a rank correlation with the distance")  # fmt: skip
     return Claim(
         f"As a function of both exponents performance is best at (0, 0) and worse away from it {TALK}.",
-        f"Of {int(full.sum())} cells that hold at least {CROWD} runs, the one around (0, 0) has a mean test loss of "
-        f"{at_zero:.2f} (0: best run of the task, 1: its worst tenth), the lowest is {lowest:.2f}; rank correlation "
-        "of a "
-        "cell's loss with its distance "
-        f"{rank:+.2f}. Held: (0, 0) within 0.05 of the lowest, and a correlation above 0.5.",
-        scale, _decided(points, at_zero < lowest + 0.05 and rank > 0.5) if math.isfinite(at_zero) else None,
+        f"Of {int(full.sum())} cells that hold at least {CROWD} runs, {middle_one}, and the lowest mean test loss is "
+        f"{lowest:.2f} (0: best run of the task, 1: its worst tenth); {distance}. Held: (0, 0) "
+        "within 0.05 of the lowest, and a correlation above 0.5.",
+        scale, _decided(points, at_zero < lowest + 0.05 and rank > 0.5) if known else None,
         {"at_zero": at_zero, "lowest": lowest, "rank_correlation": rank}, rows=rows,
     )  # fmt: skip
 

@@ -50,7 +50,8 @@ def _losses(part: Any, rows: Sequence[Row], tasks: list[str], families: list[str
                     s=[8 + 1.5 * r.depth for r in mine], color=colour, alpha=0.7, lw=0, label=optimizer,
                 )  # fmt: skip
             panel.axhline(TRAINS, color="black", ls="--", lw=0.8)
-            panel.set(title=f"{task}, {family}", xscale="symlog", xlim=(0, None))
+            panel.set(title=f"{task}, {family}", xscale="symlog")
+            panel.set_xlim(0, 1.15 * panel.get_xlim()[1])
             panel.set_xlabel("|angle| + |relative gradient| over the depth (log-units)")
         axes[i][0].set_ylabel("held-out loss / chance")
     axes[0][0].legend(title="larger: deeper", frameon=False)

@@ -39,7 +39,8 @@ def _probabilities(rows: Sequence[HeldOut]) -> Panel:
             role = "cross" if label == "dead" else "points" if label == "trained" else "hollow"
             curves.append(Curve(label, x, y, GROUPS[label], role))
     return Panel(
-        "what was forecast", "probability of training, forecast", "", tuple(curves), y_names=tuple(names),
+        "what was forecast", "probability of training, forecast", "", tuple(curves),
+        y_names=tuple(name.replace("_", " ") for name in names),
         places=(FAILS_UP_TO, TRAINS_FROM), legend_at="center",
     )  # fmt: skip
 

@@ -236,7 +236,7 @@ def _disagree(row: HeldOut) -> bool:
 def claim(results: Sequence[Result]) -> Claim:
     """The goals, on networks that nothing was fitted on."""
     rows = held_out(results)
-    published = f"goals fixed beforehand: {GOALS}"
+    published = f"(ours) Goals fixed beforehand: {', '.join(f'{name} {goal:g}' for name, goal in GOALS.items())}."
     if len(rows) < ENOUGH:
         few = f"{len(rows)} networks"
         return Claim(published, f"{few}, too few to decide", few, None, rows=("C35",))

@@ -79,7 +79,8 @@ def points(results: list[Any]) -> list[Point]:
 def _scale(results: list[Any]) -> str:
     case, seeds = results[0].case, len({r.case["seed"] for r in results})
     depth, width = case["knobs"]["depth"], case["knobs"]["width"]
-    return (f"{case['task']}, {depth} blocks of width {width}, {len(results)} runs of {case['steps']} steps, "
+    images = {"fashion": "Fashion-MNIST"}.get(case["task"], case["task"])
+    return (f"{images}, {depth} blocks of width {width}, {len(results)} runs of {case['steps']} steps, "
             f"{seeds} seed{'s' * (seeds > 1)} (talk: 16 layers, a food dataset)")  # fmt: skip
 
 

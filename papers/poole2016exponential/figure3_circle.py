@@ -84,7 +84,8 @@ def _autocorrelation(results: Sequence[Result]) -> Claim:
     allowed = 4 * spread_of_mean(results)
     return Claim(
         "The autocorrelation of the circle follows the correlation map, applied angle by angle.",
-        f"Over layers {LAYERS} and 65 offsets it is off by {gaps.mean():.4f} on average and {gaps.max():.4f} at most "
+        f"Over layers {', '.join(map(str, LAYERS))} and 65 offsets it is off by "
+        f"{gaps.mean():.4f} on average and {gaps.max():.4f} at most "
         f"(chance allows {allowed:.4f}).",
         scale_of(results), bool(gaps.max() < allowed), {"mean_gap": gaps.mean(), "largest_gap": gaps.max()},
         rows=("C7",),

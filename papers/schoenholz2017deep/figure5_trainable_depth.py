@@ -184,9 +184,14 @@ def _scale(results: Sequence[Result]) -> str:
         f"plain SGD, batch {case['batch']}, {case['steps'][-1]} steps, best of {len(case['rates'])} rates"
     )
     deepest = max(r.case["depth"] for r in results)
-    sizes = f"tanh, width {case['width']}, up to {deepest} layers, {case['task']}"
+    images = {"fashion": "Fashion-MNIST", "cifar10": "CIFAR-10"}.get(case["task"], case["task"])
+    sizes = f"tanh, width {case['width']}, up to {deepest} layers, {images}"
     several = f"2 seeds, {seeds} up to weight variance {SEEDS_UP_TO[-1]:g}" if seeds > 2 else "1 seed"
     return f"{sizes}, {training}, {several}"
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{x:g}" for x in numbers)
 
 
 def _peak(results: Sequence[Result]) -> Claim:
@@ -199,8 +204,8 @@ def _peak(results: Sequence[Result]) -> Claim:
     inside = bool(trained) and min(trained) > weights[0] and max(trained) < weights[-1]
     return Claim(
         "The deepest networks train at the edge of chaos [Schoenholz 2017, Fig. 5].",
-        f"Of {deepest} layers those of weight variance {', '.join(f'{w:g}' for w in trained) or 'none'} train (run: "
-        f"{', '.join(f'{w:g}' for w in run)}; for the others that is beyond {AROUND[1]:g} depth scales); "
+        f"With {deepest} layers {'those of weight variance ' + _listed(trained) if trained else 'none'} train (run: "
+        f"{_listed(run)}; for the others that is beyond {AROUND[1]:g} depth scales); "
         f"the edge is {edge:.2f}. Held: it "
         "lies among them, and the smallest and largest weight variances do not; undecided where none trains.",
         _scale(results), around and inside if trained and len(run) < len(weights) else None,

@@ -83,7 +83,8 @@ def _numbers(axes: Any, results: Sequence[Result], name: str, label: str) -> Non
         axes.errorbar(place, values.mean(), error, fmt="_", color=COLOURS[arm], markersize=22, capsize=4)
     words = ("softmax", "swapped", "Gaussian", "rebalanced")
     axes.set_xticks(range(len(NAMES)), words, fontsize=10, rotation=20, ha="right", rotation_mode="anchor")
-    axes.set(title=label, ylim=(0, None))
+    axes.set(title=label, xlim=(-0.6, len(NAMES) - 0.4))
+    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
 
 
 def _first_stage(axes: Any, runs: Sequence[Result]) -> None:

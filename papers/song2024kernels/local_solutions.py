@@ -57,7 +57,7 @@ def claim(results: Sequence[Result]) -> Claim:
 
 def scale_of(results: Sequence[Result]) -> str:
     case, seeds = results[0].case, len({r.case["seed"] for r in results})
-    return f"N n = {case['samples'] * case['tokens']}, reachable targets, at most {case['steps']} steps, {seeds} seeds"
+    return f"{case['samples'] * case['tokens']} targets, all reachable, at most {case['steps']} steps, {seeds} seeds"
 
 
 def resting(run: Result) -> bool:
@@ -125,5 +125,6 @@ def _panel(results: Sequence[Result], kernel: str, size: str, name: str, label: 
             x = np.array(run.value["at"], dtype=float)[: len(y)] + 1
             curves.append(Curve(f"queries and keys x {strength:g}", x, y, group, "thin"))
     first = (kernel, size, name) == (KERNELS[0], "tight", "loss")  # where curves leave room for a legend
-    return Panel(f"{kernel}, {size} layer", "step + 1", label, tuple(curves), log_x=True, log_y=True, legend=first,
+    name_of = {"gaussian": "Gaussian"}.get(kernel, kernel)
+    return Panel(f"{name_of}, {size} layer", "step + 1", label, tuple(curves), log_x=True, log_y=True, legend=first,
                  legend_at="lower left", y_range=(1e-15, 30.0) if name == "loss" else (1e-7, 1e2))  # fmt: skip

@@ -17,8 +17,8 @@ LEARNED = 0.6  # accuracy at which a run is said to have left chance
 def scale_of(results: Sequence[Result]) -> str:
     case, seeds = results[0].case, len({r.case["seed"] for r in results})
     return (
-        f"{case['steps']} + {case['more']} steps of {case['batch']}, {case['tokens']} tokens, "
-        f"AdamW {case['rate']:g}, {seeds} seeds"
+        f"{case['steps']}{' + ' + str(case['more']) if case['more'] else ''} steps of {case['batch']}, "
+        f"{case['tokens']} tokens, AdamW {case['rate']:g}, {seeds} seed{'s' * (seeds > 1)}"
     )
 
 

@@ -68,7 +68,8 @@ def scale_of(results: Sequence[Result]) -> str:
     case, seeds = results[0].case, len({r.case["seed"] for r in results})
     widths = ", ".join(map(str, sorted({r.case["width"] for r in results})))
     rows = case["samples"] * case["tokens"]
-    return f"N n = {rows}, H = {case['heads']}, D = {widths}, at most {case['steps']} steps, {seeds} seeds"
+    sizes = f"{rows} targets (samples times tokens), {case['heads']} heads, width {widths}"
+    return f"{sizes}, at most {case['steps']} steps, {seeds} seeds"
 
 
 def _bound(results: Sequence[Result]) -> Claim:

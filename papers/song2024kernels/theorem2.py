@@ -76,7 +76,8 @@ def _numbers(case: dict[str, Any], run: QueryRun) -> dict[str, Any]:
 def scale_of(results: Sequence[Result]) -> str:
     case, seeds = results[0].case, len({r.case["seed"] for r in results})
     rows, columns = case["samples"] * case["tokens"], case["heads"] * case["width"]
-    return f"N n = {rows}, H D = {columns}, d = {case['head_width']}, at most {case['steps']} steps, {seeds} seeds"
+    sizes = f"{rows} targets (samples times tokens), heads times width {columns}, queries of {case['head_width']}"
+    return f"{sizes}, at most {case['steps']} steps, {seeds} seeds"
 
 
 def converged(results: Sequence[Result], **where: Any) -> list[int]:

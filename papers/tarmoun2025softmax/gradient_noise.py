@@ -25,6 +25,7 @@ GROUP = 16  # noises that are summed for the stable exponent
 COORDINATES = 2000  # of a gradient that are looked at
 RATE = 3e-3
 MOMENTS = ("start", "later")
+ESTIMATES = {"hill": "Hill's exponent of the sizes", "stable": "exponent of a stable law"}
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -106,7 +107,7 @@ def _heavier(results: Sequence[Result], moment: str) -> Claim:
     """The text transformer's tail is heavier than those of the convolutional nets by both estimates, in all seeds."""
     tables = {name: {n: numbers(results, n, moment, name) for n in NETWORKS} for name in ("hill", "stable")}
     said = "; ".join(
-        f"{name}: " + ", ".join(f"{n} {v.mean():.2f} ± {_error(v):.2f}" for n, v in table.items())
+        f"{ESTIMATES[name]}: " + ", ".join(f"{n} {v.mean():.2f} ± {_error(v):.2f}" for n, v in table.items())
         for name, table in tables.items()
     )  # fmt: skip
     normal = float(np.mean([numbers(results, n, moment, "stable of Gaussian noise").mean() for n in NETWORKS]))
@@ -148,6 +149,6 @@ def _indices(results: Sequence[Result], name: str) -> Panel:
         for k, network in enumerate(NETWORKS):
             values = numbers(results, network, moment, name)
             curves.append(Curve(moment, np.full(len(values), k + 0.2 * group - 0.1), values, group, "points"))
-    title = {"hill": "Hill's exponent of the sizes", "stable": "exponent of a stable law"}[name]
+    title = ESTIMATES[name]
     return Panel(title, "", "exponent, smaller is heavier", tuple(curves), x_names=tuple(NETWORKS),
                  levels=(2.0,) if name == "stable" else ())  # fmt: skip

@@ -152,7 +152,9 @@ def _explanations(results: Sequence[Result]) -> Claim:
             found[f"{name}, {network}"] = float(np.mean(np.log10(np.maximum(np.abs(values), 1e-12))))
     worst = {name: max(NETWORKS, key=lambda n, name=name: found[f"{name}, {n}"]) for name in ("imbalance", "condition",
              "along_gradient")}  # fmt: skip
-    said = "; ".join(f"{name} is largest on the {network} (10^{found[f'{name}, {network}']:.1f})"
+    words = {"imbalance": "the imbalance of gradients", "condition": "the stand-in for the condition number",
+             "along_gradient": "the sharpness along the gradient"}  # fmt: skip
+    said = "; ".join(f"{words[name]} is largest on the {network} (10^{found[f'{name}, {network}']:.1f})"
                      for name, network in worst.items())  # fmt: skip
     held = all(network == "transformer" for network in worst.values())
     return Claim("Gradient imbalance, ill-conditioning and directional sharpness single out the transformer.",

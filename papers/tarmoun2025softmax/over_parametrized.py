@@ -161,11 +161,12 @@ def _certified(tiny: Sequence[Result]) -> Claim:
     counts = {f"keys x {k:g}": sum(r.value["certified"] for r in select(tiny, keys=k)) for k in (1.0, 1e-2, WEAK)}
     weak = [r for r in select(tiny, keys=WEAK) if r.value["certified"]]
     pairs = ", ".join(f"{r.value['promised']:.5f} promised, {r.value['worst_factor']:.5f} the worst seen" for r in weak)
+    applied = ", ".join(f"{count} with {name}" for name, count in counts.items())
     applies_to_ordinary = counts["keys x 1"] > 0
     return Claim(
         "A condition on the initialization guarantees the rate a priori [talk].",
-        f"Applied to {counts} of 3 seeds each: only when the logits are scaled down. Where it applied every step kept "
-        f"it ({pairs}).",
+        f"It applied to {applied}, of 3 seeds each: only when the logits are scaled down. Where it applied every step "
+        f"kept it ({pairs}).",
         "N = 10, n = 6, d = 40, 3 seeds", decided(kept and applies_to_ordinary, tiny, 400),
         {"applied": counts, "kept": kept}, rows=("A13",),
     )  # fmt: skip

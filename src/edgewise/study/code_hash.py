@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
-from edgewise.study.refusals import listens, silenced
+from edgewise.study.refusals import LISTENERS, listens, silent
 
 LIBRARY = Path(__file__).parents[1]
 # Rooms that a bare `edgewise` does not stand for: they draw and speak.
@@ -46,13 +46,19 @@ class Reach:
     """
 
     folder: Path
-    words: bool = True  # of refusals: count them
-    listens: bool = False  # something that is reached takes them up
-    pieces: dict[str, str] = field(default_factory=dict)
+    _statements: dict[Statement, str] = field(default_factory=dict)  # with the place of each
+    _tables: dict[str, str] = field(default_factory=dict)  # data files
     _visited: set[tuple[Path, str]] = field(default_factory=set)
     _followed: set[str] = field(default_factory=set)  # dotted names
     _sources: dict[Path, SourceFile] = field(default_factory=dict)
     _folders: dict[Path, dict[str, bool]] = field(default_factory=dict)
+
+    @property
+    def pieces(self) -> dict[str, str]:
+        """Digests with their places; the words of refusals count if something that is reached takes them up."""
+        words = any(statement.listens for statement in self._statements)
+        found = {each.digest if words else each.silent_digest: place for each, place in self._statements.items()}
+        return found | self._tables
 
     def file(self, path: Path, name: str = _WHOLE) -> None:
         """Add a name of a file, or the whole file; either way, what importing the file does."""
@@ -81,14 +87,13 @@ class Reach:
 
     def _source(self, path: Path) -> SourceFile:
         if path not in self._sources:
-            self._sources[path] = read_source(path, self._package(path), self.words)
+            self._sources[path] = read_source(path, self._package(path))
         return self._sources[path]
 
     def _add(self, source: SourceFile, statements: list[Statement], name: str) -> None:
         for statement in statements:
             if not statement.is_import:
-                self.pieces[statement.digest] = self._place(source.path)
-                self.listens |= statement.listens
+                self._statements[statement] = self._place(source.path)
                 self._data(statement)
             for chain in self._read_in(statement, name):
                 self._follow(source, statement, chain, inside=name != _WHOLE)
@@ -186,7 +191,7 @@ class Reach:
         for name in statement.texts:
             if name.endswith(DATA) and "/" not in name:
                 for path in LIBRARY.rglob(name):
-                    self.pieces[hashlib.sha256(path.read_bytes()).hexdigest()] = self._place(path)
+                    self._tables[hashlib.sha256(path.read_bytes()).hexdigest()] = self._place(path)
 
     def _package(self, path: Path) -> str:
         return _package_of(path, LIBRARY, self.folder)
@@ -209,12 +214,7 @@ def _package_of(path: Path, library: Path, folder: Path) -> str:
 
 def reach(path: Path) -> Reach:
     """All code that `measure` of a recipe depends on."""
-    silent = _walked(path, words=False)
-    return _walked(path, words=True) if silent.listens else silent
-
-
-def _walked(path: Path, words: bool) -> Reach:
-    walk = Reach(path.parent, words)
+    walk = Reach(path.parent)
     walk.file(path, "measure")
     return walk
 
@@ -243,6 +243,7 @@ class Statement:
         self.chains: set[str] = set()  # dotted names that it reads: edgewise.study.train
         self.imports: dict[str, str] = {}  # bound name: dotted target, of every import inside it
         self.texts: set[str] = set()  # its string constants: names of data files among them
+        self.catches = False
         links: set[int] = set()
         for inner in ast.walk(node):
             if isinstance(inner, (ast.Attribute, ast.Name)) and id(inner) not in links:
@@ -251,6 +252,8 @@ class Statement:
                 self.imports.update(_targets(inner, package))
             elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
                 self.texts.add(inner.value)
+            elif isinstance(inner, ast.ExceptHandler):
+                self.catches = True
         self._bind(node)
 
     def patches(self, imported: Collection[str]) -> bool:
@@ -276,11 +279,17 @@ class Statement:
 
     @cached_property
     def listens(self) -> bool:
-        return listens(self.node)
+        """Whether it takes up the words of refusals."""
+        everywhere = any(chain.rpartition(".")[2] in LISTENERS for chain in self.chains)
+        return everywhere or (self.catches and listens(self.node))
 
     @cached_property
     def digest(self) -> str:
         return hashlib.sha256(text(self.node).encode()).hexdigest()
+
+    @cached_property
+    def silent_digest(self) -> str:
+        return hashlib.sha256(text(self.node, words=False).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -314,18 +323,15 @@ class SourceFile:
         return {name: target for item in outside for name, target in item.imports.items()}
 
 
-def read_source(path: Path, package: str, words: bool = True) -> SourceFile:
+def read_source(path: Path, package: str) -> SourceFile:
     """Parse a file, once for each of its versions; `package` is what a leading dot in its imports stands for."""
     stamp = path.stat()
-    return _read(path, package, words, stamp.st_mtime_ns, stamp.st_size)
+    return _read(path, package, stamp.st_mtime_ns, stamp.st_size)
 
 
 @lru_cache(maxsize=4096)
-def _read(  # the version is part of the cache's key
-    path: Path, package: str, words: bool, changed: int, size: int  # noqa: ARG001
-) -> SourceFile:
+def _read(path: Path, package: str, changed: int, size: int) -> SourceFile:  # noqa: ARG001  part of the cache's key
     tree = ast.parse(path.read_bytes(), filename=str(path))
-    tree = tree if words else silenced(tree)
     return SourceFile(path, tuple(Statement(node, package) for node in _code(tree.body) if _runs(node)))
 
 
@@ -333,20 +339,21 @@ def _runs(node: ast.stmt) -> bool:
     return not isinstance(node, ast.If) or ast.unparse(node.test) not in _NEVER_RUN
 
 
-def text(node: object) -> str:
-    """A node as text, the same on every Python and wherever its code stands.
+def text(node: object, words: bool = True) -> str:
+    """A node as text, with or without the words of refusals, the same on every Python and wherever its code stands.
 
     No places, no empty fields (newer versions add some), no imports (they say where other code stands; that code
     itself counts).
     """
     if isinstance(node, ast.AST):
+        node = node if words else silent(node)
         values = [(name, getattr(node, name, None)) for name in node._fields if name != "ctx"]
         if isinstance(node, _Definition):
             values = [(name, _code(node.body) if name == "body" else value) for name, value in values]
-        inside = ",".join([f"{name}={text(value)}" for name, value in values if value is not None and value != []])
-        return f"{type(node).__name__}({inside})"
+        shown = [f"{name}={text(value, words)}" for name, value in values if value is not None and value != []]
+        return f"{type(node).__name__}({','.join(shown)})"
     if isinstance(node, list):
-        return "[" + ",".join([text(item) for item in node if not isinstance(item, _IMPORTS)]) + "]"
+        return "[" + ",".join([text(item, words) for item in node if not isinstance(item, _IMPORTS)]) + "]"
     return repr(node)
 
 
