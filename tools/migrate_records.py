@@ -36,7 +36,7 @@ from typing import Any
 from edgewise.study import store
 from edgewise.study.code_hash import code_hash
 from edgewise.study.recipe import find_recipes, load_recipe
-from edgewise.study.store import Record, dumps, key_of
+from edgewise.study.store import Record, dumps, key_of, loads
 from edgewise.whole_file import whole_file
 
 ROOT = Path(__file__).parents[1]
@@ -116,9 +116,10 @@ class Migration:
         """A sample measured today, held against the record."""
         if (now := self.today()) is None:
             return self.settled()
-        chosen = sample(self.records(), seconds)
-        _, values = answer(self.recipe, ROOT, [item.case for item in chosen])
-        return self.judged([item.value for item in chosen], values, now)
+        chosen, recipe = sample(self.records(), seconds), load_recipe(self.recipe)
+        values = [recipe.checked_value(recipe.module.measure(item.case)) for item in chosen]
+        kept = loads(dumps(values))  # as the store keeps numbers
+        return self.judged([item.value for item in chosen], kept, now)
 
     def from_code(self, former: Path, before: Path) -> str:
         """A few cases measured by the code of the record and by today's."""
