@@ -26,7 +26,7 @@ def picture(runs: Sequence[Scored], title: str) -> Figure:
     right.set_xscale("symlog", linthresh=10)
     right.set_xlim(-30, 900)
     right.set_xlabel("steps from the first alarm to the turn of the loss")
-    right.set_title("Steps of warning (rows without points: the loss never turns)", fontsize=10)
+    right.set_title("Steps of warning, where the loss turns", fontsize=10)
     figure.suptitle(title)
     return figure
 
