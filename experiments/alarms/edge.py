@@ -111,4 +111,5 @@ def draw(results: Sequence[Result]) -> Figure:
         )
         line = Curve("", np.array([0.0, 400.0]), np.array([BEYOND, BEYOND]), 6, "third")
         panels.append(Panel(kind, "step", "change of the stream, edge = 1", (*curves, line), log_y=True))
-    return Sheet("One step's change of the stream against the rehearsed edge", tuple(panels), "one line per run; dotted: where an alarm would ring").draw()
+    foot = "one line per run; dotted: where an alarm would ring"
+    return Sheet("One step's change of the stream against the rehearsed edge", tuple(panels), foot).draw()
