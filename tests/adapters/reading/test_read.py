@@ -197,6 +197,12 @@ def test_mixed_streams_are_not_read() -> None:
     assert reading.not_read or all(stack.not_read for stack in reading.stacks)
 
 
+def test_as_many_tokens_as_a_head_has_features() -> None:
+    """The axes of keys are then told apart by what reads them."""
+    stack = only(strangers.blocks(), ids(strangers.WIDTH // strangers.HEADS))
+    assert stack.positions == ((),) * DEPTH
+
+
 def test_convolutions_in_channels_first_are_not_called_tokens() -> None:
     class Part(nn.Module):
         def __init__(self) -> None:

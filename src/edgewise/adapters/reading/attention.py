@@ -140,19 +140,21 @@ def _see_multihead(site: Site) -> Callable[..., None]:
 
 def _see_operands(site: Site, product: Operation, length: int) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
-        turns = [_turned(value, length) for value in operands(product, args, kwargs)]
+        query, key = operands(product, args, kwargs)
+        turned_over = product.function not in (*FUSED, "einsum")  # a matrix product reads keys with their tokens last
+        turns = [_turned(query, length), _turned(key, length, tokens_last=turned_over)]
         if None not in turns:
             site.traits.rotary = next((t for t in ("rotary", "query or key", "scaled") if t in turns), "")
 
     return look
 
 
-def _turned(value: Tensor, length: int) -> str | None:
+def _turned(value: Tensor, length: int, tokens_last: bool = False) -> str | None:
     """How queries of equal tokens differ between positions: not, by a rotation, by a factor, or otherwise."""
     axes = [axis for axis in range(value.dim()) if value.shape[axis] == length]
     if not axes:
         return None
-    axis = axes[-1] if len(axes) == 1 or axes[-1] != value.dim() - 1 else axes[-2]
+    axis = axes[-1] if len(axes) == 1 or tokens_last or axes[-1] != value.dim() - 1 else axes[-2]
     moved = value.movedim(axis, 0).flatten(1)
     if spread(moved) < TURNED:
         return ""
@@ -196,7 +198,8 @@ def _see_weights(site: Site, product: Operation) -> Callable[..., None]:
 
 def _keep_bias(site: Site, scores: Tensor, length: int, rotary: str | None) -> None:
     site.traits.bias = _bias(scores, length, rotary)
-    site.traits.bias_size = _bias_size(scores, length) if site.traits.bias else None
+    own = scores.dim() > 1 and scores.shape[-1] == scores.shape[-2]  # keys that are no tokens would count as positions
+    site.traits.bias_size = _bias_size(scores, length) if site.traits.bias and own else None
 
 
 def _bias_size(scores: Tensor, length: int) -> float | None:
