@@ -81,3 +81,10 @@ def test_stages_of_short_networks_are_fewer() -> None:
     wanted = AxesRequest.model_validate(WANTED)
     coarse, fine = (positions_map.places(wanted, positions_map.Stage(points, 8)) for points in (9, 17))
     assert len(coarse) == 81 and set(coarse) < set(fine) and len(fine) == 289
+
+
+def test_a_cell_is_the_probability_of_its_network_and_zero_where_nothing_arrives() -> None:
+    fine = edgewise.transformer(depth=3, tokens=4, width=64, heads=2, causal=True)
+    lost = fine.replace(norm="none", mlp_skip=1e30)
+    assert 0.5 < positions_map.share(fine, "token") < 1
+    assert positions_map.share(lost, "token") == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -143,3 +144,21 @@ def test_a_longer_rehearsal_is_shaded_by_what_it_has_learned(extended: bool, lev
     assert search._shade(2 * level) == pytest.approx(shade)
     search.start = View(0.0, torch.zeros(1), None, 1.0)
     assert search._shade(level) == 0.8
+
+
+@pytest.mark.parametrize("asked, elsewhere, stops", [(False, 0.0, False), (True, 1.0, True), (False, 1.0, True)])
+def test_processes_that_train_together_stop_together(asked: bool, elsewhere: float, stops: bool) -> None:
+    """Ctrl-C in one of them stops all at the same step; alone, nobody else is asked."""
+    told: list[float] = []
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    search = _Search.__new__(_Search)
+    search.interrupts = SimpleNamespace(check=check)
+    for group in (None, "gloo"):
+        search.plan = SimpleNamespace(group=group, over_processes=lambda mine: told.append(mine) or elsewhere)
+        with pytest.raises(KeyboardInterrupt) if (asked if group is None else stops) else nullcontext():
+            search._check()
+    assert told == [float(asked)]

@@ -128,3 +128,19 @@ def test_the_second_matrix_of_an_mlp_gets_what_the_first_leaves_to_it(bias: floa
     assert (present, new) == pytest.approx((0.7, 0.2 / math.sqrt(inside)))
     value = BranchGains(network, 4.0, carries=False).writer(network, "output", 0, 0.2)
     assert value == pytest.approx((network.value_gain, 0.4))  # a stream of twice the size
+
+
+@pytest.mark.parametrize(
+    "given, value, key, output",
+    [({"output_gain": 0.3}, 2.0, 0.5, 0.3), ({}, 0.6**0.5, 0.5, 0.6**0.5),
+     ({"key_gain": 0.1}, 0.6**0.5, 0.1, 0.6**0.5)],
+)  # fmt: skip
+def test_gains_of_single_matrices_are_those_of_their_products(
+    given: dict[str, float], value: float, key: float, output: float
+) -> None:
+    """value_gain and score_gain are of two matrices each: what the description does not split is shared evenly."""
+    network = edgewise.transformer(depth=2, value_gain=0.6, score_gain=0.25, mlp_out_gain=(0.7, 0.9), **given)
+    model = SimpleNamespace(architecture=network)
+    roles = ("value", "query", "key", "output")
+    assert [Recognised._config_gain(model, r, 0) for r in roles] == pytest.approx([value, key, key, output])  # type: ignore[arg-type]
+    assert [Recognised._config_gain(model, "mlp_out", b) for b in (0, 1)] == [0.7, 0.9]  # type: ignore[arg-type]

@@ -29,7 +29,6 @@ from edgewise.verdict import Outcome, Remedy, Verdict
 SHARP = 200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
 EFFORT = 8.0  # estimated seconds for the predictions of one search
 TARGET = 0.75 * RISKY  # a remedy must leave the change clearly below «risky»
-EVEN = 0.5  # probability of training
 HALVINGS = 2  # of a multiplier that the grid finds good and the full theory does not
 ENDED = ("sandwich", "branch")  # a norm stands between the gains of a branch and the sum
 COARSE = (0.5, 0.25, 0.12)  # factors tried without a grid
@@ -105,7 +104,7 @@ class Search:
         return GRADIENTS.get(self.trace.readout) or GRADIENTS.get(self.trace.decisive_readout or "", "token")
 
     def _first_that_helps(self, candidate: Candidate) -> Remedy | None:
-        """The weakest value with a better outcome; one that is said to train must have even odds at least."""
+        """The weakest value that trains, else the weakest with a better outcome."""
         milder: Remedy | None = None
         for changes in candidate.values:
             changed = self._network.replace(**changes)
@@ -116,10 +115,9 @@ class Search:
             remedy = Remedy(
                 candidate.sentence(changes), changes, verdict.outcome, odds, candidate.cost == 0, candidate.note
             )
-            if verdict.outcome is not Outcome.TRAINS:
-                milder = milder or remedy
-            elif odds is None or odds >= EVEN:
+            if verdict.outcome is Outcome.TRAINS:
                 return remedy
+            milder = milder or remedy
         return milder
 
     def _verdict(self, changed: Architecture | Perceptron) -> Verdict | None:
