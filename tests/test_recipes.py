@@ -21,7 +21,7 @@ QUICK = {  # one of every folder; the others are as many minutes of reproduction
     "papers/poole2016exponential/figure4_curvature.py", "papers/schoenholz2017deep/figure5_trainable_depth.py",
     "papers/song2024kernels/theorem1.py", "papers/tarmoun2025softmax/condition_bound.py",
     "experiments/attention/figure1_closures.py", "experiments/logits/failing_runs.py",
-    "experiments/learning_rate/second.py", "experiments/alarms/held_out.py", "experiments/weights/draws.py",
+    "experiments/learning_rate/second.py", "experiments/alarms/default_budget.py", "experiments/weights/draws.py",
     "experiments/spikes/conditioning.py",
     "papers/xiao2018dynamical/deep_filters.py",
     "experiments/trainability/train.py",
