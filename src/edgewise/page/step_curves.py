@@ -47,7 +47,7 @@ def axis(numbers: Sequence[float]) -> Axis:
     >>> axis([0.2, 30.0])
     Axis(low=-1.0, high=2.0, logarithmic=True)
     >>> axis([1.7, 2.3])
-    Axis(low=1.6, high=2.4, logarithmic=False)
+    Axis(low=1.7, high=2.3, logarithmic=False)
     """
     low, high = min(numbers), max(numbers)
     if low > 0 and math.log10(high) - math.log10(low) > DECADES:
