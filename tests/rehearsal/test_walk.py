@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from edgewise.rehearsal.learning_rate import _Search
 from edgewise.rehearsal.walk import FACTOR, NOISE, Step, between, next_rung, score, too_few, vertex
 
 
@@ -75,3 +77,33 @@ def test_steps_are_too_few_where_the_loss_stayed_within_twice_its_noise(
 def test_a_score_is_the_loss_in_units_of_its_noise_and_the_distance_from_what_was_known() -> None:
     assert score(1e-3, 2.0, -4.0, 1e-3) == pytest.approx(2.0 / (4 * NOISE))
     assert score(1e-3 * math.e, 0.0, 1.0, 1e-3, width=0.5) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("extended", "level", "share"), [(False, 0.5, 0.8), (True, 2.0, 0.8), (True, 0.5, 0.25**0.75), (True, 0.0, 0.1)]
+)
+def test_what_is_nearly_learned_wants_less_of_the_best_rate(extended: bool, level: float, share: float) -> None:
+    """Four fifths of it; after a longer rehearsal (loss left / first loss)^(3/4) of it, but a tenth at least."""
+    search = SimpleNamespace(extended=extended, start=SimpleNamespace(loss=2.0))
+    assert _Search._shade(search, level) == pytest.approx(share)  # type: ignore[arg-type]
+
+
+def test_ctrl_c_is_raised_as_itself_where_one_process_trains() -> None:
+    class Alarm(Exception): ...
+
+    def check() -> None:
+        raise Alarm
+
+    search = SimpleNamespace(plan=SimpleNamespace(group=None), interrupts=SimpleNamespace(check=check))
+    with pytest.raises(Alarm):
+        _Search._check(search)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stopped", [0.0, 1.0])
+def test_where_several_train_one_that_is_stopped_stops_all(stopped: float) -> None:
+    plan = SimpleNamespace(group="two", over_processes=lambda own: max(own, stopped))
+    search = SimpleNamespace(plan=plan, interrupts=SimpleNamespace(check=lambda: None))
+    if not stopped:
+        return _Search._check(search)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        _Search._check(search)  # type: ignore[arg-type]
