@@ -18,6 +18,7 @@ from edgewise.adapters.source import preset_names
 from edgewise.knobs import KNOBS, Knob
 
 ROOT = Path(__file__).parents[1]
+LONG = ("counterexamples.md",)  # forty small experiments
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Paths in backquotes; a pattern or placeholder (papers/*/recorded, papers/<author>) is not a path.
 _FOLDERS = "src|tests|papers|experiments|benchmarks|docs|examples|tools|" + "|".join(
@@ -55,7 +56,8 @@ def write_files(page: Path, folder: Path) -> None:
 
 
 def with_examples(*languages: str) -> list[Any]:
-    return [pytest.param(page, id=page.name) for page in PAGES if fences(page, *languages)]
+    pages = [page for page in PAGES if fences(page, *languages)]
+    return [pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in LONG)) for page in pages]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -167,7 +167,7 @@ def test_granite_multipliers() -> None:
 def test_bert_as_a_decoder_is_causal() -> None:
     described = small("bert", is_decoder=True, add_cross_attention=True)
     assert described.causal
-    assert described.tokens == 256
+    assert described.tokens == 128
     assert "cross-attention is left out" in described.unmodelled
 
 

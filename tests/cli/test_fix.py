@@ -85,6 +85,7 @@ def test_a_proof_trains_both_arms_on_ones_own_data(models: Path, tmp_path: Path,
     assert "Now: from input to output differences shrink" in printed
 
 
+@pytest.mark.slow
 def test_a_built_in_task_is_found(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["fix", f"{models}:encoder", "--tokens", "8", "--prove", "--steps", "2", "--seeds", "1", "--json"])
     proof = json.loads(capsys.readouterr().out)["proof"]

@@ -266,6 +266,7 @@ def test_recipes_list_their_cases(name: str) -> None:
     assert all(case in full for case in small)
 
 
+@pytest.mark.slow
 def test_a_model_is_tried_from_building_to_verdict() -> None:
     recipe = load_recipe(CENSUS / "by_hand.py")
     value = recipe.checked_value(recipe.module.measure({"model": "post"}))

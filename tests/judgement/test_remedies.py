@@ -86,7 +86,7 @@ def check(network: Architecture, readout: str, overlap: float) -> tuple[Outcome,
     return verdict.outcome, verdict.remedies
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(descriptions(sharpest=2.0, deepest=16))
 def test_remedies_do_what_they_say(case: tuple[Architecture, str, float]) -> None:
     check(*case)

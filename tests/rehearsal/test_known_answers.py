@@ -121,6 +121,7 @@ def test_other_optimizers(make: Any) -> None:
     assert np.mean(losses[-5:]) < losses[0] - 0.05
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_edgewise_as_an_instance() -> None:
     model = small()
     instance = trust(model)

@@ -104,7 +104,7 @@ def test_a_dying_stream_is_no_cure() -> None:
     assert not plan.reached and "No gain brings" in plan.diagnosis
 
 
-@pytest.mark.parametrize("norm", ["sandwich", "branch"])
+@pytest.mark.parametrize("norm", [pytest.param("sandwich", marks=pytest.mark.slow), "branch"])
 def test_norms_that_end_branches_are_scaled_themselves(norm: str) -> None:
     model, batch = network(depth=24, norm=norm, score_gain=2.0)
     plan = edgewise.critical_plan(model, batch)

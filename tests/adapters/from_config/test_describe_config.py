@@ -56,7 +56,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "albert": ("AlbertConfig", ENCODER),
     "olmoe": ("OlmoeConfig", {**DECODER, "num_experts": 16, "num_experts_per_tok": 4}),
 }  # fmt: skip
-FAST = ("smollm3", "distilbert", "gptj")
+FAST = ("distilbert", "gptj")
 
 
 def config_of(kind: str) -> Any:

@@ -156,6 +156,7 @@ SHARDED = """
 """
 
 
+@pytest.mark.slow
 def test_sharded_and_distributed(tmp_path: Path) -> None:
     script = textwrap.dedent(SHARDED).format(root=str(ROOT), file=tmp_path / "rendezvous")
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=300)
