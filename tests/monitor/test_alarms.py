@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -268,7 +270,7 @@ def test_every_kind_has_a_meaning_and_advice() -> None:
 
 
 @pytest.mark.slow
-def test_driven_failures_of_real_training_are_named() -> None:
+def test_driven_failures_of_real_training_are_named(tmp_path: Path) -> None:
     from experiments.alarms.training import trained
 
     base = dict(task="bytes", depth=3, width=64, heads=4, norm="pre", batch=4, rate=3e-3, seed=0, steps=260)
@@ -277,9 +279,12 @@ def test_driven_failures_of_real_training_are_named() -> None:
         "bad batch": {"bad_batch"}, "dead head": {"dead_head"},
     }  # fmt: skip
     for failure, wanted in expected.items():
-        value = trained(base | {"failure": failure})
-        first = {alarm["kind"] for alarm in value["alarms"][:1]}
-        assert first <= wanted and (first or not wanted), (failure, value["alarms"])
+        folder = tmp_path / failure
+        trained(base | {"failure": failure}, folder)
+        lines = [line for file in folder.glob("events-*") for line in file.read_text().splitlines()]
+        raised = [Alarm.from_json(event) for event in map(json.loads, lines) if event["kind"] == "alarm"]
+        first = {alarm.kind.value for alarm in raised[:1]}
+        assert first <= wanted and (first or not wanted), (failure, raised)
 
 
 def test_a_gradient_that_grows_tenfold_while_the_loss_stalls_is_named_with_its_factor() -> None:
