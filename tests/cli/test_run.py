@@ -316,6 +316,11 @@ def test_recipes_of_edgewise_are_found_from_anywhere(tmp_path: Path, monkeypatch
     assert "papers/poole2016exponential/figure1_length_map.py" in paths and len(paths) >= 40
     assert run(["run", "--list"]) == 0
     assert "cases stored, recorded: held\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_recipe_of_edgewise_is_judged_from_anywhere(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
     assert run(["run", "poole2016exponential/figure1_length_map", "--recorded"]) == 0
     assert "Claim held" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -18,7 +18,7 @@ import edgewise
 from edgewise.architecture import Architecture
 from edgewise.explanation import explain
 from edgewise.judgement import remedies
-from edgewise.judgement.remedies import RANKS, _scores, _settings, contradict
+from edgewise.judgement.remedies import RANKS, WHOLE, _branches, _scores, _settings, contradict
 from edgewise.screen import SHOWN, lines
 from edgewise.verdict import Outcome, Remedy, Verdict
 
@@ -181,3 +181,11 @@ def test_the_three_nearest_gains_of_the_first_matrix_are_tried(monkeypatch: pyte
     assert len(gains) == 3 and gains == sorted(gains) and 3.0 <= gains[0] < 3.0 * 16 ** (1 / 40)
     monkeypatch.setattr(remedies, "_worst", lambda *_, mlp_in_gain: np.full(mlp_in_gain.shape, 9.0))
     assert remedies._input_gain(network, "token") is None
+
+
+def test_a_remedy_that_only_makes_skips_whole_says_that() -> None:
+    """`attention_skip = 1` alone takes nothing from the branches."""
+    network = edgewise.transformer(depth=24, width=64, tokens=8, heads=2, attention_branch=0.05, mlp_branch=0.05)
+    candidate = _branches(network.replace(attention_skip=0.5), "token")
+    assert candidate is not None and set(candidate.values[0]) == {"attention_skip"}
+    assert candidate.note == WHOLE

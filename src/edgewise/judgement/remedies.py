@@ -33,7 +33,7 @@ HALVINGS = 2  # of a multiplier that the grid finds good and the full theory doe
 ENDED = ("sandwich", "branch")  # a norm stands between the gains of a branch and the sum
 COARSE = (0.5, 0.25, 0.12)  # factors tried without a grid
 MULTIPLIERS = 2.0 ** -np.arange(13.0)
-SAME, SMALLER = "same architecture", "less from attention and MLP"
+SAME, SMALLER, WHOLE = "same architecture", "less from attention and MLP", "the stream passes whole"
 PRE_NORM = "norm before attention and MLP"
 RANKS = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
 
@@ -237,7 +237,8 @@ def _branches(architecture: Architecture, readout: str) -> Candidate | None:
         return {name: multiplier for name, value in largest.items() if value > multiplier} | skips
 
     values = tuple(change for multiplier in _largest(size) if (change := changes(multiplier)))
-    return Candidate(2, values, _settings, SMALLER) if values else None
+    gloss = WHOLE if values and not set(values[0]) - set(skips) else SMALLER
+    return Candidate(2, values, _settings, gloss) if values else None
 
 
 def _whole_skips(architecture: Architecture, layers: Sequence[str]) -> Changes:

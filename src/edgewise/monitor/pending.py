@@ -7,6 +7,7 @@ it lasts. Large tensors are always copied at once, since a reference keeps the w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,7 +70,7 @@ class Pending:
             seat.seen = None
 
 
-class Seat:
+class Seat(ABC):
     """Where one hook leaves what it saw, for a buffer."""
 
     def __init__(self, pending: Pending, buffer: Tensor) -> None:
@@ -90,9 +91,9 @@ class Seat:
         self.seen, self.version = x, x._version
 
     @staticmethod
+    @abstractmethod
     def take(pairs: Sequence[tuple[Seat, Tensor]]) -> None:
         """Read tensors into the buffers of their seats."""
-        raise NotImplementedError
 
 
 class NormSeat(Seat):
