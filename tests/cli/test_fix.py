@@ -55,7 +55,8 @@ def test_the_plan_the_outcomes_and_the_code(models: Path, capsys: pytest.Capture
     printed = capsys.readouterr().out
     assert re.search(r"^Now   (WILL NOT TRAIN|RISKY)", printed, re.MULTILINE)
     assert re.search(r"^Then  TRAINS", printed, re.MULTILINE)
-    assert re.search(r"layers\.0-23\.linear2\.weight +0\.\d+ +0\.\d+ +orthogonal", printed)
+    assert re.search(r"^  Plan for layers\.0-23 +std now +then +drawn$", printed, re.MULTILINE)
+    assert re.search(r"^    linear2\.weight +0\.\d+ +0\.\d+ +orthogonal", printed, re.MULTILINE)
     assert "    edgewise.initialize_(model)\n" in printed
     assert "\x1b[" not in printed
     assert max(len(line) for line in printed.splitlines() if "--write" not in line) <= 88

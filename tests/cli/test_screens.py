@@ -127,6 +127,8 @@ def test_groups_of_parameters() -> None:
     assert group(copies) == "layers.1-23"
     assert group(["encoder.layers.0.mlp.b", "encoder.layers.2.mlp.b"]) == "encoder.layers.0,2.mlp.b"
     assert group([f"{i}.weight" for i in range(0, 40, 2)]) == "0..38.weight"
+    assert group([f"1.layers.{i}.linear1.bias" for i in range(24)]) == "1.layers.0-23.linear1.bias"  # in a Sequential
+    assert group(["layers.3.mlp.a", "layers.3.attn.a"]) == "layers.3.*.a"
     assert group(["head.weight"]) == "head.weight"
     assert group(["head.weight", "embedding.weight"]) == "head.weight and 1 more"
 

@@ -80,6 +80,15 @@ def test_the_largest_gap_is_the_one_that_is_told() -> None:
     assert by_name["overlap"].limit == pytest.approx(LIMITS["overlap"][0] + LIMITS["overlap"][1] * math.sqrt(12 / 128))
 
 
+def test_a_gradient_is_told_in_the_units_of_the_screen() -> None:
+    theory = edgewise.predict(EXACT)
+    assert theory.log_gradient is not None
+    quarter = theory.log_gradient.copy()
+    quarter[:, 0] = math.log(1 / 16)  # |g|^2: the gradient itself is a quarter of that at the output
+    gap = next(gap for gap in gaps(replace(theory, log_gradient=quarter), theory) if gap.quantity == "gradient")
+    assert gap.sentence.startswith("the gradient at the embedding is 0.25 times that at the output, predicted ")
+
+
 def test_a_stream_that_leaves_the_numbers_parts_from_one_that_does_not() -> None:
     theory = edgewise.predict(EXACT)
     gone = theory.norm.copy()

@@ -15,7 +15,7 @@ import edgewise
 from edgewise.repair import recognised
 from edgewise.repair.anatomy import _cosine
 from edgewise.repair.by_theory import BranchGains, _can_carry, _forgets
-from edgewise.repair.plan import TotalChanges, spell
+from edgewise.repair.plan import TotalChanges, counting_word, spell
 from edgewise.repair.recognised import Recognised, recognise
 from edgewise.repair.schemes import SCHEMES
 from edgewise.repair.search import CLOSE, Search, _secant
@@ -80,6 +80,11 @@ def test_names_are_spelled_together_where_one_number_differs() -> None:
     assert _names("embed.weight", ["embed.weight"]) == "['embed.weight']"
     assert _names("a.{}.w", ["a.3.w", "a.4.w"]) == "names('a.{}.w', range(3, 5))"
     assert _names("a.{}.w", ["a.3.w", "a.5.w"]) == "names('a.{}.w', [3, 5])"
+    assert _names("1.a.{}.w", ["1.a.3.w", "1.a.4.w"]) == "names('1.a.{}.w', range(3, 5))"
+    assert counting_word(["1.a.3.w", "1.a.4.w"]) == 2
+    assert counting_word(["a.3.experts.0.w", "a.4.experts.1.w"]) == 1
+    assert counting_word(["a.3.q", "a.3.k"]) == 1
+    assert counting_word(["head.weight", "embedding.weight"]) is None
 
 
 def test_cross_attention_is_no_part_of_the_description() -> None:

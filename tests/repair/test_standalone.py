@@ -47,7 +47,8 @@ for stem in sys.argv[1:]:
 
 def encoder() -> nn.Module:
     layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0)
-    return nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
+    stack = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
+    return nn.Sequential(nn.Linear(32, 32), stack)  # names with two numbers: 1.layers.0.linear1.weight
 
 
 def filters() -> nn.Module:
@@ -95,6 +96,7 @@ def test_the_module_writes_what_initialize_writes(tmp_path: Path) -> None:
         assert any(not torch.equal(after[key], before[key]) for key in values)
         for key, value in values.items():
             assert torch.equal(after[key], value), (name, key)
+    assert "names('1.layers.{}.linear1.weight', range(0, 8))" in (tmp_path / "encoder.py").read_text()
 
 
 def test_every_way_to_draw_can_be_written() -> None:

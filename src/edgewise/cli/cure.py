@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,19 +79,33 @@ def _times(log: float) -> str:
 
 def table(plan: Plan, width: int) -> Iterator[Line]:
     """One row per kind of matrix: its group, its standard deviation now and then, how it is drawn."""
-    rows = [("Plan", "std now", "then", "drawn")]
+    rows = []
     for changes in by_pattern(plan.changes).values():
         names = [name for change in changes for name in change.projection.parameters]
         part = f" ({changes[0].role})" if changes[0].projection.rows is not None else ""
         old, new = (spread_of([getattr(change, key) for change in changes]) for key in ("old_std", "new_std"))
-        rows.append((INDENT + group(names) + part, old, new, changes[0].draw))
-    first = max(len(row[0]) for row in rows)
-    second, third = (max(len(row[i]) for row in rows) for i in (1, 2))
-    for number, (name, *cells) in enumerate(rows):
-        numbers = f"{cells[0].rjust(second)}   {cells[1].rjust(third)}   {cells[2]}"
+        rows.append((group(names) + part, old, new, changes[0].draw))
+    stack = _shared([row[0] for row in rows])
+    head = (f"Plan for {stack}" if stack else "Plan", "std now", "then", "drawn")
+    cut = len(stack) + 1 if stack else 0
+    yield from _aligned([head, *((INDENT + name[cut:], *cells) for name, *cells in rows)], width)
+
+
+def _shared(names: Sequence[str]) -> str:
+    """The part of the model in which all of them lie: what their names have in common up to a dot."""
+    words = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    return ".".join(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, words))
+
+
+def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[Line]:
+    """Columns where every row fits, else a line for the name and one for its numbers."""
+    first, second, third, last = (max(map(len, column)) for column in zip(*rows, strict=True))
+    fits = len(INDENT) + first + second + third + last + 9 <= width
+    for number, (name, old, new, draw) in enumerate(rows):
+        numbers = f"{old.rjust(second)}   {new.rjust(third)}   {draw}"
         style = "" if number else "bold"
-        if len(INDENT) + first + 3 + len(numbers) <= width:
-            yield Line(f"{INDENT}{name.ljust(first)}   {numbers}".rstrip(), style)
+        if fits:
+            yield Line(f"{INDENT}{name.ljust(first)}   {numbers}", style)
         else:
             yield Line(f"{INDENT}{name}", style)
             yield Line(f"{2 * INDENT}{numbers}" if number else f"{2 * INDENT}std now, then, drawn", style)

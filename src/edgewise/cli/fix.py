@@ -151,9 +151,16 @@ def factory_of(target: Subject) -> Callable[[], nn.Module]:
 
 def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     """Why there is no plan, and where else to look."""
+    from edgewise.cli.cure import totals_in_words
+    from edgewise.cli.weights import capitalised
+
     outcome = "" if now is None else f" It is judged as: {now.outcome.value}."
-    reasons = " ".join(text for text in (plan.diagnosis, *plan.findings) if text)
-    return f"there is nothing to fix in the weights of {name}.{outcome} {reasons}".strip()
+    if plan.findings and plan.before is not None:  # the start is not the reason: what it does, and where else to look
+        return (
+            f"there is nothing to fix in the weights of {name}.{outcome} {capitalised(totals_in_words(plan.before))} "
+            "If it does not train, look at the learning rate (edgewise rate), the data and the precision."
+        )
+    return f"there is nothing to fix in the weights of {name}.{outcome} {plan.diagnosis}".strip()
 
 
 def _verdict(model: nn.Module, batch: Any, tokens: int | None, name: str) -> Verdict | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edgewise.audit.finding import AuditFinding, Severity
+from edgewise.repair.plan import counting_word
 from edgewise.whole_file import whole_file
 
 LISTED = 4  # numbers of blocks that are not a run
@@ -62,20 +62,18 @@ def group(names: Sequence[str]) -> str:
     'layers.1-2.*.w'
     >>> group(["layers.0.mlp.b", "layers.1.mlp.b"])
     'layers.0-1.mlp.b'
+    >>> group(["1.layers.0.mlp.b", "1.layers.1.mlp.b"])
+    '1.layers.0-1.mlp.b'
     """
-    if len(names) == 1:
-        return names[0]
-    matches = [re.match(r"((?:.*?\.)??)(\d+)\.(.*)", name) for name in names]
-    if any(match is None for match in matches):
-        return f"{names[0]} and {len(names) - 1} more"
-    parts = [match.groups() for match in matches if match is not None]
-    stacks = {stack for stack, _, _ in parts}
-    inside = {rest for _, _, rest in parts}
-    if len(stacks) > 1:
-        return f"{names[0]} and {len(names) - 1} more"
+    place = counting_word(names)
+    parts = [name.split(".") for name in names]
+    stacks = {tuple(words[:place]) for words in parts}
+    if len(names) == 1 or place is None or len(stacks) > 1:
+        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    inside = {".".join(words[place + 1 :]) for words in parts}
     ends = {rest.rpartition(".")[2] for rest in inside}
-    tail = f".{inside.pop()}" if len(inside) == 1 else f".*.{ends.pop()}" if len(ends) == 1 else ""
-    return f"{stacks.pop()}{span(sorted({int(number) for _, number, _ in parts}))}{tail}"
+    tail = [inside.pop()] if len(inside) == 1 else ["*", ends.pop()] if len(ends) == 1 else []
+    return ".".join([*stacks.pop(), span(sorted({int(words[place]) for words in parts})), *tail])
 
 
 def span(numbers: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from edgewise.trace import Trace
 
 # Limits of the overlap and of the logs of norm and gradient: (at infinite width, per unit of sqrt(2 L / d)).
 LIMITS = {"overlap": (0.1, 0.3), "norm": (0.15, 0.6), "gradient": (0.5, 2.5)}
-WORDS = {"overlap": "the overlap of tokens", "norm": "the squared size of the stream", "gradient": "the gradient"}
+WORDS = {"overlap": "the overlap of tokens", "norm": "the squared size of the stream"}
 CAUSES = ("trained", "copies", "share their weights")  # what outweighs other parts that theory leaves out
 
 
@@ -39,9 +39,12 @@ class Gap:
 
     @property
     def sentence(self) -> str:
-        """Both values, as they are."""
+        """Both values; of the gradient its size beside that at the output, as on the screen."""
         where = f"after block {self.block}" if self.block else "at the embedding"
-        return f"{WORDS[self.quantity]} {where} is {self.measured:.3g}, predicted {self.predicted:.3g}"
+        if self.quantity != "gradient":
+            return f"{WORDS[self.quantity]} {where} is {self.measured:.3g}, predicted {self.predicted:.3g}"
+        seen, expected = (f"{math.sqrt(x):.2g}" for x in (self.measured, self.predicted))
+        return f"the gradient {where} is {seen} times that at the output, predicted {expected}"
 
 
 def gaps(measured: Trace, theory: Trace) -> list[Gap]:

@@ -182,6 +182,18 @@ def spell(names: Sequence[str]) -> str:
     return f"{names[0]} and {len(names) - 1} more"
 
 
+def counting_word(names: Sequence[str]) -> int | None:
+    """Which word of dotted names counts the blocks: the first number that differs, else the first number.
+
+    >>> counting_word(["1.layers.0.w", "1.layers.1.w"])
+    2
+    """
+    words = list(zip(*(name.split(".") for name in names), strict=False))
+    numbers = [i for i, column in enumerate(words) if all(word.isdecimal() for word in column)]
+    differing = [i for i in numbers if len(set(words[i])) > 1]
+    return next(iter(differing or numbers), None)
+
+
 def _pattern(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 

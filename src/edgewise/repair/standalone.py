@@ -15,7 +15,7 @@ from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.repair import draw
-from edgewise.repair.plan import Change, Plan
+from edgewise.repair.plan import Change, Plan, counting_word
 from edgewise.whole_file import whole_file
 
 _MIRRORS = ("orthogonal", "_orthogonal", "_halves", "_reflected", "_mirrored")
@@ -141,24 +141,34 @@ class _Plain(ast.NodeTransformer):
 
 
 def _rows(changes: Sequence[Change]) -> list[str]:
-    """One row for the parameters that differ in their numbers only."""
+    """One row for the parameters that differ in the number of their block only."""
+    names = [name for change in changes for name in change.projection.parameters]
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+    places = {name: counting_word(group) for group in alike.values() for name in group}
     groups: dict[tuple[Any, ...], list[str]] = {}
     for change in changes:
         for name in change.projection.parameters:
-            pattern = re.sub(r"\d+", "{}", name, count=1)
-            key = (pattern, change.role, change.draw, change.new_std, tuple(_stored(change).items()))
-            groups.setdefault(key, []).append(name)
+            how = (change.role, change.draw, change.new_std, tuple(_stored(change).items()))
+            groups.setdefault((_pattern(name, places[name]), *how), []).append(name)
     return [
         f"({_names(pattern, listed)}, {role!r}, {kind!r}, {std!r}, {dict(stored)!r})"
         for (pattern, role, kind, std, stored), listed in groups.items()
     ]  # fmt: skip
 
 
+def _pattern(name: str, place: int | None) -> str:
+    words = name.split(".")
+    return name if place is None else ".".join([*words[:place], "{}", *words[place + 1 :]])
+
+
 def _names(pattern: str, listed: Sequence[str]) -> str:
     """`names("layers.{}.w", range(0, 24))` for several, a list for one."""
     if len(listed) == 1:
         return repr(list(listed))
-    numbers = [int(match[0]) for name in listed if (match := re.search(r"\d+", name))]
+    place = pattern.split(".").index("{}")
+    numbers = [int(name.split(".")[place]) for name in listed]
     run = numbers == list(range(numbers[0], numbers[-1] + 1))
     return f"names({pattern!r}, {f'range({numbers[0]}, {numbers[-1] + 1})' if run else numbers})"
 
