@@ -90,8 +90,12 @@ class Cures(Protocol):
     @property
     def cut_off(self) -> bool: ...
 
+    @property
+    def why_none(self) -> str:
+        """What to say where there is no remedy."""
+        ...
 
-NONE_HELPS = "none of the changes that were tried leads to a better outcome alone."
+
 CUT_OFF = "Not every change was tried, because each takes seconds to predict; with fewer tokens or blocks more are."
 
 
@@ -112,7 +116,7 @@ class Finding:
             return self.advice
         remedies, cut_off = self.search(), self.search.cut_off
         if not remedies:
-            return f"{self.advice} {f'No remedy was found. {CUT_OFF}' if cut_off else f'By theory, {NONE_HELPS}'}"
+            return f"{self.advice} {self.search.why_none}"
         which = "this leads" if len(remedies) == 1 else "each of these leads"
         rest = f" {CUT_OFF}" if cut_off else ""
         return f"By theory, {which} to a better outcome: {'; '.join(map(str, remedies))}.{rest}"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from edgewise.verdict import CUT_OFF, NONE_HELPS, Kind, Outcome, Probability, Profile, Remedy, Verdict
+from edgewise.verdict import Kind, Outcome, Probability, Profile, Remedy, Verdict
 
 EVEN, MILD = 2.0, 10.0  # gradients within these factors of the last block's are called even, or uneven somewhat
 ALIKE = 0.05  # a starting overlap below this is called a right angle
@@ -228,6 +228,4 @@ def no_remedy(verdict: Verdict) -> str:
     if verdict.outcome is Outcome.TRAINS or not verdict.findings:
         return ""
     first = verdict.findings[0]
-    if first.search is None:
-        return first.advice
-    return f"No remedy was found. {CUT_OFF}" if first.search.cut_off else f"N{NONE_HELPS[1:]}"
+    return first.advice if first.search is None else first.search.why_none

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -137,6 +138,16 @@ def test_judging_does_not_search() -> None:
 
 def test_a_network_that_trains_needs_none() -> None:
     assert edgewise.judge(edgewise.predict("bert-base")).remedies == ()
+
+
+def test_a_weak_draw_of_a_network_that_trains_is_not_cured_by_changing_the_network() -> None:
+    """What theory promises of a change must be more than what it promises of the network as it is."""
+    theory = edgewise.predict(edgewise.transformer(depth=12, width=64, tokens=16, heads=4))
+    assert edgewise.judge(theory).outcome is Outcome.TRAINS
+    weaker = theory.separation * np.exp(-4 * np.linspace(0, 1, len(theory.sites)))
+    verdict = edgewise.judge(replace(theory, source="measured: a draw", separation=weaker))
+    assert verdict.outcome is Outcome.FAILS and not verdict.remedies
+    assert "By theory such networks train (about 93 %)" in " ".join(str(verdict).split())
 
 
 def test_a_perceptron_on_the_edge_is_not_sent_there() -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from edgewise.theory.perceptron.maps import summary
 from edgewise.theory.predict import predict_perceptron, predict_transformer
 from edgewise.theory.start import first_state
 from edgewise.trace import GRADIENTS, Trace
-from edgewise.verdict import Outcome, Remedy, Verdict
+from edgewise.verdict import CUT_OFF, Outcome, Probability, Remedy, Verdict
+from edgewise.words import per_cent
 
 SHARP = 200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
 EFFORT = 8.0  # estimated seconds for the predictions of one search
@@ -35,6 +36,11 @@ COARSE = (0.5, 0.25, 0.12)  # factors tried without a grid
 MULTIPLIERS = 2.0 ** -np.arange(13.0)
 SAME, SMALLER, WHOLE = "same architecture", "less from attention and MLP", "the stream passes whole"
 PRE_NORM = "norm before attention and MLP"
+NONE_HELPS = "None of the changes that were tried leads to a better outcome alone."
+WEAK_DRAW = (
+    "By theory such networks train ({}), so that no change of them is proven to help this one. Draw the weights again, "
+    "or let edgewise.initialize_(model) set the gains by measuring this very model; then measure again."
+)
 RANKS = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
 
 Judge = Callable[[Trace], Verdict]
@@ -54,6 +60,13 @@ class Candidate:
 Way = Callable[[Architecture, str], Candidate | None]  # of a network and a readout
 
 
+class _Reached(NamedTuple):
+    """An outcome, and its probability where there is one."""
+
+    outcome: Outcome
+    probability: Probability | None
+
+
 @dataclass(frozen=True)
 class Search:
     """The search for remedies of one trace, run when it is first asked for; `judge` reads what a change leads to."""
@@ -71,6 +84,18 @@ class Search:
         """Whether the effort did not suffice to try everything."""
         return self._proven[1]
 
+    @property
+    def why_none(self) -> str:
+        if self._unchanged.outcome is Outcome.TRAINS and self._unchanged.probability is not None:
+            return WEAK_DRAW.format(f"about {per_cent(self._unchanged.probability.value)}")
+        return f"No remedy was found. {CUT_OFF}" if self.cut_off else NONE_HELPS
+
+    @cached_property
+    def _unchanged(self) -> _Reached:
+        """What theory says of the network as it is: one measured draw may be weaker, and no change cures that."""
+        verdict = None if self.trace.source.startswith("theory") else self._verdict(self._network)
+        return _Reached(self.outcome, None) if verdict is None else _Reached(verdict.outcome, verdict.probability)
+
     @cached_property
     def remedies(self) -> tuple[Remedy, ...]:
         """Best outcome first, then the cheapest; none is without effect, none contradicts one before it."""
@@ -83,6 +108,8 @@ class Search:
     @cached_property
     def _proven(self) -> tuple[list[tuple[Remedy, int]], bool]:
         """What helps, each with its cost, and whether the search was cut off."""
+        if RANKS[self._unchanged.outcome] == RANKS[Outcome.TRAINS]:
+            return [], False
         candidates = self._perceptron() if isinstance(self._network, Perceptron) else self._transformer()
         proven: list[tuple[Remedy, int]] = []
         try:
@@ -106,10 +133,11 @@ class Search:
     def _first_that_helps(self, candidate: Candidate) -> Remedy | None:
         """The weakest value that trains, else the weakest with a better outcome."""
         milder: Remedy | None = None
+        here = min(RANKS[self.outcome], RANKS[self._unchanged.outcome])
         for changes in candidate.values:
             changed = self._network.replace(**changes)
             verdict = None if changed == self._network else self._verdict(changed)
-            if verdict is None or RANKS[verdict.outcome] >= RANKS[self.outcome]:
+            if verdict is None or RANKS[verdict.outcome] >= here:
                 continue
             odds = None if verdict.probability is None else verdict.probability.value
             remedy = Remedy(
