@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from edgewise import BadInput
+from edgewise import BadInput, describe
 from edgewise.adapters.reading.read import read as read_model
 from edgewise.probe.batches import _pixels, default_batch
 from edgewise.probe.geometry import generator_for
@@ -338,8 +338,20 @@ def test_nan_weights_are_said_as_such() -> None:
     net = Net(seed=0)
     with torch.no_grad():
         next(net.parameters())[0] = math.nan
-    with pytest.raises(BadInput, match=r"hold NaN"):
-        measure(net, tokens=8)
+    for verb in (measure, describe):
+        with pytest.raises(BadInput, match=r"hold NaN"):
+            verb(net, tokens=8)
+
+
+@pytest.mark.parametrize("verb", [measure, describe])
+def test_a_batch_that_is_not_finite_is_refused_and_not_called_an_explosion(verb: Any) -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    for bad in (math.nan, math.inf):
+        with pytest.raises(BadInput, match=r"the batch holds NaN or infinity, in a tensor of 2x24x16 values"):
+            verb(encoder, torch.randn(2, 24, 16).index_fill(1, torch.tensor([3]), bad))
+    masked = {"src": torch.randn(2, 24, 16), "mask": torch.full((24, 24), -math.inf).triu(1)}
+    verb(encoder, masked)  # -infinity is how a mask hides a key
 
 
 def test_a_length_beyond_the_positions_is_refused_and_not_cut() -> None:

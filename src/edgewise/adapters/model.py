@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.config.translate import config_of, described_by_config
+from edgewise.adapters.finite import refuse_infinite
 from edgewise.adapters.reading.describe import describe_reading
 from edgewise.adapters.reading.read import read
 from edgewise.adapters.reading.record import Reading, Stack
@@ -44,6 +45,7 @@ def describe_module(
     bare = unwrap(model)
     if any(parameter.is_meta for parameter in bare.parameters()):
         raise BadInput("this model is on the meta device and has no weights to measure. Describe its config instead.")
+    refuse_infinite(bare, batch)
     return describe_read_module(bare, read(bare, batch, stack), depth=depth, tokens=tokens)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from edgewise.adapters.finite import refuse_infinite
 from edgewise.adapters.model import describe_read_module
 from edgewise.adapters.reading.read import read as read_model
 from edgewise.adapters.reading.record import Reading, Stack
@@ -108,7 +108,7 @@ def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) ->
     """The stack to be measured, by behaviour; the roles of its matrices, by name, where the names fit it."""
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         raise BadInput(f"{type(model).__name__} has no floating-point parameters, so there is nothing to measure.")
-    _refuse_infinite(model)
+    refuse_infinite(model, batch)
     reading = _read(model, batch, tokens, name)
     stack = reading.default
     if stack is None:
@@ -141,25 +141,10 @@ def _find_in_twin(config: Any, model: nn.Module, tokens: int | None) -> _Place |
     found = None if config is None else read_twin(config, model, tokens)
     if found is None:
         return None
-    _refuse_infinite(model)
+    refuse_infinite(model)
     reading, stack, described = found
     blocks, why = roles_of(model, stack)
     return _Place(reading, stack, blocks, why, described)
-
-
-def _refuse_infinite(model: nn.Module) -> None:
-    """Numbers of such weights would be read as a stream that explodes."""
-    whole = ((name, p) for name, p in model.named_parameters() if not (p.is_meta or hasattr(p, "to_local")))
-    names = [name for name, p in whole if p.is_floating_point() and not _is_finite(p.detach())]
-    if names:
-        more = f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
-        kind = type(model).__name__
-        raise BadInput(f"{names[0]}{more} of this {kind} hold NaN or infinity. Load or draw the weights again.")
-
-
-def _is_finite(values: torch.Tensor) -> bool:
-    """A sum is a number only where all of its terms are, and costs a third; where it overflows, one by one."""
-    return math.isfinite(values.sum(dtype=torch.float32)) or bool(values.isfinite().all())
 
 
 def _read(model: nn.Module, batch: Any, tokens: int | None, name: str | None) -> Reading:
