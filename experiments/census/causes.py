@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .overruled import OVERRULED, RIGHTLY
+from .overruled import OUTSIDE, OVERRULED, RIGHTLY
 
 REFUSED = {  # words of a refusal, and what they mean
     "which tokens its blocks attend to": "the input chooses which tokens attention sees, or which weights it uses",
@@ -58,13 +58,14 @@ FACTS = {  # a fact that is wrong, and what is behind it
     "depth": "several stages, of which one is described",
     "branch": "multipliers of experts or of two streams",
 }
-COLUMNS = (RIGHTLY, "refused wrongly", "refused for a wrong reason", "wrong with a note", "not judged")
+COLUMNS = ("silently wrong", RIGHTLY, "refused wrongly", "refused for a wrong reason", "wrong with a note", "not judged")
 
 
 def cause_of(record: dict[str, Any]) -> str:
     """Of a record that is not right."""
     facts = [text.partition(":")[0] for text in record.get("wrong") or ()]
-    if record["outcome"] == "wrong with a note":
+    if record["outcome"] in ("silently wrong", "wrong with a note"):
+        facts = [fact.removeprefix("structure, ") for fact in facts]
         return next((FACTS[fact] for fact in facts if fact in FACTS), facts[0])
     if record["outcome"] == "not judged":
         return "neither label nor checker knows it"
@@ -74,12 +75,12 @@ def cause_of(record: dict[str, Any]) -> str:
 
 def lines(softmax: list[dict[str, Any]]) -> Iterator[str]:
     """Two tables in Markdown: what keeps softmax transformers from being described right, and from being measured."""
-    missed = [r for r in softmax if r["outcome"] not in ("right", OVERRULED)]
+    missed = [r for r in softmax if r["outcome"] not in ("right", OVERRULED, OUTSIDE)]
     by_cause = Counter((cause_of(r), r["outcome"]) for r in missed)
     totals = Counter(cause_of(r) for r in missed)
     used = [column for column in COLUMNS if any(outcome == column for _, outcome in by_cause)]
     yield from ("## Why not all", "")
-    yield from (f"Of {len(softmax)} softmax transformers that build, {len(missed)} are not described right:", "")
+    yield from (f"Of {len(softmax)} softmax transformers that build, {len(missed)} are neither described right nor of the right structure outside the theory:", "")
     yield from _header("cause", *used, "all")
     for cause, total in totals.most_common():
         yield _row(cause, *(by_cause[cause, column] for column in used), total)

@@ -15,7 +15,7 @@ from edgewise.study import Claim, Result
 
 from .batches import find_batch
 from .huggingface import build, preload
-from .overruled import ALL_OUTCOMES, OVERRULED, decided
+from .overruled import ALL_OUTCOMES, OUTSIDE, OVERRULED, decided
 from .trial import Made, labels_of, try_model
 
 TYPES = Path(__file__).with_name("types.json")
@@ -53,24 +53,25 @@ def counts(results: Sequence[Result]) -> dict[str, int]:
 
 def judged(results: Sequence[Result], what: str) -> Claim:
     """Goals: nothing silently wrong, no raw traceback, nothing altered; of softmax models that build, 95 % measured
-    and 90 % described right."""
+    and 90 % described right, or of the right structure where they are outside the theory."""
     tried = [decided({**r.case, **r.value}) for r in results if r.value["outcome"] not in UNTRIED]
     softmax = [v for v in tried if v.get("softmax")]
     found = counts(results)
     measured = sum(bool(v.get("measured")) for v in softmax)
     right = sum(v["outcome"] in ("right", OVERRULED) for v in softmax)
+    outside = sum(v["outcome"] == OUTSIDE for v in softmax)
     altered = [r.case for r in results if r.value.get("altered")]
     held = (
         not found.get("silently wrong") and not found.get("raw traceback") and not altered
-        and measured >= 0.95 * len(softmax) and right >= 0.90 * len(softmax)
+        and measured >= 0.95 * len(softmax) and right + outside >= 0.90 * len(softmax)
     )  # fmt: skip
     words = ", ".join(f"{count} {outcome}" for outcome, count in found.items())
-    share = f"of {len(softmax)} softmax models that build, {measured} are measured and {right} described right"
+    share = f"of {len(softmax)} softmax models that build, {measured} are measured, {right} described right, {outside} have the right structure outside the theory"
     return Claim(
         "(ours) A stranger's model is read right, or refused for the true reason; never silently wrong.",
         f"{len(results)} {what}: {words}; {share}; {len(altered)} left altered.",
         "4 layers, width 256 where the config allows, 4 sequences of 40 tokens or small images, own initialization",
-        held if tried else None, {"counts": found, "softmax": len(softmax), "measured": measured, "right": right},
+        held if tried else None, {"counts": found, "softmax": len(softmax), "measured": measured, "right": right, "outside": outside},
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .causes import count
-from .overruled import OVERRULED, RIGHTLY
+from .overruled import OUTSIDE, OVERRULED, RIGHTLY
 
 NAMES = {
     "x-transformers": (
@@ -27,8 +27,8 @@ NAMES = {
 def row(records: list[dict[str, Any]]) -> str:
     """The line of the table of goals."""
     chosen = [r for r in records if r.get("model") in NAMES.get(str(r.get("package")), ())]
-    right, refused = count(chosen, "right", OVERRULED), count(chosen, RIGHTLY)
+    right, outside = count(chosen, "right", OVERRULED), count(chosen, OUTSIDE)
     return (
-        f"| nineteen kinds of x-transformers and vit-pytorch (goal 17) | {right} right, {refused} refused for a true "
-        f"reason, of {len(chosen)} |"
+        f"| nineteen kinds of x-transformers and vit-pytorch (goal 17) | {right} right, {outside} of the right structure "
+        f"outside the theory, {count(chosen, RIGHTLY)} refused for a true reason only, of {len(chosen)} |"
     )

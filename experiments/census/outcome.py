@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import said
+from . import said, said_structure
 from .checker import Facts
 from .compare import differences, owned
 from .handwritten import Label
@@ -38,6 +38,7 @@ class Evidence:
     others: dict[str, said.Answer] = field(default_factory=dict)  # descriptions of the other stacks by name
     departure: str = ""  # what `predict` says where theory and measurement part
     wrong: list[str] = field(default_factory=list)
+    structures: dict[str, said.Answer] = field(default_factory=dict)  # of the stacks by name
 
     @property
     def name(self) -> str:
@@ -78,6 +79,7 @@ def decide(evidence: Evidence) -> dict[str, Any]:
     """The record: outcome, why, what was wrong, and the numbers behind it."""
     outcome, why = _decide(evidence)
     record: dict[str, Any] = {"outcome": outcome, "why": why[:400], "wrong": evidence.wrong}
+    record |= {"structure": seen} if (seen := _structure(evidence)) else {}
     record["measured"] = evidence.measured.value is not None
     record["softmax"] = evidence.softmax()
     record["stacks"] = len(evidence.stacks)
@@ -93,7 +95,8 @@ def decide(evidence: Evidence) -> dict[str, Any]:
 
 def _decide(evidence: Evidence) -> tuple[str, str]:
     described, measured = evidence.described, evidence.measured
-    crashes = [answer.crash for answer in (described, measured, *evidence.others.values()) if answer.crash]
+    answers = (described, measured, *evidence.others.values(), *evidence.structures.values())
+    crashes = [answer.crash for answer in answers if answer.crash]
     if crashes:
         return "raw traceback", crashes[0]
     if described.refusal:
@@ -131,7 +134,7 @@ def _about(evidence: Evidence, name: str, answer: said.Answer) -> tuple[list[tup
 
 
 def _refused(evidence: Evidence) -> tuple[str, str]:
-    message = evidence.described.refusal
+    message = said.reason(evidence.described.refusal)
     allowed = [label["may_refuse"] for label in evidence.labels if "may_refuse" in label]
     softmax = evidence.softmax()
     if softmax is None and not allowed:
@@ -140,6 +143,26 @@ def _refused(evidence: Evidence) -> tuple[str, str]:
         return "refused wrongly", message
     true = any(reason in message.lower() for reason in REASONS) and "rename" not in message
     return ("refused rightly" if true else "refused for a wrong reason"), message
+
+
+def _structure(evidence: Evidence) -> dict[str, Any] | None:
+    """How the structure of the described stack fares: what it has wrong of any stack, which facts that matter are open,
+    whether label or checker know the stack, and how it prints."""
+    answer = evidence.structures.get(evidence.name)
+    if answer is None or answer.value is None:
+        return None
+    single = len(evidence.structures) == 1 and len(evidence.facts) < 2  # then a name may be another word for it
+    truth = evidence.truth() if single else evidence.truth_of(evidence.name)
+    wrong: list[str] = []
+    for name, other in evidence.structures.items():
+        known = truth if name == evidence.name else evidence.truth_of(name)
+        if other.value is not None and known is not None:
+            stated = said_structure.claims(other.value)
+            tokens = max(other.value.tokens, other.value.horizon)
+            found = differences(stated, said_structure.masked(stated, known), tokens)
+            wrong += [f"{fact}: {words}" for fact, words in found if fact != "copies" and words != "is not read"]
+    left = said_structure.open_facts(answer.value, evidence.softmax() is not False)
+    return {"wrong": wrong, "open": left, "judged": truth is not None, "prints": str(answer.value)[:700]}
 
 
 def _parted(evidence: Evidence) -> list[tuple[str, str]]:

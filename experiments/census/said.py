@@ -11,7 +11,9 @@ from typing import Any
 import edgewise
 from edgewise import Architecture, BadInput
 from edgewise.adapters.model import describe_read_module
-from edgewise.adapters.reading.read import choose_stack, read
+from edgewise.adapters.reading.describe import READ
+from edgewise.adapters.reading.read import choose_stack, read_closely
+from edgewise.adapters.structure import structure_of_read
 from edgewise.adapters.unwrap import unwrap
 
 
@@ -41,15 +43,21 @@ def describe(model: Any, batch: Any, stack: str | None = None) -> Answer:
     return ask(edgewise.describe, model, batch, **({"stack": stack} if stack else {}))
 
 
-def describe_others(model: Any, batch: Any, names: list[str]) -> dict[str, Answer]:
-    """The descriptions of all stacks but the first, from one reading: `describe` would read the model for each anew."""
-    if len(names) < 2:
-        return {}
+def of_each_stack(model: Any, batch: Any, names: list[str]) -> tuple[dict[str, Answer], dict[str, Answer]]:
+    """(descriptions of all stacks but the first, structures of all) by name, from one reading: `describe` and
+    `structure` would read the model for each anew."""
     bare = unwrap(model)
-    reading = ask(read, bare, batch)
+    reading = ask(read_closely, bare, batch)
     if reading.value is None:
-        return dict.fromkeys(names[1:], reading)
-    return {name: ask(describe_read_module, bare, choose_stack(reading.value, name)) for name in names[1:]}
+        return dict.fromkeys(names[1:], reading), dict.fromkeys(names[:1], reading)
+    chosen = {name: choose_stack(reading.value, name) for name in names}
+    others = {name: ask(describe_read_module, bare, chosen[name]) for name in names[1:]}
+    return others, {name: ask(structure_of_read, bare, chosen[name]) for name in names}
+
+
+def reason(refusal: str) -> str:
+    """A refusal without the line of what was read all the same."""
+    return refusal.partition(f" {READ}")[0]
 
 
 def stacks(model: Any, batch: Any) -> dict[str, Any]:

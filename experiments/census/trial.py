@@ -71,7 +71,7 @@ def _evidence(model: nn.Module, batch: Any, outputs: Any, labels: list[Label], t
     tell("describe")
     described = said.describe(model, batch)
     stacks = said.stacks(model, batch)
-    others = said.describe_others(model, batch, list(stacks))
+    others, structures = said.of_each_stack(model, batch, list(stacks))
     tell("measure")
     trace = said.measure(model, batch)
     altered = unchanged.changed(state, unchanged.state(model))
@@ -82,7 +82,9 @@ def _evidence(model: nn.Module, batch: Any, outputs: Any, labels: list[Label], t
     parted = said.departure(model, trace.value) if gap is not None else ""
     tell("check")
     facts, softmax, trouble = checked(model, batch)
-    return Evidence(described, trace, stacks, labels, facts, trouble, altered, gap, softmax, others, parted)
+    return Evidence(
+        described, trace, stacks, labels, facts, trouble, altered, gap, softmax, others, parted, structures=structures
+    )
 
 
 def checked(model: nn.Module, batch: Any) -> tuple[list[Facts], int, str]:

@@ -7,19 +7,21 @@ Architecture describes is refused with the reason.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edgewise import knobs
+from edgewise.adapters.reading.outside import hidden_width, outside
 from edgewise.adapters.reading.record import Branch, Reading, Stack
+from edgewise.adapters.reading.structure import summary
 from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
 
 AGREE = 0.15  # relative spread of a gain over the blocks below which one value stands for all
 MULTIPLIER = 1e-3  # multipliers are read exactly
 SMALL_BIAS = 0.1  # of the scores: its square is lost beside their variance
+READ = "What was read:"
+ELSEWHERE = "edgewise.structure(model) has all of it, edgewise.measure(model) measures what can be."
 FULL = 0.8  # of its full size, below which a branch with a norm at its end is held down by the norm's epsilon
 
 
@@ -40,7 +42,7 @@ class _Description:
         self.reading, self.stack, self.hint = reading, stack, hint
         self.assumed: list[str] = []
         self.unmodelled: list[str] = []
-        _refuse_unread(stack)
+        refuse_outside(stack, hint)
         self.attentions, self.mlps = self._branches()
 
     def architecture(self, tokens: int | None, name: str) -> Architecture:
@@ -53,66 +55,30 @@ class _Description:
 
     def _branches(self) -> tuple[list[Branch], list[list[Branch]]]:
         """The attention of every block, and its MLPs (several where experts stand beside a shared one)."""
-        attentions, mlps = [], []
-        for block in self.stack.blocks:
-            kinds = [b.kind for b in block.branches if b.kind != "cross-attention"]
-            order = [kind for i, kind in enumerate(kinds) if kind != kinds[i - 1] or i == 0]
-            usual = order == ["attention", "mlp"] or (block.parallel and set(order) == {"attention", "mlp"})
-            if not usual or kinds.count("attention") != 1:
-                raise BadInput(
-                    f"block {block.index} of {self.stack.name} is {', '.join(str(k) for k in kinds) or 'empty'}; the "
-                    "theory has blocks of one attention and then an MLP. It can be measured, not predicted."
-                )
-            attentions.append(next(b for b in block.branches if b.kind == "attention"))
-            mlps.append([b for b in block.branches if b.kind == "mlp"])
+        attentions = [next(b for b in block.branches if b.kind == "attention") for block in self.stack.blocks]
+        mlps = [[b for b in block.branches if b.kind == "mlp"] for block in self.stack.blocks]
         if any(b.kind == "cross-attention" for b in self.stack.branches):
             self.unmodelled.append("cross-attention is left out")
         return attentions, mlps
 
     def _structure(self, tokens: int | None) -> dict[str, Any]:
-        first = self.attentions[0]
-        if self.stack.norm is None:
-            raise BadInput(
-                f"the norms of {self.stack.name} stand in no position the theory knows: pre, post, sandwich, branch or "
-                "none, the same in most blocks. It can be measured, not predicted."
-            )
-        if self.stack.causal is None or self.stack.parallel is None:
-            raise BadInput(f"the blocks of {self.stack.name} are not alike in masks or order; not described.")
-        width = Counter(b.hidden_width for branches in self.mlps for b in branches).most_common(1)[0][0]
-        if first.softmax and not first.products:
-            raise BadInput(
-                f"the softmax of {first.module} does not act on a product of queries and keys alone (a matrix mixes "
-                "the scores of the heads, or scores are made in another way), which the theory does not cover."
-            )
-        if not self.stack.start_norm:
-            raise BadInput(
-                f"the stream of {self.stack.name} is zero where it starts, so that there is no geometry to predict. "
-                "It may come from a part that starts at zero, or from a batch of zeros."
-            )
-        if first.heads is None or width is None:
-            raise BadInput(f"heads or hidden width of {self.stack.name} could not be read; not described.")
-        kind = self.stack.norm_kind or "layer"
-        if kind not in knobs.NORM_KINDS:
-            raise BadInput(f"the norms of {self.stack.name} are {kind}, which the theory does not have.")
+        first, stack = self.attentions[0], self.stack
+        assert first.heads is not None
         return {
-            "depth": self.stack.depth, "width": self.stack.width, "tokens": tokens or max(self.stack.tokens, 2),
+            "depth": stack.depth, "width": stack.width, "tokens": tokens or max(stack.tokens, 2),
             "heads": first.heads, "kv_heads": first.kv_heads or first.heads,
-            "head_width": first.head_width or self.stack.width // first.heads, "mlp_width": width,
-            "activation": self._activation(), "gated": self._gated(), "norm": self.stack.norm,
-            "norm_kind": kind, "parallel": self.stack.parallel, "causal": self.stack.causal,
-            "qk_norm": bool(self.stack.qk_norm), "window": self.stack.window,
-            "embedding_norm": self.stack.start_norm,
+            "head_width": first.head_width or stack.width // first.heads, "mlp_width": hidden_width(stack),
+            "activation": self._activation(), "gated": self._gated(), "norm": stack.norm,
+            "norm_kind": stack.norm_kind or "layer", "parallel": stack.parallel, "causal": stack.causal,
+            "qk_norm": bool(stack.qk_norm), "window": stack.window, "embedding_norm": stack.start_norm,
         }  # fmt: skip
 
     def _activation(self) -> str:
-        name = self.stack.activation
-        if name in knobs.ACTIVATIONS:
-            return str(name)
-        if name is None and self.hint is not None:
-            self.assumed.append(f"activation: {self.hint.activation}, as the config says; no formula fits it exactly")
-            return str(self.hint.activation)
-        what = "no formula fits its activation" if name is None else f"its activation is {name}"
-        raise BadInput(f"the MLP of {self.stack.name} cannot be described: {what}. It can be measured.")
+        if self.stack.activation is not None:
+            return self.stack.activation
+        assert self.hint is not None
+        self.assumed.append(f"activation: {self.hint.activation}, as the config says; no formula fits it exactly")
+        return str(self.hint.activation)
 
     def _gated(self) -> bool:
         gated = self.stack.gated
@@ -202,21 +168,11 @@ class _Description:
         return first.share * math.sqrt(self.stack.start_norm) < FULL * gains.branch
 
 
-def _refuse_unread(stack: Stack) -> None:
-    reasons = [*stack.not_read, *(r for branch in stack.branches for r in branch.not_read)]
-    if reasons:
-        can = "cannot be described" if stack.layout is None else "can be measured but not described"
-        raise BadInput(f"{stack.name} {can}: {'; '.join(dict.fromkeys(reasons))}.")
-    mixers = [branch.module for branch in stack.mixers]
-    if mixers:
-        blocks = sum(any(branch in stack.mixers for branch in block.branches) for block in stack.blocks)
-        raise BadInput(
-            f"{blocks} of the {stack.depth} blocks of {stack.name} mix tokens without softmax attention (state "
-            f"space, convolution or linear attention; {mixers[0]}). It can be measured; the theory does not cover it."
-        )
-    odd = sorted({str(b.sees) for b in stack.attentions if b.sees not in ("all", "causal")})
-    if odd:
-        raise BadInput(f"attention in {stack.name} sees {', '.join(odd)}, which the theory does not cover.")
+def refuse_outside(stack: Stack, hint: Architecture | None = None) -> None:
+    """A stack that the theory does not cover: the first reason, and what was read all the same."""
+    reason = next(outside(stack, activation_known=hint is not None), None)
+    if reason is not None:
+        raise BadInput(f"{reason} {READ} {summary(stack)}. {ELSEWHERE}")
 
 
 def _value(branch: Branch, name: str, what: str) -> float:

@@ -30,6 +30,7 @@ from edgewise.adapters.reading.residual_sums import residual_sums
 from edgewise.adapters.reading.restore import undisturbed
 from edgewise.adapters.reading.sight import SHORTEST
 from edgewise.adapters.reading.stacks import (
+    INNER,
     Chain,
     chains,
     covered_blocks,
@@ -61,6 +62,15 @@ def read(model: nn.Module, batch: Any = None, stack: str | None = None) -> Readi
     refuse_unreadable(whole)
     with torch.inference_mode(False):  # its tensors count no versions, by which writes in place are noticed
         reading = undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch).read))
+    return choose_stack(reading, stack)
+
+
+def read_closely(model: nn.Module, batch: Any = None, stack: str | None = None) -> Reading:
+    """As `read`; the asked stack is also looked at where its residual sums are not all that its blocks do."""
+    whole = bare(model)
+    refuse_unreadable(whole)
+    with torch.inference_mode(False):
+        reading = undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch, stack, closely=True).read))
     return choose_stack(reading, stack)
 
 
@@ -123,8 +133,8 @@ def choose_stack(reading: Reading, name: str | None) -> Reading:
 class _Reader:
     """One reading: finds an input that the model takes, traces it, and runs the tests."""
 
-    def __init__(self, model: nn.Module, batch: Any) -> None:
-        self.model, self.batch = model, batch
+    def __init__(self, model: nn.Module, batch: Any, name: str | None = None, closely: bool = False) -> None:
+        self.model, self.batch, self.name, self.closely = model, batch, name, closely
         self.precision = Precision.of(model)
         self.partial: Experiment
         self._given: Any = None
@@ -234,14 +244,34 @@ class _Reader:
         absolute = absolute_positions(experiment) if experiment.sites else {}
         horizon = read_long_windows(experiment, self._given) if experiment.sites else None
         sound = [stack_of(experiment, i, absolute.get(i), horizon) for i in range(len(experiment.chains))]
-        listed = sound + [stack_of(self.partial, i, None, None) for i in range(len(self.partial.chains))]
         order = [*experiment.chains, *self.partial.chains]
         default = _default(order, self._unread_text(experiment))
+        asked = default if self.name is None else next((c for c in order if c.name == self.name), None)
+        listed = sound + [
+            (self._looked_at(chain) if chain is asked and self.closely else None) or stack_of(self.partial, i, None, None)
+            for i, chain in enumerate(self.partial.chains)
+        ]
         followed = [
             replace(stack, copies=copies(self.model, stack.blocks), default=chain is default)
             for stack, chain in sorted(zip(listed, order, strict=True), key=lambda pair: pair[1].sums[0].node)
         ]
         return followed if default is not None else [*followed, *self._by_block_ends(experiment)]
+
+    def _looked_at(self, chain: Chain) -> Stack | None:
+        """A chain that is only listed, with what its branches do; None where the model does not run edited, or where
+        streams inside the branches would be taken for what the branches do."""
+        if INNER in chain.reasons:
+            return None
+        alone = self._of(self.partial.feed, self.partial.graph, [chain])
+        try:
+            look_at_tokens(alone)
+            look_inside(alone)
+            self._fill_silent(alone)
+        except EditedPassError:
+            return None
+        finally:
+            self.passes += alone.passes
+        return stack_of(alone, 0, None, None)
 
     def _by_block_ends(self, experiment: Experiment) -> list[Stack]:
         """The longest container of blocks that no residual sums join, as a stack that can be measured."""

@@ -110,11 +110,25 @@ def rescale(graph: Graph, site: Site) -> float | None:
     """What multiplies the stream between this sum and the next; None where a norm or a vector does."""
     chain, after = site.chain, site.place + 1
     if after == len(chain.sums):
-        return 1.0
+        return _rescaled_last(graph, site)
     if not chain.plain[after]:
         return None
-    scale, index = 1.0, chain.sums[after].point
+    return _scale_between(graph, chain.sums[after].point, site.residual.node)
+
+
+def _rescaled_last(graph: Graph, site: Site) -> float | None:
+    """What multiplies the last sum before its block gives it on; nothing where a norm follows, or none is known."""
+    outlet = next((node.index for node in graph.nodes if node.operation == site.chain.outlet), site.residual.node)
+    index = outlet
     while index != site.residual.node and graph.transparent(graph[index]):
+        index = graph[index].parents[0]
+    return _scale_between(graph, outlet, site.residual.node) if index == site.residual.node else 1.0
+
+
+def _scale_between(graph: Graph, index: int, end: int) -> float | None:
+    """The product of the scalars on the way up; None where a vector is among them."""
+    scale = 1.0
+    while index != end and graph.transparent(graph[index]):
         value = graph[index].scale
         if isinstance(value, Tensor):
             return None

@@ -16,6 +16,7 @@ from edgewise.adapters.reading.trace import INPUT
 
 SHORTEST = 2  # sums; fewer is a sum somewhere, not a stack
 ONE_BLOCK = 3  # sums: attention, attention to another stack, MLP
+INNER = "its branches have residual streams of their own inside"
 LINK = 40  # operations between a sum and the next point: a norm written out has about ten
 
 
@@ -97,9 +98,8 @@ def _without_nested(listed: list[Chain]) -> list[Chain]:
             if other is not chain and any(nodes <= set(residual.inside) for residual in other.sums)
         ]  # fmt: skip
         for other in around:
-            reason = "its branches have residual streams of their own inside"
-            if reason not in other.reasons:
-                other.reasons.append(reason)
+            if INNER not in other.reasons:
+                other.reasons.append(INNER)
         if not around:
             outer.append(chain)
     return outer
