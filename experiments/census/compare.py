@@ -73,12 +73,13 @@ def _window(claims: dict[str, Any], truth: dict[str, Any], tokens: int) -> str:
 
 
 _INSIDE = {"none": "not in the branch"}
+_ALSO = {"none": ("absolute",), "in queries or keys": ("rotary",)}  # a rotation with a decay is said in wider words
 
 
 def _positions(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
     """What acts in the attention; positions added to the stream before the first block are no business of a block."""
     for said, true in zip(claims["positions"], truth["positions"], strict=False):
-        fine = (None, said, _INSIDE.get(said, "in the branch"), *(("absolute",) if said == "none" else ()))
+        fine = (None, said, _INSIDE.get(said, "in the branch"), *_ALSO.get(said, ()))
         if true not in fine:
             return _differs(claims["positions"], truth["positions"])
     return ""

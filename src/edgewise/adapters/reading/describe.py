@@ -151,6 +151,8 @@ class _Description:
             self.unmodelled.append(
                 "the stream starts so small that the epsilon of the norms after branches counts; the theory has none"
             )
+        if any(branch.memory for branch in self.attentions):
+            self.unmodelled.append("attention also reads another stack, and what positions do there; both are left out")
         if any(branch.other_layers for branch in self.attentions):
             self.unmodelled.append("attention also reads what other layers computed, which is left out")
         if self.reading.trained:

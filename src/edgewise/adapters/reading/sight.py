@@ -10,8 +10,9 @@ from torch import Tensor
 from edgewise.adapters.reading.compare import relative, wide
 from edgewise.adapters.reading.interventions import EditedPassError, Experiment, Site, Stream
 from edgewise.adapters.reading.record import Operation
+from edgewise.adapters.reading.stacks import CHOOSES
 from edgewise.adapters.reading.traits import Rows
-from edgewise.adapters.reading.visibility import Sight, disagreement, pokes, queries, sight
+from edgewise.adapters.reading.visibility import CHOSEN, Sight, disagreement, pokes, queries, sight
 from edgewise.adapters.reading.weight_calls import Edit
 from edgewise.interrupts import check
 
@@ -200,6 +201,9 @@ def _compare(site: Site) -> None:
         if traits.sight is not None:
             return
     apart = disagreement(traits.rows, traits.columns, {} if attends else faint)
+    if apart is not None and attends and any(reason.startswith(CHOOSES) for reason in site.chain.reasons):
+        traits.sight = Sight(CHOSEN)
+        return
     if apart is not None:
         traits.reasons.append(apart)
         return

@@ -16,6 +16,7 @@ from edgewise.adapters.reading.trace import INPUT
 
 SHORTEST = 2  # sums; fewer is a sum somewhere, not a stack
 ONE_BLOCK = 3  # sums: attention, attention to another stack, MLP
+CHOOSES = "the input chooses which tokens its blocks attend to"
 INNER = "its branches have residual streams of their own inside"
 LINK = 40  # operations between a sum and the next point: a norm written out has about ten
 
@@ -224,8 +225,8 @@ def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[C
     outside = unaccounted(graph, chain, listed)
     if outside:
         names = ", ".join(outside[:3]) + (" ..." if len(outside) > 3 else "")
-        what = "the input chooses which tokens its blocks attend to, or which weights they use, through" if _choose(
-            graph, outside) else "weights act on its blocks outside the residual branches:"  # fmt: skip
+        acts = "weights act on its blocks outside the residual branches:"
+        what = f"{CHOOSES}, or which weights they use, through" if _choose(graph, outside) else acts
         chain.reasons.append(f"{what} {names}")
     children, ran = blocks_that_ran(model, graph, chain.name)
     own = covered_blocks(graph, chain, ran)

@@ -11,6 +11,8 @@ from itertools import groupby
 from typing import Any
 
 from edgewise.adapters.reading.record import POSITIONS, Block, Branch, Reading, Stack
+from edgewise.adapters.reading.stacks import CHOOSES
+from edgewise.adapters.reading.visibility import CHOSEN
 
 NORMS = POSITIONS | {
     (True, False, True): "pre and post", (False, True, True): "branch and post", (True, True, True): "sandwich and post",
@@ -18,8 +20,7 @@ NORMS = POSITIONS | {
 KINDS = {"attention": "attention", "cross-attention": "cross-attention", "mlp": "MLP", "mixer": "mixer"}
 IN_ATTENTION = {"rotary": "rotary", "alibi": "linear bias", "bias": "bias", "query or key": "in queries or keys",
                 "scaled": "in queries or keys"}  # fmt: skip
-CHOSEN = "chosen by the input"
-CHOICE, PARTIAL = "the input chooses", ("it covers ", "it is one of the ")
+PARTIAL = ("it covers ", "it is one of the ")
 FACTS = {  # what is asked of a branch, by its kind
     "attention": ("heads", "sees", "positions", "qk_norm"), "cross-attention": ("heads",),
     "MLP": ("activation", "gated"), "mixer": ("sees",), None: ("kind",),
@@ -177,15 +178,15 @@ def _norm(branch: Branch) -> str | None:
 def _sees(stack: Stack, branch: Branch) -> str | None:
     if branch.sees is None or branch.kind == "mixer":
         return {"causal": "causal", "all": "full"}.get(branch.sees or "")
-    if any(reason.startswith(CHOICE) for reason in stack.not_read):
+    if any(reason.startswith(CHOOSES) for reason in stack.not_read):
         return CHOSEN
     words = branch.sees.replace("all", "full")
     return words if branch.window is None else "causal window" if words == "causal" else "window"
 
 
 def _positions(branch: Branch) -> str | None:
-    if branch.positions is None or "unknown" in branch.positions:
-        return None
+    if branch.positions is None or "unknown" in branch.positions or (branch.memory and not branch.positions):
+        return None  # what comes from another stack may know the order
     return " and ".join(dict.fromkeys(IN_ATTENTION[name] for name in branch.positions)) or "none"
 
 
@@ -196,6 +197,8 @@ def _why(stack: Stack, block: Block, branch: Branch, fact: str) -> str:
         return own[0]
     if branch.kind is None and stack.not_read:
         return stack.not_read[0]
+    if fact == "positions" and branch.memory:
+        return "it also reads another stack, which may know the order"
     if fact in ("skip", "multiplier") and _vector_between(branch):
         return "a vector, or a function of the stream, acts on it between the sums"
     return UNREAD[fact]
