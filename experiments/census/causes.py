@@ -58,7 +58,9 @@ FACTS = {  # a fact that is wrong, and what is behind it
     "depth": "several stages, of which one is described",
     "branch": "multipliers of experts or of two streams",
 }
-COLUMNS = ("silently wrong", RIGHTLY, "refused wrongly", "refused for a wrong reason", "wrong with a note", "not judged")
+COLUMNS = (
+    "silently wrong", RIGHTLY, "refused wrongly", "refused for a wrong reason", "wrong with a note", "not judged",
+)  # fmt: skip
 
 
 def cause_of(record: dict[str, Any]) -> str:
@@ -80,7 +82,8 @@ def lines(softmax: list[dict[str, Any]]) -> Iterator[str]:
     totals = Counter(cause_of(r) for r in missed)
     used = [column for column in COLUMNS if any(outcome == column for _, outcome in by_cause)]
     yield from ("## Why not all", "")
-    yield from (f"Of {len(softmax)} softmax transformers that build, {len(missed)} are neither described right nor of the right structure outside the theory:", "")
+    neither = "are neither described right nor of the right structure outside the theory:"
+    yield from (f"Of {len(softmax)} softmax transformers that build, {len(missed)} {neither}", "")
     yield from _header("cause", *used, "all")
     for cause, total in totals.most_common():
         yield _row(cause, *(by_cause[cause, column] for column in used), total)

@@ -66,12 +66,16 @@ def judged(results: Sequence[Result], what: str) -> Claim:
         and measured >= 0.95 * len(softmax) and right + outside >= 0.90 * len(softmax)
     )  # fmt: skip
     words = ", ".join(f"{count} {outcome}" for outcome, count in found.items())
-    share = f"of {len(softmax)} softmax models that build, {measured} are measured, {right} described right, {outside} have the right structure outside the theory"
+    share = (
+        f"of {len(softmax)} softmax models that build, {measured} are measured, {right} described right, {outside} "
+        "have the right structure outside the theory"
+    )
     return Claim(
         "(ours) A stranger's model is read right, or refused for the true reason; never silently wrong.",
         f"{len(results)} {what}: {words}; {share}; {len(altered)} left altered.",
         "4 layers, width 256 where the config allows, 4 sequences of 40 tokens or small images, own initialization",
-        held if tried else None, {"counts": found, "softmax": len(softmax), "measured": measured, "right": right, "outside": outside},
+        held if tried else None,
+        {"counts": found, "softmax": len(softmax), "measured": measured, "right": right, "outside": outside},
     )  # fmt: skip
 
 

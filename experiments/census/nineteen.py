@@ -29,6 +29,6 @@ def row(records: list[dict[str, Any]]) -> str:
     chosen = [r for r in records if r.get("model") in NAMES.get(str(r.get("package")), ())]
     right, outside = count(chosen, "right", OVERRULED), count(chosen, OUTSIDE)
     return (
-        f"| nineteen kinds of x-transformers and vit-pytorch (goal 17) | {right} right, {outside} of the right structure "
-        f"outside the theory, {count(chosen, RIGHTLY)} refused for a true reason only, of {len(chosen)} |"
+        f"| nineteen kinds of x-transformers and vit-pytorch (goal 17) | {right} right, {outside} of the right "
+        f"structure outside the theory, {count(chosen, RIGHTLY)} refused for a true reason only, of {len(chosen)} |"
     )

@@ -46,8 +46,8 @@ def _by_source(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_structure(record: dict[str, Any]) -> dict[str, Any]:
-    """A fact that `structure` states and that is not so is silently wrong, whatever else is right; where nothing is, and
-    no fact that matters is open, a model outside the theory is read right."""
+    """A fact that `structure` states and that is not so is silently wrong, whatever else is right; where nothing is,
+    and no fact that matters is open, a model outside the theory is read right."""
     structure = record.get("structure")
     if structure is None or not structure["judged"]:
         return record

@@ -88,7 +88,7 @@ def _window(branch: Any) -> Any:
 
 
 def _place(block: Any) -> str | None:
-    """Of a whole block, as the checker names it: a norm on its last sum is post, else where all branches have theirs."""
+    """Of a whole block, as the checker names it: post where its last sum is normed, else where all branches have it."""
     places = [branch.norm for branch in block]
     if None in places or not places:
         return None

@@ -35,18 +35,18 @@ read from the source of 76 types before the reader was written, and against a ch
 perturbs tokens, scales streams and looks which outputs move. `make census` runs all of it again. This page is
 generated from the record by `python -m experiments.census.table`.
 """
-RULE = f"""A model outside the theory is refused by `describe`, or described with a note that something is left out. It counts
-as *{OUTSIDE}* if all of this holds:
+RULE = f"""A model outside the theory is refused by `describe`, or described with a note that something is left out. It
+counts as *{OUTSIDE}* if all of this holds:
 
 1. The refusal is a right one by label or source (*refused rightly*), or a note owns up to what is left out.
-2. Label or checker know the stack, and every fact that `edgewise.structure` states of it agrees with them: depth, heads,
-   causal or not, windows and gaps, norms, positions, gates, normed queries, parallel branches, multipliers.
+2. Label or checker know the stack, and every fact that `edgewise.structure` states of it agrees with them: depth,
+   heads, causal or not, windows and gaps, norms, positions, gates, normed queries, parallel branches, multipliers.
 3. The facts that matter ({', '.join(MATTER)}) are stated of every block. Open may be only what is itself outside:"""
 MEANING = {
     "right": "described as label and checker say, and measured",
     OVERRULED: "the checker says otherwise, and the model's source says that it is mistaken (`overruled.json`)",
-    OUTSIDE: "`describe` refuses it or leaves a part out, and says truly what; every fact that `edgewise.structure` states "
-    "agrees with label and checker, and no fact that matters is open",
+    OUTSIDE: "`describe` refuses it or leaves a part out, and says truly what; every fact that `edgewise.structure` "
+    "states agrees with label and checker, and no fact that matters is open",
     "silently wrong": "some fact is wrong, and no note speaks of it; of `edgewise.structure`, any fact that is wrong",
     "wrong with a note": "some fact is wrong or left out, and a note says so",
     "described but not measured": "the description is right, measuring was refused",
@@ -130,7 +130,7 @@ def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
         f"| described right, within the theory | {right}, {share(right, len(softmax))} |",
         f"| structure right, outside the theory | {outside}, {share(outside, len(softmax))} |",
         f"| both together (goal 90 %) | {right + outside}, {share(right + outside, len(softmax))} |",
-        f"| described right, of those that the theory covers | {right} of {len(covered)}, {share(right, len(covered))} |",
+        f"| described right, of what the theory covers | {right} of {len(covered)}, {share(right, len(covered))} |",
         nineteen.row(rows["packages"]),
         f"| silently wrong (goal 0) | {sum(r['outcome'] == 'silently wrong' for r in everything)} |",
         f"| raw tracebacks (goal 0) | {sum(r['outcome'] == 'raw traceback' for r in everything)} |",

@@ -6,7 +6,7 @@
     'will not train'
 
 Nouns    Architecture Perceptron Trace Verdict
-Make     transformer describe stacks sites
+Make     transformer describe structure stacks sites
 Predict  predict judge compare phase_diagram critical_point vector_field perceptron_maps
 Measure  measure audit_initialization total_changes learning_rate
 Watch    watch read trace_at HuggingFaceCallback LightningCallback
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from edgewise.adapters.describe import describe
     from edgewise.adapters.reading.read import stacks
     from edgewise.adapters.roles.model import sites
+    from edgewise.adapters.structure import structure
     from edgewise.architecture import Architecture, transformer
     from edgewise.audit.inspect import audit_initialization
     from edgewise.errors import BadInput
@@ -62,6 +63,7 @@ _HOMES = {
     "initialize_": "repair.initialize", "judge": "verbs", "learning_rate": "rehearsal.learning_rate",
     "measure": "probe.measure", "perceptron_maps": "verbs", "phase_diagram": "verbs", "predict": "verbs",
     "read": "monitor.reading", "sites": "adapters.roles.model", "stacks": "adapters.reading.read",
+    "structure": "adapters.structure",
     "total_changes": "repair.meter", "trace_at": "monitor.reading", "transformer": "architecture",
     "use_kernel": "nets.swap", "vector_field": "verbs", "watch": "monitor.watch",
 }  # fmt: skip
@@ -71,7 +73,7 @@ __all__ = [
     "Architecture", "BadInput", "HuggingFaceCallback", "LightningCallback", "Perceptron", "Trace", "Verdict",
     "audit_initialization", "compare", "critical_plan", "critical_point", "describe", "initialize_", "judge",
     "laboratory", "landscape", "learning_rate", "measure", "nets", "optim", "perceptron_maps", "phase_diagram",
-    "predict", "read", "rehearsal", "sites", "stacks", "study", "total_changes", "trace_at", "transformer",
+    "predict", "read", "rehearsal", "sites", "stacks", "structure", "study", "total_changes", "trace_at", "transformer",
     "use_kernel", "vector_field", "view", "watch",
 ]  # fmt: skip
 

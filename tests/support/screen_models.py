@@ -11,6 +11,11 @@ def copies() -> nn.Module:
     return nn.TransformerEncoder(layer, 24, enable_nested_tensor=False)
 
 
+def short() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
 class ConvolutionBlock(nn.Module):
     """A gated convolution over tokens, which is not attention."""
 

@@ -48,7 +48,7 @@ def describe(
         return replace(architecture, assumed=(*architecture.assumed, *content.notes)) if content.notes else architecture
     from edgewise.adapters.model import describe_module
 
-    model = content.model if content.model is not None else _first_model(content.factory)
+    model = content.model if content.model is not None else first_model(content.factory)
     return describe_module(model, batch, depth=depth, tokens=tokens, stack=stack)
 
 
@@ -85,7 +85,7 @@ def _as_mapping(config: Any) -> Mapping[str, Any]:
     return config if isinstance(config, Mapping) else {"model_type": config.model_type, **config.to_dict()}
 
 
-def _first_model(factory: Callable[[], Any] | None) -> nn.Module:
+def first_model(factory: Callable[[], Any] | None) -> nn.Module:
     """The model of seed 0, as measure draws it first; torch's global stream goes on as if nothing had been drawn."""
     import torch
 

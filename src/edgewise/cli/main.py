@@ -20,6 +20,7 @@ from edgewise.errors import BadInput
 VERBS = {
     "predict": "Say from a description alone whether a network will train.",
     "measure": "Read the same numbers from a real model, beside theory.",
+    "describe": "Say what a model is, block by block, in theory or not.",
     "fix": "Plan the weights so that a model trains: table, code, proof.",
     "report": "Write one page that says all of it, to share or print.",
     "rate": "Rehearse learning rates on copies of a model and name one.",

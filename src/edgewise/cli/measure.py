@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edgewise.trace import Trace
     from edgewise.verdict import Verdict
 
+NOT_DESCRIBED = "not described: "  # in the source of a trace, before the reason
 LARGEST_TEXT = 64_000_000  # bytes; only the beginning is measured
 READOUTS = ("token", "own", "pooled")  # the verdict reads the first, which is the one that theory predicts
 EPILOG = (
@@ -132,9 +133,19 @@ def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str
         prediction = verbs.predict(trace.architecture, start=trace)
         theory = prediction, verbs.judge(prediction)
         trace = replace(trace, departure=departure(trace, prediction))
+    elif trace.architecture is None:
+        trace = replace(trace, departure=_not_covered(trace))
     verdict = verbs.judge(trace)
     verdict = verdict if verdict.name else replace(verdict, name=name)
     return Measurement(trace, verdict, theory, audit)
+
+
+def _not_covered(trace: Trace) -> str:
+    """Why there is no theory beside the measurement, and what was read all the same; empty where nobody said."""
+    from edgewise.adapters.reading.describe import ELSEWHERE
+
+    _, _, reason = trace.source.partition(NOT_DESCRIBED)
+    return f"Theory does not cover this network: {reason.removesuffix(ELSEWHERE).strip()}" if reason else ""
 
 
 def audited(target: Subject, stream: bool) -> tuple[Subject, Callable[[], tuple[AuditFinding, ...] | str]]:

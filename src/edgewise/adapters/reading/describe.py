@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from edgewise.adapters.reading.outside import hidden_width, outside
@@ -20,6 +21,7 @@ from edgewise.errors import BadInput
 AGREE = 0.15  # relative spread of a gain over the blocks below which one value stands for all
 MULTIPLIER = 1e-3  # multipliers are read exactly
 SMALL_BIAS = 0.1  # of the scores: its square is lost beside their variance
+REASONS = 2  # of a refusal; `structure` has all of them
 READ = "What was read:"
 ELSEWHERE = "edgewise.structure(model) has all of it, edgewise.measure(model) measures what can be."
 FULL = 0.8  # of its full size, below which a branch with a norm at its end is held down by the norm's epsilon
@@ -171,10 +173,10 @@ class _Description:
 
 
 def refuse_outside(stack: Stack, hint: Architecture | None = None) -> None:
-    """A stack that the theory does not cover: the first reason, and what was read all the same."""
-    reason = next(outside(stack, activation_known=hint is not None), None)
-    if reason is not None:
-        raise BadInput(f"{reason} {READ} {summary(stack)}. {ELSEWHERE}")
+    """A stack that the theory does not cover: the first reasons, and what was read all the same."""
+    reasons = list(islice(outside(stack, activation_known=hint is not None), REASONS))
+    if reasons:
+        raise BadInput(f"{' '.join(reasons)} {READ} {summary(stack)}. {ELSEWHERE}")
 
 
 def _value(branch: Branch, name: str, what: str) -> float:

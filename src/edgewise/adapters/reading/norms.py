@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.adapters.reading.compare import growth, relative, sample
+from edgewise.adapters.reading.compare import growth, relative, sample, wide
 from edgewise.adapters.reading.interventions import Experiment, Site, unit
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.sight import real_tokens
 
 LOUD, LOUDER, SHIFT = 100.0, 1e4, 3.0
 NORMED = 0.3  # growth exponent: 0 behind a norm, 1 where there is none
+ALONG = 0.98  # cosine; a saturated tanh turns a random token to 0.8, the eps of a norm does not turn it
 SAME = 1e-3  # a norm gives the same numbers for a scaled stream; LayerNorm also for a shifted one
 
 
@@ -145,6 +146,9 @@ def _read_outputs(experiment: Experiment) -> None:
     def see(site: Site, tokens: Tensor) -> None:
         if site.traits.base is not None:
             site.traits.output_growth = growth(tokens[0], site.traits.base, LOUDER)
+            if is_normed(site.traits.output_growth) and not _same_directions(tokens[0], site.traits.base):
+                site.traits.output_growth = None
+                site.traits.reasons.append("a bounded function that is no norm stands at its end")
 
     experiment.forced(1, lambda s: s.base, see, last_outputs=dict.fromkeys(last, lambda v: LOUDER * v))
     normed = [s for s in experiment.sites if (s.traits.output_growth or 1.0) < NORMED]
@@ -158,6 +162,12 @@ def _read_outputs(experiment: Experiment) -> None:
 
     shift = dict.fromkeys(last, lambda v: v + SHIFT * v.pow(2).mean().sqrt())
     experiment.forced(1, lambda s: s.base, compare, last_outputs=shift)
+
+
+def _same_directions(one: Tensor, other: Tensor) -> bool:
+    """Whether every token points where it did, as behind a norm; a function that saturates turns it."""
+    cosines = torch.nn.functional.cosine_similarity(wide(one), wide(other), dim=-1)
+    return bool(cosines.median() > ALONG)
 
 
 def is_normed(growth: float | None) -> bool | None:

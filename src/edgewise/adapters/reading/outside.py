@@ -14,11 +14,11 @@ def outside(stack: Stack, activation_known: bool = False) -> Iterator[str]:
 
     activation_known  a config says what no formula fits exactly
     """
+    yield from _mixers(stack)
     unread = list(_unread(stack))
     if unread:
         can = "cannot be described" if stack.layout is None else "can be measured but not described"
         yield f"{stack.name} {can}: {'; '.join(unread)}."
-    yield from _mixers(stack)
     yield from _sight(stack)
     if any(branch.kind is None for branch in stack.branches):
         return  # what follows needs to know what the branches are

@@ -248,7 +248,8 @@ class _Reader:
         default = _default(order, self._unread_text(experiment))
         asked = default if self.name is None else next((c for c in order if c.name == self.name), None)
         listed = sound + [
-            (self._looked_at(chain) if chain is asked and self.closely else None) or stack_of(self.partial, i, None, None)
+            (self._looked_at(chain) if self.closely and chain is asked else None)
+            or stack_of(self.partial, i, None, None)
             for i, chain in enumerate(self.partial.chains)
         ]
         followed = [

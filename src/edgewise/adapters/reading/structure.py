@@ -15,7 +15,8 @@ from edgewise.adapters.reading.stacks import CHOOSES
 from edgewise.adapters.reading.visibility import CHOSEN
 
 NORMS = POSITIONS | {
-    (True, False, True): "pre and post", (False, True, True): "branch and post", (True, True, True): "sandwich and post",
+    (True, False, True): "pre and post", (False, True, True): "branch and post",
+    (True, True, True): "sandwich and post",
 }  # fmt: skip
 KINDS = {"attention": "attention", "cross-attention": "cross-attention", "mlp": "MLP", "mixer": "mixer"}
 IN_ATTENTION = {"rotary": "rotary", "alibi": "linear bias", "bias": "bias", "query or key": "in queries or keys",
