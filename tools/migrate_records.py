@@ -1,18 +1,19 @@
 """Carry records over to renamed or reshaped code, where cases measured again are bitwise equal.
 
-    python tools/migrate_records.py [--seconds S] [--within R] [RECIPE ...]
+    python tools/migrate_records.py [--seconds S] [--within R] [--as-on avx2] [RECIPE ...]
     python tools/migrate_records.py --before REVISION [--within R] [RECIPE ...]
     python tools/migrate_records.py --definition REVISION [RECIPE ...]
 
 A record names the code that measured it by a hash, which changes when an identifier does. Without a revision, a sample
-of the recorded cases is measured by the code of the working tree and held against what is recorded: the cheapest ones,
-and the cheapest for every value of every knob but the seed, as far as S seconds go. With one, the
-cheapest recorded cases (small-scale ones where those take over half a minute) are measured by the code of REVISION,
-which must be that of the record, and by that of the working tree.
+of the recorded cases is measured by the code of the working tree, through the engine, and held against what is
+recorded: the three cheapest ones, and the cheapest for every value of every knob but the seed, as far as S seconds go.
+With one, the cheapest recorded cases (small-scale ones where those take over half a minute) are measured by the code of
+REVISION, which must be that of the record, and by that of the working tree.
 
 If all values are equal to the last bit, the record's hash becomes today's; if one differs, the record is left as it is
 and has to be measured again. `--within` allows a relative difference of numbers, for a change of numerics whose size is
-known and logged.
+known and logged. `--as-on avx2` lets a processor with wider vectors round as one without them does: sums of a training
+end in other last digits there, and a hundred steps later in other numbers.
 
 `--definition` is for a change of what the hash counts: records of the code of REVISION, by its own definition, get the
 hash that today's definition gives to that same code. Nothing is measured; what is out of date stays so.
@@ -35,18 +36,23 @@ from typing import Any
 
 from edgewise.study import store
 from edgewise.study.code_hash import code_hash
+from edgewise.study.engine import Work, run
 from edgewise.study.recipe import find_recipes, load_recipe
-from edgewise.study.store import Record, dumps, key_of, loads
+from edgewise.study.store import Record, dumps, key_of
 from edgewise.whole_file import whole_file
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("papers", "experiments")
 CASES = 3
+INSTRUCTIONS = {  # how torch, oneDNN and MKL are told to use no wider vectors
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+}
 AFFORDABLE = 30.0  # seconds that the cheapest recorded cases may take together
 ANSWER = """
 import json, sys
 from pathlib import Path
 from edgewise.study.code_hash import code_hash
+from edgewise.study.engine import Work, run
 from edgewise.study.recipe import load_recipe
 recipe = load_recipe(sys.argv[1])
 values = [recipe.checked_value(recipe.module.measure(case)) for case in json.load(sys.stdin)]
@@ -67,8 +73,10 @@ def main() -> int:
     parser.add_argument("--definition", metavar="REVISION", help="the hash counts other things since this commit")
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="recorded time of a sample")
     parser.add_argument("--within", type=float, default=0.0, metavar="R", help="relative difference; default: 0")
+    parser.add_argument("--as-on", choices=INSTRUCTIONS, help="instructions of the processor; default: its own")
     parser.add_argument("recipes", nargs="*", type=Path, help="default: all that have a record")
     arguments = parser.parse_args()
+    os.environ.update(INSTRUCTIONS.get(arguments.as_on, {}))  # read when torch computes first
     recipes = arguments.recipes or [path for name in FOLDERS for path in find_recipes(ROOT / name)]
     with revision(arguments.before or arguments.definition) as before:
         for recipe in map(Path.resolve, recipes):
@@ -116,10 +124,8 @@ class Migration:
         """A sample measured today, held against the record."""
         if (now := self.today()) is None:
             return self.settled()
-        chosen, recipe = sample(self.records(), seconds), load_recipe(self.recipe)
-        values = [recipe.checked_value(recipe.module.measure(item.case)) for item in chosen]
-        kept = loads(dumps(values))  # as the store keeps numbers
-        return self.judged([item.value for item in chosen], kept, now)
+        chosen = sample(self.records(), seconds)
+        return self.judged([item.value for item in chosen], measured(self.recipe, chosen, now), now)
 
     def from_code(self, former: Path, before: Path) -> str:
         """A few cases measured by the code of the record and by today's."""
@@ -164,14 +170,24 @@ class Migration:
         return f"carried over, {count} {f'within {apart:.2g}' if apart else 'equal'}"
 
 
+def measured(recipe: Path, chosen: list[Record], code: str) -> list[Any]:
+    """What today's code gives for these cases, one thread and random numbers as the engine sets them."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases = {key_of(dumps(item.case), code): dumps(item.case) for item in chosen}
+        results = run(Work(load_recipe(recipe), "sample", Path(folder), code, cases))
+    if results.failures:
+        raise SystemExit(f"{recipe} failed:\n{next(iter(results.failures.values()))}")
+    return [result.value for result in results.cases]
+
+
 def sample(records: list[Record], seconds: float) -> list[Record]:
-    """The cheapest cases, and the cheapest with each value of each knob, as far as the time goes."""
+    """Three of the cheapest cases at least, and the cheapest with each value of each knob, as far as the time goes."""
     chosen: list[Record] = []
     seen: set[str] = set()
     for item in sorted(records, key=lambda item: item.seconds):
         new = values_of(item.case) - seen
         affordable = sum(other.seconds for other in (*chosen, item)) <= seconds
-        if not chosen or (affordable and (new or len(chosen) < CASES)):
+        if len(chosen) < CASES or (affordable and new):
             chosen.append(item)
             seen |= new
     return chosen

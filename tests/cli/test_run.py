@@ -147,6 +147,7 @@ def test_bad_recipes_exit_64_by_name(tmp_path: Path, changed: dict[str, str], me
         (["papers/paper2020idea/figure1.py", "--keep", "--full", "--recorded"], "without --recorded"),
         (["papers/paper2020idea/figure1.py", "--recorded"], "Nothing is recorded"),
         (["--list", "nowhere"], "There is no folder nowhere"),
+        (["papers/paper2020idea/figure1.py", "--check"], "--check goes with --list"),
         (["papers/poole2016exponential/figure1_length_map", "--full", "--keep"], "is not a file here"),
     ],
 )
@@ -171,6 +172,11 @@ def test_results_are_kept_and_read_back(tmp_path: Path, capsys: Capture) -> None
     recipe(tmp_path, helper="def square(x):\n    return x * x * 2\n")
     assert run(["run", path, "--recorded"]) == 0
     assert "the code behind measure has changed since 40 cases were recorded" in capsys.readouterr().err
+    assert run(["run", "--list", "--check"]) == 0
+    assert "recorded: held (40 cases by other code than today's)" in capsys.readouterr().out
+    recipe(tmp_path)
+    assert run(["run", "--list", "--check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["changed"] == 0
 
 
 def test_large_records_are_told(tmp_path: Path, capsys: Capture) -> None:

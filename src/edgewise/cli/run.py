@@ -38,6 +38,7 @@ EPILOG = (
 @click.argument("recipe", metavar="[FILE]", required=False)
 @click.option("--list", "listing", is_flag=True,
               help="List the recipes of papers/ and experiments/ (or of the folder FILE).")
+@click.option("--check", is_flag=True, help="With --list: say which records were measured by other code (seconds).")
 @click.option("--full", is_flag=True, help="The full scale instead of the small one.")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N",
               help="Processes; 1 works in this one.  [default: one per core]")
@@ -48,24 +49,26 @@ EPILOG = (
 @click.option("--keep", is_flag=True, help="With --full: record results, figure and claim beside FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")  # fmt: skip
 def run(
-    recipe: str | None, listing: bool, full: bool, workers: int | None, scheduler: str | None, limit: int | None,
-    into: str, recorded: bool, keep: bool, as_json: bool,
+    recipe: str | None, listing: bool, check: bool, full: bool, workers: int | None, scheduler: str | None,
+    limit: int | None, into: str, recorded: bool, keep: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Measure what is missing of a recipe's cases, judge its claim and draw its figure."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here, with or without a screen
-    _check(recipe, listing, full, recorded, keep)
+    _check(recipe, listing, check, full, recorded, keep)
     _check_scheduler(scheduler)
     if listing:
-        return list_recipes([recipe] if recipe else None, into, as_json)
+        return list_recipes([recipe] if recipe else None, into, as_json, check)
     assert recipe is not None
     plan = _plan(recipe, full or recorded, into)
     outcome = _recorded(plan) if recorded else _measure(plan, workers, scheduler, limit)
     return _conclude(plan, outcome, plan.folder / ("recorded" if recorded else plan.scale), keep, as_json)
 
 
-def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: bool) -> None:
+def _check(recipe: str | None, listing: bool, check: bool, full: bool, recorded: bool, keep: bool) -> None:
     if recipe is None and not listing:
         raise click.UsageError("Missing argument FILE: a recipe to run, or --list to see them.")
+    if check and not listing:
+        raise BadInput("--check goes with --list. One record: edgewise run FILE --recorded says by which code it is.")
     if keep and (recorded or not full):
         raise BadInput("--keep records a run at full scale: use it with --full and without --recorded.")
     if keep and recipe is not None and not Path(recipe).is_file():
@@ -189,13 +192,14 @@ def _tell(words: str) -> None:
     click.echo(f"edgewise: {words}", err=True)
 
 
-def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int:
+def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool, check: bool = False) -> int:
     """Print one line per recipe; one that cannot be used is shown with its reason, and the exit code is 64."""
     with prints_aside(), ProgressBar() as bar:
         rows = []
         for path in _recipes(folders):
             bar.say(f"reading {path.name}")
-            rows.append(_row(path, into))
+            row = _row(path, into)
+            rows.append(row | _changes(path, row) if check else row)
     with printing():
         click.echo(json.dumps(rows)) if as_json else _print_rows(rows)
     return exit_codes.BAD_INPUT if any("problem" in row for row in rows) else exit_codes.FINE
@@ -235,6 +239,13 @@ def _row(path: Path, into: str) -> dict[str, Any]:
             "recorded": recorded, "outcome": outcome}  # fmt: skip
 
 
+def _changes(path: Path, row: dict[str, Any]) -> dict[str, int]:
+    """How many recorded cases were measured by other code than today's."""
+    from edgewise.study.recorded import recorded_changes
+
+    return {"changed": recorded_changes(path)} if row.get("recorded") else {}
+
+
 def name_of(path: Path) -> str:
     """How `edgewise run` is told about it from here: a recipe that comes with edgewise by its place below it."""
     from edgewise.study.recipe import home
@@ -251,6 +262,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             click.echo(f"    cannot be used: {row['problem']}")
             continue
         recorded = f", recorded: {row['outcome']}" if row["outcome"] else ", recorded" if row["recorded"] else ""
-        click.echo(f"    {row['title']}\n    {row['stored']} cases stored{recorded}")
+        changed = f" ({row['changed']} cases by other code than today's)" if row.get("changed") else ""
+        click.echo(f"    {row['title']}\n    {row['stored']} cases stored{recorded}{changed}")
     if not rows:
         click.echo("There are no recipes.", err=True)

@@ -11,6 +11,7 @@ from typing import Any
 from edgewise.errors import BadInput
 from edgewise.regular_file import read_text
 from edgewise.study import store
+from edgewise.study.code_hash import code_hash
 from edgewise.study.engine import Results, Work, results_of
 from edgewise.study.recipe import Claim
 from edgewise.study.store import dumps, key_of, versions
@@ -84,6 +85,12 @@ def recorded_outcome(path: Path) -> str:
         return {True: "held", False: "not held", None: "undecided"}[claim["held"]]
     except (ValueError, KeyError, TypeError) as mistake:
         raise BadInput(f"{file} is not the record of a claim; record the recipe again with --full --keep.") from mistake
+
+
+def recorded_changes(path: Path) -> int:
+    """How many recorded cases of a recipe's file were measured by other code than today's."""
+    code = code_hash(path.resolve())
+    return sum(record.code != code for record in store.read([recorded_file(path)]).done.values())
 
 
 def read_recorded(work: Work) -> Recorded:

@@ -144,6 +144,8 @@ def versions() -> dict[str, str]:
             numbers[name] = version(name)
         except PackageNotFoundError:
             numbers[name] = "absent"
+    if torch := sys.modules.get("torch"):
+        numbers["vectors"] = torch.backends.cpu.get_cpu_capability()  # sums end in other last digits on wider ones
     return numbers
 
 
