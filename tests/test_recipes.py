@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ QUICK = {  # one of every folder; the others are as many minutes of reproduction
     "papers/xiao2018dynamical/deep_filters.py",
     "experiments/trainability/train.py",
 }  # fmt: skip
+SECONDS = 2.0  # of the processor, at small scale
+DEAR = {"experiments/trainability/forecast.py": 3.0}  # two families and two tasks at least: its score is cross-fitted
 RECIPES = [path for folder in FOLDERS for path in find_recipes(ROOT / folder) if APART not in path.parents]
 
 
@@ -37,6 +40,14 @@ def recorded_outcome(path: Path) -> bool | None:
     """What the committed claim says; every recipe has one."""
     held: bool | None = json.loads((path.parent / "recorded" / f"{path.stem}.json").read_text())["claim"]["held"]
     return held
+
+
+def seconds_of(path: Path, folder: Path) -> float:
+    """What measuring and judging at small scale take of the processor, with everything imported."""
+    work = Work.of(load_recipe(path), "small", folder)
+    began = time.process_time()
+    work.recipe.claim(run(work).cases)
+    return time.process_time() - began
 
 
 def by_cost(path: Path) -> Any:
@@ -62,9 +73,12 @@ def test_a_recipe_runs_at_small_scale(path: Path, tmp_path: Path) -> None:
     cannot be seen is no evidence against it, and `held=None` says so.
     """
     work = Work.of(load_recipe(path), "small", tmp_path)
+    began = time.process_time()
     results = run(work)
     assert results.failures == {}
     claim = conclude(work, results, tmp_path)
+    if time.process_time() - began > SECONDS:  # imports and the picture are not the recipe's scale
+        assert seconds_of(path, tmp_path / "again") < DEAR.get(name(path), SECONDS)
     check_words(claim)
     assert not (claim.held is False and recorded_outcome(path) is True), str(claim)
     picture = matplotlib.image.imread(tmp_path / "figure.png")

@@ -37,13 +37,13 @@ BATCHES = 26
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    steps, seeds = (400, (1, 2)) if scale == "full" else (22, (2,))
+    steps, seeds = (400, (1, 2)) if scale == "full" else (12, (2,))
     shape = SHAPES[0] if scale == "full" else {"depth": 1, "width": 16, "heads": 2, "batch": 4}
     tasks = tuple(TASKS) if scale == "full" else ("digits",)
     return [
         {"kind": kind, "task": name, "batch": TASKS[name], "norm": "pre", "steps": steps, "seed": seed}
         | shape | change
-        for (kind, change), name, seed in product(KINDS.items(), tasks, seeds)
+        for (kind, change), name, seed in product(list(KINDS.items())[: None if scale == "full" else 1], tasks, seeds)
     ]
 
 

@@ -62,7 +62,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     start = next(case for case in _recorded() if case["network"] == "forecast, gpt 16")
     few = [("literature", "tanh perceptron, 20 layers, torch"), ("whole", "tanh perceptron, 3 layers, torch")]
     named = [{"list": kind, "network": name, "seeds": 2} for kind, name in few]
-    return [case | {"steps": 12, "rates": [1e-3]} for case in (start, *named)]
+    return [case | {"steps": 6, "rates": [1e-3]} for case in (start, *named)]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:

