@@ -35,6 +35,17 @@ def test_the_part_of_the_library_exists_and_is_tested(name: str) -> None:
     assert test.startswith("tests/") and "def test_" in (ROOT / test).read_text()
 
 
+def test_every_line_of_the_page_is_whole() -> None:
+    """A statement with what we found, a scale, an outcome, and a recipe with its picture or a file with its test."""
+    lines = [line for line in page().splitlines() if re.match(r"\| ([A-D]\d+)? \|", line)]
+    assert sum(not line.startswith("| |") for line in lines) == len(ROWS)
+    for line in lines:
+        _, _, _, ours, scale, outcome, where, _ = (cell.strip() for cell in re.split(r"(?<!\\)\|", line))
+        assert min(len(ours), len(scale)) > 8, line
+        assert outcome.startswith(("held", "[not held](counterexamples.md#", "open", "tested")), line
+        assert "[picture](images/rows/" in where or "`tests/" in where, line
+
+
 def test_records_name_rows_that_exist_and_recipes_that_do() -> None:
     found = [(name, answer) for name, each in ANSWERS.items() for answer in each]
     assert {name for name, _ in found} <= set(ROWS)

@@ -34,9 +34,9 @@ HEAD = """# Every row of the sources
 Four works describe 109 things: theorems, algorithms, figures and questions. Each has a row here, with the published
 statement as we read it, what we measured, at which scale, and whether it held. A statement marked *(ours)* is a
 question of our own. A statement that did not hold is linked to the smallest [counterexample](counterexamples.md) we
-know. What a part of the library does, without a statement to judge, names its file and its test. The
-page is made from the committed records by `python tools/rows_page.py`; `edgewise run RECIPE --recorded` judges and
-draws one of them again.
+know. What a part of the library does, without a statement to judge, names its file and its test, and says what the test
+compares. Seeds are part of the scale. The page is made from the committed records by `python tools/rows_page.py`;
+`edgewise run RECIPE --recorded` judges and draws one of them again.
 
 """
 
@@ -110,12 +110,15 @@ def _summary(table: dict[str, dict[str, str]], by_row: dict[str, list[Answer]]) 
 def _lines(name: str, row: dict[str, str], found: list[Answer]) -> list[str]:
     place = _place(row["where"]) if row.get("where") else ""
     if not found:
-        return [f"| {name} | {_cell(row['says'])} | | | {'tested' if place else 'not answered'} | {place} |"]
+        shows, scale = (_cell(row.get(key, "")) for key in ("shows", "scale"))
+        outcome = "tested" if place else "not answered"
+        return [f"| {name} | {_cell(row['says'])} | {shows} | {scale} | {outcome} | {place} |"]
     lines = []
     for number, answer in enumerate(found):
         first = f"| {name} | {_cell(row['says'])} |" if number == 0 else "| | |"
         published, ours, scale = (_cell(answer.claim[key]) for key in ("published", "ours", "scale"))
-        lines.append(f"{first} *{published}* {ours} | {scale} | {_outcome(name, answer)} | {_link(answer.recipe)} |")
+        where = _link(answer.recipe) + (f"; {place}" if place and number == 0 else "")
+        lines.append(f"{first} *{published}* {ours} | {scale} | {_outcome(name, answer)} | {where} |")
     return lines
 
 
