@@ -9,6 +9,7 @@ import hashlib
 import os
 import random
 import re
+import signal
 import sys
 import threading
 import time
@@ -125,6 +126,12 @@ def _writer(folder: str, process: int) -> Writer:  # noqa: ARG001  a forked proc
     return Writer(Path(folder))
 
 
+def _begin(parent: int) -> None:
+    """A worker leaves Ctrl-C to the run, which ends it: interrupted while it waits, it would print a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _live_with(parent)
+
+
 @lru_cache(maxsize=8)
 def _live_with(parent: int) -> None:
     """End this process soon after its parent: a run that was killed must not leave workers computing for nobody."""
@@ -174,7 +181,7 @@ def _on_cores(job: Job, cases: Iterable[str], workers: int) -> Iterator[Done]:
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
-    settings: dict[str, Any] = {"initializer": _live_with, "initargs": (job.parent,)}  # also of one that gets no case
+    settings: dict[str, Any] = {"initializer": _begin, "initargs": (job.parent,)}  # also of one that gets no case
     with parallel_config(backend="loky", inner_max_num_threads=1, **settings):
         parallel: Any = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch=2 * workers)
         stream = parallel(delayed(work)(job, case) for case in cases)
