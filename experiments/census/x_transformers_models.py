@@ -63,7 +63,7 @@ MODELS = {
     "decoder, memory keys": text("Decoder", attn_num_mem_kv=4),
     "decoder, talking heads": text("Decoder", attn_pre_talking_heads=True),
     "decoder, silent start": text("Decoder", {"branch": 0.0}, zero_init_branch_output=True),
-    "prefix decoder": text("PrefixDecoder"),
+    "prefix decoder": text("PrefixDecoder", {"causal": True}),  # no prefix is given
     "flash decoder": text("Decoder", attn_flash=True),
     "vision": Foreign("x_transformers.ViTransformerWrapper", {
         "image_size": IMAGE, "patch_size": PATCH, "num_classes": 10, "attn_layers": layers("Encoder")}, "image", PLAIN),

@@ -10,7 +10,7 @@ from edgewise.adapters.reading.graph import MULTIHEAD
 from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment, Site, Stream
 from edgewise.adapters.reading.norms import is_normed
 from edgewise.adapters.reading.plain_layout import plain_layout
-from edgewise.adapters.reading.record import Block, Branch, Stack, norm_position
+from edgewise.adapters.reading.record import BEYOND, Block, Branch, Stack, norm_position
 from edgewise.adapters.reading.shares import branch_scale, rescale
 from edgewise.adapters.reading.sight import real_tokens
 from edgewise.adapters.reading.stacks import Chain, block_module, common_path
@@ -56,7 +56,7 @@ def _more_tokens(length: int, tokens: int) -> list[str]:
     """Tokens behind those that were given: padding, or streams of their own."""
     if length <= tokens:
         return []
-    return [f"of its {length} tokens the first {tokens} were looked at; masks and windows of the others are not known"]
+    return [f"of its {length} tokens the first {tokens} were looked at; {BEYOND}"]
 
 
 def _read_layout(stream: Stream) -> str:

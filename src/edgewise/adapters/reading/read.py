@@ -32,6 +32,7 @@ from edgewise.adapters.reading.sight import SHORTEST
 from edgewise.adapters.reading.stacks import (
     INNER,
     Chain,
+    attends,
     chains,
     covered_blocks,
     idle_containers,
@@ -277,7 +278,9 @@ class _Reader:
     def _by_block_ends(self, experiment: Experiment) -> list[Stack]:
         """The longest container of blocks that no residual sums join, as a stack that can be measured."""
         graph, tokens = experiment.graph, experiment.feed.tokens
-        for path, ran in sorted(self._unfollowed(experiment), key=lambda pair: -len(pair[1])):
+        listed = self._unfollowed(experiment)
+        attending = [(path, ran) for path, ran in listed if attends(graph, path)]
+        for path, ran in sorted(attending or listed, key=lambda pair: -len(pair[1])):
             reasons = [_unjoined(len(ran)), *_without_attention(graph)]
             stack = stack_of_blocks(graph, path, ran, reasons, entries=TRACE_ENTRIES, tokens=tokens)
             if stack is not None:
@@ -295,6 +298,9 @@ class _Reader:
         look_at_tokens(second)
         look_inside(second)
         experiment.passes += second.passes
+        for operation, stream in second.streams.items():
+            if operation in experiment.streams:
+                experiment.streams[operation].layout = stream.layout  # silent branches show none
         for site, filled in zip(experiment.sites, second.sites, strict=True):
             if site.traits.silent:  # its strength stays what it is
                 filled.traits.share, filled.traits.skip = site.traits.share, site.traits.skip

@@ -20,6 +20,9 @@ POSITIONS = {  # (input norm, output norm, norm of the sum) to the name that `ed
 }
 
 
+BEYOND = "masks and windows of the others are not known"  # in a note on tokens behind those that were given
+
+
 class Operation(NamedTuple):
     """One tensor operation of a forward pass, by a name that is the same in every pass."""
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from edgewise.adapters.reading.compare import relative, wide
 from edgewise.adapters.reading.interventions import EditedPassError, Experiment, Site, Stream
+from edgewise.adapters.reading.masks import columns_of_mask, watch_masks
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.stacks import CHOOSES
 from edgewise.adapters.reading.traits import Rows
@@ -28,12 +29,18 @@ def read_sight(experiment: Experiment) -> None:
     _rows(experiment)
     _columns(experiment)
     for stack in _unproven(experiment):
-        if experiment.change_layout(stack):
+        if _moves(experiment, stack) and experiment.change_layout(stack):
             _rows(experiment)
             _columns(experiment)
     _unproven(experiment)
     for site in experiment.sites:
         _conclude(site)
+
+
+def _moves(experiment: Experiment, stack: int) -> bool:
+    """Whether anything in a stack moves: branches that give nothing show no axes, however they are laid out."""
+    columns = [site.traits.columns for site in experiment.sites if site.stack == stack]
+    return any(moved for listed in columns if listed for _, moved in listed)
 
 
 def real_tokens(experiment: Experiment, stream: Stream) -> int:
@@ -148,7 +155,7 @@ def _columns(experiment: Experiment) -> None:
             for entry, position in enumerate(pokes(length), 2)
         ]
 
-    experiment.forced(2 + len(pokes(SHORTEST)), make, see, **_quiet(experiment))
+    experiment.forced(2 + len(pokes(SHORTEST)), make, see, calls=watch_masks(experiment), **_quiet(experiment))
 
 
 def _unproven(experiment: Experiment) -> list[int]:
@@ -204,6 +211,9 @@ def _compare(site: Site) -> None:
     if apart is not None and attends and any(reason.startswith(CHOOSES) for reason in site.chain.reasons):
         traits.sight = Sight(CHOSEN)
         return
+    masked = columns_of_mask(traits) if apart is not None and attends else None  # a strong bias hides open keys
+    if masked is not None:
+        apart, traits.columns = None, masked
     if apart is not None:
         traits.reasons.append(apart)
         return

@@ -9,13 +9,14 @@ from itertools import groupby
 
 from torch import nn
 
-from edgewise.adapters.reading.graph import CHOICE, Graph, Node
+from edgewise.adapters.reading.graph import CHOICE, SOFTMAX, Graph, Node
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.residual_sums import ResidualSum, way_up
 from edgewise.adapters.reading.trace import INPUT
 
 SHORTEST = 2  # sums; fewer is a sum somewhere, not a stack
 ONE_BLOCK = 3  # sums: attention, attention to another stack, MLP
+ACTS = "weights act on its blocks outside the residual branches"
 CHOOSES = "the input chooses which tokens its blocks attend to"
 INNER = "its branches have residual streams of their own inside"
 LINK = 40  # operations between a sum and the next point: a norm written out has about ten
@@ -202,6 +203,11 @@ def repeated_containers(model: nn.Module, graph: Graph) -> list[tuple[str, list[
     return reports
 
 
+def attends(graph: Graph, path: str) -> bool:
+    """Whether a softmax ran inside a container."""
+    return any(node.function in SOFTMAX and _within(node.operation.module, path) for node in graph.nodes)
+
+
 def reads_ids(graph: Graph, path: str) -> bool:
     """Whether weights of a container depend on token ids that were looked up."""
     weights = [node for node in graph.nodes if node.weight and _within(node.operation.module, path)]
@@ -225,8 +231,7 @@ def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[C
     outside = unaccounted(graph, chain, listed)
     if outside:
         names = ", ".join(outside[:3]) + (" ..." if len(outside) > 3 else "")
-        acts = "weights act on its blocks outside the residual branches:"
-        what = f"{CHOOSES}, or which weights they use, through" if _choose(graph, outside) else acts
+        what = f"{CHOOSES}, or which weights they use, through" if _choose(graph, outside) else f"{ACTS}:"
         chain.reasons.append(f"{what} {names}")
     children, ran = blocks_that_ran(model, graph, chain.name)
     own = covered_blocks(graph, chain, ran)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from edgewise.adapters.reading.record import POSITIONS, Block, Branch, Reading, Stack
-from edgewise.adapters.reading.stacks import CHOOSES
+from edgewise.adapters.reading.record import BEYOND, POSITIONS, Block, Branch, Reading, Stack
+from edgewise.adapters.reading.stacks import ACTS, CHOOSES, INNER
 from edgewise.adapters.reading.visibility import CHOSEN
 
 NORMS = POSITIONS | {
@@ -19,16 +19,16 @@ NORMS = POSITIONS | {
     (True, True, True): "sandwich and post",
 }  # fmt: skip
 KINDS = {"attention": "attention", "cross-attention": "cross-attention", "mlp": "MLP", "mixer": "mixer"}
-IN_ATTENTION = {"rotary": "rotary", "alibi": "linear bias", "bias": "bias", "query or key": "in queries or keys",
-                "scaled": "in queries or keys"}  # fmt: skip
-PARTIAL = ("it covers ", "it is one of the ")
+IN_ATTENTION = {"rotary": "rotary", "alibi": "linear bias", "bias": "bias"}
+PARTIAL = ("it covers ", "it is one of the ")  # its blocks are not all there
+MORE = (*PARTIAL, ACTS, CHOOSES, INNER)  # its branches are not all that its blocks do
 FACTS = {  # what is asked of a branch, by its kind
     "attention": ("heads", "sees", "positions", "qk_norm"), "cross-attention": ("heads",),
     "MLP": ("activation", "gated"), "mixer": ("sees",), None: ("kind",),
 }  # fmt: skip
 UNREAD = {  # why, where the reading itself gives no reason
     "heads": "the shapes of queries and keys do not show them",
-    "positions": "what the order of tokens changes could not be told apart",
+    "positions": "the order of tokens acts in a way that has no name here, or whether it does was not seen",
     "qk_norm": "queries and keys do not behave alike",
     "activation": "no formula fits it",
     "gated": "no formula fits its activation",
@@ -139,6 +139,7 @@ def _short(block: Sequence[BranchStructure]) -> str:
 def _branch(stack: Stack, block: Block, branch: Branch) -> BranchStructure:
     kind = None if branch.kind is None else KINDS[branch.kind]
     weighed = branch.skip is not None and not _vector_between(branch)
+    whole = not any(reason.startswith(MORE) for reason in stack.not_read)
     values: dict[str, Any] = {
         "norm": _norm(branch), "skip": branch.skip * _after(branch) if weighed and branch.skip is not None else None,
         "multiplier": branch.multiplier * _after(branch) if weighed else None,
@@ -147,9 +148,9 @@ def _branch(stack: Stack, block: Block, branch: Branch) -> BranchStructure:
     if attends or kind == "mixer":
         values |= {"sees": _sees(stack, branch), "window": branch.window}
     if kind in ("attention", "cross-attention"):
-        values |= {"heads": branch.heads, "qk_norm": branch.qk_norm}
+        values |= {"heads": _heads(branch), "qk_norm": branch.qk_norm if whole else None}
     if attends:
-        values["positions"] = _positions(branch)
+        values["positions"] = _positions(branch) if whole else None
     if kind == "MLP":
         values |= {"activation": branch.activation, "gated": branch.gated}
     asked = ("norm", "skip", "multiplier", *FACTS[kind])
@@ -176,19 +177,35 @@ def _norm(branch: Branch) -> str | None:
     return None if None in places else NORMS[places]  # type: ignore[index]
 
 
+def _heads(branch: Branch) -> int | None:
+    """Of one product of queries and keys, unless every head has a product of its own."""
+    if branch.heads is None or branch.products < 2 or branch.heads == branch.products:
+        return branch.heads
+    return branch.heads // branch.products
+
+
 def _sees(stack: Stack, branch: Branch) -> str | None:
     if branch.sees is None or branch.kind == "mixer":
         return {"causal": "causal", "all": "full"}.get(branch.sees or "")
     if any(reason.startswith(CHOOSES) for reason in stack.not_read):
         return CHOSEN
+    if _beyond(stack):
+        return None
     words = branch.sees.replace("all", "full")
     return words if branch.window is None else "causal window" if words == "causal" else "window"
 
 
 def _positions(branch: Branch) -> str | None:
-    if branch.positions is None or "unknown" in branch.positions or (branch.memory and not branch.positions):
+    if branch.positions is None or (branch.memory and not branch.positions):
         return None  # what comes from another stack may know the order
+    if not set(branch.positions) <= set(IN_ATTENTION) or (branch.silent and not branch.positions):
+        return None
     return " and ".join(dict.fromkeys(IN_ATTENTION[name] for name in branch.positions)) or "none"
+
+
+def _beyond(stack: Stack) -> str:
+    """The note on tokens that were not looked at; empty where all were."""
+    return next((note for note in stack.notes if BEYOND in note), "")
 
 
 def _why(stack: Stack, block: Block, branch: Branch, fact: str) -> str:
@@ -198,6 +215,11 @@ def _why(stack: Stack, block: Block, branch: Branch, fact: str) -> str:
         return own[0]
     if branch.kind is None and stack.not_read:
         return stack.not_read[0]
+    more = next((reason for reason in stack.not_read if reason.startswith(MORE)), "")
+    if fact in ("positions", "qk_norm") and more:
+        return more
+    if fact == "sees" and branch.kind == "attention" and _beyond(stack):
+        return _beyond(stack)
     if fact == "positions" and branch.memory:
         return "it also reads another stack, which may know the order"
     if fact in ("skip", "multiplier") and _vector_between(branch):

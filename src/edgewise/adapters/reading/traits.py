@@ -24,6 +24,7 @@ class Traits:
     rows: Rows | None = None
     faint: dict[int, set[int]] = field(default_factory=dict)  # by query, positions with a small gradient
     columns: Rows | None = None
+    open: Tensor | None = None  # (query, key): not masked, by the scores themselves
     layout: Layout | None = None  # of the branch, where it differs from the stream's
     sight: Sight | None = None
     memory: bool = False
