@@ -158,7 +158,7 @@ def _structure(evidence: Evidence) -> dict[str, Any] | None:
         known = truth if name == evidence.name else evidence.truth_of(name)
         if other.value is not None and known is not None:
             stated = said_structure.claims(other.value)
-            tokens = max(other.value.tokens, other.value.horizon)
+            tokens = max(other.value.tokens or 0, other.value.horizon)
             found = differences(stated, said_structure.masked(stated, known), tokens)
             wrong += [f"{fact}: {words}" for fact, words in found if fact != "copies" and words != "is not read"]
     left = said_structure.open_facts(answer.value, evidence.softmax() is not False)

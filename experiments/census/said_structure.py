@@ -112,7 +112,7 @@ def _kind(branch: Any) -> str | None:
         return None
     if branch.kind == "mixer":
         return "mixer"
-    odd = ("do not sum to one", "products of queries", "not a product")
+    odd = ("do not sum to one", "products of queries", "not a product", "no mean of values")
     return "softmax, changed" if any(words in remark for remark in branch.remarks for words in odd) else "softmax"
 
 

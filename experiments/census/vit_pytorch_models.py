@@ -88,7 +88,9 @@ MODELS = {
     "local_vit": image("local_vit.LocalViT"),
     "look_vit": other("look_vit.LookViT", "image", dim=WIDTH, image_size=IMAGE, num_classes=10, depth=LAYERS,
                       patch_size=16, heads=HEADS, highres_patch_size=8),
-    "looped_vit": other("looped_vit.LoopedViT", "image", {**PLAIN, "depth": 8}, num_classes=10, dim=WIDTH,
+    "looped_vit": other("looped_vit.LoopedViT", "image", {
+                        **PLAIN, "depth": 8, "attention": "softmax, without a token's own value"},
+                        num_classes=10, dim=WIDTH,
                         image_size=IMAGE, patch_size=PATCH, pre_loop_depth=2, num_looped_blocks=2, post_loop_depth=2,
                         loop_depth=2, heads=HEADS, mlp_dim=2 * WIDTH),
     "mae": other("mae.MAE", "image", encoder=VIT, decoder_dim=WIDTH, decoder_depth=LAYERS),

@@ -143,10 +143,12 @@ def test_two_streams_are_named_and_what_is_certain_is_said() -> None:
     assert all(b.heads in (4, None) and b.sees in ("causal", None) and b.norm in ("pre", None) for b in flat(found))
 
 
-def test_gates_on_the_stream_leave_depth_alone() -> None:
+def test_gates_on_the_stream_leave_depth_and_attention() -> None:
     found = edgewise.structure(Words(*(Block(Mix(), Think(), "highway") for _ in range(3))))
-    assert found.depth == 3 and all(b.kind is None and b.norm is None for b in flat(found))
-    assert "not joined by residual sums" in found.outside[0] and "not joined" in dict(flat(found)[0].absent)["kind"]
+    assert (found.depth, found.width) == (3, WIDTH)
+    assert {(b.kind, b.heads, b.sees) for b in flat(found)} == {("attention", 4, "causal")}
+    assert all(b.norm is None and b.skip is None and b.positions is None for b in flat(found))
+    assert "not joined by residual sums" in found.outside[0] and "not joined" in dict(flat(found)[0].absent)["norm"]
 
 
 def test_the_whole_sum_of_the_last_block_is_rescaled_too() -> None:
@@ -185,3 +187,84 @@ def test_it_prints_equal_blocks_once_and_survives_json() -> None:
 def test_without_a_stack_it_is_refused() -> None:
     with pytest.raises(BadInput, match="has no stack whose structure can be read"):
         edgewise.structure(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.randn(2, 8))
+
+
+class Biased(Mix):
+    """Causal attention with a random bias of each distance, so strong that most keys have no weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(12 * torch.randn(64, 4))
+
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.a(x).chunk(3, -1))
+        place = torch.arange(x.shape[1])
+        distance = place[:, None] - place
+        scores = q @ k.mT / q.shape[-1] ** 0.5 + self.table[distance.clamp(min=0)].movedim(-1, 0)
+        weights = scores.masked_fill(distance < 0, float("-inf")).softmax(-1)
+        return self.z((weights @ v).transpose(1, 2).flatten(2))
+
+
+def test_keys_that_a_strong_bias_hides_are_not_masked() -> None:
+    found = edgewise.structure(Words(*(Block(Biased(), Think()) for _ in range(2))))
+    assert [(block[0].kind, block[0].sees, block[0].positions) for block in found.blocks] == [
+        ("attention", "causal", "bias")] * 2  # fmt: skip
+    assert found.covered
+
+
+def test_branches_that_give_nothing_do_not_change_what_is_a_token() -> None:
+    """No ids and more tokens than features: only a branch that moves something shows which axis is which."""
+    blocks = nn.Sequential(*(Block(Mix(causal=False), Think()) for _ in range(2)))
+    for block in blocks:
+        for matrix in (block.mix.z, block.think.d):
+            nn.init.zeros_(matrix.weight)
+            nn.init.zeros_(matrix.bias)
+    found = edgewise.structure(nn.Sequential(nn.Linear(6, WIDTH), *blocks), torch.randn(2, 45, 6))
+    assert (found.width, found.tokens) == (WIDTH, 45)
+    assert all("gives nothing at this initialization" in b.remarks for b in flat(found))
+
+
+class Exclusive(Mix):
+    """What a token's own value adds is taken off, so that equal tokens give nothing."""
+
+    def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.a(x).chunk(3, -1))
+        out = nn.functional.scaled_dot_product_attention(q, k, v)
+        own = nn.functional.normalize(v, dim=-1)
+        out = out - (out * own).sum(-1, keepdim=True) * own
+        return nn.functional.linear(out.transpose(1, 2).flatten(2), self.z.weight)
+
+
+def test_attention_that_is_no_mean_of_values_is_outside() -> None:
+    found = edgewise.structure(Words(*(Block(Exclusive(), Think()) for _ in range(2))))
+    assert "equal tokens give nothing in it and different ones do" in found.outside[0]
+    assert found.blocks[0][0].kind == "attention" and "gives no mean of values" in found.blocks[0][0].remarks
+
+
+class Streams(nn.Module):
+    """Two streams that a learned matrix mixes before every block (hyper-connections)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.mixing = Block(Mix(window=5), Think()), nn.Parameter(torch.eye(2) + 0.3)
+        self.read = nn.Parameter(torch.rand(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.einsum("bnsd,s->bnd", x, self.read)
+        return torch.einsum("bnsd,st->bntd", x, self.mixing) + (self.inner(y) - y).unsqueeze(2)
+
+
+class Hyper(Words):
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.start(ids).unsqueeze(2).repeat(1, 1, 2, 1)
+        for block in self.stuff:
+            x = block(x)
+        return self.out(x.sum(2))
+
+
+def test_attention_of_blocks_whose_sums_cannot_be_followed() -> None:
+    found = edgewise.structure(Hyper(*(Streams() for _ in range(3))))
+    assert found.depth == 3 and not found.covered and len(found.outside) == 1
+    assert found.width is None and "axes" in dict(found.absent)["width"], "two streams of 32 are no width of 64"
+    assert {(b.kind, b.heads, b.sees, b.window, b.norm) for b in flat(found)} == {
+        ("attention", 4, "causal window", 5, None)}  # fmt: skip

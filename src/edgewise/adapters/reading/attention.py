@@ -29,6 +29,7 @@ STAYS = 1e-4  # rotary scores are a million times smaller then
 STRAIGHT = 1e-3  # of the steps of a linear bias
 HIDDEN = -1e4  # scores below are masked
 FEWEST = 3  # keys that show a bias
+NOTHING = 1e-5  # of what different tokens give
 WHOLE = 1e-2  # of the sum of a query's weights, which half precision rounds
 
 
@@ -50,6 +51,9 @@ def read_equal_tokens(experiment: Experiment) -> None:
 
     def see(site: Site, tokens: Tensor) -> None:
         tokens = tokens[0, : real_tokens(experiment, experiment.streams[site.source])]
+        if _vanishes(site, tokens):
+            site.traits.reasons.append("equal tokens give nothing in it and different ones do: it is no mean of values")
+            return
         outputs[site] = tokens.clone()
         site.traits.spread = spread(tokens)
 
@@ -61,6 +65,14 @@ def read_equal_tokens(experiment: Experiment) -> None:
             site.traits.linear = _opposite(tokens[0, : len(outputs[site])], outputs[site])
 
     experiment.forced(1, make, compare, without_bias=biased, weight_inputs=flips)
+
+
+def _vanishes(site: Site, tokens: Tensor) -> bool:
+    """Whether a softmax over keys gives nothing but rounding where all tokens are equal."""
+    base = site.traits.base
+    if base is None or not site.part.softmax or site.part.crosses or site.traits.silent:
+        return False
+    return size(tokens) / tokens.shape[0] ** 0.5 < NOTHING * size(base) / base.shape[0] ** 0.5
 
 
 def read_filled_order(experiment: Experiment) -> None:

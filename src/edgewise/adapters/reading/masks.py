@@ -31,11 +31,16 @@ def watch_masks(experiment: Experiment) -> dict[Operation, Callable[..., None]]:
 
 def _look(site: Site, length: int, fused: bool) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
-        keys = _mask(args, kwargs, length) if fused else _open_scores(args[0] if args else kwargs["input"], length)
+        keys = open_keys(args, kwargs, length, fused)
         before = site.traits.open
         site.traits.open = keys if before is None or keys is None else before | keys
 
     return look
+
+
+def open_keys(args: Any, kwargs: Any, length: int, fused: bool) -> Tensor | None:
+    """(query, key) from the arguments of a softmax, or of a fused kernel; None where these are not so many tokens."""
+    return _mask(args, kwargs, length) if fused else _open_scores(args[0] if args else kwargs["input"], length)
 
 
 def _open_scores(scores: Tensor, length: int) -> Tensor | None:
@@ -47,6 +52,9 @@ def _open_scores(scores: Tensor, length: int) -> Tensor | None:
 
 def _mask(args: Any, kwargs: Any, length: int) -> Tensor | None:
     mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+    key = args[1] if len(args) > 1 else kwargs.get("key")
+    if key is None or key.shape[-2] != length:
+        return None
     if mask is None:
         whole = torch.ones(length, length, dtype=torch.bool)
         return whole.tril() if (args[5] if len(args) > 5 else kwargs.get("is_causal", False)) else whole

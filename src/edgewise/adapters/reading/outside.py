@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from edgewise import knobs
+from edgewise.adapters.reading.block_ends import NOTE
 from edgewise.adapters.reading.record import Branch, Stack
 
 
@@ -20,8 +21,8 @@ def outside(stack: Stack, activation_known: bool = False) -> Iterator[str]:
         can = "cannot be described" if stack.layout is None else "can be measured but not described"
         yield f"{stack.name} {can}: {'; '.join(unread)}."
     yield from _sight(stack)
-    if any(branch.kind is None for branch in stack.branches):
-        return  # what follows needs to know what the branches are
+    if NOTE in stack.notes or any(branch.kind is None for branch in stack.branches):
+        return  # what follows needs to know all branches and what they are
     yield from _blocks(stack)
     attention = next(iter(stack.attentions), None)
     if attention is not None and stack.mlps:

@@ -17,6 +17,7 @@ from torch import nn
 from edgewise.adapters.reading.again import stack_again, windows_again
 from edgewise.adapters.reading.assemble import stack_of
 from edgewise.adapters.reading.batch import Feed, feeds, sequence_first
+from edgewise.adapters.reading.block_attention import with_attention
 from edgewise.adapters.reading.block_ends import stack_of_blocks
 from edgewise.adapters.reading.branches import look_at_tokens, look_inside
 from edgewise.adapters.reading.default_batch import default_batches
@@ -284,7 +285,7 @@ class _Reader:
             reasons = [_unjoined(len(ran)), *_without_attention(graph)]
             stack = stack_of_blocks(graph, path, ran, reasons, entries=TRACE_ENTRIES, tokens=tokens)
             if stack is not None:
-                return [stack]
+                return [with_attention(self._of(experiment.feed, graph, []), stack) if self.closely else stack]
         return []
 
     def _fill_silent(self, experiment: Experiment) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from edgewise.adapters.reading.block_ends import NOTE
 from edgewise.adapters.reading.record import BEYOND, POSITIONS, Block, Branch, Reading, Stack
 from edgewise.adapters.reading.stacks import ACTS, CHOOSES, INNER
 from edgewise.adapters.reading.visibility import CHOSEN
@@ -26,6 +27,7 @@ FACTS = {  # what is asked of a branch, by its kind
     "attention": ("heads", "sees", "positions", "qk_norm"), "cross-attention": ("heads",),
     "MLP": ("activation", "gated"), "mixer": ("sees",), None: ("kind",),
 }  # fmt: skip
+AXES = "which axes of its stream are tokens and which are features is not certain"
 UNREAD = {  # why, where the reading itself gives no reason
     "heads": "the shapes of queries and keys do not show them",
     "positions": "the order of tokens acts in a way that has no name here, or whether it does was not seen",
@@ -79,8 +81,8 @@ class Structure:
     model: str
     stack: str
     depth: int | None  # None where a part of its blocks was followed only
-    width: int
-    tokens: int  # of the batch that it was read on
+    width: int | None  # of one token where its blocks end; None where the axes of the stream are not certain
+    tokens: int | None  # of the batch that it was read on
     horizon: int  # tokens up to which windows were looked for
     blocks: tuple[tuple[BranchStructure, ...], ...]
     absolute: bool | None  # equal tokens differ by their position where the stream starts
@@ -107,19 +109,23 @@ def structure_of(
     reading: Reading, stack: Stack, outside: Sequence[str] = (), left_out: Sequence[str] = ()
 ) -> Structure:
     """One stack of a reading."""
-    partial = next((reason for reason in stack.not_read if reason.startswith(PARTIAL)), "")
+    certain = stack.layout is not None
+    runs = sum(other.name == stack.name for other in reading.stacks)
+    partial = next((reason for reason in stack.not_read if reason.startswith((*PARTIAL, INNER))), "")
+    partial = f"the stack runs {runs} times" if runs > 1 and not partial else partial
     return Structure(
-        model=reading.model, stack=stack.name, depth=None if partial else stack.depth, width=stack.width,
-        tokens=stack.tokens, horizon=stack.horizon,
+        model=reading.model, stack=stack.name, depth=None if partial else stack.depth,
+        width=stack.width if certain else None, tokens=(stack.tokens or None) if certain else None,
+        horizon=stack.horizon,
         blocks=tuple(tuple(_branch(stack, block, branch) for branch in block.branches) for block in stack.blocks),
         absolute=stack.absolute, shared=stack.shared, outside=tuple(outside), left_out=tuple(left_out),
-        absent=(("depth", partial),) if partial else (),
+        absent=(*((("depth", partial),) if partial else ()), *((("width", AXES),) if not certain else ())),
     )  # fmt: skip
 
 
 def summary(stack: Stack) -> str:
     """One line of what was read, for a refusal."""
-    parts = [f"{stack.depth} blocks of width {stack.width}"] if stack.width else [f"{stack.depth} blocks"]
+    parts = [f"{stack.depth} blocks" + (f" of width {stack.width}" if stack.layout is not None else "")]
     branches = [tuple(_branch(stack, block, branch) for branch in block.branches) for block in stack.blocks]
     known = [block for block in branches if any(branch.kind for branch in block)]
     if known:
@@ -138,8 +144,9 @@ def _short(block: Sequence[BranchStructure]) -> str:
 
 def _branch(stack: Stack, block: Block, branch: Branch) -> BranchStructure:
     kind = None if branch.kind is None else KINDS[branch.kind]
-    weighed = branch.skip is not None and not _vector_between(branch)
-    whole = not any(reason.startswith(MORE) for reason in stack.not_read)
+    weighed = branch.skip is not None and not _vector_between(branch)  # never where only ends of blocks were read
+    ends = NOTE in stack.notes  # nothing but its blocks' ends was read, and perhaps their attention
+    whole = not ends and not any(reason.startswith(MORE) for reason in stack.not_read)
     values: dict[str, Any] = {
         "norm": _norm(branch), "skip": branch.skip * _after(branch) if weighed and branch.skip is not None else None,
         "multiplier": branch.multiplier * _after(branch) if weighed else None,
@@ -198,6 +205,8 @@ def _sees(stack: Stack, branch: Branch) -> str | None:
 def _positions(branch: Branch) -> str | None:
     if branch.positions is None or (branch.memory and not branch.positions):
         return None  # what comes from another stack may know the order
+    if branch.sees not in ("all", "causal") or not branch.products:
+        return None  # who exchanges places may not be seen, or has no score
     if not set(branch.positions) <= set(IN_ATTENTION) or (branch.silent and not branch.positions):
         return None
     return " and ".join(dict.fromkeys(IN_ATTENTION[name] for name in branch.positions)) or "none"
@@ -213,7 +222,7 @@ def _why(stack: Stack, block: Block, branch: Branch, fact: str) -> str:
     own = [*branch.not_read, *(r for r in stack.not_read if r.startswith(f"block {block.index},"))]
     if own:
         return own[0]
-    if branch.kind is None and stack.not_read:
+    if stack.not_read and (branch.kind is None or NOTE in stack.notes):
         return stack.not_read[0]
     more = next((reason for reason in stack.not_read if reason.startswith(MORE)), "")
     if fact in ("positions", "qk_norm") and more:
@@ -235,6 +244,8 @@ def _remarks(branch: Branch) -> Iterator[str]:
             yield "its weights do not sum to one"
         if branch.products > 1:
             yield f"{branch.products} products of queries and keys"
+        if any("no mean of values" in reason for reason in branch.not_read):
+            yield "gives no mean of values"
         if branch.softmax and not branch.products:
             yield "its scores are not a product of queries and keys alone"
         if branch.kv_heads and branch.kv_heads != branch.heads:
