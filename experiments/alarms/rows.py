@@ -50,14 +50,17 @@ def rows_of(
 
 
 def alarms_of(case: dict[str, Any]) -> dict[str, Any]:
-    """The outcome of a run, what today's detectors say of its rows, and the usual steps between two of them."""
+    """The outcome of a run and what today's detectors say of its rows.
+
+    Under the default budget: what was said while it trained, when the loss of every step was seen, and the usual steps
+    between two rows.
+    """
     folder, outcome = rows_of(case)
+    if case.get("sampling") == "default":
+        steps = Run(folder).rows().step
+        return {**outcome, "gap": int(np.median(np.diff(steps))) if len(steps) > 1 else case["steps"]}
     alarms = [{"kind": a.kind.value, "step": a.step, "place": a.place, "since": a.since} for a in alarms_again(folder)]
-    if case.get("sampling") != "default":
-        return {**outcome, "alarms": alarms}
-    steps = Run(folder).rows().step
-    gap = int(np.median(np.diff(steps))) if len(steps) > 1 else case["steps"]
-    return {**outcome, "alarms": alarms, "rows": len(steps), "gap": gap}
+    return {**outcome, "alarms": alarms}
 
 
 if __name__ == "__main__":
@@ -68,9 +71,10 @@ if __name__ == "__main__":
             print(each["kind"], each["task"], each["seed"], measure(each)["turn"], flush=True)
         sys.exit()
     if sys.argv[1:] in (["every"], ["default"]):
-        from .held_out_population import FILE as HELD_OUT
+        from .default_population import FILE as DEFAULT
+        from .held_out_population import FILE as EVERY
 
-        for case in json.loads(HELD_OUT.read_text())["runs"]:
+        for case in json.loads((EVERY if sys.argv[1] == "every" else DEFAULT).read_text())["runs"]:
             if case["half"].startswith(sys.argv[1]):
                 print(case["name"], case["task"], case["seed"], rows_of(case)[1], flush=True)
         sys.exit()

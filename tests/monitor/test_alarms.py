@@ -77,7 +77,7 @@ def test_a_network_that_learns_is_left_alone() -> None:
 
 def test_logits_that_double_in_a_thousand_steps_are_learning() -> None:
     """Rows fifty steps apart, as a small budget gives of a small network: 40 of them see such a growth as a trend."""
-    for doubling, named in ((1000, False), (250, True)):
+    for doubling, named in ((1000, False), (150, True)):
         bands = Bands(COLUMNS)
         detection, rng, raised = Detection(bands), np.random.default_rng(0), []
         for step in range(0, 4000, 50):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import pytest
 
 import edgewise
-from edgewise.monitor.clock import Budget, Clock
+from edgewise.monitor.clock import GAPS, Budget, Clock
 from tests.monitor.subjects import encoder
 
 
@@ -27,39 +28,62 @@ def fail(error: Exception) -> None:
     raise error
 
 
-def trained(step: float, sample: float, slow: float, steps: int = 200, together: bool = False) -> Budget:
-    """A run as `watch` makes it: first step and first sample `slow` times as long, later samples scatter by a third."""
+def trained(
+    step: float, sample: float, slow: float, steps: int = 200, together: bool = False, near: int = -99, jump: int = -99
+) -> tuple[Budget, list[int]]:
+    """A run as `watch` makes it: first step and first sample `slow` times as long, later samples scatter by a third.
+
+    near, jump: steps at which a detector is close to an alarm, for 40 steps, and at which the loss jumps, for 4.
+    """
     clock = Hand()
-    budget, following = Budget(0.02, clock, together), 0
+    budget, following, due, taken = Budget(0.02, clock, together), 0, True, []
     for i in range(steps):
         clock.passes(step * (slow if i == 0 else 1.0))
-        if i >= following:
+        if due:
             cost = sample * (slow if i == 0 else (1.0, 1.3, 0.8)[budget.samples % 3])
             clock.run(clock.passes, (cost,), fail)
             gap = budget.proposal()
             budget.sampled(gap)
             following = i + gap
-        budget.steps += 1
-        if i + 1 >= following:
-            following = i + 1 + budget.postponed()
-    return budget
+            taken.append(i)
+        budget.stepped()
+        due = i + 1 >= following if together else budget.due(near in range(i - 40, i), jump in range(i - 4, i))
+    return budget, taken
 
 
 @pytest.mark.parametrize("slow", [1.0, 2.0, 4.0])
 @pytest.mark.parametrize("sample", [0.0001, 0.001, 0.004])
 def test_the_budget_is_kept_though_the_first_step_says_little_about_the_others(sample: float, slow: float) -> None:
-    budget = trained(0.004, sample, slow)
+    budget, _ = trained(0.004, sample, slow)
     assert budget.price <= 0.02 or budget.samples == 1
 
 
 def test_the_budget_is_used() -> None:
-    assert trained(0.1, 0.004, 2.0, 1000).price > 0.01
-    assert trained(0.1, 0.0001, 2.0).samples == 200  # every step, where that costs a thousandth
+    assert trained(0.1, 0.004, 2.0, 1000)[0].price > 0.01
+    assert trained(0.1, 0.0001, 2.0)[0].samples >= 199  # every step, where that costs a thousandth
+
+
+def test_the_first_rows_are_taken_ahead_and_paid_back() -> None:
+    """One step in two while the share of the first hundred lasts, few after it; the budget is kept from step 200 on."""
+    for steps in (200, 300, 1000):
+        budget, taken = trained(0.03, 0.003, 2.0, steps)
+        assert taken[:8] == list(range(0, 16, 2)) and budget.price <= 0.02
+    assert trained(0.03, 0.003, 2.0, 20)[0].price > 0.02
+
+
+def test_what_was_saved_is_spent_when_it_matters() -> None:
+    """Rows at every step where a detector is close, or the loss has jumped, and fewer in between."""
+    _, calm = trained(0.03, 0.003, 2.0, 1000)
+    budget, near = trained(0.03, 0.003, 2.0, 1000, near=800)
+    assert len(set(near) & set(range(802, 814))) == 12 > 3 * len(set(calm) & set(range(802, 814)))
+    assert budget.price <= 0.02
+    budget, jumped = trained(0.03, 0.003, 2.0, 1000, near=700, jump=800)
+    assert {802, 803, 804} <= set(jumped) and budget.price <= 0.02
 
 
 def test_several_processes_sample_the_steps_they_agreed_on() -> None:
-    budget = trained(0.004, 0.002, 4.0, together=True)
-    assert budget.postponed() == 0 and budget.price <= 0.02
+    budget, taken = trained(0.004, 0.002, 4.0, together=True)
+    assert set(np.diff(taken)) <= set(GAPS) and budget.price <= 0.02
 
 
 def test_a_full_garbage_collection_is_not_the_price_of_watching() -> None:

@@ -258,18 +258,18 @@ def test_growth_of_the_largest_logit_in_24_networks() -> None:
 def test_rows_are_stored_and_read_back(tmp_path: Path) -> None:
     model, criterion = encoder(), nn.CrossEntropyLoss()
     with edgewise.watch(model, everything=True, to=tmp_path / "run", loss=criterion, quiet=True) as handle:
-        losses = train(model, 12, criterion)
+        losses = train(model, 31, criterion)
     frame = edgewise.read(tmp_path / "run")
-    assert list(frame.index) == list(range(12))
+    assert list(frame.index) == list(range(31))
     assert frame["loss"].tolist() == pytest.approx(losses, rel=1e-6)
     heads = edgewise.read(tmp_path / "run", heads=True)
-    assert list(heads.index) == [0, 10]
+    assert list(heads.index) == [0, 10, 20, 30]
     spectrum = heads[["block.0.query_key_spectrum", "block.1.query_key_spectrum"]].notna().to_numpy()
-    assert spectrum.tolist() == [[True, False], [False, True]]
-    assert edgewise.trace_at(tmp_path / "run", 11).norm == pytest.approx(handle.trace().norm)
+    assert spectrum.tolist() == [[True, False], [False, False], [False, False], [False, True]]
+    assert edgewise.trace_at(tmp_path / "run", 30).norm == pytest.approx(handle.trace().norm)
     verdict = edgewise.judge(edgewise.trace_at(tmp_path / "run", 5))
     assert math.isfinite(verdict.angle.at_depth) and verdict.probability is None
-    with pytest.raises(BadInput, match="step 40 was not stored; the nearest one is 11"):
+    with pytest.raises(BadInput, match="step 40 was not stored; the nearest one is 30"):
         edgewise.trace_at(tmp_path / "run", 40)
 
 

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from edgewise.adapters.roles.record import Projection
 from edgewise.monitor.attention_rows import RowNumbers, by_head, nan_max, row_numbers, seen_by, softmax_gain
-from edgewise.monitor.copies import QUERIES, SEQUENCES, QueryCopy, Switch, TokenCopy, query_slice
+from edgewise.monitor.copies import QUERIES, SEQUENCES, CallCopy, QueryCopy, Switch, TokenCopy, query_slice
 from edgewise.monitor.held import Held
 from edgewise.monitor.places import AttentionPlace
 from edgewise.optim.parallel import norm_function, whole
@@ -90,17 +90,17 @@ class AttentionGroup:
         place, find = self.layers[i], self.model.get_submodule
         output = QueryCopy(switch, self.output[i], self.upstream[i], self.keys, batch_first)
         if place.fused_call:
-            module, tokens = find(place.name), TokenCopy(switch, self.tokens[0][i], batch_first)
-            enter = module.register_forward_pre_hook(tokens.enter, with_kwargs=True)
-            return [enter, module.register_forward_hook(output.leave)]
+            both = CallCopy(TokenCopy(switch, self.tokens[0][i], batch_first), output)
+            return [find(place.name).register_forward_hook(both.leave, with_kwargs=True)]
         copies = [TokenCopy(switch, buffer[i], batch_first) for buffer in self.tokens]
         hooks = [find(n).register_forward_hook(c.leave) for n, c in zip(place.modules, copies, strict=True)]
         return [*hooks, find(place.output.module).register_forward_pre_hook(output.enter)]
 
-    def clear(self) -> None:
-        """Forget the last pass, so that one that was not seen cannot look like it."""
-        for buffer in (self.output, self.upstream):
-            buffer.fill_(math.nan)
+    def clear(self, check: bool) -> None:
+        """Forget the last pass, so that one that was not seen cannot look like it; check: the referee will look."""
+        self.upstream.fill_(math.nan)
+        if check:
+            self.output.fill_(math.nan)
 
     def rebuild(self, sequences: int, length: int, causal: bool) -> Pass:
         """Rows of the sampled queries from the copies."""
@@ -166,8 +166,11 @@ class AttentionGroup:
         sequences = len(rows.output) // len(self.layers)
         part = copied[:, :sequences, :Q]
         if self.first.fused_call and weighted:
-            pairs = zip(part.flatten(1, 2), self._outside(), strict=True)
-            part = torch.stack([rows @ whole(W).float() for rows, W in pairs]).unflatten(1, (sequences, Q))
+            flat, weights = part.flatten(1, 2), self._outside()
+            out = flat.new_empty(*flat.shape[:2], weights[0].shape[1])
+            for rows_of_layer, W, to in zip(flat, weights, out, strict=True):
+                torch.mm(rows_of_layer, whole(W).float(), out=to)
+            part = out.unflatten(1, (sequences, Q))
         return part.unflatten(-1, (H, -1)).flatten(0, 1).transpose(1, 2)
 
     def output_weights(self) -> Tensor:

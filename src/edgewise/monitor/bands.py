@@ -19,11 +19,17 @@ from scipy import stats
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import Moved
 from edgewise.monitor.columns import Column
+from edgewise.monitor.losses import Losses
 from edgewise.monitor.trend import FEWEST, FLOOR, LONG, WINDOW, log_trend
 
 CHANCE = 1e-8  # of one false trend among all series of a row
+SPARSE = 1e-5  # the same where rows are further apart than two steps, and there are fewer of them
 JUMP = 8.0  # times the scatter
 LOOKS = 3  # at the stream, which are rare, that must agree
+FEW = 14  # rows of a trend where they are further apart than two steps
+STILL = 0.05  # nats: what changed by less is not worth a word
+SHORT = 10  # rows that what lasts must be seen in at least
+REACH = 160  # steps that a window of fewer rows covers, where rows are rarer
 CALM = 0.4  # of the threshold: below it a series is back in its past
 
 
@@ -67,6 +73,7 @@ class Bands:
         self._log = np.array([q.logarithm for q, _, _ in pairs], bool)
         self.worse = np.array([q.worse for q, _, _ in pairs], float)
         self._at = {q.name: np.array([i for i, p in enumerate(pairs) if p[0] is q], np.int64) for q in QUANTITIES}
+        self._rows, self._reached = 0, -1  # of the window, and at which count that was worked out
         self._window, self._end = window, 0  # rows are written behind each other, and moved when there is no more room
         self._steps, self._values = np.full(4 * window, np.nan), np.full((4 * window, len(pairs)), np.nan)
         self.count, self.series = 0, len(pairs)
@@ -74,7 +81,9 @@ class Bands:
         self.since = np.full(len(pairs), -1, np.int64)  # step at which it began to move; -1 while calm
         self.first: Array | None = None  # of the first row
         self.now = np.full(len(pairs), np.nan)
-        self.losses: deque[float] = deque(maxlen=LONG)  # logarithms
+        self.losses = Losses()
+        self._loss = int(self.at("loss")[0]) if len(self.at("loss")) else None
+        self.gap = 1  # steps since the row before
         self._stalled: bool | None = None  # of this row, once it was asked
         self._edge = next((i for i, column in enumerate(columns) if column.name == "stream_change_of_edge"), None)
         self.beyond: deque[float] = deque(maxlen=LOOKS)  # the last steps against the edge of a rehearsal
@@ -84,24 +93,27 @@ class Bands:
         raw = row[self._columns].astype(float)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.where(self._log, np.log(raw), raw)
-        self.jump = _jumps(self.past()[1], value)
+        steps, past = self.past()
+        self.gap = step - int(steps[-1]) if self.count else 1
+        self.jump = _jumps(past, value) / _wider(steps, self.gap)
         self._write(step, value)
         self._stalled = None
         self.now = value
-        self.losses.extend(value[self.at("loss")])
+        if self._loss is not None:
+            self.losses.see(step, float(value[self._loss]))
         if self._edge is not None and np.isfinite(row[self._edge]):
             self.beyond.append(float(row[self._edge]))
         self.first = value if self.first is None else np.where(np.isnan(self.first), value, self.first)
         steps, past = self.past()
-        if len(steps) >= FEWEST:
+        if self.trends:
             self.slope, self.t = log_trend(steps, past)
             self.change = self.slope * (steps[-1] - steps[0])
         self._remember(step, steps)
 
     def _write(self, step: int, value: Array) -> None:
         if self._end == len(self._steps):
-            steps, values = self.past()
-            self._end = self.rows
+            steps, values = self._steps[-self._window :], self._values[-self._window :]
+            self._end = self._window
             self._steps[: self._end], self._values[: self._end] = steps.copy(), values.copy()
         self._steps[self._end], self._values[self._end] = step, value
         self._end += 1
@@ -114,34 +126,59 @@ class Bands:
 
     @property
     def rows(self) -> int:
-        return min(self.count, self._window)
+        """Of the window: 40, fewer where these reach back further than 160 steps, but 14 if there are so many."""
+        most = min(self.count, self._window)
+        if self._reached != self.count:
+            steps = self._steps[self._end - most : self._end]
+            near = int((steps > steps[-1] - REACH).sum()) if len(steps) else 0
+            self._rows, self._reached = min(most, max(near, FEW)), self.count
+        return self._rows
+
+    @property
+    def trends(self) -> bool:
+        """Whether there are rows enough for trends."""
+        return self.rows >= FEWEST or (self.rows >= FEW and self.sparse)
+
+    def lasting(self, steps: int) -> int:
+        """How many of the last rows cover so many steps, ten at least; 0 where there are not enough."""
+        at = self.past()[0]
+        if not len(at):
+            return 0
+        count = max(int((at > at[-1] - steps).sum()), SHORT)
+        covered = len(at) >= count and at[-1] - at[-count] >= steps - 1
+        return count if covered else count + 1 if len(at) > count else 0
 
     @property
     def stalled(self) -> bool:
         """Whether the loss no longer falls; also where it is not watched, since nothing contradicts it then.
 
-        Two standard errors decide: of the last 20 rows against 20 of 60 rows earlier, or of the trend with fewer rows.
+        Over twice the steps of the window, 80 at least; by the trend with fewer losses.
         """
         if self._stalled is None:
             self._stalled = self._stands()
         return self._stalled
 
     def _stands(self) -> bool:
-        losses = np.array(self.losses)
-        if len(losses) >= LONG:
-            ends = np.stack([losses[:FEWEST], losses[-FEWEST:]])
-            (early, late), error = ends.mean(1), math.sqrt(ends.var(1).sum() / FEWEST)
-            return not late < early - 2 * error
+        steps, _ = self.past()
+        falls = self.losses.falls(LONG)
+        if falls is not None:
+            return not falls
         t, _ = self.trend("loss")
         return not (len(t) and t[0] < -2.0)
 
     @property
     def threshold(self) -> float:
         """The t-value beyond which a trend is not chance."""
-        return math.inf if self.rows <= 2 else _threshold(self.series, self.rows)
+        return math.inf if self.rows <= 2 else _threshold(self.series, self.rows, SPARSE if self.sparse else CHANCE)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether rows are further apart than two steps, on average over the window."""
+        steps = self.past()[0]
+        return len(steps) > 1 and bool(steps[-1] - steps[0] > 2 * len(steps))
 
     def _remember(self, step: int, steps: Array) -> None:
-        limit = self.threshold if self.rows >= FEWEST else math.inf
+        limit = self.threshold if self.trends else math.inf
         with np.errstate(invalid="ignore"):
             drifting, jumped = self.worse * self.t > limit, self.worse * self.jump > JUMP
             calm = ~(self.worse * self.t >= CALM * limit) & ~jumped
@@ -183,7 +220,7 @@ class Bands:
             name = self.quantities[i].name
             if name not in earliest and self.quantities[i].logarithm:
                 earliest[name] = self._describe(int(i))
-        return list(earliest.values())
+        return [each for each in earliest.values() if abs(math.log(max(each.factor, 1e-300))) > STILL]
 
     def _describe(self, i: int) -> Moved:
         trend = abs(np.nan_to_num(self.t[i])) > self.threshold
@@ -195,8 +232,14 @@ class Bands:
 
 
 @cache
-def _threshold(series: int, rows: int) -> float:
-    return float(stats.t.isf(CHANCE / max(series, 1) / 2, rows - 2))
+def _threshold(series: int, rows: int, chance: float) -> float:
+    return float(stats.t.isf(chance / max(series, 1) / 2, rows - 2))
+
+
+def _wider(steps: Array, gap: int) -> float:
+    """How much wider rows scatter that are further apart than those of the window, as a random walk does."""
+    usual = float(np.median(np.diff(steps))) if len(steps) > 2 else 1.0
+    return math.sqrt(max(1.0, gap / usual))
 
 
 def _jumps(past: Array, value: Array) -> Array:

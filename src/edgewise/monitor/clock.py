@@ -1,26 +1,32 @@
 """The price of watching: thread time spent inside the monitor, against the time that training takes.
 
 Both are CPU time of the thread where the model computes on the CPU, so that other programs on the machine count for
-neither; where it computes on another device both are wall time. The next step to sample is the first at which all
-that was spent, and what one more sample will cost, stay inside the budget. That is planned after a sample, and looked
-at again when the step has come: the first steps are slower than the others, and say little about them.
+neither; where it computes on another device both are wall time. A step is sampled when all that was spent, and what
+one more sample will cost, stay inside what may be spent by now:
+
+    at the start     part of what the first 200 steps will pay, ahead; it is paid back by then
+    in calm times    three quarters of the budget
+    when it matters  the rest too, which is what was saved before: where a detector is close, and where the loss jumps
+
+Several processes must agree: they plan the next step to sample when they sample one.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
 GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, so that most gaps are alike
-EVERY = 0.2  # of the budget: where a sample costs more than this share of a step, not every step is sampled
+EVERY = 0.2  # of the budget: where a sample costs more than this share of a step, every second one in calm times
 AIM = 0.9  # of the budget is what samples are planned for
+CALM, NEAR = 0.75, 0.85  # of the budget, in calm times, and when a detector is close; the rest is for jumps of the loss
+AHEAD, PAID = 100, 200  # steps whose share may be spent ahead, less and less until so many have passed
 MEMORY = 0.3  # weight of the last sample in the expected cost
 FULL = 2  # generation of a full garbage collection
 FADES = 0.9  # how much of the dearest sample so far counts at the next one
-FIRST = 4.0  # how many times as long as the others the first step may take, where its plan cannot be changed
+FIRST = 4.0  # how many times as long as the others the first step may take
 
 
 class Clock:
@@ -80,7 +86,10 @@ class Budget:
         self._began, self._before = clock.now(), clock.total
         self._at_sample = clock.total
         self._dear = 0.0  # cost of the dearest sample of late
-        self._dearest = 0.0  # and of all
+        self._dearest = 0.0  # and of all but the first
+        self._age = self._since = 0  # steps in all, and since the last sample
+        self._first_step = 0.0  # seconds, which are more than those of others
+        self._not_before = [0, 0]  # steps in all before which a sample cannot be paid: in calm times, and else
 
     @property
     def elapsed(self) -> float:
@@ -97,7 +106,8 @@ class Budget:
         return self.spent / self.elapsed
 
     def restart(self) -> None:
-        """Count from now on, as if the monitor had just been attached."""
+        """Count from now on; what was spent ahead is not lent again."""
+        self._not_before = [0, 0]
         self.steps = self.samples = 0
         self._began, self._before = self.clock.now(), self.clock.total
 
@@ -106,7 +116,7 @@ class Budget:
         return 1 if self.share is None else self._next_gap(self.share)
 
     def sampled(self, gap: int) -> None:
-        """A sample is complete, and the next one comes after `gap` steps."""
+        """A sample is complete; gap: steps to the next one where it is planned, else from the last one."""
         cost = self.clock.total - self._at_sample
         self._at_sample = self.clock.total
         self.samples += 1
@@ -114,28 +124,48 @@ class Budget:
         old = cost if self.samples <= 2 else self.sample_seconds
         self.sample_seconds = (1 - MEMORY) * old + MEMORY * cost
         self._dear = cost if self.samples <= 2 else max(cost, FADES * self._dear)
-        self._dearest = max(cost, self._dearest)
-        self.gap = gap
+        self._dearest = cost if self.samples <= 2 else max(cost, self._dearest)
+        self.gap, self._since = gap, 0
+        self._not_before = [0, 0]
 
-    def postponed(self) -> int:
-        """How many steps to wait on, at a step that was planned to be sampled; 0: it can be paid."""
-        if self.share is None or self.together:
-            return 0
-        share = AIM * self.share
-        return max(0, math.ceil(self._owed(share) / (share * self._step)))
+    def stepped(self) -> None:
+        """A step is over."""
+        self.steps += 1
+        self._age += 1
+        self._since += 1
+        if self._age == 1:
+            self._first_step = self.elapsed
 
-    @property
-    def _step(self) -> float:
+    def due(self, near: bool = False, restless: bool = False) -> bool:
+        """Whether the next step is to be sampled, as far as one process can say.
+
+        near: a detector is close to an alarm; restless: the loss has jumped.
+        """
+        if self.share is None:
+            return True
+        if self._age < self._not_before[near or restless]:
+            return False
+        spent = self.spent
+        elapsed = max(self.clock.now() - self._began - spent, 1e-9)
+        step = self._step_of(elapsed)
+        if not (near or restless) and self._since < 2 and self.sample_seconds > EVERY * self.share * step:
+            return False
+        part = AIM if restless else NEAR if near else CALM
+        ahead = AIM * AHEAD * max(0.0, 1 - self._age / PAID) * step
+        owed = spent + self._dear + self._dearest - self.share * (ahead + part * elapsed)
+        if owed > 0:  # steps that cannot pay it, so that it need not be asked at each of them
+            self._not_before[near or restless] = self._age + int(0.7 * owed / (self.share * AIM * step))
+        return owed <= 0
+
+    def _step_of(self, elapsed: float) -> float:
         """Seconds of a step of the training."""
-        return self.elapsed / (self.steps or (FIRST if self.together else 1))
-
-    def _owed(self, share: float) -> float:
-        """Seconds that are missing for one more sample, and a reserve of one as dear as the dearest so far."""
-        return self.spent + self._dear + self._dearest - share * self.elapsed
+        if self._age == self.steps > 1:  # the first is longer than the others, and says little about them
+            return (elapsed - self._first_step) / (self.steps - 1)
+        return elapsed / (self.steps or 1) / (FIRST if self._age < 2 else 1)
 
     def _next_gap(self, share: float) -> int:
-        step, share = self._step, AIM * share
-        owed = self._owed(share)
+        step, share = self._step_of(self.elapsed), AIM * share
+        owed = self.spent + self._dear + self._dearest - share * self.elapsed
         gaps = GAPS[1:] if self.sample_seconds > EVERY * share * step else GAPS
         return next((gap for gap in gaps if owed <= share * gap * step), GAPS[-1])
 

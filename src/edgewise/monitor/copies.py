@@ -101,7 +101,7 @@ class Window(Seat):
         """Copy x, or keep it until the pass is over; None where it is not a stream of this width."""
         if x.shape != self._shape:
             self._shape, self._fit = x.shape, self._fitted(x.shape)
-            self._small = self.pending.small(x.numel())
+            self._small = x.numel() <= self.pending.small
         if self._fit is not None:
             self.keep(x, self._small)
         return self._fit
@@ -170,7 +170,7 @@ class StreamCopy:
         self.switch.run(self._keep_gradient, gradient)
 
     def _keep_gradient(self, gradient: Tensor) -> None:
-        self.norm.keep(gradient, self.switch.pending.small(gradient.numel()))
+        self.norm.keep(gradient, gradient.numel() <= self.switch.pending.small)
 
     def _copy_gradient(self, gradient: Tensor) -> None:
         self.gradient.copy_(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
@@ -184,14 +184,10 @@ class TokenCopy:
         keys = buffer.shape[1]
         self.window = Window(switch.pending, buffer, batch_first, lambda length: slice(0, min(length, keys), 1))
 
-    def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
-        query = inputs[0] if inputs else named.get("query")
-        self._see(query if isinstance(query, Tensor) else None)
-
     def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
-        self._see(_tensor_of(output))
+        self.see(_tensor_of(output))
 
-    def _see(self, tokens: Tensor | None) -> None:
+    def see(self, tokens: Tensor | None) -> None:
         if tokens is None or not torch.is_grad_enabled():
             return
         if torch.compiler.is_compiling():
@@ -217,12 +213,9 @@ class QueryCopy:
         self.question = Question(switch.pending, self._see_gradient)
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:  # noqa: ARG002
-        self._see(inputs[0] if inputs and isinstance(inputs[0], Tensor) else None)
+        self.see(inputs[0] if inputs and isinstance(inputs[0], Tensor) else None)
 
-    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
-        self._see(_tensor_of(output))
-
-    def _see(self, output: Tensor | None) -> None:
+    def see(self, output: Tensor | None) -> None:
         if output is None or not torch.is_grad_enabled():
             return
         if torch.compiler.is_compiling():
@@ -230,9 +223,9 @@ class QueryCopy:
             if output.requires_grad:
                 output.register_hook(self._copy_gradient)
         elif self.switch.on:
-            self.switch.run(self._keep, output)
+            self.switch.run(self.keep, output)
 
-    def _keep(self, output: Tensor) -> None:
+    def keep(self, output: Tensor) -> None:
         if self.switch.check:  # the referee alone asks for it
             self.window.see(output)
         if output.requires_grad:
@@ -243,6 +236,27 @@ class QueryCopy:
 
     def _copy_gradient(self, gradient: Tensor) -> None:
         self.back.copy(gradient)
+
+
+class CallCopy:
+    """What enters nn.MultiheadAttention and what leaves it, in one hook: a call inside a pass is cold."""
+
+    def __init__(self, tokens: TokenCopy, output: QueryCopy) -> None:
+        self.switch, self.tokens, self.output = output.switch, tokens, output
+
+    def leave(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:  # noqa: ARG002
+        query, result = inputs[0] if inputs else named.get("query"), _tensor_of(output)
+        if not torch.is_grad_enabled() or not isinstance(query, Tensor) or result is None:
+            return
+        if torch.compiler.is_compiling():
+            self.tokens.see(query)
+            self.output.see(result)
+        elif self.switch.on:
+            self.switch.run(self._keep, query, result)
+
+    def _keep(self, query: Tensor, result: Tensor) -> None:
+        self.tokens.window.see(query)
+        self.output.keep(result)
 
 
 class LossCopy:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.bands import JUMP, LOOKS, Bands
-from edgewise.monitor.trend import FEWEST, LONG
+from edgewise.monitor.trend import FEWEST, LONG, WINDOW
 from edgewise.stability.limits import FAILS, RISKY
 
 GROWTH = math.log(1.5)  # over the window of 40 rows
@@ -24,11 +24,15 @@ HALVED, FADING = math.log(0.5), math.log(0.75)
 TENFOLD = math.log(10.0)
 LOUDER = math.log(1.2)  # of the loss, against its recent median
 AHEAD = 100  # steps within which an overflow is foretold
-DOUBLES = 400  # steps in which a logit doubles that grows too fast; learning takes longer where rows are far apart
+DOUBLES = 200  # steps in which a logit doubles that grows too fast; learning takes longer where rows are far apart
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
-LASTING = 30  # rows
+LASTING = 30  # steps
+PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
+PASSED = 10.0  # times the scatter of the loss, where the row of a bad batch is missing
+LEARNED = math.log(8.0)  # of a small loss, whose logarithm scatters, if that brings it back to half of the first one
 STAYS = 3  # rows of what comes at once, and is not a passing one
 FIRST, THROWN = 5, math.log(1e4)  # rows whose mean loss counts before there is a past; of the mean square
+NEAR, EARLY = 0.6, ("norm", "largest_logit", "update_ratio", "headroom")  # of an alarm's t-value, in what moves first
 BEYOND = 3.0  # times the change of the stream at the edge: at twice, healthy runs alarm (experiments/alarms/edge.py)
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
 
@@ -105,9 +109,10 @@ def rank_collapse(bands: Bands) -> Hit | None:
     """
     at = bands.at("separation")
     fallen = bands.since_start("separation")
-    if bands.rows < LASTING or not (fallen < -TENFOLD).any() or not bands.stalled:
+    lasts = bands.lasting(LASTING)
+    if not lasts or not (fallen < -TENFOLD).any() or not bands.stalled:
         return None
-    lasting = bands.past()[1][-LASTING:, at] < np.minimum(APART, bands.now[at] - fallen - TENFOLD)
+    lasting = bands.past()[1][-lasts:, at] < np.minimum(APART, bands.now[at] - fallen - TENFOLD)
     i = _strongest(np.asarray(lasting.all(0)), -np.nan_to_num(fallen))
     if i is None:
         return None
@@ -170,17 +175,17 @@ def update_too_large(bands: Bands) -> Hit | None:
 
 def thrown_off(bands: Bands) -> Hit | None:
     """In the first rows, before there is a past: the stream is a hundred times larger, and the loss has not fallen."""
-    at, losses = bands.at("norm"), list(bands.losses)
+    at, losses = bands.at("norm"), bands.losses.last(FIRST)
     if not FIRST <= bands.count < FEWEST or bands.first is None or not len(at) or not _loss_watched(bands):
         return None
     grown = bands.since_start("norm")
-    if not (np.nanmax(grown) > THROWN and np.mean(np.exp(losses[-FIRST:])) >= math.exp(losses[0])):
+    if not (np.nanmax(grown) > THROWN and np.mean(np.exp(losses)) >= math.exp(bands.losses.first)):
         return None
     i = int(np.nanargmax(grown))
     return Hit(
         AlarmKind.UPDATE_TOO_LARGE, int(at[i]),
         f"The mean square of the stream is {math.exp(grown[i]):.2g} times that of the first row, and the loss is "
-        f"{np.mean(np.exp(losses[-FIRST:])):.3g} where it began with {math.exp(losses[0]):.3g}.",
+        f"{np.mean(np.exp(losses)):.3g} where it began with {math.exp(bands.losses.first):.3g}.",
     )  # fmt: skip
 
 
@@ -200,13 +205,14 @@ def left_prediction(bands: Bands) -> Hit | None:
 
     Twice the change over the second half of depth decides, as it does for a verdict on the untrained network.
     """
-    if bands.rows < LASTING or bands.first is None or not len(bands.at("separation")):
+    lasts = bands.lasting(LASTING)
+    if not lasts or bands.first is None or not len(bands.at("separation")):
         return None
     if not bands.stalled or _learned(bands):
         return None
     if not np.nanmax(np.abs(_late(bands, bands.now[None])), initial=0.0) > FAILS:
         return None
-    start, now = _late(bands, bands.first[None]), _late(bands, bands.past()[1][-LASTING:])
+    start, now = _late(bands, bands.first[None]), _late(bands, bands.past()[1][-lasts:])
     left = np.abs(now).min(0) - np.where(np.abs(start[0]) < RISKY, 0.0, np.inf)
     which = int(np.argmax(np.nan_to_num(left, nan=-np.inf)))
     if not left[which] > FAILS:
@@ -293,24 +299,43 @@ def bad_batch(bands: Bands) -> Hit | None:
     )  # fmt: skip
 
 
+def passed_batch(bands: Bands) -> Hit | None:
+    """A loss since the last row jumped, and is back; no row was taken there, so that the loss alone says it."""
+    at, past = bands.at("loss"), bands.losses.last(WINDOW)
+    between = min(bands.gap, PASSING)
+    if between < 2 or not len(at) or len(past) < FEWEST + between:
+        return None
+    before, lately = past[:-between], past[-between:]
+    spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
+    middle, i = float(np.median(before[-FEWEST:])), int(np.argmax(lately))
+    rise = lately[i] - middle
+    loud = rise > max(PASSED * spread, -FADING) or (rise > LEARNED and lately[i] > bands.losses.first + HALVED)
+    if not (loud and np.median(lately[i + 1 :] if i + 1 < between else lately[i:]) - middle < rise / 2):
+        return None
+    return Hit(
+        AlarmKind.BAD_BATCH, int(at[0]),
+        f"At step {bands.losses.steps[i - between]} the loss was {math.exp(lately[i]):.3g}, {math.exp(rise):.2f} times "
+        f"its recent median, and is {math.exp(lately[-1]):.3g} again; the loss alone says so, that step has no row.",
+    )  # fmt: skip
+
+
 def loss_spike(bands: Bands) -> Hit | None:
     """A loss that is far above its recent past in three rows in a row."""
     at = bands.at("loss")
-    if not len(at) or bands.rows < FEWEST + STAYS:
+    if not len(at) or len(bands.losses) < FEWEST + STAYS:
         return None
-    i = int(at[0])
-    steps, past = bands.past()
-    before = past[:-STAYS, i]
-    if not past[-STAYS:, i].min() > before[-FEWEST:].min() + LOUDER:
+    past = bands.losses.last(WINDOW)
+    before, late = past[:-STAYS], past[-STAYS:]
+    if not late.min() > before[-FEWEST:].min() + LOUDER:
         return None
     spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
-    away = past[-STAYS:, i] - float(np.median(before[-FEWEST:]))
+    away = late - float(np.median(before[-FEWEST:]))
     if not (away > max(JUMP * spread, LOUDER)).all():
         return None
     return Hit(
-        AlarmKind.LOSS_SPIKE, i,
-        f"The loss is {math.exp(past[-1, i]):.3g}, {math.exp(away[-1]):.2f} times what it was before step "
-        f"{steps[-STAYS]:.0f}, and has stayed there for three rows.",
+        AlarmKind.LOSS_SPIKE, int(at[0]),
+        f"The loss is {math.exp(late[-1]):.3g}, {math.exp(away[-1]):.2f} times what it was before step "
+        f"{bands.losses.steps[-STAYS]}, and has stayed there since.",
     )  # fmt: skip
 
 
@@ -329,14 +354,25 @@ def not_a_number(bands: Bands) -> Hit | None:
 
 # In this order: what harms already, then what is ahead; the first cause is found by who moved first.
 DETECTORS: tuple[Detector, ...] = (
-    not_a_number, thrown_off, rank_collapse, loss_spike, strange_input, bad_batch, logit_growth, entropy_collapse,
+    not_a_number, thrown_off, rank_collapse, loss_spike, strange_input, bad_batch, passed_batch, logit_growth, entropy_collapse,
     exploding_gradient, vanishing_gradient, overflow_ahead, beyond_the_edge, update_too_large, dead_head,
     left_prediction,
 )  # fmt: skip
 
 
 # What is a state and not a movement is asked also while nothing moves.
-SUDDEN: tuple[Detector, ...] = (thrown_off, rank_collapse, beyond_the_edge, left_prediction)
+SUDDEN: tuple[Detector, ...] = (
+    thrown_off, rank_collapse, loss_spike, passed_batch, beyond_the_edge, left_prediction,
+)  # fmt: skip
+
+
+def near(bands: Bands) -> bool:
+    """Whether an alarm may be close: what moves first when something goes wrong has most of the t-value of one."""
+    if not bands.trends:
+        return False
+    at = np.concatenate([bands.at(name) for name in EARLY])
+    with np.errstate(invalid="ignore"):
+        return bool((bands.worse[at] * bands.t[at] > NEAR * bands.threshold).any()) and bands.stalled
 
 
 def _strongest(where: NDArray[np.bool_], score: Array) -> int | None:
@@ -357,7 +393,7 @@ def _rise(bands: Bands, i: int) -> float:
 
 def _learned(bands: Bands) -> bool:
     """Whether the loss is less than half of what it began with: a network that has learned may be where it likes."""
-    at, losses = bands.at("loss"), list(bands.losses)[-FEWEST:]
+    at, losses = bands.at("loss"), bands.losses.last(FEWEST)
     return bool(len(at) and bands.first is not None and np.mean(losses) < bands.first[at[0]] + HALVED)
 
 

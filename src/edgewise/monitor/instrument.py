@@ -31,6 +31,8 @@ from edgewise.monitor.referee import verdict
 from edgewise.optim.parallel import by_name, whole
 
 SLOW = 10  # stored rows between two on the slow clock
+SPECTRUM = 3 * SLOW  # and between two at which the change of one block's logits is taken apart
+CHECKED = 10 * SLOW  # and between two at which the referee looks, after its first five looks
 EXTREMES = [HEAD_STATISTICS.index(name) for name in ("largest_logit", "entropy", "output")]
 SIGNS = np.array([[1.0], [-1.0], [-1.0]])  # of the largest logit, the sharpest and the weakest head
 FEW = 1e-30  # below every activation that matters: keeps logarithms finite
@@ -45,6 +47,11 @@ class Sample:
     block: dict[str, Array]
     heads: Array
     spectrum: Array  # (blocks,), nan but for the block whose turn it was
+
+
+def checked(stored: int) -> bool:
+    """Whether the referee looks at the row that so many are stored before."""
+    return stored % (SLOW if stored < 5 * SLOW else CHECKED) == 0
 
 
 class Instrument:
@@ -72,6 +79,7 @@ class Instrument:
         count = p.depth + 1 if p.depth else 0
         self.streams = torch.full((count, SEQUENCES, TOKENS, p.width), math.nan, device=self.device)
         self.gradients = torch.full((count,), math.nan, device=self.device)
+        self._first_entries = self.streams.flatten(1)[:, :1]  # one that is not a number makes all of its site's none
         if not p.depth:
             return
         sizes = [self.sizes, *[None] * p.depth]  # the first site says how long the sequences are
@@ -113,26 +121,27 @@ class Instrument:
         """Before a step that will be sampled: what it does not fill must not look like numbers."""
         self.sizes.clear()
         self.switch.pending.forget()
-        for buffer in (self.loss, self.streams, self.gradients):
+        for buffer in (self.loss, self._first_entries, self.gradients):
             buffer.fill_(math.nan)
         for group in self.groups:
-            group.clear()
+            group.clear(self.switch.check)
 
     @torch.no_grad()
-    def before_step(self, *, check: bool, slow: bool, scale: float) -> None:
+    def before_step(self, *, check: bool, spectrum: bool, scale: float) -> None:
         """Read the pass, while the weights are still those it was made with.
 
-        check: let the referee compare attention; slow: also what changes the logits of one block.
+        check: let the referee compare attention; spectrum: also what changes the logits of one block.
         """
         self.switch.pending.settle()
         sequences, tokens, length = self.sizes.read()
         x = self.streams[:, :sequences, :tokens]
-        parts = [self.loss[None], self.gradients / scale, *(_geometry(x) if tokens > 1 else _nothing(len(x), x))]
+        gradients = self.gradients if scale == 1.0 else self.gradients / scale
+        parts = [self.loss[None], gradients, *(_geometry(x) if tokens > 1 else _nothing(len(x), x))]
         parts += [self._attention(group, sequences, length, check) for group in self.groups]
         self._activations = parts
         if self.matrices is not None:
             self.matrices.before(self.samples)
-        self._turn = self._remember() if slow and self.places.attentions else None
+        self._turn = self._remember() if spectrum and self.places.attentions else None
 
     def _attention(self, group: AttentionGroup, sequences: int, length: int, check: bool) -> Tensor:
         if length < 2:
@@ -153,7 +162,7 @@ class Instrument:
         return next((k for k in kinds if torch.finfo(k).max == self.switch.limit), torch.float32)
 
     def _remember(self) -> tuple[AttentionPlace, Tensor, Tensor]:
-        place = self.places.attentions[(self.samples // SLOW) % len(self.places.attentions)]
+        place = self.places.attentions[(self.samples // SPECTRUM) % len(self.places.attentions)]
         query, key = self._query_key(place)
         return place, query.clone(), key.clone()
 
@@ -225,8 +234,8 @@ def _geometry(x: Tensor) -> list[Tensor]:
     """Mean square, separation and largest entry of streams (sites, sequences, tokens, width), each (sites,)."""
     length = torch.linalg.vector_norm(x, dim=-1)
     unit = x / length.clamp_min(FEW)[..., None]
-    apart = torch.linalg.vector_norm(unit - unit.mean(2, keepdim=True), dim=(-1, -2)).square() / (x.shape[2] - 1)
-    norm = length.square().mean((1, 2)) / x.shape[-1]
+    apart = torch.linalg.vector_norm(unit.sub_(unit.mean(2, keepdim=True)), dim=(-1, -2)).square() / (x.shape[2] - 1)
+    norm = length.square_().mean((1, 2)) / x.shape[-1]
     return [norm, apart.mean(1), x.abs().amax((1, 2, 3))]
 
 

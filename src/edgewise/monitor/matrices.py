@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ STRIDE = 16
 LARGE = 2**22  # numbers; of a larger matrix (a vocabulary) fewer rows, so that it does not dominate the cost
 KEPT = 64  # sets of rows whose views are kept
 QUERY_KEY, VALUE_OUTPUT, MLP = 0, 1, 2  # groups of a block's matrices
+WEIGHT, GRADIENT, UPDATE = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,11 @@ class Matrices:
         device = next(places.model.parameters()).device
         self._groups = torch.tensor([s.group for s in self.slices], dtype=torch.int64, device=device)
         self._weights = torch.tensor([s.weight for s in self.slices], device=device)
-        self._before, self._other = (Flat([s.size for s in self.slices], device) for _ in range(2))
+        self._copied = _merged(self.slices)
+        self._flat = Flat([s.size for s in self._copied], [math.prod(s.size) for s in self.slices], device)
         self._period = math.lcm(*(s.shifts for s in self.slices)) if self.slices else 1
         self._views: dict[int, tuple[list[int], list[Tensor]]] = {}  # by shift: where the parameters were, and slices
         self._now: list[Tensor] = []
-        self._squares: list[Tensor] = []
 
     def _slices(self, projection: Projection, group: int) -> list[Slice]:
         parameters = [self.model.get_parameter(name) for name in projection.parameters]
@@ -90,8 +91,9 @@ class Matrices:
         """Weights and gradients as the optimizer's step begins; count: how many samples there were."""
         self._now = self._slices_at(count % self._period)
         gradients = {name: self._gradient(parameter) for name, parameter in self.parameters.items()}
-        parts = [_cut(s, gradients[s.parameter], count) for s in self.slices]
-        self._squares = [self._before.fill(self._now).squares(), self._other.fill(parts).squares()]
+        parts = [_cut(s, gradients[s.parameter], count) for s in self._copied]
+        self._flat.fill(WEIGHT, self._now)
+        self._flat.fill(GRADIENT, parts)
 
     def _slices_at(self, shift: int) -> list[Tensor]:
         """The slices of the weights, made once for every shift and again when a parameter has moved."""
@@ -99,7 +101,7 @@ class Matrices:
         known = self._views.get(shift)
         if known is None or known[0] != where or self.sharded:
             places = {name: local(parameter) for name, parameter in self.parameters.items()}
-            known = where, [s.of(places[s.parameter], shift) for s in self.slices]
+            known = where, [s.of(places[s.parameter], shift) for s in self._copied]
             if self._period <= KEPT:
                 self._views[shift] = known
         return known[1]
@@ -115,36 +117,36 @@ class Matrices:
 
     def after(self) -> Tensor:
         """(3, groups): |W|^2, |G|^2, |dW|^2 of each group, estimated from the sampled rows."""
-        moved = self._other.fill(self._now).less(self._before).squares()
-        squares = torch.stack([*self._squares, moved]) * self._weights
-        sums = torch.zeros(3, self.groups, device=squares.device)
-        sums.index_add_(1, self._groups, squares)
+        self._flat.fill(UPDATE, self._now)
+        self._flat.numbers[UPDATE].sub_(self._flat.numbers[WEIGHT])
+        squares = self._flat.squares().mul_(self._weights)
         self._now = []
-        return sums
+        return torch.zeros(3, self.groups, device=squares.device).index_add_(1, self._groups, squares)
 
 
 class Flat:
-    """Slices behind each other in one float32 tensor, in order of their sizes."""
+    """Three sets of slices (weights, gradients, updates), behind each other in float32, in order of their sizes.
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]], device: torch.device) -> None:
-        sizes = [math.prod(shape) for shape in shapes]
-        self.numbers = torch.empty(sum(sizes), device=device)
-        self._parts = [part.view(shape) for part, shape in zip(self.numbers.split(sizes), shapes, strict=True)]
+    shapes: of what is copied; sizes: of what is summed, where several slices are copied as one.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], sizes: Sequence[int], device: torch.device) -> None:
+        self.numbers = torch.empty(3, sum(sizes), device=device)
+        lengths = [math.prod(shape) for shape in shapes]
+        self._parts = [
+            [part.view(shape) for part, shape in zip(numbers.split(lengths), shapes, strict=True)]
+            for numbers in self.numbers
+        ]
         counts = Counter(sizes)  # in order, since sizes are
-        spans = self.numbers.split([size * count for size, count in counts.items()])
-        self._alike = [span.view(counts[size], size) for span, size in zip(spans, counts, strict=True)]
+        spans = self.numbers.split([size * count for size, count in counts.items()], 1)
+        self._alike = [span.unflatten(1, (counts[size], size)) for span, size in zip(spans, counts, strict=True)]
 
-    def fill(self, slices: Sequence[Tensor]) -> Flat:
-        torch._foreach_copy_(self._parts, list(slices))
-        return self
-
-    def less(self, other: Flat) -> Flat:
-        self.numbers.sub_(other.numbers)
-        return self
+    def fill(self, which: int, slices: Sequence[Tensor]) -> None:
+        torch._foreach_copy_(self._parts[which], list(slices))
 
     def squares(self) -> Tensor:
-        """|.|^2 of each slice."""
-        return torch.cat([torch.linalg.vector_norm(rows, dim=1) for rows in self._alike]).square()
+        """|.|^2 (3, slices)."""
+        return torch.cat([torch.linalg.vector_norm(rows, dim=2) for rows in self._alike], 1).square_()
 
 
 def _projections(places: Places) -> Iterator[tuple[int, Projection]]:
@@ -156,6 +158,25 @@ def _projections(places: Places) -> Iterator[tuple[int, Projection]]:
             yield 3 * block.index + VALUE_OUTPUT, projection
         for projection in block.mlp.projections:
             yield 3 * block.index + MLP, projection
+
+
+def _merged(slices: Sequence[Slice]) -> list[Slice]:
+    """The same rows in fewer slices: those of one parameter that follow each other (queries, keys, values) are one."""
+    merged: list[Slice] = []
+    for part in slices:
+        last = merged[-1] if merged else None
+        if last is not None and _follows(last, part):
+            merged[-1] = replace(last, size=(last.size[0] + part.size[0], *last.size[1:]))
+        else:
+            merged.append(part)
+    return merged
+
+
+def _follows(last: Slice, part: Slice) -> bool:
+    alike = (last.parameter, last.size[1:], last.strides, last.step, last.shifts) == (
+        part.parameter, part.size[1:], part.strides, part.step, part.shifts)  # fmt: skip
+    by_rows = last.strides[0] == last.step * last.shifts  # the first dimension is the one that is sampled
+    return alike and by_rows and part.start == last.start + last.size[0] * last.strides[0]
 
 
 def _of_rows(name: str, stored: Tensor, group: int) -> Slice:

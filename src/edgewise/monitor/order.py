@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
-from edgewise.monitor.bands import Bands
+from edgewise.monitor.bands import JUMP, Bands
 from edgewise.monitor.detectors import DETECTORS, GROWTH, SUDDEN, Hit
 
 QUIET = 200  # rows in which a kind of alarm is not repeated
@@ -50,7 +50,7 @@ class Detection:
         if not any(hits):
             return []
         moved = self.bands.moved()
-        named = [_renamed(hit, moved, step, self.bands) for hit in hits if hit is not None]
+        named = [_renamed(hit, step, self.bands) for hit in hits if hit is not None]
         return [self._alarm(hit, step, moved, heads) for hit in named if self._fresh(hit.kind)]
 
     def _fresh(self, kind: AlarmKind) -> bool:
@@ -70,24 +70,38 @@ class Detection:
         )  # fmt: skip
 
 
-def _renamed(hit: Hit, moved: Sequence[Moved], step: int, bands: Bands) -> Hit:
+def _renamed(hit: Hit, step: int, bands: Bands) -> Hit:
     """What moved first decides: a jump after something else moved is not the batch's fault, logits that grow after the
     steps did are not attention's."""
-    earlier = any(each.since < step and each.statistic != "loss" for each in moved)
-    if hit.kind is AlarmKind.BAD_BATCH and earlier:
+    if hit.kind is AlarmKind.BAD_BATCH and _moving(bands, step):
         return Hit(AlarmKind.LOSS_SPIKE, hit.series, hit.sentence)
     if hit.kind in (AlarmKind.LOGIT_GROWTH, AlarmKind.ENTROPY_COLLAPSE) and _after_steps(hit, bands):
         return Hit(AlarmKind.UPDATE_TOO_LARGE, hit.series, f"Steps grew first. {hit.sentence}")
     return hit
 
 
+def _moving(bands: Bands, step: int) -> bool:
+    """Whether something other than the loss left its past before this step, and is still on its way."""
+    with np.errstate(invalid="ignore"):
+        trend = (bands.worse * bands.t > bands.threshold) & (bands.worse * bands.change > GROWTH)
+        away = trend | (bands.worse * bands.jump > JUMP)
+    away[bands.at("loss")] = False
+    return bool((away & (bands.since >= 0) & (bands.since < step)).any())
+
+
 def _after_steps(hit: Hit, bands: Bands) -> bool:
-    """Whether the size of the steps began to grow before the series of a hit began to move, and still does."""
-    ratio = bands.at("update_ratio")
-    if not len(ratio) or hit.series is None:
+    """Whether the size of the steps began to grow before the series of a hit began to move, and still does.
+
+    Where rows are far apart the two are told apart to a tenth of the window.
+    """
+    if hit.series is None:
         return False
-    steps, own = int(bands.since[ratio[0]]), int(bands.since[hit.series])
-    return 0 <= steps < own and bool(bands.change[ratio[0]] > GROWTH)
+    steps = bands.past()[0]
+    slack = int(steps[-1] - steps[0]) // 10 if bands.sparse else 0
+    for i in (*bands.at("update_ratio"), *(bands.at("update_ratio.mlp") if bands.sparse else ())):
+        if 0 <= bands.since[i] < bands.since[hit.series] + slack and bands.change[i] > GROWTH:
+            return True
+    return False
 
 
 def _cause(moved: Sequence[Moved], step: int) -> str:

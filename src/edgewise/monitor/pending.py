@@ -24,10 +24,11 @@ class Pending:
     def __init__(self) -> None:
         self.seats: list[Seat] = []
         self.asked: list[tuple[Question, Tensor, int]] = []
+        self.small = SMALL  # most numbers of a tensor that is kept, with so many places that keep one
 
-    def small(self, numbers: int) -> bool:
-        """Whether a tensor of so many numbers is kept, with so many places that keep one."""
-        return numbers <= min(SMALL, ROOM // max(len(self.seats), 1))
+    def add(self, seat: Seat) -> None:
+        self.seats.append(seat)
+        self.small = min(SMALL, ROOM // len(self.seats))
 
     def settle(self) -> None:
         """Read what was kept; not-a-number where it was written over, which is copied at once from then on."""
@@ -75,7 +76,7 @@ class Seat(ABC):
 
     def __init__(self, pending: Pending, buffer: Tensor) -> None:
         self.pending, self.buffer = pending, buffer
-        pending.seats.append(self)
+        pending.add(self)
         self.seen: Tensor | None = None
         self.version = self.memory = 0
         self.at_once = self.trial = True  # until the first time has shown that references last
@@ -117,17 +118,19 @@ class Question:
         self.at_once = self.trial = True
 
     def about(self, tensor: Tensor) -> None:
-        waits = self.pending.small(tensor.numel()) and not _backwards()
+        waits = tensor.numel() <= self.pending.small and not _backwards()
         if self.at_once or not waits:
             tensor.register_hook(self.answer)
         if waits and (self.trial or not self.at_once):
             self.pending.asked.append((self, tensor, tensor._version))
 
 
+_number: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: 0)
+
+
 def _backwards() -> bool:
     """Whether this is inside a backward pass; true where torch does not say, so that nothing waits."""
-    number = getattr(torch._C, "_current_graph_task_id", None)
-    return number is None or number() >= 0
+    return _number() >= 0
 
 
 def _memory(x: Tensor) -> int:

@@ -7,6 +7,7 @@ off, is said once and written down; the loop goes on.
 from __future__ import annotations
 
 import gc
+import math
 import platform
 import sys
 import time
@@ -35,9 +36,10 @@ from edgewise.monitor.bands import Bands
 from edgewise.monitor.clock import Budget, Clock
 from edgewise.monitor.columns import Column, fast_columns, slow_columns
 from edgewise.monitor.copies import Switch
+from edgewise.monitor.detectors import near
 from edgewise.monitor.dossier import Dossiers
 from edgewise.monitor.edge import Edge, StreamChange, edge_of
-from edgewise.monitor.instrument import SLOW, Instrument, Sample, row_of, slow_row_of
+from edgewise.monitor.instrument import SLOW, SPECTRUM, Instrument, Sample, checked, row_of, slow_row_of
 from edgewise.monitor.order import Detection
 from edgewise.monitor.places import places_or_blind
 from edgewise.monitor.ranks import Ranks, joined
@@ -124,7 +126,9 @@ class Watch:
         self._growth_columns = np.array([i for i, n in enumerate(self.names) if n.endswith(".logit_growth")], np.int64)
         self._reported: float | None = None  # the loss, where the loop reports it
         self._stored = 0
-        self._next = first_step
+        self._next, self._sampled = first_step, -1
+        self._near = False  # whether a detector is close to an alarm
+        self._on_host = self.instrument.device.type == "cpu"  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
         self._aside = False  # whether activations are measured in passes of our own
         # Whether the steps of an optimizer count; weak, since a new one may stand where a freed one stood.
@@ -152,7 +156,7 @@ class Watch:
 
     def log(self, *, loss: float | Tensor) -> None:
         """Report the loss of this step, where neither the model nor a criterion returns it."""
-        if self._open and self.switch.on:
+        if self._open and (self.switch.on or self._on_host):
             self._guarded(self._note_loss, loss)
 
     def _note_loss(self, loss: float | Tensor) -> None:
@@ -237,7 +241,9 @@ class Watch:
             self._measure_aside()
         if slow and self.instrument.change is not None:
             self.instrument.change.before(self.batch.few(before=True))
-        self.instrument.before_step(check=slow, slow=slow, scale=self._scale())
+        self.instrument.before_step(
+            check=self.switch.check, spectrum=self._stored % SPECTRUM == 0, scale=self._scale()
+        )
 
     def _measure_aside(self) -> None:
         """The pass that trains went past the hooks: look at the same batch in a pass of our own."""
@@ -258,16 +264,29 @@ class Watch:
         if self.switch.on:
             sample, gap = self._sample()
             self._store(sample, optimizer)
-            self.budget.sampled(gap)
-            self._next = self.step + gap
+            alone = self.ranks.size == 1
+            self.budget.sampled(self.step - self._sampled if alone and self._sampled >= 0 else gap)
+            self._sampled, self._next = self.step, self.step + gap
+        elif self._on_host:
+            self._see_loss()
         self.step += 1
-        self.budget.steps += 1
-        if self.step >= self._next:
-            self._next = self.step + self.budget.postponed()
-        self.switch.on = self.step >= self._next
+        self.budget.stepped()
+        self.switch.on = self._due()
         if self.switch.on:
-            self.switch.check = self._stored % SLOW == 0
+            self.switch.check = checked(self._stored)
             self.instrument.clear()
+
+    def _see_loss(self) -> None:
+        """The loss of a step that is not sampled."""
+        loss = self._reported if self._reported is not None else float(self.instrument.loss)
+        self._reported = None
+        self.bands.losses.see(self.step, math.log(loss) if loss > 0 else math.nan if loss <= 0 else loss)
+
+    def _due(self) -> bool:
+        """Whether the next step is sampled: as planned with other processes, or as the budget and the rows say."""
+        if self.ranks.size > 1:
+            return self.step >= self._next
+        return self.budget.due(self._near, self.bands.losses.restless)
 
     def _sample(self) -> tuple[Sample, int]:
         """The sample of this step, joined over processes, and the steps until the next one."""
@@ -310,6 +329,7 @@ class Watch:
         self._note_refusals()
         self._stored += 1
         alarms = self.detection.see(self.step, sample.heads) if seen else []
+        self._near = seen and near(self.bands)
         self._raised = sum({1 << KINDS.index(alarm.kind) for alarm in alarms})
         self.sinks.send(self.step, row, [alarm.kind.value for alarm in alarms])
         for alarm in alarms:

@@ -1,0 +1,67 @@
+"""The loss of every step, which costs nothing to look at: whether it still falls, has jumped, or stays away.
+
+Rows are rarer than steps where samples are dear against steps. A loss that is far above its past asks for a row at once.
+Logarithms throughout. Where the model computes on another device, asking it at every step would hold the device up:
+there the losses are those of the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+
+from edgewise.arrays import Array
+from edgewise.monitor.trend import FEWEST, LONG
+
+KEPT = 1024  # steps
+RESTLESS, LOUD = 4.0, 0.1  # times the scatter, and nats, above its past: what asks for a row
+WEIGHT = 0.1  # of a loss in the running mean of its past
+
+
+class Losses:
+    """Logarithms of the last losses and their steps."""
+
+    def __init__(self) -> None:
+        self.steps: deque[int] = deque(maxlen=KEPT)
+        self.logs: deque[float] = deque(maxlen=KEPT)
+        self.first = math.nan
+        self.restless = False  # whether the last one is far above its past
+        self._mean, self._scatter = math.nan, 0.0
+
+    def see(self, step: int, log: float) -> None:
+        """Take in the loss of a step, once."""
+        if math.isnan(log) or (self.steps and self.steps[-1] >= step):
+            return
+        self.steps.append(step)
+        self.logs.append(log)
+        if len(self.logs) == 1:
+            self.first = self._mean = log
+        away = log - self._mean if math.isfinite(log) else math.inf
+        self.restless = len(self.logs) > FEWEST // 2 and away > max(RESTLESS * self._scatter, LOUD)
+        if math.isfinite(away):
+            weight = WEIGHT / 4 if self.restless else WEIGHT
+            self._mean += weight * away
+            self._scatter += weight * (1.25 * abs(away) - self._scatter)  # of a normal one, from its mean deviation
+
+    def __len__(self) -> int:
+        return len(self.logs)
+
+    def last(self, count: int) -> Array:
+        return np.array(self.logs)[-count:]
+
+    def falls(self, reach: int) -> bool | None:
+        """Whether the last quarter of the last `reach` steps is below the first by two standard errors.
+
+        None with fewer than 80 losses. Where those of the last steps are fewer, 80 are taken from further back.
+        """
+        if len(self.logs) < LONG:
+            return None
+        begin = self.steps[-1] - reach
+        count = sum(step > begin for step in self.steps) if reach > LONG else LONG
+        logs = self.last(max(count, LONG))
+        quarter = len(logs) // 4
+        ends = np.stack([logs[:quarter], logs[-quarter:]])
+        (early, late), error = ends.mean(1), math.sqrt(ends.var(1).sum() / quarter)
+        return bool(late < early - 2 * error)
