@@ -63,8 +63,8 @@ def trained(case: dict[str, Any], folder: Path, rehearsed: Any = None) -> dict[s
     if not everything:
         budget = handle.budget
         alarms = [{"kind": a.kind.value, "step": a.step, "place": a.place, "since": a.since} for a in handle.alarms]
-        outcome |= {"alarms": alarms, "rows": budget.samples, "price": budget.price,
-                    "step_ms": 1e3 * budget.elapsed / budget.steps, "sample_ms": 1e3 * budget.sample_seconds}  # fmt: skip
+        times = {"step_ms": 1e3 * budget.elapsed / budget.steps, "sample_ms": 1e3 * budget.sample_seconds}
+        outcome |= {"alarms": alarms, "rows": budget.samples, "price": budget.price, **times}
     with whole_file(folder / "outcome.json") as file:
         file.write(json.dumps(outcome).encode())
     return outcome

@@ -20,7 +20,7 @@ from edgewise.arrays import Array
 from edgewise.monitor.alarm import Moved
 from edgewise.monitor.columns import Column
 from edgewise.monitor.losses import Losses
-from edgewise.monitor.trend import FEWEST, FLOOR, LONG, WINDOW, log_trend
+from edgewise.monitor.trend import FEWEST, FLOOR, WINDOW, log_trend
 
 CHANCE = 1e-8  # of one false trend among all series of a row
 SPARSE = 1e-5  # the same where rows are further apart than two steps, and there are fewer of them
@@ -152,15 +152,14 @@ class Bands:
     def stalled(self) -> bool:
         """Whether the loss no longer falls; also where it is not watched, since nothing contradicts it then.
 
-        Over twice the steps of the window, 80 at least; by the trend with fewer losses.
+        Of the last 80 steps; by the trend with fewer losses.
         """
         if self._stalled is None:
             self._stalled = self._stands()
         return self._stalled
 
     def _stands(self) -> bool:
-        steps, _ = self.past()
-        falls = self.losses.falls(LONG)
+        falls = self.losses.falls()
         if falls is not None:
             return not falls
         t, _ = self.trend("loss")

@@ -7,8 +7,6 @@ A level alone never alarms: each asks for a trend or a jump against the run's ow
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,37 +14,21 @@ from numpy.typing import NDArray
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.bands import JUMP, LOOKS, Bands
-from edgewise.monitor.trend import FEWEST, LONG, WINDOW
+from edgewise.monitor.hit import FADING, HALVED, STAYS, Detector, Hit, median_of
+from edgewise.monitor.loss_detectors import bad_batch, loss_spike, not_a_number, passed_batch, strange_input
+from edgewise.monitor.trend import FEWEST, LONG
 from edgewise.stability.limits import FAILS, RISKY
 
 GROWTH = math.log(1.5)  # over the window of 40 rows
-HALVED, FADING = math.log(0.5), math.log(0.75)
 TENFOLD = math.log(10.0)
-LOUDER = math.log(1.2)  # of the loss, against its recent median
 AHEAD = 100  # steps within which an overflow is foretold
 DOUBLES = 200  # steps in which a logit doubles that grows too fast; learning takes longer where rows are far apart
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # steps
-PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
-PASSED = 10.0  # times the scatter of the loss, where the row of a bad batch is missing
-LEARNED = math.log(8.0)  # of a small loss, whose logarithm scatters, if that brings it back to half of the first one
-STAYS = 3  # rows of what comes at once, and is not a passing one
 FIRST, THROWN = 5, math.log(1e4)  # rows whose mean loss counts before there is a past; of the mean square
 NEAR, EARLY = 0.6, ("norm", "largest_logit", "update_ratio", "headroom")  # of an alarm's t-value, in what moves first
 BEYOND = 3.0  # times the change of the stream at the edge: at twice, healthy runs alarm (experiments/alarms/edge.py)
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
-
-
-@dataclass(frozen=True)
-class Hit:
-    """What a detector saw: where among the series, and the sentence with its numbers."""
-
-    kind: AlarmKind
-    series: int | None
-    sentence: str
-
-
-Detector = Callable[[Bands], Hit | None]
 
 
 def logit_growth(bands: Bands) -> Hit | None:
@@ -87,7 +69,7 @@ def entropy_collapse(bands: Bands) -> Hit | None:
     if i is None:
         return None
     fall, since = (change[i], f"{bands.rows} rows ago") if falling[i] else (
-        bands.now[at[i]] - _median(bands, at)[i], "just before")  # fmt: skip
+        bands.now[at[i]] - median_of(bands, at)[i], "just before")  # fmt: skip
     return Hit(
         AlarmKind.ENTROPY_COLLAPSE, int(at[i]),
         f"Its attention entropy is {math.exp(bands.now[at[i]]):.3g} nats, {math.exp(fall):.2g} of what it was {since}.",
@@ -256,107 +238,22 @@ def dead_head(bands: Bands) -> Hit | None:
     weak = (bands.now[at] < math.log(0.05)) & (bands.count > FEWEST)
     if not weak.any():
         return None
-    fallen = bands.now[at] - _median(bands, at)
+    fallen = bands.now[at] - median_of(bands, at)
     i = _strongest(weak & (fallen < -TENFOLD), -np.nan_to_num(fallen))
     if i is None:
         return None
     return Hit(
         AlarmKind.DEAD_HEAD, int(at[i]),
         f"Its weakest head gives {math.exp(bands.now[at[i]]):.2g} of the mean of its layer, before "
-        f"{math.exp(_median(bands, at)[i]):.2g}.",
+        f"{math.exp(median_of(bands, at)[i]):.2g}.",
     )  # fmt: skip
-
-
-def strange_input(bands: Bands) -> Hit | None:
-    """What enters the first block jumps, and the loss is up in the same row: weights do not jump, batches do."""
-    loss, norm = bands.at("loss"), bands.at("norm")[:1]
-    if not len(loss) or not len(norm) or not abs(bands.jump[norm[0]]) > JUMP:
-        return None
-    change = abs(_rise(bands, int(norm[0])))
-    if not (change > -HALVED and _rise(bands, int(loss[0])) > LOUDER):
-        return None
-    return Hit(
-        AlarmKind.BAD_BATCH, int(loss[0]),
-        f"The mean square of what enters the first block changed by a factor {math.exp(change):.3g} in one step "
-        f"({abs(bands.jump[norm[0]]):.0f} times its scatter), and the loss is {math.exp(bands.now[loss[0]]):.3g}, "
-        f"{math.exp(_rise(bands, int(loss[0]))):.2f} times its recent median.",
-    )  # fmt: skip
-
-
-def bad_batch(bands: Bands) -> Hit | None:
-    """Loss and gradient jump in the same row; whether anything moved before is for the order to say."""
-    loss, gradient = bands.at("loss"), bands.at("gradient_norm")
-    if not len(loss) or not (bands.jump[loss[0]] > JUMP and _rise(bands, int(loss[0])) > LOUDER):
-        return None
-    inner = bands.at("gradient")
-    jumps = [bands.jump[i] for i in (*gradient, *inner)]
-    if not (np.nan_to_num(jumps) > JUMP).any():
-        return None
-    return Hit(
-        AlarmKind.BAD_BATCH, int(loss[0]),
-        f"The loss is {math.exp(bands.now[loss[0]]):.3g}, {math.exp(_rise(bands, int(loss[0]))):.2f} times its recent "
-        f"median, and the gradient jumped with it ({np.nanmax(jumps):.0f} times its scatter).",
-    )  # fmt: skip
-
-
-def passed_batch(bands: Bands) -> Hit | None:
-    """A loss since the last row jumped, and is back; no row was taken there, so that the loss alone says it."""
-    at, past = bands.at("loss"), bands.losses.last(WINDOW)
-    between = min(bands.gap, PASSING)
-    if between < 2 or not len(at) or len(past) < FEWEST + between:
-        return None
-    before, lately = past[:-between], past[-between:]
-    spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
-    middle, i = float(np.median(before[-FEWEST:])), int(np.argmax(lately))
-    rise = lately[i] - middle
-    loud = rise > max(PASSED * spread, -FADING) or (rise > LEARNED and lately[i] > bands.losses.first + HALVED)
-    if not (loud and np.median(lately[i + 1 :] if i + 1 < between else lately[i:]) - middle < rise / 2):
-        return None
-    return Hit(
-        AlarmKind.BAD_BATCH, int(at[0]),
-        f"At step {bands.losses.steps[i - between]} the loss was {math.exp(lately[i]):.3g}, {math.exp(rise):.2f} times "
-        f"its recent median, and is {math.exp(lately[-1]):.3g} again; the loss alone says so, that step has no row.",
-    )  # fmt: skip
-
-
-def loss_spike(bands: Bands) -> Hit | None:
-    """A loss that is far above its recent past in three rows in a row."""
-    at = bands.at("loss")
-    if not len(at) or len(bands.losses) < FEWEST + STAYS:
-        return None
-    past = bands.losses.last(WINDOW)
-    before, late = past[:-STAYS], past[-STAYS:]
-    if not late.min() > before[-FEWEST:].min() + LOUDER:
-        return None
-    spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
-    away = late - float(np.median(before[-FEWEST:]))
-    if not (away > max(JUMP * spread, LOUDER)).all():
-        return None
-    return Hit(
-        AlarmKind.LOSS_SPIKE, int(at[0]),
-        f"The loss is {math.exp(late[-1]):.3g}, {math.exp(away[-1]):.2f} times what it was before step "
-        f"{bands.losses.steps[-STAYS]}, and has stayed there since.",
-    )  # fmt: skip
-
-
-def not_a_number(bands: Bands) -> Hit | None:
-    """The loss, or the stream where it was finite, is not a finite number any more."""
-    if bands.first is None:
-        return None
-    for name in ("loss", "norm", "gradient_norm"):
-        for i in bands.at(name):
-            broken = np.isnan(bands.now[i]) or bands.now[i] == math.inf
-            if broken and np.isfinite(bands.first[i]) and bands.count > 1:
-                where = bands.places[i] or "the run"
-                return Hit(AlarmKind.NOT_A_NUMBER, int(i), f"The {name.replace('_', ' ')} of {where} is not finite.")
-    return None
 
 
 # In this order: what harms already, then what is ahead; the first cause is found by who moved first.
 DETECTORS: tuple[Detector, ...] = (
-    not_a_number, thrown_off, rank_collapse, loss_spike, strange_input, bad_batch, passed_batch, logit_growth, entropy_collapse,
-    exploding_gradient, vanishing_gradient, overflow_ahead, beyond_the_edge, update_too_large, dead_head,
-    left_prediction,
+    not_a_number, thrown_off, rank_collapse, loss_spike, strange_input, bad_batch, passed_batch, logit_growth,
+    entropy_collapse, exploding_gradient, vanishing_gradient, overflow_ahead, beyond_the_edge, update_too_large,
+    dead_head, left_prediction,
 )  # fmt: skip
 
 
@@ -377,18 +274,6 @@ def near(bands: Bands) -> bool:
 
 def _strongest(where: NDArray[np.bool_], score: Array) -> int | None:
     return int(np.argmax(np.where(where, np.nan_to_num(score), -np.inf))) if where.any() else None
-
-
-def _median(bands: Bands, at: NDArray[np.int64]) -> Array:
-    """Of the rows before this one, at most 20 of them."""
-    if bands.count < 2:
-        return bands.now[at]
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.median(bands.past()[1][:-1][:, at][-FEWEST:], axis=0))
-
-
-def _rise(bands: Bands, i: int) -> float:
-    return float(bands.now[i] - _median(bands, np.array([i]))[0])
 
 
 def _learned(bands: Bands) -> bool:

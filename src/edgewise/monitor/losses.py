@@ -1,6 +1,6 @@
 """The loss of every step, which costs nothing to look at: whether it still falls, has jumped, or stays away.
 
-Rows are rarer than steps where samples are dear against steps. A loss that is far above its past asks for a row at once.
+Rows are rarer than steps where samples are dear. A loss that is far above its past asks for a row at once.
 Logarithms throughout. Where the model computes on another device, asking it at every step would hold the device up:
 there the losses are those of the rows.
 """
@@ -15,7 +15,6 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.monitor.trend import FEWEST, LONG
 
-KEPT = 1024  # steps
 RESTLESS, LOUD = 4.0, 0.1  # times the scatter, and nats, above its past: what asks for a row
 WEIGHT = 0.1  # of a loss in the running mean of its past
 
@@ -24,8 +23,8 @@ class Losses:
     """Logarithms of the last losses and their steps."""
 
     def __init__(self) -> None:
-        self.steps: deque[int] = deque(maxlen=KEPT)
-        self.logs: deque[float] = deque(maxlen=KEPT)
+        self.steps: deque[int] = deque(maxlen=LONG)
+        self.logs: deque[float] = deque(maxlen=LONG)
         self.first = math.nan
         self.restless = False  # whether the last one is far above its past
         self._mean, self._scatter = math.nan, 0.0
@@ -49,19 +48,13 @@ class Losses:
         return len(self.logs)
 
     def last(self, count: int) -> Array:
-        return np.array(self.logs)[-count:]
+        return np.array(self.logs, float)[-count:]
 
-    def falls(self, reach: int) -> bool | None:
-        """Whether the last quarter of the last `reach` steps is below the first by two standard errors.
-
-        None with fewer than 80 losses. Where those of the last steps are fewer, 80 are taken from further back.
-        """
+    def falls(self) -> bool | None:
+        """Whether the last 20 are below 20 of 60 earlier by two standard errors; None with fewer than 80."""
         if len(self.logs) < LONG:
             return None
-        begin = self.steps[-1] - reach
-        count = sum(step > begin for step in self.steps) if reach > LONG else LONG
-        logs = self.last(max(count, LONG))
-        quarter = len(logs) // 4
-        ends = np.stack([logs[:quarter], logs[-quarter:]])
-        (early, late), error = ends.mean(1), math.sqrt(ends.var(1).sum() / quarter)
+        logs = self.last(LONG)
+        ends = np.stack([logs[:FEWEST], logs[-FEWEST:]])
+        (early, late), error = ends.mean(1), math.sqrt(ends.var(1).sum() / FEWEST)
         return bool(late < early - 2 * error)

@@ -14,7 +14,8 @@ import numpy as np
 
 from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
 from edgewise.monitor.bands import JUMP, Bands
-from edgewise.monitor.detectors import DETECTORS, GROWTH, SUDDEN, Hit
+from edgewise.monitor.detectors import DETECTORS, GROWTH, SUDDEN
+from edgewise.monitor.hit import Hit
 
 QUIET = 200  # rows in which a kind of alarm is not repeated
 CAUSES = {

@@ -16,7 +16,6 @@ from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -41,6 +40,7 @@ from edgewise.monitor.dossier import Dossiers
 from edgewise.monitor.edge import Edge, StreamChange, edge_of
 from edgewise.monitor.instrument import SLOW, SPECTRUM, Instrument, Sample, checked, row_of, slow_row_of
 from edgewise.monitor.order import Detection
+from edgewise.monitor.own_optimizer import OwnOptimizer
 from edgewise.monitor.places import places_or_blind
 from edgewise.monitor.ranks import Ranks, joined
 from edgewise.monitor.run_folder import HEADS, RunFolder
@@ -131,8 +131,7 @@ class Watch:
         self._on_host = self.instrument.device.type == "cpu"  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
         self._aside = False  # whether activations are measured in passes of our own
-        # Whether the steps of an optimizer count; weak, since a new one may stand where a freed one stood.
-        self._own: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
+        self._own = OwnOptimizer(self.places.model, optimizer)
         self._open, self._closed = True, False
         self._raised = 0  # kinds of alarm of the last row, a bit each, for the other processes
         self._hooks = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
@@ -196,7 +195,7 @@ class Watch:
     # Steps
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if not (self._open and self._counts(optimizer) and self.switch.on):
+        if not (self._open and self._own.counts(optimizer) and self.switch.on):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
@@ -215,24 +214,11 @@ class Watch:
         return with_reading
 
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if self._open and self._counts(optimizer):
+        if self._open and self._own.counts(optimizer):
             self._guarded(self._after_step, optimizer)
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
         self.clock.run(work, arguments, self.fail)
-
-    def _counts(self, optimizer: Optimizer) -> bool:
-        if optimizer not in self._own:
-            self._own[optimizer] = self._is_ours(optimizer)
-        return self._own[optimizer]
-
-    def _is_ours(self, optimizer: Optimizer) -> bool:
-        """Whether it moves most of the matrices (or is the one that was named)."""
-        if self.optimizer is not None:
-            return optimizer is self.optimizer or optimizer is getattr(self.optimizer, "optimizer", None)
-        mine = {id(p): p.numel() for p in self.places.model.parameters() if p.requires_grad}
-        moved = sum(mine.get(id(p), 0) for group in optimizer.param_groups for p in group["params"])
-        return 2 * moved > sum(mine.values())
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self.dossiers.before_step(optimizer)
@@ -280,7 +266,8 @@ class Watch:
         """The loss of a step that is not sampled."""
         loss = self._reported if self._reported is not None else float(self.instrument.loss)
         self._reported = None
-        self.bands.losses.see(self.step, math.log(loss) if loss > 0 else math.nan if loss <= 0 else loss)
+        self.bands.losses.see(self.step, math.log(loss) if loss > 0 else math.nan)
+        self.bands.losses.restless |= math.isnan(loss) and len(self.bands.losses) > 0
 
     def _due(self) -> bool:
         """Whether the next step is sampled: as planned with other processes, or as the budget and the rows say."""

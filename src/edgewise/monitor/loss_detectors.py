@@ -1,0 +1,106 @@
+"""Failures that the loss shows: a batch, a spike, a number that is not finite. One function each, as in `detectors`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from edgewise.monitor.alarm import AlarmKind
+from edgewise.monitor.bands import JUMP, Bands
+from edgewise.monitor.hit import FADING, HALVED, STAYS, Hit, median_of
+from edgewise.monitor.trend import FEWEST, WINDOW
+
+LOUDER = math.log(1.2)  # of the loss, against its recent median
+PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
+PASSED = 10.0  # times the scatter of the loss, where the row of a bad batch is missing
+LEARNED = math.log(8.0)  # of a small loss, whose logarithm scatters, if that brings it back to half of the first one
+
+
+def strange_input(bands: Bands) -> Hit | None:
+    """What enters the first block jumps, and the loss is up in the same row: weights do not jump, batches do."""
+    loss, norm = bands.at("loss"), bands.at("norm")[:1]
+    if not len(loss) or not len(norm) or not abs(bands.jump[norm[0]]) > JUMP:
+        return None
+    change = abs(_rise(bands, int(norm[0])))
+    if not (change > -HALVED and _rise(bands, int(loss[0])) > LOUDER):
+        return None
+    return Hit(
+        AlarmKind.BAD_BATCH, int(loss[0]),
+        f"The mean square of what enters the first block changed by a factor {math.exp(change):.3g} in one step "
+        f"({abs(bands.jump[norm[0]]):.0f} times its scatter), and the loss is {math.exp(bands.now[loss[0]]):.3g}, "
+        f"{math.exp(_rise(bands, int(loss[0]))):.2f} times its recent median.",
+    )  # fmt: skip
+
+
+def bad_batch(bands: Bands) -> Hit | None:
+    """Loss and gradient jump in the same row; whether anything moved before is for the order to say."""
+    loss, gradient = bands.at("loss"), bands.at("gradient_norm")
+    if not len(loss) or not (bands.jump[loss[0]] > JUMP and _rise(bands, int(loss[0])) > LOUDER):
+        return None
+    inner = bands.at("gradient")
+    jumps = [bands.jump[i] for i in (*gradient, *inner)]
+    if not (np.nan_to_num(jumps) > JUMP).any():
+        return None
+    return Hit(
+        AlarmKind.BAD_BATCH, int(loss[0]),
+        f"The loss is {math.exp(bands.now[loss[0]]):.3g}, {math.exp(_rise(bands, int(loss[0]))):.2f} times its recent "
+        f"median, and the gradient jumped with it ({np.nanmax(jumps):.0f} times its scatter).",
+    )  # fmt: skip
+
+
+def passed_batch(bands: Bands) -> Hit | None:
+    """A loss since the last row jumped, and is back; no row was taken there, so that the loss alone says it."""
+    at, past = bands.at("loss"), bands.losses.last(WINDOW)
+    between = min(bands.gap, PASSING)
+    if between < 2 or not len(at) or len(past) < FEWEST + between:
+        return None
+    before, lately = past[:-between], past[-between:]
+    spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
+    middle, i = float(np.median(before[-FEWEST:])), int(np.argmax(lately))
+    rise = lately[i] - middle
+    loud = rise > max(PASSED * spread, -FADING) or (rise > LEARNED and lately[i] > bands.losses.first + HALVED)
+    if not (loud and np.median(lately[i + 1 :] if i + 1 < between else lately[i:]) - middle < rise / 2):
+        return None
+    return Hit(
+        AlarmKind.BAD_BATCH, int(at[0]),
+        f"At step {bands.losses.steps[i - between]} the loss was {math.exp(lately[i]):.3g}, {math.exp(rise):.2f} times "
+        f"its recent median, and is {math.exp(lately[-1]):.3g} again; the loss alone says so, that step has no row.",
+    )  # fmt: skip
+
+
+def loss_spike(bands: Bands) -> Hit | None:
+    """A loss that is far above its recent past in three rows in a row."""
+    at = bands.at("loss")
+    if not len(at) or len(bands.losses) < FEWEST + STAYS:
+        return None
+    past = bands.losses.last(WINDOW)
+    before, late = past[:-STAYS], past[-STAYS:]
+    if not late.min() > before[-FEWEST:].min() + LOUDER:
+        return None
+    spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
+    away = late - float(np.median(before[-FEWEST:]))
+    if not (away > max(JUMP * spread, LOUDER)).all():
+        return None
+    return Hit(
+        AlarmKind.LOSS_SPIKE, int(at[0]),
+        f"The loss is {math.exp(late[-1]):.3g}, {math.exp(away[-1]):.2f} times what it was before step "
+        f"{bands.losses.steps[-STAYS]}, and has stayed there since.",
+    )  # fmt: skip
+
+
+def not_a_number(bands: Bands) -> Hit | None:
+    """The loss, or the stream where it was finite, is not a finite number any more."""
+    if bands.first is None:
+        return None
+    for name in ("loss", "norm", "gradient_norm"):
+        for i in bands.at(name):
+            broken = np.isnan(bands.now[i]) or bands.now[i] == math.inf
+            if broken and np.isfinite(bands.first[i]) and bands.count > 1:
+                where = bands.places[i] or "the run"
+                return Hit(AlarmKind.NOT_A_NUMBER, int(i), f"The {name.replace('_', ' ')} of {where} is not finite.")
+    return None
+
+
+def _rise(bands: Bands, i: int) -> float:
+    return float(bands.now[i] - median_of(bands, np.array([i]))[0])
