@@ -1,0 +1,96 @@
+"""The loss of every step: whether it falls, whether it jumped, and the batch that passed between two rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from torch import nn
+
+import edgewise
+from edgewise.monitor.bands import Bands
+from edgewise.monitor.columns import fast_columns
+from edgewise.monitor.losses import Losses
+from edgewise.monitor.order import Detection
+from tests.monitor.subjects import encoder, train
+
+COLUMNS = fast_columns(2)
+NAMES = [column.name for column in COLUMNS]
+
+
+def seen(logs: list[float]) -> Losses:
+    losses = Losses()
+    for step, log in enumerate(logs):
+        losses.see(step, log)
+    return losses
+
+
+def test_a_loss_falls_by_two_standard_errors_or_does_not() -> None:
+    noise = 0.1 * np.random.default_rng(0).standard_normal(80)
+    assert seen(list(noise[:79])).falls() is None
+    assert seen(list(noise)).falls() is False
+    assert seen(list(noise - 0.003 * np.arange(80))).falls() is True
+
+
+def test_a_loss_far_above_its_past_is_restless_until_it_is_back() -> None:
+    logs = list(0.05 * np.random.default_rng(0).standard_normal(60))
+    assert not any(seen(logs[:n]).restless for n in range(60))
+    assert seen([*logs, 0.5]).restless and not seen([*logs, 0.5, 0.0]).restless
+    assert seen([*logs, math.inf]).restless
+
+
+def alarms(changes: dict[int, float], gap: int) -> list[str]:
+    """Kinds of alarm of a run of 200 steps with a row every `gap` steps and after a restless loss."""
+    bands, rng, raised = Bands(COLUMNS), np.random.default_rng(0), []
+    detection = Detection(bands)
+    for step in range(200):
+        loss = 2.0 * changes.get(step, 1.0) * math.exp(0.03 * rng.standard_normal())
+        row = np.exp(0.03 * rng.standard_normal(len(NAMES))) * 0.5
+        row[NAMES.index("loss")] = loss
+        if step % gap == 0 or bands.losses.restless:
+            bands.see(step, row)
+            raised += [alarm.kind.value for alarm in detection.see(step, np.zeros((0, 0, 0)))]
+        else:
+            bands.losses.see(step, math.log(loss))
+    return raised
+
+
+@pytest.mark.parametrize("gap", [5, 12])
+def test_a_bad_batch_between_two_rows_is_named_by_its_loss(gap: int) -> None:
+    assert alarms({}, gap) == []
+    assert alarms({151: 3.0}, gap) == ["bad_batch"]
+    assert alarms({step: 3.0 for step in range(151, 200)}, gap) == ["loss_spike"]
+    assert alarms({151: 1.15}, gap) == []
+
+
+def test_windows_of_rows_far_apart_reach_back_160_steps_but_hold_14_rows() -> None:
+    sizes = {}
+    for gap in (1, 4, 8, 40):
+        bands = Bands(COLUMNS)
+        for step in range(0, 60 * gap, gap):
+            bands.see(step, np.ones(len(NAMES)))
+        sizes[gap] = bands.rows
+    assert sizes == {1: 40, 4: 40, 8: 20, 40: 14}
+
+
+def test_what_lasts_thirty_steps_is_seen_in_ten_rows_at_least() -> None:
+    for gap, rows in ((1, 30), (2, 16), (12, 10)):
+        bands = Bands(COLUMNS)
+        assert bands.lasting(30) == 0
+        for step in range(0, 60 * gap, gap):
+            bands.see(step, np.ones(len(NAMES)))
+        assert bands.lasting(30) == rows
+
+
+def test_the_loss_of_steps_without_a_row_is_seen() -> None:
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    with edgewise.watch(model, budget=1e-6, loss=criterion, quiet=True) as handle:
+        losses = train(model, 12, criterion)
+    assert handle.budget.samples == 1 and list(handle.bands.losses.steps) == list(range(12))
+    assert np.exp(handle.bands.losses.last(12)) == pytest.approx(losses, rel=1e-5)
+    with edgewise.watch(model, budget=1e-6, quiet=True) as reported:
+        for number in (3.0, 2.0):
+            reported.log(loss=number)
+            train(model, 1, criterion)
+    assert np.exp(reported.bands.losses.last(2)) == pytest.approx([3.0, 2.0])
