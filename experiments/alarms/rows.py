@@ -41,12 +41,18 @@ def rows_of(
     rehearse: makes the rehearsal that the run is held against; it also names the rate where the case has none.
     """
     folder = folder_of(case)
-    if not (folder / "outcome.json").exists():
+    if not _whole(folder, case):
         shutil.rmtree(folder, ignore_errors=True)
         rate = None if rehearse is None else rehearse(case)
         trained(case if rate is None else {"rate": rate.best, **case}, folder, rate)
     outcome: dict[str, Any] = json.loads((folder / "outcome.json").read_text())
     return folder, outcome
+
+
+def _whole(folder: Path, case: dict[str, Any]) -> bool:
+    """Whether a run came to its end; one of an older program under a budget did not keep its alarms."""
+    file = folder / "outcome.json"
+    return file.exists() and (case.get("sampling") != "default" or "alarms" in json.loads(file.read_text()))
 
 
 def alarms_of(case: dict[str, Any]) -> dict[str, Any]:
