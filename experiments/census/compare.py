@@ -113,7 +113,7 @@ def _branch(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
             if not all(t is None or _near(s, t) for s, t in pairs):
                 return _differs(said[part], truth["branch"][part])
         return ""
-    for layer, columns in enumerate((truth.get("columns") or [])[: claims["depth"]]):
+    for layer, columns in enumerate((truth.get("columns") or [])[: len(said["attention"])]):
         if columns is None or len(columns) != 2 or truth["norm"] is None or truth["norm"][layer] == "post":
             continue
         first, second, skip = said["attention"][layer], said["mlp"][layer], claims["mlp_skip"][layer]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 from typing import Any
 
 PLAIN_POSITIONS = {"linear bias": "alibi", "bias": "relative"}
@@ -51,7 +52,7 @@ def masked(said: dict[str, Any], truth: dict[str, Any]) -> dict[str, Any]:
         if value is None:
             kept[fact] = None
         elif isinstance(value, list) and isinstance(kept[fact], list):
-            kept[fact] = [t if s is not None else None for s, t in zip(value, kept[fact], strict=False)]
+            kept[fact] = [t if s is not None else None for s, t in zip_longest(value, kept[fact])][: len(kept[fact])]
     return kept
 
 

@@ -70,13 +70,7 @@ class BranchStructure:
 
 @dataclass(frozen=True)
 class Structure:
-    """One stack of a model as it was read.
-
-    >>> from torch import nn
-    >>> import edgewise
-    >>> layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-    >>> print(edgewise.structure(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)))
-    """
+    """One stack of a model as it was read; printed, runs of equal blocks are one entry."""
 
     model: str
     stack: str
