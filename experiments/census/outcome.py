@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,7 +159,7 @@ def _structure(evidence: Evidence) -> dict[str, Any] | None:
         known = truth if name == evidence.name else evidence.truth_of(name)
         if other.value is not None and known is not None:
             stated = said_structure.claims(other.value)
-            tokens = max(other.value.tokens or 0, other.value.horizon)
+            tokens = max(other.value.tokens or 0, other.value.horizon) or sys.maxsize  # a mask that was seen whole
             found = differences(stated, said_structure.masked(stated, known), tokens)
             wrong += [f"{fact}: {words}" for fact, words in found if fact != "copies" and words != "is not read"]
     left = said_structure.open_facts(answer.value, evidence.softmax() is not False)
