@@ -84,7 +84,7 @@ def _window(branch: Any) -> Any:
     if branch is None or branch.kind != "attention" or branch.sees in (None, "chosen by the input"):
         return None
     if branch.window is not None:
-        return branch.window
+        return "sparse" if branch.sees == "uneven window" else branch.window
     return "full" if branch.sees in ("full", "causal") else "sparse"
 
 

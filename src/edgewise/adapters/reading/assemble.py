@@ -130,7 +130,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         hidden_width=traits.hidden_width, experts=kind == "mlp" and _experts(experiment, site, module),
         output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)), gains=traits.gains,
         powers=traits.powers,
-        not_read=tuple(dict.fromkeys(traits.reasons)),
+        not_read=tuple(dict.fromkeys(traits.reasons)), window_uneven=bool(pattern and pattern.uneven),
     )  # fmt: skip
 
 

@@ -63,6 +63,6 @@ def _look(operation: Operation, length: int, seen: Seen) -> Callable[..., None]:
 def _known(block: Block, heads: int, pattern: Sight) -> Block:
     branch = replace(
         block.branches[0], kind="attention", heads=heads, sees=pattern.sees, window=pattern.window,
-        window_both_sides=pattern.both_sides, softmax=True, products=1,
+        window_both_sides=pattern.both_sides, window_uneven=pattern.uneven, softmax=True, products=1,
     )  # fmt: skip
     return replace(block, branches=(branch,))

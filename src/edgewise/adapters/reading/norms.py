@@ -146,7 +146,9 @@ def _read_outputs(experiment: Experiment) -> None:
     def see(site: Site, tokens: Tensor) -> None:
         if site.traits.base is not None:
             site.traits.output_growth = growth(tokens[0], site.traits.base, LOUDER)
-            if is_normed(site.traits.output_growth) and not _same_directions(tokens[0], site.traits.base):
+            alone = not (site.traits.memory or site.traits.other_layers or site.part.crosses)  # else its input differs
+            normed = is_normed(site.traits.output_growth)
+            if alone and normed and not _same_directions(tokens[0], site.traits.base):
                 site.traits.output_growth = None
                 site.traits.reasons.append("a bounded function that is no norm stands at its end")
 

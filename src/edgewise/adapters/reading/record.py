@@ -99,6 +99,7 @@ class Branch:
     gains: Gains | None
     powers: Powers | None  # measured only where the activation was not recognised
     not_read: tuple[str, ...] = ()
+    window_uneven: bool = False  # one key fewer to one side
 
     @property
     def mixes(self) -> bool:

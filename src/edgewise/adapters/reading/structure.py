@@ -56,7 +56,7 @@ class BranchStructure:
     layer_scale: float | None  # root mean square of a learned vector in front of it; None where there is none
     heads: int | None = None
     sees: str | None = None  # full, causal, window, causal window, blocks, sparse, chosen by the input, ...
-    window: int | None = None  # keys to one side, the token itself included
+    window: int | None = None  # keys to one side, the token itself included; of an uneven one, to its longer side
     positions: str | None = None  # inside attention: rotary, linear bias, bias, ..., none
     qk_norm: bool | None = None
     activation: str | None = None
@@ -193,7 +193,9 @@ def _sees(stack: Stack, branch: Branch) -> str | None:
     if _beyond(stack):
         return None
     words = branch.sees.replace("all", "full")
-    return words if branch.window is None else "causal window" if words == "causal" else "window"
+    if branch.window is None:
+        return words
+    return "causal window" if words == "causal" else "uneven window" if branch.window_uneven else "window"
 
 
 def _positions(branch: Branch) -> str | None:

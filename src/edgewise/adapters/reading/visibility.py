@@ -16,6 +16,7 @@ class Sight:
     sees: str
     window: int | None = None
     both_sides: bool = False
+    uneven: bool = False  # one key more to one side than to the other
 
 
 def queries(length: int) -> list[int]:
@@ -52,7 +53,7 @@ def sight(rows: Sequence[tuple[int, set[int]]], length: int, *, coarse: bool = F
         return Sight("all")
     if left is None or right is None or abs(int(left) - int(right)) > 1:
         return Sight("sparse")  # one side is cut shorter than the other
-    return Sight("all", max(int(left), int(right)) + 1, True)
+    return Sight("all", max(int(left), int(right)) + 1, True, left != right)
 
 
 def _reach(sides: Sequence[tuple[int, int, int]]) -> int | str | None:
