@@ -164,7 +164,7 @@ def test_a_deep_network_with_one_wide_head_is_not_predicted_again_for_every_reme
     """GPT-2 with one head was nine seconds a prediction, mostly for features 768 wide. The cost is estimated by its
     sizes, not by a clock, so that every machine names the same remedies."""
     begun: list[str] = []
-    monkeypatch.setattr(gram, "_Run", lambda *_: begun.append("run"))
+    monkeypatch.setattr(gram, "Orbit", lambda *_: begun.append("run"))
     network = edgewise.describe("gpt2").replace(depth=400, tokens=512, heads=1, head_width=768)  # dear for sure
     with effort.limited(remedies.EFFORT), pytest.raises(effort.OutOfEffort):
         theory.predict(network)

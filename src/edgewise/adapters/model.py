@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.config.translate import config_of, described_by_config
 from edgewise.adapters.finite import refuse_infinite
+from edgewise.adapters.once import read
 from edgewise.adapters.reading.describe import describe_reading
-from edgewise.adapters.reading.read import read
 from edgewise.adapters.reading.record import Reading, Stack
 from edgewise.adapters.reading.restore import is_sharded
 from edgewise.adapters.roles import record as roles

@@ -122,6 +122,7 @@ def cure_of(
     target: Subject, batches: Any, tokens: int | None, goal: str, keep: Sequence[str], say: Callable[[str], None]
 ) -> Cure:
     """The plan of a model, and the measured verdicts before and after it; refused where there is nothing to fix."""
+    from edgewise.adapters.once import read_once
     from edgewise.probe.isolation import random_streams
     from edgewise.probe.subjects import seeded
     from edgewise.repair.critical_plan import critical_plan
@@ -130,14 +131,15 @@ def cure_of(
     with random_streams():
         model = seeded(factory_of(target), 0)
     batch = None if batches is None else _first_inputs(batches)
-    plan = critical_plan(model, batch, keep=keep, goal=goal, tokens=tokens)
-    say("measuring the model as it is")
-    now = _verdict(model, batch, tokens, target.name)
-    if not plan.changes:
-        raise BadInput(nothing_to_fix(target.name, plan, now))
-    say("measuring the model with the plan")
-    initialize_(model, plan, generator=0)
-    return Cure(target.name, plan, now, None if now is None else _verdict(model, batch, tokens, target.name))
+    with read_once(model):
+        plan = critical_plan(model, batch, keep=keep, goal=goal, tokens=tokens)
+        say("measuring the model as it is")
+        now = _verdict(model, batch, tokens, target.name)
+        if not plan.changes:
+            raise BadInput(nothing_to_fix(target.name, plan, now))
+        say("measuring the model with the plan")
+        initialize_(model, plan, generator=0)
+        return Cure(target.name, plan, now, None if now is None else _verdict(model, batch, tokens, target.name))
 
 
 def factory_of(target: Subject) -> Callable[[], nn.Module]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from edgewise.adapters.finite import refuse_infinite
 from edgewise.adapters.model import describe_read_module
-from edgewise.adapters.reading.read import read as read_model
+from edgewise.adapters.once import read as read_model
 from edgewise.adapters.reading.record import Reading, Stack
 from edgewise.adapters.reading.refusals import words
 from edgewise.adapters.reading.restore import back_in_shards, is_sharded

@@ -12,11 +12,12 @@ from edgewise.architecture import transformer
 from edgewise.theory.gram import heads as gram_heads
 from edgewise.theory.gram import layers as gram_layers
 from edgewise.theory.gram import positions as gram_mask
-from edgewise.theory.gram.geometry import geometry_root, simplex
+from edgewise.theory.gram.geometry import simplex
 from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.layers import attend, pull_attention
 from edgewise.theory.gram.normals import Normals
 from edgewise.theory.gram.recursion import propagate_gram
+from edgewise.theory.gram.roots import geometry_root
 from tests.support.some_tokens import geometry, small, tokens
 
 CLOSE = {"rtol": 1e-7, "atol": 1e-7}

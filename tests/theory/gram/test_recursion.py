@@ -93,7 +93,7 @@ def test_default_samples_fall_with_length_and_depth() -> None:
     assert [fewer_samples(edgewise.describe("gpt2", tokens=n), default_samples(n, 12)) for n in (64, 128)] == [32, 2]
     assert fewer_samples(edgewise.describe("llama-2-7b"), 8) == 8
     shapes = ((64, 12), (127, 32), (128, 32), (256, 32), (1024, 32))
-    assert [default_samples(*shape) for shape in shapes] == [32, 17, 4, 2, 2]
+    assert [default_samples(*shape) for shape in shapes] == [32, 17, 4, 2, 1]
 
 
 @pytest.mark.parametrize(

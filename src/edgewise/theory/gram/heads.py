@@ -14,9 +14,10 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.blocks import Attention
-from edgewise.theory.gram.geometry import Precision, Real, Root
+from edgewise.theory.gram.geometry import Precision, Real
 from edgewise.theory.gram.normals import Normals
-from edgewise.theory.gram.positions import Mask, alibi_slopes, by_distance, distances, rotate
+from edgewise.theory.gram.positions import Mask, alibi_slopes, banded_scores, by_distance, distances, rotate
+from edgewise.theory.gram.roots import Root
 
 GROUP = 2**23  # entries of (h, n, n) drawn at once
 CACHED = 2**17  # entries of (h, n, n) worked on at once
@@ -69,7 +70,8 @@ class Heads:
     def content(self, part: slice) -> Real:
         """Query . key over sqrt(d_k) with its gain (h, n, n), without mask and position bias."""
         scale = self.layer.score_gain / math.sqrt(self.layer.head_width)
-        return (self.queries.values[part] * self.centred.dtype.type(scale)) @ self.centred[part].swapaxes(1, 2)
+        queries = self.queries.values[part] * self.centred.dtype.type(scale)
+        return banded_scores(queries, self.centred[part], self.mask.rows)
 
     def biased(self, content: Real, part: slice) -> Real:
         """With the position bias; the content itself where there is none."""
@@ -85,7 +87,7 @@ class Heads:
         np.subtract(S, largest, out=S)
         np.exp(S, out=S)
         total = S.sum(-1, keepdims=True)
-        np.divide(S, total, out=S)
+        np.multiply(S, 1 / total, out=S)
         return S, (largest + np.log(total))[..., 0]
 
     def probabilities(self, part: slice) -> Real:

@@ -21,20 +21,12 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.blocks import MLP, Attention
 from edgewise.theory.activation.activations import activation
-from edgewise.theory.gram.geometry import (
-    Geometry,
-    Real,
-    Root,
-    geometry_root,
-    lower_product,
-    mean_of_pair,
-    square_root,
-    without_diagonal,
-)
+from edgewise.theory.gram.geometry import Geometry, Real, mean_of_pair, without_diagonal
 from edgewise.theory.gram.heads import Heads, Sampling, draw_heads
 from edgewise.theory.gram.normals import Normals
 from edgewise.theory.gram.pairs import PairAverages
-from edgewise.theory.gram.positions import Mask, sandwich, sliding_window_mask
+from edgewise.theory.gram.positions import Mask, banded_product, sandwich, sliding_window_mask
+from edgewise.theory.gram.roots import Root, geometry_root, lower_product, scaled_rows, square_root
 from edgewise.theory.softmax.condensation import condensation_ratio
 
 RANK = 32  # of the random m in _logit_gradients: its second moments are exact at any rank
@@ -86,12 +78,12 @@ class _Mixing:
     """Sums over heads of the forward pass: S q, S H S^T and its diagonal."""
 
     def __init__(self, state: Geometry, mask: Mask, dtype: Any) -> None:
-        self.mask = mask
+        self.mask, self.dtype = mask, state.spreads.dtype
         self.unit = max(float(state.spreads.max()), 1e-300)
-        self.spreads = (state.spreads / self.unit).astype(dtype)
+        self.spreads = (state.spreads * (1 / self.unit)).astype(dtype, copy=False)
         self.mean_square = state.squares.mean()
         self.excess = (state.squares - self.mean_square).astype(dtype)
-        self.P = np.zeros_like(state.spreads)
+        self.P: Real = np.zeros((), self.dtype)
         self.squares, self.diagonal = np.zeros_like(state.squares), np.zeros_like(state.squares)
 
     def add(self, S: Real) -> None:
@@ -100,7 +92,7 @@ class _Mixing:
         everything = self.mask.visible is None
         rest = S - S.mean(1, keepdims=True) if everything else S
         product = sandwich(rest, self.spreads, self.mask.rows)
-        self.P += product
+        self.P = self.P + product
         self.diagonal += product.diagonal()
         if everything:
             common = S.mean(1, keepdims=True)
@@ -109,7 +101,8 @@ class _Mixing:
 
     def mean(self, samples: int) -> Geometry:
         P, diagonal = self.P * (self.unit / samples), self.diagonal * (self.unit / samples)
-        spreads = without_diagonal(np.maximum(P - mean_of_pair(P.diagonal()), 0.0))
+        P -= mean_of_pair(P.diagonal(), P.dtype)
+        spreads = without_diagonal(np.maximum(P, 0.0, out=P))
         return Geometry(np.maximum(self.mean_square + self.squares / samples - diagonal, 0.0), spreads)
 
 
@@ -143,10 +136,10 @@ class _RowStatistics:
 class _Back:
     """Sums over heads of the backward pass, each (n, n)."""
 
-    def __init__(self, like: Array) -> None:
-        self.value = np.zeros_like(like)  # S^T Gamma S
-        self.query = np.zeros_like(like)  # dq dq^T
-        self.key = np.zeros_like(like)  # dk dk^T
+    def __init__(self, dtype: Any) -> None:
+        self.value: Real = np.zeros((), dtype)  # S^T Gamma S
+        self.query: Real = np.zeros((), dtype)  # dq dq^T
+        self.key: Real = np.zeros((), dtype)  # dk dk^T
         self.key_along = 0.0  # sum_ab q_a dk_a . dk_b
 
 
@@ -156,19 +149,22 @@ def pull_attention(
     """Gamma at the layer's input from Gamma at its output, and |dL/dW|^2 of the four projections."""
     mask = sliding_window_mask(state.tokens, layer.causal, layer.window, sampling.dtype)
     scales, lower = square_root(gamma, sampling.dtype)
-    gradient_root = (scales[:, None] * lower).astype(sampling.dtype)
-    outer = gamma.astype(sampling.dtype)
-    back = _Back(gamma)
+    gradient_root = scaled_rows(scales, lower, sampling.dtype)
+    outer = gamma.astype(sampling.dtype, copy=False)
+    back = _Back(gamma.dtype)
     normals = Normals(memory.seed + 1)
+    scale = gradient_root.dtype.type((RANK * layer.head_width) ** -0.5)  # of m, and of the scores
     for heads, probabilities in memory.recall(layer, mask, sampling):
         A, V = (_low_rank(root, len(heads.centred), normals) for root in (gradient_root, memory.root.apart))
         for part, S in zip(heads.parts(), probabilities, strict=True):
-            back.value += sandwich(S.swapaxes(1, 2), outer, mask.columns)
-            _add_logit_path(back, state, heads, part, _logit_gradients(S, A[part], V[part]))
+            back.value = back.value + sandwich(S.swapaxes(1, 2), outer, mask.columns)
+            _add_logit_path(back, state, heads, part, _logit_gradients(S, scale * A[part], V[part]))
     value_gain, score_gain = layer.value_gain**2, layer.score_gain**2
     mean = 1.0 / sampling.samples
-    logit_path = (back.query + back.key) * (score_gain * value_gain * mean)
-    return back.value * (value_gain * mean) + logit_path, _weights(layer, state, back, width, mean)
+    pulled = (back.query + back.key) * float(score_gain)
+    pulled += back.value
+    pulled *= float(value_gain * mean)
+    return pulled, _weights(layer, state, back, width, mean)
 
 
 def _low_rank(root: Real, heads: int, normals: Normals) -> Real:
@@ -178,11 +174,11 @@ def _low_rank(root: Real, heads: int, normals: Normals) -> Real:
 
 
 def _logit_gradients(S: Real, A: Real, V: Real) -> Real:
-    """e_ab = S_ab (m_ab - sum_c S_ac m_ac), Cov(m_ab, m_cd) = Gamma_ac U_bd (value gain left out) (h, n, n).
+    """e_ab = S_ab (m_ab - sum_c S_ac m_ac), Cov(m_ab, m_cd) = rank Gamma_ac U_bd (value gain left out) (h, n, n).
 
-    m = A V^T / sqrt(rank), A = Gamma^{1/2} N and V = U^{1/2} N'; what all b share drops out of e.
+    m = A V^T, A = Gamma^{1/2} N and V = U^{1/2} N'; what all b share drops out of e.
     """
-    m = (A * S.dtype.type(RANK**-0.5)) @ V.swapaxes(1, 2)
+    m = A @ V.swapaxes(1, 2)
     np.subtract(m, np.einsum("hab,hab->ha", S, m)[..., None], out=m)
     return np.multiply(S, m, out=m)
 
@@ -195,19 +191,21 @@ def _isotropic(tokens: int, heads: int, normals: Normals, dtype: Any) -> Real:
 
 
 def _add_logit_path(back: _Back, state: Geometry, heads: Heads, part: slice, errors: Real) -> None:
-    """dq_a = sum_b e_ab k_b / sqrt(d_k), dk_b = sum_a e_ab q_a / sqrt(d_k), undone through RoPE and QK-norm."""
+    """dq_a = sum_b e_ab k_b, dk_b = sum_a e_ab q_a for e over sqrt(d_k), undone through RoPE and QK-norm."""
     layer, queries, keys = heads.layer, heads.queries.part(part), heads.keys.part(part)
-    scale = errors.dtype.type(1 / math.sqrt(layer.head_width))
-    query = _flat(queries.pull(errors @ (keys.values * scale), layer))
-    key = _flat(keys.pull(errors.swapaxes(1, 2) @ (queries.values * scale), layer))
-    back.query += query @ query.T
-    back.key += key @ key.T
+    query = _flat(queries.pull(banded_product(errors, keys.values, heads.mask.rows), layer))
+    transposed = errors.swapaxes(1, 2)
+    key = _flat(keys.pull(banded_product(transposed, queries.values, heads.mask.columns), layer))
+    back.query = back.query + query @ query.T
+    back.key = back.key + key @ key.T
     if layer.rope or layer.qk_norm:  # otherwise the key gradients sum to zero over tokens
         back.key_along += float(state.squares @ (key @ key.sum(0)).astype(np.float64))
 
 
 def _flat(features: Real) -> Real:
     """(h, n, k) to (n, h k)."""
+    if len(features) == 1:
+        return np.ascontiguousarray(features[0])
     return np.ascontiguousarray(features.transpose(1, 0, 2)).reshape(features.shape[1], -1)
 
 
@@ -218,14 +216,14 @@ def _weights(layer: Attention, state: Geometry, back: _Back, width: int, mean: f
     W_K: d gQ^2 sV^2 sum U.dk dk^T, with U = (q_a + q_b)/2 - H so that small distances keep their digits.
     """
     overlaps = state.overlaps
-    mixed = float((back.value * overlaps).sum()) * mean
+    mixed = _sum(back.value, overlaps) * mean
     behind_query, behind_key = _projection_gains(layer)
     common = width * layer.value_gain**2 * mean
     return {
         "value": width * layer.output_gain**2 * mixed,
         "output": layer.heads * layer.head_width * _ratio(layer.value_gain, layer.output_gain) ** 2 * mixed,
-        "query": common * behind_query**2 * float((back.query * overlaps).sum()),
-        "key": common * behind_key**2 * (back.key_along - float((back.key * state.spreads).sum())),
+        "query": common * behind_query**2 * _sum(back.query, overlaps),
+        "key": common * behind_key**2 * (back.key_along - _sum(back.key, state.spreads)),
     }
 
 
@@ -247,56 +245,56 @@ def _ratio(product: float, factor: float) -> float:
 
 def _hidden(layer: MLP, state: Geometry) -> Geometry:
     """Preactivations: s1^2 C + sb^2. A bias that all tokens share leaves distances alone."""
-    return Geometry(layer.in_gain**2 * state.squares + layer.bias**2, layer.in_gain**2 * state.spreads)
+    gain = float(layer.in_gain**2)
+    return Geometry(gain * state.squares + layer.bias**2, gain * state.spreads)
 
 
-@dataclass(frozen=True)
-class Perceived:
-    """The geometry of the output, and the averages over the preactivations that the backward pass needs too."""
-
-    state: Geometry
-    averages: PairAverages
-
-
-def perceive(layer: MLP, state: Geometry) -> Perceived:
-    """C_out = s2^2 E phi phi', times su^2 C when gated; as squares and spreads."""
+def perceive(layer: MLP, state: Geometry) -> tuple[Geometry, PairAverages]:
+    """C_out = s2^2 E phi phi', times su^2 C when gated; as squares and spreads. The averages serve the way back."""
     averages = PairAverages(activation(layer.activation), _hidden(layer, state))
-    active = averages.values
-    if layer.gated:
-        active = product(active, state).scaled(layer.linear_gain**2)
-    return Perceived(active.scaled(layer.out_gain**2), averages)
+    if not layer.gated:
+        return averages.values.scaled(layer.out_gain**2), averages
+    return product(averages.values, state).scaled(layer.linear_gain**2 * layer.out_gain**2), averages
 
 
 def product(first: Geometry, second: Geometry) -> Geometry:
     """The geometry of x * y elementwise, independent: its overlaps are the products of overlaps."""
-    f, q = first.squares, second.squares
-    unlike = (f[:, None] - f) * (q[:, None] - q) / 4
-    spreads = unlike + mean_of_pair(q) * first.spreads + second.spreads * (mean_of_pair(f) - first.spreads)
-    return Geometry(f * q, np.maximum(spreads, 0.0))
+    f, q, dtype = first.squares, second.squares, first.spreads.dtype
+    spreads = first.overlaps
+    spreads *= second.spreads
+    spreads += mean_of_pair(q, dtype) * first.spreads
+    if np.ptp(f) and np.ptp(q):
+        a, b = f.astype(dtype), q.astype(dtype)
+        spreads += (a[:, None] - a) * (b[:, None] - b) * 0.25
+    return Geometry(f * q, np.maximum(spreads, 0.0, out=spreads))
 
 
 def pull_mlp(
-    layer: MLP, state: Geometry, perceived: Perceived, gamma: Array, width: int
-) -> tuple[Array, Mapping[str, float]]:
+    layer: MLP, state: Geometry, averages: PairAverages, gamma: Real, width: int
+) -> tuple[Real, Mapping[str, float]]:
     """Gamma at the layer's input, and |dL/dW|^2 of its matrices.
 
     Gamma_in = Gamma s2^2 s1^2 E phi' phi'; gated: Gamma s2^2 su^2 (s1^2 C E phi' phi' + E phi phi').
     """
-    slopes, values = perceived.averages.slopes(), perceived.averages.values.overlaps
-    out, linear, overlaps = layer.out_gain**2, layer.linear_gain**2, state.overlaps
-    into_gate = slopes * (linear * overlaps) if layer.gated else slopes
-    factor = layer.in_gain**2 * into_gate
-    weights = {"mlp_in": width * out * _sum(gamma, into_gate, overlaps)}
+    overlaps = state.overlaps
+    out, into, linear = (float(gain**2) for gain in (layer.out_gain, layer.in_gain, layer.linear_gain))
+    gate, value = averages.slopes(), averages.values.overlaps
+    gate *= gamma
+    value *= gamma
+    weights = {"mlp_out": layer.width * float(value.sum(dtype=np.float64))}
     if layer.gated:
-        factor = factor + linear * values
-        weights["mlp_linear"] = width * out * _sum(gamma, values, overlaps)
-        values = values * (linear * overlaps)
-    weights["mlp_out"] = layer.width * _sum(gamma, values)
-    return gamma * factor * out, weights
+        weights["mlp_out"] = layer.width * linear * _sum(value, overlaps)
+        weights["mlp_linear"] = width * out * _sum(value, overlaps)
+        gate *= overlaps
+        gate *= linear
+    weights["mlp_in"] = width * out * _sum(gate, overlaps)
+    gate *= into * out
+    if layer.gated:
+        value *= linear * out
+        gate += value
+    return gate, weights
 
 
-def _sum(*factors: Array) -> float:
-    product = factors[0]
-    for factor in factors[1:]:
-        product = product * factor
-    return float(product.sum())
+def _sum(first: Real, second: Real) -> float:
+    """The sum of the products of entries."""
+    return float(np.vdot(first, second))

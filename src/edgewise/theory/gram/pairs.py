@@ -26,11 +26,12 @@ from numpy.polynomial import chebyshev
 from edgewise.arrays import Array
 from edgewise.theory.activation import gaussian_mean
 from edgewise.theory.activation.activations import Activation
-from edgewise.theory.gram.geometry import Geometry, without_diagonal
+from edgewise.theory.gram.geometry import Geometry, Real, without_diagonal
 
-Later = Callable[[], Array]
+Later = Callable[[], Real]
 NODES = 65  # exact evaluations in the angle, Chebyshev
 GRID = 8192  # points of the linear table read from them: error 2e-8 (1 + q)
+ROWS = 64  # read at once, so that work arrays stay in the cache
 STEEP = 1e3  # variance above which the table is too coarse, and every pair is averaged directly
 ANGLES = 33
 CELL = 0.5  # the range of log q is rounded outwards to this, so that layers share tables
@@ -66,16 +67,20 @@ def _equal(phi: Activation, state: Geometry, q: float) -> tuple[Geometry, Later]
         flat = Geometry(squares, np.zeros_like(state.spreads))
         return flat, lambda: state.spreads + float(phi.slope_square(0.0))
     if q > STEEP:
-        separations = np.clip(state.spreads / q, 0.0, 2.0)
+        separations = np.clip(state.spreads.astype(np.float64) / q, 0.0, 2.0)
         steep = Geometry(squares, state.spreads * phi.chord(q, separations))
         return steep, lambda: phi.slope_product_apart(q, separations)
-    place = _Place(state.spreads / q)
-    return Geometry(squares, state.spreads * place.read(_chords(phi, q))), lambda: place.read(_slopes(phi, q))
+    place = _Place(state.spreads * (1 / q))
+    spreads = place.read(_chords(phi, q))
+    spreads *= state.spreads
+    return Geometry(squares, spreads), lambda: place.read(_slopes(phi, q))
 
 
 def _unequal(phi: Activation, state: Geometry) -> tuple[Geometry, Later]:
-    table, angle = pair_table(phi, state.squares), angles(state.separations)
-    return table.values(state, angle), lambda: table.slope_products(state, angle)
+    wide = state.in_precision(np.float64)
+    table, angle = pair_table(phi, wide.squares), angles(wide.separations)
+    values = table.values(wide, angle).in_precision(state.spreads.dtype)
+    return values, lambda: table.slope_products(wide, angle).astype(state.spreads.dtype, copy=False)
 
 
 def _common_variance(state: Geometry) -> float | None:
@@ -83,9 +88,10 @@ def _common_variance(state: Geometry) -> float | None:
     return (low + high) / 2 if high - low <= 1e-12 * high else None
 
 
-def angles(separations: Array) -> Array:
+def angles(separations: Real) -> Real:
     """The angle in [0, pi] of cosine 1 - e: kinks of phi are smooth in it, and it is exact for small e."""
-    halves = np.clip(separations * 0.5, 0.0, 1.0)
+    halves = separations * 0.5
+    np.clip(halves, 0.0, 1.0, out=halves)
     np.arcsin(np.sqrt(halves, out=halves), out=halves)
     return np.multiply(halves, 2, out=halves)
 
@@ -93,18 +99,23 @@ def angles(separations: Array) -> Array:
 class _Place:
     """Where separations fall on the uniform grid of angles, for linear interpolation."""
 
-    def __init__(self, separations: Array) -> None:
-        position = angles(separations)
-        position *= GRID / np.pi
-        self.left = np.minimum(position.astype(np.int32), GRID - 1)
-        self.rest = np.subtract(position, self.left, out=position)
+    def __init__(self, separations: Real) -> None:
+        self.position = angles(separations)
+        self.position *= GRID / np.pi
 
-    def read(self, table: Array) -> Array:
+    def read(self, table: Array) -> Real:
         """table (2, GRID): values and rises."""
-        value = table[1].take(self.left)
-        value *= self.rest
-        value += table[0].take(self.left)
-        return value
+        values, rises = table.astype(self.position.dtype, copy=False)
+        read = np.empty_like(self.position)
+        for first in range(0, len(read), ROWS):
+            position, value = self.position[first : first + ROWS], read[first : first + ROWS]
+            left = position.astype(np.int32)
+            rest = position - left.astype(position.dtype)
+            place = left.astype(np.intp)
+            rises.take(place, out=value, mode="clip")
+            value *= rest
+            value += values.take(place, mode="clip")
+        return read
 
 
 @lru_cache(maxsize=256)
@@ -140,7 +151,7 @@ def _homogeneous(phi: Activation) -> bool:
 
 def _scaled(phi: Activation, state: Geometry) -> tuple[Geometry, Later]:
     """phi(sqrt(q) z) = sqrt(q) phi(z): the averages at unit variance, exactly."""
-    lengths = np.sqrt(state.squares)
+    lengths = np.sqrt(state.squares).astype(state.spreads.dtype)
     unit, place = float(phi.square(1.0)), _Place(state.separations)
     across = lengths[:, None] * lengths * state.separations * place.read(_chords(phi, 1.0))
     along = (lengths[:, None] - lengths) ** 2 * (unit / 2)

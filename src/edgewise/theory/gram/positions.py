@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class Mask:
     rows: tuple[Span, ...]  # of the attention matrix
     columns: tuple[Span, ...]  # of its transpose
 
-    @property
+    @cached_property
     def counts(self) -> Array:
         """Keys that each token sees (n,)."""
         if self.visible is None:
@@ -88,18 +88,39 @@ def sandwich(outer: Real, middle: Real, spans: Sequence[Span]) -> Real:
     a quarter of the full product.
     """
     result = np.zeros_like(middle)
+    outer = outer[0] if len(outer) == 1 else outer  # a stack of one costs a copy
     done: list[Span] = []
     low, high = len(middle), 0
     for span in sorted(spans, key=lambda s: s.high - s.low):
         done.append(span)
         low, high = min(low, span.low), max(high, span.high)
-        half = outer[:, span.rows, span.columns] @ middle[span.columns, low:high]
+        half = outer[..., span.rows, span.columns] @ middle[span.columns, low:high]
         for other in done:
             columns = half[..., other.low - low : other.high - low]
-            block = (columns @ outer[:, other.rows, other.columns].swapaxes(1, 2)).sum(0)
+            block = columns @ outer[..., other.rows, other.columns].swapaxes(-1, -2)
+            block = block.sum(0) if block.ndim == 3 else block
             result[span.rows, other.rows] = block
             result[other.rows, span.rows] = block.T
     return result
+
+
+def banded_product(matrix: Real, columns: Real, spans: Sequence[Span]) -> Real:
+    """A x for A (h, n, n) that is zero outside its spans, x (h, n, k)."""
+    product = np.empty_like(columns)
+    for span in spans:
+        np.matmul(matrix[:, span.rows, span.columns], columns[:, span.columns], out=product[:, span.rows])
+    return product
+
+
+def banded_scores(queries: Real, keys: Real, spans: Sequence[Span]) -> Real:
+    """q . k (h, n, n) inside the spans, 0 outside."""
+    n = queries.shape[1]
+    scores = np.zeros((len(queries), n, n), queries.dtype)
+    for span in spans:
+        np.matmul(
+            queries[:, span.rows], keys[:, span.columns].swapaxes(1, 2), out=scores[:, span.rows, span.columns]
+        )
+    return scores
 
 
 def rotate(features: Real, layer: Attention, back: bool = False) -> Real:
@@ -108,10 +129,15 @@ def rotate(features: Real, layer: Attention, back: bool = False) -> Real:
     if not rotated:
         return features
     cosine, sine = _turns(features.shape[-2], rotated, layer.rope_base, features.dtype)
+    half, turned = rotated // 2, np.empty_like(features)
+    first, second = features[..., :half], features[..., half:rotated]
     sine = -sine if back else sine
-    first, second = features[..., : rotated // 2], features[..., rotated // 2 : rotated]
-    turned = [first * cosine - second * sine, first * sine + second * cosine, features[..., rotated:]]
-    return np.concatenate(turned, -1)
+    np.multiply(first, cosine, out=turned[..., :half])
+    turned[..., :half] -= second * sine
+    np.multiply(second, cosine, out=turned[..., half:rotated])
+    turned[..., half:rotated] += first * sine
+    turned[..., rotated:] = features[..., rotated:]
+    return turned
 
 
 @lru_cache(maxsize=8)

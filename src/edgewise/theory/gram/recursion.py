@@ -1,15 +1,14 @@
 """The Gram recursion, token by token: for masks, positions and measured inputs, where tokens are not alike.
 
-State C_ab = x_a.x_b / d forward, Gamma_ab = g_a.g_b backward; the stream's width never appears. One branch and its
-norms: x <- outside( skip x + sum of multiplier * after(layer(before(x))) ). Attention is averaged over sampled heads of
-the real head width, so every number has a sampling error: the spread over `draws`.
+State C_ab = x_a.x_b / d forward, Gamma_ab = g_a.g_b backward; the stream's width never appears. Attention is averaged
+over sampled heads of the real head width, so every number has a sampling error: the spread over `draws`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,24 +16,21 @@ from numpy.typing import ArrayLike
 
 from edgewise.architecture import Architecture
 from edgewise.arrays import Array
-from edgewise.blocks import MLP, Attention, Branch, Norm
+from edgewise.blocks import Branch
 from edgewise.effort import spend
 from edgewise.errors import BadInput
-from edgewise.theory.activation.activations import activation
 from edgewise.theory.gram.cost import affordable
 from edgewise.theory.gram.geometry import Geometry, Precision, from_overlaps, simplex
 from edgewise.theory.gram.heads import Sampling
-from edgewise.theory.gram.layers import attend, perceive, pull_attention, pull_mlp
-from edgewise.theory.gram.pairs import PairAverages
+from edgewise.theory.gram.orbit import Orbit, blocks_alike, mean_state, settled
 from edgewise.theory.start import refuse_readout, refuse_two_starts
-from edgewise.trace import WEIGHTS, Trace
+from edgewise.trace import Trace
 
 Progress = Callable[[float], None]
-Pull = Callable[[Array], Array]
-Weights = Mapping[str, float]
-PullWeights = Callable[[Array], tuple[Array, Weights]]
+Heads = list[tuple[Branch, Sampling]]
 
-STATISTICS = ("logit_variance", "condensation")  # of attention layers
+MOST = 32  # heads drawn per layer
+FIRST, MORE = 2, 4  # blocks that get more heads, and how many times as many
 LONG = 128  # tokens from which the number of heads matters
 HELD = 5e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
 
@@ -55,7 +51,8 @@ def propagate_gram(
 
     start      (n, n) input Gram matrix x_a.x_b / width; a simplex of `start_overlap` unless given
     readout    token: independent output gradients; pooled: one shared by all tokens
-    samples    heads drawn per attention layer; 2 to 32 by length, depth and variance of the scores unless given
+    samples    heads drawn per attention layer; 1 to 32 by length, depth and variance of the scores unless given, more
+               in the first blocks, and the draws go on as one where chance hardly matters any more
     progress   called with the fraction done
     """
     _refuse(readout, samples, draws, seed, dtype)
@@ -63,12 +60,12 @@ def propagate_gram(
     head_width = architecture.head_width if architecture.heads else 0
     spend(affordable(architecture.tokens, architecture.depth, draws, sampling, head_width).seconds)
     first = _start(architecture, start, start_overlap)
-    runs = []
-    for draw in range(draws):
-        report = None if progress is None else _share(progress, draw, draws)
-        runs.append(_Run(architecture, first, readout, sampling, (seed, draw), report))
+    seeds = [(seed << 32) + (draw << 24) for draw in range(draws)]
+    may_join = samples is None and draws > 1 and blocks_alike(architecture.blocks)
+    blocks = _with_heads(architecture, sampling, more=may_join)
+    runs = _orbits(architecture, first, _output_gradient(first.tokens, readout), blocks, seeds, may_join, progress)
     left = any(run.left_range for run in runs)  # then no gradient was followed
-    source = f"theory: gram recursion, {sampling.samples} heads x {draws} draws"
+    source = f"theory: gram recursion, {_heads_of(blocks)} x {draws} draws"
     return Trace(
         sites=architecture.sites(),
         source=source + (", stopped where the stream leaves the range of numbers" if left else ""),
@@ -82,6 +79,78 @@ def propagate_gram(
     )
 
 
+def _orbits(
+    architecture: Architecture, first: Geometry, gamma: Array, blocks: Sequence[Heads], seeds: Sequence[int],
+    may_join: bool, progress: Progress | None,
+) -> list[Orbit]:  # fmt: skip
+    """One orbit per seed: apart through the blocks in which chance matters, then as one, and all the way back."""
+    sites, branches = len(architecture.sites()), [pair for block in blocks for pair in block]
+    dtype, width = branches[0][1].dtype, architecture.width
+    steps = _Steps(2 * len(branches) * len(seeds), progress)
+    orbits = [Orbit(first, 0, sites, dtype, width, seed) for seed in seeds]
+    apart = _follow(orbits[0], blocks, may_join, steps.tick)
+    for orbit in orbits[1:]:
+        orbit.forward(branches[:apart], steps.tick)
+    log_scale = 0.0
+    if apart == len(branches) or any(orbit.left_range for orbit in orbits):
+        for orbit in orbits:
+            orbit.forward(branches[apart:], steps.tick)
+    else:
+        steps.leave_out(2 * (len(branches) - apart) * (len(seeds) - 1))
+        trunk = Orbit(mean_state(orbits), apart, sites, dtype, width, seeds[0] + (1 << 23))
+        trunk.forward(branches[apart:], steps.tick)
+        if not trunk.left_range:
+            gamma, log_scale = trunk.backward(gamma.astype(trunk.state.spreads.dtype), log_scale, steps.tick)
+        for orbit in orbits:
+            orbit.take(trunk)
+    if not any(orbit.left_range for orbit in orbits):
+        for orbit in orbits:
+            orbit.backward(gamma.astype(orbit.state.spreads.dtype), log_scale, steps.tick)
+    return orbits
+
+
+def _with_heads(architecture: Architecture, sampling: Sampling, more: bool) -> list[Heads]:
+    """The branches of every block with the heads that are drawn for them: more in the first blocks, if asked for."""
+    count, long = sampling.samples, architecture.tokens >= LONG
+    first = replace(sampling, samples=max(count, min(MOST, MORE * count))) if more else sampling
+    rest = replace(sampling, samples=max(1, count // 2)) if more and long else sampling
+    return [
+        [(branch, first if number < FIRST else rest) for branch in block]
+        for number, block in enumerate(architecture.blocks)
+    ]
+
+
+def _heads_of(blocks: Sequence[Heads]) -> str:
+    first, last = (block[0][1].samples for block in (blocks[0], blocks[-1]))
+    return f"{last} {'head' if last == 1 else 'heads'}" if first == last else f"{first}, then {last} heads"
+
+
+def _follow(orbit: Orbit, blocks: Sequence[Heads], may_join: bool, tick: Callable[[], None]) -> int:
+    """Forward, block by block, until chance hardly matters any more or to the end: the number of branches."""
+    forgotten = []
+    for block in blocks:
+        orbit.forward(block, tick)
+        forgotten.append(sum(orbit.forgotten[-len(block) :]))
+        if may_join and settled(np.array(forgotten), len(blocks)):
+            break
+    return len(orbit.forgotten)
+
+
+class _Steps:
+    """How much of the work is done."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.total, self.done, self.progress = total, 0, progress
+
+    def leave_out(self, steps: int) -> None:
+        self.total -= steps
+
+    def tick(self) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done / self.total)
+
+
 def default_samples(tokens: int, depth: int) -> int:
     """Heads per layer that bring exponents to about 0.001, and to 0.005 where attention is sharp.
 
@@ -89,11 +158,11 @@ def default_samples(tokens: int, depth: int) -> int:
     sequences cost little and get four times what that needs.
     """
     rows, whole = (4 * tokens, round) if tokens >= LONG else (tokens, math.ceil)
-    return min(32, max(_fewest(tokens), whole(2**20 / (rows * depth**2)), whole(2**16 / (rows * depth))))
+    return min(MOST, max(_fewest(tokens), whole(2**20 / (rows * depth**2)), whole(2**16 / (rows * depth))))
 
 
 def _fewest(tokens: int) -> int:
-    return 4 if tokens < LONG else 2
+    return max(1, min(4, 256 // tokens))
 
 
 def fewer_samples(architecture: Architecture, count: int) -> int:
@@ -114,10 +183,6 @@ def _sampling(architecture: Architecture, samples: int | None, dtype: Precision)
     count = samples or fewer_samples(architecture, default_samples(architecture.tokens, architecture.depth))
     held = architecture.depth * count * architecture.tokens**2 * np.dtype(dtype).itemsize
     return Sampling(count, dtype, keep=held < HELD)
-
-
-def _share(progress: Progress, draw: int, draws: int) -> Progress:
-    return lambda fraction: progress((draw + fraction) / draws)
 
 
 def _refuse(readout: str, samples: int | None, draws: int, seed: int, dtype: Precision) -> None:
@@ -154,168 +219,7 @@ def _as_matrix(start: Any) -> Array:
         ) from cause
 
 
-class _Run:
-    """One independent repetition: forward through all branches, then backward, one number per site each."""
-
-    def __init__(
-        self, architecture: Architecture, first: Geometry, readout: str, sampling: Sampling,
-        seed: tuple[int, int], progress: Progress | None,
-    ) -> None:  # fmt: skip
-        self.sites = len(architecture.sites())
-        self.norm, self.separation = [first.norm], [first.separation]
-        self.entropy = [math.nan]
-        names = (*STATISTICS, "gradient_coherence", *(f"weight_gradient.{name}" for name in WEIGHTS))
-        self.statistics = {name: np.full(self.sites, math.nan) for name in names}
-        self.log_gradient = np.zeros(self.sites)
-        self._progress, self._done = progress, 0
-        self.left_range = False
-        pulls = self._forward(architecture, first, sampling, seed)
-        if not self.left_range:
-            self._backward(pulls, _output_gradient(first.tokens, readout))
-
-    def _forward(
-        self, architecture: Architecture, state: Geometry, sampling: Sampling, seed: tuple[int, int]
-    ) -> list[PullWeights]:
-        pulls = []
-        branches = [branch for block in architecture.blocks for branch in block]
-        for site, branch in enumerate(branches, start=1):
-            number = int(np.random.SeedSequence([*seed, site]).generate_state(1, np.uint64)[0] >> 2)
-            step = apply_branch(branch, state, architecture.width, sampling, number)
-            if not _in_range(step.state, sampling.dtype):
-                self._leave_range(step.state, state.separation)
-                break
-            state = step.state
-            self.norm.append(state.norm)
-            self.separation.append(state.separation)
-            self.entropy.append(step.statistics.get("attention_entropy", math.nan))
-            for name in STATISTICS:
-                self.statistics[name][site] = step.statistics.get(name, math.nan)
-            pulls.append(step.pull)
-            self._tick()
-        return pulls
-
-    def _backward(self, pulls: list[PullWeights], gamma: Array) -> None:
-        """Gamma is rescaled to a mean diagonal of 1 at every site and its logarithm summed: no depth overflows."""
-        log_scale = 0.0
-        self._coherence(len(pulls), gamma)
-        for site in range(len(pulls), 0, -1):
-            gamma, weights = pulls.pop()(gamma)  # each frees its memory
-            for name, value in weights.items():
-                self.statistics[f"weight_gradient.{name}"][site] = _log(value) + log_scale
-            size = float(gamma.diagonal().mean())
-            log_scale += _log(size)
-            gamma = gamma / size if size > 0 else gamma
-            self.log_gradient[site - 1] = log_scale
-            self._coherence(site - 1, gamma)
-            self._tick()
-
-    def _coherence(self, site: int, gamma: Array) -> None:
-        n, diagonal = len(gamma), float(gamma.diagonal().mean())
-        if diagonal > 0:
-            off = (float(gamma.sum()) - n * diagonal) / (n * (n - 1))
-            self.statistics["gradient_coherence"][site] = off / diagonal
-
-    def _leave_range(self, beyond: Geometry, separation: float) -> None:
-        """A stream that explodes or vanishes is an answer: norms infinite or 0 from here on, no gradient."""
-        self.left_range = True
-        missing = self.sites - len(self.norm)
-        self.norm += [0.0 if beyond.norm < 1 else math.inf] * missing  # what overflowed on the way is not a number
-        self.separation += [separation] * missing
-        self.entropy += [math.nan] * missing
-
-    def _tick(self) -> None:
-        self._done += 1
-        if self._progress is not None:
-            self._progress(self._done / (2 * (self.sites - 1)))
-
-
-def _in_range(state: Geometry, dtype: Precision) -> bool:
-    """Whether logits, which are products of two tokens, can still be drawn in this precision."""
-    largest = float(np.finfo(dtype).max) ** 0.5
-    return 1 / largest < state.norm < largest
-
-
 def _output_gradient(tokens: int, readout: str) -> Array:
     if readout == "pooled":
         return np.ones((tokens, tokens))
     return np.eye(tokens)
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf
-
-
-@dataclass(frozen=True)
-class Step:
-    """The state after a branch, how gradient overlaps come back (with |dL/dW|^2), and statistics of its layers."""
-
-    state: Geometry
-    pull: PullWeights
-    statistics: Mapping[str, float] = field(default_factory=dict)
-
-
-def apply_branch(branch: Branch, state: Geometry, width: int, sampling: Sampling, seed: int) -> Step:
-    """Cross terms vanish: every layer ends in an independent zero-mean matrix."""
-    inner, pull_before = normalize(branch.norm, state) if branch.norm.before else (state, _same)
-    paths = [_path(branch, layer, inner, width, sampling, seed) for layer in branch.layers if layer.branch != 0]
-    total = state.scaled(branch.skip**2)
-    for path in paths:
-        total = total.plus(path.state)
-    pulls = [path.pull for path in paths]  # not the paths: their states need not stay in memory
-    out, pull_outside = normalize(branch.norm, total) if branch.norm.outside else (total, _same)
-
-    def pull(gamma: Array) -> tuple[Array, Weights]:
-        gamma = pull_outside(gamma)
-        pulled = [pull_path(gamma) for pull_path in pulls]
-        back = gamma * branch.skip**2
-        for inside, _ in pulled:
-            back = back + pull_before(inside)
-        return back, {name: value for _, weights in pulled for name, value in weights.items()}
-
-    return Step(out, pull, {name: value for path in paths for name, value in path.statistics.items()})
-
-
-def _same(gamma: Array) -> Array:
-    return gamma
-
-
-def _path(
-    branch: Branch, layer: Attention | MLP, inner: Geometry, width: int, sampling: Sampling, seed: int
-) -> Step:
-    """One layer between the norms, with its multiplier."""
-    output, statistics, pull_layer = _apply(layer, inner, width, sampling, seed)
-    after, pull_after = normalize(branch.norm, output) if branch.norm.after else (output, _same)
-    return Step(
-        after.scaled(layer.branch**2), lambda gamma: pull_layer(pull_after(gamma * layer.branch**2)), statistics
-    )
-
-
-def _apply(
-    layer: Attention | MLP, inner: Geometry, width: int, sampling: Sampling, seed: int
-) -> tuple[Geometry, Weights, PullWeights]:
-    if isinstance(layer, MLP):
-        perceived = perceive(layer, inner)
-        return perceived.state, {}, lambda gamma: pull_mlp(layer, inner, perceived, gamma, width)
-    output, statistics, memory = attend(layer, inner, sampling, seed)
-    return output, statistics, lambda gamma: pull_attention(layer, inner, gamma, width, sampling, memory)
-
-
-def normalize(norm: Norm, state: Geometry) -> tuple[Geometry, Pull]:
-    """The state after a norm, and how gradients come back: Gamma_ab / sqrt(q_a q_b).
-
-    LayerNorm and RMSNorm are one map at this order; tanh and erf of slope x are Gaussian averages (DyT, Derf).
-    """
-    if norm.kind not in ("layer", "rms"):
-        return _elementwise(norm, state)
-    if not (state.squares > 0).all():
-        raise BadInput("a norm would divide by zero: what enters it is zero. Give the layer before it a gain above 0.")
-    lengths = np.sqrt(state.squares)
-    return (
-        Geometry(np.ones_like(lengths), state.separations),
-        lambda gamma: gamma / (lengths[:, None] * lengths),
-    )
-
-
-def _elementwise(norm: Norm, state: Geometry) -> tuple[Geometry, Pull]:
-    averages = PairAverages(activation(norm.kind), state.scaled(norm.slope**2))
-    return averages.values, lambda gamma: gamma * averages.slopes() * norm.slope**2
