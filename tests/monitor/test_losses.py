@@ -94,3 +94,14 @@ def test_the_loss_of_steps_without_a_row_is_seen() -> None:
             reported.log(loss=number)
             train(model, 1, criterion)
     assert np.exp(reported.bands.losses.last(2)) == pytest.approx([3.0, 2.0])
+
+
+def test_a_run_without_a_loss_is_watched_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    bands = Bands(COLUMNS)
+    detection = Detection(bands)
+    for step in range(60):
+        row = np.full(len(NAMES), 0.5)
+        row[NAMES.index("loss")] = math.nan
+        bands.see(step, row)
+        assert detection.see(step, np.zeros((0, 0, 0))) == []
+    assert bands.stalled and len(bands.losses) == 0 and not recwarn.list

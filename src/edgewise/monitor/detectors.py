@@ -279,7 +279,9 @@ def _strongest(where: NDArray[np.bool_], score: Array) -> int | None:
 def _learned(bands: Bands) -> bool:
     """Whether the loss is less than half of what it began with: a network that has learned may be where it likes."""
     at, losses = bands.at("loss"), bands.losses.last(FEWEST)
-    return bool(len(at) and bands.first is not None and np.mean(losses) < bands.first[at[0]] + HALVED)
+    if not len(at) or not len(losses) or bands.first is None:
+        return False
+    return bool(np.mean(losses) < bands.first[at[0]] + HALVED)
 
 
 def _loss_watched(bands: Bands) -> bool:
