@@ -130,8 +130,8 @@ class Bands:
         most = min(self.count, self._window)
         if self._reached != self.count:
             steps = self._steps[self._end - most : self._end]
-            near = int((steps > steps[-1] - REACH).sum()) if len(steps) else 0
-            self._rows, self._reached = min(most, max(near, FEW)), self.count
+            far = len(steps) > FEW and steps[0] <= steps[-1] - REACH
+            self._rows, self._reached = max(int((steps > steps[-1] - REACH).sum()), FEW) if far else most, self.count
         return self._rows
 
     @property
@@ -237,8 +237,9 @@ def _threshold(series: int, rows: int, chance: float) -> float:
 
 def _wider(steps: Array, gap: int) -> float:
     """How much wider rows scatter that are further apart than those of the window, as a random walk does."""
-    usual = float(np.median(np.diff(steps))) if len(steps) > 2 else 1.0
-    return math.sqrt(max(1.0, gap / usual))
+    if gap < 2 or len(steps) < 3:
+        return 1.0
+    return math.sqrt(max(1.0, gap / float(np.median(np.diff(steps)))))
 
 
 def _jumps(past: Array, value: Array) -> Array:

@@ -52,7 +52,7 @@ def bad_batch(bands: Bands) -> Hit | None:
 def passed_batch(bands: Bands) -> Hit | None:
     """A loss since the last row jumped, and is back; no row was taken there, so that the loss alone says it."""
     at, past = bands.at("loss"), bands.losses.last(WINDOW)
-    between = min(bands.gap, PASSING)
+    between = min(bands.losses.since(bands.gap), PASSING)
     if between < 2 or not len(at) or len(past) < FEWEST + between:
         return None
     before, lately = past[:-between], past[-between:]
@@ -65,7 +65,8 @@ def passed_batch(bands: Bands) -> Hit | None:
     return Hit(
         AlarmKind.BAD_BATCH, int(at[0]),
         f"At step {bands.losses.steps[i - between]} the loss was {math.exp(lately[i]):.3g}, {math.exp(rise):.2f} times "
-        f"its recent median, and is {math.exp(lately[-1]):.3g} again; the loss alone says so, that step has no row.",
+        f"its recent median, and is {math.exp(lately[-1]):.3g} again. That step was not sampled: its loss alone says "
+        "so, and its batch is not in the dossier (everything=True would keep it).",
     )  # fmt: skip
 
 

@@ -50,6 +50,10 @@ class Losses:
     def last(self, count: int) -> Array:
         return np.array(self.logs, float)[-count:]
 
+    def since(self, gap: int) -> int:
+        """How many losses there are of the last `gap` steps; 1 where only those of rows are seen."""
+        return sum(step > self.steps[-1] - gap for step in self.steps)
+
     def falls(self) -> bool | None:
         """Whether the last 20 are below 20 of 60 earlier by two standard errors; None with fewer than 80."""
         if len(self.logs) < LONG:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import gc
 import math
-import platform
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -45,6 +43,7 @@ from edgewise.monitor.places import places_or_blind
 from edgewise.monitor.ranks import Ranks, joined
 from edgewise.monitor.run_folder import HEADS, RunFolder
 from edgewise.monitor.sinks import Sinks
+from edgewise.monitor.versions import versions
 from edgewise.optim.parallel import processes_of
 from edgewise.trace import Trace
 
@@ -127,6 +126,7 @@ class Watch:
         self._reported: float | None = None  # the loss, where the loop reports it
         self._stored = 0
         self._next, self._sampled = first_step, -1
+        self._heard = False  # whether the last loss that was seen is one that the model or the criterion returned
         self._near = False  # whether a detector is close to an alarm
         self._on_host = self.instrument.device.type == "cpu"  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
@@ -250,8 +250,7 @@ class Watch:
         if self.switch.on:
             sample, gap = self._sample()
             self._store(sample, optimizer)
-            alone = self.ranks.size == 1
-            self.budget.sampled(self.step - self._sampled if alone and self._sampled >= 0 else gap)
+            self.budget.sampled(gap if self.ranks.size > 1 or self._sampled < 0 else self.step - self._sampled)
             self._sampled, self._next = self.step, self.step + gap
         elif self._on_host:
             self._see_loss()
@@ -264,10 +263,13 @@ class Watch:
 
     def _see_loss(self) -> None:
         """The loss of a step that is not sampled."""
-        loss = self._reported if self._reported is not None else float(self.instrument.loss)
-        self._reported = None
+        reported, self._reported = self._reported, None
+        loss = float(self.instrument.loss) if reported is None else reported
         self.bands.losses.see(self.step, math.log(loss) if loss > 0 else math.nan)
-        self.bands.losses.restless |= math.isnan(loss) and len(self.bands.losses) > 0
+        if not math.isnan(loss):
+            self._heard = reported is None
+        elif reported is not None or self._heard:  # and not a step whose loss nobody reported
+            self.bands.losses.restless = True
 
     def _due(self) -> bool:
         """Whether the next step is sampled: as planned with other processes, or as the budget and the rows say."""
@@ -316,7 +318,7 @@ class Watch:
         self._note_refusals()
         self._stored += 1
         alarms = self.detection.see(self.step, sample.heads) if seen else []
-        self._near = seen and near(self.bands)
+        self._near = seen and self.budget.share is not None and near(self.bands)
         self._raised = sum({1 << KINDS.index(alarm.kind) for alarm in alarms})
         self.sinks.send(self.step, row, [alarm.kind.value for alarm in alarms])
         for alarm in alarms:
@@ -325,7 +327,7 @@ class Watch:
     def _raise(self, alarm: Alarm) -> None:
         self.alarms.append(alarm)
         self._say(str(alarm))
-        path = self.dossiers.write(alarm, self.names, self.batch, self._about() | {"versions": _versions()})
+        path = self.dossiers.write(alarm, self.names, self.batch, self._about() | {"versions": versions()})
         if self.folder is not None:
             details = {name: value for name, value in alarm.json().items() if name not in ("kind", "step")}
             self.folder.event("alarm", str(alarm), self.step, alarm=alarm.kind.value,
@@ -345,7 +347,7 @@ class Watch:
     # What is said and written
 
     def _folder(self, to: str | Path, share: float | None) -> RunFolder:
-        about = self._about() | {"budget": share, "started": time.time(), "versions": _versions()}
+        about = self._about() | {"budget": share, "started": time.time(), "versions": versions()}
         heads = slow_columns(self.places.heads) if self.places.depth else ()
         return RunFolder(to, self.columns, heads, about=about, rank=self.ranks.rank, complain=self._say)
 
@@ -396,8 +398,3 @@ class Watch:
         for hook in self._hooks:
             hook.remove()
         self.instrument.detach()
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-            "edgewise": version("edgewise")}  # fmt: skip
