@@ -52,7 +52,6 @@ ANSWER = """
 import json, sys
 from pathlib import Path
 from edgewise.study.code_hash import code_hash
-from edgewise.study.engine import Work, run
 from edgewise.study.recipe import load_recipe
 recipe = load_recipe(sys.argv[1])
 values = [recipe.checked_value(recipe.module.measure(case)) for case in json.load(sys.stdin)]
@@ -135,7 +134,8 @@ class Migration:
             return "was out of date before; left as it is"
         cases = few(self.recipe, self.records())
         then, today = (answer(*place, cases)[1] for place in ((former, before), (self.recipe, ROOT)))
-        return self.judged(then, today, now)
+        small = cases[0] not in [item.case for item in self.records()]
+        return self.judged(then, today, now, f"{len(cases)} small-scale cases" if small else None)
 
     def redefined(self, former: Path, before: Path) -> str:
         """Today's name of the code of an earlier revision, for a record of that code."""
@@ -161,9 +161,9 @@ class Migration:
     def settled(self) -> str:
         return "up to date" if self.record.is_file() else "no record, or new"
 
-    def judged(self, then: list[Any], today: list[Any], code: str) -> str:
+    def judged(self, then: list[Any], today: list[Any], code: str, count: str | None = None) -> str:
         apart = max((difference(a, b) for a, b in zip(then, today, strict=True)), default=0.0)
-        count = f"{len(today)} of {len(self.records())} cases"
+        count = count or f"{len(today)} of {len(self.records())} cases"
         if apart > self.within:
             return f"DIFFERS by {apart:.2g}, {count}"
         rewrite(self.record, self.records(), code)
