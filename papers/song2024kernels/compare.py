@@ -60,6 +60,10 @@ class Difference:
     def __str__(self) -> str:
         return f"{self.mean:+.4f}" + ("" if self.error is None else f" ± {self.error:.4f}")
 
+    def said(self, words: dict[int, str]) -> str:
+        """The words for its sign; with too few seeds there is no sign to speak of."""
+        return words[self.sign] if self.count >= LEAST else f"not judged by {self.count} seed{'s' * (self.count > 1)}"
+
     def decided(self, held: bool) -> bool | None:
         """The outcome, where there are seeds enough for one."""
         return held if self.count >= LEAST else None

@@ -1,7 +1,8 @@
 """The published classifier: 2 layers, width 64, 2 heads, feed-forward 128, learned positions, mean over tokens.
 
 Sizes as on the poster [Song 2024], the rest as in the code base it builds on: pre-norm, GELU. No dropout here: at most
-two epochs are trained. The kernel is an attribute, so that the same weights can go on with another one.
+two epochs are trained, but for `text_long`. The kernel is an attribute, so that the same weights can go on with another
+one.
 Shapes: B examples, n tokens; ids (B, n) with 0 = padding, or vectors (B, n, features).
 """
 

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from edgewise.study import Result
 from edgewise.view.draw import INK, LINES, QUIET, SETTINGS
@@ -16,9 +17,17 @@ from edgewise.view.draw import INK, LINES, QUIET, SETTINGS
 NAMES = {"kept": "softmax", "swapped": "softmax, then Gaussian", "gaussian": "Gaussian", "kept, rebalanced":
          "softmax, QK rebalanced"}  # fmt: skip
 COLOURS = dict(zip(NAMES, (LINES[0], LINES[1], LINES[2], LINES[4]), strict=True))
+PATHS = {  # of two stages: name and colour by the kernel before and after
+    ("softmax", "softmax"): ("softmax", COLOURS["kept"]),
+    ("softmax", "gaussian"): ("softmax, then Gaussian", COLOURS["swapped"]),
+    ("gaussian", "gaussian"): ("Gaussian", COLOURS["gaussian"]),
+    ("gaussian", "softmax"): ("Gaussian, then softmax", LINES[3]),
+}
 NUMBERS = {"residual": "distance from the best\nquadratic, share of the range", "minima": "interior minima",
            "range": "range of the loss", "sharpness": "largest curvature"}  # fmt: skip
 HEIGHTS, LEVELS = "viridis", 25
+TICKS = (-1.0, -0.5, 0.0, 0.5, 1.0)
+ROOM = 0.3  # of the height of a picture, for its legend
 
 
 def pictures(results: Sequence[Result], scale: str, stages: Sequence[Result] = ()) -> Figure:
@@ -65,6 +74,7 @@ def _planes(figure: Figure, grid: Any, first: Result) -> None:
         contour.contour(x, x, losses, levels=own, colors="white", linewidths=0.6)
         contour.plot(0, 0, "*", color="white", markeredgecolor=INK, markersize=12)
         contour.set(xlabel="along the queries", ylabel="along the keys" if column == 0 else "", aspect="equal")
+        contour.set(xticks=TICKS, yticks=TICKS)
         contour.grid(False)
         contours.append(contour)
     figure.colorbar(filled, ax=contours, shrink=0.8, label="loss", format="%.2f")
@@ -88,17 +98,31 @@ def _numbers(axes: Any, results: Sequence[Result], name: str, label: str) -> Non
 
 
 def _first_stage(axes: Any, runs: Sequence[Result]) -> None:
+    """One line per network, by its kernel."""
     for run in runs:
         step, loss, _ = np.array(run.value["curve"]).T
-        axes.plot(step, loss, color=COLOURS["kept"], linewidth=1.5)
-    axes.set(title="stage one, with softmax", xlabel="step", ylabel="test loss")
+        kernel = run.case["kernel"]
+        axes.plot(step, loss, color=PATHS[kernel, kernel][1], linewidth=1.5, label=PATHS[kernel, kernel][0])
+    axes.set(title="stage one", xlabel="step", ylabel="test loss")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    _legend(axes)
 
 
 def _second_stage(axes: Any, runs: Sequence[Result]) -> None:
     """One line per network and kernel; the first point is right after the swap."""
-    for arm, kernel in (("kept", "softmax"), ("swapped", "gaussian")):
-        for k, run in enumerate(runs):
-            step, loss, _ = np.array(run.value["stage_two"][kernel]["curve"]).T
-            axes.plot(step, loss, color=COLOURS[arm], linewidth=1.5, label=NAMES[arm] if k == 0 else None)
+    for run in runs:
+        for kernel, found in run.value["stage_two"].items():
+            label, colour = PATHS[run.case["kernel"], kernel]
+            step, loss, _ = np.array(found["curve"]).T
+            axes.plot(step, loss, color=colour, linewidth=1.5, label=label)
     axes.set(title="stage two, from the same weights", xlabel="step", ylabel="test loss")
-    axes.legend()
+    _legend(axes)
+
+
+def _legend(axes: Any) -> None:
+    """Every name once, in room of its own above the curves."""
+    handles, names = axes.get_legend_handles_labels()
+    once = dict(zip(names, handles, strict=True))
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + ROOM * (high - low))
+    axes.legend(once.values(), once.keys(), loc="upper right", ncols=2)

@@ -79,4 +79,4 @@ def networks(results: Sequence[Result]) -> list[Result]:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    return pictures(networks(results), _scale(results), stages=select(results, kernel="softmax"))
+    return pictures(networks(results), _scale(results), stages=results)

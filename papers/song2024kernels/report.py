@@ -32,14 +32,14 @@ def one_stage_claims(results: Sequence[Result], name: str, rows: tuple[str, ...]
     end = Claim(
         f"{FAVOURABLE} On {name}, at the end.",
         f"Test loss / accuracy after stage one: Gaussian {summary(gaussian)}, softmax {summary(softmax)}; differences "
-        f"in pairs {loss} in loss ({WORDS[loss.sign]}), {right} in accuracy.",
+        f"in pairs {loss} in loss ({loss.said(WORDS)}), {right} in accuracy.",
         scale_of(results), loss.decided(loss.sign < 0), {"loss": vars(loss), "accuracy": vars(right)},
         rows=rows,
     )  # fmt: skip
     speed = Claim(
         f"The same, on {name}: it trains faster.",
         f"Mean test loss along stage one{f' after step {easy}' if easy else ''}, Gaussian minus softmax: {way} "
-        f"({WORDS[way.sign]}){f'; with the easy level {whole}' if easy else ''}.",
+        f"({way.said(WORDS)}){f'; with the easy level {whole}' if easy else ''}.",
         scale_of(results), way.decided(way.sign < 0), {"way": vars(way), "whole": vars(whole)}, rows=rows,
     )  # fmt: skip
     return [end, speed]
@@ -68,7 +68,7 @@ def swap(results: Sequence[Result], first: str, second: str, rows: tuple[str, ..
     before, after = (ends(results, first, kernel, "begin") for kernel in (first, second))
     kept, swapped = (ends(results, first, kernel, "end") for kernel in (first, second))
     gap, right = (Difference(swapped[:, k], kept[:, k]) for k in (0, 1))
-    words = {-1: "the swap is better", 0: "no difference seen", 1: "keeping is better"}[gap.sign]
+    words = gap.said({-1: "the swap is better", 0: "no difference seen", 1: "keeping is better"})
     numbers = {"before": before, "after": after, "kept": kept, "swapped": swapped}
     return Claim(
         f"(our question, the poster's protocol) After {first}, stage two is better with {second} than with {first}.",
@@ -92,7 +92,7 @@ def plateau_claim(results: Sequence[Result]) -> Claim:
     return Claim(
         "(our question) The Gaussian kernel leaves the plateau at chance earlier.",
         f"First step with a test accuracy above {LEARNED:.0%}, by seed: {words}; in pairs {pairs.mean:+.0f} steps "
-        f"({WORDS[pairs.sign]}). The distance of the dots alone would give {results[0].value['shortcut']:.1%}.",
+        f"({pairs.said(WORDS)}). The distance of the dots alone would give {results[0].value['shortcut']:.1%}.",
         scale_of(results), pairs.decided(pairs.sign < 0), {"left_chance": left, "difference": vars(pairs)},
         rows=("B11",),
     )  # fmt: skip
