@@ -9,6 +9,11 @@ from edgewise import words
 from edgewise.screen import Line
 from edgewise.verdict import Exponent, FixedPoint, Probability, Verdict
 
+LOSSES = {
+    "token": "a loss per token", "pooled": "a loss of the mean over tokens", "class": "a loss of one token",
+    "own": "the model's own loss",
+}  # fmt: skip
+
 
 def explain(verdict: Verdict) -> Iterator[Line]:
     """Exponents, forecast, attention, findings with all their remedies, what was ruled out, what is extrapolated."""
@@ -39,7 +44,8 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
         relative = verdict.relative_gradient
         yield (
             f"Gradient exponent: {relative}. The growth rate towards the input of the squared gradient, relative to "
-            f"the stream (readout: {verdict.readout}; raw {verdict.gradient.at_depth:+.4f}).{_change(relative)}"
+            f"the stream, for {LOSSES.get(verdict.readout or '', 'the loss')} (not divided by the stream's size: "
+            f"{verdict.gradient.at_depth:+.4f}).{_change(relative)}"
         )
     if verdict.probability is not None:
         yield _probability(verdict.probability)
@@ -61,16 +67,16 @@ def _numbers(verdict: Verdict) -> Iterator[str]:
 def _probability(forecast: Probability) -> str:
     """How often such networks trained, and how far that moves."""
     return (
-        f"Forecast: {forecast.value:.1%}. The share of recorded networks of this score that trained, "
-        f"{forecast.low:.1%} to {forecast.high:.1%} as families of them are left out."
+        f"Forecast: {100 * forecast.value:.1f} %. The share of recorded networks with numbers like these that trained; "
+        f"{100 * forecast.low:.1f} to {100 * forecast.high:.1f} % when one kind of network is left out of the records."
     )
 
 
 def _change(exponent: Exponent) -> str:
     if exponent.change is None or not math.isfinite(exponent.change):
         return ""
-    error = f" ± {exponent.change_error:.2f}" if exponent.change_error else ""
-    return f" Over the depth: e^{exponent.change:.2f}{error}, at the rate of its second half."
+    error = f" ± {exponent.change_error:.2f}" if exponent.change_error and exponent.change_error >= 0.005 else ""
+    return f" At the rate of the second half the whole depth changes it by a factor e^{exponent.change:.2f}{error}."
 
 
 def _scale(verdict: Verdict) -> str:

@@ -32,7 +32,7 @@ def text(verdict: Verdict) -> str:
 def lines(
     verdict: Verdict, width: int = WIDTH, seconds: float | None = None, lead: Sequence[str] = (), more: str = MORE
 ) -> Iterator[Line]:
-    """The whole screen; `lead` are sentences that come before all others, such as errors in the weights."""
+    """The whole screen; `lead` comes before all other sentences, such as errors in the weights, `more` after them."""
     width = max(width, NARROWEST)
     yield from headline(verdict, width, seconds)
     yield from answer(verdict, width)
@@ -43,8 +43,10 @@ def lines(
     if verdict.depth > 1:
         yield Line("")
         yield from map(Line, table(verdict, width))
-    yield Line("")
-    for sentence in (*_vouched(verdict), more):
+    ending = [sentence for sentence in (*_vouched(verdict), more) if sentence]
+    if ending:
+        yield Line("")
+    for sentence in ending:
         yield from (line._replace(style="dim") for line in wrapped(sentence, width, ""))
 
 

@@ -80,8 +80,10 @@ def _between(low: float, high: float) -> str:
 
 def unlike(probability: Probability | None) -> str:
     """In which ways the network is not among those that were tried; empty when it is."""
-    outside = () if probability is None else probability.outside
-    return f"Unlike those that were tried: {'; '.join(outside)}." if outside else ""
+    outside = "; ".join(() if probability is None else probability.outside)
+    for phrase in ("(those had ", "(those were "):
+        outside = outside.replace(phrase, "(tried: ")
+    return f"Outside of what was tried: {outside}." if outside else ""
 
 
 def sentences(verdict: Verdict) -> Iterator[str]:

@@ -59,7 +59,8 @@ def test_help_of_a_verb_imports_nothing_heavy(verb_name: str) -> None:
     ("arguments", "message"),
     [
         ([], "Usage: edgewise"),
-        (["guess"], "No such command 'guess'"),
+        (["guess"], "No such command 'guess'."),
+        (["predic"], "No such command 'predic'. Did you mean predict?"),
         (["--loud"], "No such option"),
         (["predict"], "Missing argument"),
         (["predict", "gpt2", "--loud"], "No such option"),

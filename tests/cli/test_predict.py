@@ -71,13 +71,16 @@ def test_verbose_has_the_table_of_all_numbers(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     header = next(line for line in lines if line.startswith("block"))
     assert header.split() == ["block", "norm", "q", "overlap", "gradient", "relative"]
+    assert [line.split()[0] for line in lines if line[:1].isdigit()] == [str(block) for block in range(1, 17)]
     last = next(line for line in lines if line.startswith("16 "))
     assert last.split()[1] == f"{edgewise.predict(network(16)).blocks('norm')[-1]:.3g}"
 
 
 def test_explain_says_what_each_number_is(capsys: pytest.CaptureFixture[str]) -> None:
     run(["predict", *FAILS, "--explain"])
-    printed = " ".join(capsys.readouterr().out.split())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "About the start of training only. More: --verbose, docs/predict.md"  # not what is shown
+    printed = " ".join(" ".join(lines).split())
     verdict = edgewise.judge(edgewise.predict(network(16)))
     assert f"Angle exponent: {verdict.angle}. The growth rate of 1 - overlap" in printed
     assert all(finding.sentence in printed for finding in verdict.findings)

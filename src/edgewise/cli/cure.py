@@ -120,7 +120,8 @@ def _code(source: str, module: Path | None) -> Iterator[Line]:
         return
     yield Line(f"{2 * INDENT}import edgewise")
     yield Line(f"{2 * INDENT}edgewise.initialize_(model)")
-    yield Line(f"{INDENT}Without edgewise: edgewise fix {source} --write init.py")
+    yield Line(f"{INDENT}The same as a file that does not need edgewise:")
+    yield Line(f"{2 * INDENT}edgewise fix {source} --write init.py")
 
 
 def _proof(proof: Proof, width: int) -> Iterator[Line]:

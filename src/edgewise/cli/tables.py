@@ -23,10 +23,11 @@ MEASURED_COLUMNS = {
     "norm": "norm q", "overlap": "overlap", "relative_gradient_norm": "relative gradient",
     "attention_entropy": "entropy",
 }  # fmt: skip
+ALL = 24  # blocks of which each has a row
 
 
 def block_table(trace: Trace) -> Table:
-    """Rows at selected depths: the first blocks, the quarters, the last."""
+    """One row per block; of many blocks the first, the quarters and the last."""
     numbers = view.block_numbers(trace)
     shown = [name for name in COLUMNS if name in numbers and np.isfinite(numbers[name]).any()]
     table = _table("block", *(COLUMNS[name] for name in shown))
@@ -37,13 +38,14 @@ def block_table(trace: Trace) -> Table:
 
 
 def selected(depth: int) -> list[int]:
-    """Block counts worth a row: 0, 1, 2, the quarters and the end.
+    """Block counts worth a row: all of a few, else 0, 1, 2, the quarters and the end.
 
-    >>> selected(12)
-    [0, 1, 2, 3, 6, 9, 12]
+    >>> selected(3), selected(48)
+    ([0, 1, 2, 3], [0, 1, 2, 12, 24, 36, 48])
     """
-    blocks = {0, 1, 2, depth // 4, depth // 2, 3 * depth // 4, depth}
-    return sorted(block for block in blocks if block <= depth)
+    if depth <= ALL:
+        return list(range(depth + 1))
+    return sorted({0, 1, 2, depth // 4, depth // 2, 3 * depth // 4, depth})
 
 
 def _number(name: str, numbers: dict[str, Any], block: int) -> str:

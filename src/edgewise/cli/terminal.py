@@ -28,7 +28,7 @@ STYLES = {
     "fails": "red", "note": "cyan", "bold": "bold", "dim": "dim",
 }  # fmt: skip
 PLAIN = {"·": "-", "±": "+/-", "→": "->", "∞": "inf", "–": "-", "²": "^2"}  # for an output that has no such letters
-MORE = "About the start of training only. More: --explain, --verbose, docs/predict.md"
+FURTHER = ("--explain, --verbose, ", "--verbose, ", "")  # what each detail leaves to be asked for
 
 
 class Detail(IntEnum):
@@ -65,12 +65,13 @@ def show_prediction(
 ) -> None:
     """The screen of the verdict, the critical setting where it was asked for, then the numbers."""
     out = console()
-    show(out, screen.lines(verdict, out.width, seconds, more=MORE))
+    show(out, screen.lines(verdict, out.width, seconds, more="" if detail else _more(detail, "predict")))
     _show_sentences(out, critical)
     _show_detail(out, verdict, detail)
     if detail >= Detail.VERBOSE:
         out.print()
         out.print(block_table(trace), soft_wrap=False)
+    _show_end(out, detail, "predict")
 
 
 def show_measurement(
@@ -79,7 +80,8 @@ def show_measurement(
 ) -> None:  # fmt: skip
     """The screen of the verdict, errors in the weights first; then the numbers beside theory and the whole audit."""
     out = console()
-    show(out, screen.lines(verdict, out.width, seconds, lead=leading(audit), more=MORE))
+    more = "" if detail else _more(detail, "measure")
+    show(out, screen.lines(verdict, out.width, seconds, lead=leading(audit), more=more))
     _show_detail(out, verdict, detail)
     if detail >= Detail.EXPLAIN:
         _show_sentences(out, listing(audit))
@@ -87,6 +89,7 @@ def show_measurement(
         out.print()
         predicted = {} if theory is None else rows_with_errors(theory)
         out.print(measured_table(rows_with_errors(trace), predicted, trace.depth), soft_wrap=False)
+    _show_end(out, detail, "measure")
 
 
 def show_comparison(
@@ -105,7 +108,20 @@ def show_comparison(
         _show_sentences(out, [critical])
         _show_detail(out, verdict, detail)
     out.print()
-    show(out, [Line(f"theory, {seconds:.1f} s", "dim"), *(Line(line.text, "dim") for line in _wrapped(out, MORE))])
+    ending = _wrapped(out, _more(detail, "predict"))
+    show(out, [Line(f"theory, {seconds:.1f} s", "dim"), *(Line(line.text, "dim") for line in ending)])
+
+
+def _more(detail: Detail, page: str) -> str:
+    """What the answer is about, and where there is more."""
+    return f"About the start of training only. More: {FURTHER[detail]}docs/{page}.md"
+
+
+def _show_end(out: Console, detail: Detail, page: str) -> None:
+    """The last line of a screen with numbers, which then do not follow it."""
+    if detail:
+        out.print()
+        show(out, (Line(line.text, "dim") for line in _wrapped(out, _more(detail, page))))
 
 
 def _show_detail(out: Console, verdict: Verdict, detail: Detail) -> None:

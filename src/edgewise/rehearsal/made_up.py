@@ -32,7 +32,7 @@ def made_up_batches(
     if "labels" not in accepted or getattr(model, "config", None) is None:
         raise BadInput(
             f"{type(model).__name__} is not a Hugging Face model with a loss of its own, so it cannot be rehearsed "
-            "without data. Give batches, and a loss."
+            "without data. Give batches and a loss; in the shell --data file.py:name and --loss file.py:name."
         )
     example = default_batch(model, generator, tokens)
     if "pixel_values" in example:
