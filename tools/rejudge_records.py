@@ -39,7 +39,7 @@ def rejudge(recipe: Path, draw: bool) -> str:
     former = json.loads(goal.read_text())
     claim = work.recipe.claim(recorded.results.cases)
     now = document(work, recorded.results, claim)
-    measured = {name: former[name] for name in ("versions", "seconds")} | {"code": ", ".join(recorded.codes)}
+    measured = {"versions": former["versions"], "code": ", ".join(recorded.codes)}
     with whole_file(goal) as file:
         file.write((json.dumps(now | measured, indent=1, ensure_ascii=False) + "\n").encode())
     if draw:
