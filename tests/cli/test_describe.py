@@ -13,14 +13,14 @@ def test_a_model_that_theory_covers(capsys) -> None:
     assert run(["describe", "tests/support/screen_models.py:short"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "TransformerEncoder, stack layers: 2 blocks of width 64, read on 47 tokens"
-    assert lines[2] == "    attention: 4 heads, sees full, positions none, layer norm post"
+    assert lines[2] == "    attention: 4 heads, sees all tokens, no positions, layer norm post"
     assert lines[-1] == "Theory covers it: edgewise predict says whether it will train."
 
 
 def test_a_model_outside_the_theory_is_no_error(capsys) -> None:
     assert run(["describe", f"{MODELS}:unknown"]) == 0
     printed = capsys.readouterr().out
-    assert "blocks 0 to 7\n    mixer: sees full" in printed
+    assert "blocks 0 to 7\n    mixer: sees all tokens" in printed
     assert "Outside the theory: 8 of the 8 blocks of layers mix tokens without softmax attention" in printed
     assert printed.splitlines()[-1].startswith("Theory does not cover it: edgewise measure")
 

@@ -106,7 +106,8 @@ def test_chunks() -> None:
     assert found.outside == ("attention in stuff sees causal blocks, which the theory does not cover.",)
     assert {(b.norm, b.heads) for b in flat(found) if b.kind == "attention"} == {("pre", 4)}
     message = refused(model)
-    assert "What was read: 3 blocks of width 32: attention (4 heads, sees causal blocks, norm pre), MLP" in message
+    read = "3 blocks of width 32: attention (4 heads, sees earlier tokens of its own block, norm pre), MLP"
+    assert f"What was read: {read}" in message
     assert "edgewise.structure(model)" in message and "edgewise.measure(model)" in message
 
 
@@ -176,7 +177,7 @@ def test_it_prints_equal_blocks_once_and_survives_json() -> None:
     assert str(found).splitlines() == [
         "Words, stack stuff: 3 blocks of width 32, read on 47 tokens",
         "  blocks 0 to 2",
-        "    attention: 4 heads, sees causal, positions rotary, layer norm pre",
+        "    attention: 4 heads, sees earlier tokens, rotary positions, layer norm pre",
         "    MLP: gelu, layer norm pre",
     ]
     values = json.loads(json.dumps(found.to_dict()))

@@ -289,9 +289,16 @@ def _lines(structure: Structure) -> Iterator[str]:
             yield f"  {kind}: {line}"
 
 
+SIGHTS = {
+    "full": "sees all tokens", "causal": "sees earlier tokens", "sparse": "sees some tokens only",
+    "blocks": "sees its own block of tokens", "causal blocks": "sees earlier tokens of its own block",
+    "chosen by the input": "sees tokens that the input chooses",
+}  # fmt: skip
+
+
 def _branch_text(branch: BranchStructure) -> str:
-    facts = [f"{branch.heads} heads" if branch.heads else "", _sight_text(branch)]
-    facts += [f"positions {branch.positions}" if branch.positions else "", "normed queries" if branch.qk_norm else ""]
+    facts = [f"{branch.heads} head{'s' if branch.heads > 1 else ''}" if branch.heads else "", _sight_text(branch)]
+    facts += [_position_text(branch.positions), "normed queries" if branch.qk_norm else ""]
     facts += ["gated" if branch.gated else "", branch.activation or ""]
     kind = f"{branch.norm_kind} norm" if branch.norm_kind else "norm"
     facts += ["" if branch.norm is None else "no norm" if branch.norm == "none" else f"{kind} {branch.norm}"]
@@ -308,4 +315,11 @@ def _branch_text(branch: BranchStructure) -> str:
 def _sight_text(branch: BranchStructure) -> str:
     if branch.sees is None:
         return ""
-    return f"sees {branch.sees}" + (f" of {branch.window}" if branch.window is not None else "")
+    size = "" if branch.window is None else f" of {branch.window}"
+    return SIGHTS.get(branch.sees, f"sees {branch.sees}") + size
+
+
+def _position_text(positions: str | None) -> str:
+    if positions is None:
+        return ""
+    return "no positions" if positions == "none" else f"{positions} positions"
