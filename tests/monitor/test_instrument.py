@@ -16,6 +16,7 @@ import edgewise
 from edgewise import softmax_jacobian as jacobian
 from edgewise.errors import BadInput
 from edgewise.monitor.attention_rows import row_numbers, softmax_gain
+from edgewise.monitor.instrument import _norms
 from edgewise.monitor.matrices import _of_rows
 from edgewise.monitor.places import _dropouts
 from edgewise.monitor.qk_spectrum import spectral_entropy
@@ -127,6 +128,14 @@ def test_norms_of_all_rows_are_those_of_the_matrices(monkeypatch: pytest.MonkeyP
     assert row["embedding_update"] == pytest.approx(
         norm([model[0].weight - before[0].weight]) / norm([before[0].weight]), rel=1e-4
     )
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_block_without_any_gradient_prints_no_warning() -> None:
+    squares = np.ones((3, 7))
+    squares[1, :2] = 0.0  # neither queries and keys nor values of the first block have one
+    _, block = _norms(squares, 2, set())
+    assert np.isnan(block["starvation"][0]) and block["starvation"][1] == 0.0
 
 
 def test_one_row_in_sixteen_estimates_the_norms() -> None:

@@ -259,12 +259,12 @@ def _norms(squares: Array, depth: int, mixed: set[int]) -> tuple[dict[str, float
     block: dict[str, Array] = {}
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios, gradients = norms[:, 2] / norms[:, 0], np.log(each[1, :, :2])
+        starvation = gradients[:, 0] - gradients[:, 1]  # not a number where neither has a gradient
         whole = np.sqrt(squares.sum(1))
         table = float(np.sqrt(squares[2, -1] / squares[0, -1]))
     for name, three, ratio in zip(("attention", "mlp"), norms, ratios, strict=True):
         kinds = zip(("weight", "gradient", "update"), three, strict=True)
         block |= {f"{kind}_norm.{name}": norm for kind, norm in kinds} | {f"update_ratio.{name}": ratio}
-    starvation = gradients[:, 0] - gradients[:, 1]
     starvation[sorted(mixed)] = np.nan
     run = dict(zip(("weight_norm", "gradient_norm", "update_norm"), map(float, whole), strict=True))
     share = run["update_norm"] / run["weight_norm"] if run["weight_norm"] else math.nan
