@@ -19,7 +19,7 @@ from . import vit_pytorch_models, x_transformers_models
 from .common import bars, judged
 from .foreign import BATCH, LAYERS, noise
 from .torchvision_ops import declare
-from .trial import Made, try_model
+from .trial import Made, labels_of, try_model
 
 TIMM = Path(__file__).with_name("timm.json")
 ROWS = {"x-transformers": x_transformers_models.MODELS, "vit-pytorch": vit_pytorch_models.MODELS}
@@ -44,7 +44,8 @@ def _preload() -> None:
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     _preload()
     row = ROWS.get(case["package"], {}).get(case["model"])
-    return try_model(lambda: _made(case), [row.label] if row is not None and row.label else [])
+    labels = [row.label] if row is not None and row.label else labels_of(f"{case['package']}, {case['model']}")
+    return try_model(lambda: _made(case), labels)
 
 
 def _made(case: dict[str, Any]) -> Made:

@@ -25,7 +25,7 @@ Made = tuple[nn.Module, Any, str]  # a model, its batch, and why there is no bat
 
 
 def labels_of(name: str) -> list[Label]:
-    """The label of each stack of a type of transformers; empty where it has none."""
+    """The label of each stack of a type of transformers, or of "package, model"; empty where it has none."""
     stacks: list[Label] = json.loads(LABELS.read_text())["labels"].get(name, {}).get("stacks", [])
     return [{fact: value for fact, value in stack.items() if fact != "evidence"} for stack in stacks]
 

@@ -26,6 +26,7 @@ from experiments.census import (
     fill,
     nineteen,
     overruled,
+    packages,
     said,
     said_structure,
     table,
@@ -43,7 +44,8 @@ from experiments.census.trial import checked
 
 CENSUS = Path(__file__).parents[2] / "experiments" / "census"
 LABELS = json.loads((CENSUS / "labels.json").read_text())
-SOURCE = Path(transformers.__file__).parent / "models"
+SITE = Path(transformers.__file__).parents[1]
+SOURCES = {"transformers": "transformers/models", "timm": "timm", "vit-pytorch": "vit_pytorch"}  # where labels quote
 
 
 def facts_of(name: str) -> Facts:
@@ -101,19 +103,25 @@ def test_the_list_of_types_is_that_of_the_installed_transformers() -> None:
 
 
 def test_labels_quote_the_line_that_shows_each_fact() -> None:
-    """Every quoted line stands where the label says it does."""
-    assert LABELS["transformers"] == version("transformers")
-    assert len(LABELS["labels"]) >= 60
-    lines: dict[str, list[str]] = {}
-    for label in LABELS["labels"].values():
+    """Every quoted line of the packages that are installed stands where the label says it does."""
+    installed = {package: SITE / place for package, place in SOURCES.items() if (SITE / place).is_dir()}
+    for package in installed:
+        assert LABELS[package] == version(package)
+    assert len(LABELS["labels"]) >= 100
+    lines: dict[Path, list[str]] = {}
+    for name, label in LABELS["labels"].items():
+        source = installed.get(name.rpartition(", ")[0] or "transformers")
+        if source is None:
+            continue
         for quote in (q for stack in label["stacks"] for q in stack["evidence"].values()):
             file, number, text = quote.split(":", 2)
-            lines.setdefault(file, (SOURCE / file).read_text().splitlines())
-            assert lines[file][int(number) - 1].strip() == text.strip(), quote
+            lines.setdefault(source / file, (source / file).read_text().splitlines())
+            assert lines[source / file][int(number) - 1].strip() == text.strip(), quote
 
 
 def test_every_label_is_of_a_listed_type_and_knows_only_listed_facts() -> None:
     names = {row["type"] for row in types()}
+    names |= {f"{case['package']}, {case['model']}" for case in packages.cases("full")}
     for name, label in LABELS["labels"].items():
         assert name in names
         for stack in label["stacks"]:
