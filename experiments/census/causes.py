@@ -116,8 +116,8 @@ def _row(*cells: Any) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """In percent."""
-    return f"{100 * part / whole:.0f} %" if whole else "none"
+    """In percent, to a tenth: whole ones would round 89.6 up to a goal of 90."""
+    return f"{100 * part / whole:.1f} %" if whole else "none"
 
 
 def count(records: Iterable[dict[str, Any]], *outcomes: str) -> int:
