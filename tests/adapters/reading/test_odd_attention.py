@@ -210,6 +210,25 @@ def test_heads_by_the_letters_of_an_einsum(mix: type[nn.Module], key_heads: int)
     assert (attention.heads, attention.kv_heads, attention.head_width) == (HEADS, key_heads, WIDTH // HEADS)
 
 
+class Frames(TokensFirst):
+    """Frames are folded into the entries, beside an axis of heads."""
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        folded = (t.unflatten(1, (2, -1)).flatten(0, 1) for t in (q, k))
+        return torch.einsum("bihd,bjhd->bhij", *folded)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (HEADS, -1)) for t in self.qkv(x).chunk(3, -1))
+        weights = (self.scores(q, k) * q.shape[-1] ** -0.5).softmax(-1)
+        mean = torch.einsum("bhij,bjhd->bihd", weights, v.unflatten(1, (2, -1)).flatten(0, 1))
+        return self.out(mean.unflatten(0, (len(x), 2)).flatten(1, 2).flatten(2))
+
+
+def test_frames_that_are_folded_into_the_entries_are_no_heads() -> None:
+    structure = edgewise.structure(model_of(Frames), STREAM)
+    assert {branch.heads for block in structure.blocks for branch in block if branch.kind == "attention"} == {HEADS}
+
+
 class TalkingHeads(Attention):
     """Scores of the heads mixed before the softmax [Shazeer 2020]."""
 

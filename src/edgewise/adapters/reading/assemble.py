@@ -131,6 +131,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)), gains=traits.gains,
         powers=traits.powers,
         not_read=tuple(dict.fromkeys(traits.reasons)), window_uneven=bool(pattern and pattern.uneven),
+        weights_seen=traits.whole is not None,
     )  # fmt: skip
 
 

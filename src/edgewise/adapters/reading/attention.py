@@ -247,6 +247,7 @@ class Scores:
 
     def __init__(self, experiment: Experiment) -> None:
         self._products: dict[Operation, Site] = {}
+        self._widths = {place: stream.base.shape[-1] for place, stream in experiment.streams.items()}
         self._scores: dict[Operation, Score] = {}
         for site in mixing_sites(experiment):
             score = next((s for s in site.part.scores if s.query_weights or s.key_weights), None)
@@ -268,7 +269,8 @@ class Scores:
             sizes = tuple(size(value) / value.numel() ** 0.5 for value in both)
             self._sizes.setdefault(operation, []).append(sizes)
             if heads and operation.function == "einsum":
-                _heads_by_letters(self._products[operation], str([*args, *kwargs.values()][0]), *both)
+                site = self._products[operation]
+                _heads_by_letters(site, str([*args, *kwargs.values()][0]), *both, self._widths[site.source])
             elif heads:
                 _heads(self._products[operation], operation, *both)
 
@@ -306,7 +308,7 @@ def _distinct(rows: Tensor) -> int:
     return len(torch.unique(rows[:, :: max(rows.shape[1] // SAMPLED, 1)], dim=0))
 
 
-def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor) -> None:
+def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor, stream_width: int) -> None:
     """The same from the letters of an einsum, as in "bhid,bhjd->bhij": entry, heads, query token, key token last.
 
     The first letter of the scores may stand for entries, or for entries and heads together ("bid,bjd->bij").
@@ -318,8 +320,8 @@ def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor) -> 
     sizes = dict(zip(first, query.shape, strict=True)) | dict(zip(second, key.shape, strict=True))
     entry, heads, width = scores[0], scores[1:-2], [letter for letter in first if letter not in scores]
     folded = sizes[entry] // ENTRIES
-    site.traits.heads = folded * math.prod(sizes[letter] for letter in heads)
     site.traits.head_width = math.prod(sizes[letter] for letter in width)
+    site.traits.heads = _heads_beside(site, folded, math.prod(sizes[letter] for letter in heads), stream_width)
     if sizes[entry] % ENTRIES or (folded > 1 and heads):
         site.traits.kv_heads = None
         return
@@ -328,6 +330,16 @@ def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor) -> 
     rows = own[0].movedim(order, list(range(len(order)))).reshape(math.prod(own.shape[1 + axis] for axis in order), -1)
     rows = own[:folded].flatten(1) if folded > 1 else rows
     site.traits.kv_heads = _distinct(rows)
+
+
+def _heads_beside(site: Site, folded: int, named: int, width: int) -> int | None:
+    """Heads from an axis of their own, or folded into the entries; where both are there, what fills the width.
+
+    Frames or windows may be folded into the entries beside an axis of heads, and heads beside one of windows.
+    """
+    if folded == 1 or named == 1:
+        return folded * named
+    return named if named * (site.traits.head_width or 0) == width else None
 
 
 def _letters(equation: str, query: Tensor, key: Tensor) -> tuple[str, str, str] | None:

@@ -100,6 +100,7 @@ class Branch:
     powers: Powers | None  # measured only where the activation was not recognised
     not_read: tuple[str, ...] = ()
     window_uneven: bool = False  # one key fewer to one side
+    weights_seen: bool = False  # `rows_sum_to_one` rests on the weights themselves, not on equal tokens alone
 
     @property
     def mixes(self) -> bool:

@@ -151,7 +151,7 @@ def _branch(stack: Stack, block: Block, branch: Branch) -> BranchStructure:
     if kind in ("attention", "cross-attention"):
         values |= {"heads": _heads(branch), "qk_norm": branch.qk_norm if whole else None}
     if attends:
-        values["positions"] = _positions(branch) if whole else None
+        values["positions"] = _positions(branch, stack.tokens) if whole else None
     if kind == "MLP":
         values |= {"activation": branch.activation, "gated": branch.gated}
     asked = ("norm", "skip", "multiplier", *FACTS[kind])
@@ -198,7 +198,9 @@ def _sees(stack: Stack, branch: Branch) -> str | None:
     return "causal window" if words == "causal" else "uneven window" if branch.window_uneven else "window"
 
 
-def _positions(branch: Branch) -> str | None:
+def _positions(branch: Branch, tokens: int | None) -> str | None:
+    if branch.positions and branch.head_width == tokens:
+        return None  # scores between features have the same shape, and turning features is no position
     if branch.positions is None or (branch.memory and not branch.positions):
         return None  # what comes from another stack may know the order
     if branch.sees not in ("all", "causal") or not branch.products:
@@ -236,8 +238,8 @@ def _remarks(branch: Branch) -> Iterator[str]:
     if branch.silent:
         yield "gives nothing at this initialization"
     if branch.kind in ("attention", "cross-attention"):
-        if branch.rows_sum_to_one is False:
-            yield "its weights do not sum to one"
+        if branch.rows_sum_to_one is False:  # values may depend on more than the stream, as on the ids of tokens
+            yield "its weights do not sum to one" if branch.weights_seen else "equal tokens give unequal outputs in it"
         if branch.products > 1:
             yield f"{branch.products} products of queries and keys"
         if any("no mean of values" in reason for reason in branch.not_read):
