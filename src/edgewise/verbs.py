@@ -103,7 +103,9 @@ def _undescribed(source: Any, measured: Trace, allowed: bool) -> Trace:
     except BadInput as refusal:
         if not allowed:
             raise
-        return replace(measured, departure=f"Theory does not cover this network, so it was measured: {refusal}")
+        from edgewise.adapters.reading.describe import not_covered
+
+        return replace(measured, departure=not_covered(str(refusal)))
     raise BadInput("this model was measured without a description. Give a batch to edgewise.measure, and judge that.")
 
 

@@ -141,11 +141,11 @@ def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str
 
 
 def _not_covered(trace: Trace) -> str:
-    """Why there is no theory beside the measurement, and what was read all the same; empty where nobody said."""
-    from edgewise.adapters.reading.describe import ELSEWHERE
+    """Why there is no theory beside the measurement; empty where nobody said."""
+    from edgewise.adapters.reading.describe import not_covered
 
     _, _, reason = trace.source.partition(NOT_DESCRIBED)
-    return f"Theory does not cover this network: {reason.removesuffix(ELSEWHERE).strip()}" if reason else ""
+    return not_covered(reason) if reason else ""
 
 
 def audited(target: Subject, stream: bool) -> tuple[Subject, Callable[[], tuple[AuditFinding, ...] | str]]:

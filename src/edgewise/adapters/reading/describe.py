@@ -179,6 +179,12 @@ def refuse_outside(stack: Stack, hint: Architecture | None = None) -> None:
         raise BadInput(f"{' '.join(reasons)} {READ} {summary(stack)}. {ELSEWHERE}")
 
 
+def not_covered(refusal: str) -> str:
+    """For a screen that shows the measured network: the first reason of a refusal, and where the others are."""
+    reason = refusal.partition(f" {READ} ")[0].partition(". ")[0].rstrip(".")
+    return f"Theory does not cover this network, so it was measured: {reason}. `edgewise describe` shows what was read."
+
+
 def _value(branch: Branch, name: str, what: str) -> float:
     value = getattr(branch.gains, name, None)
     if value is None or not math.isfinite(value):

@@ -48,7 +48,7 @@ def _mixers(stack: Stack) -> Iterator[str]:
         blocks = sum(any(branch in stack.mixers for branch in block.branches) for block in stack.blocks)
         yield (
             f"{blocks} of the {stack.depth} blocks of {stack.name} mix tokens without softmax attention (state "
-            f"space, convolution or linear attention; {mixers[0]}). It can be measured; the theory does not cover it."
+            f"space, convolution or linear attention; {mixers[0]})."
         )
 
 
@@ -67,7 +67,7 @@ def _blocks(stack: Stack) -> Iterator[str]:
         if not usual or kinds.count("attention") != 1:
             yield (
                 f"block {block.index} of {stack.name} is {', '.join(str(k) for k in kinds) or 'empty'}; the "
-                "theory has blocks of one attention and then an MLP. It can be measured, not predicted."
+                "theory has blocks of one attention and then an MLP."
             )
             return
 
@@ -76,7 +76,7 @@ def _shape(stack: Stack, attention: Branch) -> Iterator[str]:
     if stack.norm is None:
         yield (
             f"the norms of {stack.name} stand in no position the theory knows: pre, post, sandwich, branch or "
-            "none, the same in most blocks. It can be measured, not predicted."
+            "none, the same in most blocks."
         )
     if stack.causal is None or stack.parallel is None:
         yield f"the blocks of {stack.name} are not alike in masks or order; not described."
@@ -103,7 +103,7 @@ def _functions(stack: Stack, activation_known: bool) -> Iterator[str]:
         yield f"the norms of {stack.name} are {kind}, which the theory does not have."
     if name not in knobs.ACTIVATIONS and not (name is None and activation_known):
         what = "no formula fits its activation" if name is None else f"its activation is {name}"
-        yield f"the MLP of {stack.name} cannot be described: {what}. It can be measured."
+        yield f"the MLP of {stack.name} cannot be described: {what}."
 
 
 def hidden_width(stack: Stack) -> int | None:

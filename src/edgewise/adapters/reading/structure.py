@@ -132,7 +132,7 @@ def _short(block: Sequence[BranchStructure]) -> str:
     for branch in block:
         facts = [f"{branch.heads} heads" if branch.heads else "", _sight_text(branch)]
         facts += [f"norm {branch.norm}" if branch.norm else ""]
-        words.append(f"{branch.kind or 'something'} ({', '.join(f for f in facts if f)})".replace(" ()", ""))
+        words.append(f"{branch.kind or 'not recognised'} ({', '.join(f for f in facts if f)})".replace(" ()", ""))
     return ", ".join(words)
 
 
@@ -311,7 +311,7 @@ def _branch_text(branch: BranchStructure) -> str:
         reasons.setdefault(reason, []).append(fact.replace("_", " "))
     unread = [f"not stated: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
     text = ", ".join([*(fact for fact in facts if fact), *branch.remarks])
-    return "; ".join([f"{branch.kind or 'something'}: {text}".rstrip(": "), *unread])
+    return "; ".join([f"{branch.kind or 'not recognised'}: {text}".rstrip(": "), *unread])
 
 
 def _sight_text(branch: BranchStructure) -> str:
