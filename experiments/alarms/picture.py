@@ -5,30 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+
+from edgewise.view.draw import LINES, QUIET, SETTINGS
 
 from .population import CAUSES
 from .score import NONE, Scored, confusion
 
 
 def picture(runs: Sequence[Scored], title: str) -> Figure:
-    figure = Figure(figsize=(11.5, 4.6), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.35, 1.0))
     names = [name for name in CAUSES if any(run.name == name for run in runs)]
-    _matrix(left, runs, names)
+    with matplotlib.rc_context(SETTINGS):  # type: ignore[arg-type]
+        figure = Figure(figsize=(11.5, 4.8), layout="constrained")
+        figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+        left, right = figure.subplots(1, 2, width_ratios=(1.35, 1.0))
+        _matrix(left, runs, names)
+        _warnings(right, runs, names)
+        words = "a count or a point per run; ✗: another cause than what was wrong"
+        figure.supxlabel(words, fontsize=9, color=QUIET, x=0.99, ha="right")
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return figure
+
+
+def _warnings(axes: Any, runs: Sequence[Scored], names: Sequence[str]) -> None:
     for place, name in enumerate(names):
         leads = [run.warning for run in runs if run.name == name and run.warning is not None]
-        right.plot(leads, np.full(len(leads), place) + np.linspace(-0.2, 0.2, len(leads)), "o", alpha=0.7)
-    right.axvline(0, color="0.4", linewidth=0.8)
-    right.set_yticks(range(len(names)), [""] * len(names))
-    right.set_ylim(len(names) - 0.5, -0.5)
-    right.set_xscale("symlog", linthresh=10)
-    right.set_xlim(-30, 900)
-    right.set_xlabel("steps from the first alarm to the turn of the loss")
-    right.set_title("Steps of warning, where the loss turns", fontsize=10)
-    figure.suptitle(title)
-    return figure
+        heights = np.full(len(leads), place) + np.linspace(-0.2, 0.2, len(leads))
+        axes.plot(leads, heights, "o", color=LINES[0], markersize=5, markeredgecolor="white", markeredgewidth=0.6)
+    axes.axvline(0, color=QUIET, linestyle=":", linewidth=1.2)
+    axes.set_yticks(range(len(names)), [""] * len(names))
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xscale("symlog", linthresh=10)
+    axes.set_xlim(-30, 900)
+    axes.set_xlabel("steps from the first alarm to the turn of the loss")
+    axes.set_title("steps of warning, where the loss turns", loc="left")
 
 
 def _matrix(axes: Any, runs: Sequence[Scored], names: Sequence[str]) -> None:
@@ -45,4 +58,5 @@ def _matrix(axes: Any, runs: Sequence[Scored], names: Sequence[str]) -> None:
                           color="white" if dark else "black")  # fmt: skip
     axes.set_xticks(range(len(kinds)), [kind.replace("_", "\n") for kind in kinds], fontsize=8)
     axes.set_yticks(range(len(names)), names)
-    axes.set_title("What was wrong, and the first alarm (✗: another cause)", fontsize=10)
+    axes.set_title("what was wrong, and the first alarm", loc="left")
+    axes.grid(False)

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
+from edgewise.view.draw import LINES, SETTINGS
 
 from .batches import find_batch
 from .huggingface import build, preload
@@ -82,12 +84,12 @@ def judged(results: Sequence[Result], what: str) -> Claim:
 def bars(results: Sequence[Result], title: str) -> Figure:
     """Outcomes as bars."""
     found = counts(results)
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    drawn = axes.barh(list(found), list(found.values()), color="#4477aa")
-    axes.bar_label(drawn)
-    axes.invert_yaxis()
-    axes.set_title(title, loc="left")
-    axes.set_xlabel("models")
-    axes.spines[["top", "right"]].set_visible(False)
+    with matplotlib.rc_context(SETTINGS):  # type: ignore[arg-type]
+        figure = Figure(figsize=(7, 1.2 + 0.3 * len(found)), layout="constrained")
+        figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+        axes = figure.subplots()
+        axes.bar_label(axes.barh(list(found), list(found.values()), color=LINES[0], height=0.7), padding=2)
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+        axes.set_xlabel(f"models, of {len(results)}")
     return figure

@@ -10,19 +10,27 @@ from numpy.typing import NDArray
 
 from edgewise.arrays import Array
 from edgewise.study.train import TRAINS
+from edgewise.view.draw import LINES, QUIET, SETTINGS
 
 from . import fits
 from .report import BASELINES, FORGETTING, HEADLINE, evaluate, headline_scores
 from .statistics import auroc, interval, reliability
 from .table import Row
 
-COLOURS = {"sgd": "tab:orange", "adamw": "tab:blue"}
+COLOURS = {"SGD": LINES[1], "AdamW": LINES[0]}
 SHOWN = (HEADLINE, FORGETTING, "paper's three constants", "loss after 20 steps", "Koopman near-unit share")
 RATES = np.linspace(0, 1, 101)
 
 
 def figure(rows: Sequence[Row]) -> Any:
     """Three rows of panels: losses, ROC curves with bands and reliability, AUROC of all scores."""
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):  # type: ignore[arg-type]
+        return _whole(rows)
+
+
+def _whole(rows: Sequence[Row]) -> Any:
     from matplotlib.figure import Figure
 
     tasks, families = (list(dict.fromkeys(getattr(row, name) for row in rows)) for name in ("task", "family"))
@@ -33,7 +41,11 @@ def figure(rows: Sequence[Row]) -> Any:
     scores = headline_scores(rows)
     _curves(curves, rows, tasks, scores)
     _bars(bars, rows, scores)
-    whole.suptitle(f"{len(rows)} networks of width 48, 8 to 18 blocks, one seed each; scores from theory alone")
+    whole.suptitle("Which starts will train, told before training", fontsize=12, fontweight="bold", x=0.01, ha="left")
+    words = f"{len(rows)} networks of width 48, 8 to 18 blocks, one seed each; scores from theory alone"
+    whole.supxlabel(words, fontsize=9, color=QUIET, x=0.99, ha="right")
+    whole.draw_without_rendering()
+    whole.set_layout_engine("none")
     return whole
 
 
@@ -44,15 +56,16 @@ def _losses(part: Any, rows: Sequence[Row], tasks: list[str], families: list[str
         for j, family in enumerate(families):
             panel = axes[i][j]
             for optimizer, colour in COLOURS.items():
-                mine = [r for r in rows if (r.task, r.family, r.optimizer) == (task, family, optimizer)]
+                mine = [r for r in rows if (r.task, r.family, r.optimizer) == (task, family, optimizer.lower())]
                 panel.scatter(
                     [fits.plain(r) for r in mine], [min(r.held_out_loss, 1.2) for r in mine],
                     s=[8 + 1.5 * r.depth for r in mine], color=colour, alpha=0.7, lw=0, label=optimizer,
                 )  # fmt: skip
-            panel.axhline(TRAINS, color="black", ls="--", lw=0.8)
-            panel.set(title=f"{task}, {family}", xscale="symlog")
+            panel.axhline(TRAINS, color=QUIET, ls=":", lw=1.2)
+            panel.set_title(f"{task}, {family}", loc="left")
+            panel.set_xscale("symlog")
             panel.set_xlim(0, 1.15 * panel.get_xlim()[1])
-            panel.set_xlabel("|angle| + |relative gradient| over the depth (log-units)")
+            panel.set_xlabel("|angle| + |gradient|, total log-changes")
         axes[i][0].set_ylabel("held-out loss / chance")
     axes[0][0].legend(title="larger: deeper", frameon=False)
 
@@ -62,7 +75,8 @@ def _curves(part: Any, rows: Sequence[Row], tasks: list[str], scores: dict[str, 
     for panel, task in zip(panels, tasks, strict=False):
         mine = [i for i, row in enumerate(rows) if row.task == task]
         _roc(panel, {name: scores[name][mine] for name in SHOWN}, [rows[i] for i in mine])
-        panel.set(title=f"{task}: who will fail?", xlabel="share of trained networks flagged")
+        panel.set_title(f"{task}: who will fail?", loc="left")
+        panel.set_xlabel("share of trained networks flagged")
         panel.set_ylabel("share of failed networks flagged")
         panel.legend(frameon=False, loc="lower right", fontsize=8)
     _reliability(panels[-1], rows)
@@ -70,8 +84,9 @@ def _curves(part: Any, rows: Sequence[Row], tasks: list[str], scores: dict[str, 
 
 def _roc(panel: Any, scores: dict[str, Array], rows: Sequence[Row]) -> None:
     failed = np.array([row.failed for row in rows])
-    for name, score in scores.items():
-        line = panel.plot(RATES, roc(score, failed), label=f"{name}: {auroc(score, failed):.3f}")[0]
+    for (name, score), colour in zip(scores.items(), LINES, strict=False):
+        label = f"{name}: {auroc(score, failed):.3f}"
+        line = panel.plot(RATES, roc(score, failed), label=label, color=colour, lw=1.6)[0]
         if name == HEADLINE:
             low, high = _band(score, failed, [row.cluster for row in rows])
             panel.fill_between(RATES, low, high, color=line.get_color(), alpha=0.2, lw=0)
@@ -103,12 +118,13 @@ def _band(score: Array, failed: NDArray[np.bool_], clusters: Sequence[object]) -
 
 def _reliability(panel: Any, rows: Sequence[Row]) -> None:
     trained = [not row.failed for row in rows]
-    for name, same_task in (("new family", True), ("new task and family", False)):
+    for colour, (name, same_task) in zip(LINES, (("new family", True), ("new task and family", False)), strict=False):
         p = fits.cross_fitted(rows, fits.fitted_probability, same_task)
         points = np.array(reliability(p, trained))
-        panel.plot(points[:, 0], points[:, 1], "o-", label=name)
-    panel.plot([0, 1], [0, 1], color="black", ls=":", lw=0.8)
-    panel.set(title="calibration, held out", xlabel="forecast probability of training", ylabel="share that trained")
+        panel.plot(points[:, 0], points[:, 1], "o-", label=name, color=colour, lw=1.6)
+    panel.plot([0, 1], [0, 1], color=QUIET, ls=":", lw=1.2)
+    panel.set_title("calibration, held out", loc="left")
+    panel.set(xlabel="forecast probability of training", ylabel="share that trained")
     panel.legend(frameon=False)
 
 
@@ -120,7 +136,7 @@ def _bars(part: Any, rows: Sequence[Row], scores: dict[str, Array]) -> None:
     for place, name in enumerate(names):
         low, high = numbers[name]["interval within task"]
         value = numbers[name]["auroc within task"]
-        colour = "tab:gray" if name in BASELINES else "tab:blue"
+        colour = QUIET if name in BASELINES else LINES[0]
         reach = [[max(value - low, 0)], [max(high - value, 0)]]
         panel.errorbar(value, place, xerr=reach, fmt="o", color=colour, capsize=3)
         label = f"{value:.3f}   Spearman {numbers[name]['spearman mean']:.2f}"

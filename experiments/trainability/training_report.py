@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from edgewise.study.recipe import Claim, Result
 from edgewise.study.train import TRAINS
+from edgewise.view import Curve, Panel, Sheet
 
 AGREE = 0.6  # kappa of the two optimizers' outcomes: substantial agreement
 
@@ -61,22 +64,22 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Any:
-    """Training curves, one panel per task and family, coloured by outcome, the limit dashed."""
-    import numpy as np
-    from matplotlib.figure import Figure
+    """Training curves, one panel per task and family, coloured by outcome, the limit dotted."""
+    panels = []
+    for place, ((task, family), group) in enumerate(groups(results).items()):
+        limit = (TRAINS * group[0].value["chance"],)
+        panels.append(Panel(f"{task}, {family}", "step", "training loss", _curves(group), levels=limit,
+                            legend=place == 0))  # fmt: skip
+    foot = f"{len(results)} networks of width 48, 8 to 18 blocks, one seed each; dotted: half of chance"
+    return Sheet("Which starts train: every run of the forecast", tuple(panels), foot, columns=3).draw()
 
-    by_group = groups(results)
-    columns = 3
-    rows = -(-len(by_group) // columns)
-    figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
-    for place, ((task, family), group) in enumerate(by_group.items(), start=1):
-        axes = figure.add_subplot(rows, columns, place)
-        for result in group:
-            curve = [v for v in result.value["curve"] if v is not None]
-            steps = np.linspace(0, len(curve) / max(len(result.value["curve"]), 1) * result.case["steps"], len(curve))
-            axes.plot(steps, curve, color="tab:blue" if trains(result) else "tab:red", lw=0.8, alpha=0.6)
-        chance = group[0].value["chance"]
-        axes.axhline(TRAINS * chance, color="black", ls="--", lw=1)
-        axes.set(title=f"{task}, {family}", xlabel="step", ylabel="training loss")
-    figure.suptitle(f"{len(results)} networks, one seed each; red: final loss above half of chance (dashed)")
-    return figure
+
+def _curves(group: Sequence[Result]) -> tuple[Curve, ...]:
+    """Every run, those that train first."""
+    curves = []
+    for result in sorted(group, key=trains, reverse=True):
+        curve = np.array([v for v in result.value["curve"] if v is not None])
+        steps = np.linspace(0, len(curve) / max(len(result.value["curve"]), 1) * result.case["steps"], len(curve))
+        name, colour = ("trains", 0) if trains(result) else ("does not", 1)
+        curves.append(Curve(name, steps, curve, colour, "thin"))
+    return tuple(curves)

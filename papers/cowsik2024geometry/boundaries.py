@@ -33,7 +33,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale != "full":
         return [{"axis": "MLP input gain", "activation": "tanh", "bias": 0.0, "points": 7, "depth": 8}]
     return [
-        {"axis": axis, "activation": activation, "bias": bias, "points": 11, "depth": 12}
+        {"axis": axis, "activation": activation, "bias": bias, "points": 41, "depth": 12}
         for axis in AXES for activation in ("tanh", "relu") for bias in (0.0, 0.5)
     ]  # fmt: skip
 
@@ -133,7 +133,8 @@ def _falls(results: list[Result]) -> Claim:
 def draw(results: list[Result]) -> Figure:
     panels = tuple(panel for r in results if (panel := _panel(r)).curves)  # ReLU has no boundary in these planes
     title = "Where the exponents vanish, over the strength of attention\n(theory, linearised near collapse)"
-    return Sheet(title, panels, _scale(results), columns=min(2, len(panels))).draw()
+    foot = f"{_scale(results)}; ReLU: no boundary" if len(panels) < len(results) else _scale(results)
+    return Sheet(title, panels, foot, columns=min(2, len(panels))).draw()
 
 
 def _panel(result: Result) -> Panel:

@@ -143,6 +143,8 @@ def _panel(results: list[Result], phase: str, gain: float) -> Panel:
                    Curve(hidden + "random networks", q, 1 - s, i, "points", s_error, q_error)]  # fmt: skip
     (plane,) = edgewise.view.vector_field(field).panels
     stable = next(point for point in field.fixed_points if point.stable)
-    note = f"stable fixed point: q = {stable.norm:.3f}, overlap {stable.overlap:.3f}"
+    note = f"black: stable fixed point, q = {stable.norm:.3f}, overlap {stable.overlap:.3f}"
+    if any(not point.stable for point in field.fixed_points):
+        note += "\nwhite: unstable fixed point"
     title = f"{phase} phase, MLP input gain {gain:g}"
-    return replace(plane, title=title, note=note, curves=tuple(curves), legend_at="center right")
+    return replace(plane, title=title, note=note, curves=tuple(curves), legend=False, legend_at="upper right")

@@ -198,7 +198,7 @@ def _heads(results: list[Result]) -> Panel:
     values, errors = np.array([excess(results, heads) for heads in HEADS]).T
     measured = Curve("second layer", np.array(HEADS), np.exp(values), 1, "points", np.exp(values) * errors)
     theory = Curve("theory", np.array([1.0, HEADS[-1]]), np.ones(2), 6)
-    return Panel("without a skip: few heads leave the simplex", "heads", "1 − overlap, measured over predicted",
+    return Panel("without a skip: few heads leave the simplex", "heads", "1 − overlap / predicted",
                  (theory, measured), "from overlap 0.9, score gain 1", log_x=True)  # fmt: skip
 
 
@@ -228,5 +228,5 @@ def _map(results: list[Result]) -> Panel:
                    Curve(named[0], *steps(results, gain, 0), group, "points"),
                    Curve(named[1], *steps(results, gain, 1), group, "hollow")]  # fmt: skip
     note = "measured powers near collapse: " + ", ".join(f"{power:.2f}" for power in powers(results).values())
-    return Panel("without a skip: each layer cubes 1 − overlap", "1 − overlap before the layer", "after it",
+    return Panel("without a skip: each layer cubes 1 − overlap", "1 − overlap before the layer", "1 − overlap after it",
                  tuple(curves), note, log_x=True, log_y=True)  # fmt: skip

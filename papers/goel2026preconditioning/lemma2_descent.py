@@ -110,6 +110,7 @@ def draw(results: Sequence[Result]) -> Figure:
             values = np.median([r.value["values"] for r in chosen if r.case["tokens"] == n], axis=0)
             name, steps = "population" if n is None else f"n = {n}", EVERY * np.arange(len(values), dtype=float)
             curves.append(Curve(name, steps, values, group))
-        panels.append(Panel(f"{start} start", "step", "regularized loss of the population", tuple(curves), log_y=True))
+        title = f"{start} start".replace("gauss", "Gauss")
+        panels.append(Panel(title, "step", "regularized loss of the population", tuple(curves), log_y=True))
     return Sheet("Descent on the regularized loss, with the true gradient and with a sample's", tuple(panels),
                  f"{_scale(results)}; medians at η = {STEPS[-1]:g}/‖M̃‖").draw()  # fmt: skip

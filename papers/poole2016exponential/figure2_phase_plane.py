@@ -159,7 +159,7 @@ def draw(results: Sequence[Result]) -> Figure:
 
 
 def _plane(results: Sequence[Result]) -> Panel:
-    top = 1.6 * distinct(results, "bias_variance")[-1]  # room for the legend
+    top = 1.2 * distinct(results, "bias_variance")[-1]
     plane = perceptron_plane("tanh", (0.3, 4.2, 79), (0.0, top, 56)).panels[0]
     at = np.array(_grid(results))
     values = np.array([over_seeds(results, "forward", weight_variance=x, bias_variance=y)[0] for x, y in at])
@@ -169,7 +169,8 @@ def _plane(results: Sequence[Result]) -> Panel:
     )
     crossing = Curve("measured growth crosses zero", sw2, sb2, 1, "hollow", x_error=error)
     dots = Dots("networks: growth of differences", at[:, 0], at[:, 1], values)
-    return replace(plane, title="A  phases", dots=dots, curves=(*plane.curves, crossing), note="")
+    note = "line: χ₁ = 1, edge of chaos; circles: differences\nin networks; squares: where their growth crosses zero"
+    return replace(plane, title="A  phases", dots=dots, curves=(*plane.curves, crossing), note=note, legend=False)
 
 
 def _rates(results: Sequence[Result]) -> Panel:

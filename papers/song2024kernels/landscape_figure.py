@@ -38,7 +38,9 @@ def pictures(results: Sequence[Result], scale: str, stages: Sequence[Result] = (
     first = min(results, key=lambda r: r.case["seed"])
     with matplotlib.rc_context(SETTINGS | {"font.size": 12.0, "axes.titlesize": 13.0, "axes.labelsize": 12.0}):  # type: ignore[arg-type]
         figure = Figure(figsize=(14, 14 if stages else 11), layout="constrained")
-        figure.suptitle("The loss over queries and keys, by attention kernel", fontweight="bold", x=0.01, ha="left")
+        task = scale.partition(",")[0].partition(";")[0]
+        figure.suptitle(f"{task}: the loss over queries and keys, by attention kernel", fontweight="bold", x=0.01,
+                        ha="left")  # fmt: skip
         grid = figure.add_gridspec(3 + bool(stages), 4, height_ratios=(1.15, 1.0, 0.75, 0.85)[: 3 + bool(stages)])
         _planes(figure, grid, first)
         for column, (name, label) in enumerate(NUMBERS.items()):
@@ -66,8 +68,11 @@ def _planes(figure: Figure, grid: Any, first: Result) -> None:
         surface.plot_surface(*np.meshgrid(x, x), losses, cmap=HEIGHTS, vmin=low, vmax=high, linewidth=0.1,
                              edgecolor="#0003", rcount=len(x), ccount=len(x))  # fmt: skip
         surface.set(zlim=(low, high), title=name)
-        surface.set_box_aspect(None, zoom=1.1)
+        surface.set_box_aspect(None, zoom=1.0)
         surface.tick_params(labelsize=9, pad=-2)
+        surface.set_xlabel("queries", fontsize=10, labelpad=-4)
+        surface.set_ylabel("keys", fontsize=10, labelpad=0)
+        surface.set_zlabel("loss", fontsize=10, labelpad=1)
         contour = figure.add_subplot(grid[1, column])
         filled = contour.contourf(x, x, losses, levels=np.linspace(low, high, LEVELS), cmap=HEIGHTS)
         own = np.linspace(losses.min(), losses.max(), 10)

@@ -161,6 +161,7 @@ def _curves(results: Sequence[Result], start: str) -> tuple[Curve, ...]:
     for group, kernel in enumerate(KERNELS):
         for run in select(results, kernel=kernel, start=start, width=16):
             x = np.array(run.value["at"]) + 1.0
-            curves.append(Curve(kernel, x, np.maximum(run.value["loss"], FLOOR), group))
-            curves.append(Curve(f"bound, {kernel}", x, np.array(run.value["bound"], dtype=float), group, "third"))
+            curves.append(Curve(kernel.replace("gauss", "Gauss"), x, np.maximum(run.value["loss"], FLOOR), group))
+            bound = np.array(run.value["bound"], dtype=float)
+            curves.append(Curve(f"bound, {kernel}".replace("gauss", "Gauss"), x, bound, group, "third"))
     return tuple(curves)

@@ -191,8 +191,9 @@ def _favourable(results: Sequence[Result]) -> Claim:
 def draw(results: Sequence[Result]) -> Figure:
     label = "loss over the first loss"
     panels = tuple(
-        Panel(f"{kernel}, {targets} targets", "step + 1", label, _curves(results, kernel, targets), log_x=True,
-              log_y=True, y_range=RANGE, legend=(kernel, targets) == (KERNELS[0], "easy"))
+        Panel(f"{kernel}, {targets} targets".replace("gauss", "Gauss"), "step + 1", label,
+              _curves(results, kernel, targets), log_x=True, log_y=True, y_range=RANGE,
+              legend=(kernel, targets) == (KERNELS[0], "easy"))
         for kernel in KERNELS
         for targets in TARGETS
     )  # fmt: skip

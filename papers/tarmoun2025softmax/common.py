@@ -63,3 +63,10 @@ def distinct(results: Sequence[Result], name: str) -> list[Any]:
 def decided(held: bool, results: Sequence[Result], least: int, knob: str = "steps") -> bool | None:
     """The outcome, or None where the runs are too small to tell (the small scale only shows that all works)."""
     return bool(held) if min(r.case[knob] for r in results) >= least else None
+
+
+def shown(name: str) -> str:
+    """A method or loss as it is written in a picture."""
+    for word, spelled in (("sgd", "SGD"), ("adam", "Adam"), ("gauss-newton", "Gauss-Newton"), ("huber", "Huber")):
+        name = name.replace(word, spelled)
+    return name

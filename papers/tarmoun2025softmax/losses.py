@@ -25,7 +25,7 @@ from edgewise.laboratory.replicator import coupled
 from edgewise.study import Claim, Result, rounded, select
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import decided, middle_of, seeds_of, thinned
+from .common import decided, middle_of, seeds_of, shown, thinned
 
 SIZES = {"rate": (8, 5, 20), "sharp": (30, 6, 6), "certified": (4, 4, 40), "flow": (4, 4, 5)}  # N, n, d
 RATIOS, GRID, SLOWER, LONG = (10.0, 1e8), (0.7, 1.5), 3.0, 100
@@ -176,5 +176,5 @@ def _curves(results: Sequence[Result], kind: str, ratio: float, title: str) -> P
         for run in select(results, kind=kind, loss=name, ratio=ratio):
             y = np.maximum(np.array(run.value["losses"]) / run.value["losses"][0], 1e-14)
             role = "line" if kind == "rate" else "thin"
-            curves.append(Curve(name, np.array(run.value["steps"]) + 1.0, y, group, role))
+            curves.append(Curve(shown(name), np.array(run.value["steps"]) + 1.0, y, group, role))
     return Panel(title, "step + 1", "loss over the first loss", tuple(curves), log_x=kind != "rate", log_y=True)

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from edgewise.study import Claim, Result, rounded, select
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import decided, seeds_of
+from .common import decided, seeds_of, shown
 from .networks import NETWORKS, digits, geometry, make
 
 RATES = {"sgd": (0.01, 0.03, 0.1, 0.3), "adam": (3e-3, 1e-2, 3e-2, 0.1)}
@@ -176,7 +176,7 @@ def _losses(results: Sequence[Result], network: str, batch: str) -> Panel:
             y = np.array(r.value["losses"])
             width = max(1, len(y) // 30)
             smooth = np.array([y[max(0, t - width) : t + 1].mean() for t in range(len(y))])
-            curves.append(Curve(f"{optimizer}" if i == 0 else "_", np.arange(len(y)) + 1.0, smooth, group))
+            curves.append(Curve(shown(optimizer) if i == 0 else "_", np.arange(len(y)) + 1.0, smooth, group))
     return Panel(f"{network}, {batch} batch", "step", "training loss", tuple(curves), log_y=True)
 
 
@@ -188,6 +188,6 @@ def _geometry(results: Sequence[Result], name: str) -> Panel:
         for optimizer, role in (("sgd", "line"), ("adam", "third")):
             runs = select(results, network=network, batch="full", optimizer=optimizer)
             y = np.exp(np.mean([np.log(np.maximum(np.abs(r.value["geometry"][name]), 1e-9)) for r in runs], 0))
-            curves.append(Curve(f"{network}, {optimizer}", np.arange(len(y)) / 3, y, group, role))
+            curves.append(Curve(f"{network}, {shown(optimizer)}", np.arange(len(y)) / 3, y, group, role))
     return Panel(titles[name], "share of the full-batch run", "", tuple(curves), log_y=True,
                  legend=name == "imbalance")  # the same three times  # fmt: skip

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from edgewise.study import Claim, Result, rounded, select
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import decided, middle_of, seeds_of
+from .common import decided, middle_of, seeds_of, shown
 from .networks import AttentionBlock, digits
 
 WIDTH, HEADS, PROMPTS = 32, 4, 8
@@ -169,6 +169,6 @@ def _losses(results: Sequence[Result], tuned: str) -> Panel:
         for run in select(results, tuned=tuned, method=method):
             y = np.array(run.value["losses"])
             smooth = np.array([y[max(0, t - 4) : t + 1].mean() for t in range(len(y))])
-            curves.append(Curve(method, np.arange(len(y)) + 1.0, smooth, group))
+            curves.append(Curve(shown(method), np.arange(len(y)) + 1.0, smooth, group))
     title = {"all weights": "all weights (fine-tuning)"}.get(tuned, "prompts and class token")
     return Panel(title, "step", "training loss", tuple(curves), log_y=True)

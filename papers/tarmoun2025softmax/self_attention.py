@@ -20,7 +20,7 @@ from edgewise.laboratory.prompt_teacher import prompt_of_ratio
 from edgewise.study import Claim, Result, select
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import decided, distinct, middle_of, portrait, seeds_of, thinned
+from .common import decided, distinct, middle_of, portrait, seeds_of, shown, thinned
 
 GRID = {"gradient descent": (0.3, 1.0, 3.0), "adam": (0.01, 0.03, 0.1)}
 SLOWER, LONG = 3.0, 200
@@ -125,5 +125,6 @@ def _losses(results: Sequence[Result], value: str) -> Panel:
         for ratio, role in zip(distinct(results, "ratio"), ("third", "line"), strict=True):
             for run in select(results, value=value, method=method, ratio=ratio):
                 y = np.maximum(np.array(run.value["losses"]) / run.value["losses"][0], 1e-13)
-                curves.append(Curve(f"{method}, teacher {ratio:g}", np.array(run.value["steps"]) + 1.0, y, group, role))
+                x, label = np.array(run.value["steps"]) + 1.0, f"{shown(method)}, teacher {ratio:g}"
+                curves.append(Curve(label, x, y, group, role))
     return Panel(f"value {value}", "step + 1", "loss over the first loss", tuple(curves), log_x=True, log_y=True)

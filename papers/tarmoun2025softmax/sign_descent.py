@@ -19,7 +19,7 @@ from edgewise.laboratory.prompt_teacher import teacher_student
 from edgewise.study import Claim, Result, select
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import decided, middle_of, seeds_of, thinned
+from .common import decided, middle_of, seeds_of, shown, thinned
 
 METHODS = ("gradient descent", "normalized", "sign", "adam")
 GRID = {"gradient descent": (1.0, 3.0, 10.0)} | dict.fromkeys(METHODS[1:], (0.01, 0.03, 0.1))
@@ -92,5 +92,5 @@ def _losses(results: Sequence[Result], value: str) -> Panel:
     for group, method in enumerate(METHODS):
         for run in select(results, value=value, method=method):
             x = np.array(run.value["steps"], dtype=float) + 1
-            curves.append(Curve(method, x, np.maximum(run.value["losses"], 1e-13), group, "thin"))
+            curves.append(Curve(shown(method), x, np.maximum(run.value["losses"], 1e-13), group, "thin"))
     return Panel(f"value {value}", "step + 1", "loss", tuple(curves), log_x=True, log_y=True)

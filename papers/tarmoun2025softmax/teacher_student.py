@@ -18,7 +18,7 @@ from edgewise.laboratory.prompt_teacher import teacher_student
 from edgewise.study import Claim, Result, select
 from edgewise.view import Curve, Panel, Sheet
 
-from .common import decided, distinct, mean_of, middle_of, portrait, seeds_of, thinned
+from .common import decided, distinct, mean_of, middle_of, portrait, seeds_of, shown, thinned
 
 METHODS = ("gradient descent", "adam", "natural gradient", "gauss-newton")
 GRID = {"gradient descent": (0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.003, 0.01, 0.03, 0.1, 0.3),
@@ -175,8 +175,9 @@ def _losses(results: Sequence[Result], value: str, ratio: float) -> Panel:
     for group, method in enumerate(METHODS):
         for i, run in enumerate(select(results, ratio=ratio, value=value, method=method)):
             steps = np.array(run.value["steps"], dtype=float) + 1
-            curves.append(Curve(method if i == 0 else "_", steps, np.maximum(run.value["losses"], 1e-13), group))
-    return Panel(f"value {value}, teacher ratio {ratio:g}", "step + 1", "loss", tuple(curves), log_x=True, log_y=True)
+            curves.append(Curve(shown(method) if i == 0 else "_", steps, np.maximum(run.value["losses"], 1e-13), group))
+    return Panel(f"value {value}, teacher ratio {ratio:g}", "step + 1", "loss", tuple(curves), log_x=True, log_y=True,
+                 legend=(value, ratio) == ("frozen", max(distinct(results, "ratio"))), legend_at="lower right")
 
 
 def _portraits(results: Sequence[Result]) -> Panel:
@@ -219,6 +220,6 @@ def _reached(results: Sequence[Result]) -> Panel:
     for group, method in enumerate(METHODS):
         runs = [select(results, ratio=r, value="frozen", method=method) for r in at]
         y = [mean_of(group_of, "log10_mean_ratio", "student") for group_of in runs]
-        curves.append(Curve(method, np.log10(at), np.array(y), group, "points"))
+        curves.append(Curve(shown(method), np.log10(at), np.array(y), group, "points"))
     return Panel("ratio the student reached, value frozen", "log10 of the teacher's ratio", "log10 of the student's",
                  tuple(curves))  # fmt: skip
