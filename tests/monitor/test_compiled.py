@@ -63,6 +63,40 @@ def test_one_graph_and_the_same_bits(name: str, backend: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("watched", [False, True])
+def test_blocks_compiled_one_by_one_train(watched: bool) -> None:
+    """Each has a graph of its own, and every backward pass writes to a buffer that another graph has a part of."""
+    torch._dynamo.reset()
+    model = hugging_face("llama")
+    handle = edgewise.watch(model, everything=True, quiet=True) if watched else None
+    for block in model.model.layers:
+        block.compile(backend="aot_eager")
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    for x in batches(2):
+        optimizer.zero_grad()
+        model(input_ids=x, labels=x).loss.backward()
+        optimizer.step()
+    if handle is not None:
+        handle.close()
+        assert handle.error == ""
+        assert np.isfinite([handle.row()[f"block.{i}.softmax_gain"] for i in range(2)]).all()
+
+
+def test_what_backward_passes_write_to_is_counted_apart() -> None:
+    """torch refuses a backward pass where a kept tensor has changed, and views of one buffer share their count."""
+    with edgewise.watch(encoder(), everything=True, quiet=True) as handle:
+        hooks = [h for block in handle.places.blocks for h in _hooks(handle.places.model.get_submodule(block.name))]
+        norms = [hook.__self__.norm.buffer for hook in hooks]
+        norms[1].fill_(1.0)
+        assert len(norms) == 2 and norms[0]._version == 0
+        assert float(handle.instrument.gradients[2]) == 1.0  # it is still the same memory
+
+
+def _hooks(module: nn.Module) -> list[Any]:
+    return [hook for hook in module._forward_hooks.values() if hasattr(hook, "__self__")]
+
+
+@pytest.mark.slow
 def test_compiled_statistics_are_those_of_the_eager_run() -> None:
     rows = []
     for compiled in (True, False):

@@ -17,7 +17,16 @@ from torch.utils.hooks import RemovableHandle
 
 from edgewise.adapters.roles.record import Projection
 from edgewise.monitor.attention_rows import RowNumbers, by_head, nan_max, row_numbers, seen_by, softmax_gain
-from edgewise.monitor.copies import QUERIES, SEQUENCES, CallCopy, QueryCopy, Switch, TokenCopy, query_slice
+from edgewise.monitor.copies import (
+    QUERIES,
+    SEQUENCES,
+    CallCopy,
+    QueryCopy,
+    Switch,
+    TokenCopy,
+    apart,
+    query_slice,
+)
 from edgewise.monitor.held import Held
 from edgewise.monitor.places import AttentionPlace
 from edgewise.optim.parallel import norm_function, whole
@@ -88,7 +97,7 @@ class AttentionGroup:
 
     def _attach(self, i: int, switch: Switch, batch_first: bool) -> list[RemovableHandle]:
         place, find = self.layers[i], self.model.get_submodule
-        output = QueryCopy(switch, self.output[i], self.upstream[i], self.keys, batch_first)
+        output = QueryCopy(switch, self.output[i], apart(self.upstream[i]), self.keys, batch_first)
         if place.fused_call:
             both = CallCopy(TokenCopy(switch, self.tokens[0][i], batch_first), output)
             return [find(place.name).register_forward_hook(both.leave, with_kwargs=True)]

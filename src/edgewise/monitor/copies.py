@@ -287,6 +287,15 @@ def _leave_to_python(function: Any) -> None:
 _leave_to_python(LossCopy.leave)
 
 
+def apart(buffer: Tensor) -> Tensor:
+    """The same memory with a count of writes of its own.
+
+    A graph of torch.compile keeps what its backward pass will write to, and refuses where that was written to since;
+    views share one count, so the graph of one block would refuse after that of another has run.
+    """
+    return buffer.data
+
+
 def keys_within(model: nn.Module, widths: int) -> int:
     """How many tokens per sequence fit into the room for copies; widths: numbers per token, all layers together."""
     room = max(ROOM * sum(p.numel() * p.element_size() for p in model.parameters()), 2**26)

@@ -21,7 +21,7 @@ from edgewise.arrays import Array
 from edgewise.monitor.attention import AttentionGroup, shape_of
 from edgewise.monitor.attention_rows import HEAD_STATISTICS
 from edgewise.monitor.columns import names
-from edgewise.monitor.copies import SEQUENCES, TOKENS, LossCopy, Sizes, StreamCopy, Switch, keys_within
+from edgewise.monitor.copies import SEQUENCES, TOKENS, LossCopy, Sizes, StreamCopy, Switch, apart, keys_within
 from edgewise.monitor.edge import StreamChange
 from edgewise.monitor.matrices import Matrices
 from edgewise.monitor.places import AttentionPlace, Places
@@ -84,7 +84,7 @@ class Instrument:
             return
         sizes = [self.sizes, *[None] * p.depth]  # the first site says how long the sequences are
         copies = [
-            StreamCopy(self.switch, self.streams[i], self.gradients[i], sizes[i], p.sequence_first, i == p.depth)
+            StreamCopy(self.switch, self.streams[i], apart(self.gradients[i]), sizes[i], p.sequence_first, i == p.depth)
             for i in range(count)
         ]
         self.handles.append(find(p.blocks[0].name).register_forward_pre_hook(copies[0].enter, with_kwargs=True))
