@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -264,3 +265,26 @@ def test_another_models_optimizer_is_not_a_step() -> None:
     assert handle.step == 4
 
 
+def _stored_and_loaded(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "gpt2"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, torch.optim.swa_utils.AveragedModel, _stored_and_loaded])
+def test_a_watched_model_can_be_copied_and_its_copy_is_not_watched(
+    tmp_path: Path, copied: Callable[[nn.Module], nn.Module], kind: str
+) -> None:
+    """An average of the weights, or a file of the whole model, would else take the monitor with it."""
+    model, criterion = encoder() if kind == "encoder" else hugging_face(kind), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with edgewise.watch(model, everything=True, to=tmp_path / "run", loss=criterion, quiet=True) as handle:
+        for x in batches(2):
+            loss_of(model, x, criterion).backward()
+            (other := copied(model)).train()
+            loss_of(other, x[:1, :5]).backward()  # must not count as a pass of the model
+            assert handle.instrument.sizes.read()[2] == x.shape[1]
+            optimizer.step()
+    assert handle.error == "" and handle.step == 2

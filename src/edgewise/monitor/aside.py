@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.monitor.copies import SEQUENCES, Switch
+from edgewise.monitor.deaf import Hooking
 from edgewise.probe.isolation import observed, tensors
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class BatchMemory:
+class BatchMemory(Hooking):
     """What model and criterion were called with at the last two sampled steps, as references; nothing is copied.
 
     Beside it the random state of the pass, and what autocast made of it, so that the pass can be repeated.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.monitor.clock import Clock
+from edgewise.monitor.deaf import Hooking
 from edgewise.monitor.pending import NormSeat, Pending, Question, Seat
 from edgewise.probe.block_call import NAMES
 
@@ -124,7 +125,7 @@ class Window(Seat):
         return Fit((columns, slice(sequences)), target.transpose(0, 1), sequences, tokens, length)
 
 
-class StreamCopy:
+class StreamCopy(Hooking):
     """The stream at one site: a few tokens of a few sequences, and the norm of its whole gradient."""
 
     def __init__(
@@ -176,7 +177,7 @@ class StreamCopy:
         self.gradient.copy_(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
 
 
-class TokenCopy:
+class TokenCopy(Hooking):
     """All tokens, up to K of each of S sequences, that leave a projection or enter nn.MultiheadAttention."""
 
     def __init__(self, switch: Switch, buffer: Tensor, batch_first: bool) -> None:
@@ -196,7 +197,7 @@ class TokenCopy:
             self.switch.run(self.window.see, tokens)
 
 
-class QueryCopy:
+class QueryCopy(Hooking):
     """What the attention gives at Q sampled queries, and the gradient that comes back to it there.
 
     Of a model with an output projection that is its input o; of nn.MultiheadAttention it is the output W_O o + b.
@@ -238,7 +239,7 @@ class QueryCopy:
         self.back.copy(gradient)
 
 
-class CallCopy:
+class CallCopy(Hooking):
     """What enters nn.MultiheadAttention and what leaves it, in one hook: a call inside a pass is cold."""
 
     def __init__(self, tokens: TokenCopy, output: QueryCopy) -> None:
@@ -259,7 +260,7 @@ class CallCopy:
         self.output.keep(result)
 
 
-class LossCopy:
+class LossCopy(Hooking):
     """The scalar loss that a model or a criterion returns."""
 
     def __init__(self, buffer: Tensor) -> None:
