@@ -63,7 +63,7 @@ def watch(
     model       the one that trains, in its wrappers or without
     budget      what watching may cost, as a share of the training time; fewer steps are sampled to keep it
     to          the folder that rows, alarms and dossiers are written to; nothing is written without one
-    optimizer   the one whose steps count, where several train the model; else the one with most of its parameters
+    optimizer   the one whose steps count; else all that move the model, one after the other, make one step
     loss        the criterion, if it is a module; a loss that the model itself returns is seen without it
     scaler      the gradient scaler, where one is used
     everything  sample every step, whatever it costs
@@ -95,8 +95,7 @@ class Watch:
         edge: Edge | None,
     ) -> None:  # fmt: skip
         began = time.perf_counter()
-        self.model, self.scaler, self.step, self.quiet = model, scaler, first_step, quiet
-        self.optimizer, self.error = optimizer, ""
+        self.model, self.scaler, self.step, self.quiet, self.error = model, scaler, first_step, quiet, ""
         back_in_shards(model)
         self.places = places_or_blind(model)
         self.ranks = Ranks(processes_of(model))
@@ -124,14 +123,13 @@ class Watch:
         self.folder = None if to is None else self._folder(to, share)
         self._growth_columns = np.array([i for i, n in enumerate(self.names) if n.endswith(".logit_growth")], np.int64)
         self._reported: float | None = None  # the loss, where the loop reports it
-        self._stored = 0
-        self._next, self._sampled = first_step, -1
+        self._next, self._sampled, self._stored = first_step, -1, 0
         self._heard = False  # whether the last loss that was seen is one that the model or the criterion returned
         self._near = False  # whether a detector is close to an alarm
         self._on_host = self.instrument.device.type == "cpu"  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
         self._aside = False  # whether activations are measured in passes of our own
-        self._own = OwnOptimizer(self.places.model, optimizer)
+        self._own = OwnOptimizer(self.places.model, optimizer, self._tell)
         self._open, self._closed = True, False
         self._raised = 0  # kinds of alarm of the last row, a bit each, for the other processes
         self._hooks = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
@@ -195,7 +193,9 @@ class Watch:
     # Steps
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if not (self._open and self._own.counts(optimizer) and self.switch.on):
+        begins, late = self._own.begins(optimizer) if self._open else (False, False)
+        self.step += late  # what ended it did not come
+        if not (begins and self.switch.on):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
@@ -214,7 +214,7 @@ class Watch:
         return with_reading
 
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if self._open and self._own.counts(optimizer):
+        if self._open and self._own.ends(optimizer):
             self._guarded(self._after_step, optimizer)
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
