@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from edgewise.study import Claim, Result
 
 from . import pathfinder
-from .report import one_stage_claims, plateau_claim
+from .figures import one_stage_figure
+from .report import one_stage_claims, plateau_claim, scale_of
 
 LARGER = dict(size=32, tokens=64)
 FULL = pathfinder.FULL | LARGER | dict(images=20_000, steps=6000, easy_steps=1600)
@@ -39,4 +40,5 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    return pathfinder.draw(results)
+    title = "Four times the area: Pathfinder of 32 x 32 pixels with softmax and with Gaussian attention"
+    return one_stage_figure(results, title, f"{results[0].case['paddles']} dashes; {scale_of(results)}")
