@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,23 @@ def test_the_trainer_stops_at_a_failing_alarm(tmp_path: Path) -> None:
     assert run.state.global_step == 3
     alarms = [e for e in Run(tmp_path / "run" / "edgewise").events() if e["kind"] == "alarm"]
     assert [alarm["alarm"] for alarm in alarms] == ["not_a_number"]
+
+
+def test_a_trainer_may_begin_again_after_an_interrupt(tmp_path: Path) -> None:
+    """Ctrl-C in a notebook: the first training never says that it has ended, and would keep its folder."""
+    needed("transformers")
+    args, state = SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0)
+    callbacks = [edgewise.HuggingFaceCallback(everything=True, quiet=True) for _ in range(2)]
+    for callback in callbacks:
+        model = encoder()
+        callback.on_train_begin(args, state, None, model=model)
+        train(model, 3)
+    first, second = (callback.handle for callback in callbacks)
+    assert first is not None and second is not None and first.step == 3 and second.step == 3
+    callbacks[1].on_train_end(args, state, None)
+    assert list(edgewise.read(tmp_path / "edgewise").index) == [0, 1, 2]
+    callbacks[0].on_train_begin(args, state, None, model=model)  # what has ended can begin again, too
+    callbacks[0].on_train_end(args, state, None)
 
 
 def test_lightning(tmp_path: Path) -> None:

@@ -318,3 +318,33 @@ def test_every_share_that_attention_may_drop_is_a_candidate() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3))
     module.attention_dropout, module.dropped, module.drop_all = 0.1, 3, 1.0  # type: ignore[assignment]
     assert _dropouts(module) == (0.0, 0.1, 0.3)
+
+
+def test_what_cannot_train_is_refused() -> None:
+    with pytest.raises(BadInput, match="ReLU has no parameters"):
+        edgewise.watch(nn.ReLU())
+
+
+def test_double_precision_is_watched(recwarn: pytest.WarningsRecorder) -> None:
+    """Also where the model becomes so after it was attached."""
+    rows = []
+    for kind in (torch.float32, torch.float64):
+        model = encoder()
+        with edgewise.watch(model, everything=True, quiet=True) as handle:
+            model.to(kind)
+            train(model, 2)
+        assert handle.error == ""
+        rows.append(handle.row())
+    for name in ("block.1.gradient", "block.1.entropy", "update_ratio"):
+        assert rows[1][name] == pytest.approx(rows[0][name], rel=1e-3)
+    assert rows[1]["block.1.headroom"] == pytest.approx(rows[0]["block.1.headroom"] + 1024 - 128, abs=0.1)
+    assert [str(w.message) for w in recwarn if w.category is RuntimeWarning] == []
+
+
+def test_a_loss_that_nobody_reports_is_asked_for_once(capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for criterion in (None, nn.CrossEntropyLoss()):
+        with edgewise.watch(encoder(), loss=criterion) as handle:
+            train(handle.model, 5, criterion)
+        said.append(capsys.readouterr().err.count("not watched: the loss. Give the criterion as loss="))
+    assert said == [1, 0]

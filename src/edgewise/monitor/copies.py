@@ -174,7 +174,8 @@ class StreamCopy(Hooking):
         self.norm.keep(gradient, gradient.numel() <= self.switch.pending.small)
 
     def _copy_gradient(self, gradient: Tensor) -> None:
-        self.gradient.copy_(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
+        wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
+        self.gradient.copy_(torch.linalg.vector_norm(gradient.detach(), dtype=wide))
 
 
 class TokenCopy(Hooking):

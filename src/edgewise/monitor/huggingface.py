@@ -16,6 +16,8 @@ Base: Any = object  # where transformers is not installed, the class is there an
 if find_spec("transformers") is not None:
     Base = import_module("transformers.trainer_callback").TrainerCallback
 
+OPEN: dict[Path, Watch] = {}  # by folder: watches of trainings that have not ended
+
 
 class HuggingFaceCallback(Base):
     """Watches the model from the first step to the last; rows go to OUTPUT_DIR/edgewise unless `to` says otherwise.
@@ -40,11 +42,16 @@ class HuggingFaceCallback(Base):
         self.handle: Watch | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:  # noqa: ARG002
-        goal = Path(args.output_dir) / "edgewise" if self.to is None else self.to
-        self.handle = watch(
+        goal = self._goal(args)
+        if goal in OPEN:  # a training that was interrupted does not say so
+            OPEN[goal].close()
+        self.handle = OPEN[goal] = watch(
             model, to=goal, first_step=int(state.global_step), on_alarm=self.on_alarm,
             checkpoints=Path(args.output_dir), **self.options,
         )  # fmt: skip
+
+    def _goal(self, args: Any) -> Path:
+        return Path(Path(args.output_dir) / "edgewise" if self.to is None else self.to).absolute()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002
         if self.stop and self.handle is not None and any(alarm.failing for alarm in self.handle.alarms):
@@ -53,3 +60,4 @@ class HuggingFaceCallback(Base):
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002
         if self.handle is not None:
             self.handle.close()
+            OPEN.pop(self._goal(args), None)

@@ -246,7 +246,7 @@ def _nothing(count: int, like: Tensor) -> list[Tensor]:
 def _derived(site: dict[str, Array], limit: float) -> dict[str, Array]:
     with np.errstate(divide="ignore", invalid="ignore"):
         growth = 2 * (np.log(site["gradient"]) - np.log(site["gradient"][-1:]))
-        headroom = np.log2(limit / site["largest"]) if limit else np.full_like(site["largest"], np.nan)
+        headroom = np.log2(limit) - np.log2(site["largest"]) if limit else np.full_like(site["largest"], np.nan)
     return {"gradient_growth": growth, "headroom": headroom}
 
 

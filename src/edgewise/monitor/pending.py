@@ -102,7 +102,8 @@ class NormSeat(Seat):
 
     @staticmethod
     def take(pairs: Sequence[tuple[Seat, Tensor]]) -> None:
-        norms = torch._foreach_norm([x for _, x in pairs], 2, dtype=torch.float32)
+        wide = torch.float64 if pairs[0][1].dtype == torch.float64 else torch.float32  # torch does not narrow it
+        norms = torch._foreach_norm([x for _, x in pairs], 2, dtype=wide)
         torch._foreach_copy_([seat.buffer for seat, _ in pairs], norms)
 
 

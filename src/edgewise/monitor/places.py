@@ -16,6 +16,9 @@ from edgewise.errors import BadInput
 from edgewise.optim.query_key import QueryKey, query_keys
 from edgewise.probe.places import sequence_first
 
+UNHEARD = 3  # steps without any loss, or rows where it is seen with these alone, after which that is said
+NO_LOSS = "the loss. Give the criterion as loss=, or report it with handle.log(loss=loss) before the optimizer's step"
+
 
 @dataclass(frozen=True)
 class AttentionPlace:
@@ -69,6 +72,14 @@ class Places:
         """Heads per block; 0 where its attention is not watched."""
         by_block = {place.block: place.heads for place in self.attentions}
         return [by_block.get(block, 0) for block in range(self.depth)]
+
+
+def check_model(model: object) -> None:
+    """Refuse what cannot train."""
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"watch takes a torch module, got {type(model).__name__}.")
+    if next(model.parameters(), None) is None:
+        raise BadInput(f"{type(model).__name__} has no parameters: nothing to watch. Give the model that trains.")
 
 
 def places_of(model: nn.Module) -> Places:

@@ -150,12 +150,18 @@ def _locked(path: Path, rank: int) -> int:
     except OSError as error:
         owner = os.read(lock, 200).decode(errors="replace").strip() or "another process"
         os.close(lock)
-        raise BadInput(
-            f"{path} belongs to a run that is still going on ({owner}). Watch into a folder of its own."
-        ) from error
+        mine = owner == _this_process()
+        advice = "Close its handle first (handle.close()), or watch" if mine else "Watch"
+        owner = "of this process" if mine else owner
+        sentence = f"{path} belongs to a run that is still going on ({owner}). {advice} into a folder of its own."
+        raise BadInput(sentence) from error
     os.ftruncate(lock, 0)
-    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    os.write(lock, f"{_this_process()}\n".encode())
     return lock
+
+
+def _this_process() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def _refusal(path: Path, error: OSError) -> str:

@@ -39,7 +39,7 @@ from edgewise.monitor.edge import Edge, StreamChange, edge_of
 from edgewise.monitor.instrument import SLOW, SPECTRUM, Instrument, Sample, checked, row_of, slow_row_of
 from edgewise.monitor.order import Detection
 from edgewise.monitor.own_optimizer import OwnOptimizer
-from edgewise.monitor.places import places_or_blind
+from edgewise.monitor.places import NO_LOSS, UNHEARD, check_model, places_or_blind
 from edgewise.monitor.ranks import Ranks, joined
 from edgewise.monitor.run_folder import HEADS, RunFolder
 from edgewise.monitor.sinks import Sinks
@@ -75,8 +75,7 @@ def watch(
     mirror      a TensorBoard writer, or several; active runs of W&B and trackio are used without being given
     rate        what edgewise.learning_rate returned for this training: its steps are held against those at the edge
     """
-    if not isinstance(model, nn.Module):
-        raise BadInput(f"watch takes a torch module, got {type(model).__name__}.")
+    check_model(model)
     if not (isinstance(budget, (int, float)) and 0 < budget <= 1):
         raise BadInput(f"budget must be a share of the training time between 0 and 1, got {budget!r}.")
     if loss is not None and not isinstance(loss, nn.Module):
@@ -111,8 +110,7 @@ class Watch:
         self.batch = BatchMemory(self.switch, keep_random=to is not None)
         self.instrument.handles.append(model.register_forward_pre_hook(self.batch.enter, with_kwargs=True))
         if loss is not None:
-            enter = loss.register_forward_pre_hook(self.batch.enter_criterion, with_kwargs=True)
-            self.instrument.handles.append(enter)
+            self.instrument.handles += [loss.register_forward_pre_hook(self.batch.enter_criterion, with_kwargs=True)]
         run = None if to is None or self.ranks.rank else Path(to)
         self.dossiers = Dossiers(run, self.places.model, state_limit, checkpoints)
         self.bands = Bands(self.columns)
@@ -128,9 +126,8 @@ class Watch:
         self._near = False  # whether a detector is close to an alarm
         self._on_host = self.instrument.device.type == "cpu"  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
-        self._aside = False  # whether activations are measured in passes of our own
         self._own = OwnOptimizer(self.places.model, optimizer, self._tell)
-        self._open, self._closed = True, False
+        self._open, self._closed, self._aside = True, False, False  # aside: activations from passes of our own
         self._raised = 0  # kinds of alarm of the last row, a bit each, for the other processes
         self._hooks = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
         self.attach_seconds = time.perf_counter() - began
@@ -238,11 +235,8 @@ class Watch:
             self._aside = True
             instead = "are measured aside, on a part of the batch, which costs more: fewer steps are sampled"
             instead = instead if call is not None else "are not, because the batch is not seen either"
-            self._tell(
-                "aside",
-                "the model does not run through its hooks; was it compiled, and called, before it was watched? "
-                f"Weights, gradients and updates are watched; activations and attention {instead}.",
-            )
+            late = "the model does not run through its hooks; was it compiled, and called, before it was watched? "
+            self._tell("aside", f"{late}Weights, gradients, updates are watched; activations and attention {instead}.")
         if call is not None:
             pass_aside(self.places.model, call)
 
@@ -256,6 +250,7 @@ class Watch:
             self._see_loss()
         self.step += 1
         self.budget.stepped()
+        self._note_silence(self.budget.steps if self._on_host else 0)
         self.switch.on = self._due()
         if self.switch.on:
             self.switch.check = checked(self._stored)
@@ -317,6 +312,7 @@ class Watch:
                 self.folder.append(self.step, slow_row_of(sample, self.places.heads), HEADS)
         self._note_refusals()
         self._stored += 1
+        self._note_silence(0 if self._on_host else self._stored)
         alarms = self.detection.see(self.step, sample.heads) if seen else []
         self._near = seen and self.budget.share is not None and near(self.bands)
         self._raised = sum({1 << KINDS.index(alarm.kind) for alarm in alarms})
@@ -375,6 +371,10 @@ class Watch:
                 if reason and sentence not in self.places.blind:
                     self.places.blind.append(sentence)
                     self._tell("blind", f"not watched: {sentence}")
+
+    def _note_silence(self, count: int) -> None:
+        if count == UNHEARD and not len(self.bands.losses):
+            self._tell("blind", f"not watched: {NO_LOSS}.")
 
     def _tell(self, kind: str, sentence: str, **details: Any) -> None:
         self._say(sentence)
