@@ -167,6 +167,15 @@ def test_a_jump_with_nothing_before_it_is_the_batch() -> None:
     assert alarms[0].step == 100 and "points to its batch" in alarms[0].cause
 
 
+def test_what_drifts_slowly_is_not_named_before_a_bad_batch() -> None:
+    """Logits that learn grow all the time; an alarm that says "nothing moved before" must not list them first."""
+    jump = {name: (lambda step: 8.0 if step == 100 else 1.0) for name in ("loss", "gradient_norm", "block.0.gradient")}
+    alarms = run({**jump, "block.1.largest_logit": lambda step: math.exp(step / 300)}, noise=0.01)
+    assert kinds(alarms) == ["bad_batch"]
+    assert "points to its batch" in alarms[0].cause
+    assert not any("largest logit" in line for line in alarms[0].order)
+
+
 def test_a_loss_that_stays_up_is_a_spike() -> None:
     alarms = run({"loss": lambda step: 3.0 if step >= 100 else 1.0})
     assert "loss_spike" in kinds(alarms)
@@ -193,6 +202,8 @@ def test_collapse_is_named_when_it_lasts() -> None:
     alarms = run(stalled | {name: lambda step: max(math.exp(-step), 1e-3) for name in names})
     assert kinds(alarms) == ["rank_collapse"] and alarms[0].failing
     assert 30 <= alarms[0].step <= 40
+    assert alarms[0].since <= 10 and alarms[0].cause == f"nothing moves: it is so since step {alarms[0].since}."
+    assert not any("merging" in line for line in alarms[0].ruled_out)
     assert kinds(run(stalled | {name: lambda step: 1e-3 if 5 < step < 30 else 1.0 for name in names})) == []
     learns = {"loss": lambda step: math.exp(-step / 50)}
     assert kinds(run(learns | {name: lambda step: max(math.exp(-step), 1e-3) for name in names})) == []
@@ -201,6 +212,25 @@ def test_collapse_is_named_when_it_lasts() -> None:
 def test_what_is_not_a_number_is_said_at_once() -> None:
     alarms = run({"loss": lambda step: math.nan if step >= 5 else 1.0}, steps=8)
     assert kinds(alarms) == ["not_a_number"] and alarms[0].step == 5
+    assert "finite in all blocks: look at the head, the labels and how the loss is computed" in alarms[0].what
+
+
+@pytest.mark.parametrize(("first", "words"), [
+    ("embed", "What enters the first block is not finite already"), ("block.1", "The output of block.1 is the first"),
+])  # fmt: skip
+def test_where_numbers_end_is_said(first: str, words: str) -> None:
+    sites = ["embed", *(f"block.{i}" for i in range(DEPTH))]
+    broken = ["loss", *(f"{site}.norm" for site in sites[sites.index(first) :])]
+    alarms = run({name: lambda step: math.nan if step >= 5 else 1.0 for name in broken}, steps=8)
+    assert words in alarms[0].what
+
+
+def test_what_came_to_rest_far_away_is_not_ruled_out() -> None:
+    """Tokens that merged at the start do not move any more, and are still the first thing to look at."""
+    merged = {f"block.{i}.separation": lambda step: max(math.exp(-step), 1e-3) for i in range(DEPTH)}
+    late = {"loss": lambda step: math.nan if step >= 100 else 1.0}
+    ruled_out = next(a for a in run(merged | late) if a.kind is AlarmKind.NOT_A_NUMBER).ruled_out
+    assert ruled_out and not any("merging" in line for line in ruled_out)
 
 
 def test_a_vanishing_gradient() -> None:

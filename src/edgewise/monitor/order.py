@@ -14,9 +14,10 @@ import numpy as np
 
 from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
 from edgewise.monitor.bands import JUMP, Bands
-from edgewise.monitor.detectors import DETECTORS, GROWTH, SUDDEN
+from edgewise.monitor.detectors import DETECTORS, GROWTH, LASTING, SUDDEN, TENFOLD
 from edgewise.monitor.hit import Hit
 
+STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION)  # which last, and need not move
 QUIET = 200  # rows in which a kind of alarm is not repeated
 CAUSES = {
     "largest logit": "attention: its logits moved before anything else",
@@ -64,9 +65,12 @@ class Detection:
     def _alarm(self, hit: Hit, step: int, moved: Sequence[Moved], heads: np.ndarray) -> Alarm:
         bands, i = self.bands, hit.series
         place = bands.places[i] if i is not None else ""
-        since = int(bands.since[i]) if i is not None and bands.since[i] >= 0 else step
+        since = int(bands.since[i]) if i is not None and bands.since[i] >= 0 else _lasting(hit.kind, step, bands)
+        if hit.kind is AlarmKind.BAD_BATCH:  # it would have another name if what drifts before it mattered
+            moved = [each for each in moved if each.since > step - bands.gap]
         return Alarm(
-            hit.kind, step, place, _head(hit.kind, place, heads), since, hit.sentence, _cause(moved, step),
+            hit.kind, step, place, _head(hit.kind, place, heads), since, hit.sentence + _where(hit.kind, bands),
+            _cause(moved, step) if moved or hit.kind not in STATES else f"nothing moves: it is so since step {since}.",
             tuple(str(each) for each in moved), tuple(_ruled_out(bands, hit.kind)), bands.rows, bands.series,
         )  # fmt: skip
 
@@ -105,6 +109,27 @@ def _after_steps(hit: Hit, bands: Bands) -> bool:
     return False
 
 
+def _lasting(kind: AlarmKind, step: int, bands: Bands) -> int:
+    """Since when, where no series began to move: a state has lasted for some rows when it is an alarm."""
+    lasts = bands.lasting(LASTING) if kind in STATES else 0
+    return int(bands.past()[0][-lasts]) if lasts else step
+
+
+def _where(kind: AlarmKind, bands: Bands) -> str:
+    """Which number along the pass is the first that is not finite, in the row at hand."""
+    if kind is not AlarmKind.NOT_A_NUMBER:
+        return ""
+    at, loss = bands.at("norm"), bands.at("loss")
+    broken = [bands.places[i] for i in at if np.isnan(bands.now[i]) or bands.now[i] == np.inf]
+    if broken and broken[0] == bands.places[at[0]]:
+        return " What enters the first block is not finite already: look at the inputs and the embeddings."
+    if broken:
+        return f" The output of {broken[0]} is the first that is not finite; what enters it is."
+    if len(at) and len(loss) and not np.isfinite(bands.now[loss[0]]):
+        return " The stream is finite in all blocks: look at the head, the labels and how the loss is computed."
+    return ""
+
+
 def _cause(moved: Sequence[Moved], step: int) -> str:
     if not moved:
         return "nothing moved before it; the change came at once."
@@ -125,6 +150,12 @@ def _head(kind: AlarmKind, place: str, heads: np.ndarray) -> int | None:
     return None if np.isnan(values).all() else int(which[1](values))
 
 
+def _away(bands: Bands, at: np.ndarray) -> bool:
+    """Whether any of these moves, or has come to rest ten times worse than it began."""
+    fallen = bands.worse[at] * (bands.now[at] - (np.nan if bands.first is None else bands.first[at]))
+    return bool((bands.since[at] >= 0).any() or (fallen > TENFOLD).any())
+
+
 def _ruled_out(bands: Bands, kind: AlarmKind) -> list[str]:
     """Suspects whose series are all in their past, with the largest t-value as evidence."""
     own = {AlarmKind.LOGIT_GROWTH: "attention", AlarmKind.ENTROPY_COLLAPSE: "attention",
@@ -134,7 +165,7 @@ def _ruled_out(bands: Bands, kind: AlarmKind) -> list[str]:
     for suspect, names in SUSPECTS.items():
         at = np.concatenate([bands.at(name) for name in names])
         t = bands.worse[at] * bands.t[at]
-        if suspect != own and len(at) and np.isfinite(t).any() and (bands.since[at] < 0).all():
+        if suspect != own and len(at) and np.isfinite(t).any() and not _away(bands, at):
             most = round(float(np.nanmax(t)), 1) + 0.0  # not "-0.0"
             out.append(f"{suspect} (largest t = {most:.1f} of {bands.threshold:.1f} needed)")
     return out
