@@ -11,9 +11,20 @@ from .score import Scored, confusion, failing, healthy
 
 GOALS = {"detection": 0.95, "warning": 20, "false alarms": 1.0, "wrong cause": 0.15}
 FEW = 5  # runs below which a median decides nothing
+LOGITS = ("logits ramped", "query-key rate")
 
 
-def detection(runs: Sequence[Scored], scale: str, full: bool, late: str = "20 steps") -> Claim:
+def claims(results: Sequence[Result], half: str, scale: str, late: str = "20 steps") -> Claim:
+    """All four of one half of the study; undecided where only the few runs of a quick look were made."""
+    runs, full = failing(results, half), len(results) > 2
+    of_logits = [run for run in runs if run.name in LOGITS]
+    return Claim.all([
+        detection(runs, scale, full, late), warning(of_logits, runs, scale, full),
+        false_alarms(results, half, scale, full), cause(runs, scale, full),
+    ])  # fmt: skip
+
+
+def detection(runs: Sequence[Scored], scale: str, full: bool, late: str) -> Claim:
     caught = sum(run.detected for run in runs)
     missed = [f"{run.name} ({run.where})" for run in runs if not run.detected]
     words = f"Missed: {'; '.join(missed)}." if missed else "None is missed."

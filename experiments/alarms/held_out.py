@@ -5,7 +5,6 @@ The list of runs, the detectors and what counts (`score.py`) were committed befo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,20 +12,18 @@ from matplotlib.figure import Figure
 
 from edgewise.study import Claim, Result
 
-from .claims import cause, detection, false_alarms, warning
+from .claims import claims
 from .held_out_population import FILE
 from .picture import picture
-from .rows import alarms_of
+from .rows import alarms_of, runs_of
 from .score import failing, healthy
 
 EVERY = "every step"
-LOGITS = ("logits ramped", "query-key rate")
 SCALE = "small encoders on film reviews and digits, every step sampled, seeds 11 to 14, made after all thresholds"
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    runs = [run for run in json.loads(FILE.read_text())["runs"] if run["half"] == EVERY]
-    return runs if scale == "full" else [{**run, "steps": 30} for run in (runs[0], runs[-1])]
+    return runs_of(FILE, EVERY, None if scale == "full" else {"steps": 30})
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -34,13 +31,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    full = len(results) > 2
-    runs = failing(results, EVERY)
-    of_logits = [run for run in runs if run.name in LOGITS]
-    return Claim.all([
-        detection(runs, SCALE, full), warning(of_logits, runs, SCALE, full),
-        false_alarms(results, EVERY, SCALE, full), cause(runs, SCALE, full),
-    ])  # fmt: skip
+    return claims(results, EVERY, SCALE)
 
 
 def draw(results: Sequence[Result]) -> Figure:

@@ -28,6 +28,12 @@ from .training import trained
 HOME = Path(os.environ.get("EDGEWISE_ALARM_ROWS", Path(tempfile.gettempdir()) / "edgewise-alarms"))  # about 70 MB
 
 
+def runs_of(file: Path, half: str, short: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The runs of one half of a list; with `short`, the first and the last one, changed to it, for a quick look."""
+    runs = [run for run in json.loads(file.read_text())["runs"] if run["half"] == half]
+    return runs if short is None else [{**run, **short} for run in (runs[0], runs[-1])]
+
+
 def folder_of(case: dict[str, Any]) -> Path:
     """Where the rows of a case are, by its content."""
     return HOME / hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:16]

@@ -23,12 +23,13 @@ from edgewise.monitor.losses import Losses
 from edgewise.monitor.trend import FEWEST, FLOOR, WINDOW, log_trend
 
 CHANCE = 1e-8  # of one false trend among all series of a row
-SPARSE = 1e-5  # the same where rows are further apart than two steps, and there are fewer of them
+SPARSE = 1e-5  # the same at most where rows are further apart, so that neighbours are less alike and fewer
+APART = 4  # the power of the steps between two rows, over two, with which the one goes over into the other
 JUMP = 8.0  # times the scatter
 LOOKS = 3  # at the stream, which are rare, that must agree
 FEW = 14  # rows of a trend where they are further apart than two steps
 STILL = 0.05  # nats: what changed by less is not worth a word
-SHORT = 10  # rows that what lasts must be seen in at least
+SHORT, RARE = 10, 2  # rows that what lasts must be seen in at least, or those of so many times the steps
 REACH = 160  # steps that a window of fewer rows covers, where rows are rarer
 CALM = 0.4  # of the threshold: below it a series is back in its past
 
@@ -140,11 +141,15 @@ class Bands:
         return self.rows >= FEWEST or (self.rows >= FEW and self.sparse)
 
     def lasting(self, steps: int) -> int:
-        """How many of the last rows cover so many steps, ten at least; 0 where there are not enough."""
+        """How many of the last rows cover so many steps, ten at least; 0 where there are not enough.
+
+        Where ten rows cover more than twice as many steps, those that do are enough, but three at least.
+        """
         at = self.past()[0]
         if not len(at):
             return 0
         count = max(int((at > at[-1] - steps).sum()), SHORT)
+        count = min(count, max(int((at > at[-1] - RARE * steps).sum()), LOOKS) + 1)
         covered = len(at) >= count and at[-1] - at[-count] >= steps - 1
         return count if covered else count + 1 if len(at) > count else 0
 
@@ -168,13 +173,24 @@ class Bands:
     @property
     def threshold(self) -> float:
         """The t-value beyond which a trend is not chance."""
-        return math.inf if self.rows <= 2 else _threshold(self.series, self.rows, SPARSE if self.sparse else CHANCE)
+        return math.inf if self.rows <= 2 else _threshold(self.series, self.rows, self.apart)
 
     @property
     def sparse(self) -> bool:
-        """Whether rows are further apart than two steps, on average over the window."""
+        """Whether rows are further apart than two steps."""
+        return self.apart > 2
+
+    @property
+    def apart(self) -> int:
+        """Steps between two rows, on average over the window, rounded up."""
         steps = self.past()[0]
-        return len(steps) > 1 and bool(steps[-1] - steps[0] > 2 * len(steps))
+        return math.ceil((steps[-1] - steps[0]) / len(steps)) if len(steps) > 1 else 1
+
+    @property
+    def stretch(self) -> float:
+        """How much further things drift within the window than within 40 steps, as a random walk does."""
+        steps = self.past()[0]
+        return math.sqrt(max(1.0, float(steps[-1] - steps[0]) / WINDOW)) if len(steps) else 1.0
 
     def _remember(self, step: int, steps: Array) -> None:
         limit = self.threshold if self.trends else math.inf
@@ -231,7 +247,8 @@ class Bands:
 
 
 @cache
-def _threshold(series: int, rows: int, chance: float) -> float:
+def _threshold(series: int, rows: int, apart: int) -> float:
+    chance = min(CHANCE * max(1.0, apart / 2) ** APART, SPARSE)
     return float(stats.t.isf(chance / max(series, 1) / 2, rows - 2))
 
 

@@ -22,7 +22,7 @@ GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, 
 EVERY = 0.2  # of the budget: where a sample costs more than this share of a step, every second one in calm times
 AIM = 0.9  # of the budget is what samples are planned for
 CALM, NEAR = 0.75, 0.85  # of the budget, in calm times, and when a detector is close; the rest is for jumps of the loss
-AHEAD, PAID = 100, 200  # steps whose share may be spent ahead, less and less until so many have passed
+PAID = 200  # steps whose share is spent ahead: evenly over the logarithm of the step, since that is how things change
 MEMORY = 0.3  # weight of the last sample in the expected cost
 FULL = 2  # generation of a full garbage collection
 FADES = 0.9  # how much of the dearest sample so far counts at the next one
@@ -148,14 +148,20 @@ class Budget:
         spent = self.spent
         elapsed = max(self.clock.now() - self._began - spent, 1e-9)
         step = self._step_of(elapsed)
-        if not (near or restless) and self._since < 2 and self.sample_seconds > EVERY * self.share * step:
-            return False
         part = AIM if restless else NEAR if near else CALM
-        ahead = AIM * AHEAD * max(0.0, 1 - self._age / PAID) * step
-        owed = spent + self._dear + self._dearest - self.share * (ahead + part * elapsed)
-        if owed > 0:  # steps that cannot pay it, so that it need not be asked at each of them
-            self._not_before[near or restless] = self._age + int(0.7 * owed / (self.share * AIM * step))
-        return owed <= 0
+        funds = self.share * (elapsed + max(0, PAID - self._age) * step)
+        left = min(part * funds, AIM * funds - self._dearest) - self._dear - spent
+        if left < 0:  # steps that cannot pay it, so that it need not be asked at each of them
+            self._not_before[near or restless] = self._age - int(0.7 * left / (self.share * AIM * step))
+        return left >= 0 and (near or restless or self._since >= self._wait(left, self.share * step))
+
+    def _wait(self, left: float, pay: float) -> float:
+        """Steps between two samples in calm times; pay: seconds that a step may cost."""
+        least = 2.0 if self.sample_seconds > EVERY * pay else 1.0
+        if not 0 < self._age < PAID:
+            return least
+        rows = left / max(self.sample_seconds, 1e-9)  # until the share of the first steps is spent
+        return max(least, self._age * ((PAID / self._age) ** (1 / max(rows, 1e-3)) - 1))
 
     def _step_of(self, elapsed: float) -> float:
         """Seconds of a step of the training."""

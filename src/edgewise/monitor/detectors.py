@@ -15,19 +15,27 @@ from edgewise.arrays import Array
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.bands import JUMP, LOOKS, Bands
 from edgewise.monitor.hit import FADING, HALVED, STAYS, Detector, Hit, median_of
-from edgewise.monitor.loss_detectors import bad_batch, loss_spike, not_a_number, passed_batch, strange_input
-from edgewise.monitor.trend import FEWEST, LONG
+from edgewise.monitor.loss_detectors import (
+    bad_batch,
+    loss_rise,
+    loss_spike,
+    not_a_number,
+    passed_batch,
+    strange_input,
+)
+from edgewise.monitor.trend import FEWEST, LONG, WINDOW
 from edgewise.stability.limits import FAILS, RISKY
 
-GROWTH = math.log(1.5)  # over the window of 40 rows
+GROWTH = math.log(1.5)  # within 40 steps
 TENFOLD = math.log(10.0)
 AHEAD = 100  # steps within which an overflow is foretold
 DOUBLES = 200  # steps in which a logit doubles that grows too fast; learning takes longer where rows are far apart
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # steps
-FIRST, THROWN = 5, math.log(1e4)  # rows whose mean loss counts before there is a past; of the mean square
+FIRST, THROWN = 5, math.log(1e4)  # losses whose mean counts before there is a past; of the mean square
 NEAR, EARLY = 0.6, ("norm", "largest_logit", "update_ratio", "headroom")  # of an alarm's t-value, in what moves first
 BEYOND = 3.0  # times the change of the stream at the edge: at twice, healthy runs alarm (experiments/alarms/edge.py)
+CLOSED = math.log(4.0)  # times the largest logit at the start, where attention has closed
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
 
 
@@ -39,8 +47,8 @@ def logit_growth(bands: Bands) -> Hit | None:
     growing = (t > bands.threshold) & fast & (bands.now[at] > SHARP)
     if not growing.any():
         return None
-    fall, lost = bands.trend("entropy")
-    fading = (fall < -0.5 * bands.threshold) & (lost < FADING)
+    fading = bands.trend("entropy")[0] < -0.5 * bands.threshold
+    fading &= bands.slope[bands.at("entropy")] < FADING / WINDOW  # a quarter within 40 steps
     growing &= (fading | bands.stalled) & ~bands.slowing(at)  # learning slows down, an instability does not
     i = _strongest(growing, t)
     if i is None:
@@ -76,6 +84,27 @@ def entropy_collapse(bands: Bands) -> Hit | None:
     )
 
 
+def attention_closed(bands: Bands) -> Hit | None:
+    """Entropy a tenth of what it was at the start, or less, for 30 steps in which the loss did not fall.
+
+    Logits that grow in the first steps have done so before there are rows for a trend.
+    """
+    at, logits = bands.at("entropy"), bands.at("largest_logit")
+    fallen, grown = bands.since_start("entropy"), bands.since_start("largest_logit")
+    if not (fallen < -TENFOLD).any() or not bands.stalled or _learned(bands):
+        return None
+    lasts = bands.lasting(LASTING)
+    lasting = (bands.past()[1][-lasts:, at] < bands.now[at] - fallen - TENFOLD).all(0) & (grown > CLOSED)
+    i = _strongest(np.asarray(lasting), -np.nan_to_num(fallen)) if lasts else None
+    if i is None:
+        return None
+    return Hit(
+        AlarmKind.LOGIT_GROWTH, int(logits[i]),
+        f"The largest logit is {math.exp(bands.now[logits[i]]):.3g}, {math.exp(grown[i]):.3g} times what it was at the "
+        f"start, and its attention entropy {math.exp(bands.now[at[i]]):.2g} nats, {math.exp(fallen[i]):.2g} of that.",
+    )  # fmt: skip
+
+
 def _dropped(bands: Bands, at: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether the last three rows are all below 0.3 of the median of the twenty before them."""
     if bands.rows < FEWEST + STAYS:
@@ -87,12 +116,13 @@ def _dropped(bands: Bands, at: NDArray[np.int64]) -> NDArray[np.bool_]:
 def rank_collapse(bands: Bands) -> Hit | None:
     """Tokens a tenth as far apart as at the start or less, for 30 rows in which the loss did not fall.
 
-    Healthy networks pass through such a state while they learn which tokens are frequent, and leave it again.
+    Healthy networks pass through such a state while they learn which tokens are frequent, and leave it again; one that
+    has learned may stay there.
     """
     at = bands.at("separation")
     fallen = bands.since_start("separation")
     lasts = bands.lasting(LASTING)
-    if not lasts or not (fallen < -TENFOLD).any() or not bands.stalled:
+    if not lasts or not (fallen < -TENFOLD).any() or not bands.stalled or _learned(bands):
         return None
     lasting = bands.past()[1][-lasts:, at] < np.minimum(APART, bands.now[at] - fallen - TENFOLD)
     i = _strongest(np.asarray(lasting.all(0)), -np.nan_to_num(fallen))
@@ -143,7 +173,8 @@ def update_too_large(bands: Bands) -> Hit | None:
     t, change = bands.trend("norm")
     if len(bands.losses) < LONG:  # a first plateau of the loss is not yet a stall
         return None
-    i = _strongest((t > bands.threshold) & (change > GROWTH) & bands.stalled & _loss_watched(bands), t)
+    growing = (t > bands.threshold) & (change > GROWTH * bands.stretch)
+    i = _strongest(growing & bands.stalled & _loss_watched(bands), t)
     if i is None:
         return None
     ratio = bands.at("update_ratio")
@@ -158,7 +189,7 @@ def update_too_large(bands: Bands) -> Hit | None:
 def thrown_off(bands: Bands) -> Hit | None:
     """In the first rows, before there is a past: the stream is a hundred times larger, and the loss has not fallen."""
     at, losses = bands.at("norm"), bands.losses.last(FIRST)
-    if not FIRST <= bands.count < FEWEST or bands.first is None or not len(at) or not _loss_watched(bands):
+    if not 1 < bands.count < FEWEST or len(losses) < FIRST or not len(at) or not _loss_watched(bands):
         return None
     grown = bands.since_start("norm")
     if not (np.nanmax(grown) > THROWN and np.mean(np.exp(losses)) >= math.exp(bands.losses.first)):
@@ -235,7 +266,7 @@ def overflow_ahead(bands: Bands) -> Hit | None:
 def dead_head(bands: Bands) -> Hit | None:
     """The weakest head's contribution drops tenfold, to less than a twentieth of the mean."""
     at = bands.at("head_share_min")
-    weak = (bands.now[at] < math.log(0.05)) & (bands.count > FEWEST)
+    weak = (bands.now[at] < math.log(0.05)) & (bands.count > FIRST)
     if not weak.any():
         return None
     fallen = bands.now[at] - median_of(bands, at)
@@ -251,15 +282,16 @@ def dead_head(bands: Bands) -> Hit | None:
 
 # In this order: what harms already, then what is ahead; the first cause is found by who moved first.
 DETECTORS: tuple[Detector, ...] = (
-    not_a_number, thrown_off, rank_collapse, loss_spike, strange_input, bad_batch, passed_batch, logit_growth,
-    entropy_collapse, exploding_gradient, vanishing_gradient, overflow_ahead, beyond_the_edge, update_too_large,
-    dead_head, left_prediction,
+    not_a_number, thrown_off, rank_collapse, loss_spike, strange_input, bad_batch, passed_batch, loss_rise,
+    attention_closed, logit_growth, entropy_collapse, exploding_gradient, vanishing_gradient, overflow_ahead,
+    beyond_the_edge, update_too_large, dead_head, left_prediction,
 )  # fmt: skip
 
 
 # What is a state and not a movement is asked also while nothing moves.
 SUDDEN: tuple[Detector, ...] = (
-    thrown_off, rank_collapse, loss_spike, passed_batch, beyond_the_edge, left_prediction,
+    thrown_off, rank_collapse, loss_spike, passed_batch, loss_rise, attention_closed, beyond_the_edge, dead_head,
+    left_prediction,
 )  # fmt: skip
 
 

@@ -6,14 +6,17 @@ import math
 
 import numpy as np
 
+from edgewise.arrays import Array
 from edgewise.monitor.alarm import AlarmKind
 from edgewise.monitor.bands import JUMP, Bands
+from edgewise.monitor.evidence import evidence, steps_grew
 from edgewise.monitor.hit import FADING, HALVED, STAYS, Hit, median_of
-from edgewise.monitor.trend import FEWEST, WINDOW
+from edgewise.monitor.trend import FEWEST, FLOOR, WINDOW
 
 LOUDER = math.log(1.2)  # of the loss, against its recent median
 PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
 PASSED = 10.0  # times the scatter of the loss, where the row of a bad batch is missing
+CLOSED = math.log(0.1)  # of the attention entropy at the start
 LEARNED = math.log(8.0)  # of a small loss, whose logarithm scatters, if that brings it back to half of the first one
 
 
@@ -56,8 +59,7 @@ def passed_batch(bands: Bands) -> Hit | None:
     if between < 2 or not len(at) or len(past) < FEWEST + between:
         return None
     before, lately = past[:-between], past[-between:]
-    spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
-    middle, i = float(np.median(before[-FEWEST:])), int(np.argmax(lately))
+    (middle, spread), i = _usual(before), int(np.argmax(lately))
     rise = lately[i] - middle
     loud = rise > max(PASSED * spread, -FADING) or (rise > LEARNED and lately[i] > bands.losses.first + HALVED)
     if not (loud and np.median(lately[i + 1 :] if i + 1 < between else lately[i:]) - middle < rise / 2):
@@ -79,8 +81,8 @@ def loss_spike(bands: Bands) -> Hit | None:
     before, late = past[:-STAYS], past[-STAYS:]
     if not late.min() > before[-FEWEST:].min() + LOUDER:
         return None
-    spread = max(1.4826 * float(np.median(np.abs(np.diff(before)))), 0.02)
-    away = late - float(np.median(before[-FEWEST:]))
+    middle, spread = _usual(before)
+    away = late - middle
     if not (away > max(JUMP * spread, LOUDER)).all():
         return None
     return Hit(
@@ -88,6 +90,40 @@ def loss_spike(bands: Bands) -> Hit | None:
         f"The loss is {math.exp(late[-1]):.3g}, {math.exp(away[-1]):.2f} times what it was before step "
         f"{bands.losses.steps[-STAYS]}, and has stayed there since.",
     )  # fmt: skip
+
+
+def loss_rise(bands: Bands) -> Hit | None:
+    """The mean loss of 20 steps is well above its lowest; what has moved, or is far from where it began, is the cause.
+
+    A loss that scatters may rise twentyfold without one that is far above the scatter of those before it.
+    """
+    rise = bands.losses.risen()
+    if not rise or not len(bands.at("loss")):
+        return None
+    kind, i = _behind(bands)
+    return Hit(
+        kind, i, f"The mean loss of the last {FEWEST} steps is above its lowest by {rise:.2g} times the first loss, "
+        f"more than it scatters.",
+    )  # fmt: skip
+
+
+SUSPECTS = {
+    AlarmKind.UPDATE_TOO_LARGE: ("update_ratio", "update_ratio.attention", "update_ratio.mlp", "norm"),
+    AlarmKind.LOGIT_GROWTH: ("largest_logit", "entropy"),
+}
+
+
+def _behind(bands: Bands) -> tuple[AlarmKind, int]:
+    """What a rise of the loss is put down to, and the series that says so: steps before attention, else the loss."""
+    fallen = bands.since_start("entropy")
+    if (fallen < CLOSED).any():
+        return AlarmKind.LOGIT_GROWTH, int(bands.at("largest_logit")[np.nanargmin(fallen)])
+    moved = evidence(bands)
+    best = [(moved[i], kind, int(i)) for kind, names in SUSPECTS.items() for name in names for i in bands.at(name)]
+    if steps_grew(bands):
+        best = [each for each in best if each[1] is AlarmKind.UPDATE_TOO_LARGE]
+    score, kind, i = max(best, key=lambda each: each[0], default=(0.0, AlarmKind.LOSS_SPIKE, 0))
+    return (kind, i) if score > 1 else (AlarmKind.LOSS_SPIKE, int(bands.at("loss")[0]))
 
 
 def not_a_number(bands: Bands) -> Hit | None:
@@ -101,6 +137,12 @@ def not_a_number(bands: Bands) -> Hit | None:
                 where = bands.places[i] or "the run"
                 return Hit(AlarmKind.NOT_A_NUMBER, int(i), f"The {name.replace('_', ' ')} of {where} is not finite.")
     return None
+
+
+def _usual(logs: Array) -> tuple[float, float]:
+    """The median of the last 20 losses, and how much one scatters against the one before."""
+    spread = 1.4826 * float(np.median(np.abs(np.diff(logs))))
+    return float(np.median(logs[-FEWEST:])), max(spread, FLOOR)
 
 
 def _rise(bands: Bands, i: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import islice
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from edgewise.monitor.trend import FEWEST, LONG
 
 RESTLESS, LOUD = 4.0, 0.1  # times the scatter, and nats, above its past: what asks for a row
 WEIGHT = 0.1  # of a loss in the running mean of its past
+RISEN, SURE = 0.15, 6.0  # of the first loss, and standard errors, above the lowest mean of 20 losses
+LARGEST = 700.0  # nats: what is beyond has no number
 
 
 class Losses:
@@ -28,6 +31,7 @@ class Losses:
         self.first = math.nan
         self.restless = False  # whether the last one is far above its past
         self._mean, self._scatter = math.nan, 0.0
+        self._seen, self._lowest = 0, (math.inf, 0.0)  # mean and variance of the lowest 20 in a row
 
     def see(self, step: int, log: float) -> None:
         """Take in the loss of a step, once."""
@@ -43,6 +47,9 @@ class Losses:
             weight = WEIGHT / 4 if self.restless else WEIGHT
             self._mean += weight * away
             self._scatter += weight * (1.25 * abs(away) - self._scatter)  # of a normal one, from its mean deviation
+        self._seen += 1
+        if self._seen % FEWEST == 0:
+            self._lowest = min(self._lowest, self._level())
 
     def __len__(self) -> int:
         return len(self.logs)
@@ -53,6 +60,20 @@ class Losses:
     def since(self, gap: int) -> int:
         """How many losses there are of the last `gap` steps; 1 where only those of rows are seen."""
         return sum(step > self.steps[-1] - gap for step in self.steps)
+
+    def risen(self) -> float:
+        """How far the mean of the last 20 is above the lowest, over the first loss; 0 where that may be chance."""
+        if self._seen <= 2 * FEWEST:
+            return 0.0
+        (low, before), (now, variance) = self._lowest, self._level()
+        first, error = math.exp(min(self.first, LARGEST)), math.sqrt((before + variance) / FEWEST)
+        return (now - low) / first if now - low > max(RISEN * first, SURE * error) else 0.0
+
+    def _level(self) -> tuple[float, float]:
+        """Mean and variance of the last 20 losses themselves; without numpy, which is slow on so few."""
+        losses = [math.exp(min(log, LARGEST)) for log in islice(reversed(self.logs), FEWEST)]
+        mean = sum(losses) / len(losses)
+        return mean, sum((loss - mean) ** 2 for loss in losses) / len(losses)
 
     def falls(self) -> bool | None:
         """Whether the last 20 are below 20 of 60 earlier by two standard errors; None with fewer than 80."""

@@ -15,6 +15,7 @@ import numpy as np
 from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
 from edgewise.monitor.bands import JUMP, Bands
 from edgewise.monitor.detectors import DETECTORS, GROWTH, LASTING, SUDDEN, TENFOLD
+from edgewise.monitor.evidence import steps_grew
 from edgewise.monitor.hit import Hit
 
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION)  # which last, and need not move
@@ -97,7 +98,7 @@ def _moving(bands: Bands, step: int) -> bool:
 def _after_steps(hit: Hit, bands: Bands) -> bool:
     """Whether the size of the steps began to grow before the series of a hit began to move, and still does.
 
-    Where rows are far apart the two are told apart to a tenth of the window.
+    Where rows are far apart the two are told apart to a tenth of the window, and steps that grew at all are named.
     """
     if hit.series is None:
         return False
@@ -106,7 +107,7 @@ def _after_steps(hit: Hit, bands: Bands) -> bool:
     for i in (*bands.at("update_ratio"), *(bands.at("update_ratio.mlp") if bands.sparse else ())):
         if 0 <= bands.since[i] < bands.since[hit.series] + slack and bands.change[i] > GROWTH:
             return True
-    return False
+    return bands.sparse and steps_grew(bands)
 
 
 def _lasting(kind: AlarmKind, step: int, bands: Bands) -> int:
