@@ -14,50 +14,10 @@ import torch
 from edgewise.monitor.alarm import ADVICE, MEANING, Alarm, AlarmKind, Moved
 from edgewise.monitor.bands import Bands
 from edgewise.monitor.clock import MEMORY, Budget
-from edgewise.monitor.columns import fast_columns
 from edgewise.monitor.copies import Window
 from edgewise.monitor.detectors import exploding_gradient
 from edgewise.monitor.order import Detection, _ruled_out
-
-DEPTH = 3
-COLUMNS = fast_columns(DEPTH)
-NAMES = [column.name for column in COLUMNS]
-LEVELS = {
-    "loss": 2.0, "gradient_norm": 1.0, "update_ratio": 1e-3, "norm": 2.0, "separation": 0.8, "gradient": 0.1,
-    "gradient_growth": -1.0, "headroom": 100.0, "largest_logit": 6.0, "entropy": 2.0, "softmax_gain": 0.1,
-    "head_share_min": 0.7, "update_ratio.attention": 1e-3, "update_ratio.mlp": 1e-3,
-}  # fmt: skip
-
-
-def run(changes: dict[str, object] | None = None, steps: int = 160, seed: int = 0, noise: float = 0.03) -> list[Alarm]:
-    """Rows with 3 % of scatter around fixed levels, a falling loss, and `changes`: column to a factor of the step."""
-    generator = np.random.default_rng(seed)
-    detection = Detection(Bands(COLUMNS))
-    alarms: list[Alarm] = []
-    for step in range(steps):
-        row = np.array([_level(name) for name in NAMES])
-        row *= np.exp(noise * generator.standard_normal(len(row)))
-        row[NAMES.index("loss")] *= math.exp(-step / 200)
-        for name, factor in (changes or {}).items():
-            row[NAMES.index(name)] *= factor(step)  # type: ignore[operator]
-        detection.bands.see(step, row)
-        alarms += detection.see(step, np.full((DEPTH, 7, 2), np.nan))
-    return alarms
-
-
-def _level(name: str) -> float:
-    for prefix in ("", "embed.", *(f"block.{i}." for i in range(DEPTH))):
-        if name.startswith(prefix) and name.removeprefix(prefix) in LEVELS:
-            return LEVELS[name.removeprefix(prefix)]
-    return 1.0
-
-
-def kinds(alarms: list[Alarm]) -> list[str]:
-    return [alarm.kind.value for alarm in alarms]
-
-
-def ramp(start: int, e_fold: float):  # type: ignore[no-untyped-def]
-    return lambda step: math.exp(max(0, step - start) / e_fold)
+from tests.monitor.driven import COLUMNS, DEPTH, LEVELS, NAMES, kinds, level, ramp, run
 
 
 def test_scatter_alone_is_left_alone() -> None:
@@ -134,7 +94,7 @@ def test_how_far_a_series_moved_is_the_factor_of_its_change() -> None:
     """Without scatter, e^(rows/25) over the window for a trend, and the ratio to the median for a jump."""
     bands = Bands(COLUMNS)
     for step in range(161):
-        row = np.array([_level(name) for name in NAMES])
+        row = np.array([level(name) for name in NAMES])
         row *= np.exp(1e-3 * np.random.default_rng(step).standard_normal(len(row)))
         row[NAMES.index("block.1.largest_logit")] *= math.exp(step / 25)
         row[NAMES.index("gradient_norm")] *= 8.0 if step == 160 else 1.0
@@ -275,11 +235,11 @@ def test_leaving_the_prediction_of_step_0_is_named_once_it_lasts() -> None:
 
 def test_steps_beyond_the_edge_of_a_rehearsal_are_named() -> None:
     """The last looks at the stream are all beyond the edge: named, though nothing else moves."""
-    for level, expected in ((4.0, ["update_too_large"]), (2.0, [])):
+    for share, expected in ((4.0, ["update_too_large"]), (2.0, [])):
         detection, found = Detection(Bands(COLUMNS)), []
         for step in range(60):
-            row = np.array([_level(name) for name in NAMES]) * (1 + 0.01 * math.sin(step))
-            row[NAMES.index("stream_change_of_edge")] = level if step % 10 == 0 else math.nan
+            row = np.array([level(name) for name in NAMES]) * (1 + 0.01 * math.sin(step))
+            row[NAMES.index("stream_change_of_edge")] = share if step % 10 == 0 else math.nan
             detection.bands.see(step, row)
             found += detection.see(step, np.full((DEPTH, 7, 2), np.nan))
         assert kinds(found) == expected

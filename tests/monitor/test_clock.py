@@ -71,6 +71,15 @@ def test_the_first_rows_are_taken_ahead_and_paid_back() -> None:
     assert trained(0.03, 0.003, 2.0, 20)[0].price > 0.02
 
 
+def test_dear_samples_are_spread_over_the_logarithm_of_the_first_steps() -> None:
+    """A fifth of a step each: a dozen by step 200, some of them in the first twenty steps and some in the last 150."""
+    budget, taken = trained(0.03, 0.006, 2.0)
+    assert budget.price <= 0.02 and 9 <= len(taken) <= 15
+    gaps = np.diff([*taken, 200])
+    assert sum(step < 20 for step in taken) >= 3 and sum(step > 50 for step in taken) >= 3
+    assert (gaps[2:] <= np.maximum(4, taken[2:])).all()
+
+
 def test_what_was_saved_is_spent_when_it_matters() -> None:
     """Rows at every step where a detector is close, or the loss has jumped, and fewer in between."""
     _, calm = trained(0.03, 0.003, 2.0, 1000)

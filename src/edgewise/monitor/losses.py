@@ -19,7 +19,7 @@ from edgewise.monitor.trend import FEWEST, LONG
 RESTLESS, LOUD = 4.0, 0.1  # times the scatter, and nats, above its past: what asks for a row
 WEIGHT = 0.1  # of a loss in the running mean of its past
 RISEN, SURE = 0.15, 6.0  # of the first loss, and standard errors, above the lowest mean of 20 losses
-LARGEST = 700.0  # nats: what is beyond has no number
+LARGEST = 300.0  # nats: what is beyond has no square
 
 
 class Losses:
