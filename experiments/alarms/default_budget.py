@@ -1,4 +1,4 @@
-"""Are the alarms right when few steps are sampled? 28 failing and 24 healthy runs under the default budget of 2 %.
+"""Are the alarms right when few steps are sampled? 24 failing and 24 healthy runs under the default budget of 2 %.
 
 Nothing was chosen on these runs: the list, the detectors, the plan of sampling and what counts (`score.py`) were
 committed before the first of them was trained. Networks are small, so that a sample costs a good part of a step and
@@ -21,12 +21,12 @@ from .picture import picture
 from .rows import alarms_of, runs_of
 from .score import failing, healthy
 
-DEFAULT = "default"
-SCALE = "small encoders on film reviews and digits, budget of 2 %, seeds {}, made after all thresholds"
+DEFAULT, SEEDS = "default", (31, 32)
+SCALE = "small encoders on film reviews and digits, budget of 2 %, seeds 31 and 32, made after all thresholds"
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    return runs_of(FILE, DEFAULT, None if scale == "full" else {"steps": 20, "batch": 4})
+    return runs_of(FILE, DEFAULT, SEEDS, None if scale == "full" else {"steps": 20, "batch": 4})
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -35,8 +35,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 def claim(results: Sequence[Result]) -> Claim:
     share = sorted(100 * r.value["rows"] / r.value["steps"] for r in results)
-    seeds = " and ".join(map(str, sorted({r.case["seed"] for r in results})))
-    scale = f"{SCALE.format(seeds)}; rows in 100 steps: {median(share):.1f} (median), {share[0]:.1f} to {share[-1]:.1f}"
+    scale = f"{SCALE}; rows in 100 steps: {median(share):.1f} (median), {share[0]:.1f} to {share[-1]:.1f}"
     return claims(results, DEFAULT, scale, "20 steps or three rows")
 
 

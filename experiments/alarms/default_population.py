@@ -49,7 +49,7 @@ def first_report() -> list[dict[str, Any]]:
         runs += _unramped(task, seed)
     runs += [run for run in (*_unramped("digits", 31), *_unramped("bytes", 32)) if run["name"] in AGAIN[run["task"]]]
     runs += [{**_logits(norm, seed), "steps": 700} for norm, seed in (("pre", 31), ("post", 32))]
-    return [{**run, "half": "first report", "sampling": "default"} for run in (*_larger(runs), *_healthy(31, 32))]
+    return [{**run, "half": "default", "sampling": "default"} for run in (*_larger(runs), *_healthy(31, 32))]
 
 
 def held_out() -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ from .training import trained
 HOME = Path(os.environ.get("EDGEWISE_ALARM_ROWS", Path(tempfile.gettempdir()) / "edgewise-alarms"))  # about 70 MB
 
 
-def runs_of(file: Path, half: str, short: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def runs_of(file: Path, half: str, seeds: Sequence[int], short: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """The runs of one half of a list; with `short`, the first and the last one, changed to it, for a quick look."""
-    runs = [run for run in json.loads(file.read_text())["runs"] if run["half"] == half]
+    runs = [run for run in json.loads(file.read_text())["runs"] if run["half"] == half and run["seed"] in seeds]
     return runs if short is None else [{**run, **short} for run in (runs[0], runs[-1])]
 
 
