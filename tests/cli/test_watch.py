@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from torch import nn
 
 import edgewise
 from edgewise.cli.main import run
+from edgewise.cli.watch import view
 from edgewise.monitor.alarm import Alarm, AlarmKind
+from edgewise.monitor.reading import Run
 from tests.monitor.subjects import encoder, train
 
 Capture = pytest.CaptureFixture[str]
@@ -42,6 +46,19 @@ def test_the_table_of_a_run(folder: Path, capsys: Capture) -> None:
     assert all(f" {place} " in printed for place in ("embed", "block.0", "block.1"))
 
 
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120])
+def test_no_number_is_cut_where_the_terminal_is_narrow(width: int, folder: Path) -> None:
+    """Columns that do not fit are left out by name."""
+    console = Console(width=width, file=io.StringIO())
+    console.print(view(Run(folder), 0, width))
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\u2026" not in printed
+    assert f"{edgewise.read(folder)['block.1.norm'].iloc[-1]:.3g}" in printed
+    words = " ".join(printed.split())
+    assert ("No room for" in words) == (width < 100)
+    assert words.count("headroom") == 1
+
+
 def test_a_run_without_alarms_is_fine(folder: Path, capsys: Capture) -> None:
     assert run(["alarms", str(folder)]) == 0
     assert "No alarm in 4 rows of Sequential." in capsys.readouterr().out
@@ -61,6 +78,40 @@ def test_alarms_are_printed_and_coded(kind: AlarmKind, code: int, tmp_path: Path
     assert json.loads(capsys.readouterr().out)[0]["kind"] == kind.value
     assert run(["watch", str(path), "--once"]) == 0
     assert "ALARM at step 1" in capsys.readouterr().out
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_sent(tmp_path: Path, capsys: Capture) -> None:
+    """Names and sentences come from files that anyone may have written: colours, links, bells, lines of their own."""
+    path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
+    about = json.loads((path / "run.json").read_text()) | {"model": "Net\x1b[31m\x07\nNo alarm [bold]"}
+    (path / "run.json").write_text(json.dumps(about))
+    events = [json.loads(line) for line in (path / "events-rank0-000.jsonl").read_text().splitlines()]
+    for event in events:
+        if event["kind"] == "alarm":
+            event |= {"sentence": "ALARM\x1b]8;;http://x\x07here", "what": "It\x1b[2J grows.\r\nNo alarm in 9 rows"}
+    (path / "events-rank0-000.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    for words in (["watch", str(path), "--once"], ["alarms", str(path)]):
+        run(words)
+        printed = capsys.readouterr().out
+        assert not {"\x1b", "\x07", "\r"} & set(printed)
+        assert "\\x1b" in printed and "Net\\x1b[31m\\x07\\nNo alarm [bold]" in printed.replace("\n", "")
+        assert "\nNo alarm" not in printed
+
+
+def test_a_run_that_was_taken_up_again_goes_on(tmp_path: Path, capsys: Capture) -> None:
+    path, model, criterion = tmp_path / "run", encoder(), nn.CrossEntropyLoss()
+    for first_step in (0, 2):
+        handle = edgewise.watch(model, everything=True, to=path, loss=criterion, quiet=True, first_step=first_step)
+        train(model, 2, criterion)
+        if not first_step:
+            handle.close()
+    assert handle.folder is not None
+    handle.folder.flush()
+    assert run(["watch", str(path), "--once"]) == 0
+    assert "(Sequential, going on): step 3" in " ".join(capsys.readouterr().out.split())
+    handle.close()
+    assert run(["watch", str(path), "--once"]) == 0
+    assert "(Sequential, ended): step 3" in " ".join(capsys.readouterr().out.split())
 
 
 def test_export_writes_every_row(folder: Path, tmp_path: Path, capsys: Capture) -> None:

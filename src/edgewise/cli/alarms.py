@@ -7,7 +7,7 @@ import json
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.output import printing
+from edgewise.cli.output import printing, visible
 
 
 @click.command()
@@ -31,7 +31,7 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
             click.echo(json.dumps([alarm.json() for alarm in raised]))
         else:
             for alarm in raised:
-                click.echo(f"{alarm}\n")
+                click.echo(f"{visible(str(alarm), lines=True)}\n")
             count = "No alarm" if not raised else f"{len(raised)} alarm{'' if len(raised) == 1 else 's'}"
-            click.echo(f"{count} in {rows} rows of {about['model']}.")
+            click.echo(f"{count} in {rows} rows of {visible(about['model'])}.")
     return exit_codes.of_alarms([alarm.failing for alarm in raised])

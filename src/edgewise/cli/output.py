@@ -31,6 +31,14 @@ def _descriptor_aside() -> Iterator[None]:
         os.close(real)
 
 
+def visible(text: str, *, lines: bool = False) -> str:
+    """What was read from a file, with its control characters as Python writes them: a terminal would obey them.
+
+    lines: whether the ends of lines are meant.
+    """
+    return "".join(c if c.isprintable() or (lines and c == "\n") else repr(c)[1:-1] for c in text)
+
+
 @contextmanager
 def printing() -> Iterator[None]:
     """Print inside; a reader that goes away (`| head -1`) has read enough, and the verdict is still the verdict."""

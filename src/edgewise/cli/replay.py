@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.output import printing, prints_aside
+from edgewise.cli.output import printing, prints_aside, visible
 
 
 @click.command()
@@ -28,5 +28,5 @@ def replay(dossier: str, source: str) -> int:
         model, criterion = made if isinstance(made, tuple) else (made, None)
         outcome = replay_step(dossier, model, criterion)
     with printing():
-        click.echo(str(outcome))
+        click.echo(visible(str(outcome), lines=True))
     return exit_codes.FINE

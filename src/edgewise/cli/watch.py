@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.output import printing
+from edgewise.cli.output import printing, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,52 +42,71 @@ def watch(run: str, once: bool, every: float, rank: int) -> int:
         console = Console(width=NARROW)
     if once or not console.is_terminal or _over(folder, rank):
         with printing():
-            console.print(view(folder, rank))
+            console.print(view(folder, rank, console.width))
         return exit_codes.FINE
-    with Live(view(folder, rank), console=console, auto_refresh=False) as live:
+    with Live(view(folder, rank, console.width), console=console, auto_refresh=False) as live:
         while not _over(folder, rank):
             time.sleep(every)
-            live.update(view(folder, rank), refresh=True)
+            live.update(view(folder, rank, console.width), refresh=True)
     return exit_codes.FINE
 
 
-def view(folder: Run, rank: int) -> RenderableType:
-    """One page: what is known of the run, a table of its blocks, and the alarms."""
+def view(folder: Run, rank: int, width: int) -> RenderableType:
+    """One page: what is known of the run, a table of its blocks as wide as there is room for, and the alarms."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     rows, events = folder.rows(rank=rank), folder.events(rank)
     if not len(rows):
-        return Text(f"{folder.path}: no row yet.")
+        return Text(f"{visible(str(folder.path))}: no row yet.")
     last = dict(zip(folder.columns(), rows.values[-1].tolist(), strict=True))
     names = [name for name in COLUMNS if any(key.endswith(f".{name}") for key in last)]
-    table = Table(box=None, pad_edge=False)
-    for title in ("", *(COLUMNS[name] for name in names)):
-        table.add_column(title, justify="left" if not title else "right")
     places = [f"block.{i}" for i in range(int(folder.about["depth"]))]
     places = ["embed", *places] if names else []
-    for place in places[:ROWS]:
-        table.add_row(place, *(_number(last.get(f"{place}.{name}", math.nan)) for name in names))
+    cells = [[_number(last.get(f"{place}.{name}", math.nan)) for name in names] for place in places[:ROWS]]
+    wide = _widths([COLUMNS[name] for name in names], cells)
+    room = width - max(map(len, places), default=0)
+    fit = max(sum(end <= room for end in accumulate(2 + each for each in wide)), 1)  # two spaces apart
+    table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 2))
+    table.add_column("")
+    for name, each in zip(names[:fit], wide, strict=False):
+        table.add_column(COLUMNS[name], justify="right", width=each)
+    for place, row in zip(places, cells, strict=False):
+        table.add_row(place, *row[:fit])
     parts: list[Any] = [Text(_headline(folder, rows, last, events), style="bold"), table]
+    if fit < len(names):
+        left_out = ", ".join(COLUMNS[name] for name in names[fit:])
+        parts.append(Text(f"No room for {left_out}: make the window wider, or read the run with edgewise.read."))
     if len(places) > ROWS:
         parts.append(Text(f"... and {len(places) - ROWS} blocks more"))
-    parts += [Text(event.get("sentence", ""), style="red") for event in events if event["kind"] == "alarm"][-3:]
+    alarms = [event.get("sentence", "") for event in events if event["kind"] == "alarm"]
+    parts += [Text(visible(sentence, lines=True), style="red") for sentence in alarms[-3:]]
     return Group(*parts)
 
 
+def _widths(titles: list[str], cells: list[list[str]]) -> list[int]:
+    """Of columns in which no number is cut; titles are broken between words."""
+    each = [[*title.split(), *(row[i] for row in cells)] for i, title in enumerate(titles)]
+    return [max(map(len, words)) for words in each]
+
+
 def _headline(folder: Run, rows: Any, last: dict[str, float], events: list[dict[str, Any]]) -> str:
-    state = "ended" if any(e["kind"] in ("stop", "off") for e in events) else "going on"
+    name, state = visible(folder.about["model"]), "ended" if _ended(events) else "going on"
     loss, ratio = (_number(last.get(name, math.nan)) for name in ("loss", "update_ratio"))
     alarms = sum(event["kind"] == "alarm" for event in events)
     return (
-        f"{folder.path} ({folder.about['model']}, {state}): step {int(rows.step[-1])}, loss {loss}, "
+        f"{visible(str(folder.path))} ({name}, {state}): step {int(rows.step[-1])}, loss {loss}, "
         f"update ratio {ratio}, {len(rows)} rows, {alarms} alarm{'' if alarms == 1 else 's'}"
     )
 
 
 def _over(folder: Run, rank: int) -> bool:
-    events = folder.events(rank)
+    return _ended(folder.events(rank))
+
+
+def _ended(events: list[dict[str, Any]]) -> bool:
+    """Whether the last start was followed by an end: a run that was taken up again goes on."""
     starts = [i for i, event in enumerate(events) if event["kind"] == "start"]
     return any(event["kind"] in ("stop", "off") for event in events[starts[-1] if starts else 0 :])
 

@@ -131,6 +131,7 @@ class Alarm:
         names = {field.name for field in fields(cls)}
         values: dict[str, Any] = {name: value for name, value in event.items() if name in names}
         values |= {name: tuple(map(str, value)) for name, value in values.items() if isinstance(value, list)}
+        values |= {name: " ".join(value.splitlines()) for name, value in values.items() if isinstance(value, str)}
         try:
             return cls(**values | {"kind": AlarmKind(event["alarm"])})
         except (KeyError, TypeError, ValueError) as error:
