@@ -16,7 +16,6 @@ import edgewise
 from edgewise import softmax_jacobian as jacobian
 from edgewise.errors import BadInput
 from edgewise.monitor.attention_rows import row_numbers, softmax_gain
-from edgewise.monitor.instrument import _norms
 from edgewise.monitor.matrices import _of_rows
 from edgewise.monitor.places import _dropouts
 from edgewise.monitor.qk_spectrum import spectral_entropy
@@ -132,10 +131,11 @@ def test_norms_of_all_rows_are_those_of_the_matrices(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.filterwarnings("error")
 def test_a_block_without_any_gradient_prints_no_warning() -> None:
-    squares = np.ones((3, 7))
-    squares[1, :2] = 0.0  # neither queries and keys nor values of the first block have one
-    _, block = _norms(squares, 2, set())
-    assert np.isnan(block["starvation"][0]) and block["starvation"][1] == 0.0
+    model = encoder()
+    for parameter in model[1].layers[0].self_attn.parameters():
+        parameter.register_hook(torch.zeros_like)  # neither queries and keys nor values of the first block have one
+    row = one_step(model)[0].row()
+    assert math.isnan(row["block.0.starvation"]) and math.isfinite(row["block.1.starvation"])
 
 
 def test_one_row_in_sixteen_estimates_the_norms() -> None:
@@ -182,23 +182,27 @@ def test_rows_against_the_jacobian_in_double() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = 6 * torch.randn(3, 2, 5, 12, generator=generator)
     logits[..., 9:] = -math.inf
-    numbers = row_numbers(logits, logits > -math.inf)
-    rows = torch.log_softmax(logits.double(), -1)
-    assert torch.allclose(numbers.entropy.double(), jacobian.entropy(rows), rtol=1e-4)
-    assert torch.allclose(numbers.condition.double(), jacobian.condition_estimate(rows), atol=1e-3)
-    assert torch.equal(numbers.saturated.bool(), jacobian.saturated(rows))
+    visible, rows = logits > -math.inf, torch.log_softmax(logits.double(), -1)
+    largest = logits.where(visible, 0.0).abs().amax(-1)
+    numbers = row_numbers(logits.clone(), visible)
+    entropy, support, saturated, _, condition, logit = numbers.each.double()
+    assert torch.allclose(entropy, jacobian.entropy(rows), rtol=1e-4)
+    assert torch.allclose(support, jacobian.entropy(rows).exp(), rtol=1e-4)
+    assert torch.allclose(condition, jacobian.condition_estimate(rows), atol=1e-3)
+    assert torch.equal(saturated.bool(), jacobian.saturated(rows))
+    assert torch.equal(logit, largest.double())
     a = torch.randn(3, 2, 5, 12, generator=generator)
     J = torch.diag_embed(rows.exp()) - rows.exp()[..., None] * rows.exp()[..., None, :]
-    visible = logits > -math.inf
     shown = torch.where(visible, a, 0.0).double()
     expected = (J @ shown[..., None])[..., 0].norm(dim=-1) / shown.norm(dim=-1)
-    assert torch.allclose(softmax_gain(numbers.probabilities, a, visible).double(), expected, rtol=1e-3)
+    gain = softmax_gain(numbers.probabilities, a, visible, out=numbers.gain)
+    assert torch.allclose(gain.double(), expected, rtol=1e-3) and torch.equal(gain, numbers.each[3])
 
 
 def test_a_row_with_one_key_has_no_statistics() -> None:
     logits = torch.tensor([[[[2.0, -math.inf], [1.0, 0.0]]]])
     numbers = row_numbers(logits, logits > -math.inf)
-    assert numbers.entropy[0, 0].isnan().tolist() == [True, False]
+    assert numbers.each[0, 0, 0].isnan().tolist() == [True, False]
 
 
 def test_the_spectral_entropy_is_that_of_the_change_of_the_product() -> None:
@@ -310,7 +314,14 @@ def test_every_sixteenth_row_of_a_parameter_in_turn() -> None:
     rows = [part.of(table, shift)[:, 0].div(4).int().tolist() for shift in range(17)]
     assert rows[:2] == [[0, 16], [1, 17]] and rows[16] == rows[0]
     assert sorted(row for pair in rows[:16] for row in pair) == list(range(32))
-    assert _of_rows("bias", torch.arange(3.0), 0).of(torch.arange(3.0), 1).tolist() == [[1.0]]
+    assert _of_rows("bias", torch.arange(3.0), 0).of(torch.arange(3.0), 1).tolist() == [1.0]
+
+
+def test_queries_keys_and_values_of_one_matrix_are_copied_as_one() -> None:
+    with edgewise.watch(encoder(), quiet=True) as handle:
+        matrices = handle.instrument.matrices
+        assert matrices is not None
+        assert len(matrices.slices) == 2 * 6 + 1 and len(matrices._copied) == 2 * 4 + 1  # QKV, O and the MLP's two
 
 
 def test_every_share_that_attention_may_drop_is_a_candidate() -> None:

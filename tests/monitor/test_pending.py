@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.monitor.copies import Window
+from edgewise.monitor.copies import InPlace, Window
 from edgewise.monitor.pending import NormSeat, Pending, Question, Seat
 from tests.monitor.subjects import batches, encoder, loss_of
 
@@ -89,6 +89,32 @@ def test_the_last_pass_of_a_step_counts_also_where_only_the_first_was_kept(monke
     seen(seat, large)
     pending.settle()
     assert torch.equal(seat.buffer, large[:2])
+
+
+def test_a_window_in_place_shows_the_tensor_itself_and_nothing_of_a_step_in_which_it_saw_none() -> None:
+    pending = Pending()
+    seat = InPlace(pending, torch.full((2, 3, 4), torch.nan), True, lambda length: slice(0, length, 1))
+    for _ in range(3):
+        x = torch.randn(5, 3, 4)
+        seat.see(x)
+        pending.settle()
+        shown = seat.shown(2, 3)
+        assert torch.equal(shown, x[:2]) and shown.data_ptr() == x.data_ptr()
+        assert bool(seat.shown(2, 2).isnan().all())  # another shape is another pass
+        seat.part = None  # as at the end of a row
+        assert bool(seat.shown(2, 3).isnan().all())
+
+
+def test_a_window_in_place_copies_what_is_written_over() -> None:
+    pending = Pending()
+    seat = InPlace(pending, torch.full((2, 3, 4), torch.nan), False, lambda length: slice(0, length, 1))
+    for _ in range(3):
+        x = torch.randn(3, 5, 4)
+        expected = x[:, :2].transpose(0, 1).clone()
+        seat.see(x)
+        x.zero_()
+        pending.settle()
+        assert torch.equal(seat.shown(2, 3), expected)
 
 
 def test_a_gradient_is_that_of_the_tensor_that_was_seen() -> None:

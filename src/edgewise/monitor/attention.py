@@ -9,23 +9,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from edgewise.adapters.roles.record import Projection
-from edgewise.monitor.attention_rows import RowNumbers, by_head, nan_max, row_numbers, seen_by, softmax_gain
+from edgewise.monitor.attention_rows import (
+    RowNumbers,
+    by_head,
+    nan_max,
+    nan_mean,
+    row_numbers,
+    seen_by,
+    softmax_gain,
+)
 from edgewise.monitor.copies import (
     QUERIES,
     SEQUENCES,
     CallCopy,
+    InPlace,
     QueryCopy,
     Switch,
     TokenCopy,
     apart,
     query_slice,
+    token_window,
 )
 from edgewise.monitor.held import Held
 from edgewise.monitor.places import AttentionPlace
@@ -56,6 +66,15 @@ class Pass:
     visible: Tensor | None  # (Q, K), None where every query sees every key
 
 
+class RowPlaces(NamedTuple):
+    """Which tokens are the sampled queries among the keys, and which keys they see."""
+
+    slice: slice
+    keys: Tensor  # (K,)
+    queries: Tensor  # (Q,)
+    visible: Tensor | None  # (Q, K), None where every query sees every key
+
+
 class AttentionGroup:
     """Layers of one shape: their copies, and how rows are made of them."""
 
@@ -76,17 +95,25 @@ class AttentionGroup:
         self.output, self.upstream = (empty(L, SEQUENCES, QUERIES, width) for _ in range(2))
         self._queries = self._held([[place.projections[0]] for place in layers])
         self._keys_values = self._held([place.projections[1:] for place in layers])
-        self._outside = self._held([[place.output] for place in layers])[0]
+        outside = _names([[place.output] for place in layers])
+        self._outside = Held(model, outside, self._out_matrices)
+        self._few_outside = Held(model, outside, lambda: [W[::SAMPLED] for W in self._out_matrices()])
+        self._spread = any(hasattr(model.get_parameter(name), "full_tensor") for name in outside)
+        self._row_places: dict[tuple[int, bool], RowPlaces] = {}
+        self._inputs: list[InPlace] = []  # of fused calls
         self.handles = [handle for i in range(L) for handle in self._attach(i, switch, batch_first)]
 
     def _held(self, each: Sequence[Sequence[Projection]]) -> tuple[Held, Held | None]:
-        """The matrices of some roles, one below the other, in all layers, and their biases where all have one."""
-        model, names = self.model, [name for roles in each for p in roles for name in p.parameters]
-        matrices = Held(model, names, lambda: [_below([p.weight(model) for p in roles]) for roles in each])
+        """W^T of some roles, side by side, in all layers, and their biases where all have one; float32."""
+        model = self.model
+        matrices = Held(model, _names(each), lambda: [_wide(_below([p.weight(model) for p in r])).mT for r in each])
         if not all(p.biases for roles in each for p in roles):
             return matrices, None
         biases = [name for roles in each for p in roles for name in p.biases]
-        return matrices, Held(model, biases, lambda: [_below([_bias(p, model) for p in roles]) for roles in each])
+        return matrices, Held(model, biases, lambda: [_wide(_below([_bias(p, model) for p in r])) for r in each])
+
+    def _out_matrices(self) -> list[Tensor]:
+        return [_wide(place.output.weight(self.model)) for place in self.layers]
 
     def _widths(self) -> list[int]:
         """Of what is copied: the input of a fused call, else the output of every projecting module."""
@@ -99,7 +126,9 @@ class AttentionGroup:
         place, find = self.layers[i], self.model.get_submodule
         output = QueryCopy(switch, self.output[i], apart(self.upstream[i]), self.keys, batch_first)
         if place.fused_call:
-            both = CallCopy(TokenCopy(switch, self.tokens[0][i], batch_first), output)
+            window = token_window(InPlace, switch, self.tokens[0][i], batch_first)
+            self._inputs.append(window)
+            both = CallCopy(window, output)
             return [find(place.name).register_forward_hook(both.leave, with_kwargs=True)]
         copies = [TokenCopy(switch, buffer[i], batch_first) for buffer in self.tokens]
         hooks = [find(n).register_forward_hook(c.leave) for n, c in zip(place.modules, copies, strict=True)]
@@ -107,34 +136,52 @@ class AttentionGroup:
 
     def clear(self, check: bool) -> None:
         """Forget the last pass, so that one that was not seen cannot look like it; check: the referee will look."""
+        self.release()
         self.upstream.fill_(math.nan)
         if check:
             self.output.fill_(math.nan)
 
+    def release(self) -> None:
+        """Let go of the inputs of the last pass."""
+        for window in self._inputs:
+            window.part = None
+
     def rebuild(self, sequences: int, length: int, causal: bool) -> Pass:
         """Rows of the sampled queries from the copies."""
         keys = min(length, self.keys)
-        start, stride = query_slice(keys, QUERIES)
-        places = torch.arange(keys, device=self.output.device)
-        q, k, v = self._vectors(sequences, keys, start, stride, places)
-        visible = seen_by(places[start::stride], keys, causal)
-        logits = (q * self.first.query_key.scale) @ k.mT
-        numbers = row_numbers(logits if visible is None else logits.masked_fill(~visible, -math.inf), visible)
-        return Pass(numbers.probabilities, v, numbers.probabilities @ v, numbers, visible)
+        at = self._places_of(keys, causal)
+        q, k, v = self._vectors(sequences, keys, at)
+        R, H, Q, _ = q.shape
+        visible = at.visible
+        q = torch.mul(q, self.first.query_key.scale, out=q.new_empty(q.shape))
+        logits = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(R, H, Q, keys)
+        numbers = row_numbers(logits if visible is None else logits.masked_fill_(~visible, -math.inf), visible)
+        output = torch.bmm(numbers.probabilities.flatten(0, 1), v.flatten(0, 1)).view(R, H, Q, -1)
+        return Pass(numbers.probabilities, v, output, numbers, visible)
 
-    def _vectors(self, sequences: int, keys: int, start: int, stride: int, places: Tensor) -> tuple[Tensor, ...]:
+    def _places_of(self, keys: int, causal: bool) -> RowPlaces:
+        at = self._row_places.get((keys, causal))
+        if at is None:
+            start, stride = query_slice(keys, QUERIES)
+            every = torch.arange(keys, device=self.output.device)
+            queries = every[start::stride]
+            at = RowPlaces(slice(start, None, stride), every, queries, seen_by(queries, keys, causal))
+            self._row_places = {(keys, causal): at}  # of the last length alone
+        return at
+
+    def _vectors(self, sequences: int, keys: int, at: RowPlaces) -> tuple[Tensor, ...]:
         """Queries (R, H, Q, d_h), keys and values (R, H, K, ...), normalised, rotated, shared as the layer does."""
-        copies = [buffer[:, :sequences, :keys] for buffer in self.tokens]
-        if self.first.fused_call:
-            queries = _multiplied(copies[0][:, :, start::stride], self._queries)
-            width = self.first.projections[1].fan_out
-            picked = [queries, *_multiplied(copies[0], self._keys_values).tensor_split((width,), -1)]
-        else:
-            picked = self._picked(copies)
-            picked[0] = picked[0][:, :, start::stride]
         logits = self.first.query_key
-        q = self._side(picked[0], [p.query_key.query for p in self.layers], places[start::stride])
-        k = self._side(picked[1], [p.query_key.key for p in self.layers], places)
+        if self.first.fused_call:
+            inputs = [window.shown(sequences, keys) for window in self._inputs]
+            queries = _multiplied([x[:, at.slice] for x in inputs], self._queries)
+            width = self.first.projections[1].fan_out
+            picked = [queries, *_multiplied(inputs, self._keys_values).tensor_split((width,), -1)]
+        else:
+            picked = self._picked([buffer[:, :sequences, :keys] for buffer in self.tokens])
+            picked[0] = picked[0][:, :, at.slice]
+        q = self._side(picked[0], [p.query_key.query for p in self.layers], at.queries)
+        k = self._side(picked[1], [p.query_key.key for p in self.layers], at.keys)
         v = picked[2].unflatten(-1, (logits.key.heads, -1)).flatten(0, 1).transpose(1, 2)
         if logits.share > 1:
             k, v = (t.repeat_interleave(logits.share, 1) for t in (k, v))
@@ -158,16 +205,18 @@ class AttentionGroup:
 
     def statistics(self, rows: Pass) -> Tensor:
         """(L, statistics, H) in the order of the schema's heads."""
-        L = len(self.layers)
+        L, shape = len(self.layers), rows.probabilities.shape
         e = self.at_heads(self.upstream, rows, weighted=True)
-        gain = softmax_gain(rows.probabilities, e @ rows.values.mT, rows.visible)
-        entropy, logit, condition, saturated, gains = by_head(torch.cat([rows.numbers.each, gain[None]]), L)
-        mean_entropy, support, share = torch.stack([entropy, entropy.exp(), saturated]).nanmean(-1)
-        gain, middle = torch.stack([gains, condition]).nanmedian(-1).values
+        back = torch.bmm(e.flatten(0, 1), rows.values.flatten(0, 1).mT).view(shape)
+        softmax_gain(rows.probabilities, back, rows.visible, out=rows.numbers.gain)
+        each = by_head(rows.numbers.each, L)
+        mean_entropy, support, share = nan_mean(each[:3]).unbind()
+        gain, middle = each[3:5].nanmedian(-1).values.unbind()
         # The root mean square over sequences and queries, up to a factor that all heads share.
-        part = torch.linalg.vector_norm(rows.output.unflatten(0, (L, -1)), dim=(1, 3, 4)) * self._output_norms()
-        part = part / part.mean(-1, keepdim=True)
-        return torch.stack([mean_entropy, support, nan_max(logit), gain, middle, share, part], 1)
+        output = rows.output.view(L, -1, *rows.output.shape[1:])
+        part = torch.linalg.vector_norm(output, dim=(1, 3, 4)).mul_(self._output_norms())
+        part.div_(part.mean(-1, keepdim=True))
+        return torch.stack([mean_entropy, support, nan_max(each[5]), gain, middle, share, part], 1)
 
     def at_heads(self, copied: Tensor, rows: Pass, *, weighted: bool) -> Tensor:
         """What was copied at the queries, per head (R, H, Q, d_v); of a fused call through W_O where `weighted`."""
@@ -175,37 +224,41 @@ class AttentionGroup:
         sequences = len(rows.output) // len(self.layers)
         part = copied[:, :sequences, :Q]
         if self.first.fused_call and weighted:
-            flat, weights = part.flatten(1, 2), self._outside()
-            out = flat.new_empty(*flat.shape[:2], weights[0].shape[1])
-            for rows_of_layer, W, to in zip(flat, weights, out, strict=True):
-                torch.mm(rows_of_layer, whole(W).float(), out=to)
-            part = out.unflatten(1, (sequences, Q))
+            part = _multiplied(part.unbind(), (self._outside, None))
         return part.unflatten(-1, (H, -1)).flatten(0, 1).transpose(1, 2)
 
     def output_weights(self) -> Tensor:
         """W_O of every layer (L, out, in)."""
-        return torch.stack([whole(W) for W in self._outside()]).float()
+        return torch.stack(self._outside())
 
     def _output_norms(self) -> Tensor:
         """|W_O,h| (L, H) from one row in 16; ones where the matrix is spread over processes."""
-        weights = self._outside()
-        if any(hasattr(w, "full_tensor") for w in weights):
-            return torch.ones(len(weights), self.first.heads, device=self.output.device)
-        rows = torch.stack([w[::SAMPLED] for w in weights]).float().unflatten(-1, (self.first.heads, -1))
-        return torch.linalg.vector_norm(rows, dim=(1, 3))
+        if self._spread:
+            return torch.ones(len(self.layers), self.first.heads, device=self.output.device)
+        rows = torch.stack(self._few_outside())
+        return torch.linalg.vector_norm(rows.view(*rows.shape[:2], self.first.heads, -1), dim=(1, 3))
 
 
-def _multiplied(x: Tensor, held: tuple[Held, Held | None]) -> Tensor:
+def _multiplied(inputs: Sequence[Tensor], held: tuple[Held, Held | None]) -> Tensor:
     """x W^T + b of every layer (L, S, tokens, out), with the weights of the pass, before the optimizer's step."""
-    flat, matrices = x.flatten(1, 2), held[0]()
-    out = flat.new_empty(*flat.shape[:2], len(matrices[0]))
-    biases = [None] * len(x) if held[1] is None else held[1]()
-    for rows, W, b, y in zip(flat, matrices, biases, out, strict=True):
-        if b is None:
-            torch.mm(rows, whole(W).float().mT, out=y)
-        else:
-            torch.addmm(whole(b).float(), rows, whole(W).float().mT, out=y)
-    return out.unflatten(1, x.shape[1:3])
+    first, matrices = inputs[0], held[0]()
+    out = first.new_empty(len(inputs), first.shape[0] * first.shape[1], matrices[0].shape[1])
+    if held[1] is None:
+        for x, W, y in zip(inputs, matrices, out.unbind(), strict=True):
+            torch.mm(x.flatten(0, 1), W, out=y)
+    else:
+        for x, W, b, y in zip(inputs, matrices, held[1](), out.unbind(), strict=True):
+            torch.addmm(b, x.flatten(0, 1), W, out=y)
+    return out.unflatten(1, first.shape[:2])
+
+
+def _names(each: Sequence[Sequence[Projection]]) -> list[str]:
+    return [name for roles in each for p in roles for name in p.parameters]
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """The whole of it, in float32; itself where it is that."""
+    return whole(tensor).float()
 
 
 def _below(parts: Sequence[Tensor]) -> Tensor:

@@ -36,35 +36,36 @@ class Clock:
         self.now: Callable[[], float] = time.perf_counter if wall else time.thread_time
         self.spent = 0.0
         self.beside: Callable[[], float] = lambda: 0.0  # seconds of another thread of ours
-        self._depth, self._began = 0, 0.0
+        self._running, self._began = False, 0.0
         self._thread, self._paused = 0, 0.0
 
     @property
     def total(self) -> float:
         """Seconds spent, also in what is going on."""
-        return self.spent + self.beside() + (max(self.now() - self._began, 0.0) if self._depth else 0.0)
+        return self.spent + self.beside() + (max(self.now() - self._began, 0.0) if self._running else 0.0)
 
     def run(self, work: Callable[..., object], arguments: tuple[Any, ...], fail: Callable[[Exception], None]) -> None:
         """Work on the clock; an error goes to `fail` and no further. Hooks are cold, so every call less counts."""
-        outside = self._depth == 0
-        if outside:
-            self._thread, self._began = get_ident(), self.now()
-        self._depth += 1
+        inside = self._running
+        if not inside:
+            self._running = True
+            self._thread = get_ident()
+            self._began = self.now()
         try:
             work(*arguments)
         except Exception as error:  # noqa: BLE001  the loop must not notice
             fail(error)
         finally:
-            self._depth -= 1
-            if outside:
-                self.spent += max(self.now() - self._began, 0.0)
+            if not inside:
+                self._running = False
+                self.spent += self.now() - self._began
 
     def collection(self, phase: str, info: dict[str, int]) -> None:
         """For gc.callbacks: a full collection walks through all objects of the program, wherever it happens to begin.
 
         On a large program one takes as long as fifty samples, so it would be the price of chance.
         """
-        if info["generation"] < FULL or not self._depth or get_ident() != self._thread:
+        if info["generation"] < FULL or not self._running or get_ident() != self._thread:
             return
         if phase == "start":
             self._paused = self.now()

@@ -10,7 +10,7 @@ Shapes: S sequences, T tokens of a stream, K keys, Q queries; unfilled places ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -108,9 +108,9 @@ class Window(Seat):
         return self._fit
 
     @staticmethod
-    def take(pairs: Sequence[tuple[Seat, Tensor]]) -> None:
-        fits = [(seat._fit, x) for seat, x in pairs if isinstance(seat, Window) and seat._fit is not None]
-        torch._foreach_copy_([fit.target for fit, _ in fits], [x[fit.part] for fit, x in fits])
+    def take(seats: Sequence[Any], tensors: list[Tensor]) -> None:
+        fits = [seat._fit for seat in seats]
+        torch._foreach_copy_([fit.target for fit in fits], [x[fit.part] for x, fit in zip(tensors, fits, strict=True)])
 
     def _fitted(self, shape: torch.Size) -> Fit | None:
         if len(shape) != 3 or shape[-1] != self.buffer.shape[-1]:
@@ -123,6 +123,42 @@ class Window(Seat):
             part = (slice(sequences),) if tokens == length else (slice(sequences), columns)
             return Fit(part, target, sequences, tokens, length)
         return Fit((columns, slice(sequences)), target.transpose(0, 1), sequences, tokens, length)
+
+
+class InPlace(Window):
+    """A window onto a tensor that lasts: what it shows is read where it is, and not copied."""
+
+    part: Tensor | None = None  # (sequences, tokens, width) of the last pass; None where it is in the buffer
+
+    def ready(self) -> bool:
+        first = self.at_once
+        ready = super().ready()
+        if first and not self.at_once:  # what was copied the first time must not pass for a later step
+            self.buffer.fill_(torch.nan)
+            return True
+        return ready
+
+    def shown(self, sequences: int, tokens: int) -> Tensor:
+        """(sequences, tokens, width) of the last pass, in float32; not-a-number where that was not seen."""
+        part = self.part
+        if part is None or part.shape[:2] != (sequences, tokens):
+            return self.buffer[:sequences, :tokens]
+        return part.float()
+
+    @classmethod
+    def read(cls, seats: Sequence[Any], tensors: list[Tensor]) -> None:
+        for seat, x in zip(seats, tensors, strict=True):
+            part = x[seat._fit.part]
+            seat.part = part if seat.batch_first else part.transpose(0, 1)
+
+
+W = TypeVar("W", bound=Window)
+
+
+def token_window(kind: type[W], switch: Switch, buffer: Tensor, batch_first: bool) -> W:
+    """Onto all tokens, up to as many as the buffer (S, K, width) has."""
+    keys = buffer.shape[1]
+    return kind(switch.pending, buffer, batch_first, lambda length: slice(0, min(length, keys), 1))
 
 
 class StreamCopy(Hooking):
@@ -151,13 +187,15 @@ class StreamCopy(Hooking):
             self._fill(self.window.copy(stream))
             if stream.requires_grad:
                 stream.register_hook(self._copy_gradient)
-        elif self.switch.on:
+        else:
             self.switch.run(self._keep, stream)
 
     def _keep(self, stream: Tensor) -> None:
-        self._fill(self.window.see(stream))
-        if self.sizes is not None and self.switch.check:
-            self.switch.limit = limit_of(stream)
+        fit = self.window.see(stream)
+        if self.sizes is not None:
+            self._fill(fit)
+            if self.switch.check:
+                self.switch.limit = limit_of(stream)
         if stream.requires_grad:
             self.question.about(stream)
         if self.last:
@@ -183,8 +221,7 @@ class TokenCopy(Hooking):
 
     def __init__(self, switch: Switch, buffer: Tensor, batch_first: bool) -> None:
         self.switch = switch
-        keys = buffer.shape[1]
-        self.window = Window(switch.pending, buffer, batch_first, lambda length: slice(0, min(length, keys), 1))
+        self.window = token_window(Window, switch, buffer, batch_first)
 
     def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
         self.see(_tensor_of(output))
@@ -194,7 +231,7 @@ class TokenCopy(Hooking):
             return
         if torch.compiler.is_compiling():
             self.window.copy(tokens)
-        elif self.switch.on:
+        else:
             self.switch.run(self.window.see, tokens)
 
 
@@ -224,7 +261,7 @@ class QueryCopy(Hooking):
             self.window.copy(output)
             if output.requires_grad:
                 output.register_hook(self._copy_gradient)
-        elif self.switch.on:
+        else:
             self.switch.run(self.keep, output)
 
     def keep(self, output: Tensor) -> None:
@@ -243,7 +280,7 @@ class QueryCopy(Hooking):
 class CallCopy(Hooking):
     """What enters nn.MultiheadAttention and what leaves it, in one hook: a call inside a pass is cold."""
 
-    def __init__(self, tokens: TokenCopy, output: QueryCopy) -> None:
+    def __init__(self, tokens: Window, output: QueryCopy) -> None:
         self.switch, self.tokens, self.output = output.switch, tokens, output
 
     def leave(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:  # noqa: ARG002
@@ -251,13 +288,13 @@ class CallCopy(Hooking):
         if not torch.is_grad_enabled() or not isinstance(query, Tensor) or result is None:
             return
         if torch.compiler.is_compiling():
-            self.tokens.see(query)
+            self.tokens.copy(query)
             self.output.see(result)
-        elif self.switch.on:
+        else:
             self.switch.run(self._keep, query, result)
 
     def _keep(self, query: Tensor, result: Tensor) -> None:
-        self.tokens.window.see(query)
+        self.tokens.see(query)
         self.output.keep(result)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -20,7 +19,6 @@ from torch.utils.hooks import RemovableHandle
 from edgewise.arrays import Array
 from edgewise.monitor.attention import AttentionGroup, shape_of
 from edgewise.monitor.attention_rows import HEAD_STATISTICS
-from edgewise.monitor.columns import names
 from edgewise.monitor.copies import SEQUENCES, TOKENS, LossCopy, Sizes, StreamCopy, Switch, apart, keys_within
 from edgewise.monitor.edge import StreamChange
 from edgewise.monitor.matrices import Matrices
@@ -28,25 +26,13 @@ from edgewise.monitor.places import AttentionPlace, Places
 from edgewise.monitor.qk_spectrum import spectral_entropy
 from edgewise.monitor.ranks import Rule, largest, mean, total
 from edgewise.monitor.referee import verdict
+from edgewise.monitor.sample import Sample, Sheet
 from edgewise.optim.parallel import by_name, whole
 
 SLOW = 10  # stored rows between two on the slow clock
 SPECTRUM = 3 * SLOW  # and between two at which the change of one block's logits is taken apart
 CHECKED = 10 * SLOW  # and between two at which the referee looks, after its first five looks
-EXTREMES = [HEAD_STATISTICS.index(name) for name in ("largest_logit", "entropy", "output")]
-SIGNS = np.array([[1.0], [-1.0], [-1.0]])  # of the largest logit, the sharpest and the weakest head
 FEW = 1e-30  # below every activation that matters: keeps logarithms finite
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Numbers of one step on the host: by name, per site, per block; heads (blocks, statistics, H)."""
-
-    run: dict[str, float]
-    site: dict[str, Array]
-    block: dict[str, Array]
-    heads: Array
-    spectrum: Array  # (blocks,), nan but for the block whose turn it was
 
 
 def checked(stored: int) -> bool:
@@ -63,22 +49,28 @@ class Instrument:
         self.sizes = Sizes(self.device)
         self.matrices = Matrices(places) if places.depth else None
         self.handles: list[RemovableHandle] = []
-        self.loss = torch.full((), math.nan, device=self.device)
+        count = places.depth + 1 if places.depth else 0
+        self._scalars = torch.full((1 + count,), math.nan, device=self.device)  # cleared in one call
+        self.loss, self.gradients = self._scalars[0], self._scalars[1:]
         self._absent = torch.full((1,), math.nan, device=self.device)
         target = places.model if loss is None else loss
         self.handles.append(target.register_forward_hook(LossCopy(self.loss).leave))
         self._attach_streams()
         self.groups = self._attach_attention()
+        self._blocks = [[place.block for place in group.layers] for group in self.groups]
+        self._most_heads = max([*places.heads, 0])
+        self._sheet = Sheet(places.depth)
         self.samples = 0
         self._activations: list[Tensor] = []
+        self._shapes: list[torch.Size] = []  # of the parts of a row
+        self._spans: list[tuple[slice, torch.Size]] = []  # and where they stand in it
         self._turn: tuple[AttentionPlace, Tensor, Tensor] | None = None
         self.change: StreamChange | None = None  # where a rehearsal was given
 
     def _attach_streams(self) -> None:
         p, find = self.places, self.places.model.get_submodule
-        count = p.depth + 1 if p.depth else 0
+        count = len(self.gradients)
         self.streams = torch.full((count, SEQUENCES, TOKENS, p.width), math.nan, device=self.device)
-        self.gradients = torch.full((count,), math.nan, device=self.device)
         self._first_entries = self.streams.flatten(1)[:, :1]  # one that is not a number makes all of its site's none
         if not p.depth:
             return
@@ -121,8 +113,8 @@ class Instrument:
         """Before a step that will be sampled: what it does not fill must not look like numbers."""
         self.sizes.clear()
         self.switch.pending.forget()
-        for buffer in (self.loss, self._first_entries, self.gradients):
-            buffer.fill_(math.nan)
+        self._scalars.fill_(math.nan)
+        self._first_entries.fill_(math.nan)
         for group in self.groups:
             group.clear(self.switch.check)
 
@@ -150,6 +142,7 @@ class Instrument:
         if check:
             rows = verdict(group, rows, sequences, length, self.dtype)
         values = group.statistics(rows)
+        group.release()
         refused = [i for i, reason in enumerate(group.refusals) if reason]
         if refused:
             values[refused] = math.nan
@@ -179,17 +172,21 @@ class Instrument:
 
         join: what makes one row of the rows of several processes.
         """
-        depth = self.places.depth
         squares = self.matrices.after() if self.matrices is not None else torch.zeros(3, 1, device=self.device)
         change = self._absent if self.change is None else self.change.after()[None]
         parts = [*self._activations, squares, self._spectrum(), change]
-        flat, sizes = torch.cat([part.reshape(-1) for part in parts]), [part.numel() for part in parts]
-        host = (flat if join is None else join(flat, sizes)).cpu().numpy().astype(np.float64)
-        ends = list(accumulate(sizes))
-        numbers = [host[end - part.numel() : end].reshape(part.shape) for end, part in zip(ends, parts, strict=True)]
+        flat, shapes = torch.cat([part.reshape(-1) for part in parts]), [part.shape for part in parts]
+        if shapes != self._shapes:
+            sizes = [shape.numel() for shape in shapes]
+            spans = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+            self._shapes, self._spans = shapes, list(zip(spans, shapes, strict=True))
+        if join is not None:
+            flat = join(flat, [shape.numel() for shape in shapes])
+        host = flat.cpu().numpy().astype(np.float64)
+        numbers = [host[span].reshape(shape) for span, shape in self._spans]
         self.samples += 1
         self._activations = []
-        return self._sample(numbers, depth)
+        return self._sample(numbers)
 
     def rules(self) -> list[Rule]:
         """How each part of a row is joined over processes; squares of matrices that are not sharded are alike."""
@@ -206,20 +203,22 @@ class Instrument:
         place, query, key = self._turn
         return spectral_entropy(query, key, *self._query_key(place)).float().mean()[None]
 
-    def _sample(self, numbers: list[Array], depth: int) -> Sample:
+    def _sample(self, numbers: list[Array]) -> Sample:
         loss, gradient, norm, separation, largest, *attention, squares, spectrum, change = numbers
-        heads = np.full((depth, len(HEAD_STATISTICS), max([*self.places.heads, 0])), np.nan)
-        for group, values in zip(self.groups, attention, strict=True):
-            heads[[place.block for place in group.layers], :, : values.shape[2]] = values
+        depth, mixed = self.places.depth, self.matrices.mixed if self.matrices is not None else set()
+        if self._blocks == [list(range(depth))]:
+            heads = attention[0]
+        else:
+            heads = np.full((depth, len(HEAD_STATISTICS), self._most_heads), np.nan)
+            for blocks, values in zip(self._blocks, attention, strict=True):
+                heads[blocks, :, : values.shape[2]] = values
         turn = np.full(depth, np.nan)
         if self._turn is not None:
             turn[self._turn[0].block] = float(spectrum[0])
-        mixed = self.matrices.mixed if self.matrices is not None else set()
-        run, block = _norms(squares, depth, mixed)
-        site = {"norm": norm, "separation": separation, "largest": largest, "gradient": gradient}
-        site |= _derived(site, self.switch.limit)
-        run |= {"loss": float(loss[0]), "stream_change": float(change[0])}
-        return Sample(run, site, block | _over_heads(heads), heads, turn)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            site = self._sheet.sites(norm, separation, largest, gradient, self.switch.limit)
+            run, block = self._sheet.blocks(squares, heads, mixed)
+        return Sample(run | {"loss": float(loss[0]), "stream_change": float(change[0])}, site, block, heads, turn)
 
 
 def _heads_joined(each: Tensor, shape: tuple[int, int, int]) -> Tensor:
@@ -234,68 +233,10 @@ def _geometry(x: Tensor) -> list[Tensor]:
     """Mean square, separation and largest entry of streams (sites, sequences, tokens, width), each (sites,)."""
     length = torch.linalg.vector_norm(x, dim=-1)
     unit = x / length.clamp_min(FEW)[..., None]
-    apart = torch.linalg.vector_norm(unit.sub_(unit.mean(2, keepdim=True)), dim=(-1, -2)).square() / (x.shape[2] - 1)
-    norm = length.square_().mean((1, 2)) / x.shape[-1]
-    return [norm, apart.mean(1), x.abs().amax((1, 2, 3))]
+    apart = torch.linalg.vector_norm(unit.sub_(unit.mean(2, keepdim=True)), dim=(-1, -2)).square_()
+    norm = length.square_().mean((1, 2)).div_(x.shape[-1])
+    return [norm, apart.div_(x.shape[2] - 1).mean(1), torch.maximum(x.amax((1, 2, 3)), -x.amin((1, 2, 3)))]
 
 
 def _nothing(count: int, like: Tensor) -> list[Tensor]:
     return [torch.full((count,), math.nan, device=like.device)] * 3
-
-
-def _derived(site: dict[str, Array], limit: float) -> dict[str, Array]:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        growth = 2 * (np.log(site["gradient"]) - np.log(site["gradient"][-1:]))
-        headroom = np.log2(limit) - np.log2(site["largest"]) if limit else np.full_like(site["largest"], np.nan)
-    return {"gradient_growth": growth, "headroom": headroom}
-
-
-def _norms(squares: Array, depth: int, mixed: set[int]) -> tuple[dict[str, float], dict[str, Array]]:
-    """Norms of the run and of every block from sums of squares (3, groups) of weights, gradients, updates."""
-    if not depth:
-        return {}, {}
-    each = squares[:, :-1].reshape(3, depth, 3)
-    norms = np.sqrt(np.stack([each[..., 0] + each[..., 1], each[..., 2]]))  # of attention and MLP
-    block: dict[str, Array] = {}
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios, gradients = norms[:, 2] / norms[:, 0], np.log(each[1, :, :2])
-        starvation = gradients[:, 0] - gradients[:, 1]  # not a number where neither has a gradient
-        whole = np.sqrt(squares.sum(1))
-        table = float(np.sqrt(squares[2, -1] / squares[0, -1]))
-    for name, three, ratio in zip(("attention", "mlp"), norms, ratios, strict=True):
-        kinds = zip(("weight", "gradient", "update"), three, strict=True)
-        block |= {f"{kind}_norm.{name}": norm for kind, norm in kinds} | {f"update_ratio.{name}": ratio}
-    starvation[sorted(mixed)] = np.nan
-    run = dict(zip(("weight_norm", "gradient_norm", "update_norm"), map(float, whole), strict=True))
-    share = run["update_norm"] / run["weight_norm"] if run["weight_norm"] else math.nan
-    return run | {"update_ratio": share, "embedding_update": table}, block | {"starvation": starvation}
-
-
-def _over_heads(heads: Array) -> dict[str, Array]:
-    """What stands for a block: means over heads, the largest logit, the sharpest and the weakest head."""
-    alive = ~np.isnan(heads)
-    count = alive.sum(-1)
-    with np.errstate(invalid="ignore"):
-        means = np.where(alive, heads, 0.0).sum(-1) / count
-    values = {name: means[:, i] for i, name in enumerate(HEAD_STATISTICS) if name != "output"}
-    extremes = np.fmax.reduce(heads[:, EXTREMES] * SIGNS, -1, initial=-np.inf)  # the largest of each; nan where all are
-    most = np.where(count[:, EXTREMES] > 0, extremes * SIGNS[:, 0], np.nan)
-    values["largest_logit"], values["entropy_min"], values["head_share_min"] = most.T
-    return values
-
-
-def row_of(sample: Sample, depth: int, extra: dict[str, float]) -> Array:
-    """The values of a stored row, in the order of the schema; nan for what was not observed."""
-    run = {**sample.run, **extra}
-    values = [run.get(name, math.nan) for name in names("run")]
-    empty = np.full(depth, np.nan)
-    sites = [sample.site.get(name, np.full(depth + 1, np.nan)) for name in names("site")] if depth else []
-    blocks = [sample.block.get(name, empty) for name in names("block")] if depth else []
-    return np.concatenate([np.array(values), *sites, *blocks]).astype(np.float32)
-
-
-def slow_row_of(sample: Sample, heads: list[int]) -> Array:
-    """The values of a row on the slow clock, in the order of the schema."""
-    order = [HEAD_STATISTICS.index(name) for name in names("head")]
-    each = [sample.heads[block, i, :n] for i in order for block, n in enumerate(heads)]
-    return np.concatenate([sample.spectrum, *each]).astype(np.float32)

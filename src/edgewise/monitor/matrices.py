@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ STRIDE = 16
 LARGE = 2**22  # numbers; of a larger matrix (a vocabulary) fewer rows, so that it does not dominate the cost
 KEPT = 64  # sets of rows whose views are kept
 QUERY_KEY, VALUE_OUTPUT, MLP = 0, 1, 2  # groups of a block's matrices
-WEIGHT, GRADIENT, UPDATE = 0, 1, 2
+WEIGHT, UPDATE = 0, 2  # among weights, gradients, updates
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ class Slice:
     def of(self, tensor: Tensor, shift: int) -> Tensor:
         start = tensor.storage_offset() + self.start + shift % self.shifts * self.step
         return tensor.as_strided(self.size, self.strides, start)
+
+
+class Views(NamedTuple):
+    """One set of rows: where the parameters were when it was made, its slices, and where these begin in storage."""
+
+    where: list[int]
+    weights: list[Tensor]
+    starts: list[int]
 
 
 class Matrices:
@@ -63,7 +72,11 @@ class Matrices:
         self._copied = _merged(self.slices)
         self._flat = Flat([s.size for s in self._copied], [math.prod(s.size) for s in self.slices], device)
         self._period = math.lcm(*(s.shifts for s in self.slices)) if self.slices else 1
-        self._views: dict[int, tuple[list[int], list[Tensor]]] = {}  # by shift: where the parameters were, and slices
+        self._views: dict[int, Views] = {}  # by shift
+        self._tracked, order = list(self.parameters.values()), list(self.parameters)
+        self._strided, self._strides = [torch.strided] * len(order), [p.stride() for p in self._tracked]
+        self._order = [order.index(s.parameter) for s in self._copied]
+        self._sizes, self._steps = [s.size for s in self._copied], [s.strides for s in self._copied]
         self._now: list[Tensor] = []
 
     def _slices(self, projection: Projection, group: int) -> list[Slice]:
@@ -89,38 +102,49 @@ class Matrices:
 
     def before(self, count: int) -> None:
         """Weights and gradients as the optimizer's step begins; count: how many samples there were."""
-        self._now = self._slices_at(count % self._period)
-        gradients = {name: self._gradient(parameter) for name, parameter in self.parameters.items()}
-        parts = [_cut(s, gradients[s.parameter], count) for s in self._copied]
-        self._flat.fill(WEIGHT, self._now)
-        self._flat.fill(GRADIENT, parts)
+        shift = count % self._period
+        views = self._views_at(shift)
+        self._now = views.weights
+        self._flat.fill_before(self._now + self._gradients(views, shift))
 
-    def _slices_at(self, shift: int) -> list[Tensor]:
+    def _views_at(self, shift: int) -> Views:
         """The slices of the weights, made once for every shift and again when a parameter has moved."""
-        where = [] if self.sharded else [parameter.data_ptr() for parameter in self.parameters.values()]
+        where = [] if self.sharded else list(map(Tensor.data_ptr, self._tracked))
         known = self._views.get(shift)
-        if known is None or known[0] != where or self.sharded:
+        if known is None or known.where != where or self.sharded:
             places = {name: local(parameter) for name, parameter in self.parameters.items()}
-            known = where, [s.of(places[s.parameter], shift) for s in self._copied]
+            weights = [s.of(places[s.parameter], shift) for s in self._copied]
+            known = Views(where, weights, [s.start + shift % s.shifts * s.step for s in self._copied])
             if self._period <= KEPT:
                 self._views[shift] = known
-        return known[1]
+        return known
+
+    def _gradients(self, views: Views, shift: int) -> list[Tensor]:
+        """The same rows of the gradients; not-a-number where there is none."""
+        found = [parameter.grad for parameter in self._tracked]
+        plain = not self.sharded and [g is not None and g.layout for g in found] == self._strided
+        if plain and [*map(Tensor.stride, found)] == self._strides and not any(map(Tensor.storage_offset, found)):  # type: ignore[arg-type]
+            # Laid out like their parameters, from the beginning of their storage: cut without a loop.
+            return [*map(Tensor.as_strided, [found[i] for i in self._order], self._sizes, self._steps, views.starts)]  # type: ignore[arg-type]
+        whole = {name: self._gradient(parameter) for name, parameter in self.parameters.items()}
+        pairs = [(s, whole[s.parameter]) for s in self._copied]
+        return [torch.full(s.size, math.nan) if g is None else s.of(g, shift) for s, g in pairs]
 
     def _gradient(self, parameter: nn.Parameter) -> Tensor | None:
         """Laid out like the parameter; None where there is none, or only some of its rows."""
-        if parameter.grad is None or parameter.grad.layout is not torch.strided:
+        gradient = parameter.grad
+        if gradient is None or gradient.layout is not torch.strided:
             return None
-        gradient, like = (local(parameter.grad), local(parameter)) if self.sharded else (parameter.grad, parameter)
+        gradient, like = (local(gradient), local(parameter)) if self.sharded else (gradient, parameter)
         if gradient.stride() != like.stride():
             gradient = torch.empty_like(like, dtype=gradient.dtype).copy_(gradient)
         return gradient
 
     def after(self) -> Tensor:
         """(3, groups): |W|^2, |G|^2, |dW|^2 of each group, estimated from the sampled rows."""
-        self._flat.fill(UPDATE, self._now)
-        self._flat.numbers[UPDATE].sub_(self._flat.numbers[WEIGHT])
-        squares = self._flat.squares().mul_(self._weights)
+        self._flat.fill_after(self._now)
         self._now = []
+        squares = self._flat.squares().mul_(self._weights)
         return torch.zeros(3, self.groups, device=squares.device).index_add_(1, self._groups, squares)
 
 
@@ -131,21 +155,28 @@ class Flat:
     """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], sizes: Sequence[int], device: torch.device) -> None:
-        self.numbers = torch.empty(3, sum(sizes), device=device)
+        numbers = torch.empty(3, sum(sizes), device=device)
         lengths = [math.prod(shape) for shape in shapes]
-        self._parts = [
-            [part.view(shape) for part, shape in zip(numbers.split(lengths), shapes, strict=True)]
-            for numbers in self.numbers
-        ]
+        weights, gradients, self._after = (
+            [part.view(shape) for part, shape in zip(part.split(lengths), shapes, strict=True)] for part in numbers
+        )
+        self._before = weights + gradients
+        self._weights, self._updates = numbers[WEIGHT], numbers[UPDATE]
         counts = Counter(sizes)  # in order, since sizes are
-        spans = self.numbers.split([size * count for size, count in counts.items()], 1)
+        spans = numbers.split([size * count for size, count in counts.items()], 1)
         self._alike = [span.unflatten(1, (counts[size], size)) for span, size in zip(spans, counts, strict=True)]
 
-    def fill(self, which: int, slices: Sequence[Tensor]) -> None:
-        torch._foreach_copy_(self._parts[which], list(slices))
+    def fill_before(self, slices: list[Tensor]) -> None:
+        """Weights, then gradients."""
+        torch._foreach_copy_(self._before, slices)
+
+    def fill_after(self, slices: list[Tensor]) -> None:
+        """The weights after the step."""
+        torch._foreach_copy_(self._after, slices)
 
     def squares(self) -> Tensor:
-        """|.|^2 (3, slices)."""
+        """|.|^2 (3, slices) of weights, gradients and updates, where the weights after the step stand for these."""
+        self._updates.sub_(self._weights)
         return torch.cat([torch.linalg.vector_norm(rows, dim=2) for rows in self._alike], 1).square_()
 
 
@@ -195,8 +226,10 @@ def _of_view(name: str, view: Tensor, parameter: Tensor, dimension: int, group: 
     strides = [*view.stride()]
     step = strides[dimension]
     strides[dimension] = step * stride
+    apart = [d for d in range(len(size)) if d == dimension or size[d] > 1]  # so that neighbours can be told
+    start = int(view.storage_offset()) - int(parameter.storage_offset())
     return Slice(
-        name, tuple(size), tuple(strides), int(view.storage_offset()) - int(parameter.storage_offset()), step, stride,
+        name, tuple(size[d] for d in apart), tuple(strides[d] for d in apart), start, step, stride,
         length / max(count, 1), group,
     )  # fmt: skip
 
@@ -209,7 +242,3 @@ def local(tensor: Tensor) -> Tensor:
 
 def _spread(tensor: Tensor) -> bool:
     return hasattr(tensor, "to_local")
-
-
-def _cut(part: Slice, gradient: Tensor | None, count: int) -> Tensor:
-    return torch.full(part.size, math.nan) if gradient is None else part.of(gradient, count)

@@ -36,12 +36,13 @@ from edgewise.monitor.copies import Switch
 from edgewise.monitor.detectors import near
 from edgewise.monitor.dossier import Dossiers
 from edgewise.monitor.edge import Edge, StreamChange, edge_of
-from edgewise.monitor.instrument import SLOW, SPECTRUM, Instrument, Sample, checked, row_of, slow_row_of
+from edgewise.monitor.instrument import SLOW, SPECTRUM, Instrument, checked
 from edgewise.monitor.order import Detection
 from edgewise.monitor.own_optimizer import OwnOptimizer
 from edgewise.monitor.places import NO_LOSS, UNHEARD, check_model, places_or_blind
 from edgewise.monitor.ranks import Ranks, joined
 from edgewise.monitor.run_folder import HEADS, RunFolder
+from edgewise.monitor.sample import Sample
 from edgewise.monitor.sinks import Sinks
 from edgewise.monitor.versions import versions
 from edgewise.optim.parallel import processes_of
@@ -298,7 +299,7 @@ class Watch:
                 self._raise(Alarm(kind, self.step, "", None, self.step, what, f"see the events of process {rank}."))
 
     def _store(self, sample: Sample, optimizer: Optimizer) -> None:
-        row = row_of(sample, self.places.depth, self._extra(optimizer, sample))
+        row = sample.row(self._extra(optimizer, sample))
         self._reported = None
         seen = self.instrument.reached or not self.places.depth
         if seen:  # what no hook saw is not a number, and not an alarm
@@ -309,7 +310,7 @@ class Watch:
         if self.folder is not None:
             self.folder.append(self.step, row)
             if self._stored % SLOW == 0 and self.places.depth:
-                self.folder.append(self.step, slow_row_of(sample, self.places.heads), HEADS)
+                self.folder.append(self.step, sample.slow_row(self.places.heads), HEADS)
         self._note_refusals()
         self._stored += 1
         self._note_silence(0 if self._on_host else self._stored)
@@ -332,8 +333,7 @@ class Watch:
             self.on_alarm(alarm)
 
     def _extra(self, optimizer: Optimizer, sample: Sample) -> dict[str, float]:
-        apart = float(sample.site["separation"][-1]) if self.places.depth else np.nan
-        extra = {} if self.edge is None else self.edge.against(sample.run["stream_change"], apart)
+        extra = {} if self.edge is None else self.edge.against(sample.run["stream_change"], sample.separation)
         extra |= {"loss_scale": self._scale(), "learning_rate": float(optimizer.param_groups[0].get("lr", np.nan))}
         return extra if self._reported is None else extra | {"loss": self._reported}
 
@@ -367,8 +367,8 @@ class Watch:
     def _note_refusals(self) -> None:
         for group in self.instrument.groups:
             for place, reason in zip(group.layers, group.refusals, strict=True):
-                sentence = f"attention of block {place.block}: {reason}"
-                if reason and sentence not in self.places.blind:
+                sentence = f"attention of block {place.block}: {reason}" if reason else ""
+                if sentence and sentence not in self.places.blind:
                     self.places.blind.append(sentence)
                     self._tell("blind", f"not watched: {sentence}")
 
