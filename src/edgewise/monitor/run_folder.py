@@ -15,13 +15,18 @@ import fcntl
 import json
 import math
 import os
+import platform
 import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
@@ -187,3 +192,9 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def versions() -> dict[str, str]:
+    """Of what a run was made with, by name."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
+            "edgewise": version("edgewise")}  # fmt: skip

@@ -41,10 +41,9 @@ from edgewise.monitor.order import Detection
 from edgewise.monitor.own_optimizer import OwnOptimizer
 from edgewise.monitor.places import NO_LOSS, UNHEARD, check_model, places_or_blind
 from edgewise.monitor.ranks import Ranks, joined
-from edgewise.monitor.run_folder import HEADS, RunFolder
+from edgewise.monitor.run_folder import HEADS, RunFolder, versions
 from edgewise.monitor.sample import Sample
 from edgewise.monitor.sinks import Sinks
-from edgewise.monitor.versions import versions
 from edgewise.optim.parallel import processes_of
 from edgewise.trace import Trace
 
