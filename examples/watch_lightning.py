@@ -32,7 +32,8 @@ def fit(folder: Path, steps: int = 30) -> Any:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(self.parameters(), 3e-3)
 
-    callback = edgewise.LightningCallback(to=folder, stop=True)
+    # Every step of a model as small as this one; without `everything` the budget is kept, and few steps are sampled.
+    callback = edgewise.LightningCallback(to=folder, everything=True, stop=True)
     trainer = lightning.Trainer(
         max_steps=steps, callbacks=[callback], default_root_dir=folder, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",

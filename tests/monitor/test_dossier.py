@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,20 @@ def test_what_a_step_that_ended_in_nan_says(
     names = ("as run", "float32", "other attention", "batch before")
     tries = {name: Try(name, *numbers) for name, numbers in zip(names, (run, single, other, before), strict=True)}
     assert tuple(each[1] for each in _statements(tries, math.nan, 2.0, {"state": True})) == held
+
+
+@pytest.mark.parametrize(("loss", "usual", "held"), [(2.3, 1.0, True), (1.2, 1.0, False), (2.3, 2.2, False)])
+def test_a_batch_whose_loss_alone_is_high_survives(loss: float, usual: float, held: bool) -> None:
+    """Inputs ten thousand times too large saturate the network: the loss is high, and its gradient is not."""
+    tries = {name: Try(name, loss, 2.0) for name in ("as run", "float32", "other attention")}
+    tries["batch before"] = Try("batch before", 0.9, 3.0)
+    assert {words: value for words, value, _ in _statements(tries, loss, usual, {"state": True})}["The batch"] is held
+
+
+def test_a_folder_with_spaces_can_be_replayed_as_its_readme_says(tmp_path: Path) -> None:
+    path, _ = dossier_of(encoder(), tmp_path / "my run", next(iter(batches(1))), nn.CrossEntropyLoss())
+    command = (path / "README.txt").read_text().strip().rpartition(": ")[2]
+    assert shlex.split(command) == ["edgewise", "replay", str(path), "file.py:model"]
 
 
 def test_the_shell_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -359,3 +359,16 @@ def test_a_loss_that_nobody_reports_is_asked_for_once(capsys: pytest.CaptureFixt
             train(handle.model, 5, criterion)
         said.append(capsys.readouterr().err.count("not watched: the loss. Give the criterion as loss="))
     assert said == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("still", "words"), [((), "2 blocks, "), ((1,), "2 blocks (1 frozen), "), ((0, 1), "2 blocks (all frozen), ")]
+)
+def test_blocks_that_do_not_train_are_named(
+    still: tuple[int, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = encoder()
+    for i in still:
+        model[1].layers[i].requires_grad_(False)
+    with edgewise.watch(model):
+        assert f"watching Sequential: {words}2 attentions" in capsys.readouterr().err

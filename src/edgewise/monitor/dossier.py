@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,7 +63,8 @@ class Dossiers:
         _write(path / "about.json", json.dumps(details, indent=1, default=str))
         lines = [",".join(["step", *columns]), *(f"{s}," + ",".join(map(repr, r.tolist())) for s, r in self.rows)]
         _write(path / "rows.csv", "\n".join(lines) + "\n")
-        _write(path / "README.txt", f"{alarm}\n\nReplay this step: edgewise replay {path} file.py:model\n")
+        command = f"edgewise replay {shlex.quote(str(path))} file.py:model"
+        _write(path / "README.txt", f"{alarm}\n\nReplay this step: {command}\n")
         self.paths.append(path)
         return path
 

@@ -99,6 +99,17 @@ def places_of(model: nn.Module) -> Places:
     return places
 
 
+def frozen(places: Places) -> str:
+    """Which blocks have no parameter that requires a gradient, in words; nothing where all have one."""
+    still = [
+        block.index for block in places.blocks
+        if not any(p.requires_grad for p in places.model.get_submodule(block.name).parameters())
+    ]  # fmt: skip
+    if not still:
+        return ""
+    return " (all frozen)" if len(still) == places.depth else f" ({', '.join(map(str, still))} frozen)"
+
+
 def places_or_blind(model: nn.Module) -> Places:
     """The same; where a stranger's model breaks the reading of it, its loss alone is watched, and why is said."""
     try:

@@ -30,6 +30,7 @@ from edgewise.regular_file import open_regular, read_text
 CRITERION = {"call": "criterion", "before": "criterion_before"}  # what the criterion was called with
 ALIKE = 0.02  # relative difference of two losses that half precision alone may make
 LARGER = 3.0  # factor between two gradients that is not the scatter of batches
+LOUDER = 1.5  # and between two losses: large inputs saturate a network, and their gradient is small
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,10 @@ def _statements(
         return
     high = math.isfinite(before.loss) and math.isfinite(usual) and before.loss > 1.2 * usual
     larger = run.gradient > LARGER * before.gradient or (not run.finite and before.finite)
-    ratio = run.gradient / before.gradient if before.gradient else math.inf
-    yield "The batch", larger and not high, f"its gradient is {ratio:.2g} times that of the batch before, same weights"
+    louder = run.finite and run.loss > LOUDER * before.loss > 0 and (run.loss > LOUDER * usual or math.isnan(usual))
+    ratio, times = (a / b if b else math.inf for a, b in ((run.gradient, before.gradient), (run.loss, before.loss)))
+    seen = f"its loss is {times:.2g} times that of the batch before, its gradient {ratio:.2g} times, same weights"
+    yield "The batch", (larger or louder) and not high, seen
     yield "That the weights were bad already", high, f"the batch before has a loss of {before.loss:.4g} on them"
 
 
