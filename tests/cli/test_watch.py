@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +99,9 @@ def test_what_a_terminal_would_obey_is_shown_and_not_sent(tmp_path: Path, capsys
         assert "\nNo alarm" not in printed
 
 
-def test_a_run_that_was_taken_up_again_goes_on(tmp_path: Path, capsys: Capture) -> None:
+def test_a_run_that_was_taken_up_again_goes_on(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, model, criterion = tmp_path / "run", encoder(), nn.CrossEntropyLoss()
     for first_step in (0, 2):
         handle = edgewise.watch(model, everything=True, to=path, loss=criterion, quiet=True, first_step=first_step)
@@ -109,6 +112,11 @@ def test_a_run_that_was_taken_up_again_goes_on(tmp_path: Path, capsys: Capture) 
     handle.folder.flush()
     assert run(["watch", str(path), "--once"]) == 0
     assert "(Sequential, going on): step 3" in " ".join(capsys.readouterr().out.split())
+    with monkeypatch.context() as patch:  # the same, two hours after its process was killed
+        later = time.time() + 7200
+        patch.setattr("time.time", lambda: later)
+        assert run(["watch", str(path), "--once"]) == 0
+    assert "going on, or killed: no row for 2:00:0" in " ".join(capsys.readouterr().out.split())
     handle.close()
     assert run(["watch", str(path), "--once"]) == 0
     assert "(Sequential, ended): step 3" in " ".join(capsys.readouterr().out.split())

@@ -29,7 +29,7 @@ ABOUT = {"depth": DEPTH, "model": "none"}
 
 
 def folder_at(path: Path, **options: object) -> RunFolder:
-    return RunFolder(path, COLUMNS, HEAD_COLUMNS, about=ABOUT, **options)  # type: ignore[arg-type]
+    return RunFolder(path, COLUMNS, HEAD_COLUMNS, **{"about": ABOUT} | options)  # type: ignore[arg-type]
 
 
 def filled(path: Path, steps: range) -> Path:
@@ -106,6 +106,15 @@ def test_a_restart_replaces_the_rows_from_its_first_step_on(tmp_path: Path) -> N
     filled(tmp_path / "run", range(0, 10))
     filled(tmp_path / "run", range(6, 8))
     assert list(Run(tmp_path / "run").rows().step) == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_folder_that_holds_an_earlier_run_is_named(tmp_path: Path) -> None:
+    """A loop that is taken up again without saying where would hide the rows of the first part."""
+    said: list[str] = []
+    for about in ({"first_step": 0}, {"first_step": 0}, {"first_step": 7}):
+        folder_at(tmp_path / "run", about=ABOUT | about, complain=said.append).close()
+    assert len(said) == 1
+    assert "holds an earlier run, whose rows these replace. To go on with it, give first_step=" in said[0]
 
 
 def test_two_runs_in_one_folder_are_refused_by_name(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from datetime import timedelta
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ COLUMNS = {
     "largest_logit": "largest logit", "logit_growth": "its growth", "softmax_gain": "gain",
     "update_ratio.attention": "update, attention", "update_ratio.mlp": "update, MLP", "headroom": "headroom",
 }  # fmt: skip
+SILENT = 300.0  # seconds without a row after which that is said
 NARROW, ROWS = 120, 40  # columns of a page that is not a terminal; blocks shown at most
 
 
@@ -92,13 +94,18 @@ def _widths(titles: list[str], cells: list[list[str]]) -> list[int]:
 
 
 def _headline(folder: Run, rows: Any, last: dict[str, float], events: list[dict[str, Any]]) -> str:
-    name, state = visible(folder.about["model"]), "ended" if _ended(events) else "going on"
+    name, state = visible(folder.about["model"]), "ended" if _ended(events) else _age(time.time() - rows.time[-1])
     loss, ratio = (_number(last.get(name, math.nan)) for name in ("loss", "update_ratio"))
     alarms = sum(event["kind"] == "alarm" for event in events)
     return (
         f"{visible(str(folder.path))} ({name}, {state}): step {int(rows.step[-1])}, loss {loss}, "
         f"update ratio {ratio}, {len(rows)} rows, {alarms} alarm{'' if alarms == 1 else 's'}"
     )
+
+
+def _age(seconds: float) -> str:
+    """Whether a run without an end goes on: one that was killed could not say so."""
+    return "going on" if seconds < SILENT else f"going on, or killed: no row for {timedelta(seconds=int(seconds))}"
 
 
 def _over(folder: Run, rank: int) -> bool:

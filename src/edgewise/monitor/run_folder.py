@@ -37,6 +37,7 @@ from edgewise.whole_file import whole_file
 WAITING = 256  # rows and events that may wait for the disk
 SYNC = 30.0  # seconds between two fsync: a power cut loses at most these
 FAST, HEADS = "rank", "heads-rank"  # beginnings of file names
+ANOTHER = "To go on with it, give first_step=, the step it is taken up at; to keep both, another folder."
 
 
 class RunFolder:
@@ -66,6 +67,8 @@ class RunFolder:
             _once(self.path / f"schema-{schema_id(each)}.jsonl", schema_text(each).encode())
         number = len(list(self.path.glob(f"events-rank{self.rank}-*.jsonl")))
         name = f"{self.rank}-{number:03d}"
+        if number and not about.get("first_step"):
+            self._complain(f"{self.path} holds an earlier run, whose rows these replace. {ANOTHER}")
         if self.rank == 0:
             about |= {"format": 1, "schema": schemas[FAST], "heads_schema": schemas[HEADS]}
             with whole_file(self.path / "run.json") as file:

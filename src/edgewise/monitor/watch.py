@@ -342,7 +342,8 @@ class Watch:
     # What is said and written
 
     def _folder(self, to: str | Path, share: float | None) -> RunFolder:
-        about = self._about() | {"budget": share, "started": time.time(), "versions": versions()}
+        about = self._about() | {"budget": share, "started": time.time(), "first_step": self.step}
+        about |= {"versions": versions()}
         heads = slow_columns(self.places.heads) if self.places.depth else ()
         return RunFolder(to, self.columns, heads, about=about, rank=self.ranks.rank, complain=self._say)
 
