@@ -30,12 +30,12 @@ BATCH = 16
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    """Every start, rate and precision, two seeds; small: two blocks, 20 steps, the edge alone."""
+    """Every start, rate and precision, six seeds; small: two blocks, 20 steps, the edge alone."""
     full = scale == "full"
     sizes = {"depth": 4, "steps": 80} if full else {"depth": 2, "steps": 20}
     return [
         {"start": start, "rate": rate, "precision": precision, "seed": seed, **sizes}
-        for seed in range(2 if full else 1)
+        for seed in range(6 if full else 1)
         for start in (STARTS if full else ("at",))
         for rate in RATES
         for precision in (PRECISIONS if full else ("float32", "float16"))
