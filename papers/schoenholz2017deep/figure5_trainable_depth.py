@@ -31,7 +31,8 @@ PUBLISHED = 6.0
 FACTOR = 1.5  # a constant within this factor of 6 is "about 6"
 WEIGHTS = [1.0, 1.2, 1.4, 1.6, 1.76, 2.0, 2.4, 3.0, 4.0]
 DEPTHS = [6, 9, 14, 21, 32, 48, 72, 108, 160]
-AROUND = (1.5, 13.0)  # depths that are run, in units of the shorter scale; at least the deepest
+AROUND = (1.5, 13.0)  # depths that are run, in units of the shorter scale
+AT_THE_EDGE = 4  # depths that are run where the scale is longer than all of them: the deepest
 RATES = (3.0, 1.0, 0.3)  # over the depth: deep networks need smaller steps
 SEEDS_UP_TO = (4.0, 4.0, 2.0)  # weight variance: two seeds everywhere, a third in the ordered phase and near the edge
 SCALES = ("correlation", "shorter")
@@ -58,7 +59,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 def _depths(w: float) -> list[int]:
     limits = _limits(w)
     low, high = (k * min(limits.depth_scale_correlation, limits.depth_scale_gradient) for k in AROUND)
-    return [depth for depth in DEPTHS if low <= depth <= high] or DEPTHS[-1:]
+    return [depth for depth in DEPTHS if low <= depth <= high] or DEPTHS[-AT_THE_EDGE:]
 
 
 class _Classifier(nn.Module):
@@ -139,7 +140,10 @@ def _depths_of(results: Sequence[Result], w: float) -> list[int]:
 
 
 def _reach(results: Sequence[Result], w: float) -> float:
-    """The trainable depth; the deepest that was run where all train, the shallowest where none does."""
+    """The trainable depth; the deepest that was run where all train, the shallowest where none does.
+
+    Every weight variance is run at depths that train and depths that do not, so that neither end is common.
+    """
     depth, depths = _trainable(results, w), _depths_of(results, w)
     if math.isfinite(depth):
         return depth
