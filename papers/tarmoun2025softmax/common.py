@@ -65,6 +65,17 @@ def decided(held: bool, results: Sequence[Result], least: int, knob: str = "step
     return bool(held) if min(r.case[knob] for r in results) >= least else None
 
 
+def below(gaps: np.ndarray) -> bool | None:
+    """Whether the mean over seeds is below zero; None within two standard errors of it."""
+    mean, error = gaps.mean(), gaps.std(ddof=1) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.inf
+    return bool(mean < 0) if abs(mean) > 2 * error else None
+
+
+def finals(results: Sequence[Result]) -> np.ndarray:
+    """Logarithms of the final losses, in the order of the seeds."""
+    return np.log([r.value["final"] for r in sorted(results, key=lambda r: r.case["seed"])])
+
+
 def shown(name: str) -> str:
     """A method or loss as it is written in a picture."""
     for word, spelled in (("sgd", "SGD"), ("adam", "Adam"), ("gauss-newton", "Gauss-Newton"), ("huber", "Huber")):
