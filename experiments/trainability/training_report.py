@@ -51,10 +51,10 @@ def claim(results: Sequence[Result]) -> Claim:
     }
     count, (same, kappa) = sum(map(trains, results)), agreement(results)
     return Claim(
-        published="final performance can be predicted from the initialization [Cowsik 2024]; read as: it decides, "
-        "whichever optimizer trains",
+        published="Final performance can be predicted from the initialization [Cowsik 2024]; read as: it decides, "
+        "whichever optimizer trains.",
         ours=f"{count} of {len(results)} networks trained (final loss below half of chance); SGD and AdamW agree on "
-        f"{same:.0%} of the starts, {kappa:.2f} of what is possible beyond chance. Held: above {AGREE:g}",
+        f"{same:.0%} of the starts, {kappa:.2f} of what is possible beyond chance. Held: above {AGREE:g}.",
         scale=f"{len(results)} networks, {min(r.case['steps'] for r in results)} to "
         f"{max(r.case['steps'] for r in results)} steps",
         held=None if len(results) < 100 else kappa > AGREE,
