@@ -26,7 +26,7 @@ POINTS, FLOOR = 40, 1e-24
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    seeds, steps = (8, 300) if scale == "full" else (1, 5)
+    seeds, steps = (32, 300) if scale == "full" else (1, 5)
     size = {"samples": 3, "tokens": 5, "width": 16, "heads": 4, "head_width": 16}
     return [size | {"kernel": kernel, "trained": trained, "seed": seed, "steps": steps}
             for seed in range(seeds) for kernel in KERNELS for trained in TRAINED]  # fmt: skip
@@ -114,4 +114,4 @@ def _panel(results: Sequence[Result], trained: str) -> Panel:
             curves.append(Curve(label, x, y, group, "thin"))
     title = "all are trained" if trained == "all" else f"{trained} alone"
     return Panel(title, "step + 1", "loss over the first loss", tuple(curves), log_x=True, log_y=True,
-                 y_range=(1e-13, 3.0), legend_at="lower left")  # fmt: skip
+                 y_range=(1e-18, 3.0), legend_at="lower left")  # fmt: skip
