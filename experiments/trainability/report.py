@@ -134,8 +134,8 @@ def claim(results: Sequence[Result], runs: Path) -> Claim:
     scale = f"{len(rows)} networks of width 48 and 8 to 18 blocks, one seed each, 160 to 200 steps"
     published = (
         "We can predict the final performance of a trained transformer from how far one initializes from the two phase "
-        f"boundaries [talk]; read as: an AUROC within a task of {GOALS['auroc']}, not below {GOALS['auroc_low']}, a mean "
-        f"Spearman of {GOALS['spearman']}, and above every other method (ours, fixed beforehand)."
+        f"boundaries [talk]; read as: an AUROC within a task of {GOALS['auroc']}, not below {GOALS['auroc_low']}, a "
+        f"mean Spearman of {GOALS['spearman']}, and above every other method (ours, fixed beforehand)."
     )
     if len(rows) < ENOUGH:
         few = f"{len(rows)} runs joined, too few to decide."
