@@ -199,21 +199,21 @@ def _listed(numbers: Sequence[float]) -> str:
 
 
 def _peak(results: Sequence[Result]) -> Claim:
-    """Of the weight variances whose deepest network trains, none but those around the edge."""
-    weights, deepest = _weights(results), max(r.case["depth"] for r in results)
+    """By seed, the weight variance with the largest trainable depth, of those that the seed has on both sides."""
+    weights = _weights(results)
     edge = _limits(weights[0]).boundary_weight_variance
-    run = [w for w in weights if deepest in _depths_of(results, w)]
-    trained = [w for w in run if _excess(results, w, deepest) <= 0]
-    around = bool(trained) and min(trained) <= edge + 0.01 and max(trained) >= edge - 0.01
-    inside = bool(trained) and min(trained) > weights[0] and max(trained) < weights[-1]
+    nearest = min(weights, key=lambda w: abs(w - edge))
+    seeds = [seed for seed in _seeds(results) if all(_has(results, w, seed) for w in weights)]
+    reach = {seed: {w: _reach(select(results, seed=seed), w) for w in weights} for seed in seeds}
+    best = [max(row, key=lambda w: row[w]) for row in reach.values()]
+    depths = {w: [round(row[w]) for row in reach.values()] for w in sorted({nearest, *best})}
+    said = "; ".join(f"{w:g}: {_listed(row)} layers" for w, row in depths.items())
     return Claim(
         "The deepest networks train at the edge of chaos [Schoenholz 2017, Fig. 5].",
-        f"With {deepest} layers {'those of weight variance ' + _listed(trained) if trained else 'none'} train (run: "
-        f"{_listed(run)}; for the others that is beyond {AROUND[1]:g} depth scales); "
-        f"the edge is {edge:.2f}. Held: it "
-        "lies among them, and the smallest and largest weight variances do not; undecided where none trains.",
-        _scale(results), around and inside if trained and len(run) < len(weights) else None,
-        {"trained": trained, "edge": edge}, rows=("C12",),
+        f"Largest trainable depth, by seed, at weight variance {_listed(best) or 'unknown'}; the edge is {edge:.2f} "
+        f"({said or 'unknown'}). Held: at the weight variance nearest to the edge for every seed that has all.",
+        _scale(results), all(w == nearest for w in best) if len(best) > 1 else None,
+        {"best": best, "edge": edge, "reach": {f"{w:g}": row for w, row in depths.items()}}, rows=("C12",),
     )  # fmt: skip
 
 
