@@ -340,5 +340,5 @@ def _ratios(results: Sequence[Result]) -> Panel:
     curves.append(Curve(f"{marks[-1]} steps, over ξ_c", at[:, 0], at[:, 1], len(marks) - 1, "points"))
     ends = np.array(_weights(results))[[0, -1]]
     six = Curve("6, as published", ends, np.full(2, PUBLISHED), 6, "third")
-    x_label, y_label = "weight variance σ_w²", "trainable depth over the shorter scale"
+    x_label, y_label = "weight variance σ_w²", "trainable depth / shorter scale"
     return Panel("B  the constant, re-estimated", x_label, y_label, (*curves, six))
