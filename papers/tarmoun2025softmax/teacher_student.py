@@ -6,6 +6,7 @@ gradient descent, Adam, the natural gradient and damped Gauss-Newton, each with 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,7 +69,8 @@ def _best(problem: descent.LeastSquares, start: torch.Tensor, method: str, steps
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    return Claim.all([_slower(results), _because(results), _cure(results), _order(results), _open(results)])
+    parts = (_slower, _because, _cure, _order, _grows, _open)
+    return Claim.all([part(results) for part in parts])
 
 
 def _extremes(results: Sequence[Result]) -> tuple[float, float]:
@@ -146,6 +148,21 @@ def _order(results: Sequence[Result]) -> Claim:
     return Claim("Under-parametrized, in both cases gradient descent ends at a ratio of the teacher's order [talk].",
                  f"Mean ratio max s / min s that the student reached, median: {said}.", _scale(results),
                  decided(all(near.values()), results, LONG), reached, rows=("A33",))  # fmt: skip
+
+
+def _grows(results: Sequence[Result]) -> Claim:
+    """Sparse rows need a long prompt; a long prompt need not give them."""
+    norms, ratios = np.array([[r.value["student"][name] for name in ("prompt_norm", "log10_mean_ratio")]
+                              for r in results]).T  # fmt: skip
+    flat, sharp = norms[ratios < 2], norms[ratios > 20]
+    known = bool(len(flat) and len(sharp))
+    ends = (flat.max(), sharp.min()) if known else (math.nan, math.nan)
+    return Claim(
+        "In order to get the softmax output to be approximately sparse, the norm of p has to grow [talk].",
+        f"Over the ends of {len(results)} runs |p| is at most {ends[0]:.1f} where the ratio is below 100 and at least "
+        f"{ends[1]:.1f} where it is above 1e20. Held: the second is larger.",
+        _scale(results), decided(ends[0] < ends[1], results, LONG), {}, rows=("A15",),
+    )  # fmt: skip
 
 
 def _open(results: Sequence[Result]) -> Claim:
