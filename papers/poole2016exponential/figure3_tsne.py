@@ -120,9 +120,9 @@ def draw(results: list[Result]) -> Figure:
     panels = []
     for layer, xy, turns in zip(LAYERS, shown.value["curves"], mean, strict=True):
         x, y = (np.append(row, row[0]) for row in np.array(xy))
-        curve, note = Curve("", x, y, 6), f"turns {turns:.1f} times (mean of networks)"
+        curve, note = Curve("", x, y, 6), f"turns {turns:.1f} times, mean of networks"
         panels.append(Panel(f"layer {layer}", "t-SNE 1", "t-SNE 2", (curve,), note, legend=False))
     title = "A circle through a chaotic network, embedded by t-SNE"
     few = _sampled(results, shown.case["angles"])
     foot = f"{_scale(few)}, σ_w = {STRENGTH:g}, perplexity 30"
-    return Sheet(title, tuple(panels), foot).draw()
+    return Sheet(title, tuple(panels), foot, columns=3).draw()
