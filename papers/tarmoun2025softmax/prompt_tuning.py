@@ -1,8 +1,8 @@
 """Prompt tuning of a frozen transformer: eight prompts and the class token are learned, nothing else [talk].
 
 A transformer of two blocks learns 8x8 digits, then all weights are frozen and the digits turned by 90 degrees. Tuned
-are the class token and eight prompts, by SGD and by Adam, each with the best of four rates; beside it all weights
-(fine-tuning). Fixed beforehand: learned is half of the first loss, behind a lag of a tenth of what Adam learns.
+are the class token and eight prompts, by SGD and by Adam, each with the best of two rates; beside it all weights
+(fine-tuning). Fixed beforehand: behind is a lag of a tenth of what Adam learns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .networks import AttentionBlock, digits
 
 WIDTH, HEADS, PROMPTS = 32, 4, 8
 TUNED = ("prompts", "all weights")
-RATES = {"sgd": (0.02, 0.1, 0.5, 2.0), "adam": (3e-3, 1e-2, 3e-2, 0.1)}
+RATES = {"sgd": (0.1, 0.5), "adam": (3e-3, 2e-2)}
 LEAST, LONG = 0.1, 100
 
 
@@ -49,7 +49,7 @@ class Prompted(nn.Module):
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    seeds, before, steps, batch = (3, 300, 300, 16) if scale == "full" else (1, 2, 2, 4)
+    seeds, before, steps, batch = (3, 300, 120, 16) if scale == "full" else (1, 2, 2, 4)
     return [{"tuned": tuned, "method": method, "before": before, "steps": steps, "batch": batch, "seed": seed}
             for seed in range(seeds) for tuned in TUNED for method in RATES]  # fmt: skip
 
@@ -111,11 +111,16 @@ def claim(results: Sequence[Result]) -> Claim:
 def _scale(results: Sequence[Result]) -> str:
     case = results[0].case
     return (f"8x8 digits, 2 blocks of width {WIDTH}, {case['before']} steps upright and {case['steps']} turned, "
-            f"best of {len(RATES['sgd'])} rates, {seeds_of(results)} seeds")  # fmt: skip
+            f"best of two rates, {seeds_of(results)} seeds")  # fmt: skip
 
 
 def _final(results: Sequence[Result], tuned: str, method: str, name: str = "final") -> float:
     return middle_of(select(results, tuned=tuned, method=method), name)
+
+
+def _decided(held: bool, results: Sequence[Result]) -> bool | None:
+    """Undecided for short runs, and with two rates: each is an end of its grid, and a better one may lie beyond."""
+    return decided(held, results, LONG) if min(map(len, RATES.values())) > 2 else None
 
 
 def _learns(results: Sequence[Result]) -> Claim:
@@ -123,9 +128,9 @@ def _learns(results: Sequence[Result]) -> Claim:
     said = ", ".join(f"{tuned} {first:.2f} to {final:.2f}" for tuned, (first, final) in found.items())
     return Claim(
         "Instead of training the weights one can freeze them and tune a prompt with the class token [talk].",
-        f"Training loss on turned digits with Adam, median: {said}; a uniform guess has {math.log(10):.2f}. Held: both "
-        "fall to half of the first.",
-        _scale(results), decided(all(b < 0.5 * a for a, b in found.values()), results, LONG), found, rows=("A9",),
+        f"Training loss on turned digits with Adam, median: {said}; a uniform guess has {math.log(10):.2f}. "
+        "Undecided: two rates, each an end of its grid.",
+        _scale(results), _decided(all(b < 0.5 * a for a, b in found.values()), results), found, rows=("A9",),
     )  # fmt: skip
 
 
@@ -142,7 +147,7 @@ def _behind(results: Sequence[Result]) -> Claim:
     held = found["prompts"].min() > LEAST
     return Claim(
         "Gradient descent struggles where a prompt is learned through a softmax; Adam does not [talk].",
-        f"Lag of SGD behind Adam, mean over seeds: {said}.", _scale(results), decided(held, results, LONG),
+        f"Lag of SGD behind Adam, mean over seeds: {said}. Undecided as above.", _scale(results), _decided(held, results),
         {tuned: values.tolist() for tuned, values in found.items()}, rows=("A9",),
     )  # fmt: skip
 
@@ -152,8 +157,8 @@ def _expressive(results: Sequence[Result]) -> Claim:
     return Claim(
         "There are preliminary results that prompt tuning can be more expressive than fine-tuning [talk].",
         f"Training loss reached on turned digits, median: {prompts:.2g} with {PROMPTS} prompts and the class token "
-        f"(288 numbers), {weights:.2g} with all weights.",
-        _scale(results), decided(prompts < weights, results, LONG), {"prompts": prompts, "all weights": weights},
+        f"(288 numbers), {weights:.2g} with all weights. Undecided as above.",
+        _scale(results), _decided(prompts < weights, results), {"prompts": prompts, "all weights": weights},
         rows=("A9",),
     )  # fmt: skip
 
