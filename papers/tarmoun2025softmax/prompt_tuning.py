@@ -147,7 +147,8 @@ def _behind(results: Sequence[Result]) -> Claim:
     held = found["prompts"].min() > LEAST
     return Claim(
         "Gradient descent struggles where a prompt is learned through a softmax; Adam does not [talk].",
-        f"Lag of SGD behind Adam, mean over seeds: {said}. Undecided as above.", _scale(results), _decided(held, results),
+        f"Lag of SGD behind Adam, mean over seeds: {said}. Undecided as above.", _scale(results),
+        _decided(held, results),
         {tuned: values.tolist() for tuned, values in found.items()}, rows=("A9",),
     )  # fmt: skip
 
