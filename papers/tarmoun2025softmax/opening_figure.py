@@ -155,8 +155,8 @@ def _modality(results: Sequence[Result]) -> Claim:
     return Claim(
         "It is not the data modality: the problem persists with vision transformers as with language [talk].",
         f"SGD {words} by a tenth and by more than on the convolutional nets with any seed "
-        f"({_told({n: found[n] for n in TRANSFORMERS})}). Undecided where a best rate is an end of its grid, as Adam's is "
-        "on the text.",
+        f"({_told({n: found[n] for n in TRANSFORMERS})}). Undecided where a best rate is an end of its grid, as Adam's "
+        "is on the text.",
         _scale(results),
         _decided(results, all(outcome.values()), TUNED) if _inside(results, TRANSFORMERS) else None, outcome,
         rows=("A3",),
