@@ -185,6 +185,24 @@ def test_where_numbers_end_is_said(first: str, words: str) -> None:
     assert words in alarms[0].what
 
 
+def test_a_block_that_is_skipped_is_not_one_whose_numbers_have_ended() -> None:
+    """Layer drop: no stream, no gradient and no update of a block in some steps, and the loss is as before."""
+    names = ("block.1.norm", "block.1.gradient", "embed.gradient", "gradient_norm", "block.1.update_ratio.mlp")
+    assert run({name: lambda step: math.nan if step % 3 == 2 else 1.0 for name in names}) == []
+    assert kinds(run({name: lambda step: math.nan if step == 9 else 1.0 for name in (*names, "loss")}, steps=12)) == [
+        "not_a_number"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("block.1.gradient", math.nan), ("block.1.gradient", math.inf), ("embed.norm", math.inf)]
+)
+def test_numbers_may_end_before_the_loss_does(name: str, value: float) -> None:
+    alarms = run({name: lambda step: value if step == 9 else 1.0}, steps=12)
+    assert kinds(alarms) == ["not_a_number"] and alarms[0].step == 9
+    assert f"The {name.split('.')[-1]} of {alarms[0].place} is not finite." in alarms[0].what
+
+
 def test_what_came_to_rest_far_away_is_not_ruled_out() -> None:
     """Tokens that merged at the start do not move any more, and are still the first thing to look at."""
     merged = {f"block.{i}.separation": lambda step: max(math.exp(-step), 1e-3) for i in range(DEPTH)}

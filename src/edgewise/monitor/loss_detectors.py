@@ -127,16 +127,24 @@ def _behind(bands: Bands) -> tuple[AlarmKind, int]:
 
 
 def not_a_number(bands: Bands) -> Hit | None:
-    """The loss, or the stream where it was finite, is not a finite number any more."""
-    if bands.first is None:
+    """The loss, the stream or a gradient, where it was finite, is not a finite number any more.
+
+    A block that was skipped (layer drop) has none either, and so have weights that got no gradient: while the loss is
+    finite, gradients count where all blocks were seen, and of the stream only what is infinite.
+    """
+    if bands.first is None or bands.count < 2:
         return None
-    for name in ("loss", "norm", "gradient_norm"):
-        for i in bands.at(name):
-            broken = np.isnan(bands.now[i]) or bands.now[i] == math.inf
-            if broken and np.isfinite(bands.first[i]) and bands.count > 1:
-                where = bands.places[i] or "the run"
-                return Hit(AlarmKind.NOT_A_NUMBER, int(i), f"The {name.replace('_', ' ')} of {where} is not finite.")
-    return None
+    endless = bands.now == math.inf
+    broken = (np.isnan(bands.now) | endless) & np.isfinite(bands.first)
+    loss, norm, gradient = (bands.at(name) for name in ("loss", "norm", "gradient"))
+    heard = bool(len(loss)) and bool(np.isfinite(bands.now[loss]).all())
+    seen = gradient if np.isfinite(bands.now[norm]).all() else gradient[:0]
+    counts = (*loss, *(norm if not heard else norm[endless[norm]]), *(bands.at("gradient_norm") if not heard else seen))
+    i = next((i for i in counts if broken[i]), None)
+    if i is None:
+        return None
+    name, where = bands.quantities[i].name.replace("_", " "), bands.places[i] or "the run"
+    return Hit(AlarmKind.NOT_A_NUMBER, int(i), f"The {name} of {where} is not finite.")
 
 
 def _usual(logs: Array) -> tuple[float, float]:
