@@ -372,3 +372,32 @@ def test_blocks_that_do_not_train_are_named(
         model[1].layers[i].requires_grad_(False)
     with edgewise.watch(model):
         assert f"watching Sequential: {words}2 attentions" in capsys.readouterr().err
+
+
+def test_a_network_without_blocks_is_watched_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Gradient, weights and updates of all matrices that train; a plain step is the rate times the gradient."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 32), nn.Linear(32, 4))
+    model[4].requires_grad_(False)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
+    with edgewise.watch(model, everything=True, loss=criterion) as handle:
+        for _ in range(2):
+            optimizer.zero_grad()
+            criterion(model(torch.randn(4, 1, 8, 8)), torch.arange(4)).backward()
+            optimizer.step()
+    row = handle.row()
+    assert handle.error == "" and "loss, gradient, weights and updates as a whole" in capsys.readouterr().err
+    assert row["update_norm"] == pytest.approx(0.1 * row["gradient_norm"], rel=1e-3) and row["gradient_norm"] > 0
+    assert row["update_ratio"] == pytest.approx(row["update_norm"] / row["weight_norm"], rel=1e-5)
+    trained = sum(float(p.detach().square().sum()) for p in (model[0].weight, model[3].weight))
+    assert row["weight_norm"] == pytest.approx(math.sqrt(trained), rel=0.3)  # from one row in 16
+
+
+def test_a_network_without_matrices_is_watched_by_its_loss() -> None:
+    model, criterion = nn.LayerNorm(8), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+        criterion(model(torch.randn(4, 8)), torch.zeros(4, 8)).backward()
+        optimizer.step()
+    assert handle.error == "" and handle.row()["loss"] > 0 and math.isnan(handle.row()["gradient_norm"])

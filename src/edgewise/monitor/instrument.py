@@ -21,7 +21,7 @@ from edgewise.monitor.attention import AttentionGroup, shape_of
 from edgewise.monitor.attention_rows import HEAD_STATISTICS
 from edgewise.monitor.copies import SEQUENCES, TOKENS, LossCopy, Sizes, StreamCopy, Switch, apart, keys_within
 from edgewise.monitor.edge import StreamChange
-from edgewise.monitor.matrices import Matrices
+from edgewise.monitor.matrices import Matrices, loose
 from edgewise.monitor.places import AttentionPlace, Places
 from edgewise.monitor.qk_spectrum import spectral_entropy
 from edgewise.monitor.ranks import Rule, largest, mean, total
@@ -47,7 +47,7 @@ class Instrument:
         self.places, self.switch = places, switch
         self.device = next(places.model.parameters()).device
         self.sizes = Sizes(self.device)
-        self.matrices = Matrices(places) if places.depth else None
+        self.matrices = Matrices(places) if places.depth or loose(places.model) else None
         self.handles: list[RemovableHandle] = []
         count = places.depth + 1 if places.depth else 0
         self._scalars = torch.full((1 + count,), math.nan, device=self.device)  # cleared in one call

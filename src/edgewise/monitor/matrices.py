@@ -52,7 +52,10 @@ class Views(NamedTuple):
 
 
 class Matrices:
-    """The matrices of every block, in three groups, and the embedding tables as one more."""
+    """The matrices of every block, in three groups, and the embedding tables as one more.
+
+    Where no blocks were found, all matrices that train are one group.
+    """
 
     def __init__(self, places: Places) -> None:
         self.model, self.places = places.model, places
@@ -62,7 +65,7 @@ class Matrices:
         self.mixed: set[int] = set()  # blocks in which a parameter that is spread over processes has several roles
         for group, projection in _projections(places):
             self.slices += self._slices(projection, group)
-        for name in places.embeddings:
+        for name in places.embeddings if places.depth else loose(places.model):
             self.slices.append(self._table(name, self.groups - 1))
         self.slices.sort(key=lambda s: math.prod(s.size))  # what is of one size is summed at once
         self.sharded = any(_spread(parameter) for parameter in self.parameters.values())
@@ -178,6 +181,12 @@ class Flat:
         """|.|^2 (3, slices) of weights, gradients and updates, where the weights after the step stand for these."""
         self._updates.sub_(self._weights)
         return torch.cat([torch.linalg.vector_norm(rows, dim=2) for rows in self._alike], 1).square_()
+
+
+def loose(model: nn.Module) -> list[str]:
+    """The matrices that train, by name, whatever their roles."""
+    trained = ((name, local(p)) for name, p in model.named_parameters() if p.requires_grad)
+    return [name for name, p in trained if p.dim() > 1 and p.is_contiguous() and p.is_floating_point()]
 
 
 def _projections(places: Places) -> Iterator[tuple[int, Projection]]:

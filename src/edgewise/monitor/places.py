@@ -16,6 +16,7 @@ from edgewise.errors import BadInput
 from edgewise.optim.query_key import QueryKey, query_keys
 from edgewise.probe.places import sequence_first
 
+WHOLE = "loss, gradient, weights and updates as a whole"  # where no blocks were found
 UNHEARD = 3  # steps without any loss, or rows where it is seen with these alone, after which that is said
 NO_LOSS = "the loss. Give the criterion as loss=, or report it with handle.log(loss=loss) before the optimizer's step"
 
@@ -111,7 +112,7 @@ def frozen(places: Places) -> str:
 
 
 def places_or_blind(model: nn.Module) -> Places:
-    """The same; where a stranger's model breaks the reading of it, its loss alone is watched, and why is said."""
+    """The same; where a stranger's model breaks the reading of it, it is watched as a whole, and why is said."""
     try:
         return places_of(model)
     except Exception as error:  # noqa: BLE001  what cannot be read is not watched

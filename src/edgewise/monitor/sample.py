@@ -80,7 +80,7 @@ class Sheet:
         """
         block = np.full((self.statistics[1], self.depth), math.nan)
         if not self.depth:
-            return {}, block
+            return _of_run(squares), block
         self._over_heads(heads, block)
         each = squares[:, :-1].reshape(3, self.depth, 3)
         norms = np.empty((2, 4, self.depth))
@@ -93,10 +93,8 @@ class Sheet:
         block[self.starvation] = logs[:, 0] - logs[:, 1]  # not a number where neither has a gradient
         if mixed:
             block[self.starvation, sorted(mixed)] = math.nan
-        weight, gradient, update = np.sqrt(squares.sum(1)).tolist()
         table = float(np.sqrt(squares[2, -1] / squares[0, -1]))
-        return {"weight_norm": weight, "gradient_norm": gradient, "update_norm": update,
-                "update_ratio": update / weight if weight else math.nan, "embedding_update": table}, block  # fmt: skip
+        return _of_run(squares) | {"embedding_update": table}, block
 
     def _over_heads(self, heads: Array, block: Array) -> None:
         """What stands for a block: means over heads, the largest logit, the sharpest and the weakest head."""
@@ -111,6 +109,15 @@ class Sheet:
             most = [_over(np.fmax, three[0]), _over(np.fmin, three[1]), _over(np.fmin, three[2])]
         block[self.means] = means.T[MEANS]
         block[self.extremes] = most
+
+
+def _of_run(squares: Array) -> dict[str, float]:
+    """Norms of all matrices together; nothing where there are none."""
+    weight, gradient, update = np.sqrt(squares.sum(1)).tolist()
+    if not weight:
+        return {}
+    ratio = update / weight
+    return {"weight_norm": weight, "gradient_norm": gradient, "update_norm": update, "update_ratio": ratio}
 
 
 def _over(function: np.ufunc, values: Array) -> Array:

@@ -39,7 +39,7 @@ from edgewise.monitor.edge import Edge, StreamChange, edge_of
 from edgewise.monitor.instrument import SLOW, SPECTRUM, Instrument, checked
 from edgewise.monitor.order import Detection
 from edgewise.monitor.own_optimizer import OwnOptimizer
-from edgewise.monitor.places import NO_LOSS, UNHEARD, check_model, frozen, places_or_blind
+from edgewise.monitor.places import NO_LOSS, UNHEARD, WHOLE, check_model, frozen, places_or_blind
 from edgewise.monitor.ranks import Ranks, joined
 from edgewise.monitor.run_folder import HEADS, RunFolder, versions
 from edgewise.monitor.sample import Sample
@@ -357,7 +357,7 @@ class Watch:
 
     def _announce(self) -> None:
         p, share = self.places, self.budget.share
-        watched = f"{p.depth} blocks{frozen(p)}, {len(p.attentions)} attentions" if p.depth else "the loss alone"
+        watched = f"{p.depth} blocks{frozen(p)}, {len(p.attentions)} attentions" if p.depth else WHOLE
         limit = "every step" if share is None else f"at most {share:.1%} of the training time"
         goal = "" if self.folder is None else f", into {self.folder.path}"
         self._tell("start", f"watching {type(p.model).__name__}: {watched}, {limit}{goal}.")
