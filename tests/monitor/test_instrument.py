@@ -401,3 +401,11 @@ def test_a_network_without_matrices_is_watched_by_its_loss() -> None:
         criterion(model(torch.randn(4, 8)), torch.zeros(4, 8)).backward()
         optimizer.step()
     assert handle.error == "" and handle.row()["loss"] > 0 and math.isnan(handle.row()["gradient_norm"])
+
+
+def test_what_is_not_recognised_is_said_without_advice_for_other_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Mixers of tokens without attention: no knob that describes them would help who watches."""
+    block = [nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(3)]
+    with edgewise.watch(nn.Sequential(nn.Linear(4, 8), nn.ModuleList(block))):
+        said = capsys.readouterr().err
+    assert "not watched: blocks, activations and attention: no attention" in said and "flat knobs" not in said

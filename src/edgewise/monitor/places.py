@@ -89,7 +89,8 @@ def places_of(model: nn.Module) -> Places:
     try:
         record = sites(bare)
     except BadInput as error:
-        return Places(bare, blind=[f"blocks, activations and attention: {error}"])
+        reason = str(error).partition(" Describe the network with")[0]  # which helps who asks for a verdict
+        return Places(bare, blind=[f"blocks, activations and attention: {reason}"])
     places = Places(
         bare, record.depth, record.width, record.blocks, [], _tables(bare, record), sequence_first(bare)
     )
