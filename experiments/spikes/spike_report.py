@@ -206,7 +206,7 @@ def _losses(results: list[Result]) -> Panel:
     for group, precision in enumerate(dict.fromkeys(r.case["precision"] for r in results)):
         for place, r in enumerate(select(results, start="at", rate="large", precision=precision)):
             mean = smooth(r.value["loss"])
-            curves.append(Curve(precision if place == 0 else "_", np.arange(len(mean)), mean, group, "second"))
+            curves.append(Curve(precision if place == 0 else "_", np.arange(len(mean)), mean, group, "thin"))
     return Panel("C  loss from the edge at the large rate", "step", "loss, mean of five steps", tuple(curves))
 
 
