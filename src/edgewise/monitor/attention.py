@@ -38,6 +38,7 @@ from edgewise.monitor.copies import (
     token_window,
 )
 from edgewise.monitor.held import Held
+from edgewise.monitor.masks import Masks, Reading, readings, seen
 from edgewise.monitor.places import AttentionPlace
 from edgewise.optim.parallel import norm_function, whole
 from edgewise.optim.query_key import Side
@@ -63,7 +64,8 @@ class Pass:
     values: Tensor
     output: Tensor
     numbers: RowNumbers
-    visible: Tensor | None  # (Q, K), None where every query sees every key
+    visible: Tensor | None  # (Q, K) or (R, H or 1, Q, K), None where every query sees every key
+    counted: Tensor | None = None  # (R, 1, Q), false for padding; None where every query counts
 
 
 class RowPlaces(NamedTuple):
@@ -101,6 +103,10 @@ class AttentionGroup:
         self._spread = any(hasattr(model.get_parameter(name), "full_tensor") for name in outside)
         self._row_places: dict[tuple[int, bool], RowPlaces] = {}
         self._inputs: list[InPlace] = []  # of fused calls
+        self.reading: Reading | None = None  # of the masks that it is given
+        self.looked: set[str] = set()  # arguments that the referee has seen
+        alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+        self.masks = [Masks(switch, self.looked) for _ in layers] if alone else []
         self.handles = [handle for i in range(L) for handle in self._attach(i, switch, batch_first)]
 
     def _held(self, each: Sequence[Sequence[Projection]]) -> tuple[Held, Held | None]:
@@ -128,10 +134,11 @@ class AttentionGroup:
         if place.fused_call:
             window = token_window(InPlace, switch, self.tokens[0][i], batch_first)
             self._inputs.append(window)
-            both = CallCopy(window, output)
+            both = CallCopy(window, output, self.masks[i] if self.masks else None)
             return [find(place.name).register_forward_hook(both.leave, with_kwargs=True)]
         copies = [TokenCopy(switch, buffer[i], batch_first) for buffer in self.tokens]
         hooks = [find(n).register_forward_hook(c.leave) for n, c in zip(place.modules, copies, strict=True)]
+        hooks += [find(place.name).register_forward_pre_hook(m.enter, with_kwargs=True) for m in self.masks[i : i + 1]]
         return [*hooks, find(place.output.module).register_forward_pre_hook(output.enter)]
 
     def clear(self, check: bool) -> None:
@@ -145,19 +152,29 @@ class AttentionGroup:
         """Let go of the inputs of the last pass."""
         for window in self._inputs:
             window.part = None
+        for masks in self.masks:
+            if masks.given:
+                masks.given = {}
 
-    def rebuild(self, sequences: int, length: int, causal: bool) -> Pass:
-        """Rows of the sampled queries from the copies."""
+    def readings(self, sequences: int, length: int) -> list[Reading]:
+        """Every way in which what the first layer was given beside its tokens could be a mask."""
+        return list(readings(self.masks[0], sequences, self.first.heads, length)) if self.masks else []
+
+    def rebuild(self, sequences: int, length: int, causal: bool, reading: Reading | None = None) -> Pass:
+        """Rows of the sampled queries from the copies; reading: of a mask that the layers were given."""
         keys = min(length, self.keys)
         at = self._places_of(keys, causal)
         q, k, v = self._vectors(sequences, keys, at)
         R, H, Q, _ = q.shape
-        visible = at.visible
+        visible, counted = at.visible, None
+        if reading is not None:
+            given = seen(self.masks, reading, sequences, H, at.queries, keys, visible)
+            visible, counted = (visible, None) if given is None else given
         q = torch.mul(q, self.first.query_key.scale, out=q.new_empty(q.shape))
         logits = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(R, H, Q, keys)
         numbers = row_numbers(logits if visible is None else logits.masked_fill_(~visible, -math.inf), visible)
         output = torch.bmm(numbers.probabilities.flatten(0, 1), v.flatten(0, 1)).view(R, H, Q, -1)
-        return Pass(numbers.probabilities, v, output, numbers, visible)
+        return Pass(numbers.probabilities, v, output, numbers, visible, counted)
 
     def _places_of(self, keys: int, causal: bool) -> RowPlaces:
         at = self._row_places.get((keys, causal))
@@ -209,6 +226,9 @@ class AttentionGroup:
         e = self.at_heads(self.upstream, rows, weighted=True)
         back = torch.bmm(e.flatten(0, 1), rows.values.flatten(0, 1).mT).view(shape)
         softmax_gain(rows.probabilities, back, rows.visible, out=rows.numbers.gain)
+        if rows.counted is not None:
+            rows.numbers.each.masked_fill_(~rows.counted, math.nan)
+            rows.output.masked_fill_(~rows.counted[..., None], 0.0)
         each = by_head(rows.numbers.each, L)
         mean_entropy, support, share = nan_mean(each[:3]).unbind()
         gain, middle = each[3:5].nanmedian(-1).values.unbind()

@@ -280,8 +280,8 @@ class QueryCopy(Hooking):
 class CallCopy(Hooking):
     """What enters nn.MultiheadAttention and what leaves it, in one hook: a call inside a pass is cold."""
 
-    def __init__(self, tokens: Window, output: QueryCopy) -> None:
-        self.switch, self.tokens, self.output = output.switch, tokens, output
+    def __init__(self, tokens: Window, output: QueryCopy, masks: Any) -> None:
+        self.switch, self.tokens, self.output, self.masks = output.switch, tokens, output, masks
 
     def leave(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:  # noqa: ARG002
         query, result = inputs[0] if inputs else named.get("query"), _tensor_of(output)
@@ -291,10 +291,12 @@ class CallCopy(Hooking):
             self.tokens.copy(query)
             self.output.see(result)
         else:
-            self.switch.run(self._keep, query, result)
+            self.switch.run(self._keep, query, result, inputs[3:], named)
 
-    def _keep(self, query: Tensor, result: Tensor) -> None:
+    def _keep(self, query: Tensor, result: Tensor, others: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.tokens.see(query)
+        if self.masks is not None:
+            self.masks.see(others, named)
         self.output.keep(result)
 
 

@@ -138,7 +138,7 @@ class Instrument:
     def _attention(self, group: AttentionGroup, sequences: int, length: int, check: bool) -> Tensor:
         if length < 2:
             return torch.full(self._shape(group), math.nan, device=self.device)
-        rows = group.rebuild(sequences, length, group.causal)
+        rows = group.rebuild(sequences, length, group.causal, group.reading)
         if check:
             rows = verdict(group, rows, sequences, length, self.dtype)
         values = group.statistics(rows)

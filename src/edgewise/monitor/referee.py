@@ -8,10 +8,13 @@ A mask, a bias, a window or a cap that was not understood shows here, and the la
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor
 
 from edgewise.monitor.attention import AttentionGroup, Pass
+from edgewise.monitor.masks import Reading
 from edgewise.optim.parallel import whole
 
 TOLERANCE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -27,6 +30,8 @@ def misses(group: AttentionGroup, rows: Pass, dtype: torch.dtype) -> Tensor:
     actual = group.at_heads(group.output, rows, weighted=False)
     rebuilt = rows.output if not group.first.fused_call else _multiplied(group, rows)
     gap, L = rebuilt - actual, len(group.layers)
+    if rows.counted is not None:  # what a layer gives for padding is its own affair
+        gap, actual = (x.masked_fill(~rows.counted[..., None], 0.0) for x in (gap, actual))
     size = actual.abs().unflatten(0, (L, -1)).flatten(1).amax(-1).clamp_min(1e-30)
     miss = gap.abs().unflatten(0, (L, -1)).flatten(1).amax(-1) / size / TOLERANCE.get(dtype, TOLERANCE_WIDE)
     dropouts = [p for p in group.first.dropouts if p > 0] if group.model.training else []
@@ -35,7 +40,14 @@ def misses(group: AttentionGroup, rows: Pass, dtype: torch.dtype) -> Tensor:
         for p in dropouts:
             ratio = left * (1 - p) / p
             miss = torch.minimum(miss, torch.maximum(ratio, 1 / ratio) / NOISE)
-    return miss
+    return miss if rows.counted is None else miss.masked_fill(~_telling(rows, L), torch.inf)
+
+
+def _telling(rows: Pass, layers: int) -> Tensor:
+    """Whether a layer has a row that counts and sees two keys, (L,): any mask hits where none is left to compare."""
+    assert rows.visible is not None and rows.counted is not None
+    several = (rows.visible.sum(-1) > 1).any(1, keepdim=True)
+    return (rows.counted & several).unflatten(0, (layers, -1)).flatten(1).any(-1)
 
 
 def _multiplied(group: AttentionGroup, rows: Pass) -> Tensor:
@@ -58,21 +70,48 @@ def _noise(group: AttentionGroup, rows: Pass) -> Tensor:
         size = ((rows.values @ gram) * rows.values).sum(-1)
     else:
         size = rows.values.square().sum(-1)
-    return (rows.probabilities.square() @ size[..., None]).unflatten(0, (L, -1)).flatten(1).sum(-1)
+    noise = rows.probabilities.square() @ size[..., None]
+    noise = noise if rows.counted is None else noise * rows.counted[..., None]
+    return noise.unflatten(0, (L, -1)).flatten(1).sum(-1)
 
 
 def verdict(group: AttentionGroup, rows: Pass, sequences: int, length: int, dtype: torch.dtype) -> Pass:
-    """Refuse layers that are missed; where all are, try the other mask first and keep it if it hits."""
+    """Refuse layers that are missed; where some are, try other masks first and keep the one that hits most."""
     miss = misses(group, rows, dtype)
-    if bool((miss > 1).all()):
-        other = group.rebuild(sequences, length, not group.causal)
+    offered = group.readings(sequences, length)
+    group.looked.update(reading.argument for reading in offered)
+    for reading, causal in _others(group, bool((miss > 1).all()), offered):
+        if bool((miss <= 1).all()):
+            break
+        other = group.rebuild(sequences, length, causal, reading)
         again = misses(group, other, dtype)
-        if bool((again <= 1).any()):
-            group.causal, rows, miss = not group.causal, other, again
+        if int((again <= 1).sum()) > int((miss <= 1).sum()):
+            group.causal, group.reading, rows, miss = causal, reading, other, again
+    if group.reading is None and offered and bool((miss <= 1).any()):
+        # A mask that hides nothing yet is taken for one, so that padding to come is not missed.
+        group.reading = next((r for r in offered if _hides_nothing(group, r, rows, sequences, length)), None)
     for i, value in enumerate(miss.tolist()):
         hit = value <= 1
         group.refusals[i] = "" if hit else _sentence(value, length, group)
     return rows
+
+
+def _others(
+    group: AttentionGroup, all_missed: bool, offered: Sequence[Reading]
+) -> Iterator[tuple[Reading | None, bool]]:
+    """What else the mask might be: none, one of those offered, and causal or not where nothing fits as it is."""
+    first = group.causal
+    kinds = (first, not first) if all_missed else (first,)
+    for reading in (None, *offered):
+        yield from ((reading, causal) for causal in kinds if (reading, causal) != (group.reading, first))
+
+
+def _hides_nothing(group: AttentionGroup, reading: Reading, rows: Pass, sequences: int, length: int) -> bool:
+    """Whether rows are the same with and without a mask."""
+    other = group.rebuild(sequences, length, group.causal, reading)
+    if other.counted is None or other.visible is None or not bool(other.counted.all()):
+        return False
+    return bool((other.visible == (True if rows.visible is None else rows.visible)).all())
 
 
 def _sentence(value: float, length: int, group: AttentionGroup) -> str:

@@ -1,0 +1,148 @@
+"""Masks that a call of attention is given beside its tokens: padding, windows, several documents in a row.
+
+No name says what an argument means. Every tensor of the call with the shape of a mask is read in each way it could be
+meant; the referee keeps the reading with which rebuilt rows give the layer's own output.
+
+    visible (L S, H or 1, Q, K): whether key k is seen by query q
+    counted (L S, 1, Q):         whether the query is a token, and not padding: it sees itself
+
+Shapes of an argument, with 1 for all alike: (B, K), (Q, K), (B, Q, K), (B H, Q, K), (B, H, Q, K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.monitor.copies import Switch
+from edgewise.monitor.deaf import Hooking
+
+LOW = -5e3  # what is added to a logit to hide a key lies below: -10,000, the least number of a type, or -infinity
+
+
+class Reading(NamedTuple):
+    """One way in which an argument could be meant."""
+
+    argument: str
+    shape: str  # one of "B K", "Q K", "B Q K", "BH Q K", "B H Q K"
+    meaning: str  # "seen": true where a key is; "hidden": true where it is not; "added": to the logits
+    alone: bool  # it also says what a causal mask would
+
+
+class Masks(Hooking):
+    """What one layer was given in this pass, by argument; only where one process trains, and nothing is compiled."""
+
+    def __init__(self, switch: Switch, looked: set[str]) -> None:
+        self.switch, self.looked = switch, looked
+        self.given: dict[str, tuple[Tensor, int]] = {}
+
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
+        """Pre-hook of the attention."""
+        if self.switch.on and not torch.compiler.is_compiling() and torch.is_grad_enabled():
+            self.switch.run(self.see, inputs, named)
+
+    def see(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Keep what could be a mask; most calls have none, and are asked in few operations."""
+        for x in inputs:
+            if isinstance(x, Tensor) and not x.requires_grad:
+                self._keep({str(i): value for i, value in enumerate(inputs)})
+                break
+        for x in named.values():
+            if isinstance(x, Tensor) and not x.requires_grad:
+                self._keep(named)
+                break
+
+    def _keep(self, given: dict[str, Any]) -> None:
+        """One that was never looked at has the referee look at this row."""
+        for name, x in given.items():
+            if isinstance(x, Tensor) and not x.requires_grad and 2 <= x.dim() <= 4:
+                self.given[name] = x, x._version
+                if name not in self.looked:
+                    self.switch.check = True
+
+    def tensor(self, argument: str) -> Tensor | None:
+        """As it was given; None where it was not."""
+        return self.given[argument][0] if argument in self.given else None
+
+    def lasts(self, argument: str) -> bool:
+        """Whether nobody has written over it since."""
+        x, version = self.given.get(argument, (None, 0))
+        return x is None or x._version == version
+
+
+def readings(masks: Masks, sequences: int, heads: int, length: int) -> Iterator[Reading]:
+    """Every way in which what a layer was given could be meant."""
+    for argument, (x, _) in masks.given.items():
+        meanings = ("added", "seen") if x.is_floating_point() else ("seen", "hidden")
+        for shape in _shapes(x.shape, sequences, heads, length):
+            square = shape != "B K" and x.shape[-2] == length
+            for alone in (False, True) if square else (False,):
+                yield from (Reading(argument, shape, meaning, alone) for meaning in meanings)
+
+
+def _shapes(shape: torch.Size, sequences: int, heads: int, length: int) -> Iterator[str]:
+    batch, rows = shape[0], shape[-2] in (1, length)
+    enough = batch == 1 or batch >= sequences
+    if shape[-1] != length:
+        return
+    if len(shape) == 2:
+        yield from ["B K"] if enough else []
+        yield from ["Q K"] if batch == length else []
+    if len(shape) == 3:
+        yield from ["B Q K"] if enough and rows else []
+        yield from ["BH Q K"] if rows and batch % heads == 0 and batch // heads >= sequences else []
+    if len(shape) == 4 and enough and rows and shape[1] in (1, heads):
+        yield "B H Q K"
+
+
+class Seen(NamedTuple):
+    """Which keys the sampled rows see, and which of the rows count."""
+
+    visible: Tensor
+    counted: Tensor
+
+
+def seen(
+    layers: Sequence[Masks], reading: Reading, sequences: int, heads: int, queries: Tensor, keys: int,
+    causal: Tensor | None,
+) -> Seen | None:  # fmt: skip
+    """What a reading says of a pass; None where no layer was given the argument. causal: (Q, K), None where it is not.
+
+    A query that sees nothing is let see everything, so that its row has numbers, and does not count. Where a mask was
+    written over since, none does.
+    """
+    given = [masks.tensor(reading.argument) for masks in layers]
+    if all(x is None for x in given):
+        return None
+    one = all(x is given[0] for x in given)
+    parts = [_part(x, reading, sequences, heads, queries, keys) for x in (given[:1] if one else given)]
+    mask = torch.stack(parts * len(given) if one else parts).flatten(0, 1)
+    visible = mask if causal is None or reading.alone else mask & causal
+    own = visible[..., torch.arange(len(queries), device=queries.device), queries].all(1, keepdim=True)
+    if causal is not None:  # padding may be let see what comes later
+        own = own & ~(visible & ~causal).any(-1).any(1, keepdim=True)
+    own = own & all(masks.lasts(reading.argument) for masks in layers)
+    return Seen(visible | ~visible.any(-1, keepdim=True), own)
+
+
+def _part(x: Tensor | None, reading: Reading, sequences: int, heads: int, queries: Tensor, keys: int) -> Tensor:
+    """(S, H or 1, Q, K) of a mask."""
+    if x is None:
+        return torch.ones(sequences, 1, len(queries), keys, dtype=torch.bool, device=queries.device)
+    match reading.shape:
+        case "B K":
+            x = x[:, None, None]
+        case "Q K":
+            x = x[None, None]
+        case "B Q K":
+            x = x[:, None]
+        case "BH Q K":
+            x = x.unflatten(0, (-1, heads))
+    x = x[:sequences, ..., :keys]
+    x = x if x.shape[2] == 1 else x[:, :, queries]
+    x = x > LOW if reading.meaning == "added" else x != 0
+    x = ~x if reading.meaning == "hidden" else x
+    return x.expand(sequences, -1, len(queries), -1)
