@@ -11,6 +11,7 @@ from edgewise.adapters.from_config.sizes import Scale
 from edgewise.adapters.from_config.small_model import blueprint
 from edgewise.adapters.reading.read import read
 from edgewise.adapters.reading.record import Stack
+from edgewise.adapters.reading.structure import structure_of
 
 transformers = pytest.importorskip("transformers")
 
@@ -42,6 +43,7 @@ def test_longformer(window: int, expected: int | None) -> None:
     assert stack is not None and not stack.not_read
     assert stack.norm == "post" and stack.causal is False and stack.window == (expected,) * 2
     assert stack.horizon in (47, 48), "the 512 tokens that it pads to are none"
+    assert "sum to one" not in str(structure_of(read(model), stack)), "it multiplies chunks, with rows of padding"
 
 
 def test_led() -> None:

@@ -118,6 +118,26 @@ def test_a_hybrid() -> None:
     assert found.outside[0].startswith("2 of the 3 blocks of stuff mix tokens without softmax attention")
 
 
+class Alone(nn.Module):
+    """A layer of one branch."""
+
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.branch = nn.LayerNorm(WIDTH), branch
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.branch(self.norm(x))
+
+
+def test_layers_of_one_branch_each_are_no_blocks() -> None:
+    """Two of four layers make a block; how deep that is depends on who counts, unless all blocks are alike."""
+    found = edgewise.structure(Words(*map(Alone, (Convolution(), Think(), Mix(), Think()))))
+    assert [[b.kind for b in block] for block in found.blocks] == [["mixer", "MLP"], ["attention", "MLP"]]
+    assert found.depth is None and dict(found.absent)["depth"].startswith("its 4 layers are one branch each")
+    assert str(found).startswith("Words, stack stuff: 2 blocks of width 32")
+    assert edgewise.structure(Words(*map(Alone, (Mix(), Think(), Mix(), Think())))).depth == 2
+
+
 def test_norms_in_odd_places() -> None:
     found = edgewise.structure(Words(*(Odd() for _ in range(3))))
     assert [[b.norm for b in block] for block in found.blocks] == [["pre", "pre and post"]] * 3

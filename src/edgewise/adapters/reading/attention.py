@@ -198,14 +198,21 @@ def _see_mask(site: Site, length: int) -> Callable[..., None]:
 
 
 def _see_weights(site: Site, product: Operation) -> Callable[..., None]:
-    """Whether the weights that values are multiplied by sum to one, whichever operand and axis they are."""
+    """Whether the weights that values are multiplied by sum to one, whichever operand and axis they are.
+
+    Rows without any weight are padding, as chunks of tokens have it.
+    """
 
     def look(args: Any, kwargs: Any) -> None:
         pairs = [(value, axis) for value in operands(product, args, kwargs) for axis in (-1, -2) if value.dim() > 1]
-        sums = (wide(value).sum(axis) for value, axis in pairs)
-        site.traits.whole = any(bool(((total - 1).abs() < WHOLE).all()) for total in sums)
+        site.traits.whole = any(_whole(wide(value), axis) for value, axis in pairs)
 
     return look
+
+
+def _whole(weights: Tensor, axis: int) -> bool:
+    one = (weights.sum(axis) - 1).abs() < WHOLE
+    return bool(one.any()) and bool((one | (weights == 0).all(axis)).all())
 
 
 def _keep_bias(site: Site, scores: Tensor, length: int, rotary: str | None) -> None:

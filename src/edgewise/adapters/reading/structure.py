@@ -106,7 +106,7 @@ def structure_of(
     certain = stack.layout is not None
     runs = sum(other.name == stack.name for other in reading.stacks)
     partial = next((reason for reason in stack.not_read if reason.startswith((*PARTIAL, INNER))), "")
-    partial = f"the stack runs {runs} times" if runs > 1 and not partial else partial
+    partial = partial or (f"the stack runs {runs} times" if runs > 1 else _layers_of_one_branch(stack))
     return Structure(
         model=reading.model, stack=stack.name, depth=None if partial else stack.depth,
         width=stack.width if certain else None, tokens=(stack.tokens or None) if certain else None,
@@ -115,6 +115,16 @@ def structure_of(
         absolute=stack.absolute, shared=stack.shared, outside=tuple(outside), left_out=tuple(left_out),
         absent=(*((("depth", partial),) if partial else ()), *((("width", AXES),) if not certain else ())),
     )  # fmt: skip
+
+
+def _layers_of_one_branch(stack: Stack) -> str:
+    """Why blocks are no layers where these are of several kinds, one branch each; empty where they are."""
+    place = len(stack.name) + 1 if stack.name else 0
+    layers = [{b.module[place:].partition(".")[0] for b in block.branches} for block in stack.blocks]
+    kinds = {tuple(b.kind for b in block.branches) for block in stack.blocks}
+    if len(kinds) < 2 or not all(len(each) > 1 and all(map(str.isdecimal, each)) for each in layers):
+        return ""
+    return f"its {len(set().union(*layers))} layers are one branch each; a block here is a mixer with what follows it"
 
 
 def summary(stack: Stack) -> str:
@@ -268,7 +278,8 @@ def _alike(one: Sequence[BranchStructure], other: Sequence[BranchStructure]) -> 
 
 
 def _lines(structure: Structure) -> Iterator[str]:
-    depth = f"{len(structure.blocks)} blocks" + ("" if structure.depth is not None else " that could be followed")
+    followed = structure.depth is not None or "one branch each" in dict(structure.absent).get("depth", "")
+    depth = f"{len(structure.blocks)} blocks" + ("" if followed else " that could be followed")
     shared = ", the same module every time" if structure.shared else ""
     start = "; positions are added where it starts" if structure.absolute else ""
     name = f"{structure.model}, stack {structure.stack}" if structure.stack else structure.model
