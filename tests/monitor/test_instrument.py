@@ -162,22 +162,6 @@ def test_what_is_not_understood_is_refused_and_named() -> None:
     assert np.isfinite(handle.row()["block.0.norm"])
 
 
-def test_a_mask_given_at_the_call_is_noticed() -> None:
-    class Causal(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = encoder()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-            return self.inner[2](self.inner[1](self.inner[0](x), mask=mask, is_causal=True))
-
-    handle, _ = one_step(Causal())
-    assert handle.places.blind == []
-    assert handle.instrument.groups[0].causal is True
-    assert 0 < handle.row()["block.0.entropy"] < math.log(16)
-
-
 def test_rows_against_the_jacobian_in_double() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = 6 * torch.randn(3, 2, 5, 12, generator=generator)

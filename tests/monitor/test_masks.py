@@ -110,6 +110,40 @@ def test_the_encoder_of_torch_is_told_what_to_hide() -> None:
     assert math.log(4) < handle.row()["block.0.entropy"] < (5 * math.log(5) + 11 * math.log(11)) / 16
 
 
+def test_a_mask_given_at_the_call_is_noticed() -> None:
+    class Causal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner: Any = encoder()
+
+        def forward(self, x: Tensor) -> Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+            return self.inner[2](self.inner[1](self.inner[0](x), mask=mask, is_causal=True))
+
+    model, criterion, x = Causal(), nn.CrossEntropyLoss(), next(iter(batches(1)))
+    with edgewise.watch(model, everything=True, quiet=True, loss=criterion) as handle:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        criterion(model(x).flatten(0, 1), x.flatten()).backward()
+        optimizer.step()
+    assert handle.places.blind == []
+    assert handle.instrument.groups[0].causal is True
+    assert 0 < handle.row()["block.0.entropy"] < math.log(16)
+
+
+def test_what_cannot_be_a_mask_is_looked_at_once() -> None:
+    """Tokens of frozen embeddings need no gradient, like a mask; the referee must not be called for every row."""
+    model = hugging_face("bert")
+    model.bert.embeddings.requires_grad_(False)
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), 0.1)
+    with edgewise.watch(model, everything=True, quiet=True) as handle:
+        checks = []
+        for x in batches(3):
+            model(input_ids=x, labels=x).loss.backward()
+            checks.append(handle.switch.check)
+            optimizer.step()
+    assert handle.instrument.groups[0].masks and checks == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("mask", "reading"),
     [

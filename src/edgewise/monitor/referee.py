@@ -79,7 +79,7 @@ def verdict(group: AttentionGroup, rows: Pass, sequences: int, length: int, dtyp
     """Refuse layers that are missed; where some are, try other masks first and keep the one that hits most."""
     miss = misses(group, rows, dtype)
     offered = group.readings(sequences, length)
-    group.looked.update(reading.argument for reading in offered)
+    group.looked.update(name for masks in group.masks for name in masks.given)  # also what cannot be a mask
     for reading, causal in _others(group, bool((miss > 1).all()), offered):
         if bool((miss <= 1).all()):
             break
