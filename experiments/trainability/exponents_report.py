@@ -235,12 +235,26 @@ def _against(points: Sequence[Point], place: int, title: str) -> Panel:
 
 
 def _plane(points: Sequence[Point]) -> Panel:
-    x, y, mean = cells(points)
+    x, y, mean = _filled(*cells(points))
     angle, gradient, _, loss = _arrays(points)
     background = Map("test loss − ½ (0: half way)", x, y, np.ma.masked_invalid(mean) - 0.5, 0.5)
-    inside = (np.abs(angle) <= 1.1 * x[-1]) & (np.abs(gradient) <= 1.1 * y[-1])
+    inside = _within(angle, x) & _within(gradient, y)
     dots = Dots("a run", angle[inside], gradient[inside], loss[inside] - 0.5)
     return Panel("C  over both: means of cells", *NAMES, (), background=background, dots=dots, legend=False)
+
+
+def _filled(x: np.ndarray, y: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Without the rows and columns at the ends of the plane in which there is no run; zero and its neighbours stay."""
+    full, near = np.isfinite(mean), [BINS // 2 - 1, BINS // 2 + 1]
+    rows, columns = (np.append(np.flatnonzero(full.any(axis)), near) for axis in (1, 0))
+    (low, high), (left, right) = ((k.min(), k.max() + 1) for k in (rows, columns))
+    return x[left:right], y[low:high], mean[low:high, left:right]
+
+
+def _within(values: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Whether they lie in the cells of these centres."""
+    half = (centres[1] - centres[0]) / 2
+    return np.asarray((values >= centres[0] - half) & (values <= centres[-1] + half))
 
 
 def _scatter(points: Sequence[Point]) -> Panel:

@@ -210,6 +210,6 @@ def _random_panel(results: list[Result]) -> Panel:
         rows = select(results, model="random", sharp=beta)
         mean, error = over_seeds(rows, "apart")
         t = np.array(rows[0].value["time"])
-        curves += [Curve(f"score gain √{beta:g}", t, random_theory(rows[0].case), group),
+        curves += [Curve(f"score gain {np.sqrt(beta):g}", t, random_theory(rows[0].case), group),
                    Curve("_", t[::5], mean[::5], group, "points", error[::5])]  # fmt: skip
     return Panel("random attention, from random tokens", "time: a² × blocks", "1 − overlap", tuple(curves), log_y=True)

@@ -157,7 +157,7 @@ def _decay(strength: float, theory: np.ndarray, mean: np.ndarray, error: np.ndar
     for group, layer in enumerate(LAYERS):
         curves.append(Curve(f"layer {layer}", degrees, theory[group, : len(degrees)], group))
         curves.append(Curve("_", degrees[every], mean[group, every], group, "points", error[group, every]))
-    return Panel(f"σ_w = {strength}: autocorrelation", "angle Δθ (degrees)", "c(Δθ)", tuple(curves))
+    return Panel(f"σ_w = {strength}: autocorrelation", "angle Δθ (degrees)", "correlation c(Δθ)", tuple(curves))
 
 
 def _spectrum(strength: float, theory: np.ndarray, mean: np.ndarray, error: np.ndarray) -> Panel:

@@ -123,6 +123,16 @@ def draw(results: list[Result]) -> Figure:
         curve, note = Curve("", x, y, 6), f"turns {turns:.1f} times, mean of networks"
         panels.append(Panel(f"layer {layer}", "t-SNE 1", "t-SNE 2", (curve,), note, legend=False))
     title = "A circle through a chaotic network, embedded by t-SNE"
-    few = _sampled(results, shown.case["angles"])
-    foot = f"{_scale(few)}, σ_w = {STRENGTH:g}, perplexity 30"
-    return Sheet(title, tuple(panels), foot, columns=3).draw()
+    foot = (f"{_scale(results)}, σ_w = {STRENGTH:g}, perplexity 30; curves: the first of the networks with "
+            f"{shown.case['angles']:,} angles")  # fmt: skip
+    return Sheet(title, (*panels, _turns(results)), foot, columns=3).draw()
+
+
+def _turns(results: list[Result]) -> Panel:
+    """How often the curve turns, by layer and by how finely the circle is sampled."""
+    curves = []
+    for group, angles in enumerate(sorted({r.case["angles"] for r in results})):
+        mean, error = over_seeds(_sampled(results, angles), "turns")
+        curves.append(Curve(f"{angles:,} angles", np.array(LAYERS, float), mean, group, "orbit", error))
+    return Panel("all networks", "layer", "turns of the embedded curve", tuple(curves), "dotted: a circle turns once",
+                 levels=(1.0,))  # fmt: skip

@@ -25,9 +25,9 @@ from .common import BIAS, STRENGTHS, network, networks, perceptron, scale_of
 CLOSE = 0.03  # mean relative difference over layers; networks of width 800 scatter by 0.01 to 0.02
 WIDE = 500  # narrower networks scatter by more than that
 QUANTITIES = {
-    "euclidean": ("A  Euclidean length", "L_E / √N"),
-    "curvature": ("B  extrinsic curvature", "√N κ"),
-    "grassmannian": ("C  length of the tangent's path (Grassmannian)", "L_G"),
+    "euclidean": ("A  Euclidean length", "length / √N"),
+    "curvature": ("B  extrinsic curvature", "curvature × √N"),
+    "grassmannian": ("C  length of the tangent's path (Grassmannian)", "length"),
 }
 
 

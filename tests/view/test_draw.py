@@ -56,6 +56,16 @@ def test_each_line_of_a_note_makes_the_figure_taller_and_the_panel_keeps_its_hei
     assert noted.axes[0].get_position().height * noted.get_figheight() > 0.7 * PANEL_HEIGHT
 
 
+def test_a_scale_wider_than_the_figure_is_broken_into_lines() -> None:
+    panel = Panel("", "x", "", (Curve("", X, X),), legend=False)
+    long = draw("title", (panel,), "what was measured " * 8 + "\nand what was not")
+    foot = long._supxlabel  # type: ignore[attr-defined]
+    assert foot.get_window_extent().x0 >= 0 and foot.get_window_extent().y0 >= 0
+    first, *others, last = foot.get_text().split("\n")
+    assert last == "and what was not" and " ".join((first, *others)) == ("what was measured " * 8).strip()
+    assert min(map(len, others)) > 0.7 * len(first)
+
+
 def test_the_line_of_the_second_half_ends_at_the_last_value() -> None:
     """change / depth per block, whatever happened on the way; none where the end is not a number."""
     half = Exponent(0.0, 0.0, change=4.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -82,7 +84,7 @@ def draw(title: str, panels: Sequence[Panel], scale: str = "", columns: int | No
             empty.set_axis_off()
         _shared_legend(figure, grid, panels)
         if scale:
-            figure.supxlabel(scale, fontsize=9, color=QUIET, x=0.99, ha="right")
+            _foot(figure, scale)
         figure.draw_without_rendering()  # ticks are made late, and the style must still hold then
         for axes, panel in zip(grid, panels, strict=False):
             if axes.get_xscale() == "linear" and not panel.x_names:
@@ -92,6 +94,17 @@ def draw(title: str, panels: Sequence[Panel], scale: str = "", columns: int | No
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # settled once: saving would settle it again, which is slow
     return figure
+
+
+def _foot(figure: Figure, scale: str) -> None:
+    """The scale below the panels; one that is wider than the figure in lines of about equal length."""
+    text = figure.supxlabel(scale, fontsize=9, color=QUIET, x=0.99, ha="right")
+    share = text.get_window_extent().width / (0.98 * figure.bbox.width)
+    if share > 1:
+        lines = scale.split("\n")
+        most = max(map(len, lines)) / share  # letters that fit
+        widths = [min(most, len(line) / math.ceil(max(len(line), 1) / most) + 10) for line in lines]
+        text.set_text("\n".join(textwrap.fill(line, int(w)) for line, w in zip(lines, widths, strict=True)))
 
 
 def _panel(axes: Axes, panel: Panel) -> None:
