@@ -32,11 +32,11 @@ COLUMNS = "| row | described | published, and ours | scale | outcome | where |"
 HEAD = """# Every row of the sources
 
 Four works describe 109 things: theorems, algorithms, figures and questions. Each has a row here, with the published
-statement as we read it, what we measured, at which scale, and whether it held. A statement marked *(ours)* is a
-question of our own. A statement that did not hold is linked to the smallest [counterexample](counterexamples.md) we
-know. What a part of the library does, without a statement to judge, names its file and its test, and says what the test
-compares. Seeds are part of the scale. The page is made from the committed records by `python tools/rows_page.py`;
-`edgewise run RECIPE --recorded` judges and draws one of them again.
+statement as we read it, what we measured, at which scale, and whether it held. A statement marked *ours* or *our
+question* is our own. A statement that did not hold is linked to the smallest [counterexample](counterexamples.md) we
+know. What a part of the library does, without a statement to judge, names its file and its test, and says what the
+test compares. Seeds are part of the scale. The page is made from the committed records by
+`python tools/rows_page.py`; `edgewise run RECIPE --recorded` judges and draws one of them again.
 
 """
 

@@ -11,6 +11,7 @@ from edgewise.study import Claim, Result
 from .compare import ACCURACY, LOSS, WORDS, Difference, complete, curves, ends, summary
 
 FAVOURABLE = "The Gaussian kernel exhibits a much favorable behavior, and experiments validate it [abstract]."
+NAMES = {"softmax": "softmax", "gaussian": "the Gaussian"}
 LEARNED = 0.6  # accuracy at which a run is said to have left chance
 
 
@@ -71,7 +72,8 @@ def swap(results: Sequence[Result], first: str, second: str, rows: tuple[str, ..
     words = gap.said({-1: "the swap is better", 0: "no difference seen", 1: "keeping is better"})
     numbers = {"before": before, "after": after, "kept": kept, "swapped": swapped}
     return Claim(
-        f"(our question, the poster's protocol) After {first}, stage two is better with {second} than with {first}.",
+        f"(our question, the poster's protocol) After {NAMES[first]}, stage two is better with {NAMES[second]} than "
+        f"with {NAMES[first]}.",
         f"Test loss / accuracy {summary(before)} before and {summary(after)} right after the swap; at the end of "
         "stage "
         f"two {summary(kept)} kept and {summary(swapped)} swapped; in pairs {gap} in loss ({words}), "
@@ -86,7 +88,7 @@ def plateau_claim(results: Sequence[Result]) -> Claim:
     """How long each kernel stays at chance."""
     results = complete(results)
     left = {kernel: [_left(curve) for curve in curves(results, kernel)] for kernel in ("gaussian", "softmax")}
-    words = "; ".join(f"{kernel} {', '.join(str(s or 'never') for s in left[kernel])}" for kernel in left)
+    words = "; ".join(f"{NAMES[kernel]} {', '.join(str(s or 'never') for s in left[kernel])}" for kernel in left)
     end = results[0].case["steps"] + results[0].case["every"]  # never is later than the last step
     pairs = Difference(*(np.array([end if s is None else s for s in left[k]]) for k in ("gaussian", "softmax")))
     return Claim(
