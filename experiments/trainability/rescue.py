@@ -185,7 +185,8 @@ def draw(results: list[Result]) -> Figure:
     """Final loss of every network, as it comes and after; the two sides of the claim beside each other."""
     panels = tuple(_losses(title, [r for kind in kinds for r in _of(results, kind)]) for title, kinds in SIDES.items())
     case = results[0].case
-    scale = f"digits, {case['steps']} steps of {SIZE}, rates tuned per arm, a dot per seed; dotted: chance and its half"
+    scale = (f"digits, {case['steps']} steps of {SIZE}, rates tuned per arm, a dot per seed; where no orange dot is "
+             "seen it lies under the blue one; dotted: chance and its half")  # fmt: skip
     return Sheet("Final losses before and after initialize_", panels, scale).draw()
 
 
