@@ -17,6 +17,7 @@ import edgewise
 from edgewise.monitor.ranks import joined, largest, mean, total
 from edgewise.monitor.watch import KINDS, Watch
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of
+from tests.monitor.test_masks import Hiding, padded
 from tests.support.ranks import run_ranks
 
 STEPS = 3
@@ -102,6 +103,48 @@ def test_replicas_and_shards_train_bit_for_bit_the_same(tmp_path: Path) -> None:
     whole, parts = (ranks[0][name]["row"] for name in ("ddp", "fsdp2"))
     assert parts["weight_norm"] == pytest.approx(whole["weight_norm"], rel=0.1)
     assert parts["gradient_norm"] == pytest.approx(whole["gradient_norm"], rel=0.3)
+
+
+def spread(model: Any) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.inner[1].layers:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+def work_padded(folder: str) -> None:
+    """One process has padding in its first batch, the other in its second; then neither."""
+    rank, outcome = dist.get_rank(), {}
+    x = next(iter(batches(1)))
+    hides = [None, None, None]
+    hides[rank] = padded(x) == 0
+    for name, wrap in {"replicas": _parallel, "shards": spread}.items():
+        bare = Hiding()
+        expected = [bare.entropies(x, hide) for hide in hides]
+        model = wrap(bare)
+        optimizer = torch.optim.SGD(model.parameters(), 0.0)
+        with edgewise.watch(model, everything=True, quiet=True) as handle:
+            rows = []
+            for hide in hides:
+                model(x, hide).square().mean().backward()
+                optimizer.step()
+                rows.append([handle.row()[f"block.{i}.entropy"] for i in range(2)])
+        outcome[name] = {"expected": expected, "rows": rows, "error": handle.error, "blind": handle.places.blind}
+    Path(folder, f"padded{rank}.json").write_text(json.dumps(outcome))
+
+
+@pytest.mark.slow
+def test_padding_of_one_process_alone(tmp_path: Path) -> None:
+    """Each reads its own masks; the first stores the row of all. One that looks closer must not wait for the other."""
+    run_ranks(work_padded, tmp_path)
+    ranks = [json.loads((tmp_path / f"padded{rank}.json").read_text()) for rank in range(2)]
+    for name in ("replicas", "shards"):
+        assert [(rank[name]["error"], rank[name]["blind"]) for rank in ranks] == [("", [])] * 2
+        expected = np.array([rank[name]["expected"] for rank in ranks])
+        assert expected[0, 0] == pytest.approx(expected[1, 1]) and (expected[0, 0] < expected[0, 1]).all()
+        np.testing.assert_allclose(ranks[0][name]["rows"], expected.mean(0), rtol=1e-4)
+        np.testing.assert_allclose(ranks[1][name]["rows"], expected[1], rtol=1e-4)
 
 
 def test_rows_are_joined_part_by_part() -> None:

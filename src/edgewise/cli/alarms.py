@@ -33,5 +33,5 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
             for alarm in raised:
                 click.echo(f"{visible(str(alarm), lines=True)}\n")
             count = "No alarm" if not raised else f"{len(raised)} alarm{'' if len(raised) == 1 else 's'}"
-            click.echo(f"{count} in {rows} rows of {visible(about['model'])}.")
+            click.echo(f"{count} in {rows} row{'' if rows == 1 else 's'} of {visible(about['model'])}.")
     return exit_codes.of_alarms([alarm.failing for alarm in raised])

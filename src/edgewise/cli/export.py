@@ -17,5 +17,5 @@ def export(run: str, path: str, heads: bool, rank: int | None) -> int:
     from edgewise.monitor.export import export as export_rows
 
     count = export_rows(run, path, heads=heads, rank=rank)
-    click.echo(f"Wrote {count} rows to {path}", err=True)
+    click.echo(f"Wrote {count} row{'' if count == 1 else 's'} to {path}", err=True)
     return exit_codes.FINE

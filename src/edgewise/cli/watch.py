@@ -99,7 +99,8 @@ def _headline(folder: Run, rows: Any, last: dict[str, float], events: list[dict[
     alarms = sum(event["kind"] == "alarm" for event in events)
     return (
         f"{visible(str(folder.path))} ({name}, {state}): step {int(rows.step[-1])}, loss {loss}, "
-        f"update ratio {ratio}, {len(rows)} rows, {alarms} alarm{'' if alarms == 1 else 's'}"
+        f"update ratio {ratio}, {len(rows)} row{'' if len(rows) == 1 else 's'}, "
+        f"{alarms} alarm{'' if alarms == 1 else 's'}"
     )
 
 

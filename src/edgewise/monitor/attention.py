@@ -7,7 +7,7 @@ Q queries, K keys.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from edgewise.adapters.roles.record import Projection
+from edgewise.monitor.aside import Call
 from edgewise.monitor.attention_rows import (
     RowNumbers,
     by_head,
@@ -31,6 +32,7 @@ from edgewise.monitor.copies import (
     CallCopy,
     InPlace,
     QueryCopy,
+    Sizes,
     Switch,
     TokenCopy,
     apart,
@@ -38,7 +40,7 @@ from edgewise.monitor.copies import (
     token_window,
 )
 from edgewise.monitor.held import Held
-from edgewise.monitor.masks import Masks, Reading, readings, seen
+from edgewise.monitor.masks import Masks, Reading, of_call, readings, seen
 from edgewise.monitor.places import AttentionPlace
 from edgewise.optim.parallel import norm_function, whole
 from edgewise.optim.query_key import Side
@@ -81,8 +83,9 @@ class AttentionGroup:
     """Layers of one shape: their copies, and how rows are made of them."""
 
     def __init__(
-        self, model: nn.Module, layers: Sequence[AttentionPlace], switch: Switch, keys: int, batch_first: bool
-    ) -> None:
+        self, model: nn.Module, layers: Sequence[AttentionPlace], switch: Switch, sizes: Sizes, keys: int,
+        batch_first: bool,
+    ) -> None:  # fmt: skip
         self.model, self.layers, self.keys = model, list(layers), keys
         self.first = layers[0]
         self.causal = self.first.query_key.causal
@@ -100,13 +103,18 @@ class AttentionGroup:
         outside = _names([[place.output] for place in layers])
         self._outside = Held(model, outside, self._out_matrices)
         self._few_outside = Held(model, outside, lambda: [W[::SAMPLED] for W in self._out_matrices()])
-        self._spread = any(hasattr(model.get_parameter(name), "full_tensor") for name in outside)
+        self._out_biases = Held(model, [b for place in layers for b in place.output.biases], self._biases_of_output)
+        held = (*self._queries, *self._keys_values, self._outside, self._out_biases) if self.first.fused_call else ()
+        self._spread = [part for part in held if part is not None and part.spread]
+        self._norms: dict[str, Callable[[Tensor], Tensor]] = {}  # of queries and keys, for one row
         self._row_places: dict[tuple[int, bool], RowPlaces] = {}
         self._inputs: list[InPlace] = []  # of fused calls
-        self.reading: Reading | None = None  # of the masks that it is given
+        self.taken: tuple[Reading, ...] = ()  # how the masks that it is given are read
         self.looked: set[str] = set()  # arguments that the referee has seen
-        alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
-        self.masks = [Masks(switch, self.looked) for _ in layers] if alone else []
+        self.passing = False  # whether his last verdict was on one row, and not on those to come
+        self.vain = 0  # rows of compiled code in a row for which he found no mask
+        self.sizes = sizes
+        self.masks = [Masks(switch, self.looked, sizes) for _ in layers]
         self.handles = [handle for i in range(L) for handle in self._attach(i, switch, batch_first)]
 
     def _held(self, each: Sequence[Sequence[Projection]]) -> tuple[Held, Held | None]:
@@ -134,11 +142,11 @@ class AttentionGroup:
         if place.fused_call:
             window = token_window(InPlace, switch, self.tokens[0][i], batch_first)
             self._inputs.append(window)
-            both = CallCopy(window, output, self.masks[i] if self.masks else None)
+            both = CallCopy(window, output, self.masks[i])
             return [find(place.name).register_forward_hook(both.leave, with_kwargs=True)]
         copies = [TokenCopy(switch, buffer[i], batch_first) for buffer in self.tokens]
         hooks = [find(n).register_forward_hook(c.leave) for n, c in zip(place.modules, copies, strict=True)]
-        hooks += [find(place.name).register_forward_pre_hook(m.enter, with_kwargs=True) for m in self.masks[i : i + 1]]
+        hooks += [find(place.name).register_forward_pre_hook(self.masks[i].enter, with_kwargs=True)]
         return [*hooks, find(place.output.module).register_forward_pre_hook(output.enter)]
 
     def clear(self, check: bool) -> None:
@@ -148,27 +156,46 @@ class AttentionGroup:
         if check:
             self.output.fill_(math.nan)
 
+    def gather(self) -> None:
+        """What is spread over processes, once for a row: how often the referee asks for it is each one's own affair."""
+        for held in self._spread:
+            held.gather()
+
     def release(self) -> None:
-        """Let go of the inputs of the last pass."""
+        """Let go of the inputs of the last pass, and of what was gathered for it."""
+        self._norms.clear()
+        for held in self._spread:
+            held.release()
         for window in self._inputs:
             window.part = None
         for masks in self.masks:
+            masks.eager = False
             if masks.given:
                 masks.given = {}
 
-    def readings(self, sequences: int, length: int) -> list[Reading]:
-        """Every way in which what the first layer was given beside its tokens could be a mask."""
-        return list(readings(self.masks[0], sequences, self.first.heads, length)) if self.masks else []
+    def masked_unseen(self, call: Call | None) -> bool:
+        """Whether compiled code was given what could be a mask; what the model was called with then stands for it."""
+        if all(masks.eager for masks in self.masks) or not self.sizes.marked:
+            return False
+        given = {} if call is None else of_call(*call)
+        for masks in self.masks:
+            masks.given = given
+        return True
 
-    def rebuild(self, sequences: int, length: int, causal: bool, reading: Reading | None = None) -> Pass:
-        """Rows of the sampled queries from the copies; reading: of a mask that the layers were given."""
+    def readings(self, sequences: int, length: int) -> list[Reading]:
+        """Every way in which what a layer was given beside its tokens could be a mask."""
+        one = next((masks for masks in self.masks if masks.given), None)
+        return [] if one is None else list(readings(one, sequences, self.first.heads, length))
+
+    def rebuild(self, sequences: int, length: int, causal: bool, taken: Sequence[Reading]) -> Pass:
+        """Rows of the sampled queries from the copies; taken: readings of masks that the layers were given."""
         keys = min(length, self.keys)
         at = self._places_of(keys, causal)
         q, k, v = self._vectors(sequences, keys, at)
         R, H, Q, _ = q.shape
         visible, counted = at.visible, None
-        if reading is not None:
-            given = seen(self.masks, reading, sequences, H, at.queries, keys, visible)
+        if taken:
+            given = seen(self.masks, taken, sequences, H, at.queries, keys, visible)
             visible, counted = (visible, None) if given is None else given
         q = torch.mul(q, self.first.query_key.scale, out=q.new_empty(q.shape))
         logits = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(R, H, Q, keys)
@@ -209,7 +236,7 @@ class AttentionGroup:
         return [_rows(copies[modules.index(p.module)], p) for p in self.first.projections]
 
     def _side(self, flat: Tensor, sides: Sequence[Side], places: Tensor) -> Tensor:
-        norms = [None if s.norm is None else norm_function(self.model, s.norm.name) for s in sides]
+        norms = [None if s.norm is None else self._norm(s.norm.name) for s in sides]
         heads, apart = sides[0].heads, sides[0].norm_of_heads
         if norms[0] is not None and not apart:
             flat = torch.stack([norm(x) for norm, x in zip(norms, flat, strict=True) if norm is not None])
@@ -219,6 +246,13 @@ class AttentionGroup:
         x = x.flatten(0, 1).transpose(1, 2)
         rotation = self.first.query_key.rotation
         return x if rotation is None else rotation(x, places.expand(len(x), -1))
+
+    def _norm(self, name: str) -> Callable[[Tensor], Tensor]:
+        if name not in self._norms:
+            function = norm_function(self.model, name)
+            assert function is not None
+            self._norms[name] = function
+        return self._norms[name]
 
     def statistics(self, rows: Pass) -> Tensor:
         """(L, statistics, H) in the order of the schema's heads."""
@@ -251,9 +285,18 @@ class AttentionGroup:
         """W_O of every layer (L, out, in)."""
         return torch.stack(self._outside())
 
+    def output_biases(self) -> Tensor | None:
+        """Of W_O in every layer (L, out); None where one has none."""
+        biases = self._out_biases()
+        return torch.stack(biases) if len(biases) == len(self.layers) else None
+
+    def _biases_of_output(self) -> list[Tensor]:
+        biases = [place.output.bias(self.model) for place in self.layers]
+        return [_wide(b) for b in biases if b is not None]
+
     def _output_norms(self) -> Tensor:
         """|W_O,h| (L, H) from one row in 16; ones where the matrix is spread over processes."""
-        if self._spread:
+        if self._outside.spread:
             return torch.ones(len(self.layers), self.first.heads, device=self.output.device)
         rows = torch.stack(self._few_outside())
         return torch.linalg.vector_norm(rows.view(*rows.shape[:2], self.first.heads, -1), dim=(1, 3))

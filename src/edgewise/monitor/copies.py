@@ -43,10 +43,13 @@ class Switch:
 
 
 class Sizes:
-    """How much of the buffers the last pass filled: sequences, tokens of the stream, tokens in all."""
+    """How much of the buffers the last pass filled: sequences, tokens of the stream, tokens in all.
+
+    And whether compiled code was given what could be a mask.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self._numbers = torch.zeros(3, dtype=torch.int64, device=device)
+        self._numbers = torch.zeros(4, dtype=torch.int64, device=device)
         self._host: tuple[int, int, int] | None = None  # known without asking the device, unless compiled
 
     def fill(self, sequences: int, tokens: int, length: int) -> None:
@@ -60,8 +63,16 @@ class Sizes:
     def read(self) -> tuple[int, int, int]:
         if self._host is not None:
             return self._host
-        sequences, tokens, length = self._numbers.tolist()
+        sequences, tokens, length, _ = self._numbers.tolist()
         return sequences, tokens, length
+
+    def mark(self) -> None:
+        """In compiled code: it is given what could be a mask."""
+        self._numbers[3].fill_(1)
+
+    @property
+    def marked(self) -> bool:
+        return bool(self._numbers[3])
 
     def clear(self) -> None:
         self._numbers.zero_()
@@ -174,7 +185,7 @@ class StreamCopy(Hooking):
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         """Pre-hook of the first block: the embedded tokens."""
-        self._see(_tensor_in(inputs, named))
+        self._see(tensor_in(inputs, named))
 
     def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
         """Hook of a block: the stream behind it."""
@@ -289,14 +300,14 @@ class CallCopy(Hooking):
             return
         if torch.compiler.is_compiling():
             self.tokens.copy(query)
+            self.masks.trace([*inputs[3:], *(named.get(name) for name in ("key_padding_mask", "attn_mask"))])
             self.output.see(result)
         else:
             self.switch.run(self._keep, query, result, inputs[3:], named)
 
     def _keep(self, query: Tensor, result: Tensor, others: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.tokens.see(query)
-        if self.masks is not None:
-            self.masks.see(others, named)
+        self.masks.see(others, named)
         self.output.keep(result)
 
 
@@ -313,19 +324,20 @@ class LossCopy(Hooking):
             self.buffer.copy_(loss.detach().reshape(()))
 
 
-def _leave_to_python(function: Any) -> None:
+def leave_to_python(function: Any, *, whole: bool = False) -> None:
     """Where hooks of the whole model run beside the graph of torch.compile, they must not become a second, tiny one.
 
-    Names of torch differ between versions: where they are missing, that graph is compiled, and nothing else changes.
+    whole: nor may what they call. Names of torch differ between versions: where they are missing, that graph is
+    compiled; of what the model is called with, nothing is then seen.
     """
     frames = torch._C._dynamo.eval_frame
     names = ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")
     if all(hasattr(frames, name) for name in names):
         change, strategy, action = (getattr(frames, name) for name in names)
-        change(function.__code__, strategy(action.SKIP, action.DEFAULT))
+        change(function.__code__, strategy(action.SKIP, action.SKIP if whole else action.DEFAULT))
 
 
-_leave_to_python(LossCopy.leave)
+leave_to_python(LossCopy.leave)
 
 
 def apart(buffer: Tensor) -> Tensor:
@@ -363,7 +375,8 @@ def _tensor_of(output: Any) -> Tensor | None:
     return first if isinstance(first, Tensor) else None
 
 
-def _tensor_in(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
+def tensor_in(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
+    """The stream among the arguments of a call: the first tensor by position, then by a common name."""
     for value in inputs:
         if isinstance(value, Tensor):
             return value

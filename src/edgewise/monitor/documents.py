@@ -19,6 +19,7 @@ from edgewise.regular_file import read_text
 LARGEST = 256_000_000  # bytes: a million events
 DEEPEST = 100_000  # blocks
 SCHEMA = re.compile(r"[0-9a-f]{16}")  # also no way out of the folder
+FORMAT = 1  # of a run folder; a later one may mean something else by the same files
 
 
 def about_run(path: Path) -> dict[str, Any]:
@@ -26,18 +27,34 @@ def about_run(path: Path) -> dict[str, Any]:
     try:
         about = read_json(read_text(path / "run.json", LARGEST), "run.json")
         _require(isinstance(about, dict), "run.json holds no names with values")
+        _require_format(path, about.get("format", FORMAT))
         depth, model = about.get("depth"), about.get("model")
         _require(type(depth) is int and 0 <= depth <= DEEPEST, f"its depth is {_shown(depth)}")
         _require(isinstance(model, str), f"its model is {_shown(model)}")
         for name in ("schema", "heads_schema"):
             value = about.get(name)
             _require(isinstance(value, str) and SCHEMA.fullmatch(value), f"its {name} is {_shown(value)}")
+    except Newer:
+        raise
     except BadInput as error:
         words = str(error).rstrip(".")
         raise BadInput(
             f"{path} is not the folder of a watched run ({words}). Write one with edgewise.watch(model, to=...)."
         ) from error
     return dict(about)
+
+
+class Newer(BadInput):
+    """A folder of a format that this version does not know."""
+
+
+def _require_format(path: Path, value: Any) -> None:
+    _require(type(value) is int and value > 0, f"its format is {_shown(value)}")
+    if value != FORMAT:
+        raise Newer(
+            f"{path} is a run folder of format {_shown(value)}, which a newer edgewise wrote; this one reads format "
+            f"{FORMAT}. Update edgewise."
+        )
 
 
 def schema_columns(path: Path) -> list[dict[str, Any]]:

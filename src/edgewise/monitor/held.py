@@ -18,8 +18,21 @@ class Held:
         self._parameters: Sequence[Tensor | None] = []
         self._where: list[int] = []
         self._views: list[Tensor] = []
+        self.spread = any(hasattr(parameters[leaf], "full_tensor") for parameters, leaf in self._places)
+        self._gathered: list[Tensor] = []
 
     def __call__(self) -> list[Tensor]:
+        return self._gathered or self._now()
+
+    def gather(self) -> None:
+        """Once for a row, where it is spread over processes: all of them must ask for it equally often."""
+        self._gathered = self._now() if self.spread else []
+
+    def release(self) -> None:
+        """Let go of what was gathered."""
+        self._gathered = []
+
+    def _now(self) -> list[Tensor]:
         now = [parameters[leaf] for parameters, leaf in self._places]
         # Whether a parameter was replaced, or is somewhere else; without a loop, because it is asked at every row.
         known = self._where and all(map(is_, now, self._parameters))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from edgewise.arrays import Array
+from edgewise.monitor.aside import Call
 from edgewise.monitor.attention import AttentionGroup, shape_of
 from edgewise.monitor.attention_rows import HEAD_STATISTICS
 from edgewise.monitor.copies import SEQUENCES, TOKENS, LossCopy, Sizes, StreamCopy, Switch, apart, keys_within
@@ -25,7 +26,7 @@ from edgewise.monitor.matrices import Matrices, loose
 from edgewise.monitor.places import AttentionPlace, Places
 from edgewise.monitor.qk_spectrum import spectral_entropy
 from edgewise.monitor.ranks import Rule, largest, mean, total
-from edgewise.monitor.referee import verdict
+from edgewise.monitor.referee import judged
 from edgewise.monitor.sample import Sample, Sheet
 from edgewise.optim.parallel import by_name, whole
 
@@ -90,7 +91,7 @@ class Instrument:
         widths = sum(p.fan_out for place in self.places.attentions for p in place.projections)
         keys = keys_within(self.places.model, widths)
         groups = [
-            AttentionGroup(self.places.model, layers, self.switch, keys, self.places.sequence_first)
+            AttentionGroup(self.places.model, layers, self.switch, self.sizes, keys, self.places.sequence_first)
             for layers in by_shape.values()
         ]
         for group in groups:
@@ -119,29 +120,30 @@ class Instrument:
             group.clear(self.switch.check)
 
     @torch.no_grad()
-    def before_step(self, *, check: bool, spectrum: bool, scale: float) -> None:
+    def before_step(self, *, check: bool, spectrum: bool, scale: float, call: Call | None = None) -> None:
         """Read the pass, while the weights are still those it was made with.
 
-        check: let the referee compare attention; spectrum: also what changes the logits of one block.
+        check: let the referee compare attention; spectrum: also what changes the logits of one block; call: what the
+        model was called with.
         """
         self.switch.pending.settle()
         sequences, tokens, length = self.sizes.read()
         x = self.streams[:, :sequences, :tokens]
         gradients = self.gradients if scale == 1.0 else self.gradients / scale
         parts = [self.loss[None], gradients, *(_geometry(x) if tokens > 1 else _nothing(len(x), x))]
-        parts += [self._attention(group, sequences, length, check) for group in self.groups]
+        parts += [self._attention(group, sequences, length, check, call) for group in self.groups]
         self._activations = parts
         if self.matrices is not None:
             self.matrices.before(self.samples)
         self._turn = self._remember() if spectrum and self.places.attentions else None
 
-    def _attention(self, group: AttentionGroup, sequences: int, length: int, check: bool) -> Tensor:
+    def _attention(
+        self, group: AttentionGroup, sequences: int, length: int, check: bool, call: Call | None
+    ) -> Tensor:
         if length < 2:
             return torch.full(self._shape(group), math.nan, device=self.device)
-        rows = group.rebuild(sequences, length, group.causal, group.reading)
-        if check:
-            rows = verdict(group, rows, sequences, length, self.dtype)
-        values = group.statistics(rows)
+        group.gather()
+        values = group.statistics(judged(group, sequences, length, self.dtype, check, call))
         group.release()
         refused = [i for i, reason in enumerate(group.refusals) if reason]
         if refused:

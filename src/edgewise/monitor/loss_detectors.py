@@ -32,7 +32,7 @@ def strange_input(bands: Bands) -> Hit | None:
         AlarmKind.BAD_BATCH, int(loss[0]),
         f"The mean square of what enters the first block changed by a factor {math.exp(change):.3g} in one step "
         f"({abs(bands.jump[norm[0]]):.0f} times its scatter), and the loss is {math.exp(bands.now[loss[0]]):.3g}, "
-        f"{math.exp(_rise(bands, int(loss[0]))):.2f} times its recent median.",
+        f"{math.exp(_rise(bands, int(loss[0]))):.3g} times its recent median.",
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def bad_batch(bands: Bands) -> Hit | None:
         return None
     return Hit(
         AlarmKind.BAD_BATCH, int(loss[0]),
-        f"The loss is {math.exp(bands.now[loss[0]]):.3g}, {math.exp(_rise(bands, int(loss[0]))):.2f} times its recent "
+        f"The loss is {math.exp(bands.now[loss[0]]):.3g}, {math.exp(_rise(bands, int(loss[0]))):.3g} times its recent "
         f"median, and the gradient jumped with it ({np.nanmax(jumps):.0f} times its scatter).",
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ def passed_batch(bands: Bands) -> Hit | None:
         return None
     return Hit(
         AlarmKind.BAD_BATCH, int(at[0]),
-        f"At step {bands.losses.steps[i - between]} the loss was {math.exp(lately[i]):.3g}, {math.exp(rise):.2f} times "
+        f"At step {bands.losses.steps[i - between]} the loss was {math.exp(lately[i]):.3g}, {math.exp(rise):.3g} times "
         f"its recent median, and is {math.exp(lately[-1]):.3g} again. That step was not sampled: its loss alone says "
         "so, and its batch is not in the dossier (everything=True would keep it).",
     )  # fmt: skip
@@ -87,7 +87,7 @@ def loss_spike(bands: Bands) -> Hit | None:
         return None
     return Hit(
         AlarmKind.LOSS_SPIKE, int(at[0]),
-        f"The loss is {math.exp(late[-1]):.3g}, {math.exp(away[-1]):.2f} times what it was before step "
+        f"The loss is {math.exp(late[-1]):.3g}, {math.exp(away[-1]):.3g} times what it was before step "
         f"{bands.losses.steps[-STAYS]}, and has stayed there since.",
     )  # fmt: skip
 

@@ -6,18 +6,21 @@ meant; the referee keeps the reading with which rebuilt rows give the layer's ow
     visible (L S, H or 1, Q, K): whether key k is seen by query q
     counted (L S, 1, Q):         whether the query is a token, and not padding: it sees itself
 
+In compiled code only that there was one can be noted. What the whole model was called with, which is seen beside the
+graph, is then offered to the referee, who looks at every such row.
+
 Shapes of an argument, with 1 for all alike: (B, K), (Q, K), (B, Q, K), (B H, Q, K), (B, H, Q, K).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from edgewise.monitor.copies import Switch
+from edgewise.monitor.copies import Sizes, Switch, tensor_in
 from edgewise.monitor.deaf import Hooking
 
 LOW = -5e3  # what is added to a logit to hide a key lies below: -10,000, the least number of a type, or -infinity
@@ -33,19 +36,31 @@ class Reading(NamedTuple):
 
 
 class Masks(Hooking):
-    """What one layer was given in this pass, by argument; only where one process trains, and nothing is compiled."""
+    """What one layer was given in this pass, by argument."""
 
-    def __init__(self, switch: Switch, looked: set[str]) -> None:
-        self.switch, self.looked = switch, looked
+    def __init__(self, switch: Switch, looked: set[str], sizes: Sizes) -> None:
+        self.switch, self.looked, self.sizes = switch, looked, sizes
         self.given: dict[str, tuple[Tensor, int]] = {}
+        self.eager = False  # whether this pass came by here, and not through compiled code
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         """Pre-hook of the attention."""
-        if self.switch.on and not torch.compiler.is_compiling() and torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return
+        if torch.compiler.is_compiling():
+            stream = tensor_in(inputs, named)
+            self.trace([x for x in (*inputs, *named.values()) if x is not stream])
+        else:
             self.switch.run(self.see, inputs, named)
+
+    def trace(self, values: Sequence[Any]) -> None:
+        """In compiled code: note whether one of them could be a mask. Nothing is added to a graph that has none."""
+        if any(isinstance(x, Tensor) and not x.requires_grad and 2 <= x.dim() <= 4 for x in values):
+            self.sizes.mark()
 
     def see(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Keep what could be a mask; most calls have none, and are asked in few operations."""
+        self.eager = True
         for x in inputs:
             if isinstance(x, Tensor) and not x.requires_grad:
                 self._keep({str(i): value for i, value in enumerate(inputs)})
@@ -71,6 +86,18 @@ class Masks(Hooking):
         """Whether nobody has written over it since."""
         x, version = self.given.get(argument, (None, 0))
         return x is None or x._version == version
+
+
+def of_call(inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, tuple[Tensor, int]]:
+    """What could be a mask among the arguments of the whole model, and in dictionaries among them."""
+    found: dict[str, Any] = {}
+    for name, value in ((str(i), x) for i, x in enumerate(inputs)):
+        found |= {f"{name}.{key}": x for key, x in value.items()} if isinstance(value, Mapping) else {name: value}
+    found |= named
+    return {
+        f"model.{name}": (x, x._version) for name, x in found.items()
+        if isinstance(x, Tensor) and not x.requires_grad and 2 <= x.dim() <= 4
+    }  # fmt: skip
 
 
 def readings(masks: Masks, sequences: int, heads: int, length: int) -> Iterator[Reading]:
@@ -106,26 +133,36 @@ class Seen(NamedTuple):
 
 
 def seen(
-    layers: Sequence[Masks], reading: Reading, sequences: int, heads: int, queries: Tensor, keys: int,
+    layers: Sequence[Masks], taken: Sequence[Reading], sequences: int, heads: int, queries: Tensor, keys: int,
     causal: Tensor | None,
 ) -> Seen | None:  # fmt: skip
-    """What a reading says of a pass; None where no layer was given the argument. causal: (Q, K), None where it is not.
+    """What readings say together of a pass; None where no layer was given any of them. causal: (Q, K), or None.
 
     A query that sees nothing is let see everything, so that its row has numbers, and does not count. Where a mask was
     written over since, none does.
     """
-    given = [masks.tensor(reading.argument) for masks in layers]
-    if all(x is None for x in given):
+    given = [r for r in taken if any(r.argument in masks.given for masks in layers)]
+    if not given:
         return None
-    one = all(x is given[0] for x in given)
-    parts = [_part(x, reading, sequences, heads, queries, keys) for x in (given[:1] if one else given)]
-    mask = torch.stack(parts * len(given) if one else parts).flatten(0, 1)
-    visible = mask if causal is None or reading.alone else mask & causal
+    visible = _mask(layers, given[0], sequences, heads, queries, keys)
+    for reading in given[1:]:
+        visible = visible & _mask(layers, reading, sequences, heads, queries, keys)
+    visible = visible if causal is None or any(r.alone for r in given) else visible & causal
     own = visible[..., torch.arange(len(queries), device=queries.device), queries].all(1, keepdim=True)
     if causal is not None:  # padding may be let see what comes later
         own = own & ~(visible & ~causal).any(-1).any(1, keepdim=True)
-    own = own & all(masks.lasts(reading.argument) for masks in layers)
+    own = own & all(masks.lasts(reading.argument) for masks in layers for reading in given)
     return Seen(visible | ~visible.any(-1, keepdim=True), own)
+
+
+def _mask(
+    layers: Sequence[Masks], reading: Reading, sequences: int, heads: int, queries: Tensor, keys: int
+) -> Tensor:
+    """(L S, H or 1, Q, K) of one argument."""
+    given = [masks.tensor(reading.argument) for masks in layers]
+    one = all(x is given[0] for x in given)
+    parts = [_part(x, reading, sequences, heads, queries, keys) for x in (given[:1] if one else given)]
+    return torch.stack(parts * len(given) if one else parts).flatten(0, 1)
 
 
 def _part(x: Tensor | None, reading: Reading, sequences: int, heads: int, queries: Tensor, keys: int) -> Tensor:

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from edgewise.monitor.aside import Call
 from edgewise.monitor.attention import AttentionGroup, Pass
 from edgewise.monitor.masks import Reading
-from edgewise.optim.parallel import whole
 
 TOLERANCE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
 TOLERANCE_WIDE = 2e-3  # float32, where the copies and the layer may multiply in another order, or in tf32
+VAIN = 3  # rows for which no mask was found in what the model was called with, after which none is looked for
 NOISE = 2.0  # factor either way between what is left over and what dropout must leave
 
 
@@ -55,9 +56,9 @@ def _multiplied(group: AttentionGroup, rows: Pass) -> Tensor:
     L, H = len(group.layers), rows.output.shape[1]
     flat = rows.output.transpose(1, 2).flatten(2).unflatten(0, (L, -1))
     out = flat @ group.output_weights().mT[:, None]
-    biases = [place.output.bias(group.model) for place in group.layers]
-    if all(b is not None for b in biases):
-        out = out + torch.stack([whole(b) for b in biases if b is not None])[:, None, None].float()
+    biases = group.output_biases()
+    if biases is not None:
+        out = out + biases[:, None, None]
     return out.flatten(0, 1).unflatten(-1, (H, -1)).transpose(1, 2)
 
 
@@ -75,43 +76,82 @@ def _noise(group: AttentionGroup, rows: Pass) -> Tensor:
     return noise.unflatten(0, (L, -1)).flatten(1).sum(-1)
 
 
-def verdict(group: AttentionGroup, rows: Pass, sequences: int, length: int, dtype: torch.dtype) -> Pass:
-    """Refuse layers that are missed; where some are, try other masks first and keep the one that hits most."""
+def judged(
+    group: AttentionGroup, sequences: int, length: int, dtype: torch.dtype, check: bool, call: Call | None
+) -> Pass:
+    """Rows of a pass, with his verdict where he looks; call: what the model was called with.
+
+    He looks at every row whose mask was given to compiled code, where it cannot be read. What he says of one holds for
+    that row alone.
+    """
+    unseen = group.masked_unseen(call)
+    rows = group.rebuild(sequences, length, group.causal, group.taken)
+    if check or unseen or group.passing:
+        group.passing = unseen
+        rows = verdict(group, rows, sequences, length, dtype, check or group.vain < VAIN)
+        group.vain = group.vain + 1 if unseen and any(group.refusals) else 0
+    return rows
+
+
+def verdict(
+    group: AttentionGroup, rows: Pass, sequences: int, length: int, dtype: torch.dtype, search: bool = True
+) -> Pass:
+    """Refuse layers that are missed; where some are, try other masks first.
+
+    Kept is the one that hits most, and of those the one that most rows count under: a wrong mask hits where it leaves
+    hardly any.
+    """
     miss = misses(group, rows, dtype)
     offered = group.readings(sequences, length)
     group.looked.update(name for masks in group.masks for name in masks.given)  # also what cannot be a mask
-    for reading, causal in _others(group, bool((miss > 1).all()), offered):
-        if bool((miss <= 1).all()):
-            break
-        other = group.rebuild(sequences, length, causal, reading)
-        again = misses(group, other, dtype)
-        if int((again <= 1).sum()) > int((miss <= 1).sum()):
-            group.causal, group.reading, rows, miss = causal, reading, other, again
-    if group.reading is None and offered and bool((miss <= 1).any()):
-        # A mask that hides nothing yet is taken for one, so that padding to come is not missed.
-        group.reading = next((r for r in offered if _hides_nothing(group, r, rows, sequences, length)), None)
+    if search and not bool((miss <= 1).all()):
+        best = _score(rows, miss)
+        for taken, causal in _others(group, bool((miss > 1).all()), offered):
+            other = group.rebuild(sequences, length, causal, taken)
+            again = misses(group, other, dtype)
+            if _score(other, again) > best:
+                group.causal, group.taken, rows, miss, best = causal, taken, other, again, _score(other, again)
+    if offered and not group.passing and bool((miss <= 1).any()):
+        _take_idle(group, offered, rows, sequences, length)
     for i, value in enumerate(miss.tolist()):
         hit = value <= 1
         group.refusals[i] = "" if hit else _sentence(value, length, group)
     return rows
 
 
+def _score(rows: Pass, miss: Tensor) -> tuple[int, int]:
+    """Layers that are hit, and rows that count."""
+    R, _, Q, _ = rows.output.shape
+    return int((miss <= 1).sum()), R * Q if rows.counted is None else int(rows.counted.sum())
+
+
 def _others(
     group: AttentionGroup, all_missed: bool, offered: Sequence[Reading]
-) -> Iterator[tuple[Reading | None, bool]]:
+) -> Iterator[tuple[tuple[Reading, ...], bool]]:
     """What else the mask might be: none, one of those offered, and causal or not where nothing fits as it is."""
-    first = group.causal
+    first, now = group.causal, group.taken
     kinds = (first, not first) if all_missed else (first,)
-    for reading in (None, *offered):
-        yield from ((reading, causal) for causal in kinds if (reading, causal) != (group.reading, first))
+    for taken in ((), *((reading,) for reading in offered)):
+        yield from ((taken, causal) for causal in kinds if (taken, causal) != (now, first))
 
 
-def _hides_nothing(group: AttentionGroup, reading: Reading, rows: Pass, sequences: int, length: int) -> bool:
-    """Whether rows are the same with and without a mask."""
-    other = group.rebuild(sequences, length, group.causal, reading)
-    if other.counted is None or other.visible is None or not bool(other.counted.all()):
+def _take_idle(
+    group: AttentionGroup, offered: Sequence[Reading], rows: Pass, sequences: int, length: int
+) -> None:
+    """Take arguments that hide nothing yet for masks, so that what they hide later is not missed."""
+    for reading in offered:
+        if all(reading.argument != r.argument for r in group.taken):
+            other = group.rebuild(sequences, length, group.causal, (*group.taken, reading))
+            group.taken += (reading,) if _alike(rows, other) else ()
+
+
+def _alike(rows: Pass, other: Pass) -> bool:
+    """Whether the same rows count, and see the same keys."""
+    if other.visible is None or other.counted is None:
         return False
-    return bool((other.visible == (True if rows.visible is None else rows.visible)).all())
+    visible, counted = (True if x is None else x for x in (rows.visible, rows.counted))
+    same = (other.visible == visible) | ~other.counted[..., None]
+    return bool((other.counted == counted).all()) and bool(same.all())
 
 
 def _sentence(value: float, length: int, group: AttentionGroup) -> str:
@@ -119,6 +159,11 @@ def _sentence(value: float, length: int, group: AttentionGroup) -> str:
         return "its output was not seen in this pass"
     if length > group.keys and not group.causal:
         return f"only {group.keys} of {length} tokens are copied, and without a causal mask a row needs them all"
+    if group.passing:
+        return (
+            "at some steps compiled code was given a mask, which cannot be read there, "
+            "and what the model itself was called with does not explain its output"
+        )
     return (
         "rows rebuilt from its queries and keys do not give its own output "
         "(a mask, bias, window or cap that is not understood)"

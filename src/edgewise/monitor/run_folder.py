@@ -31,6 +31,7 @@ import torch
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.monitor.columns import Column, schema_id, schema_text
+from edgewise.monitor.documents import FORMAT
 from edgewise.monitor.rows_file import RowsFile
 from edgewise.whole_file import whole_file
 
@@ -70,7 +71,7 @@ class RunFolder:
         if number and not about.get("first_step"):
             self._complain(f"{self.path} holds an earlier run, whose rows these replace. {ANOTHER}")
         if self.rank == 0:
-            about |= {"format": 1, "schema": schemas[FAST], "heads_schema": schemas[HEADS]}
+            about |= {"format": FORMAT, "schema": schemas[FAST], "heads_schema": schemas[HEADS]}
             with whole_file(self.path / "run.json") as file:
                 file.write(_json(about).encode())
         events = self.path / f"events-rank{name}.jsonl"

@@ -225,7 +225,7 @@ class Watch:
         if slow and self.instrument.change is not None:
             self.instrument.change.before(self.batch.few(before=True))
         self.instrument.before_step(
-            check=self.switch.check, spectrum=self._stored % SPECTRUM == 0, scale=self._scale()
+            check=self.switch.check, spectrum=self._stored % SPECTRUM == 0, scale=self._scale(), call=self.batch.call
         )
 
     def _measure_aside(self) -> None:
