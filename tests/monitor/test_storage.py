@@ -149,7 +149,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         edgewise.read(tmp_path / "run", rank=3)
     about = tmp_path / "run" / "run.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"format": 2}))
-    with pytest.raises(BadInput, match="of format 2, which a newer edgewise wrote; this one reads format 1. Update"):
+    with pytest.raises(BadInput, match=r"of format 2, which a newer edgewise wrote; this one reads format 1\. Update"):
         edgewise.read(tmp_path / "run")
 
 
