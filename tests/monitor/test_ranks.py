@@ -117,7 +117,7 @@ def work_padded(folder: str) -> None:
     """One process has padding in its first batch, the other in its second; then neither."""
     rank, outcome = dist.get_rank(), {}
     x = next(iter(batches(1)))
-    hides = [None, None, None]
+    hides: list[torch.Tensor | None] = [None] * 3
     hides[rank] = padded(x) == 0
     for name, wrap in {"replicas": _parallel, "shards": spread}.items():
         bare = Hiding()
