@@ -16,7 +16,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import HARD, NAMES, curve, middle, run, scale_of, tuned
 
-GRID = {"SGD": (0.003, 0.01, 0.03, 0.1), "Adam": (0.001, 0.003, 0.01, 0.03)}
+GRID = {"SGD": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), "Adam": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
 LINES = (("all parts", "spectral"), ("SGD", "gaussian"), ("SGD", "spectral"), ("Adam", "spectral"))
 
 
@@ -26,7 +26,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     return [
         shared | {"method": method, "start": start, "step": step, "seed": seed}
         for method, start in LINES
-        for step in (GRID.get(method, (None,)) if scale == "full" else GRID.get(method, (None,))[:2])
+        for step in (GRID.get(method, (None,)) if scale == "full" else GRID.get(method, (None,))[2:4] or (None,))
         for seed in range(seeds)
     ]
 

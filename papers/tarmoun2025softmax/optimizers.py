@@ -22,7 +22,7 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import decided, seeds_of, shown
 from .networks import NETWORKS, digits, geometry, make
 
-RATES = {"sgd": (0.01, 0.03, 0.1, 0.3), "adam": (3e-3, 1e-2, 3e-2, 0.1)}
+RATES = {"sgd": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), "adam": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)}
 LONG = 50  # steps from which a run can decide
 NUMBERS = ("imbalance", "condition", "top", "along_update", "along_gradient")
 
@@ -30,7 +30,7 @@ NUMBERS = ("imbalance", "condition", "top", "along_update", "along_gradient")
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     steps, size, seeds = ({"full": 80, "stochastic": 120}, 128, 3) if full else ({"full": 2, "stochastic": 3}, 16, 1)
-    rates = {name: list(grid if full else grid[1:2]) for name, grid in RATES.items()}
+    rates = {name: list(grid if full else grid[2:3]) for name, grid in RATES.items()}
     return [
         {"network": network, "optimizer": optimizer, "batch": batch, "size": size if batch == "full" else 32,
          "steps": steps[batch], "probes": 6 if full else 1, "look": 64 if full else 8,

@@ -22,7 +22,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, distinct, middle_of, portrait, seeds_of, shown, thinned
 
-GRID = {"gradient descent": (0.3, 1.0, 3.0), "adam": (0.01, 0.03, 0.1)}
+GRID = {"gradient descent": (0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)}
 SLOWER, LONG = 3.0, 200
 
 
@@ -43,10 +43,10 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     unit = 1 / float(torch.linalg.matrix_norm(squares.jacobian(point), 2)) ** 2
     methods = {"gradient descent": lambda s: descent.gradient_descent(squares, s * unit),
                "adam": lambda s: descent.adam(squares, s)}  # fmt: skip
-    _, run = descent.tuned(squares, point, methods[case["method"]], GRID[case["method"]], case["steps"], until=1e-12)
+    step, run = descent.tuned(squares, point, methods[case["method"]], GRID[case["method"]], case["steps"], until=1e-12)
     steps, losses = thinned(run.losses, 40)
     there = portrait(model, teacher, value)
-    return {"steps": steps, "losses": losses, "final": losses[-1] / losses[0], "teacher": there}
+    return {"step": step, "steps": steps, "losses": losses, "final": losses[-1] / losses[0], "teacher": there}
 
 
 def problem(case: dict[str, Any]) -> tuple[PromptAttention, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
