@@ -25,7 +25,7 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import decided, middle_of, seeds_of, thinned
 
 SHARED = (0.0, 0.1, 0.3, 1.0)  # how much of one head's output the others write to as well
-HEADS, RATIOS, GRID = (1, 2, 4), (10.0, 1e8), (0.5, 1.0, 2.0)
+HEADS, RATIOS, GRID = (1, 2, 4), (10.0, 1e8), (0.1, 0.3, 1.0, 3.0, 10.0)
 SLOWER, LONG = 3.0, 100
 
 
@@ -86,10 +86,11 @@ def _descent(case: dict[str, Any]) -> dict[str, Any]:
     """Gradient descent on all prompts with the best step of a grid, in units of one over the curvature at the start."""
     model, P, _, V = _problem(case, case["ratio"])
     unit = 1 / model.curvature(P, V)
-    runs = [_run(model, P, V, unit * share, case["steps"]) for share in GRID]
-    best = min(runs, key=lambda losses: losses[-1] if np.isfinite(losses[-1]) else np.inf)
+    runs = {share: _run(model, P, V, unit * share, case["steps"]) for share in GRID}
+    share, best = min(runs.items(), key=lambda run: run[1][-1] if np.isfinite(run[1][-1]) else np.inf)
     steps, losses = thinned(torch.tensor(best), 30)
-    return {"steps": steps, "losses": rounded([x / best[0] for x in losses], 5), "final": best[-1] / best[0]}
+    losses = rounded([x / best[0] for x in losses], 5)
+    return {"share": share, "steps": steps, "losses": losses, "final": best[-1] / best[0]}
 
 
 def _run(model: PromptHeads, P: Tensor, V: Tensor, step: float, steps: int) -> list[float]:

@@ -28,7 +28,8 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import decided, middle_of, seeds_of, shown, thinned
 
 SIZES = {"rate": (8, 5, 20), "sharp": (30, 6, 6), "certified": (4, 4, 40), "flow": (4, 4, 5)}  # N, n, d
-RATIOS, GRID, SLOWER, LONG = (10.0, 1e8), (0.7, 1.5), 3.0, 100
+RATIOS, SLOWER, LONG = (10.0, 1e8), 3.0, 100
+GRID = (0.1, 0.3, 1.0, 3.0, 10.0)
 FLOOR = 1e-10  # of a loss over the first loss: below, its digits are gone
 
 
@@ -76,13 +77,13 @@ def _descent(case: dict[str, Any], model: PromptAttention, loss: ConvexLoss, p: 
     """Prompt and value by gradient descent; the grid is in units of one over the curvature at the start."""
     J = torch.cat([model.prompt_jacobian(p, V), model.value_jacobian(p)], -1)
     unit = 1 / (loss.curvatures[1] * float(torch.linalg.matrix_norm(J, 2)) ** 2)
-    runs = [_run(model, loss, p, V, unit * share, case["steps"]) for share in GRID]
-    best = min(runs, key=lambda losses: losses[-1] if math.isfinite(losses[-1]) else math.inf)
+    runs = {share: _run(model, loss, p, V, unit * share, case["steps"]) for share in GRID}
+    share, best = min(runs.items(), key=lambda run: run[1][-1] if math.isfinite(run[1][-1]) else math.inf)
     steps, losses = thinned(torch.tensor(best), 30)
     late = np.log(np.maximum(best[len(best) // 2 :], 1e-300))
     straight = float(np.corrcoef(np.arange(len(late)), late)[0, 1] ** 2)
-    return {"steps": steps, "losses": rounded(losses, 5), "final": best[-1] / best[0], "straightness": straight,
-            "factor": math.exp((late[-1] - late[0]) / max(len(late) - 1, 1))}  # fmt: skip
+    return {"share": share, "steps": steps, "losses": rounded(losses, 5), "final": best[-1] / best[0],
+            "straightness": straight, "factor": math.exp((late[-1] - late[0]) / max(len(late) - 1, 1))}  # fmt: skip
 
 
 def claim(results: Sequence[Result]) -> Claim:

@@ -2,7 +2,7 @@
 
 `width`: the same samples with tokens of d = N/4 to 3N coordinates, teacher of ratio 1e8, prompt and value trained.
 `layers`: the prompt asks the same tokens again with what it got, p_(l+1) = p_l + X^T softmax(X W p_l), and v reads the
-last answer: one to three layers with equally many weights, the teacher of as many layers. Best of two steps each.
+last answer: one to three layers with equally many weights, the teacher of as many layers. Best of five steps each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import below, decided, distinct, finals, middle_of, seeds_of, thinned
 
-GRID, RATIOS, LAYERS = (0.5, 1.5), (10.0, 1e8), (1, 2, 3)
+GRID, RATIOS, LAYERS = (0.1, 0.3, 1.0, 3.0, 10.0), (10.0, 1e8), (1, 2, 3)
 SLOWER, LONG = 3.0, 80  # what counts as slower; steps that can decide
 
 
@@ -42,10 +42,12 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     model, count = made.model, case["layers"]
     targets = outputs(model, made.teacher_prompt, made.teacher_value, count)
     unit = 1 / _curvature(model, made.prompt, made.value, count)
-    runs = [_run(model, targets, made.prompt, made.value, count, share * unit, case["steps"]) for share in GRID]
-    best = min(runs, key=lambda losses: losses[-1] if math.isfinite(losses[-1]) else math.inf)
+    first, steps = (made.prompt, made.value), case["steps"]
+    runs = {share: _run(model, targets, *first, count, share * unit, steps) for share in GRID}
+    share, best = min(runs.items(), key=lambda run: run[1][-1] if math.isfinite(run[1][-1]) else math.inf)
     steps, losses = thinned(torch.tensor(best), 30)
-    return {"steps": steps, "losses": rounded([x / best[0] for x in losses], 5), "final": best[-1] / best[0]}
+    losses = rounded([x / best[0] for x in losses], 5)
+    return {"share": share, "steps": steps, "losses": losses, "final": best[-1] / best[0]}
 
 
 def outputs(model: PromptAttention, p: Tensor, V: Tensor, layers: int) -> Tensor:
@@ -81,7 +83,7 @@ def claim(results: Sequence[Result]) -> Claim:
 def _scale(results: Sequence[Result]) -> str:
     case = results[0].case
     size = f"N = {case['samples']}, n = {case['tokens']}"
-    return f"{size}, {case['steps']} steps, best of two, {seeds_of(results)} seeds"
+    return f"{size}, {case['steps']} steps, best of {len(GRID)}, {seeds_of(results)} seeds"
 
 
 def _width(results: Sequence[Result]) -> Claim:
