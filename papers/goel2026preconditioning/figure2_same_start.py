@@ -16,8 +16,8 @@ from .common import BASELINES, HARD, NAMES, curve, end, middle, run, scale_of, t
 PARTS = ("all parts", "no preconditioner", "no balancing", "no renormalization")
 FORMS = ("first version", "preconditioner only", "ScaledGD")  # what else one could run
 GRID = {"SGD": (0.001, 0.003, 0.01, 0.03, 0.1), "GD": (0.003, 0.01, 0.03, 0.1), "Adam": (0.01, 0.03, 0.1, 0.3)}
-OWN = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.8, 1.6)  # all parts: the default, 0.8, alone
-GRID |= dict.fromkeys((*PARTS[1:], *FORMS), OWN)
+GRID |= dict.fromkeys((*PARTS[1:], *FORMS), (0.01, 0.03, 0.1, 0.3, 0.8, 1.6))  # all parts: the default, 0.8, alone
+GRID["ScaledGD"] = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03)
 RANGE = (5e-4, 3e3)  # of the losses drawn
 
 

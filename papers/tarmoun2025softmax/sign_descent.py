@@ -2,7 +2,7 @@
 
 If Adam helps because it looks at signs, sign descent helps as much; if only because its steps do not shrink with the
 gradient, normalized descent, with steps as long in the gradient's own direction, helps as much. All three have steps
-that fall to zero; each method has the best of five steps.
+that fall to zero; each method has the best of six steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import below, finals, middle_of, seeds_of, shown, thinned
 
 METHODS = ("gradient descent", "normalized", "sign", "adam")
-GRID = {"gradient descent": (0.1, 0.3, 1.0, 3.0, 10.0)} | dict.fromkeys(METHODS[1:], (0.01, 0.03, 0.1, 0.3, 1.0))
+GRID = dict.fromkeys(METHODS[1:], (0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
+GRID["gradient descent"] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # in units of 1/L at the start
 NEAR, LONG = 3.0, 300  # factor within which two losses count as alike, fixed beforehand; steps that can decide
 LOWEST, HIGHEST = 1e-3, 1e3  # losses that are drawn
 
@@ -63,7 +64,7 @@ def claim(results: Sequence[Result]) -> Claim:
 def _scale(results: Sequence[Result]) -> str:
     case = results[0].case
     size = f"N = {case['samples']}, n = d = {case['width']}, teacher ratio 1e25"
-    return f"{size}, {case['steps']} steps, best of five steps, {seeds_of(results)} seeds"
+    return f"{size}, {case['steps']} steps, best of six steps, {seeds_of(results)} seeds"
 
 
 def _as_signs(results: Sequence[Result], value: str) -> Claim:
