@@ -1,6 +1,7 @@
-"""A rehearsal of at most 120 steps names the learning rate: 44 networks fixed beforehand, trained at a ladder of rates.
+"""A rehearsal names the learning rate: 44 networks fixed beforehand, trained at a ladder of rates.
 
-Beside it a constant, the range test by two rules, and the critical rate. `population.py` holds the networks.
+Beside it a constant, the range test by two rules, and the critical rate. `population.py` holds the networks. They were
+blind for the first rule only; today's was made from some of them (`horizon.py`), and `second.py` is its test.
 """
 
 from __future__ import annotations
