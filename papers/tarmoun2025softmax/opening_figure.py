@@ -111,8 +111,8 @@ def lags(results: Sequence[Result], network: str) -> np.ndarray:
     return np.asarray((ours - theirs) / (first - theirs))
 
 
-def _told(found: dict[str, np.ndarray]) -> str:
-    return ", ".join(f"{name} {values.mean():.3f} ({values.min():.3f} to {values.max():.3f})"
+def _told(found: dict[str, np.ndarray], digits: str = ".3f") -> str:
+    return ", ".join(f"{name} {values.mean():{digits}} ({values.min():{digits}} to {values.max():{digits}})"
                      for name, values in found.items())  # fmt: skip
 
 
@@ -187,9 +187,9 @@ def _condition(results: Sequence[Result]) -> Claim:
                for a in (found, ritz))  # fmt: skip
     return Claim(
         "On the path taken by SGD there is a large condition number [talk]; read as: larger on transformers.",
-        f"Lanczos along SGD's path: largest eigenvalue over the root mean square of all, {_told(found)}; largest over "
-        f"smallest Ritz value (the Hessian is singular, so this is a lower bound), "
-        f"{', '.join(f'{n} {v.mean():.2g}' for n, v in ritz.items())}; largest eigenvalue, {_told(tops)}.",
+        f"Lanczos along SGD's path: largest eigenvalue over the root mean square of all, {_told(found, '.3g')}; "
+        f"largest over smallest Ritz value (the Hessian is singular, so this is a lower bound), "
+        f"{', '.join(f'{n} {v.mean():.2g}' for n, v in ritz.items())}; largest eigenvalue, {_told(tops, '.3g')}.",
         _scale(results), _decided(results, held),
         {"spread": {n: v.tolist() for n, v in found.items()}, "ritz": {n: v.tolist() for n, v in ritz.items()}},
         rows=("A5",),
@@ -198,7 +198,7 @@ def _condition(results: Sequence[Result]) -> Claim:
 
 def draw(results: Sequence[Result]) -> Figure:
     panels = [_losses(results, network) for network in NETWORKS]
-    marks = [_lags(results), _spectra(results, 3, "largest eigenvalue / root mean square")]
+    marks = [_lags(results), _spectra(results, 3, "largest eigenvalue over the r.m.s.")]
     return Sheet("SGD and Adam on the networks of the talk's opening figure", (*panels, *marks), _scale(results),
                  columns=3).draw()  # fmt: skip
 
