@@ -97,8 +97,8 @@ def claim(results: Sequence[Result]) -> Claim:
 
 def _scale(results: Sequence[Result]) -> str:
     case = results[0].case
-    least, most = (end(len(r.case["rates"]) for r in results) for end in (min, max))
-    rates = f"best of {least} rates" if least == most else f"best of {least} to {most} rates"
+    counts = sorted({len(r.case["rates"]) for r in results})
+    rates = f"best of {' to '.join(map(str, (counts[0], counts[-1])[: len(counts)]))} rates"
     size = f"{case['steps']} steps of {case['batch']}, {rates}, {case['seeds']} seeds"
     images = {"fashion": "Fashion-MNIST", "digits": "digits"}[case["images"]]
     return f"{images} and English bytes, ResNet-18 with 8 filters, transformers of 2 blocks of width 32, {size}"
