@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib.image
+import matplotlib.pyplot
+import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from edgewise.study import Claim, find_recipes, load_recipe
 from edgewise.study.engine import Work, run
 from edgewise.study.recipe import FOLDERS
 from edgewise.study.recorded import LARGE, conclude, read_recorded, recorded_file
+from tests.support.yardstick import slowness
 
 ROOT = Path(__file__).parents[1]
-APART = ROOT / "experiments" / "census"  # runs for hours in an environment of its own: make census
-QUICK = {  # one of every folder; the others are as many minutes of reproductions, and run with `make slow`
-    "papers/cowsik2024geometry/boundaries.py", "papers/goel2026preconditioning/scaling_law.py",
-    "papers/poole2016exponential/figure4_curvature.py", "papers/schoenholz2017deep/figure5_trainable_depth.py",
-    "papers/song2024kernels/theorem1.py", "papers/tarmoun2025softmax/condition_bound.py",
-    "experiments/attention/figure1_closures.py", "experiments/logits/failing_runs.py",
-    "experiments/learning_rate/second.py", "experiments/alarms/default_budget.py", "experiments/weights/draws.py",
-    "experiments/spikes/conditioning.py",
-    "papers/xiao2018dynamical/deep_filters.py",
-    "experiments/trainability/train.py",
-}  # fmt: skip
-SECONDS = 2.0  # of the processor, at small scale
-DEAR = {"experiments/trainability/forecast.py": 3.0}  # two families and two tasks at least: its score is cross-fitted
-LONG_FIRST = {  # the better part of a second or more for one case
-    *(f"experiments/trainability/{stem}.py" for stem in ("encoder48", "held_out", "rescue", "totals")),
-    "experiments/learning_rate/blind.py", "papers/song2024kernels/landscape.py",
-}  # fmt: skip
+APART = ROOT / "experiments" / "census"  # needs packages of its own, and hours: make census
+SECONDS = 2.0  # of the processor, at small scale, for measuring, judging and drawing each
+TRIES = 3  # the first may import and fill caches, and a busy machine takes longer now and then
+DOTS = 50  # per inch, of a draft
 RECIPES = [path for folder in FOLDERS for path in find_recipes(ROOT / folder) if APART not in path.parents]
+Answer = TypeVar("Answer")
 
 
 def name(path: Path) -> str:
@@ -52,17 +48,16 @@ def statements(claim: dict[str, Any]) -> list[Any]:
     return [[part.get(word) for word in words] for part in claim.get("parts") or [claim]]
 
 
-def seconds_of(path: Path, folder: Path) -> float:
-    """What measuring and judging at small scale take of the processor, with everything imported."""
-    work = Work.of(load_recipe(path), "small", folder)
-    began = time.process_time()
-    work.recipe.claim(run(work).cases)
-    return time.process_time() - began
-
-
-def by_cost(path: Path) -> Any:
-    """A recipe as a parameter: of the default tests, or a slow one."""
-    return pytest.param(path, marks=() if name(path) in QUICK else pytest.mark.slow, id=name(path))
+def in_time(work: Callable[[], Answer]) -> Answer:
+    """What it returns; one of a few tries must end in time."""
+    taken = []
+    for _ in range(TRIES):
+        began = time.process_time()
+        answer = work()
+        taken.append(time.process_time() - began)
+        if taken[-1] < SECONDS or taken[-1] < SECONDS * slowness():
+            return answer
+    pytest.fail(f"took {taken} seconds of the processor; the small scale is too large")
 
 
 def check_words(claim: Claim) -> None:
@@ -70,38 +65,50 @@ def check_words(claim: Claim) -> None:
         assert min(len(part.published), len(part.ours), len(part.scale)) > 4
 
 
-def test_every_folder_of_recipes_has_a_quick_one() -> None:
-    assert {name(path) for path in RECIPES} >= QUICK
-    assert {path.parent for path in RECIPES} == {(ROOT / item).parent for item in QUICK}
+@pytest.fixture
+def _drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No margins: to settle them, matplotlib draws a figure four times. What they become is for tests/view."""
+    monkeypatch.setattr(Figure, "draw_without_rendering", lambda figure: None)
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, figure: None)
 
 
-@pytest.mark.parametrize("path", [by_cost(path) for path in RECIPES])
+def rendered(figure: Figure) -> np.ndarray:
+    """The picture, coarse; drawn once, where savefig draws it twice."""
+    figure.set_dpi(DOTS)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    matplotlib.pyplot.close(figure)
+    return np.asarray(canvas.buffer_rgba())[..., :3] / 255
+
+
+@pytest.mark.usefixtures("_drafts")
+@pytest.mark.parametrize("path", RECIPES, ids=name)
 def test_a_recipe_runs_at_small_scale(path: Path, tmp_path: Path) -> None:
-    """No case fails, the claim speaks, and the picture shows something.
+    """No case fails, the claim speaks, and the picture shows something; each takes at most two seconds.
 
     A claim that is recorded as held may be undecided at small scale, but must not fail: a scale at which it
     cannot be seen is no evidence against it, and `held=None` says so.
     """
-    work = Work.of(load_recipe(path), "small", tmp_path)
-    began = time.process_time()
-    results = run(work)
-    assert results.failures == {}
-    claim = conclude(work, results, tmp_path)
-    if time.process_time() - began > SECONDS:  # imports and the picture are not the recipe's scale
-        assert seconds_of(path, tmp_path / "again") < DEAR.get(name(path), SECONDS)
+    recipe = load_recipe(path)
+    results = in_time(lambda: run(Work.of(recipe, "small", tempfile.mkdtemp(dir=tmp_path))))
+    assert results.failures == {} and results.missing == 0
+    claim = in_time(lambda: recipe.claim(results.cases))
     check_words(claim)
     assert not (claim.held is False and recorded_claim(path)["held"] is True), str(claim)
+    picture = in_time(lambda: rendered(recipe.draw(results.cases)))
+    assert min(picture.shape[:2]) > 2 * DOTS
+    assert picture.std() > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_a_recipe_is_drawn_as_for_a_reader(path: Path, tmp_path: Path) -> None:
+    """With settled margins and at full resolution, as `edgewise run` does."""
+    work = Work.of(load_recipe(path), "small", tmp_path)
+    conclude(work, run(work), tmp_path)
     picture = matplotlib.image.imread(tmp_path / "figure.png")
     assert min(picture.shape[:2]) > 300
     assert picture[..., :3].std() > 0.01
-
-
-@pytest.mark.parametrize("path", [path for path in RECIPES if name(path) not in QUICK | LONG_FIRST], ids=name)
-def test_a_recipe_measures_its_first_small_case(path: Path) -> None:
-    """What the slow tests run whole, by one case: a name that is gone shows here."""
-    recipe = load_recipe(path)
-    value = recipe.checked_value(recipe.module.measure(recipe.cases("small")[0]))
-    assert value
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)

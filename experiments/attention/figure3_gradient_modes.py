@@ -32,7 +32,7 @@ def block(attention: float, **size: Any) -> dict[str, Any]:
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Deep networks of three lengths; shallower ones of five attention strengths."""
     full = scale == "full"
-    width, depth, seeds = (256, 32, 5) if full else (96, 16, 3)
+    width, depth, seeds = (256, 32, 5) if full else (96, 16, 2)
     deep = [
         {"part": "length", "tokens": n, "start_overlap": 1 - NEAR, "seed": seed,
          "knobs": block(0.5, depth=depth, tokens=n, width=width)}

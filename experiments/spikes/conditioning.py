@@ -31,9 +31,9 @@ RISE = 0.3  # nats above the lowest mean of five steps: what moved before is kep
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    """Every start, rate and precision, six seeds; small: two blocks, 20 steps, the edge alone."""
+    """Every start, rate and precision, six seeds; small: two blocks, 12 steps, the edge alone."""
     full = scale == "full"
-    sizes = {"depth": 4, "steps": 80} if full else {"depth": 2, "steps": 20}
+    sizes = {"depth": 4, "steps": 80} if full else {"depth": 2, "steps": 12}
     return [
         {"start": start, "rate": rate, "precision": precision, "seed": seed, **sizes}
         for seed in range(6 if full else 1)

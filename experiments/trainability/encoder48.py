@@ -24,10 +24,10 @@ def encoder(depth: int) -> nn.Module:
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    """Three seeds of 48 layers and 200 steps; two of 4 layers and 10 steps at small scale."""
+    """Three seeds of 48 layers and 200 steps; two of 3 layers and 5 steps at small scale."""
     if scale == "full":
         return [{"depth": 48, "steps": 200, "rates": [3e-4, 1e-3], "seed": seed} for seed in range(3)]
-    return [{"depth": 4, "steps": 10, "rates": [1e-3], "seed": seed} for seed in range(2)]
+    return [{"depth": 3, "steps": 5, "rates": [1e-3], "seed": seed} for seed in range(2)]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:

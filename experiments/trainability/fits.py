@@ -103,5 +103,6 @@ def cross_fitted(rows: Sequence[Row], forecast: Forecast, same_task: bool = Fals
     for task, family in dict.fromkeys((row.task, row.family) for row in rows):
         inside = [i for i, row in enumerate(rows) if (row.task, row.family) == (task, family)]
         others = [row for row in rows if row.family != family and (row.task == task) == same_task]
-        forecasts[inside] = forecast(others, [rows[i] for i in inside])
+        if others:
+            forecasts[inside] = forecast(others, [rows[i] for i in inside])
     return forecasts

@@ -80,7 +80,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     """All seven; the cheapest at small scale."""
     if scale == "full":
         return [{"network": name, "seeds": 6} for name in NAMES]
-    return [{"network": "tanh perceptron, 200", "seeds": 2}]
+    return [{"network": "tanh filters, 100", "seeds": 2}]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:

@@ -32,17 +32,17 @@ CURVE = 32  # means along a run; every second one is recorded, the last one incl
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    """Every start under both optimizers; small: the first start of each family on each task, 3 blocks, 12 steps."""
+    """Every start under both optimizers; small: the first start of each family on each task, 2 blocks, 8 steps."""
     full = scale == "full"
     runs = []
     for start in range(STARTS if full else 1):
         for task in STEPS:
             for family in FAMILIES:
-                knobs = starts(family, STARTS)[start] | ({} if full else {"depth": 3})
+                knobs = starts(family, STARTS)[start] | ({} if full else {"depth": 2})
                 for optimizer in RATES[task] if full else ("adamw",):
                     runs.append({
                         "task": task, "family": family, "start": start, "optimizer": optimizer, "knobs": knobs,
-                        "steps": STEPS[task] if full else 12, "batch": BATCH[task], "trial": TRIAL[task],
+                        "steps": STEPS[task] if full else 8, "batch": BATCH[task], "trial": TRIAL[task],
                         "rates": RATES[task][optimizer] if full else [1e-3, 2.5e-3], "seed": start,
                     })  # fmt: skip
     return runs

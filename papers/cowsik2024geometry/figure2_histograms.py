@@ -28,7 +28,7 @@ HEIGHT = 1.9  # of the tallest ridge, in blocks
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Two phases, several widths, several seeds."""
-    widths, seeds, tokens = ((64, 128, 256, 512), 8, 32) if scale == "full" else ((64, 256), 3, 16)
+    widths, seeds, tokens = ((64, 128, 256, 512), 8, 32) if scale == "full" else ((64, 256), 2, 16)
     return [
         {"phase": phase, "width": width, "seed": seed, "drawn": width == widths[-1],
          "knobs": paper_block(0.4, 0.6, mlp_in_gain=gain, depth=16, tokens=tokens, width=width)}

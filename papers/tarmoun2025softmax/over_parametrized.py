@@ -34,10 +34,11 @@ RATIOS = (10.0, 1e25)  # of the teachers on the left
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     sizes = FULL if scale == "full" else SMALL
-    runs = [{**size, "tokens": size["width"], "ratio": 1e25, "keys": 1.0, "seed": seed} for size in sizes
-            for seed in range(3 if scale == "full" else 1)]  # fmt: skip
+    seeds = 3 if scale == "full" else 1
+    runs = [{**size, "tokens": size["width"], "ratio": 1e25, "keys": 1.0, "seed": seed}
+            for size in sizes for seed in range(seeds)]  # fmt: skip
     tiny = {"samples": 10, "tokens": 6, "width": 40, "steps": 400 if scale == "full" else 150, "ratio": 1e3}
-    return runs + [{**tiny, "keys": keys, "seed": seed} for keys in (1.0, 1e-2, WEAK) for seed in range(3)]
+    return runs + [{**tiny, "keys": keys, "seed": seed} for keys in (1.0, 1e-2, WEAK) for seed in range(seeds)]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:

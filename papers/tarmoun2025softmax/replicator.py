@@ -42,7 +42,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     simplex = [{"kind": "simplex", "target": target, "start": start, "squared": squared}
                for target in TARGETS for start in starts for squared in (True, False)]  # fmt: skip
     faces = [{"kind": "face", "tokens": n, "support": face, "decades": decades} for n, face in pairs]
-    samples, tokens, seeds = (6, 5, 6) if full else (2, 3, 2)
+    samples, tokens, seeds = (6, 5, 6) if full else (2, 3, 1)
     mixed = [{"kind": "mixed", "samples": samples, "tokens": tokens, "mixing": m, "seed": seed}
              for m in MIXINGS for seed in range(seeds)]  # fmt: skip
     return simplex + faces + mixed
