@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import resource
@@ -10,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +25,7 @@ from edgewise.monitor.export import export
 from edgewise.monitor.reading import Run
 from edgewise.monitor.rows_file import HEADER, RowsFile, read_rows, row_type
 from edgewise.monitor.run_folder import HEADS, RunFolder
-from tests.monitor.writing import DEPTH, N_HEADS, values_of
+from tests.monitor.writing import DEPTH, N_HEADS, values_of, write
 
 COLUMNS, HEAD_COLUMNS = fast_columns(DEPTH), slow_columns([N_HEADS] * DEPTH)
 ABOUT = {"depth": DEPTH, "model": "none"}
@@ -182,26 +185,30 @@ def test_a_full_disk_loses_rows_and_says_so_once(tmp_path: Path) -> None:
     assert rows.damaged == 0
 
 
-def killed(path: Path, seconds: float) -> int:
+def killed(writers: ForkServerContext, path: Path, seconds: float) -> int:
     """Rows that a writer had acknowledged when it was killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.monitor.writing", str(path)], stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert process.stdout is not None
-    said = process.stdout.readline()  # it has begun
+    acknowledged, sender = writers.Pipe(duplex=False)
+    process = writers.Process(target=write, args=(str(path), sender))
+    process.start()
+    sender.close()
+    said: int = acknowledged.recv()  # it has begun
     time.sleep(seconds)
-    process.send_signal(signal.SIGKILL)
-    rest = process.stdout.read()
-    process.wait()
-    return int((said + rest[: rest.rfind("\n") + 1]).split()[-1])
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    with acknowledged, suppress(EOFError):
+        while True:
+            said = acknowledged.recv()
+    return said
 
 
 def check_kills(tmp_path: Path, count: int) -> None:
-    draw = random.Random(0)
+    """The writers are forked from a process that has imported what they need."""
+    draw, writers = random.Random(0), multiprocessing.get_context("forkserver")
+    writers.set_forkserver_preload(["tests.monitor.writing"])
     for number in range(count):
         path = tmp_path / str(number)
-        acknowledged = killed(path, draw.uniform(0.0, 0.15))
+        acknowledged = killed(writers, path, draw.uniform(0.0, 0.15))
         fast, slow = Run(path).rows(), Run(path).rows(HEADS)
         assert len(fast) + len(slow) >= acknowledged > 0
         assert fast.damaged == slow.damaged == 0

@@ -1,11 +1,8 @@
-"""A process that writes rows as fast as it can and says which are acknowledged; the tests kill it.
-
-    python -m tests.monitor.writing FOLDER      prints the number of rows that are with the system
-"""
+"""What a process does that writes rows as fast as it can and says which are acknowledged; the tests kill it."""
 
 from __future__ import annotations
 
-import sys
+from multiprocessing.connection import Connection
 
 import numpy as np
 
@@ -20,7 +17,8 @@ def values_of(step: int, count: int) -> np.ndarray:
     return (np.arange(count) + step % 1000).astype(np.float32)
 
 
-def main(path: str) -> None:
+def write(path: str, acknowledged: Connection) -> None:
+    """For ever; sends the number of rows that are with the system."""
     columns, heads = fast_columns(DEPTH), slow_columns([N_HEADS] * DEPTH)
     folder = RunFolder(path, columns, heads, about={"depth": DEPTH, "model": "none"})
     step = said = 0
@@ -33,9 +31,4 @@ def main(path: str) -> None:
             folder.flush()
         if folder.written > said:
             said = int(folder.written)
-            sys.stdout.write(f"{said}\n")
-            sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+            acknowledged.send(said)
