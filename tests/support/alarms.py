@@ -47,20 +47,37 @@ def rings(set_alarm: Ring, seconds: float, work: Callable[[], Any]) -> bool:
     return False
 
 
-def interrupted(model: nn.Module, work: Callable[[], Any], tries: int, seed: int) -> tuple[int, list[list[str]]]:
-    """(how often the alarm rang before the work was done, what each try left altered), moments drawn by the seed.
+class Strikes:
+    """Alarms at given fractions of some work, and how many `rang` before it was done, on any machine.
 
-    The duration is the shortest of two calls: the first one fills caches.
+    Its duration is the shortest that was seen: a first call fills caches, and others may be held up.
     """
-    before, moments, rang = everything(model), random.Random(seed), 0
-    duration = min(_seconds(work), _seconds(work))
+
+    def __init__(self, work: Callable[[], Any], calls: int = 2) -> None:
+        self.work, self.rang = work, 0
+        self.duration = min(_seconds(work) for _ in range(calls))
+
+    def strike(self, set_alarm: Ring, fraction: float) -> bool:
+        """Whether the alarm rang."""
+        begun = time.perf_counter()
+        rang = rings(set_alarm, fraction * self.duration, self.work)
+        if not rang:
+            self.duration = min(self.duration, time.perf_counter() - begun)
+        self.rang += rang
+        return rang
+
+
+def interrupted(model: nn.Module, work: Callable[[], Any], tries: int, seed: int) -> tuple[int, list[list[str]]]:
+    """(how often the alarm rang before the work was done, what each try left altered), moments drawn by the seed."""
+    before, moments = everything(model), random.Random(seed)
+    strikes = Strikes(work)
     altered: list[list[str]] = [differences(before, everything(model))]
     with alarms() as set_alarm:
         before = everything(model)
         for _ in range(tries):
-            rang += rings(set_alarm, moments.random() * 1.02 * duration, work)
+            strikes.strike(set_alarm, moments.random() * 1.02)
             altered.append(differences(before, everything(model)))
-    return rang, [names for names in altered if names]
+    return strikes.rang, [names for names in altered if names]
 
 
 def _seconds(work: Callable[[], Any]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from edgewise.adapters.reading.restore import as_before, undisturbed
 from edgewise.interrupts import check
 from tests.adapters.reading import strangers
 from tests.adapters.reading.strangers import blocks, ids
-from tests.support.alarms import Alarm, Ring, alarms, interrupted, rings
+from tests.support.alarms import Alarm, Ring, Strikes, alarms, interrupted
 from tests.support.unchanged import differences, everything, prepared
 
 
@@ -129,14 +128,11 @@ def test_an_alarm_in_every_line_of_the_restoring(alarm: Ring) -> None:
     """Alarms so early or so late that they fall between the lines of entering and leaving."""
     model, _ = models()["caching"]
     before = everything(prepared(model))
-    start = time.perf_counter()
-    undisturbed(model, lambda: model(ids(8)))
-    duration, rang = time.perf_counter() - start, 0
+    strikes = Strikes(lambda: undisturbed(model, lambda: model(ids(8))))
     for step in range(150):
-        moment = duration * (0.2 + step / 150)
-        rang += rings(alarm, moment, lambda: undisturbed(model, lambda: model(ids(8))))
+        strikes.strike(alarm, 0.2 + step / 150)
         assert differences(before, everything(model)) == []
-    assert rang > 20
+    assert strikes.rang > 20
 
 
 def test_a_second_alarm_waits_until_everything_is_back(alarm: Ring) -> None:

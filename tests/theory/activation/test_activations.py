@@ -14,6 +14,7 @@ from edgewise.knobs import ACTIVATIONS
 from edgewise.theory.activation.activations import activation
 from edgewise.theory.activation.functions import Pointwise
 from edgewise.theory.activation.quadrature import Quadrature
+from tests.support.yardstick import slowness
 
 TORCH = {
     "linear": lambda x: x,
@@ -235,7 +236,7 @@ def test_refusals():
 
 
 def test_a_phase_diagram_row_is_fast():
-    """40,000 points take about 10 ms on an idle core; 10 times that is still a loud regression elsewhere."""
+    """40,000 points take about 10 ms on an idle core; 10 times that would be a loud regression."""
     phi, rng = activation("tanh"), np.random.default_rng(5)
     q, e = np.exp(rng.uniform(-3, 3, 40_000)), rng.uniform(0, 1, 40_000)
     phi.chord(q[:2], e[:2])
@@ -245,7 +246,7 @@ def test_a_phase_diagram_row_is_fast():
         start = time.process_time()
         phi.square(q), phi.chord(q, e), phi.slope_product_apart(q, e)
         times.append(time.process_time() - start)
-    assert min(times) < 0.1
+    assert min(times) < 0.1 * slowness()
 
 
 def test_an_activation_that_grows_too_fast_is_averaged_up_to_its_limit() -> None:
