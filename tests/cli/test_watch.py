@@ -81,6 +81,16 @@ def test_alarms_are_printed_and_coded(kind: AlarmKind, code: int, tmp_path: Path
     assert "ALARM at step 1" in capsys.readouterr().out
 
 
+def test_an_alarm_that_was_cut_off_is_not_no_alarm(tmp_path: Path, capsys: Capture) -> None:
+    path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
+    (events,) = path.glob("events-rank0-*.jsonl")
+    text = events.read_text()
+    events.write_text(text[: text.index('"alarm"') + 30])
+    assert run(["alarms", str(path)]) == 1
+    assert "The last event of this run has no end" in capsys.readouterr().err
+    assert run(["alarms", str(path), "--again"]) == 0
+
+
 def test_what_a_terminal_would_obey_is_shown_and_not_sent(tmp_path: Path, capsys: Capture) -> None:
     """Names and sentences come from files that anyone may have written: colours, links, bells, lines of their own."""
     path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)

@@ -9,6 +9,11 @@ import click
 from edgewise.cli import exit_codes
 from edgewise.cli.output import printing, visible
 
+CUT = (
+    "The last event of this run has no end: it is being written, or the process was stopped in its midst. It may have "
+    "been an alarm; --again asks the detectors about the stored rows."
+)
+
 
 @click.command()
 @click.argument("run", type=click.Path())
@@ -25,7 +30,7 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
     about = folder.about  # refuses what is not a run
     events = [event for event in folder.events(rank) if event["kind"] == "alarm"]
     raised = alarms_again(run, rank=rank) if again else [Alarm.from_json(event) for event in events]
-    rows = len(folder.rows(rank=rank))  # before anything is said
+    rows, cut = len(folder.rows(rank=rank)), not again and folder.cut_off(rank)  # before anything is said
     with printing():
         if as_json:
             click.echo(json.dumps([alarm.json() for alarm in raised]))
@@ -34,4 +39,6 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
                 click.echo(f"{visible(str(alarm), lines=True)}\n")
             count = "No alarm" if not raised else f"{len(raised)} alarm{'' if len(raised) == 1 else 's'}"
             click.echo(f"{count} in {rows} row{'' if rows == 1 else 's'} of {visible(about['model'])}.")
-    return exit_codes.of_alarms([alarm.failing for alarm in raised])
+        if cut:
+            click.echo(CUT, err=True)
+    return exit_codes.of_alarms([*(alarm.failing for alarm in raised), *([False] if cut else [])])

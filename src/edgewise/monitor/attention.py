@@ -156,6 +156,11 @@ class AttentionGroup:
         if check:
             self.output.fill_(math.nan)
 
+    @property
+    def noisy(self) -> bool:
+        """Whether dropout acts on its entries."""
+        return self.model.training and any(p > 0 for p in self.first.dropouts)
+
     def gather(self) -> None:
         """What is spread over processes, once for a row: how often the referee asks for it is each one's own affair."""
         for held in self._spread:

@@ -33,6 +33,7 @@ from edgewise.optim.parallel import by_name, whole
 SLOW = 10  # stored rows between two on the slow clock
 SPECTRUM = 3 * SLOW  # and between two at which the change of one block's logits is taken apart
 CHECKED = 10 * SLOW  # and between two at which the referee looks, after its first five looks
+LOOKS = 3  # rows in a row that the referee may miss before a refusal under dropout is said
 FEW = 1e-30  # below every activation that matters: keeps logarithms finite
 
 
@@ -61,7 +62,7 @@ class Instrument:
         self._blocks = [[place.block for place in group.layers] for group in self.groups]
         self._most_heads = max([*places.heads, 0])
         self._sheet = Sheet(places.depth)
-        self.samples = 0
+        self.samples = self._missed = 0  # rows, and how many of the last that the referee looked at he refused in part
         self._activations: list[Tensor] = []
         self._shapes: list[torch.Size] = []  # of the parts of a row
         self._spans: list[tuple[slice, torch.Size]] = []  # and where they stand in it
@@ -103,6 +104,11 @@ class Instrument:
         """Whether the hooks of the blocks saw a pass since `clear`."""
         return self.sizes.read()[2] > 0
 
+    @property
+    def doubts(self) -> bool:
+        """Whether the referee looks again: dropout makes noise, and one row may by chance have too much or little."""
+        return self._missed < LOOKS and any(group.noisy and any(group.refusals) for group in self.groups)
+
     def detach(self) -> None:
         """Take every hook off."""
         for handle in self.handles:
@@ -133,6 +139,8 @@ class Instrument:
         parts = [self.loss[None], gradients, *(_geometry(x) if tokens > 1 else _nothing(len(x), x))]
         parts += [self._attention(group, sequences, length, check, call) for group in self.groups]
         self._activations = parts
+        if check:
+            self._missed = self._missed + 1 if any(any(group.refusals) for group in self.groups) else 0
         if self.matrices is not None:
             self.matrices.before(self.samples)
         self._turn = self._remember() if spectrum and self.places.attentions else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,6 +68,12 @@ def _known(columns: Sequence[str], names: Sequence[str], path: Path) -> list[str
     return list(columns)
 
 
+def _last_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+        return file.read(1)
+
+
 @dataclass(frozen=True)
 class Run:
     """A folder that `watch` wrote into."""
@@ -110,6 +117,11 @@ class Run:
         """What was written down, in order; a line that is still being written is not there yet."""
         paths = sorted(self.path.glob(f"events-rank{rank}-*.jsonl"))
         return [event for path in paths for event in events_of(path)]
+
+    def cut_off(self, rank: int = 0) -> bool:
+        """Whether the last event has no end: it is being written, or the process was stopped in its midst."""
+        paths = sorted(self.path.glob(f"events-rank{rank}-*.jsonl"))
+        return any(_last_byte(path) not in (b"", b"\n") for path in paths)
 
     def trace(self, step: int | None = None, rank: int = 0) -> Trace:
         """The Trace of a stored step: stream, gradient and attention as they were on the training batch."""

@@ -35,10 +35,9 @@ def misses(group: AttentionGroup, rows: Pass, dtype: torch.dtype) -> Tensor:
         gap, actual = (x.masked_fill(~rows.counted[..., None], 0.0) for x in (gap, actual))
     size = actual.abs().unflatten(0, (L, -1)).flatten(1).amax(-1).clamp_min(1e-30)
     miss = gap.abs().unflatten(0, (L, -1)).flatten(1).amax(-1) / size / TOLERANCE.get(dtype, TOLERANCE_WIDE)
-    dropouts = [p for p in group.first.dropouts if p > 0] if group.model.training else []
-    if dropouts:
+    if group.noisy:
         left = gap.square().unflatten(0, (L, -1)).flatten(1).sum(-1) / _noise(group, rows).clamp_min(1e-30)
-        for p in dropouts:
+        for p in filter(None, group.first.dropouts):
             ratio = left * (1 - p) / p
             miss = torch.minimum(miss, torch.maximum(ratio, 1 / ratio) / NOISE)
     return miss if rows.counted is None else miss.masked_fill(~_telling(rows, L), torch.inf)

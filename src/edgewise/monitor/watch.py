@@ -253,7 +253,7 @@ class Watch:
         self._note_silence(self.budget.steps if self._on_host else 0)
         self.switch.on = self._due()
         if self.switch.on:
-            self.switch.check = checked(self._stored)
+            self.switch.check = checked(self._stored) or self.instrument.doubts
             self.instrument.clear()
 
     def _see_loss(self) -> None:
@@ -365,7 +365,7 @@ class Watch:
             self._tell("blind", f"not watched: {reason}")
 
     def _note_refusals(self) -> None:
-        for group in self.instrument.groups:
+        for group in self.instrument.groups if not self.instrument.doubts else []:
             for place, reason in zip(group.layers, group.refusals, strict=True):
                 sentence = f"attention of block {place.block}: {reason}" if reason else ""
                 if sentence and sentence not in self.places.blind:
