@@ -168,7 +168,8 @@ def _end(run: Result) -> float:
 
 
 def _words(ends: dict[int, list[float]]) -> str:
-    return "; ".join(f"{d} layers {' / '.join(f'{x:.2f}' for x in row)}" for d, row in ends.items()) or "not trained"
+    rows = {d: [f"{x:.2f}" if math.isfinite(x) else "not a number" for x in row] for d, row in ends.items()}
+    return "; ".join(f"{depth} layers {' / '.join(row)}" for depth, row in rows.items()) or "not trained"
 
 
 def _numbers(ends: dict[int, list[float]]) -> dict[str, list[float | None]]:
@@ -221,13 +222,15 @@ def _signal(results: Sequence[Result], name: str) -> Panel:
 
 
 def _final(results: Sequence[Result]) -> Panel:
-    """The loss at the end against depth, every seed a point."""
+    """The loss at the end against depth, every seed a point; what left the range of numbers has none."""
+    looks = {(ORDINARY[0], ALL): (2, "points"), ("Xavier", ALL): (1, "cross"), (GOOD, READOUT): (3, "hollow"),
+             (GOOD, ALL): (0, "points")}  # fmt: skip
     curves = []
-    for group, (start, trains) in enumerate(reversed(ARMS)):
-        runs = select(results, start=start, trains=trains)
+    for (start, trains), (group, role) in looks.items():
+        runs = [r for r in select(results, start=start, trains=trains) if len(r.value["losses"]) == r.case["steps"]]
         at = np.array([(r.case["depth"], np.mean(r.value["losses"][-10:])) for r in runs])
-        label, role = (f"{start}, {READOUT}", "hollow") if trains == READOUT else (start, "points")
-        curves.append(Curve(label, at[:, 0], at[:, 1], 3 if trains == READOUT else group - 1, role))
+        label = f"{start}, {READOUT}" if trains == READOUT else start
+        curves.append(Curve(label, at[:, 0], at[:, 1], group, role))
     return Panel("C  loss at the end, every seed", "layers", "loss, mean of the last ten steps", tuple(curves),
                  log_x=True, levels=(results[0].value["chance"],))  # fmt: skip
 
@@ -239,8 +242,9 @@ def _losses(results: Sequence[Result]) -> Panel:
               for r in select(runs, start=GOOD, trains=ALL)]  # fmt: skip
     for r in select(runs, depth=depths[-1]):
         if (r.case["start"], r.case["trains"]) != (GOOD, ALL):
-            name = r.case["trains"] if r.case["start"] == GOOD else r.case["start"]
-            group = {READOUT: depths.index(depths[-1]) + 2, ORDINARY[0]: 6, ORDINARY[1]: 1}[name]
+            name = READOUT if r.case["start"] == GOOD else r.case["start"]
+            name += f" (not a number after {len(r.value['losses'])} steps)" * (not math.isfinite(_end(r)))
+            group = {READOUT: depths.index(depths[-1]) + 2, ORDINARY[0]: 6}.get(name, 1)
             curves.append(_curve(r, f"{depths[-1]} layers, {name}", group, "second"))
     return Panel("D  learning, one seed", "step", "loss, mean of five steps", tuple(curves),
                  levels=(results[0].value["chance"],))  # fmt: skip
