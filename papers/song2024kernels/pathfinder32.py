@@ -1,10 +1,11 @@
-"""Pathfinder of 32 x 32 pixels in 64 patches of 4 x 4, one seed: softmax and Gaussian attention [Song 2024].
+"""Pathfinder of 32 x 32 pixels in 64 patches of 4 x 4, three seeds: softmax and Gaussian attention [Song 2024].
 
 The images and networks of `pathfinder` on four times the area: contours of 2 and then 3 dashes, one distractor, 20,000
 images of each level, 6,000 steps of which 1,600 are easy. Fixed before the run: a kernel has learned the task where its
-test accuracy comes above 60 %, and one that has not by the last step is reported as "never" and not trained on; one
-seed cannot decide, so every statement ends open (`pathfinder` decides by five). A pilot of 3,000 steps with the
-Gaussian, another seed, ended at 54.8 %, so we expect it to learn late, and softmax later or never.
+test accuracy comes above 60 %, and one that has not by the last step is reported as "never" and not trained on. A pilot
+of 3,000 steps with the Gaussian, another seed, ended at 54.8 %, so we expected it to learn late, and softmax later or
+never. Seed 0 came first, alone, and could not decide: softmax learned and the Gaussian did not. Seeds 1 and 2 with the
+same criteria, and that nothing is added after them, were fixed before they were run.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ SMALL = pathfinder.SMALL | LARGER
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
-    shared = FULL if scale == "full" else SMALL
-    return [shared | {"kernel": kernel, "others": [], "seed": 0} for kernel in pathfinder.KERNELS]
+    shared, seeds = (FULL, 3) if scale == "full" else (SMALL, 1)
+    return [shared | {"kernel": kernel, "others": [], "seed": seed} for seed in range(seeds)
+            for kernel in pathfinder.KERNELS]  # fmt: skip
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
