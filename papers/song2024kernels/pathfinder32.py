@@ -43,4 +43,5 @@ def claim(results: Sequence[Result]) -> Claim:
 
 def draw(results: Sequence[Result]) -> Figure:
     title = "Four times the area: Pathfinder of 32 x 32 pixels with softmax and with Gaussian attention"
-    return one_stage_figure(results, title, f"{results[0].case['paddles']} dashes; {scale_of(results)}")
+    scale = f"{results[0].case['paddles']} dashes; {scale_of(results)}; bands: standard error"
+    return one_stage_figure(results, title, scale)
