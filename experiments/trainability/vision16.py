@@ -1,7 +1,11 @@
 """A vision transformer of 16 layers on Fashion-MNIST: its test loss over the two exponents of its start.
 
-Starts of the paper's family, sixteen patches of 7x7 pixels, AdamW, the better of two rates, two seeds. The claim and
+Starts of the paper's family, sixteen patches of 7x7 pixels, AdamW, the best of three rates, two seeds. The claim and
 the picture are those of `two_exponents.py`.
+
+A first record of 16 starts and 150 steps had too few runs that train. Fixed before this one: 64 starts, because by
+their exponents alone 16 leave four runs around (0, 0) and 64 leave 28; 400 steps, because in 300 or 400 the three
+starts near (0, 0) that were tried, with a seed that is not used here, came to 0.30 to 0.38 of chance.
 """
 
 from __future__ import annotations
@@ -22,14 +26,14 @@ from .geometry import collapsed, theory
 from .scores import changes
 from .starts import network, starts
 
-STARTS, SEEDS, DEPTH, WIDTH = 16, 2, 16, 32
-RATES = [3e-4, 1.2e-3]
+STARTS, SEEDS, DEPTH, WIDTH = 64, 2, 16, 32
+RATES = [3e-4, 1.2e-3, 2.4e-3]
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Every start and seed; small: two starts of two blocks on digits, four steps."""
     full = scale == "full"
-    sizes = {"task": "fashion", "steps": 150} if full else {"task": "digits", "steps": 4}
+    sizes = {"task": "fashion", "steps": 400} if full else {"task": "digits", "steps": 4}
     shape = {"depth": DEPTH if full else 2, "width": WIDTH, "mlp_width": 2 * WIDTH}
     return [
         {"start": start, "seed": seed, "batch": 16, "rates": RATES, **sizes,
