@@ -11,9 +11,7 @@ from typing import Any, TypeVar
 
 import matplotlib.image
 import matplotlib.pyplot
-import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -27,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 APART = ROOT / "experiments" / "census"  # needs packages of its own, and hours: make census
 SECONDS = 2.0  # of the processor, at small scale, for measuring, judging and drawing each
 TRIES = 3  # the first may import and fill caches, and a busy machine takes longer now and then
-DOTS = 50  # per inch, of a draft
+EMPTY = {"experiments/learning_rate/horizon.py"}  # in ten steps no network moves far enough to be drawn
 RECIPES = [path for folder in FOLDERS for path in find_recipes(ROOT / folder) if APART not in path.parents]
 Answer = TypeVar("Answer")
 
@@ -67,18 +65,16 @@ def check_words(claim: Claim) -> None:
 
 @pytest.fixture
 def _drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No margins: to settle them, matplotlib draws a figure four times. What they become is for tests/view."""
+    """No margins: to settle them, matplotlib draws a figure twice. What they become is for tests/view."""
     monkeypatch.setattr(Figure, "draw_without_rendering", lambda figure: None)
     monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, figure: None)
 
 
-def rendered(figure: Figure) -> np.ndarray:
-    """The picture, coarse; drawn once, where savefig draws it twice."""
-    figure.set_dpi(DOTS)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+def drawn(figure: Figure) -> list[bool]:
+    """Of every panel, whether something is in it; how it looks on paper is for the slow test and for tests/view."""
+    panels = [axes.has_data() for axes in figure.axes if axes.axison]
     matplotlib.pyplot.close(figure)
-    return np.asarray(canvas.buffer_rgba())[..., :3] / 255
+    return panels
 
 
 @pytest.mark.usefixtures("_drafts")
@@ -95,9 +91,8 @@ def test_a_recipe_runs_at_small_scale(path: Path, tmp_path: Path) -> None:
     claim = in_time(lambda: recipe.claim(results.cases))
     check_words(claim)
     assert not (claim.held is False and recorded_claim(path)["held"] is True), str(claim)
-    picture = in_time(lambda: rendered(recipe.draw(results.cases)))
-    assert min(picture.shape[:2]) > 2 * DOTS
-    assert picture.std() > 0.01
+    panels = in_time(lambda: drawn(recipe.draw(results.cases)))
+    assert panels and (any(panels) or name(path) in EMPTY)  # some panels may be empty at this scale
 
 
 @pytest.mark.slow
