@@ -87,7 +87,7 @@ def test_an_alarm_that_was_cut_off_is_not_no_alarm(tmp_path: Path, capsys: Captu
     text = events.read_text()
     events.write_text(text[: text.index('"alarm"') + 30])
     assert run(["alarms", str(path)]) == 1
-    assert "The last event of this run has no end" in capsys.readouterr().err
+    assert "The last event of this run is incomplete" in capsys.readouterr().err
     assert run(["alarms", str(path), "--again"]) == 0
 
 

@@ -18,7 +18,7 @@ def values_of(step: int, count: int) -> np.ndarray:
 
 
 def write(path: str, acknowledged: Connection) -> None:
-    """For ever; sends the number of rows that are with the system."""
+    """Append rows until killed; send how many of them the operating system has."""
     columns, heads = fast_columns(DEPTH), slow_columns([N_HEADS] * DEPTH)
     folder = RunFolder(path, columns, heads, about={"depth": DEPTH, "model": "none"})
     step = said = 0

@@ -10,8 +10,8 @@ from edgewise.cli import exit_codes
 from edgewise.cli.output import printing, visible
 
 CUT = (
-    "The last event of this run has no end: it is being written, or the process was stopped in its midst. It may have "
-    "been an alarm; --again asks the detectors about the stored rows."
+    "The last event of this run is incomplete: it is still being written, or the process was stopped while it wrote. "
+    "It may have been an alarm; --again asks the detectors about the stored rows."
 )
 
 

@@ -1,0 +1,47 @@
+"""Attention that was rebuilt is compared with what the layer gave: it is read, looked at again, or refused by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import edgewise
+from edgewise.monitor import referee
+from tests.monitor.subjects import batches, encoder, hugging_face, loss_of
+from tests.monitor.test_instrument import one_step
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_attention_is_read_under_dropout(kind: str) -> None:
+    handle, _ = one_step(hugging_face(kind, dropout=0.1))
+    assert handle.places.blind == []
+    assert np.isfinite(handle.row()["block.1.entropy"])
+
+
+@pytest.mark.parametrize("missed", [1, 9])
+def test_what_misses_under_dropout_is_looked_at_again(missed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By chance one row may have too much noise: it has no number, the next is looked at, and nothing is said.
+
+    One that misses three times in a row is refused, and said so.
+    """
+    model, criterion = encoder(dropout=0.1), nn.CrossEntropyLoss()
+    optimizer, entropies = torch.optim.SGD(model.parameters(), 0.01), []
+    with edgewise.watch(model, everything=True, quiet=True, loss=criterion) as handle:
+        for step, x in enumerate(batches(5)):
+            monkeypatch.setattr(referee, "NOISE", 1e-6 if step < missed else 1e6)
+            loss_of(model, x, criterion).backward()
+            optimizer.step()
+            entropies.append(handle.row()["block.0.entropy"])
+    assert handle.error == ""
+    assert np.isfinite(entropies).tolist() == ([False, True, True, True, True] if missed == 1 else [False] * 5)
+    assert bool(handle.places.blind) == (missed == 9)
+
+
+def test_what_is_not_understood_is_refused_and_named() -> None:
+    """ALiBi biases the logits; rows rebuilt without it miss the model's own output."""
+    handle, _ = one_step(hugging_face("bloom"))
+    assert any("attention of block 0: rows rebuilt" in reason for reason in handle.places.blind)
+    assert np.isnan(handle.row()["block.0.entropy"])
+    assert np.isfinite(handle.row()["block.0.norm"])
