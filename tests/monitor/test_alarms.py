@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from edgewise.monitor.alarm import ADVICE, MEANING, Alarm, AlarmKind, Moved
-from edgewise.monitor.bands import Bands
+from edgewise.monitor.bands import JUMP, Bands
 from edgewise.monitor.clock import MEMORY, Budget
 from edgewise.monitor.copies import Window
 from edgewise.monitor.detectors import exploding_gradient
 from edgewise.monitor.order import Detection, _ruled_out
+from edgewise.monitor.trend import FEWEST, FLOOR
 from tests.monitor.driven import COLUMNS, DEPTH, LEVELS, NAMES, kinds, level, ramp, run
 
 
@@ -104,6 +105,29 @@ def test_how_far_a_series_moved_is_the_factor_of_its_change() -> None:
     assert (trend.trend, jump.trend) == (True, False)
     assert trend.factor == pytest.approx(math.exp((bands.rows - 1) / 25), rel=1e-2)
     assert jump.factor == pytest.approx(8.0, rel=1e-2)
+
+
+def test_jumps_are_worked_out_where_there_can_be_one_and_are_then_those_of_the_formula() -> None:
+    """Of each series beyond eight scatters, and of no other; against the formula on whole series of a rough run."""
+    rng, bands, jumped = np.random.default_rng(0), Bands(COLUMNS), 0
+    level_of = {name: level(name) for name in NAMES}
+    for step in range(120):
+        row = np.array([level_of[name] for name in NAMES]) * np.exp(0.02 * rng.standard_normal(len(NAMES)))
+        row[rng.integers(len(row))] *= rng.choice([0.01, 0.9, 1.1, 100.0])
+        row[rng.integers(len(row))] *= math.nan if step % 30 == 29 else 1.0
+        past = bands.past()[1].copy()
+        bands.see(step, row)
+        if len(past) < FEWEST:
+            assert np.isnan(bands.jump).all()
+            continue
+        change = np.diff(past, axis=0)
+        scatter = 1.4826 * np.median(np.abs(change - np.median(change, axis=0)), axis=0)
+        expected = (bands.now - np.median(past[-FEWEST:], axis=0)) / np.maximum(scatter, FLOOR)
+        far = np.abs(np.nan_to_num(expected)) > JUMP
+        assert bands.jump[far] == pytest.approx(expected[far])
+        assert not (np.abs(np.nan_to_num(bands.jump[~far])) > JUMP).any()
+        jumped += int(far.sum())
+    assert jumped > 20
 
 
 def test_a_stream_that_grows_while_the_loss_stalls_points_to_the_rate() -> None:

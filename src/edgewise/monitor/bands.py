@@ -74,13 +74,16 @@ class Bands:
         self._log = np.array([q.logarithm for q, _, _ in pairs], bool)
         self.worse = np.array([q.worse for q, _, _ in pairs], float)
         self._at = {q.name: np.array([i for i, p in enumerate(pairs) if p[0] is q], np.int64) for q in QUANTITIES}
-        self._rows, self._reached = 0, -1  # of the window, and at which count that was worked out
-        self._window, self._end = window, 0  # rows are written behind each other, and moved when there is no more room
+        self._span = {name: slice(at[0], at[-1] + 1) if len(at) else slice(0) for name, at in self._at.items()}
+        self._longest, self._end = window, 0  # rows are written behind each other, and moved when there is no more room
         self._steps, self._values = np.full(4 * window, np.nan), np.full((4 * window, len(pairs)), np.nan)
         self.count, self.series = 0, len(pairs)
+        self._past = self._steps[:0], self._values[:0]
+        self.apart, self.threshold = 1, math.inf  # see `_look`
         self.slope, self.t, self.change, self.jump = (np.full(len(pairs), np.nan) for _ in range(4))
         self.since = np.full(len(pairs), -1, np.int64)  # step at which it began to move; -1 while calm
-        self.first: Array | None = None  # of the first row
+        self.first: Array | None = None  # of the first row, or of the first that had a number
+        self._begun = False  # whether all have one
         self.now = np.full(len(pairs), np.nan)
         self.losses = Losses()
         self._loss = int(self.at("loss")[0]) if len(self.at("loss")) else None
@@ -91,49 +94,62 @@ class Bands:
 
     def see(self, step: int, row: Array) -> None:
         """Take one row in: jumps against the rows before it, trends with it."""
-        raw = row[self._columns].astype(float)
+        value = row[self._columns].astype(float)
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.where(self._log, np.log(raw), raw)
-        steps, past = self.past()
-        self.gap = step - int(steps[-1]) if self.count else 1
-        self.jump = _jumps(past, value) / _wider(steps, self.gap)
-        self._write(step, value)
+            np.log(value, out=value, where=self._log)
+            steps, past = self._past
+            self.gap = step - int(steps[-1]) if self.count else 1
+            self.jump = _jumps(past, value) / _wider(steps, self.gap)
+            self._write(step, value)
+            self._look()
+            self._note(step, row)
+            steps, past = self._past
+            if self.trends:
+                self.slope, self.t = log_trend(steps, past)
+                self.change = self.slope * (steps[-1] - steps[0])
+            self._remember(step, steps)
+
+    def _note(self, step: int, row: Array) -> None:
+        """What is asked of one row alone."""
+        value = self.now
         self._stalled = None
-        self.now = value
         if self._loss is not None:
             self.losses.see(step, float(value[self._loss]))
         if self._edge is not None and np.isfinite(row[self._edge]):
             self.beyond.append(float(row[self._edge]))
-        self.first = value if self.first is None else np.where(np.isnan(self.first), value, self.first)
-        steps, past = self.past()
-        if self.trends:
-            self.slope, self.t = log_trend(steps, past)
-            self.change = self.slope * (steps[-1] - steps[0])
-        self._remember(step, steps)
+        if not self._begun:
+            self.first = value if self.first is None else np.where(np.isnan(self.first), value, self.first)
+            self._begun = not np.isnan(self.first).any()
 
     def _write(self, step: int, value: Array) -> None:
         if self._end == len(self._steps):
-            steps, values = self._steps[-self._window :], self._values[-self._window :]
-            self._end = self._window
+            steps, values = self._steps[-self._longest :], self._values[-self._longest :]
+            self._end = self._longest
             self._steps[: self._end], self._values[: self._end] = steps.copy(), values.copy()
         self._steps[self._end], self._values[self._end] = step, value
+        self.now = value
         self._end += 1
         self.count += 1
 
+    def _look(self) -> None:
+        """What the last rows are, how far they are apart, and which t-value is not chance with so many."""
+        most = min(self.count, self._longest)
+        steps = self._steps[self._end - most : self._end]
+        if most > FEW and steps[0] <= steps[-1] - REACH:
+            most = max(int((steps > steps[-1] - REACH).sum()), FEW)
+        self._past = self._steps[self._end - most : self._end], self._values[self._end - most : self._end]
+        steps = self._past[0]
+        self.apart = math.ceil((steps[-1] - steps[0]) / most) if most > 1 else 1
+        self.threshold = _threshold(self.series, most, self.apart) if most > 2 else math.inf
+
     def past(self) -> tuple[Array, Array]:
         """Steps (W,) and values (W, series) of the window, in order; logarithms where a series has them."""
-        begin = self._end - self.rows
-        return self._steps[begin : self._end], self._values[begin : self._end]
+        return self._past
 
     @property
     def rows(self) -> int:
         """Of the window: 40, fewer where these reach back further than 160 steps, but 14 if there are so many."""
-        most = min(self.count, self._window)
-        if self._reached != self.count:
-            steps = self._steps[self._end - most : self._end]
-            far = len(steps) > FEW and steps[0] <= steps[-1] - REACH
-            self._rows, self._reached = max(int((steps > steps[-1] - REACH).sum()), FEW) if far else most, self.count
-        return self._rows
+        return len(self._past[0])
 
     @property
     def trends(self) -> bool:
@@ -171,20 +187,9 @@ class Bands:
         return not (len(t) and t[0] < -2.0)
 
     @property
-    def threshold(self) -> float:
-        """The t-value beyond which a trend is not chance."""
-        return math.inf if self.rows <= 2 else _threshold(self.series, self.rows, self.apart)
-
-    @property
     def sparse(self) -> bool:
         """Whether rows are further apart than two steps."""
         return self.apart > 2
-
-    @property
-    def apart(self) -> int:
-        """Steps between two rows, on average over the window, rounded up."""
-        steps = self.past()[0]
-        return math.ceil((steps[-1] - steps[0]) / len(steps)) if len(steps) > 1 else 1
 
     @property
     def stretch(self) -> float:
@@ -194,9 +199,8 @@ class Bands:
 
     def _remember(self, step: int, steps: Array) -> None:
         limit = self.threshold if self.trends else math.inf
-        with np.errstate(invalid="ignore"):
-            drifting, jumped = self.worse * self.t > limit, self.worse * self.jump > JUMP
-            calm = ~(self.worse * self.t >= CALM * limit) & ~jumped
+        t, jumped = self.worse * self.t, self.worse * self.jump > JUMP
+        drifting, calm = t > limit, ~((t >= CALM * limit) | jumped)
         began = int(steps[len(steps) // 2])  # a trend is half a window old when it shows
         fresh = (drifting | jumped) & (self.since < 0)
         self.since = np.where(fresh, np.where(jumped, step, began), np.where(calm, -1, self.since))
@@ -220,12 +224,13 @@ class Bands:
 
     def trend(self, name: str) -> tuple[Array, Array]:
         """(t-values, log-changes over the window) of a statistic at all its places."""
-        return self.t[self.at(name)], self.change[self.at(name)]
+        span = self._span[name]
+        return self.t[span], self.change[span]
 
     def since_start(self, name: str) -> Array:
         """log-change since the first row."""
-        at = self.at(name)
-        return self.now[at] - (self.first[at] if self.first is not None else np.nan)
+        span = self._span[name]
+        return self.now[span] - (self.first[span] if self.first is not None else np.nan)
 
     def moved(self) -> list[Moved]:
         """Everything that is away from its past, the first to move first; of each statistic the earliest place."""
@@ -260,15 +265,21 @@ def _wider(steps: Array, gap: int) -> float:
 
 
 def _jumps(past: Array, value: Array) -> Array:
-    """(value - recent median) / scatter of one row against the one before; nan with fewer than 20 rows."""
+    """(value - recent median) / scatter of one row against the one before; nan with fewer than 20 rows.
+
+    0 where no scatter makes it a jump, since that is at least FLOOR.
+    """
     if len(past) < FEWEST:
         return np.full(len(value), np.nan)
-    with np.errstate(invalid="ignore"):
-        series = np.ascontiguousarray(past.T)
-        change = np.diff(series)
+    jump = value - _middle(np.ascontiguousarray(past[-FEWEST:].T))
+    far = np.abs(jump) > JUMP * FLOOR
+    jump[~far] = 0.0
+    if far.any():
+        change = np.diff(past.T[far])
         spread = 1.4826 * _middle(np.abs(change - _middle(change)[:, None]))
-        jump = (value - _middle(series[:, -FEWEST:])) / np.maximum(spread, FLOOR)
-        return np.where(np.isnan(change).any(1), np.nan, jump)
+        spread[np.isnan(change).any(1)] = np.nan
+        jump[far] /= np.maximum(spread, FLOOR)
+    return jump
 
 
 def _middle(values: Array) -> Array:
@@ -276,5 +287,5 @@ def _middle(values: Array) -> Array:
     half, odd = divmod(values.shape[-1], 2)
     if odd:
         return np.asarray(np.partition(values, half)[..., half])
-    low, high = np.moveaxis(np.partition(values, (half - 1, half))[..., half - 1 : half + 1], -1, 0)
-    return np.asarray((low + high) / 2)
+    parted = np.partition(values, (half - 1, half))
+    return np.asarray((parted[..., half - 1] + parted[..., half]) / 2)

@@ -121,8 +121,10 @@ def rank_collapse(bands: Bands) -> Hit | None:
     """
     at = bands.at("separation")
     fallen = bands.since_start("separation")
+    if not (fallen < -TENFOLD).any() or not bands.stalled or _learned(bands):
+        return None
     lasts = bands.lasting(LASTING)
-    if not lasts or not (fallen < -TENFOLD).any() or not bands.stalled or _learned(bands):
+    if not lasts:
         return None
     lasting = bands.past()[1][-lasts:, at] < np.minimum(APART, bands.now[at] - fallen - TENFOLD)
     i = _strongest(np.asarray(lasting.all(0)), -np.nan_to_num(fallen))
@@ -218,12 +220,12 @@ def left_prediction(bands: Bands) -> Hit | None:
 
     Twice the change over the second half of depth decides, as it does for a verdict on the untrained network.
     """
+    if bands.first is None or not len(bands.at("separation")):
+        return None
+    if not (np.abs(_late(bands, bands.now[None])) > FAILS).any() or not bands.stalled or _learned(bands):
+        return None
     lasts = bands.lasting(LASTING)
-    if not lasts or bands.first is None or not len(bands.at("separation")):
-        return None
-    if not bands.stalled or _learned(bands):
-        return None
-    if not np.nanmax(np.abs(_late(bands, bands.now[None])), initial=0.0) > FAILS:
+    if not lasts:
         return None
     start, now = _late(bands, bands.first[None]), _late(bands, bands.past()[1][-lasts:])
     left = np.abs(now).min(0) - np.where(np.abs(start[0]) < RISKY, 0.0, np.inf)
@@ -240,23 +242,24 @@ def left_prediction(bands: Bands) -> Hit | None:
 
 def _late(bands: Bands, values: Array) -> Array:
     """(rows, 2): twice the log-change over the second half of depth, of the separation and of |g|^2 q backwards."""
-    separation, norm, gradient = (values[:, bands.at(n)] for n in ("separation", "norm", "gradient_growth"))
-    half, relative = separation.shape[1] // 2, gradient + norm
-    return 2 * np.stack([separation[:, -1] - separation[:, half], relative[:, half] - relative[:, -1]], 1)
+    separation, norm, gradient = (bands.at(n) for n in ("separation", "norm", "gradient_growth"))
+    half, late = len(separation) // 2, np.empty((len(values), 2))
+    late[:, 0] = values[:, separation[-1]] - values[:, separation[half]]
+    inner, last = (values[:, gradient[i]] + values[:, norm[i]] for i in (half, -1))
+    late[:, 1] = inner - last
+    return 2 * late
 
 
 def overflow_ahead(bands: Bands) -> Hit | None:
     """Headroom that will be used up within 100 steps at its present rate."""
     at = bands.at("headroom")
     t, _ = bands.trend("headroom")
-    if not (t < -bands.threshold).any():
-        return None
     slope = bands.slope[at]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        left = np.where(slope < 0, -bands.now[at] / slope, np.inf)
-    i = _strongest((t < -bands.threshold) & (left < AHEAD), -np.nan_to_num(left, nan=np.inf))
-    if i is None:
+    soon = (t < -bands.threshold) & (bands.now[at] < -AHEAD * slope)
+    if not soon.any():
         return None
+    left = np.where(soon, -bands.now[at] / slope, np.inf)
+    i = int(np.argmin(left))
     return Hit(
         AlarmKind.OVERFLOW_AHEAD, int(at[i]),
         f"{bands.now[at[i]]:.1f} bits are left before the stream overflows, at this rate {left[i]:.0f} steps.",

@@ -199,7 +199,7 @@ class Instrument:
         return self._sample(numbers)
 
     def rules(self) -> list[Rule]:
-        """How each part of a row is joined over processes; squares of matrices that are not sharded are alike."""
+        """How each part of a row is joined over processes; matrices that are not sharded are alike in all."""
         sharded = self.matrices is not None and self.matrices.sharded
         heads: list[Rule] = [partial(_heads_joined, shape=self._shape(group)) for group in self.groups]
         return [mean, mean, mean, mean, largest, *heads, total if sharded else mean, mean, mean]
@@ -216,19 +216,24 @@ class Instrument:
     def _sample(self, numbers: list[Array]) -> Sample:
         loss, gradient, norm, separation, largest, *attention, squares, spectrum, change = numbers
         depth, mixed = self.places.depth, self.matrices.mixed if self.matrices is not None else set()
-        if self._blocks == [list(range(depth))]:
-            heads = attention[0]
-        else:
-            heads = np.full((depth, len(HEAD_STATISTICS), self._most_heads), np.nan)
-            for blocks, values in zip(self._blocks, attention, strict=True):
-                heads[blocks, :, : values.shape[2]] = values
         turn = np.full(depth, np.nan)
         if self._turn is not None:
             turn[self._turn[0].block] = float(spectrum[0])
         with np.errstate(divide="ignore", invalid="ignore"):
+            heads = self._heads(attention)
+            squares = self.matrices.grouped(squares) if self.matrices is not None else squares
             site = self._sheet.sites(norm, separation, largest, gradient, self.switch.limit)
             run, block = self._sheet.blocks(squares, heads, mixed)
         return Sample(run | {"loss": float(loss[0]), "stream_change": float(change[0])}, site, block, heads, turn)
+
+    def _heads(self, attention: list[Array]) -> Array:
+        """(blocks, statistics, H) of all groups; not-a-number where a block has fewer heads than others, or none."""
+        if self._blocks == [list(range(self.places.depth))]:
+            return attention[0]
+        heads = np.full((self.places.depth, len(HEAD_STATISTICS), self._most_heads), np.nan)
+        for blocks, values in zip(self._blocks, attention, strict=True):
+            heads[blocks, :, : values.shape[2]] = values
+        return heads
 
 
 def _heads_joined(each: Tensor, shape: tuple[int, int, int]) -> Tensor:
@@ -245,7 +250,7 @@ def _geometry(x: Tensor) -> list[Tensor]:
     unit = x / length.clamp_min(FEW)[..., None]
     apart = torch.linalg.vector_norm(unit.sub_(unit.mean(2, keepdim=True)), dim=(-1, -2)).square_()
     norm = length.square_().mean((1, 2)).div_(x.shape[-1])
-    return [norm, apart.div_(x.shape[2] - 1).mean(1), torch.maximum(x.amax((1, 2, 3)), -x.amin((1, 2, 3)))]
+    return [norm, apart.div_(x.shape[2] - 1).mean(1), x.abs().amax((1, 2, 3))]
 
 
 def _nothing(count: int, like: Tensor) -> list[Tensor]:

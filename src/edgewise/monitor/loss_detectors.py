@@ -132,7 +132,7 @@ def not_a_number(bands: Bands) -> Hit | None:
     A block that was skipped (layer drop) has none either, and so have weights that got no gradient: while the loss is
     finite, gradients count where all blocks were seen, and of the stream only what is infinite.
     """
-    if bands.first is None or bands.count < 2:
+    if bands.first is None or bands.count < 2 or np.isfinite(bands.now).all():
         return None
     endless = bands.now == math.inf
     broken = (np.isnan(bands.now) | endless) & np.isfinite(bands.first)

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.roles.record import Projection
+from edgewise.arrays import Array
 from edgewise.monitor.places import Places
 
 STRIDE = 16
@@ -70,8 +72,9 @@ class Matrices:
         self.slices.sort(key=lambda s: math.prod(s.size))  # what is of one size is summed at once
         self.sharded = any(_spread(parameter) for parameter in self.parameters.values())
         device = next(places.model.parameters()).device
-        self._groups = torch.tensor([s.group for s in self.slices], dtype=torch.int64, device=device)
-        self._weights = torch.tensor([s.weight for s in self.slices], device=device)
+        groups = np.array([s.group for s in self.slices], np.int64)
+        self._groups = np.stack([groups + i * self.groups for i in range(3)])  # of weights, gradients, updates
+        self._weights = np.array([s.weight for s in self.slices])
         self._copied = _merged(self.slices)
         self._flat = Flat([s.size for s in self._copied], [math.prod(s.size) for s in self.slices], device)
         self._period = math.lcm(*(s.shifts for s in self.slices)) if self.slices else 1
@@ -144,11 +147,24 @@ class Matrices:
         return gradient
 
     def after(self) -> Tensor:
-        """(3, groups): |W|^2, |G|^2, |dW|^2 of each group, estimated from the sampled rows."""
+        """Norms of the sampled rows of weights, gradients and updates, (3, slices); of shards, whose slices are others
+        in other processes, sums of squares (3, groups)."""
         self._flat.fill_after(self._now)
         self._now = []
-        squares = self._flat.squares().mul_(self._weights)
-        return torch.zeros(3, self.groups, device=squares.device).index_add_(1, self._groups, squares)
+        norms = self._flat.norms()
+        if not self.sharded:
+            return norms
+        groups, weights = (torch.as_tensor(x).to(norms.device) for x in (self._groups[0], self._weights.astype("f4")))
+        squares = norms.square_().mul_(weights)
+        return torch.zeros(3, self.groups, device=norms.device).index_add_(1, groups, squares)
+
+    def grouped(self, numbers: Array) -> Array:
+        """(3, groups): |W|^2, |G|^2, |dW|^2 of each group, estimated from the sampled rows; numbers: of `after`."""
+        if self.sharded:
+            return numbers
+        squares = numbers * numbers * self._weights
+        sums = np.bincount(self._groups.ravel(), squares.ravel(), 3 * self.groups)
+        return np.asarray(sums, float).reshape(3, -1)
 
 
 class Flat:
@@ -177,10 +193,10 @@ class Flat:
         """The weights after the step."""
         torch._foreach_copy_(self._after, slices)
 
-    def squares(self) -> Tensor:
-        """|.|^2 (3, slices) of weights, gradients and updates, where the weights after the step stand for these."""
+    def norms(self) -> Tensor:
+        """|.| (3, slices) of weights, gradients and updates, where the weights after the step stand for these."""
         self._updates.sub_(self._weights)
-        return torch.cat([torch.linalg.vector_norm(rows, dim=2) for rows in self._alike], 1).square_()
+        return torch.cat([torch.linalg.vector_norm(rows, dim=2) for rows in self._alike], 1)
 
 
 def loose(model: nn.Module) -> list[str]:

@@ -98,22 +98,23 @@ class Sheet:
 
     def _over_heads(self, heads: Array, block: Array) -> None:
         """What stands for a block: means over heads, the largest logit, the sharpest and the weakest head."""
-        means, count = heads.sum(-1), heads.shape[-1]
+        means, count = np.add.reduce(heads, -1), heads.shape[-1]  # a method of an array is another cold call
         three = heads[:, LOGIT], heads[:, ENTROPY], heads[:, OUTPUT]
-        if count and not np.isnan(means).any():
+        if count and not math.isnan(np.add.reduce(means, None)):
             means /= count
-            most = [three[0].max(-1), three[1].min(-1), three[2].min(-1)]
+            most = [np.maximum.reduce(three[0], -1), *(np.minimum.reduce(each, -1) for each in three[1:])]
         else:
             alive = ~np.isnan(heads)
             means = np.where(alive, heads, 0.0).sum(-1) / alive.sum(-1)
             most = [_over(np.fmax, three[0]), _over(np.fmin, three[1]), _over(np.fmin, three[2])]
         block[self.means] = means.T[MEANS]
-        block[self.extremes] = most
+        for place, values in zip(self.extremes, most, strict=True):
+            block[place] = values
 
 
 def _of_run(squares: Array) -> dict[str, float]:
     """Norms of all matrices together; nothing where there are none."""
-    weight, gradient, update = np.sqrt(squares.sum(1)).tolist()
+    weight, gradient, update = np.sqrt(np.add.reduce(squares, 1)).tolist()
     if not weight:
         return {}
     ratio = update / weight
