@@ -34,7 +34,7 @@ MEANING = {
     AlarmKind.RANK_COLLAPSE: "Tokens have become alike: the blocks above cannot tell them apart, and learning stalls.",
     AlarmKind.VANISHING_GRADIENT: "The gradient no longer reaches the first blocks, which then stop learning.",
     AlarmKind.EXPLODING_GRADIENT: "The gradient grows towards the input; one such step can undo many.",
-    AlarmKind.UPDATE_TOO_LARGE: "The stream grows while the loss does not fall: steps are too large for this network.",
+    AlarmKind.UPDATE_TOO_LARGE: "Steps are too large for this network: they move it without improving it.",
     AlarmKind.LOSS_SPIKE: "The loss has left its past and stayed away.",
     AlarmKind.BAD_BATCH: "Loss and gradient jumped at once with nothing moving before, which points to the data.",
     AlarmKind.OVERFLOW_AHEAD: "Activations are on their way to the largest number of their type, and will be infinite.",

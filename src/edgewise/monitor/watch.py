@@ -265,6 +265,10 @@ class Watch:
             self._heard = reported is None
         elif reported is not None or self._heard:  # and not a step whose loss nobody reported
             self.bands.losses.restless = True
+        else:
+            return
+        for alarm in self.detection.hear(self.step, loss):
+            self._raise(alarm, sampled=False)
 
     def _due(self) -> bool:
         """Whether the next step is sampled: as planned with other processes, or as the budget and the rows say."""
@@ -320,10 +324,12 @@ class Watch:
         for alarm in alarms:
             self._raise(alarm)
 
-    def _raise(self, alarm: Alarm) -> None:
+    def _raise(self, alarm: Alarm, sampled: bool = True) -> None:
         self.alarms.append(alarm)
         self._say(str(alarm))
-        path = self.dossiers.write(alarm, self.names, self.batch, self._about() | {"versions": versions()})
+        path = None
+        if sampled:  # else neither batch nor weights of this step are known
+            path = self.dossiers.write(alarm, self.names, self.batch, self._about() | {"versions": versions()})
         if self.folder is not None:
             details = {name: value for name, value in alarm.json().items() if name not in ("kind", "step")}
             self.folder.event("alarm", str(alarm), self.step, alarm=alarm.kind.value,
