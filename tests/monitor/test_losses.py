@@ -121,6 +121,14 @@ def test_a_loss_that_is_not_a_number_is_said_though_the_budget_pays_for_no_row(t
     assert handle.dossiers.paths == []  # the batch of that step is not known
 
 
+def test_a_handle_says_what_it_does() -> None:
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+        train(model, 2, criterion)
+        assert repr(handle).startswith("<watch of Sequential, at step 2: sampled 2 of 2 steps, now every step;")
+    assert "closed" in repr(handle) and repr(handle).endswith("0 alarms>")
+
+
 def test_a_run_without_a_loss_is_watched_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
     bands = Bands(COLUMNS)
     detection = Detection(bands)
