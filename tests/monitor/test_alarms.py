@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,6 +91,8 @@ def test_only_what_one_batch_can_do_is_put_down_to_a_batch() -> None:
     """Tokens that merged 30 rows ago did not do so because something jumped in this one; nor does a head die of it."""
     jumped = [Moved("gradient norm", "", 30, 3.0, 9.0, False)]
     assert _cause(AlarmKind.RANK_COLLAPSE, jumped, 1, 30) == "nothing moved before: it is so since step 1."
+    later = [Moved("largest logit", "block.0", 10, 6.5, 11.0, True)]
+    assert _cause(AlarmKind.RANK_COLLAPSE, later, 9, 38) == "nothing moved before: it is so since step 9."
     assert _cause(AlarmKind.DEAD_HEAD, jumped, 30, 30) == "nothing moved before this step."
     assert _cause(AlarmKind.NOT_A_NUMBER, jumped, 30, 30).endswith("which points to its batch.")
 
@@ -347,6 +350,12 @@ def test_an_alarm_survives_its_file_and_reads_like_a_colleague() -> None:
     text = str(alarm)
     for part in ("ALARM at step", "in block.1", "First:", "Means:", "Try:", "Ruled out:", "rows"):
         assert part in text, part
+
+
+def test_everything_that_moved_is_printed_once() -> None:
+    alarm = Alarm(AlarmKind.BAD_BATCH, 9, "", None, 9, "It is up.", "nothing moved before.", ("loss grew", "norm grew"))
+    assert "  Then:  loss grew\n  Then:  norm grew\n" in str(alarm)
+    assert str(replace(alarm, cause="loss grew. That points to data.")).count("loss grew") == 1
 
 
 def test_every_kind_has_a_meaning_and_advice() -> None:

@@ -112,7 +112,7 @@ class Alarm:
             f"ALARM at step {self.step}: {self.kind.value.replace('_', ' ')}{where}, since step {self.since}.",
             f"  {self.what}",
             f"  First: {self.cause}",
-            *(f"  Then:  {line}" for line in self.order[1:4]),
+            *(f"  Then:  {line}" for line in self._later()[:3]),
             f"  Means: {MEANING[self.kind]}",
             f"  Try:   {ADVICE[self.kind]}",
         ]
@@ -121,6 +121,10 @@ class Alarm:
         if self.rows:
             lines.append(f"  Rests on {self.rows} rows; thresholds allow for the {self.series} series watched.")
         return "\n".join(lines)
+
+    def _later(self) -> tuple[str, ...]:
+        """What moved, without what the cause begins with."""
+        return self.order[1:] if self.order and self.cause.startswith(self.order[0]) else self.order
 
     def json(self) -> dict[str, Any]:
         return asdict(self) | {"kind": self.kind.value}

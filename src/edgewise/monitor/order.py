@@ -208,7 +208,7 @@ def _counts(moved: Moved) -> bool:
 
 
 def _cause(kind: AlarmKind, moved: Sequence[Moved], since: int, step: int) -> str:
-    earlier = [each for each in moved if each.since < step]
+    earlier = [each for each in moved if each.since < (since if kind in STATES else step)]
     if kind in STATES and not earlier:
         return f"nothing moved before: it is so since step {since}."
     if not moved:
