@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from edgewise.monitor.bands import JUMP, Bands
 from edgewise.monitor.clock import MEMORY, Budget
 from edgewise.monitor.copies import Window
 from edgewise.monitor.detectors import exploding_gradient
-from edgewise.monitor.order import Detection, _ruled_out
+from edgewise.monitor.order import Detection, _cause, _counts, _ruled_out
 from edgewise.monitor.trend import FEWEST, FLOOR
 from tests.monitor.driven import COLUMNS, DEPTH, LEVELS, NAMES, kinds, level, ramp, run
 
@@ -77,6 +78,84 @@ def test_a_t_value_of_nothing_has_no_sign() -> None:
     bands.t[bands.at("separation")] = 0.01  # for which down is worse
     words = _ruled_out(bands, AlarmKind.LOGIT_GROWTH)
     assert len(words) == 3 and all("largest t = 0.0 of" in sentence for sentence in words)
+
+
+def test_what_has_most_of_a_t_value_is_no_alarm_and_not_ruled_out() -> None:
+    bands = Bands(COLUMNS)
+    bands.t, bands.count = np.zeros(bands.series), 40
+    bands.t[bands.at("norm")[1]] = 0.7 * bands.threshold
+    words = _ruled_out(bands, AlarmKind.RANK_COLLAPSE)
+    assert len(words) == 2 and not any("learning rate" in sentence for sentence in words)
+
+
+def test_only_what_one_batch_can_do_is_put_down_to_a_batch() -> None:
+    """Tokens that merged 30 rows ago did not do so because something jumped in this one; nor does a head die of it."""
+    jumped = [Moved("gradient norm", "", 30, 3.0, 9.0, False)]
+    assert _cause(AlarmKind.RANK_COLLAPSE, jumped, 1, 30) == "nothing moved before: it is so since step 1."
+    later = [Moved("largest logit", "block.0", 10, 6.5, 11.0, True)]
+    assert _cause(AlarmKind.RANK_COLLAPSE, later, 9, 38) == "nothing moved before: it is so since step 9."
+    assert _cause(AlarmKind.DEAD_HEAD, jumped, 30, 30) == "nothing moved before this step."
+    assert _cause(AlarmKind.NOT_A_NUMBER, jumped, 30, 30).endswith("which points to its batch.")
+
+
+def test_loss_and_gradient_in_one_row_point_to_the_data() -> None:
+    moved = [Moved("gradient of the stream", "block.0", 30, 3.0, 9.0, False), Moved("loss", "", 30, 7.0, 9.0, False)]
+    assert _cause(AlarmKind.LOSS_SPIKE, moved, 30, 32).endswith("with nothing before them, which points to the data.")
+    assert "points to the gradient" in _cause(AlarmKind.LOSS_SPIKE, moved[:1], 30, 32)
+
+
+@pytest.mark.parametrize(
+    ("moved", "counts"),
+    [
+        (Moved("attention entropy", "block.1", 30, 1.06, 1.0, False), False),  # it rose, which is no harm
+        (Moved("attention entropy", "block.1", 30, 0.9, -12.0, True), True),
+        (Moved("largest logit", "block.0", 26, 1.09, 1.0, False), False),  # stands still, where it always was
+        (Moved("largest logit", "block.0", 26, 3.0, 1.0, False), True),
+    ],
+)
+def test_what_went_the_other_way_or_hardly_moved_is_no_cause(moved: Moved, counts: bool) -> None:
+    assert _counts(moved) is counts
+
+
+def test_without_a_loss_what_moved_first_names_the_alarm() -> None:
+    """Logits that grow after the stream did: there is no loss to say that the stream was learning."""
+    unheard = {"loss": lambda step: math.nan, "block.1.largest_logit": ramp(60, 25), "block.1.entropy": ramp(80, -60)}
+    assert kinds(run(unheard)) == ["logit_growth"]
+    alarm = run({**unheard, **{f"block.{i}.norm": ramp(30, 30) for i in range(DEPTH)}})[0]
+    assert alarm.kind is AlarmKind.UPDATE_TOO_LARGE and "the learning rate" in alarm.cause
+    assert "there is no loss" in alarm.what and "largest logit" in alarm.what
+
+
+def test_labels_that_are_wrong_from_a_step_on_are_not_the_rate() -> None:
+    """Loss and gradient jump and stay; that steps are larger from then on is what they do and not why."""
+    jump = {name: (lambda step: 8.0 if step >= 100 else 1.0) for name in ("loss", "gradient_norm", "block.0.gradient")}
+    alarms = run({**jump, "update_ratio": lambda step: 3.0 if step >= 103 else 1.0})
+    assert kinds(alarms)[0] == "bad_batch" and set(kinds(alarms)) <= {"bad_batch", "loss_spike"}
+
+
+def test_the_loss_alone_is_an_alarm_where_no_row_is_paid_for() -> None:
+    """Ten steps after it rose or ended; not if it came back, and not if a row was taken meanwhile."""
+
+    def heard(loss_at: object, row: int | None = None) -> list[Alarm]:
+        detection, rng = Detection(Bands(COLUMNS)), np.random.default_rng(0)
+        bands, alarms = detection.bands, []
+        for step in range(120):
+            loss = 2.0 * math.exp(0.03 * rng.standard_normal()) * loss_at(step)  # type: ignore[operator]
+            if step in (0, row):
+                bands.see(step, np.array([loss if name == "loss" else level(name) for name in NAMES]))
+                detection.see(step, np.zeros((0, 0, 0)))
+                continue
+            bands.losses.see(step, math.log(loss))
+            alarms += detection.hear(step, loss)
+        return alarms
+
+    (spike,) = heard(lambda step: 5.0 if step >= 60 else 1.0)
+    assert (spike.kind, spike.step, spike.since) == (AlarmKind.LOSS_SPIKE, 72, 60)
+    assert "only the loss is known" in spike.cause
+    (ended,) = heard(lambda step: math.nan if step >= 60 else 1.0)
+    assert (ended.kind, ended.step, ended.since) == (AlarmKind.NOT_A_NUMBER, 70, 60)
+    assert heard(lambda step: 5.0 if 60 <= step < 65 else 1.0) == heard(lambda step: 1.0) == []
+    assert heard(lambda step: 5.0 if step >= 60 else 1.0, row=66) == []
 
 
 def test_growing_logits_are_named_with_block_rate_and_cause() -> None:
@@ -186,7 +265,7 @@ def test_collapse_is_named_when_it_lasts() -> None:
     alarms = run(stalled | {name: lambda step: max(math.exp(-step), 1e-3) for name in names})
     assert kinds(alarms) == ["rank_collapse"] and alarms[0].failing
     assert 30 <= alarms[0].step <= 40
-    assert alarms[0].since <= 10 and alarms[0].cause == f"nothing moves: it is so since step {alarms[0].since}."
+    assert alarms[0].since <= 10 and alarms[0].cause.endswith(f"it is so since step {alarms[0].since}.")
     assert not any("merging" in line for line in alarms[0].ruled_out)
     assert kinds(run(stalled | {name: lambda step: 1e-3 if 5 < step < 30 else 1.0 for name in names})) == []
     learns = {"loss": lambda step: math.exp(-step / 50)}
@@ -295,6 +374,12 @@ def test_an_alarm_survives_its_file_and_reads_like_a_colleague() -> None:
     text = str(alarm)
     for part in ("ALARM at step", "in block.1", "First:", "Means:", "Try:", "Ruled out:", "rows"):
         assert part in text, part
+
+
+def test_everything_that_moved_is_printed_once() -> None:
+    alarm = Alarm(AlarmKind.BAD_BATCH, 9, "", None, 9, "It is up.", "nothing moved before.", ("loss grew", "norm grew"))
+    assert "  Then:  loss grew\n  Then:  norm grew\n" in str(alarm)
+    assert str(replace(alarm, cause="loss grew. That points to data.")).count("loss grew") == 1
 
 
 def test_every_kind_has_a_meaning_and_advice() -> None:

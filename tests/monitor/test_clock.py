@@ -120,3 +120,12 @@ def test_the_collector_is_left_as_it_was() -> None:
     assert len(gc.callbacks) == len(before) + 1
     handle.close()
     assert gc.callbacks == before
+
+
+def test_a_sample_that_is_overdue_is_not_said_to_be_taken_at_every_step() -> None:
+    for share, words in ((0.02, "sampled 1 of 320 steps, now one step in 320;"), (None, "now every step;")):
+        budget = Budget(share, Clock())
+        budget.sampled(1)
+        for _ in range(320):
+            budget.stepped()
+        assert words in budget.sentence()

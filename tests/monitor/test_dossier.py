@@ -16,8 +16,10 @@ import edgewise
 from edgewise.cli.main import run as shell
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm, AlarmKind
+from edgewise.monitor.dossier import Dossiers
+from edgewise.monitor.reading import Run
 from edgewise.monitor.replay import Try, _statements, replay
-from tests.monitor.subjects import VOCABULARY, batches, encoder, hugging_face, loss_of
+from tests.monitor.subjects import VOCABULARY, batches, encoder, hugging_face, loss_of, train
 
 
 def dossier_of(
@@ -165,8 +167,32 @@ def test_above_the_limit_the_last_checkpoint_is_named(tmp_path: Path) -> None:
         checkpoints=tmp_path / "saved",
     )  # fmt: skip
     assert not (path / "state.pt").exists()
-    with pytest.raises(BadInput, match=r"above the size limit. The last checkpoint was .*saved/model.pt"):
+    with pytest.raises(BadInput, match=r"above the size limit, or in shards. The last checkpoint was .*saved/model.pt"):
         replay(path, encoder(), nn.CrossEntropyLoss())
+
+
+def test_a_link_that_leads_nowhere_is_no_checkpoint(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "latest.pt").symlink_to(saved / "deleted.pt")
+    dossiers = Dossiers(tmp_path / "run", encoder(), 0, saved)
+    assert dossiers._checkpoint() is None
+    (saved / "model.pt").write_bytes(b"")
+    assert dossiers._checkpoint() == str(saved / "model.pt")
+
+
+def test_an_alarm_is_written_down_where_its_dossier_cannot_be(tmp_path: Path) -> None:
+    """It was lost, the monitor switched itself off, and `edgewise alarms` said that there was none."""
+    model, criterion, run = encoder(), nn.CrossEntropyLoss(), tmp_path / "run"
+    run.mkdir()
+    (run / "dossiers").write_text("in the way")
+    with edgewise.watch(model, everything=True, to=run, loss=criterion, quiet=True) as handle:
+        train(model, 2, criterion)
+        handle._guarded(handle._raise, Alarm(AlarmKind.LOGIT_GROWTH, 1, "", None, 1, "It grows.", "attention"))
+        train(model, 2, criterion)
+    assert not handle.error and handle.step == 4
+    kinds = [event["kind"] for event in Run(run).events()]
+    assert kinds == ["start", "blind", "alarm", "stop"]
 
 
 def test_a_damaged_dossier_is_refused(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 import edgewise
 from edgewise.monitor.bands import Bands
@@ -103,6 +104,29 @@ def test_the_loss_of_steps_without_a_row_is_seen() -> None:
             reported.log(loss=number)
             train(model, 1, criterion)
     assert np.exp(reported.bands.losses.last(2)) == pytest.approx([3.0, 2.0])
+
+
+def test_a_loss_that_is_not_a_number_is_said_though_the_budget_pays_for_no_row(tmp_path: Path) -> None:
+    class Ends(nn.CrossEntropyLoss):
+        calls = 0
+
+        def forward(self, input: Tensor, target: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(input, target) * (math.nan if self.calls > 20 else 1.0)
+
+    model, criterion = encoder(), Ends()
+    with edgewise.watch(model, 1e-6, tmp_path / "run", loss=criterion, quiet=True) as handle:
+        train(model, 40, criterion)
+    assert [(alarm.kind.value, alarm.step) for alarm in handle.alarms] == [("not_a_number", 30)]
+    assert handle.dossiers.paths == []  # the batch of that step is not known
+
+
+def test_a_handle_says_what_it_does() -> None:
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+        train(model, 2, criterion)
+        assert repr(handle).startswith("<watch of Sequential, at step 2: sampled 2 of 2 steps, now every step;")
+    assert "closed" in repr(handle) and repr(handle).endswith("0 alarms>")
 
 
 def test_a_run_without_a_loss_is_watched_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:

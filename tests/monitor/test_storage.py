@@ -256,6 +256,23 @@ def test_parquet_is_read_back_exactly(tmp_path: Path) -> None:
     assert len(table.column_names) == 3 + len(HEAD_COLUMNS)
 
 
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_a_run_without_any_rows_is_refused_in_both_formats(name: str, tmp_path: Path) -> None:
+    """The one wrote a table of nothing, the other raised an error of its own."""
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed: Parquet is not tested")
+    folder = filled(tmp_path / "run", range(4))
+    for file in folder.glob("*.rows"):
+        file.unlink()
+    with pytest.raises(BadInput, match="has no rows of rank 0; it has none at all"):
+        export(folder, tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_the_suffix_may_be_in_capitals(tmp_path: Path) -> None:
+    assert export(filled(tmp_path / "run", range(4)), tmp_path / "X.CSV") == 4
+
+
 def test_parquet_without_pyarrow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path / "run", range(2))
     monkeypatch.setattr("edgewise.monitor.export.find_spec", lambda name: None)

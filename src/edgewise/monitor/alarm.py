@@ -34,7 +34,7 @@ MEANING = {
     AlarmKind.RANK_COLLAPSE: "Tokens have become alike: the blocks above cannot tell them apart, and learning stalls.",
     AlarmKind.VANISHING_GRADIENT: "The gradient no longer reaches the first blocks, which then stop learning.",
     AlarmKind.EXPLODING_GRADIENT: "The gradient grows towards the input; one such step can undo many.",
-    AlarmKind.UPDATE_TOO_LARGE: "The stream grows while the loss does not fall: steps are too large for this network.",
+    AlarmKind.UPDATE_TOO_LARGE: "Steps are too large for this network: they move it without improving it.",
     AlarmKind.LOSS_SPIKE: "The loss has left its past and stayed away.",
     AlarmKind.BAD_BATCH: "Loss and gradient jumped at once with nothing moving before, which points to the data.",
     AlarmKind.OVERFLOW_AHEAD: "Activations are on their way to the largest number of their type, and will be infinite.",
@@ -112,7 +112,7 @@ class Alarm:
             f"ALARM at step {self.step}: {self.kind.value.replace('_', ' ')}{where}, since step {self.since}.",
             f"  {self.what}",
             f"  First: {self.cause}",
-            *(f"  Then:  {line}" for line in self.order[1:4]),
+            *(f"  Then:  {line}" for line in self._later()[:3]),
             f"  Means: {MEANING[self.kind]}",
             f"  Try:   {ADVICE[self.kind]}",
         ]
@@ -121,6 +121,10 @@ class Alarm:
         if self.rows:
             lines.append(f"  Rests on {self.rows} rows; thresholds allow for the {self.series} series watched.")
         return "\n".join(lines)
+
+    def _later(self) -> tuple[str, ...]:
+        """What moved, without what the cause begins with."""
+        return self.order[1:] if self.order and self.cause.startswith(self.order[0]) else self.order
 
     def json(self) -> dict[str, Any]:
         return asdict(self) | {"kind": self.kind.value}

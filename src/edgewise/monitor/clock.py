@@ -178,7 +178,8 @@ class Budget:
 
     def sentence(self) -> str:
         """What is sampled and what it costs, for people."""
-        often = "every step" if self.gap == 1 else f"one step in {self.gap}"
+        gap = 1 if self.share is None else max(self.gap, self._since)  # a sample may be overdue
+        often = "every step" if gap == 1 else f"one step in {gap}"
         limit = "" if self.share is None else f" of {self.share:.1%} allowed"
         return (
             f"sampled {self.samples} of {self.steps} steps, now {often}; "

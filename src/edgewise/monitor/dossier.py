@@ -73,7 +73,16 @@ class Dossiers:
         if self.checkpoints is None or not self.checkpoints.exists():
             return None
         files = [f for f in self.checkpoints.rglob("*") if f.suffix in SUFFIXES and "dossiers" not in f.parts]
-        return str(max(files, key=lambda f: f.stat().st_mtime)) if files else None
+        newest = max(files, key=_moment, default=None)
+        return None if newest is None or not _moment(newest) else str(newest)
+
+
+def _moment(file: Path) -> float:
+    """When it was written; 0 where a link leads nowhere, or the file has just been deleted."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def copied(value: Any, into: Any) -> Any:

@@ -27,21 +27,22 @@ def export(folder: str | Path, path: str | Path, *, heads: bool = False, rank: i
     rank    of this process only; all of them unless given
     """
     goal, kind = Path(path), HEADS if heads else FAST
-    if goal.suffix not in SUFFIXES:
+    suffix = goal.suffix.lower()
+    if suffix not in SUFFIXES:
         raise BadInput(f"{goal.name!r} does not say which format: expected a name that ends in .csv or .parquet.")
-    if goal.suffix == ".parquet" and find_spec("pyarrow") is None:
+    if suffix == ".parquet" and find_spec("pyarrow") is None:
         raise BadInput("a Parquet file needs pyarrow, which is not installed. Install it, or export to .csv.")
     run = Run(folder)
-    ranks = run.ranks() if rank is None else [rank]
+    ranks = (run.ranks() or [0]) if rank is None else [rank]  # rank 0 says that there are none
     names = ["rank", "step", "time", *run.columns(kind)]
     tables = [_table(run, kind, each) for each in ranks]
-    columns = [np.concatenate([table[i] for table in tables]) for i in range(len(names))] if tables else []
+    columns = [np.concatenate([table[i] for table in tables]) for i in range(len(names))]
     try:
         with whole_file(goal) as file:
-            file.write(_csv(names, columns) if goal.suffix == ".csv" else _parquet(names, columns))
+            file.write(_csv(names, columns) if suffix == ".csv" else _parquet(names, columns))
     except OSError as error:
         raise BadInput(f"{goal} cannot be written ({error.strerror or error}). Name another place.") from error
-    return len(columns[0]) if columns else 0
+    return len(columns[0])
 
 
 def _table(run: Run, kind: str, rank: int) -> list[Array]:

@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,9 +18,15 @@ from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
 from edgewise.monitor.bands import JUMP, Bands
 from edgewise.monitor.detectors import DETECTORS, GROWTH, LASTING, SUDDEN, TENFOLD
 from edgewise.monitor.evidence import steps_grew
-from edgewise.monitor.hit import Hit
+from edgewise.monitor.hit import STAYS, Detector, Hit
+from edgewise.monitor.loss_detectors import loss_rise, loss_spike
+from edgewise.monitor.trend import FEWEST
 
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION)  # which last, and need not move
+EVENTS = (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE, AlarmKind.NOT_A_NUMBER)  # which one batch may bring about
+WAIT = 10  # steps in which a row is waited for before the loss alone raises an alarm
+REACH = 160  # steps for which a rise of the loss is put down to the jump that it began with
+CLEAR = 0.5  # of the t-value of an alarm: a suspect with less is ruled out
 QUIET = 200  # rows in which a kind of alarm is not repeated
 CAUSES = {
     "largest logit": "attention: its logits moved before anything else",
@@ -33,10 +41,22 @@ CAUSES = {
     "gradient of the stream": "the gradient: it moved before anything else",
     "contribution of the weakest head": "one head: its contribution moved before anything else",
 }
+FALLS = {"token separation", "attention entropy", "softmax gain", "contribution of the weakest head"}  # when worse
+GRADIENTS = {"gradient norm", "gradient of the stream"}
 SUSPECTS = {
     "attention": ("largest_logit", "entropy"), "the learning rate": ("norm", "update_ratio"),
     "merging tokens": ("separation",), "a vanishing gradient": ("gradient_growth",),
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Loud:
+    """A loss that is up, or is not a number, at a step that was not sampled."""
+
+    step: int
+    since: int
+    floor: float  # its logarithm, below which it has come back
+    hit: Hit
 
 
 class Detection:
@@ -45,16 +65,41 @@ class Detection:
     def __init__(self, bands: Bands) -> None:
         self.bands = bands
         self._last: dict[AlarmKind, int] = {}
+        self._loud: _Loud | None = None  # what the loss says, while no row was taken
+        self._alone: int | None = None  # the step of the last jump of the loss before which nothing had moved
 
     def see(self, step: int, heads: np.ndarray) -> list[Alarm]:
         """The alarms of a row that `bands` has just taken in; heads (blocks, statistics, H) names the worst head."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            hits = [detector(self.bands) for detector in (SUDDEN if self.bands.quiet else DETECTORS)]
+            hits = [self._ask(detector, step) for detector in (SUDDEN if self.bands.quiet else DETECTORS)]
+        self._loud = None  # the row decides
         if not any(hits):
             return []
-        moved = self.bands.moved()
+        moved = [each for each in self.bands.moved() if _counts(each)]
         named = [_renamed(hit, step, self.bands) for hit in hits if hit is not None]
         return [self._alarm(hit, step, moved, heads) for hit in named if self._fresh(hit.kind)]
+
+    def hear(self, step: int, loss: float) -> list[Alarm]:
+        """What the loss of a step without a row says, where the budget has paid for none within ten steps."""
+        bands = self.bands
+        if self._loud is None and len(bands.losses) and (bands.losses.restless or not math.isfinite(loss)):
+            self._loud = _loud(bands, step, loss)
+        loud = self._loud
+        if loud is None or step - loud.step < WAIT:
+            return []
+        self._loud = None
+        back = math.isfinite(loss) and not bands.losses.last(STAYS).min() > loud.floor
+        if back or not self._fresh(loud.hit.kind):
+            return []
+        cause = "only the loss is known: the budget has paid for no row since."
+        return [Alarm(loud.hit.kind, step, "", None, loud.since, loud.hit.sentence, cause)]
+
+    def _ask(self, detector: Detector, step: int) -> Hit | None:
+        hit = detector(self.bands)
+        if hit is None or detector is not loss_rise or self._alone is None or step - self._alone > REACH:
+            return hit
+        same = f" It rose at step {self._alone}, before which nothing had moved: look at the data from there on."
+        return Hit(AlarmKind.LOSS_SPIKE, int(self.bands.at("loss")[0]), hit.sentence + same)
 
     def _fresh(self, kind: AlarmKind) -> bool:
         now, last = self.bands.count, self._last.get(kind)
@@ -69,11 +114,26 @@ class Detection:
         since = int(bands.since[i]) if i is not None and bands.since[i] >= 0 else _lasting(hit.kind, step, bands)
         if hit.kind is AlarmKind.BAD_BATCH:  # it would have another name if what drifts before it mattered
             moved = [each for each in moved if each.since > step - bands.gap]
+        if hit.kind in (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE):
+            before = since if hit.kind is AlarmKind.LOSS_SPIKE else step
+            self._alone = None if any(each.since < before for each in moved) else before
         return Alarm(
             hit.kind, step, place, _head(hit.kind, place, heads), since, hit.sentence + _where(hit.kind, bands),
-            _cause(moved, step) if moved or hit.kind not in STATES else f"nothing moves: it is so since step {since}.",
+            _cause(hit.kind, moved, since, step),
             tuple(str(each) for each in moved), tuple(_ruled_out(bands, hit.kind)), bands.rows, bands.series,
         )  # fmt: skip
+
+
+def _loud(bands: Bands, step: int, loss: float) -> _Loud | None:
+    if not math.isfinite(loss):
+        hit = Hit(AlarmKind.NOT_A_NUMBER, int(bands.at("loss")[0]), f"The loss is not finite since step {step}.")
+        return _Loud(step, step, math.inf, hit)
+    spike = loss_spike(bands)
+    if spike is None:
+        return None
+    past = bands.losses.last(FEWEST + STAYS)
+    floor = float(np.median(past[:-STAYS]) + past[-STAYS:].min()) / 2
+    return _Loud(step, bands.losses.steps[-STAYS], floor, spike)
 
 
 def _renamed(hit: Hit, step: int, bands: Bands) -> Hit:
@@ -81,8 +141,12 @@ def _renamed(hit: Hit, step: int, bands: Bands) -> Hit:
     steps did are not attention's."""
     if hit.kind is AlarmKind.BAD_BATCH and _moving(bands, step):
         return Hit(AlarmKind.LOSS_SPIKE, hit.series, hit.sentence)
-    if hit.kind in (AlarmKind.LOGIT_GROWTH, AlarmKind.ENTROPY_COLLAPSE) and _after_steps(hit, bands):
-        return Hit(AlarmKind.UPDATE_TOO_LARGE, hit.series, f"Steps grew first. {hit.sentence}")
+    if hit.kind in (AlarmKind.LOGIT_GROWTH, AlarmKind.ENTROPY_COLLAPSE):
+        if _after_steps(hit, bands):
+            return Hit(AlarmKind.UPDATE_TOO_LARGE, hit.series, f"Steps grew first. {hit.sentence}")
+        if not len(bands.losses) and _after_stream(hit, bands):
+            words = "The stream grew first, and there is no loss that would say whether that was learning."
+            return Hit(AlarmKind.UPDATE_TOO_LARGE, hit.series, f"{words} {hit.sentence}")
     return hit
 
 
@@ -110,6 +174,12 @@ def _after_steps(hit: Hit, bands: Bands) -> bool:
     return bands.sparse and steps_grew(bands)
 
 
+def _after_stream(hit: Hit, bands: Bands) -> bool:
+    """Whether the stream began to grow before the series of a hit began to move."""
+    began = bands.since[bands.at("norm")]
+    return hit.series is not None and bool(((began >= 0) & (began < bands.since[hit.series])).any())
+
+
 def _lasting(kind: AlarmKind, step: int, bands: Bands) -> int:
     """Since when, where no series began to move: a state has lasted for some rows when it is an alarm."""
     lasts = bands.lasting(LASTING) if kind in STATES else 0
@@ -131,14 +201,25 @@ def _where(kind: AlarmKind, bands: Bands) -> str:
     return ""
 
 
-def _cause(moved: Sequence[Moved], step: int) -> str:
+def _counts(moved: Moved) -> bool:
+    """Whether something went the way that is worse, and still goes, or has gone far."""
+    worse = (moved.factor < 1) == (moved.statistic in FALLS)
+    return worse and (abs(moved.score) >= 2 or abs(math.log(max(moved.factor, 1e-300))) > GROWTH)
+
+
+def _cause(kind: AlarmKind, moved: Sequence[Moved], since: int, step: int) -> str:
+    earlier = [each for each in moved if each.since < (since if kind in STATES else step)]
+    if kind in STATES and not earlier:
+        return f"nothing moved before: it is so since step {since}."
     if not moved:
         return "nothing moved before it; the change came at once."
-    first = moved[0]
-    if first.since >= step:
-        return "nothing moved before this step, which points to its batch."
-    meaning = CAUSES.get(first.statistic, f"{first.statistic} moved before anything else")
-    return f"{first}. That points to {meaning}."
+    if not earlier:
+        return f"nothing moved before this step{', which points to its batch' if kind in EVENTS else ''}."
+    first, together = earlier[0], {each.statistic for each in earlier if each.since == earlier[0].since}
+    if "loss" in together and together & GRADIENTS:
+        return f"{first}. Loss and gradient moved in one row with nothing before them, which points to the data."
+    meaning = CAUSES.get(first.statistic)
+    return f"{first}{f'. That points to {meaning}' if meaning else ', before anything else'}."
 
 
 def _head(kind: AlarmKind, place: str, heads: np.ndarray) -> int | None:
@@ -158,7 +239,10 @@ def _away(bands: Bands, at: np.ndarray) -> bool:
 
 
 def _ruled_out(bands: Bands, kind: AlarmKind) -> list[str]:
-    """Suspects whose series are all in their past, with the largest t-value as evidence."""
+    """Suspects whose series are all in their past, with the largest t-value as evidence.
+
+    What has more than half of the t-value of an alarm is not one, but it is not ruled out either.
+    """
     own = {AlarmKind.LOGIT_GROWTH: "attention", AlarmKind.ENTROPY_COLLAPSE: "attention",
            AlarmKind.UPDATE_TOO_LARGE: "the learning rate", AlarmKind.RANK_COLLAPSE: "merging tokens",
            AlarmKind.VANISHING_GRADIENT: "a vanishing gradient"}.get(kind)  # fmt: skip
@@ -166,7 +250,7 @@ def _ruled_out(bands: Bands, kind: AlarmKind) -> list[str]:
     for suspect, names in SUSPECTS.items():
         at = np.concatenate([bands.at(name) for name in names])
         t = bands.worse[at] * bands.t[at]
-        if suspect != own and len(at) and np.isfinite(t).any() and not _away(bands, at):
-            most = round(float(np.nanmax(t)), 1) + 0.0  # not "-0.0"
+        most = round(float(np.nanmax(t, initial=-np.inf)), 1) + 0.0  # not "-0.0"
+        if suspect != own and np.isfinite(most) and most < CLEAR * bands.threshold and not _away(bands, at):
             out.append(f"{suspect} (largest t = {most:.1f} of {bands.threshold:.1f} needed)")
     return out

@@ -220,7 +220,10 @@ def _rows(path: Path) -> list[dict[str, float]]:
 def _load_weights(path: Path, model: nn.Module, about: Mapping[str, Any]) -> None:
     if not (path / "state.pt").is_file():
         known = f" The last checkpoint was {about['checkpoint']}." if about.get("checkpoint") else ""
-        raise BadInput(f"{path} holds no weights: they were above the size limit.{known} Raise it with state_limit=.")
+        raise BadInput(
+            f"{path} holds no weights: they were above the size limit, or in shards.{known} Raise the limit with "
+            "state_limit=."
+        )
     try:
         model.load_state_dict(_load(path / "state.pt")["model"])
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:

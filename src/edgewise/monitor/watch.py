@@ -179,6 +179,11 @@ class Watch:
         if self.folder is not None:
             self.folder.close()
 
+    def __repr__(self) -> str:
+        alarms = f"{len(self.alarms)} alarm{'' if len(self.alarms) == 1 else 's'}"
+        state = f"off ({self.error})" if self.error else "closed" if self._closed else f"at step {self.step}"
+        return f"<watch of {type(self.places.model).__name__}, {state}: {self.cost}, {alarms}>"
+
     def __enter__(self) -> Watch:
         return self
 
@@ -265,6 +270,10 @@ class Watch:
             self._heard = reported is None
         elif reported is not None or self._heard:  # and not a step whose loss nobody reported
             self.bands.losses.restless = True
+        else:
+            return
+        for alarm in self.detection.hear(self.step, loss):
+            self._raise(alarm, sampled=False)
 
     def _due(self) -> bool:
         """Whether the next step is sampled: as planned with other processes, or as the budget and the rows say."""
@@ -320,16 +329,26 @@ class Watch:
         for alarm in alarms:
             self._raise(alarm)
 
-    def _raise(self, alarm: Alarm) -> None:
+    def _raise(self, alarm: Alarm, sampled: bool = True) -> None:
         self.alarms.append(alarm)
         self._say(str(alarm))
-        path = self.dossiers.write(alarm, self.names, self.batch, self._about() | {"versions": versions()})
+        path = None
+        if sampled:  # else neither batch nor weights of this step are known
+            path = self._dossier(alarm)
         if self.folder is not None:
             details = {name: value for name, value in alarm.json().items() if name not in ("kind", "step")}
             self.folder.event("alarm", str(alarm), self.step, alarm=alarm.kind.value,
                               dossier=None if path is None else str(path), **details)
         if self.on_alarm is not None:
             self.on_alarm(alarm)
+
+    def _dossier(self, alarm: Alarm) -> Path | None:
+        """Where the step was written down; a disk that takes no dossier must not cost the alarm too."""
+        try:
+            return self.dossiers.write(alarm, self.names, self.batch, self._about() | {"versions": versions()})
+        except OSError as error:
+            self._tell("blind", f"the dossier of step {alarm.step} cannot be written ({error.strerror or error}).")
+            return None
 
     def _extra(self, optimizer: Optimizer, sample: Sample) -> dict[str, float]:
         extra = {} if self.edge is None else self.edge.against(sample.run["stream_change"], sample.separation)
