@@ -1,6 +1,6 @@
 """A training run that fails, watched: the learning rate is ramped until the network breaks.
 
-    python examples/watch_failing.py FOLDER      writes FOLDER/failing, and FOLDER/failing.png
+    python -m examples.watch_failing FOLDER      writes FOLDER/failing, and FOLDER/failing.png
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ def draw(folder: Path, handle: Watch, path: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     home = Path(sys.argv[1])
     watched = train(network(), home / "failing", 3e-3)
     for each in watched.alarms:

@@ -1,6 +1,6 @@
 """Lightning, watched by a callback (needs lightning).
 
-    python examples/watch_lightning.py FOLDER [STEPS]
+    python -m examples.watch_lightning FOLDER [STEPS]
 """
 
 from __future__ import annotations
@@ -43,4 +43,6 @@ def fit(folder: Path, steps: int = 30) -> Any:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     print(fit(Path(sys.argv[1]), *map(int, sys.argv[2:3])).handle.cost)

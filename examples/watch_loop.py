@@ -1,6 +1,6 @@
 """A plain loop, watched: nothing in the loop knows of it.
 
-    python examples/watch_loop.py FOLDER [STEPS]
+    python -m examples.watch_loop FOLDER [STEPS]
 """
 
 from __future__ import annotations
@@ -36,4 +36,6 @@ def train(folder: Path, steps: int = 60) -> Watch:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     print(train(Path(sys.argv[1]), *map(int, sys.argv[2:3])).cost)

@@ -1,6 +1,6 @@
 """The Trainer of transformers, watched by a callback (needs transformers and accelerate).
 
-    python examples/watch_trainer.py FOLDER [STEPS]
+    python -m examples.watch_trainer FOLDER [STEPS]
 """
 
 from __future__ import annotations
@@ -47,5 +47,7 @@ def trainer(folder: Path, steps: int = 30) -> Any:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     trainer(Path(sys.argv[1]), *map(int, sys.argv[2:3])).train()
     print(edgewise.read(Path(sys.argv[1]) / "edgewise"))

@@ -143,3 +143,43 @@ def test_export_writes_every_row(folder: Path, tmp_path: Path, capsys: Capture) 
 def test_what_is_no_run_is_bad_input(words: list[str], tmp_path: Path, capsys: Capture) -> None:
     assert run([words[0], str(tmp_path), *words[1:]]) == 64
     assert "is not the folder of a watched run" in capsys.readouterr().err
+
+
+def test_a_run_as_one_json_document(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert run(["watch", str(folder), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    frame = edgewise.read(folder)
+    assert document["step"] == 3 and document["rows"] == 4 and document["ended"] and document["alarms"] == []
+    assert document["row"]["block.1.entropy"] == frame["block.1.entropy"].iloc[-1]
+    assert document["row"]["stream_change_of_edge"] is None  # not observed
+    path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
+    assert run(["watch", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["alarms"][0]["kind"] == "logit_growth"
+    assert run(["export", str(folder), "--to", str(tmp_path / "x.csv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": str(tmp_path / "x.csv"), "rows": 4}
+
+
+def test_alarms_that_are_not_known_are_not_none(tmp_path: Path, capsys: Capture) -> None:
+    path = with_alarm(tmp_path, AlarmKind.NOT_A_NUMBER)
+    next(path.glob("events-rank0-*.jsonl")).unlink()
+    assert run(["alarms", str(path)]) == 1
+    printed = capsys.readouterr()
+    assert "No alarm is known in 2 rows" in printed.out and "no file of events" in printed.err
+    assert run(["alarms", str(path), "--again"]) == 0
+
+
+def test_damaged_rows_are_told(tmp_path: Path, capsys: Capture) -> None:
+    path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
+    (rows,) = path.glob("rank0-*.rows")
+    data = bytearray(rows.read_bytes())
+    data[100] ^= 255
+    rows.write_bytes(data)
+    assert run(["alarms", str(path)]) == 1
+    assert "1 of its rows is damaged on the disk and left out." in capsys.readouterr().err
+    assert run(["watch", str(path), "--once"]) == 0
+    assert "1 row and 1 damaged, 1 alarm" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_mistake_in_a_hostile_folder_is_shown_and_not_sent(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["alarms", str(tmp_path / "a\x1b[31m\x07")]) == 64
+    assert not {"\x1b", "\x07"} & set(capsys.readouterr().err)

@@ -155,6 +155,14 @@ def test_the_shell_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     for function, words in (("alone", "the model returns no loss"), ("other", "does not fit the dossier")):
         assert shell(["replay", str(path), f"{tmp_path}/mine.py:{function}"]) == 64
         assert words in capsys.readouterr().err
+    assert shell(["replay", str(path), f"{tmp_path}/mine.py:both", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["tries"][0]["loss"] == pytest.approx(losses[-1])
+    assert document["statements"][0] == {
+        "explanation": "That the step is reproduced", "survives": True, "why": document["statements"][0]["why"],
+    }  # fmt: skip
+    assert shell(["replay", str(tmp_path / "missing"), f"{tmp_path}/missing.py:both"]) == 64
+    assert "missing is not a dossier" in capsys.readouterr().err  # and not that the module is missing
     assert shell(["replay", str(tmp_path), f"{tmp_path}/mine.py:both"]) == 64
     assert "is not a dossier" in capsys.readouterr().err
 

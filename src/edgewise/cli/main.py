@@ -14,7 +14,7 @@ import click
 
 from edgewise.cli import exit_codes
 from edgewise.cli.endings import DEBUG, ending
-from edgewise.cli.output import forget_reader, printing
+from edgewise.cli.output import forget_reader, printing, visible
 from edgewise.errors import BadInput
 
 # verb: its line in `edgewise --help`; edgewise/cli/<verb>.py holds a click command of that name.
@@ -128,7 +128,7 @@ def _tell(error: BaseException, as_json: bool) -> int:
             import traceback
 
             traceback.print_exception(error)
-        click.echo(f"edgewise: {sentence}", err=True)
+        click.echo(f"edgewise: {visible(sentence, lines=True)}", err=True)
     if as_json:
         import json
 

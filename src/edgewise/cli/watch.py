@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from datetime import timedelta
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.output import printing, visible
+from edgewise.cli.output import plain, printing, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,13 +33,19 @@ NARROW, ROWS = 120, 40  # columns of a page that is not a terminal; blocks shown
 @click.option("--once", is_flag=True, help="Print the table once and end, also while the run goes on.")
 @click.option("--every", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two looks.")
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which process.")
-def watch(run: str, once: bool, every: float, rank: int) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document once, and nothing else.")
+def watch(run: str, once: bool, every: float, rank: int, as_json: bool) -> int:
     """Show the last row of a watched run, block by block, and its alarms, while it grows."""
     from rich.console import Console
     from rich.live import Live
 
     from edgewise.monitor.reading import Run
 
+    if as_json:
+        document = plain(_document(Run(run), rank))
+        with printing():
+            click.echo(json.dumps(document))
+        return exit_codes.FINE
     folder, console = Run(run), Console()
     if not console.is_terminal:
         console = Console(width=NARROW)
@@ -51,6 +58,20 @@ def watch(run: str, once: bool, every: float, rank: int) -> int:
             time.sleep(every)
             live.update(view(folder, rank, console.width), refresh=True)
     return exit_codes.FINE
+
+
+def _document(folder: Run, rank: int) -> dict[str, Any]:
+    """The same for machines: state, last row by column, alarms as `edgewise alarms --json` has them."""
+    from edgewise.monitor.alarm import Alarm
+
+    rows, events = folder.rows(rank=rank), folder.events(rank)
+    last = dict(zip(folder.columns(), rows.values[-1].tolist(), strict=True)) if len(rows) else {}
+    return {
+        "run": str(folder.path), "model": folder.about["model"], "ended": _ended(events), "rows": len(rows),
+        "damaged": rows.damaged, "step": int(rows.step[-1]) if len(rows) else None,
+        "time": float(rows.time[-1]) if len(rows) else None, "row": last,
+        "alarms": [Alarm.from_json(event).json() for event in events if event["kind"] == "alarm"],
+    }  # fmt: skip
 
 
 def view(folder: Run, rank: int, width: int) -> RenderableType:
@@ -99,9 +120,13 @@ def _headline(folder: Run, rows: Any, last: dict[str, float], events: list[dict[
     alarms = sum(event["kind"] == "alarm" for event in events)
     return (
         f"{visible(str(folder.path))} ({name}, {state}): step {int(rows.step[-1])}, loss {loss}, "
-        f"update ratio {ratio}, {len(rows)} row{'' if len(rows) == 1 else 's'}, "
+        f"update ratio {ratio}, {len(rows)} row{'' if len(rows) == 1 else 's'}{_damage(rows.damaged)}, "
         f"{alarms} alarm{'' if alarms == 1 else 's'}"
     )
+
+
+def _damage(count: int) -> str:
+    return f" and {count} damaged" if count else ""
 
 
 def _age(seconds: float) -> str:
