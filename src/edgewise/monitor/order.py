@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,13 +17,12 @@ from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
 from edgewise.monitor.bands import JUMP, Bands
 from edgewise.monitor.detectors import DETECTORS, GROWTH, LASTING, SUDDEN, TENFOLD
 from edgewise.monitor.evidence import steps_grew
-from edgewise.monitor.hit import STAYS, Detector, Hit
-from edgewise.monitor.loss_detectors import loss_rise, loss_spike
-from edgewise.monitor.trend import FEWEST
+from edgewise.monitor.hit import Detector, Hit
+from edgewise.monitor.loss_alone import LossAlone
+from edgewise.monitor.loss_detectors import loss_rise
 
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION)  # which last, and need not move
 EVENTS = (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE, AlarmKind.NOT_A_NUMBER)  # which one batch may bring about
-WAIT = 10  # steps in which a row is waited for before the loss alone raises an alarm
 REACH = 160  # steps for which a rise of the loss is put down to the jump that it began with
 CLEAR = 0.5  # of the t-value of an alarm: a suspect with less is ruled out
 QUIET = 200  # rows in which a kind of alarm is not repeated
@@ -49,54 +47,39 @@ SUSPECTS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Loud:
-    """A loss that is up, or is not a number, at a step that was not sampled."""
-
-    step: int
-    since: int
-    floor: float  # its logarithm, below which it has come back
-    hit: Hit
-
-
 class Detection:
     """Rows in, alarms out; each kind once in 200 rows."""
 
     def __init__(self, bands: Bands) -> None:
         self.bands = bands
         self._last: dict[AlarmKind, int] = {}
-        self._loud: _Loud | None = None  # what the loss says, while no row was taken
+        self._loss = LossAlone(bands)
         self._alone: int | None = None  # the step of the last jump of the loss before which nothing had moved
 
     def see(self, step: int, heads: np.ndarray) -> list[Alarm]:
         """The alarms of a row that `bands` has just taken in; heads (blocks, statistics, H) names the worst head."""
+        self._loss.forget()
+        detectors = SUDDEN if self.bands.quiet else DETECTORS
         with np.errstate(invalid="ignore", divide="ignore"):
-            hits = [self._ask(detector, step) for detector in (SUDDEN if self.bands.quiet else DETECTORS)]
-        self._loud = None  # the row decides
+            hits = [detector(self.bands) for detector in detectors]
         if not any(hits):
             return []
         moved = [each for each in self.bands.moved() if _counts(each)]
+        hits = [hit and self._put_down(hit, detector, step) for hit, detector in zip(hits, detectors, strict=True)]
         named = [_renamed(hit, step, self.bands) for hit in hits if hit is not None]
         return [self._alarm(hit, step, moved, heads) for hit in named if self._fresh(hit.kind)]
 
     def hear(self, step: int, loss: float) -> list[Alarm]:
         """What the loss of a step without a row says, where the budget has paid for none within ten steps."""
-        bands = self.bands
-        if self._loud is None and len(bands.losses) and (bands.losses.restless or not math.isfinite(loss)):
-            self._loud = _loud(bands, step, loss)
-        loud = self._loud
-        if loud is None or step - loud.step < WAIT:
-            return []
-        self._loud = None
-        back = math.isfinite(loss) and not bands.losses.last(STAYS).min() > loud.floor
-        if back or not self._fresh(loud.hit.kind):
+        loud = self._loss.hear(step, loss)
+        if loud is None or not self._fresh(loud.hit.kind):
             return []
         cause = "only the loss is known: the budget has paid for no row since."
         return [Alarm(loud.hit.kind, step, "", None, loud.since, loud.hit.sentence, cause)]
 
-    def _ask(self, detector: Detector, step: int) -> Hit | None:
-        hit = detector(self.bands)
-        if hit is None or detector is not loss_rise or self._alone is None or step - self._alone > REACH:
+    def _put_down(self, hit: Hit, detector: Detector, step: int) -> Hit:
+        """A rise of the loss to the jump that it began with, where nothing had moved before that."""
+        if detector is not loss_rise or self._alone is None or step - self._alone > REACH:
             return hit
         same = f" It rose at step {self._alone}, before which nothing had moved: look at the data from there on."
         return Hit(AlarmKind.LOSS_SPIKE, int(self.bands.at("loss")[0]), hit.sentence + same)
@@ -122,18 +105,6 @@ class Detection:
             _cause(hit.kind, moved, since, step),
             tuple(str(each) for each in moved), tuple(_ruled_out(bands, hit.kind)), bands.rows, bands.series,
         )  # fmt: skip
-
-
-def _loud(bands: Bands, step: int, loss: float) -> _Loud | None:
-    if not math.isfinite(loss):
-        hit = Hit(AlarmKind.NOT_A_NUMBER, int(bands.at("loss")[0]), f"The loss is not finite since step {step}.")
-        return _Loud(step, step, math.inf, hit)
-    spike = loss_spike(bands)
-    if spike is None:
-        return None
-    past = bands.losses.last(FEWEST + STAYS)
-    floor = float(np.median(past[:-STAYS]) + past[-STAYS:].min()) / 2
-    return _Loud(step, bands.losses.steps[-STAYS], floor, spike)
 
 
 def _renamed(hit: Hit, step: int, bands: Bands) -> Hit:
