@@ -13,6 +13,8 @@ from edgewise.adapters.reading.compare import exponent, relative, size, spread, 
 from edgewise.adapters.reading.graph import FLEX, FUSED, MULTIHEAD
 from edgewise.adapters.reading.interventions import Experiment, Site, Stream
 from edgewise.adapters.reading.norms import exchanged
+from edgewise.adapters.reading.operands import axes_of, equation_of, letters_of, operands, tokens_of
+from edgewise.adapters.reading.places import HIDDEN, between_tokens, first_pair, first_token
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.residual_sums import Score
 from edgewise.adapters.reading.sight import real_tokens
@@ -27,7 +29,6 @@ TURNED = 1e-4  # of queries over positions when all tokens are equal
 ORDER = 1e-5  # of the last token's output when two earlier ones are exchanged; rounding is 1e-7
 STAYS = 1e-4  # rotary scores are a million times smaller then
 STRAIGHT = 1e-3  # of the steps of a linear bias
-HIDDEN = -1e4  # scores below are masked
 FEWEST = 3  # keys that show a bias
 NOTHING = 1e-5  # of what different tokens give
 WHOLE = 1e-2  # of the sum of a query's weights, which half precision rounds
@@ -107,7 +108,8 @@ def _watch_scores(experiment: Experiment, mixing: list[Site]) -> dict[Operation,
         for score in site.part.scores:
             softmax, product = score.softmax, score.product
             stream = experiment.streams[site.source]
-            length = site.traits.length if real_tokens(experiment, stream) == stream.length else 0
+            real = real_tokens(experiment, stream)
+            length = site.traits.length if real == stream.length else 0
             if product.function == MULTIHEAD:
                 watched[product] = _see_multihead(site)
                 continue
@@ -115,9 +117,9 @@ def _watch_scores(experiment: Experiment, mixing: list[Site]) -> dict[Operation,
                 watched[score.values] = _see_weights(site, score.values)
             looks = [_see_operands(site, product, length)]
             if softmax == product and product.function != FLEX:  # its bias is a function, not a tensor
-                looks.append(_see_mask(site, real_tokens(experiment, experiment.streams[site.source])))
+                looks.append(_see_mask(site, real, stream.length))
             elif softmax != product:
-                watched[softmax] = _see_logits(site, real_tokens(experiment, experiment.streams[site.source]))
+                watched[softmax] = _see_logits(site, real, stream.length)
             watched[product] = _all(looks)
     return watched
 
@@ -128,17 +130,6 @@ def _all(looks: list[Callable[..., None]]) -> Callable[..., None]:
             one(args, kwargs)
 
     return look
-
-
-def operands(operation: Operation, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
-    """Queries and keys of a product."""
-    values = [*args, *kwargs.values()]
-    if operation.function == "baddbmm":
-        return values[1], values[2]
-    if operation.function == "einsum":
-        tensors = values[1] if isinstance(values[1], (list, tuple)) else values[1:]
-        return tensors[0], tensors[1]
-    return values[0], values[1]
 
 
 def _see_multihead(site: Site) -> Callable[..., None]:
@@ -152,7 +143,7 @@ def _see_multihead(site: Site) -> Callable[..., None]:
 
 def _see_operands(site: Site, product: Operation, length: int) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
-        query, key = operands(product, args, kwargs)
+        query, key = tokens_of(site.traits.places, product, args, kwargs, length)
         turned_over = product.function not in (*FUSED, "einsum")  # a matrix product reads keys with their tokens last
         turns = [_turned(query, length), _turned(key, length, tokens_last=turned_over)]
         if None not in turns:
@@ -178,21 +169,25 @@ def _turned(value: Tensor, length: int, tokens_last: bool = False) -> str | None
     return "scaled" if spread(straight) < TURNED else "query or key"
 
 
-def _see_logits(site: Site, length: int) -> Callable[..., None]:
+def _see_logits(site: Site, length: int, whole: int) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
-        value = args[0] if args else kwargs["input"]
-        _keep_bias(site, value, length, site.traits.rotary)
+        _keep_bias(site, _logits(args, kwargs), length, whole, site.traits.rotary)
 
     return look
 
 
-def _see_mask(site: Site, length: int) -> Callable[..., None]:
+def _logits(args: Any, kwargs: Any) -> Tensor:
+    logits: Tensor = args[0] if args else kwargs["input"]
+    return logits
+
+
+def _see_mask(site: Site, length: int, whole: int) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
         added = mask is not None and mask.is_floating_point()
         site.traits.bias = ""
         if added:
-            _keep_bias(site, mask, length, "")
+            _keep_bias(site, mask, length, whole, "")
 
     return look
 
@@ -215,10 +210,16 @@ def _whole(weights: Tensor, axis: int) -> bool:
     return bool(one.any()) and bool((one | (weights == 0).all(axis)).all())
 
 
-def _keep_bias(site: Site, scores: Tensor, length: int, rotary: str | None) -> None:
-    site.traits.bias = _bias(scores, length, rotary)
-    own = scores.dim() > 1 and scores.shape[-1] == scores.shape[-2]  # keys that are no tokens would count as positions
-    site.traits.bias_size = _bias_size(scores, length) if site.traits.bias and own else None
+def _keep_bias(site: Site, scores: Tensor, length: int, whole: int, rotary: str | None) -> None:
+    """What positions add, between tokens of the stream alone: a learned key beside them is no position.
+
+    whole  tokens of the stream with those that the model has added behind the `length` given ones
+    """
+    own = between_tokens(scores, site.traits.places, length, whole)
+    if own is not scores and rotary is None:  # a rotation that was not looked for moves scores too
+        own = None
+    site.traits.bias = None if own is None else _bias(own, length, rotary)
+    site.traits.bias_size = _bias_size(own, length) if own is not None and site.traits.bias else None
 
 
 def _bias_size(scores: Tensor, length: int) -> float | None:
@@ -254,16 +255,22 @@ class Scores:
 
     def __init__(self, experiment: Experiment) -> None:
         self._products: dict[Operation, Site] = {}
+        self._softmaxes: dict[Operation, Site] = {}
+        self._experiment = experiment
         self._widths = {place: stream.base.shape[-1] for place, stream in experiment.streams.items()}
         self._scores: dict[Operation, Score] = {}
         for site in mixing_sites(experiment):
             score = next((s for s in site.part.scores if s.query_weights or s.key_weights), None)
             if score is not None and score.product.function != MULTIHEAD:
                 self._products[score.product], self._scores[score.product] = site, score
+                if score.softmax != score.product:
+                    self._softmaxes[score.softmax] = site
         self._sizes: dict[Operation, list[tuple[float, float]]] = {}
 
     def plain(self) -> dict[str, Any]:
-        return {"calls": {operation: self._look(operation, heads=True) for operation in self._products}}
+        """For a pass in which two tokens of the second entry are exchanged."""
+        looks = {operation: self._look(operation, heads=True) for operation in self._products}
+        return {"calls": looks | {softmax: self._place_scores(softmax) for softmax in self._softmaxes}}
 
     def strong(self) -> dict[str, Any]:
         weights = [op for site in self._products.values() for op in site.part.score_weights]
@@ -275,13 +282,38 @@ class Scores:
             both = operands(operation, args, kwargs)
             sizes = tuple(size(value) / value.numel() ** 0.5 for value in both)
             self._sizes.setdefault(operation, []).append(sizes)
-            if heads and operation.function == "einsum":
-                site = self._products[operation]
-                _heads_by_letters(site, str([*args, *kwargs.values()][0]), *both, self._widths[site.source])
-            elif heads:
-                _heads(self._products[operation], operation, *both)
+            if not heads:
+                return
+            site = self._products[operation]
+            self._place(site, operation, args, kwargs)
+            own = tokens_of(site.traits.places, operation, args, kwargs, site.traits.length)
+            if operation.function == "einsum":
+                _heads_by_letters(site, equation_of(args, kwargs), *own, self._widths[site.source])
+            else:
+                _heads(site, operation, *own)
 
         return look
+
+    def _place(self, site: Site, operation: Operation, args: Any, kwargs: Any) -> None:
+        """Where the stream's tokens stand among queries and keys; in a fused kernel, in its mask too."""
+        axes = axes_of(operation, args, kwargs)
+        if axes is None:
+            return
+        length, places = self._length(site), site.traits.places
+        query, key = operands(operation, args, kwargs)
+        places.query, places.key = first_token(query, *axes[0], length), first_token(key, *axes[1], length)
+        if operation.function in FUSED:
+            places.row, places.column = places.query, places.key
+
+    def _place_scores(self, softmax: Operation) -> Callable[..., None]:
+        def look(args: Any, kwargs: Any) -> None:
+            site = self._softmaxes[softmax]
+            site.traits.places.row, site.traits.places.column = first_pair(_logits(args, kwargs), self._length(site))
+
+        return look
+
+    def _length(self, site: Site) -> int:
+        return real_tokens(self._experiment, self._experiment.streams[site.source])
 
     def conclude(self) -> None:
         for operation, sizes in self._sizes.items():
@@ -320,7 +352,7 @@ def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor, str
 
     The first letter of the scores may stand for entries, or for entries and heads together ("bid,bjd->bij").
     """
-    letters = _letters(equation, query, key)
+    letters = letters_of(equation, query, key)
     if letters is None:
         return
     first, second, scores = letters
@@ -347,23 +379,6 @@ def _heads_beside(site: Site, folded: int, named: int, width: int) -> int | None
     if folded == 1 or named == 1:
         return folded * named
     return named if named * (site.traits.head_width or 0) == width else None
-
-
-def _letters(equation: str, query: Tensor, key: Tensor) -> tuple[str, str, str] | None:
-    """The letters of queries, keys and scores; None where the equation is none of queries and keys.
-
-    Axes that three dots stand for get capital letters, the first for entries; there must be no other of size above one.
-    """
-    inputs, _, scores = equation.replace(" ", "").partition("->")
-    first, _, second = inputs.partition(",")
-    dots = "".join(chr(ord("A") + axis) for axis in range(query.dim() - len(first.replace("...", ""))))
-    first, second, scores = (text.replace("...", dots) for text in (first, second, scores))
-    if len(first) != query.dim() or len(second) != key.dim() or len(scores) < 3:
-        return None
-    if any(size > 1 for letter, size in zip(first, query.shape, strict=True) if letter in dots[1:]):
-        return None
-    fits = scores[0] in first and scores[0] in second and scores[-2] in first and scores[-1] in second
-    return (first, second, scores) if fits else None
 
 
 def positions_of(site: Site) -> tuple[str, ...] | None:

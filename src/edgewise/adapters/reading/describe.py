@@ -143,9 +143,14 @@ class _Description:
             self.unmodelled.append("the layers share their weights; the theory draws each anew")
         if any(branch.products > 1 for branch in self.attentions):
             self.unmodelled.append("attention takes several products of queries and keys; they stand as heads of one")
-        if any(branch.rows_sum_to_one is False for branch in self.attentions):
+        unequal = [branch for branch in self.attentions if branch.rows_sum_to_one is False]
+        if unequal and any(branch.weights_seen for branch in unequal):
             self.unmodelled.append(
                 "the weights of attention do not sum to one (a sink beside the keys, or what is done to the weights)"
+            )
+        elif unequal:
+            self.unmodelled.append(
+                "equal tokens give unequal outputs in attention (keys that are no tokens, or a sink), which is left out"
             )
         elif any(branch.linear is False and not (branch.memory or branch.other_layers) for branch in self.attentions):
             self.unmodelled.append("attention has a gate or another function of its input inside, which is left out")

@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.adapters.reading.attention import mixing_sites, operands
+from edgewise.adapters.reading.attention import mixing_sites
 from edgewise.adapters.reading.graph import FLEX, FUSED, MULTIHEAD
 from edgewise.adapters.reading.interventions import Experiment, Site, Stream
 from edgewise.adapters.reading.mlp import activations, equal, feeders, in_halves, sample
 from edgewise.adapters.reading.norms import is_normed
+from edgewise.adapters.reading.operands import operands
+from edgewise.adapters.reading.places import between_tokens
 from edgewise.adapters.reading.record import Gains, Operation
 from edgewise.adapters.reading.residual_sums import Score
 
@@ -127,7 +129,9 @@ class _Scores:
                 one, other = scores.detach().double().chunk(2, -2)  # both inputs in one row, each behind its mask
                 self._compare(site, one[..., : site.traits.length], other[..., site.traits.length :])
             elif scores is not None and scores.shape[0] % 2 == 0:
-                self._compare(site, *scores.detach().double().chunk(2))
+                length = site.traits.length
+                own = between_tokens(scores, site.traits.places, length, length)
+                self._compare(site, *(scores if own is None else own).detach().double().chunk(2))
 
         return look
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from edgewise.adapters.reading.graph import FLEX, MULTIHEAD
 from edgewise.adapters.reading.interventions import Experiment, Site
+from edgewise.adapters.reading.places import HIDDEN
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.traits import Rows, Traits
-
-HIDDEN = -1e4  # scores below are masked
 
 
 def watch_masks(experiment: Experiment) -> dict[Operation, Callable[..., None]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from edgewise.adapters.reading.compare import growth, relative, sample, wide
 from edgewise.adapters.reading.interventions import Experiment, Site, unit
+from edgewise.adapters.reading.places import EXCHANGED
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.sight import real_tokens
 
@@ -75,7 +76,8 @@ def merged(*edits: dict[str, Any]) -> dict[str, Any]:
     for more in edits:
         for name, value in more.items():
             if isinstance(value, dict):
-                both = {op: _after(whole.get(name, {}).get(op), edit) for op, edit in value.items()}
+                join = _both if name == "calls" else _after
+                both = {op: join(whole.get(name, {}).get(op), edit) for op, edit in value.items()}
                 whole[name] = whole.get(name, {}) | both
             else:
                 whole[name] = value
@@ -86,13 +88,22 @@ def _after(first: Any, second: Any) -> Any:
     return second if first is None else lambda value: second(first(value))
 
 
+def _both(first: Any, second: Any) -> Any:
+    def look(args: Any, kwargs: Any) -> None:
+        first(args, kwargs)
+        second(args, kwargs)
+
+    return second if first is None else look
+
+
 def exchanged(experiment: Experiment) -> Callable[[Any], Tensor]:
     """Two entries: the base, and the same with two of the last tokens exchanged."""
 
     def make(stream: Any) -> Tensor:
         length, tokens = real_tokens(experiment, stream), stream.base.repeat(2, 1, 1)
         if length >= 4:
-            tokens[1, [length - 2, length - 3]] = tokens[1, [length - 3, length - 2]]
+            one, other = (length - place for place in EXCHANGED)
+            tokens[1, [other, one]] = tokens[1, [one, other]]
         return tokens
 
     return make

@@ -19,6 +19,7 @@ from edgewise.interrupts import check
 
 QUIET = 1e-3  # queries and keys times this: scores vanish, and every key that is not masked weighs the same
 MOVED = 1e-5  # of the mean norm of a branch; rounding is 1e-7, an unmasked key of equal weight 1/tokens
+ROUNDING = 1e-6  # of what a token gives
 SHORTEST = 6  # tokens; in fewer no pattern can be told
 COUPLED = 1e-3
 FAINT = 1e-2  # of the largest gradient in a row
@@ -147,7 +148,7 @@ def _columns(experiment: Experiment) -> None:
             return
         last = tokens[:, length - 1]
         poked = 2 + pokes(length).index(length - 2)
-        traits.quiet_order = float((last[1] - last[0]).norm() / ((last[poked] - last[0]).norm() + 1e-300))
+        traits.quiet_order = _ratio(last[1] - last[0], last[poked] - last[0], ROUNDING * last[0].norm())
         traits.coupled = traits.quiet is not None and relative(tokens[0], traits.quiet) > COUPLED
         moved = (tokens - tokens[0]).norm(dim=-1) > MOVED * scale
         traits.columns = [
@@ -156,6 +157,11 @@ def _columns(experiment: Experiment) -> None:
         ]
 
     experiment.forced(2 + len(pokes(SHORTEST)), make, see, calls=watch_masks(experiment), **_quiet(experiment))
+
+
+def _ratio(change: Tensor, other: Tensor, rounding: Tensor) -> float:
+    """Of the sizes of two changes; a change that rounding can make is none, as where learned values outweigh tokens."""
+    return float(change.norm() / (other.norm() + 1e-300)) if change.norm() > rounding else 0.0
 
 
 def _unproven(experiment: Experiment) -> list[int]:

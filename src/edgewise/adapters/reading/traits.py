@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from edgewise.adapters.reading.layout import Layout
+from edgewise.adapters.reading.places import Places
 from edgewise.adapters.reading.record import Gains, Powers
 from edgewise.adapters.reading.visibility import Sight
 
@@ -43,6 +44,7 @@ class Traits:
     norm_kind: str | None = None
     query_growth: float | None = None
     key_growth: float | None = None
+    places: Places = field(default_factory=Places)  # of its stream's tokens among queries, keys and scores
     rotary: str | None = None  # "rotary", "query or key", "" or None where the operands were not found
     bias: str | None = None  # "alibi", "bias", "" or None where the scores were not found
     bias_size: float | None = None  # standard deviation of that bias over the keys of a query
