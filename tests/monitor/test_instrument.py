@@ -330,6 +330,23 @@ def test_a_loss_that_nobody_reports_is_asked_for_once(capsys: pytest.CaptureFixt
     assert said == [1, 0]
 
 
+def test_the_gradient_of_the_run_is_that_of_what_trains() -> None:
+    """Frozen blocks have none; the others' are those of all blocks without the frozen one's."""
+    rows = []
+    for still in (False, True):
+        model = encoder()
+        model[1].layers[0].requires_grad_(not still)
+        model[0].requires_grad_(not still)
+        with edgewise.watch(model, everything=True, quiet=True) as handle:
+            train(model, 1)
+        assert handle.error == ""
+        rows.append(handle.row())
+    names = [f"block.1.gradient_norm.{part}" for part in ("attention", "mlp")]
+    assert math.isnan(rows[1]["block.0.gradient_norm.mlp"])
+    assert rows[1]["gradient_norm"] == pytest.approx(math.hypot(*(rows[1][name] for name in names)), rel=1e-6)
+    assert rows[1]["gradient_norm"] < rows[0]["gradient_norm"]
+
+
 @pytest.mark.parametrize(
     ("still", "words"), [((), "2 blocks, "), ((1,), "2 blocks (1 frozen), "), ((0, 1), "2 blocks (all frozen), ")]
 )

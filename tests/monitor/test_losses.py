@@ -148,3 +148,23 @@ def test_steps_whose_loss_nobody_reports_do_not_hurry() -> None:
                 handle.log(loss=number)
             train(model, 1, criterion)
             assert handle.bands.losses.restless == (number is not None and math.isnan(number))
+
+
+def test_a_batch_that_brings_a_small_rough_loss_back_to_the_first_one_is_named() -> None:
+    """A small loss scatters so much that a tenfold one is within eight scatters; what was learned is gone all the same.
+
+    Not where it rises over several steps, and not where it stays small.
+    """
+
+    def named(factor: float, steps: int = 1) -> bool:
+        bands, rng, raised = Bands(COLUMNS), np.random.default_rng(0), []
+        detection = Detection(bands)
+        for step in range(80):
+            row = np.exp(0.03 * rng.standard_normal(len(NAMES)))
+            rise = factor ** min(max(0, (step - 78 + steps) / steps), 1)
+            row[NAMES.index("loss")] = 4 * math.exp(-step / 20 + rng.normal(0, 0.4)) * rise
+            bands.see(step, row)
+            raised += detection.see(step, np.zeros((0, 0, 0)))
+        return "bad_batch" in [alarm.kind.value for alarm in raised if alarm.step >= 70]
+
+    assert [named(150.0), named(150.0, 8), named(4.0)] == [True, False, False]

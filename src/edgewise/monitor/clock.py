@@ -181,6 +181,8 @@ class Budget:
         gap = 1 if self.share is None else max(self.gap, self._since)  # a sample may be overdue
         often = "every step" if gap == 1 else f"one step in {gap}"
         limit = "" if self.share is None else f" of {self.share:.1%} allowed"
+        if self.share is not None and self.price > self.share and self._age < PAID:
+            limit += f" (the first rows are paid for ahead, and paid back by step {PAID})"
         return (
             f"sampled {self.samples} of {self.steps} steps, now {often}; "
             f"{1e3 * self.sample_seconds:.1f} ms a sample, {self.price:.2%} of the training time{limit}"

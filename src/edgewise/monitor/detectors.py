@@ -293,8 +293,8 @@ DETECTORS: tuple[Detector, ...] = (
 
 # What is a state and not a movement is asked also while nothing moves.
 SUDDEN: tuple[Detector, ...] = (
-    thrown_off, rank_collapse, loss_spike, passed_batch, loss_rise, attention_closed, beyond_the_edge, dead_head,
-    left_prediction,
+    thrown_off, rank_collapse, loss_spike, bad_batch, passed_batch, loss_rise, attention_closed, beyond_the_edge,
+    dead_head, left_prediction,
 )  # fmt: skip
 
 

@@ -221,9 +221,9 @@ class Instrument:
             turn[self._turn[0].block] = float(spectrum[0])
         with np.errstate(divide="ignore", invalid="ignore"):
             heads = self._heads(attention)
-            squares = self.matrices.grouped(squares) if self.matrices is not None else squares
+            squares, total = (squares, squares.sum(1)) if self.matrices is None else self.matrices.grouped(squares)
             site = self._sheet.sites(norm, separation, largest, gradient, self.switch.limit)
-            run, block = self._sheet.blocks(squares, heads, mixed)
+            run, block = self._sheet.blocks(squares, total, heads, mixed)
         return Sample(run | {"loss": float(loss[0]), "stream_change": float(change[0])}, site, block, heads, turn)
 
     def _heads(self, attention: list[Array]) -> Array:

@@ -38,18 +38,29 @@ def strange_input(bands: Bands) -> Hit | None:
 
 def bad_batch(bands: Bands) -> Hit | None:
     """Loss and gradient jump in the same row; whether anything moved before is for the order to say."""
-    loss, gradient = bands.at("loss"), bands.at("gradient_norm")
-    if not len(loss) or not (bands.jump[loss[0]] > JUMP and _rise(bands, int(loss[0])) > LOUDER):
+    loss = bands.at("loss")
+    unlearned = bool(len(loss)) and _unlearned(bands, int(loss[0]))
+    if not len(loss) or not (unlearned or bands.jump[loss[0]] > JUMP) or not _rise(bands, int(loss[0])) > LOUDER:
         return None
-    inner = bands.at("gradient")
-    jumps = [bands.jump[i] for i in (*gradient, *inner)]
-    if not (np.nan_to_num(jumps) > JUMP).any():
+    jumps = np.nan_to_num([bands.jump[i] for i in (*bands.at("gradient_norm"), *bands.at("gradient"))])
+    jumped = bool((jumps > JUMP).any())
+    if not (jumped or unlearned):
         return None
+    gradient = f", and the gradient jumped with it ({jumps.max():.0f} times its scatter)" if jumped else ""
     return Hit(
         AlarmKind.BAD_BATCH, int(loss[0]),
         f"The loss is {math.exp(bands.now[loss[0]]):.3g}, {math.exp(_rise(bands, int(loss[0]))):.3g} times its recent "
-        f"median, and the gradient jumped with it ({np.nanmax(jumps):.0f} times its scatter).",
+        f"median{gradient}.",
     )  # fmt: skip
+
+
+def _unlearned(bands: Bands, loss: int) -> bool:
+    """Whether a small loss, whose logarithm scatters, is back at half of the first one by one step."""
+    if bands.rows <= FEWEST:
+        return False
+    before, now = bands.past()[1][-2:, loss]
+    at_once = now > bands.losses.first + HALVED and now > before + LEARNED / 2
+    return bool(at_once) and _rise(bands, loss) > LEARNED
 
 
 def passed_batch(bands: Bands) -> Hit | None:

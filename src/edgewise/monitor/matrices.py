@@ -24,7 +24,7 @@ STRIDE = 16
 LARGE = 2**22  # numbers; of a larger matrix (a vocabulary) fewer rows, so that it does not dominate the cost
 KEPT = 64  # sets of rows whose views are kept
 QUERY_KEY, VALUE_OUTPUT, MLP = 0, 1, 2  # groups of a block's matrices
-WEIGHT, UPDATE = 0, 2  # among weights, gradients, updates
+WEIGHT, GRADIENT, UPDATE = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class Matrices:
         self._order = [order.index(s.parameter) for s in self._copied]
         self._sizes, self._steps = [s.size for s in self._copied], [s.strides for s in self._copied]
         self._now: list[Tensor] = []
+        self._still: set[int] = set()  # groups with a matrix that got no gradient at this step
 
     def _slices(self, projection: Projection, group: int) -> list[Slice]:
         parameters = [self.model.get_parameter(name) for name in projection.parameters]
@@ -131,8 +132,10 @@ class Matrices:
         plain = not self.sharded and [g is not None and g.layout for g in found] == self._strided
         if plain and [*map(Tensor.stride, found)] == self._strides and not any(map(Tensor.storage_offset, found)):  # type: ignore[arg-type]
             # Laid out like their parameters, from the beginning of their storage: cut without a loop.
+            self._still = set()
             return [*map(Tensor.as_strided, [found[i] for i in self._order], self._sizes, self._steps, views.starts)]  # type: ignore[arg-type]
         whole = {name: self._gradient(parameter) for name, parameter in self.parameters.items()}
+        self._still = {s.group for s in self.slices if whole[s.parameter] is None}
         pairs = [(s, whole[s.parameter]) for s in self._copied]
         return [torch.full(s.size, math.nan) if g is None else s.of(g, shift) for s, g in pairs]
 
@@ -158,13 +161,22 @@ class Matrices:
         squares = norms.square_().mul_(weights)
         return torch.zeros(3, self.groups, device=norms.device).index_add_(1, groups, squares)
 
-    def grouped(self, numbers: Array) -> Array:
-        """(3, groups): |W|^2, |G|^2, |dW|^2 of each group, estimated from the sampled rows; numbers: of `after`."""
+    def grouped(self, numbers: Array) -> tuple[Array, Array]:
+        """|W|^2, |G|^2, |dW|^2, estimated from the sampled rows: (3, groups), and (3,) in all; numbers: of `after`."""
         if self.sharded:
-            return numbers
+            return numbers, self._total(numbers)
         squares = numbers * numbers * self._weights
         sums = np.bincount(self._groups.ravel(), squares.ravel(), 3 * self.groups)
-        return np.asarray(sums, float).reshape(3, -1)
+        squares = np.asarray(sums, float).reshape(3, -1)
+        return squares, self._total(squares)
+
+    def _total(self, squares: Array) -> Array:
+        """(3,) of all groups together; gradients of those that got one, if any did."""
+        sums = np.asarray(np.add.reduce(squares, 1))
+        moving = [i for i in range(self.groups) if i not in self._still] if self._still else []
+        if moving:
+            sums[GRADIENT] = squares[GRADIENT, moving].sum()
+        return sums
 
 
 class Flat:

@@ -73,14 +73,15 @@ class Sheet:
         site[self.headroom] = np.log2(limit) - np.log2(largest) if limit else math.nan
         return site
 
-    def blocks(self, squares: Array, heads: Array, mixed: set[int]) -> tuple[dict[str, float], Array]:
+    def blocks(self, squares: Array, total: Array, heads: Array, mixed: set[int]) -> tuple[dict[str, float], Array]:
         """Norms of the run, and (statistics, blocks).
 
-        squares: (3, groups) of weights, gradients and updates; mixed: blocks whose query and key are not told apart.
+        squares: (3, groups) of weights, gradients and updates; total: (3,) of the run; mixed: blocks whose query and
+        key are not told apart.
         """
         block = np.full((self.statistics[1], self.depth), math.nan)
         if not self.depth:
-            return _of_run(squares), block
+            return _of_run(total), block
         self._over_heads(heads, block)
         each = squares[:, :-1].reshape(3, self.depth, 3)
         norms = np.empty((2, 4, self.depth))
@@ -94,7 +95,7 @@ class Sheet:
         if mixed:
             block[self.starvation, sorted(mixed)] = math.nan
         table = float(np.sqrt(squares[2, -1] / squares[0, -1]))
-        return _of_run(squares) | {"embedding_update": table}, block
+        return _of_run(total) | {"embedding_update": table}, block
 
     def _over_heads(self, heads: Array, block: Array) -> None:
         """What stands for a block: means over heads, the largest logit, the sharpest and the weakest head."""
@@ -112,9 +113,9 @@ class Sheet:
             block[place] = values
 
 
-def _of_run(squares: Array) -> dict[str, float]:
+def _of_run(total: Array) -> dict[str, float]:
     """Norms of all matrices together; nothing where there are none."""
-    weight, gradient, update = np.sqrt(np.add.reduce(squares, 1)).tolist()
+    weight, gradient, update = np.sqrt(total).tolist()
     if not weight:
         return {}
     ratio = update / weight
