@@ -141,7 +141,10 @@ def test_code_that_is_edited_during_a_run_is_refused(tmp_path: Path) -> None:
     assert lines(work) == 0
 
 
-def test_a_case_that_kills_its_worker_each_time_is_given_up_and_the_rest_is_measured(tmp_path: Path) -> None:
+def test_a_case_that_kills_its_worker_each_time_is_given_up_and_the_rest_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "TRIES", 2)  # starting workers takes a second each time
     ends = "if case['x'] == 0:\n        import os\n        os._exit(9)\n    return"
     deadly = PARTS["measure"].replace("return", ends)
     work = work_of(write_recipe(tmp_path, measure=deadly))
@@ -151,7 +154,7 @@ def test_a_case_that_kills_its_worker_each_time_is_given_up_and_the_rest_is_meas
 
 
 def test_a_fault_of_every_case_ends_the_run_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "TRIES", 1)  # starting workers takes a second each time
+    monkeypatch.setattr(engine, "TRIES", 1)  # for the same reason
     work = work_of(write_recipe(tmp_path, measure="def measure(case):\n    import os\n    os._exit(9)\n"), "full")
     results = run(work, workers=2)
     assert (results.lost, results.missing, results.computed) == (40, 40, 0)
