@@ -451,11 +451,12 @@ def test_what_moved_is_said_with_its_size_and_how_sure_it_is(
 
 
 def test_the_price_of_a_sample_is_a_running_mean() -> None:
-    """The first two stand for themselves; later ones count with their share, and the dearest fades."""
+    """The first counts a fourth, because it is dearer than all others; the second stands for itself; later ones count
+    with their share, and the dearest fades."""
     budget = SimpleNamespace(
         clock=SimpleNamespace(total=0.0), _at_sample=0.0, samples=0, sample_seconds=0.0, _dear=0.0, _dearest=0.0, gap=1
     )
-    for total, mean in ((9.0, 9.0), (11.0, 2.0), (15.0, (1 - MEMORY) * 2.0 + MEMORY * 4.0)):
+    for total, mean in ((9.0, 2.25), (11.0, 2.0), (15.0, (1 - MEMORY) * 2.0 + MEMORY * 4.0)):
         budget.clock.total = total
         Budget.sampled(budget, 5)  # type: ignore[arg-type]
         assert budget.sample_seconds == pytest.approx(mean) and budget.gap == 5

@@ -198,15 +198,21 @@ class AttentionGroup:
         at = self._places_of(keys, causal)
         q, k, v = self._vectors(sequences, keys, at)
         R, H, Q, _ = q.shape
-        visible, counted = at.visible, None
-        if taken:
-            given = seen(self.masks, taken, sequences, H, at.queries, keys, visible)
-            visible, counted = (visible, None) if given is None else given
+        visible, counted = self.visibility(sequences, length, causal, taken)
         q = torch.mul(q, self.first.query_key.scale, out=q.new_empty(q.shape))
         logits = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(R, H, Q, keys)
         numbers = row_numbers(logits if visible is None else logits.masked_fill_(~visible, -math.inf), visible)
         output = torch.bmm(numbers.probabilities.flatten(0, 1), v.flatten(0, 1)).view(R, H, Q, -1)
         return Pass(numbers.probabilities, v, output, numbers, visible, counted)
+
+    def visibility(
+        self, sequences: int, length: int, causal: bool, taken: Sequence[Reading]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Which keys the sampled queries see, and which of these count, as in a `Pass`."""
+        keys = min(length, self.keys)
+        at = self._places_of(keys, causal)
+        given = taken and seen(self.masks, taken, sequences, self.first.heads, at.queries, keys, at.visible)
+        return given or (at.visible, None)
 
     def _places_of(self, keys: int, causal: bool) -> RowPlaces:
         at = self._row_places.get((keys, causal))

@@ -26,7 +26,7 @@ PAID = 200  # steps whose share is spent ahead: evenly over the logarithm of the
 MEMORY = 0.3  # weight of the last sample in the expected cost
 FULL = 2  # generation of a full garbage collection
 FADES = 0.9  # how much of the dearest sample so far counts at the next one
-FIRST = 4.0  # how many times as long as the others the first step may take
+FIRST = 4.0  # how many times as long as the others the first step, and the first sample, may take
 
 
 class Clock:
@@ -121,7 +121,8 @@ class Budget:
         cost = self.clock.total - self._at_sample
         self._at_sample = self.clock.total
         self.samples += 1
-        # The first sample is dearer than the others: it warms caches up.
+        if self.samples == 1:  # it warms caches up and looks for masks, and says little about the others
+            cost /= FIRST
         old = cost if self.samples <= 2 else self.sample_seconds
         self.sample_seconds = (1 - MEMORY) * old + MEMORY * cost
         self._dear = cost if self.samples <= 2 else max(cost, FADES * self._dear)

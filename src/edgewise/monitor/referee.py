@@ -104,8 +104,10 @@ def verdict(
     offered = group.readings(sequences, length)
     group.looked.update(name for masks in group.masks for name in masks.given)  # also what cannot be a mask
     if search and not bool((miss <= 1).all()):
-        best = _score(rows, miss)
+        best, most = _score(rows, miss), _most(rows, miss)
         for taken, causal in _others(group, bool((miss > 1).all()), offered):
+            if best == most:
+                break
             other = group.rebuild(sequences, length, causal, taken)
             again = misses(group, other, dtype)
             if _score(other, again) > best:
@@ -124,6 +126,12 @@ def _score(rows: Pass, miss: Tensor) -> tuple[int, int]:
     return int((miss <= 1).sum()), R * Q if rows.counted is None else int(rows.counted.sum())
 
 
+def _most(rows: Pass, miss: Tensor) -> tuple[int, int]:
+    """The best score there is: every layer is hit, and every row counts."""
+    R, _, Q, _ = rows.output.shape
+    return len(miss), R * Q
+
+
 def _others(
     group: AttentionGroup, all_missed: bool, offered: Sequence[Reading]
 ) -> Iterator[tuple[tuple[Reading, ...], bool]]:
@@ -140,17 +148,17 @@ def _take_idle(
     """Take arguments that hide nothing yet for masks, so that what they hide later is not missed."""
     for reading in offered:
         if all(reading.argument != r.argument for r in group.taken):
-            other = group.rebuild(sequences, length, group.causal, (*group.taken, reading))
-            group.taken += (reading,) if _alike(rows, other) else ()
+            other = group.visibility(sequences, length, group.causal, (*group.taken, reading))
+            group.taken += (reading,) if _alike(rows, *other) else ()
 
 
-def _alike(rows: Pass, other: Pass) -> bool:
+def _alike(rows: Pass, visible: Tensor | None, counted: Tensor | None) -> bool:
     """Whether the same rows count, and see the same keys."""
-    if other.visible is None or other.counted is None:
+    if visible is None or counted is None:
         return False
-    visible, counted = (True if x is None else x for x in (rows.visible, rows.counted))
-    same = (other.visible == visible) | ~other.counted[..., None]
-    return bool((other.counted == counted).all()) and bool(same.all())
+    before, counted_before = (True if x is None else x for x in (rows.visible, rows.counted))
+    same = (visible == before) | ~counted[..., None]
+    return bool((counted == counted_before).all()) and bool(same.all())
 
 
 def _sentence(value: float, length: int, group: AttentionGroup) -> str:
