@@ -45,3 +45,18 @@ def test_what_is_not_understood_is_refused_and_named() -> None:
     assert any("attention of block 0: rows rebuilt" in reason for reason in handle.places.blind)
     assert np.isnan(handle.row()["block.0.entropy"])
     assert np.isfinite(handle.row()["block.0.norm"])
+
+
+def test_the_search_for_a_mask_ends_where_nothing_can_fit_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A causal mask offers six readings: as it is, then without one and causal, which hits all, so no third try."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    model, tries = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), []
+    rebuild = referee.AttentionGroup.rebuild
+    monkeypatch.setattr(referee.AttentionGroup, "rebuild", lambda *a: tries.append(a[3:]) or rebuild(*a))
+    optimizer, mask = torch.optim.SGD(model.parameters(), 0.01), nn.Transformer.generate_square_subsequent_mask(6)
+    with edgewise.watch(model, everything=True, quiet=True) as handle:
+        model(torch.randn(2, 6, 16), mask=mask).square().sum().backward()
+        optimizer.step()
+    assert handle.error == "" and handle.places.blind == []
+    assert tries == [(False, ()), (True, ())]
+    assert handle.row()["block.1.entropy"] < np.log(6)

@@ -79,7 +79,7 @@ class Bands:
         self._steps, self._values = np.full(4 * window, np.nan), np.full((4 * window, len(pairs)), np.nan)
         self.count, self.series = 0, len(pairs)
         self._past = self._steps[:0], self._values[:0]
-        self.apart, self.threshold = 1, math.inf  # see `_look`
+        self.apart, self.threshold = 1, _thresholds(len(pairs), window, 1)[0]  # worked out before there is a clock
         self.slope, self.t, self.change, self.jump = (np.full(len(pairs), np.nan) for _ in range(4))
         self.since = np.full(len(pairs), -1, np.int64)  # step at which it began to move; -1 while calm
         self.first: Array | None = None  # of the first row, or of the first that had a number
@@ -140,7 +140,7 @@ class Bands:
         self._past = self._steps[self._end - most : self._end], self._values[self._end - most : self._end]
         steps = self._past[0]
         self.apart = math.ceil((steps[-1] - steps[0]) / most) if most > 1 else 1
-        self.threshold = _threshold(self.series, most, self.apart) if most > 2 else math.inf
+        self.threshold = _thresholds(self.series, self._longest, self.apart)[most]
 
     def past(self) -> tuple[Array, Array]:
         """Steps (W,) and values (W, series) of the window, in order; logarithms where a series has them."""
@@ -252,9 +252,10 @@ class Bands:
 
 
 @cache
-def _threshold(series: int, rows: int, apart: int) -> float:
+def _thresholds(series: int, most: int, apart: int) -> tuple[float, ...]:
+    """The t-value that is not chance, by the number of rows up to `most`: one alone costs as much as all."""
     chance = min(CHANCE * max(1.0, apart / 2) ** APART, SPARSE)
-    return float(stats.t.isf(chance / max(series, 1) / 2, rows - 2))
+    return (math.inf,) * 3 + tuple(stats.t.isf(chance / max(series, 1) / 2, np.arange(1, most - 1)).tolist())
 
 
 def _wider(steps: Array, gap: int) -> float:
