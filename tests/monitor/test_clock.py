@@ -129,3 +129,15 @@ def test_a_sample_that_is_overdue_is_not_said_to_be_taken_at_every_step() -> Non
         for _ in range(320):
             budget.stepped()
         assert words in budget.sentence()
+
+
+def test_counting_anew_does_not_make_the_next_sample_a_first_one() -> None:
+    """The first sample ever counts a fourth, because it is dearer than others; one after `restart` counts whole."""
+    clock = Clock()
+    budget = Budget(0.02, clock)
+    for spent, expected in ((0.08, 0.02), (0.10, 0.02), (0.12, 0.02)):
+        clock.spent = spent
+        budget.sampled(1)
+        assert budget.sample_seconds == pytest.approx(expected)
+        if spent == 0.10:
+            budget.restart()

@@ -121,7 +121,7 @@ class Budget:
         cost = self.clock.total - self._at_sample
         self._at_sample = self.clock.total
         self.samples += 1
-        if self.samples == 1:  # it warms caches up and looks for masks, and says little about the others
+        if not self.sample_seconds:  # the first warms caches up and looks for masks, and says little about the others
             cost /= FIRST
         old = cost if self.samples <= 2 else self.sample_seconds
         self.sample_seconds = (1 - MEMORY) * old + MEMORY * cost
