@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import edgewise
-from edgewise.monitor.clock import GAPS, Budget, Clock
+from edgewise.monitor.clock import GAPS, MEMORY, Budget, Clock
 from tests.monitor.subjects import encoder
 
 
@@ -141,3 +142,16 @@ def test_counting_anew_does_not_make_the_next_sample_a_first_one() -> None:
         assert budget.sample_seconds == pytest.approx(expected)
         if spent == 0.10:
             budget.restart()
+
+
+def test_the_price_of_a_sample_is_a_running_mean() -> None:
+    """The first counts a fourth, because it is dearer than all others; the second stands for itself; later ones count
+    with their share, and the dearest fades."""
+    budget = SimpleNamespace(
+        clock=SimpleNamespace(total=0.0), _at_sample=0.0, samples=0, sample_seconds=0.0, _dear=0.0, _dearest=0.0, gap=1
+    )
+    for total, mean in ((9.0, 2.25), (11.0, 2.0), (15.0, (1 - MEMORY) * 2.0 + MEMORY * 4.0)):
+        budget.clock.total = total
+        Budget.sampled(budget, 5)  # type: ignore[arg-type]
+        assert budget.sample_seconds == pytest.approx(mean) and budget.gap == 5
+    assert budget._dear == pytest.approx(4.0) and budget.samples == 3

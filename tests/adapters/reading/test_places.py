@@ -13,6 +13,7 @@ import edgewise
 from edgewise.adapters.reading.places import first_pair, first_token
 from edgewise.adapters.reading.read import read
 from edgewise.adapters.reading.record import Stack
+from tests.adapters.reading.test_odd_attention import Block
 
 from .strangers import rotate
 
@@ -69,17 +70,6 @@ class Memory(nn.Module):
             scores = torch.einsum("bhid,bhjd->bhij", q, k)
             return torch.einsum("bhij,bhjd->bhid", (scores * q.shape[-1] ** -0.5 + bias).softmax(-1), v)
         return (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + bias).softmax(-1) @ v
-
-
-class Block(nn.Module):
-    def __init__(self, mix: nn.Module) -> None:
-        super().__init__()
-        self.one, self.two, self.mix = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), mix
-        self.feed = nn.Sequential(nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.mix(self.one(x))
-        return x + self.feed(self.two(x))
 
 
 def model_of(**options: Any) -> nn.Module:
