@@ -72,6 +72,12 @@ def test_a_search_ends_at_a_stationary_point_that_is_balanced() -> None:
     np.testing.assert_allclose(at.value.T @ at.value, at.score.T @ at.score, atol=1e-6)
 
 
+def test_the_search_goes_on_where_the_hessian_is_singular() -> None:
+    """Turning both factors against each other changes nothing, so stationary points are not isolated."""
+    at = nearest_stationary(Q, point(7), steps=500)
+    assert np.linalg.norm(flat(Q.gradient(at))) < 1e-10
+
+
 def test_a_flat_point_that_is_no_minimum_would_be_called_spurious() -> None:
     """The word exists: at the origin of a target of zero apart from one entry too small to see, nothing goes down."""
     tiny = Factorization(np.diag([1.0, 1e-9]), 0.1)
