@@ -19,7 +19,7 @@ from benchmarks.one_engine import RECIPE
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise.study import load_recipe
 from edgewise.study.engine import Work
-from edgewise.study.store import Record, Writer, key_of, versions
+from edgewise.study.store import Record, Writer, stamp
 
 ENGINES = {
     "serial": ("serial", 1), "serial again": ("serial", 1), "loky 1": ("loky", 1), "loky 2": ("loky", 2),
@@ -42,7 +42,7 @@ wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
 print(len(contents.done), wall, cpu, peak() - before)
 """
 NOTES = [
-    "Whole runs of cases that do nothing: made, hashed and keyed, sent, measured, stored with fsync, read back. Each "
+    "Whole runs of cases that do nothing: made, checked, sent, measured, stored with fsync, read back. Each "
     "run in a process of its own; pool or cluster started and warmed before the clock; engines in turn, medians.",
     "CPU is of all processes of a run. `serial again` beside `serial` is the noise of this machine.",
     "With one worker `edgewise run` works in its own process: the row `loky 1` is loky's executor itself, which "
@@ -134,9 +134,8 @@ def _clocked(function: Any) -> Cost:
 
 def _records(count: int) -> Iterator[Record]:
     for x in range(count):
-        case, code = f'{{"seed":{x},"x":0.5}}', "0" * 16
         value = {"loss": x * 0.1, "curve": [0.5, 0.25, 0.125, x * 0.01]}
-        yield Record(key_of(case, code), {"seed": x, "x": 0.5}, code, 0.001, value, None, versions())
+        yield Record({"seed": x, "x": 0.5}, 0.001, value, stamp=stamp())
 
 
 def _reading(folder: Path, quick: bool, tell: Tell) -> tuple[Table, float]:

@@ -18,7 +18,7 @@ import psutil
 
 from edgewise.study import load_recipe
 from edgewise.study.engine import Work, run
-from edgewise.study.workers import Job, work
+from edgewise.study.workers import Job, source_of, work
 
 RECIPE = '''
 import time
@@ -55,8 +55,8 @@ def engine(name: str, workers: int) -> Iterator[Engine]:
 def _loky_alone(todo: Work, executor: Any) -> None:
     """One process: joblib would work in its own, so loky's executor is asked itself."""
     todo.records.mkdir(parents=True)
-    job = Job(str(todo.recipe.path), str(todo.records), todo.code)
-    list(executor.map(partial(work, job), todo.cases.values()))
+    job = Job(str(todo.recipe.path), str(todo.records), source_of(todo.recipe.path))
+    list(executor.map(partial(work, job), todo.cases))
     todo.contents()
 
 

@@ -110,10 +110,10 @@ def test_a_recipe_is_drawn_as_for_a_reader(path: Path, tmp_path: Path) -> None:
 def test_what_is_recorded_gives_the_recorded_claim(path: Path) -> None:
     """Complete, undamaged, small, and judged today as on the day it was recorded."""
     work = Work.of(load_recipe(path), "full")
-    found = read_recorded(work).results
+    found = read_recorded(work)
     assert (found.missing, found.damaged) == (0, 0)
     claim = work.recipe.claim(found.cases)
     check_words(claim)
-    assert statements(claim.to_dict()) == statements(recorded_claim(path)), "tools/rejudge_records.py judges again"
+    assert statements(claim.to_dict()) == statements(recorded_claim(path)), "run FILE --recorded --keep"
     assert recorded_file(work.recipe.path).stat().st_size < LARGE
     assert recorded_file(work.recipe.path).with_suffix(".png").is_file()

@@ -2,25 +2,22 @@
 
     python -m experiments.census.fill [RECIPE ...] [--again NAME ...]
 
-`run` measures every case that today's code has not measured. This keeps the records of older code: each record names
-the code that it is of, and `edgewise run RECIPE --recorded` says how many are of other code than today's.
+Each group of records follows the stamp of what measured it: `edgewise run RECIPE --recorded` prints versions and dates.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edgewise.study import load_recipe, store
 from edgewise.study.engine import Work
-from edgewise.study.recorded import conclude, read_recorded, recorded_file
-from edgewise.study.store import Record, dumps, key_of
+from edgewise.study.recorded import conclude, keep_claim, read_recorded, recorded_file
+from edgewise.study.store import Record, lines_of
+from edgewise.study.workers import measured
 from edgewise.whole_file import whole_file
 
 from . import table
@@ -41,20 +38,20 @@ class Book:
     def of(cls, name: str) -> Book:
         work = Work.of(load_recipe(HERE / f"{name}.py"), "full")
         path = recorded_file(work.recipe.path)
-        done = store.read([path]).done.values() if path.is_file() else ()
-        return cls(name, work, path, {dumps(record.case): record for record in done})
+        return cls(name, work, path, store.read([path]).done if path.is_file() else {})
 
     def wanted(self, again: set[str]) -> list[str]:
         """The cases without a record, and those that are named."""
-        texts = self.work.cases.values()
-        return [t for t in texts if t not in self.records or table.name_of(json.loads(t)) in again]
+        return [t for t in self.work.cases if t not in self.records or table.name_of(json.loads(t)) in again]
 
     def measure(self, text: str) -> None:
         """Measure one case; the file of records is whole afterwards."""
-        case = json.loads(text)
-        self.records[text] = measured(self.work, case)
-        write(self.path, [self.records[other] for other in self.work.cases.values() if other in self.records])
-        print(self.name, table.name_of(case), self.records[text].value["outcome"], sep=" | ", flush=True)  # type: ignore[index]
+        record = measured(self.work.recipe, text)
+        if record.value is None:
+            raise RuntimeError(record.error)
+        self.records[text] = record
+        write(self.path, [self.records[other] for other in self.work.cases if other in self.records])
+        print(self.name, table.name_of(record.case), record.value["outcome"], sep=" | ", flush=True)
 
 
 def fill(names: list[str], again: set[str]) -> None:
@@ -73,27 +70,17 @@ def in_turns(lists: list[list[str]]) -> list[tuple[int, str]]:
     return [(i, text) for _, i, text in sorted(places)]
 
 
-def measured(work: Work, case: dict[str, Any]) -> Record:
-    """The record of one case by today's code."""
-    start = time.perf_counter()
-    value = work.recipe.checked_value(work.recipe.module.measure(case))
-    seconds = round(time.perf_counter() - start, 6)
-    return Record(key_of(dumps(case), work.code), case, work.code, seconds, value, versions=store.versions())
-
-
 def write(path: Path, records: list[Record]) -> None:
     path.parent.mkdir(exist_ok=True)
     with whole_file(path) as file:
-        file.write(b"".join(record.line() for record in records))
+        file.write(lines_of(records))
 
 
 def judge(work: Work) -> None:
     """Write the claim and the figure beside complete records."""
-    target = recorded_file(work.recipe.path)
     with tempfile.TemporaryDirectory() as folder:
-        conclude(work, read_recorded(work).results, Path(folder))
-        shutil.copyfile(Path(folder) / "claim.json", target.with_suffix(".json"))
-        shutil.copyfile(Path(folder) / "figure.png", target.with_suffix(".png"))
+        conclude(work, read_recorded(work), Path(folder))
+        keep_claim(work, Path(folder))
 
 
 def main() -> None:

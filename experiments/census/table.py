@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from edgewise.study.recipe import load_recipe
+from edgewise.study import load_recipe, recorded_results
+from edgewise.study.store import dumps
 
 from . import causes, nineteen
 from .causes import share
@@ -61,12 +61,13 @@ MEANING = {
 
 
 def records(group: str) -> list[dict[str, Any]]:
-    """The recorded cases of one recipe with their values."""
+    """The recorded cases of one recipe with their values, in the order of its list."""
     path = HERE / "recorded" / f"{group}.jsonl"
     if not path.is_file():
         return []
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [decided({**row["case"], **row["value"]}) for row in rows if "value" in row]
+    places = {dumps(case): place for place, case in enumerate(cases(group))}
+    results = sorted(recorded_results(path), key=lambda each: places.get(dumps(each.case), len(places)))
+    return [decided({**each.case, **each.value}) for each in results]
 
 
 def cases(group: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgewise.study import Claim, Result, store
+from edgewise.study import Claim, Result, recorded_results
 from edgewise.view import Curve, Panel, Sheet
 
 from .truth import best_rate
@@ -41,8 +41,7 @@ def members(results: Sequence[Result], group: str) -> list[Result]:
 
 def best_of_300() -> dict[str, float]:
     """The best rate of 300 steps by name, of the networks in the record of `blind`."""
-    records = store.read([BLIND]).done.values()
-    return {r.case["row"]["name"]: r.value["truth"]["best"] for r in records if r.value and "truth" in r.value}
+    return {r.case["row"]["name"]: r.value["truth"]["best"] for r in recorded_results(BLIND) if "truth" in r.value}
 
 
 def table(results: Sequence[Result], steps: Sequence[int]) -> dict[str, dict[str, Any]]:

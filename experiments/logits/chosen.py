@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edgewise.errors import BadInput
-from edgewise.study import Result
+from edgewise.study import Result, recorded_results
 
 from .methods import Arm, arm_of
 
@@ -31,7 +29,4 @@ def best_of(results: Sequence[Result]) -> dict[Arm, dict[str, Any]]:
 
 def chosen() -> dict[Arm, dict[str, Any]]:
     """What tuning chose, as recorded."""
-    if not RECORDED.is_file():
-        raise BadInput(f"{RECORDED.name} is not recorded; run tune.py first, with --full --keep.")
-    lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]
-    return best([(line["case"], line["value"]) for line in lines])
+    return best_of(recorded_results(RECORDED))

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from edgewise.study import recorded_results
 from edgewise.study.train import TRAINS
 
 from .held_out import _train
@@ -31,7 +32,7 @@ STEPS, PIXELS = 300, 64
 
 def main() -> None:
     """Write both answers beside the records."""
-    rows = [json.loads(line) for line in (RECORD / "held_out.jsonl").read_text().splitlines()]
+    rows = [{"case": each.case, "value": each.value} for each in recorded_results(RECORD / "held_out.jsonl")]
     answer = {"twins": twins(rows), "longer": [longer(row) for row in rows if hasty(row)]}
     (RECORD / "longer.json").write_text(json.dumps(answer, indent=1) + "\n")
     json.dump(answer, sys.stdout, indent=1)

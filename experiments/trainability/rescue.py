@@ -9,7 +9,6 @@ reported beside it, and networks that train already must not get worse.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import edgewise
-from edgewise.study import Claim, Result, prove, tasks
+from edgewise.study import Claim, Result, prove, recorded_results, tasks
 from edgewise.study.train import TRAINS, seeded, train, trapezoid
 from edgewise.view import Curve, Panel, Sheet
 
@@ -42,12 +41,12 @@ FIRST = 5  # starts per family whose trained networks must not get worse
 
 def _recorded() -> list[dict[str, Any]]:
     """The forecast's runs of digits under AdamW: knobs, seed, and the final loss as configured."""
-    runs = [json.loads(line) for line in FORECAST.read_text().splitlines()]
-    wanted = [run for run in runs if (run["case"]["task"], run["case"]["optimizer"]) == ("digits", "adamw")]
+    runs = recorded_results(FORECAST)
+    wanted = [run for run in runs if (run.case["task"], run.case["optimizer"]) == ("digits", "adamw")]
     return [
-        {"network": f"forecast, {run['case']['family']} {run['case']['start']}", "start": run["case"]["start"],
-         "seed": run["case"]["seed"], "knobs": run["case"]["knobs"], "recorded": run["value"]["final"],
-         "list": "forecast" if _fails([run["value"]["final"]], run["value"]["chance"]) else "trained"}
+        {"network": f"forecast, {run.case['family']} {run.case['start']}", "start": run.case["start"],
+         "seed": run.case["seed"], "knobs": run.case["knobs"], "recorded": run.value["final"],
+         "list": "forecast" if _fails([run.value["final"]], run.value["chance"]) else "trained"}
         for run in wanted
     ]  # fmt: skip
 

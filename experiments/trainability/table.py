@@ -8,9 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from edgewise.errors import BadInput
-from edgewise.study import store
-from edgewise.study.recipe import Result
+from edgewise.study import Result, recorded_results
 
 from .scores import changes, forgetting, own_readout
 from .training_report import trains
@@ -81,7 +79,4 @@ def table(geometries: Sequence[Result], runs: Sequence[Result]) -> list[Row]:
 
 def recorded_runs(path: Path) -> list[Result]:
     """The recorded sweep."""
-    if not path.is_file():
-        raise BadInput(f"the runs are not in {path}. Record them with "
-                       "edgewise run experiments/trainability/train.py --full --keep.")
-    return [Result(record.case, record.value or {}, record.seconds) for record in store.read([path]).done.values()]
+    return recorded_results(path)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.study import Claim, Result, store
+from edgewise.study import Claim, Result, recorded_results
 
 from . import exponents_report
 from .exponents_report import Point, ends_of
@@ -30,7 +30,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Of every recorded run: test loss over chance, exponents linearised at collapse and of its own orbit, depth."""
-    geometries = [Result(r.case, r.value or {}) for r in store.read([RECORDED / "forecast.jsonl"]).done.values()]
+    geometries = recorded_results(RECORDED / "forecast.jsonl")
     rows = [row for row in table(geometries, recorded_runs(RECORDED / "train.jsonl"))
             if (row.task, row.family) == (case["task"], case["family"])]  # fmt: skip
     return {

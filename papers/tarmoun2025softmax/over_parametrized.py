@@ -20,7 +20,7 @@ from edgewise.laboratory import descent
 from edgewise.laboratory.prompt_attention import PromptAttention, largest_curvature
 from edgewise.laboratory.prompt_teacher import log_mean_ratio, teacher_student
 from edgewise.laboratory.prompt_theorem import certificate
-from edgewise.study import Claim, Result, select, store
+from edgewise.study import Claim, Result, recorded_results, select
 from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, seeds_of, thinned
@@ -82,8 +82,7 @@ def claim(results: Sequence[Result]) -> Claim:
 
 def under() -> list[Result]:
     """The left side: gradient descent on prompt and value, as recorded beside this file."""
-    records = store.read([Path(__file__).parent / "recorded" / "teacher_student.jsonl"]).done.values()
-    runs = [Result(record.case, record.value or {}) for record in records]
+    runs = recorded_results(Path(__file__).parent / "recorded" / "teacher_student.jsonl")
     return [r for ratio in RATIOS for r in select(runs, method="gradient descent", value="joint", ratio=ratio)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.describe import describe
@@ -90,10 +89,9 @@ def _measured(source: Any, start: Any, readout: str | None) -> Trace | None:
     wanted = None if readout is None else (GRADIENTS[readout],)
     if isinstance(start, Trace) and start.sampled and (wanted or (start.decisive_readout,))[0] in start.readouts:
         return start
-    # By name, so that a record of a prediction from a description does not depend on the code that measures models.
-    measure = import_module("edgewise.probe.measure").measure
-    trace: Trace = measure(content, readouts=wanted, attention=False, pair=False)
-    return trace
+    from edgewise.probe.measure import measure  # here: it imports torch, which a description does without
+
+    return measure(content, readouts=wanted, attention=False, pair=False)
 
 
 def _undescribed(source: Any, measured: Trace, allowed: bool) -> Trace:

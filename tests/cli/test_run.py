@@ -20,6 +20,7 @@ from edgewise.progress import ProgressBar
 from edgewise.study import load_recipe
 from edgewise.study.engine import Work, results_of
 from edgewise.study.recorded import conclude
+from edgewise.study.store import stamp
 from tests.support.recipes import PARTS, write_recipe
 
 Capture = pytest.CaptureFixture[str]
@@ -41,6 +42,7 @@ def test_a_claim_that_holds(tmp_path: Path, capsys: Capture) -> None:
     assert printed.out.splitlines() == [
         "Squares of small numbers",
         "paper2020idea/figure1, small: 6 of 6 cases, 6 measured now",
+        f"Measured by {stamp()}",
         "Claim held, at scale: 6 cases",
         "  published: y = 2 x^2.",
         "  ours:      It is. [held]",
@@ -73,9 +75,9 @@ def test_json_is_one_document(tmp_path: Path, capsys: Capture) -> None:
 def test_a_limit_leaves_the_claim_open_and_withdraws_an_old_one(tmp_path: Path, capsys: Capture) -> None:
     path = recipe(tmp_path)
     run(["run", path, "--workers", "1"])
-    recipe(tmp_path, helper="def square(x):\n    return x * x * 2\n")
-    assert run(["run", path, "--workers", "1", "--limit", "2"]) == 1
-    assert "2 of 6 cases, 2 measured now\nClaim undecided: 4 cases are missing." in capsys.readouterr().out
+    assert run(["run", path, "--workers", "1", "--fresh", "--limit", "2"]) == 1
+    printed = capsys.readouterr().out
+    assert "2 of 6 cases, 2 measured now\n" in printed and "Claim undecided: 4 cases are missing." in printed
     assert not list((tmp_path / "runs" / "paper2020idea" / "figure1" / "small").iterdir())
     assert run(["run", path, "--workers", "1"]) == 0
     assert "6 of 6 cases, 4 measured now" in capsys.readouterr().out
@@ -144,10 +146,9 @@ def test_bad_recipes_exit_64_by_name(tmp_path: Path, changed: dict[str, str], me
         (["papers/paper2020idea/figure1.py", "--workers", "0"], "0 is not in the range"),
         (["papers/paper2020idea/figure1.py", "--limit", "-1"], "-1 is not in the range"),
         (["papers/paper2020idea/figure1.py", "--keep"], "--keep records a run at full scale"),
-        (["papers/paper2020idea/figure1.py", "--keep", "--full", "--recorded"], "without --recorded"),
+        (["papers/paper2020idea/figure1.py", "--fresh", "--recorded"], "--recorded measures nothing"),
         (["papers/paper2020idea/figure1.py", "--recorded"], "Nothing is recorded"),
         (["--list", "nowhere"], "There is no folder nowhere"),
-        (["papers/paper2020idea/figure1.py", "--check"], "--check goes with --list"),
         (["papers/poole2016exponential/figure1_length_map", "--full", "--keep"], "is not a file here"),
     ],
 )
@@ -169,14 +170,32 @@ def test_results_are_kept_and_read_back(tmp_path: Path, capsys: Capture) -> None
     assert "full: 40 of 40 cases, 0 measured now" in printed.out
     assert printed.err == ""
     assert not (tmp_path / "other" / "paper2020idea" / "figure1" / "records").exists()
-    recipe(tmp_path, helper="def square(x):\n    return x * x * 2\n")
-    assert run(["run", path, "--recorded"]) == 0
-    assert "the code behind measure has changed since 40 cases were recorded" in capsys.readouterr().err
-    assert run(["run", "--list", "--check"]) == 0
-    assert "recorded: held (40 cases by other code than today's)" in capsys.readouterr().out
-    recipe(tmp_path)
-    assert run(["run", "--list", "--check", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["changed"] == 0
+    assert f"Measured by {stamp()}" in printed.out
+    assert run(["run", "--list"]) == 0
+    assert f"recorded: held ({stamp()})" in capsys.readouterr().out
+    other = PARTS["claim"].replace("It is.", "It truly is.")
+    assert run(["run", recipe(tmp_path, claim=other), "--recorded", "--keep"]) == 0
+    assert "It truly is." in (Path(path).parent / "recorded" / "figure1.json").read_text()
+
+
+def test_cases_of_another_commit_are_told_with_the_way_to_measure_them_again(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = recipe(tmp_path)
+    monkeypatch.setattr("edgewise.study.store.commit", lambda: "abcdef0")
+    run(["run", path, "--workers", "1", "--limit", "4"])
+    run(["run", path, "--workers", "1"])
+    assert capsys.readouterr().err == ""
+    os.utime(path, (time.time() + 100,) * 2)
+    run(["run", path, "--workers", "1"])
+    assert "6 cases were stored before by edgewise" in capsys.readouterr().err, "the recipe is newer"
+    os.utime(path, (0, 0))
+    monkeypatch.setattr("edgewise.study.store.commit", lambda: "1234567")
+    run(["run", path, "--workers", "1"])
+    printed = capsys.readouterr().err
+    assert "commit abcdef0" in printed and "--fresh measures them again" in printed
+    run(["run", path, "--workers", "1", "--fresh"])
+    assert capsys.readouterr().err == ""
 
 
 def test_large_records_are_told(tmp_path: Path, capsys: Capture) -> None:
@@ -198,9 +217,6 @@ def test_the_list_says_what_is_stored(tmp_path: Path, capsys: Capture) -> None:
     assert run(["run", "--list", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["recipe"], row["stored"], row["recorded"]) == ("paper2020idea/figure1", 6, False)
-    recipe(tmp_path, helper="def square(x):\n    return FACTOR * x**2\n")
-    run(["run", "--list", "--json"])
-    assert json.loads(capsys.readouterr().out)[0]["stored"] == 0, "stored by other code"
 
 
 def test_a_record_that_is_none_is_named(tmp_path: Path, capsys: Capture) -> None:
@@ -208,7 +224,7 @@ def test_a_record_that_is_none_is_named(tmp_path: Path, capsys: Capture) -> None
     (path.parent / "recorded").mkdir()
     (path.parent / "recorded" / "figure1.json").write_text('{"claim": []}')
     assert run(["run", "--list"]) == 64
-    assert "is not the record of a claim" in capsys.readouterr().out
+    assert "is not a recorded claim" in capsys.readouterr().out
 
 
 def test_the_list_runs_no_recipe(tmp_path: Path, capsys: Capture) -> None:
@@ -321,7 +337,7 @@ def test_recipes_of_edgewise_are_found_from_anywhere(tmp_path: Path, monkeypatch
     paths = [row["path"] for row in json.loads(capsys.readouterr().out)]
     assert "papers/poole2016exponential/figure1_length_map.py" in paths and len(paths) >= 40
     assert run(["run", "--list"]) == 0
-    assert "cases stored, recorded: held\n" in capsys.readouterr().out
+    assert "cases stored, recorded: held (edgewise " in capsys.readouterr().out
 
 
 @pytest.mark.slow

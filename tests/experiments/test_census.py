@@ -77,16 +77,16 @@ def test_the_source_decides_for_a_refusal_only_where_its_message_names_the_struc
 
 @pytest.mark.slow
 def test_missing_cases_are_written_beside_the_others(tmp_path: Path) -> None:
-    """Records that are written again are the same bytes; a case that is measured names today's code."""
+    """Records that are written again are the same bytes; a case that is measured has the stamp of this program."""
     file = CENSUS / "recorded" / "by_hand.jsonl"
     records = list(store.read([file]).done.values())
     fill.write(tmp_path / "by_hand.jsonl", records)
     assert (tmp_path / "by_hand.jsonl").read_bytes() == file.read_bytes()
     work = Work.of(load_recipe(CENSUS / "by_hand.py"), "full")
-    record = fill.measured(work, {"model": "no mask"})
-    assert record.code == work.code and record.key in work.cases
+    record = fill.measured(work.recipe, '{"model":"no mask"}')
+    assert store.dumps(record.case) in work.cases and record.stamp == store.stamp()
     assert record.value is not None and record.value["outcome"] == "right"
-    assert store.read_line(record.line()) == record
+    assert store.read_line(record.line(), record.stamp) == record
 
 
 def test_the_recorded_claim_counts_what_the_page_counts() -> None:

@@ -65,7 +65,7 @@ def test_a_failure_and_a_refusal_come_back(tmp_path: Path, cluster: Any) -> None
     failing = 'def measure(case):\n    return {"y": 6 / (case["x"] - 3)}\n'
     results = run(work_of(write_recipe(tmp_path, measure=failing), "small"), scheduler=cluster.scheduler_address)
     assert list(results.failures) == ['{"x":3}']
-    refused = work_of(write_recipe(tmp_path, measure='def measure(case):\n    return {"y": {1}}\n'), "small")
+    refused = work_of(write_recipe(tmp_path / "other", measure='def measure(case):\n    return {"y": {1}}\n'), "small")
     with pytest.raises(BadInput, match=r"measure\(case\)\['y'\] is a builtins.set"):
         run(refused, scheduler=cluster.scheduler_address)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import edgewise
 from edgewise.errors import BadInput
-from edgewise.study import engine, load_recipe, store
+from edgewise.study import engine, load_recipe, store, workers
 from edgewise.study.engine import Results, Work, run
 from tests.support.recipes import PARTS, write_recipe
 
@@ -27,7 +29,9 @@ def work_of(path: Path, scale: str = "small") -> Work:
 
 
 def lines(work: Work) -> int:
-    return sum(len(path.read_bytes().splitlines()) for path in store.files_of(work.records))
+    """Records, without the stamps before them."""
+    entries = [store.read_line(line) for path in store.files_of(work.records) for line in path.open("rb")]
+    return sum(isinstance(entry, store.Record) for entry in entries)
 
 
 def values(results: Results) -> list[object]:
@@ -54,13 +58,17 @@ def test_scales_share_their_cases_and_a_limit_is_kept(tmp_path: Path) -> None:
     assert lines(full) == 40
 
 
-def test_changed_code_is_measured_again_and_the_old_results_return(tmp_path: Path) -> None:
+def test_a_fresh_start_measures_all_again_and_keeps_what_was_there(tmp_path: Path) -> None:
     run(work_of(write_recipe(tmp_path)))
-    changed = run(work_of(write_recipe(tmp_path, helper="def square(x):\n    return 3 * x * x\n")))
-    assert values(changed) == [3 * x * x for x in range(6)]
-    back = run(work_of(write_recipe(tmp_path)))
-    assert back.computed == 0
-    assert values(back) == [2 * x * x for x in range(6)]
+    work = work_of(write_recipe(tmp_path, helper="def square(x):\n    return 3 * x * x\n"))
+    again = run(work)
+    assert (again.computed, again.earlier) == (0, (store.stamp(),))
+    work.start_fresh()
+    fresh = run(work)
+    assert (fresh.computed, fresh.earlier) == (6, ())
+    assert values(fresh) == [3 * x * x for x in range(6)]
+    (aside,) = work.folder.glob("records-until-*")
+    assert len(store.read(store.files_of(aside)).done) == 6
 
 
 def test_processes_give_the_results_of_a_serial_run(tmp_path: Path) -> None:
@@ -133,12 +141,45 @@ def test_damaged_records_are_told_and_measured_again(tmp_path: Path) -> None:
     assert values(results) == [2 * x * x for x in range(6)]
 
 
-def test_code_that_is_edited_during_a_run_is_refused(tmp_path: Path) -> None:
+def test_a_worker_of_another_version_does_not_measure(tmp_path: Path) -> None:
     work = work_of(write_recipe(tmp_path))
-    write_recipe(tmp_path, helper="def square(x):\n    return 3 * x * x\n")
-    with pytest.raises(BadInput, match=r"is \w+ at a worker and \w+ at the run"):
-        run(work)
+    work.records.mkdir(parents=True)
+    job = workers.Job(str(work.recipe.path), str(work.records), "", version="0.0.9")
+    done = workers.work(job, work.cases[0])
+    assert f"A worker has edgewise {edgewise.__version__}, the run has 0.0.9" in done.refusal
     assert lines(work) == 0
+
+
+def test_a_recipe_that_is_edited_during_a_run_is_named(tmp_path: Path) -> None:
+    work = work_of(write_recipe(tmp_path))
+    work.records.mkdir(parents=True)
+    job = workers.Job(str(work.recipe.path), str(work.records), workers.source_of(work.recipe.path))
+    assert not workers.work(job, work.cases[0]).refusal
+    write_recipe(tmp_path, helper="def square(x):\n    return 3 * x * x\n")
+    workers._recipe.cache_clear()  # as in a worker that starts now
+    assert "was edited since the run began" in workers.work(job, work.cases[1]).refusal
+    assert lines(work) == 1
+
+
+def test_a_stamp_says_the_commit_and_its_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real repository around a copy of the module's place."""
+    home = tmp_path / "src" / "edgewise" / "study"
+    home.mkdir(parents=True)
+    monkeypatch.setattr(store, "__file__", str(home / "store.py"))
+    assert store.commit.__wrapped__() is None, "outside of a checkout"
+    (home / "store.py").write_text("1\n")
+    for name in ("papers", "experiments"):
+        (tmp_path / name / "recorded").mkdir(parents=True)
+        (tmp_path / name / "recorded" / "a.jsonl").write_text("1\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:7]
+    assert store.commit.__wrapped__() == head
+    (tmp_path / "papers" / "recorded" / "a.jsonl").write_text("2\n")
+    assert store.commit.__wrapped__() == head, "results are not code"
+    (home / "store.py").write_text("2\n")
+    assert store.commit.__wrapped__() == f"{head}+"
 
 
 def test_a_case_that_kills_its_worker_each_time_is_given_up_and_the_rest_is_measured(

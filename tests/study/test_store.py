@@ -11,28 +11,31 @@ from pathlib import Path
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.study.store import Record, Writer, files_of, key_of, read, read_line
+from edgewise.study.store import Record, Stamp, Writer, dumps, files_of, read, read_line
+
+STAMP = Stamp("0.1.0", "3e8a1c8", "2026-11-18", "2.13.0", "2.4.6", "AVX2", 2)
 
 
 def record(x: int, value: dict[str, object] | None = None, error: str | None = None) -> Record:
     value = {"nan": float("nan"), "y": x * x} if value is None and error is None else value
-    return Record(key_of(f'{{"x":{x}}}', "code"), {"x": x}, "code", 0.5, value, error, {"python": "3"})
+    return Record({"x": x}, 0.5, value, error, STAMP)
 
 
 def test_a_record_survives_its_line() -> None:
-    again = read_line(record(3).line())
+    again = read_line(record(3).line(), STAMP)
     assert again is not None
     assert repr(again) == repr(record(3))
     assert read_line(record(3).line().replace(b"\n", b"\r\n")) is not None  # a repository may change line ends
 
 
-def test_every_truncation_of_a_line_is_seen() -> None:
-    line = record(3).line()
+@pytest.mark.parametrize("line", [record(3).line(), STAMP.line()], ids=["record", "stamp"])
+def test_every_truncation_of_a_line_is_seen(line: bytes) -> None:
     assert [length for length in range(len(line)) if read_line(line[:length]) is not None] == [len(line) - 1]
 
 
-def test_every_changed_byte_of_a_line_is_seen() -> None:
-    line, numbers = record(3).line(), random.Random(0)
+@pytest.mark.parametrize("line", [record(3).line(), STAMP.line()], ids=["record", "stamp"])
+def test_every_changed_byte_of_a_line_is_seen(line: bytes) -> None:
+    numbers = random.Random(0)
     for place in range(len(line) - 1):
         garbled = bytearray(line)
         garbled[place] ^= numbers.randrange(1, 256)
@@ -47,7 +50,7 @@ def test_other_lines_are_damage_and_not_errors(line: bytes) -> None:
 def test_a_record_of_a_later_form_is_left_out(tmp_path: Path) -> None:
     from edgewise.study import store as form
 
-    body = b'{"key":"a","later":1'
+    body = b'{"case":{},"later":1'
     line = body + form._MARK + form._check(body).encode() + b'"}\n'
     (tmp_path / "a.jsonl").write_bytes(line)
     assert read(files_of(tmp_path)).damaged == 1
@@ -99,11 +102,11 @@ def test_a_success_makes_a_failure_good_in_any_order(tmp_path: Path) -> None:
     assert [found.case["x"] for found in contents.failed.values()] == [3]
 
 
-def test_only_the_wanted_keys_are_kept(tmp_path: Path) -> None:
+def test_only_the_wanted_cases_are_kept(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     for x in range(4):
         writer.append(record(x))
-    assert list(read(files_of(tmp_path), {record(2).key}).done) == [record(2).key]
+    assert list(read(files_of(tmp_path), {'{"x":2}'}).done) == ['{"x":2}']
 
 
 def test_a_folder_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
@@ -132,14 +135,29 @@ def test_a_full_disk_is_an_error_and_never_a_record(tmp_path: Path) -> None:
     assert (len(contents.done), contents.damaged) == (1, 1)
 
 
-def test_keys_depend_on_case_and_code() -> None:
-    keys = {key_of('{"x":1}', "a"), key_of('{"x":1}', "b"), key_of('{"x":1.0}', "a"), key_of('{"x":2}', "a")}
-    assert len(keys) == 4
-    assert replace(record(1), seconds=9.0).key == record(1).key
+def test_a_case_is_keyed_by_its_own_content(tmp_path: Path) -> None:
+    """An integer is not the float of the same value; neither the time it took nor what measured it counts."""
+    writer = Writer(tmp_path)
+    for case in ({"x": 1}, {"x": 1.0}, {"b": 1, "a": 2}):
+        writer.append(Record(case, 0.5, {"y": 1}))
+    writer.append(Record({"a": 2, "b": 1}, 9.0, {"y": 1}, stamp=STAMP))
+    contents = read(files_of(tmp_path))
+    assert list(contents.done) == ['{"x":1}', '{"x":1.0}', '{"a":2,"b":1}']
+    assert contents.differing == contents.damaged == 0
 
 
-def test_a_record_whose_key_is_not_that_of_its_case_is_refused(tmp_path: Path) -> None:
-    """A whole line with a right checksum, and the value of another case under this key."""
-    Writer(tmp_path).append(replace(record(1), key=record(2).key))
-    contents = read(files_of(tmp_path), {record(2).key})
-    assert (contents.done, contents.damaged) == ({}, 1)
+def test_a_stamp_holds_until_the_next_one_and_a_damaged_one_costs_no_record(tmp_path: Path) -> None:
+    later = replace(STAMP, commit="ffffff0")
+    writer = Writer(tmp_path)
+    for x, stamp in enumerate((STAMP, STAMP, later)):
+        writer.append(replace(record(x), stamp=stamp))
+    (file,) = files_of(tmp_path)
+    assert file.read_bytes() == b"".join(
+        [STAMP.line(), record(0).line(), record(1).line(), later.line(), record(2).line()]
+    )
+    assert [each.stamp for each in read([file]).done.values()] == [STAMP, STAMP, later]
+    file.write_bytes(file.read_bytes().replace(b"3e8a1c8", b"3e8a1c9"))
+    contents = read([file])
+    assert contents.damaged == 1
+    assert [each.stamp for each in contents.done.values()] == [None, None, later]
+    assert dumps(record(0).case) in contents.done

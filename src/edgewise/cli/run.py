@@ -22,14 +22,13 @@ from edgewise.progress import ProgressBar
 if TYPE_CHECKING:
     from edgewise.study.engine import Results, Work
     from edgewise.study.recipe import Claim
-    from edgewise.study.recorded import Recorded
 
 _SHOWN = 3  # failures told in words; all of them are in the store and in --json
 EPILOG = (
     "FILE is a recipe: a Python file with cases, measure, claim and draw (docs/run.md), or one that comes with "
     "edgewise, as --list shows them. Results are kept below "
-    "DIR by the content of the case and the code that measures it: running again measures only what is missing, "
-    "also after Ctrl-C or a crash. Exit codes: 0 the claim held, 1 it did not, or is undecided (cases missing), "
+    "DIR by the content of the case: running again measures only what is missing, also after Ctrl-C or a crash, and "
+    "--fresh measures all of it again. Exit codes: 0 the claim held, 1 it did not, or is undecided (cases missing), "
     "2 cases failed, 64 bad input, 70 internal error, 130 interrupted."
 )
 
@@ -38,39 +37,42 @@ EPILOG = (
 @click.argument("recipe", metavar="[FILE]", required=False)
 @click.option("--list", "listing", is_flag=True,
               help="List the recipes of papers/ and experiments/ (or of the folder FILE).")
-@click.option("--check", is_flag=True, help="With --list: say which records were measured by other code (seconds).")
 @click.option("--full", is_flag=True, help="The full scale instead of the small one.")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N",
               help="Processes; 1 works in this one.  [default: one per core]")
 @click.option("--scheduler", metavar="ADDRESS", help="Send the cases to a Dask scheduler, such as tcp://host:8786.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Measure at most N of the missing cases.")
+@click.option("--fresh", is_flag=True, help="Set earlier results of this folder aside and measure every case again.")
 @click.option("--into", default="runs", show_default=True, metavar="DIR", help="Folder of runs; may be shared.")
 @click.option("--recorded", is_flag=True, help="Judge and draw the results recorded beside FILE; measure nothing.")
-@click.option("--keep", is_flag=True, help="With --full: record results, figure and claim beside FILE.")
+@click.option("--keep", is_flag=True,
+              help="Record results, figure and claim of --full (or figure and claim of --recorded) beside FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")  # fmt: skip
 def run(
-    recipe: str | None, listing: bool, check: bool, full: bool, workers: int | None, scheduler: str | None,
-    limit: int | None, into: str, recorded: bool, keep: bool, as_json: bool,
+    recipe: str | None, listing: bool, full: bool, workers: int | None, scheduler: str | None,
+    limit: int | None, fresh: bool, into: str, recorded: bool, keep: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Measure what is missing of a recipe's cases, judge its claim and draw its figure."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here, with or without a screen
-    _check(recipe, listing, check, full, recorded, keep)
+    _check(recipe, listing, full, recorded, keep, fresh)
     _check_scheduler(scheduler)
     if listing:
-        return list_recipes([recipe] if recipe else None, into, as_json, check)
+        return list_recipes([recipe] if recipe else None, into, as_json)
     assert recipe is not None
     plan = _plan(recipe, full or recorded, into)
+    if fresh:
+        plan.start_fresh()
     outcome = _recorded(plan) if recorded else _measure(plan, workers, scheduler, limit)
     return _conclude(plan, outcome, plan.folder / ("recorded" if recorded else plan.scale), keep, as_json)
 
 
-def _check(recipe: str | None, listing: bool, check: bool, full: bool, recorded: bool, keep: bool) -> None:
+def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: bool, fresh: bool) -> None:
     if recipe is None and not listing:
         raise click.UsageError("Missing argument FILE: a recipe to run, or --list to see them.")
-    if check and not listing:
-        raise BadInput("--check goes with --list. One record: edgewise run FILE --recorded says by which code it is.")
-    if keep and (recorded or not full):
-        raise BadInput("--keep records a run at full scale: use it with --full and without --recorded.")
+    if fresh and recorded:
+        raise BadInput("--recorded measures nothing, so --fresh cannot go with it. Use one of them.")
+    if keep and not (recorded or full):
+        raise BadInput("--keep records a run at full scale: use it with --full, or with --recorded for its claim.")
     if keep and recipe is not None and not Path(recipe).is_file():
         raise BadInput(f"--keep writes beside FILE, and {recipe} is not a file here. Copy it, and name the copy.")
 
@@ -99,19 +101,19 @@ def _measure(plan: Work, workers: int | None, scheduler: str | None, limit: int 
     try:
         with prints_aside(), ProgressBar("reading the store, starting workers") as bar:
             tell = partial(bar.count, plan.recipe.name)
-            return run_plan(plan, workers or joblib.cpu_count(), scheduler, limit, tell)
+            outcome = run_plan(plan, workers or joblib.cpu_count(), scheduler, limit, tell)
     except KeyboardInterrupt:
         stored = len(plan.contents().done)
         click.echo(f"\n{stored} of {len(plan.cases)} cases are stored; the same command goes on from there.", err=True)
         raise
+    warn_earlier(plan, outcome)
+    return outcome
 
 
 def _recorded(plan: Work) -> Results:
     from edgewise.study.recorded import read_recorded
 
-    recorded = read_recorded(plan)
-    warn_changed(plan, recorded)
-    return recorded.results
+    return read_recorded(plan)
 
 
 def _conclude(plan: Work, outcome: Results, folder: Path, keep: bool, as_json: bool) -> int:
@@ -130,9 +132,12 @@ def _conclude(plan: Work, outcome: Results, folder: Path, keep: bool, as_json: b
 
 
 def _keep(plan: Work, folder: Path) -> None:
-    from edgewise.study.recorded import LARGE
+    from edgewise.study.recorded import LARGE, keep_claim
     from edgewise.study.recorded import keep as keep_results
 
+    if folder.name == "recorded":
+        keep_claim(plan, folder)
+        return
     path = keep_results(plan, folder)
     size = path.stat().st_size
     click.echo(f"Recorded in {path} ({size:,} bytes)", err=True)
@@ -154,8 +159,12 @@ def print_json(plan: Work, outcome: Results, claim: Claim | None, folder: Path) 
 
 def print_text(plan: Work, outcome: Results, claim: Claim | None, folder: Path) -> None:
     """For people: the claim and the files on standard output."""
+    from edgewise.study.store import span
+
     counts = f"{len(outcome.cases)} of {len(plan.cases)} cases, {outcome.computed} measured now"
     click.echo(f"{plan.recipe.title}\n{plan.recipe.name}, {plan.scale}: {counts}")
+    if outcome.cases:
+        click.echo(f"Measured by {span(outcome.stamps)}")
     if claim is None:
         click.echo(f"Claim undecided: {outcome.missing} cases are missing.")
     else:
@@ -176,11 +185,16 @@ def warn(outcome: Results) -> None:
         _tell(f"{len(outcome.failures)} cases failed; they are tried again at the next run.")
 
 
-def warn_changed(plan: Work, recorded: Recorded) -> None:
-    """Records of other code may still be right; the reader decides."""
-    if recorded.changed:
-        then, now = ", ".join(recorded.codes), plan.code
-        _tell(f"the code behind measure has changed since {recorded.changed} cases were recorded ({then}, now {now}).")
+def warn_earlier(plan: Work, outcome: Results) -> None:
+    """Say what measured the cases that were there before, if it may not be the code as it is now."""
+    from edgewise.study.store import commit, files_of, span
+
+    now, reused = commit(), len(outcome.cases) - outcome.computed
+    changed = plan.recipe.path.stat().st_mtime
+    newer = any(changed > file.stat().st_mtime for file in files_of(plan.records))
+    other = now is None or now.endswith("+") or any(stamp.commit != now for stamp in outcome.earlier)
+    if outcome.earlier and reused > 0 and (newer or other):
+        _tell(f"{reused} cases were stored before by {span(outcome.earlier)}; --fresh measures them again.")
 
 
 def shown(path: Path) -> str:
@@ -192,14 +206,13 @@ def _tell(words: str) -> None:
     click.echo(f"edgewise: {words}", err=True)
 
 
-def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool, check: bool = False) -> int:
+def list_recipes(folders: Sequence[str] | None, into: str, as_json: bool) -> int:
     """Print one line per recipe; one that cannot be used is shown with its reason, and the exit code is 64."""
     with prints_aside(), ProgressBar() as bar:
         rows = []
         for path in _recipes(folders):
             bar.say(f"reading {path.name}")
-            row = _row(path, into)
-            rows.append(row | _changes(path, row) if check else row)
+            rows.append(_row(path, into))
     with printing():
         click.echo(json.dumps(rows)) if as_json else _print_rows(rows)
     return exit_codes.BAD_INPUT if any("problem" in row for row in rows) else exit_codes.FINE
@@ -220,30 +233,20 @@ def _recipes(folders: Sequence[str] | None) -> list[Path]:
 
 def _row(path: Path, into: str) -> dict[str, Any]:
     """Read and not run: a folder of recipes may be anybody's."""
-    from edgewise.study.code_hash import code_hash
     from edgewise.study.engine import records_of
     from edgewise.study.recipe import read_heading
-    from edgewise.study.recorded import recorded_file, recorded_outcome
+    from edgewise.study.recorded import recorded_summary
     from edgewise.study.store import files_of, read
 
     try:
         recipe = read_heading(path)
-        records = read(files_of(records_of(recipe.name, into))).done.values()
-        code = code_hash(recipe.path) if records else ""  # following the code takes longer than all the rest
-        outcome = recorded_outcome(recipe.path)
+        stored = len(read(files_of(records_of(recipe.name, into))).done)
+        recorded = recorded_summary(recipe.path)
     except BadInput as mistake:
         return {"path": str(path), "problem": str(mistake)}
-    stored = sum(record.code == code for record in records)
-    recorded = recorded_file(recipe.path).is_file()
+    outcome, measured = ("", "") if recorded is None else (recorded.outcome, recorded.measured)
     return {"path": name_of(path), "recipe": recipe.name, "title": recipe.title, "stored": stored,
-            "recorded": recorded, "outcome": outcome}  # fmt: skip
-
-
-def _changes(path: Path, row: dict[str, Any]) -> dict[str, int]:
-    """How many recorded cases were measured by other code than today's."""
-    from edgewise.study.recorded import recorded_changes
-
-    return {"changed": recorded_changes(path)} if row.get("recorded") else {}
+            "recorded": recorded is not None, "outcome": outcome, "measured": measured}  # fmt: skip
 
 
 def name_of(path: Path) -> str:
@@ -261,8 +264,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         if "problem" in row:
             click.echo(f"    cannot be used: {row['problem']}")
             continue
-        recorded = f", recorded: {row['outcome']}" if row["outcome"] else ", recorded" if row["recorded"] else ""
-        changed = f" ({row['changed']} cases by other code than today's)" if row.get("changed") else ""
-        click.echo(f"    {row['title']}\n    {row['stored']} cases stored{recorded}{changed}")
+        recorded = f", recorded: {row['outcome']} ({row['measured']})" if row["recorded"] else ""
+        click.echo(f"    {row['title']}\n    {row['stored']} cases stored{recorded}")
     if not rows:
         click.echo("There are no recipes.", err=True)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from edgewise.errors import BadInput
 from edgewise.study import store
-from edgewise.study.code_hash import code_hash
 from edgewise.study.recipe import Recipe, Result
-from edgewise.study.store import dumps, key_of
-from edgewise.study.workers import Job, WorkerDied, answers
+from edgewise.study.store import Stamp, dumps
+from edgewise.study.workers import Job, WorkerDied, answers, source_of
 
 RECORDS = "records"
 PER_CORE = 64  # processes; cases that wait may use more of them than there are cores
@@ -32,22 +32,16 @@ def records_of(name: str, into: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be measured: a recipe's cases of one scale, as canonical JSON by key, and where their records are.
-
-    A key stands for the content of a case and the code that measures it.
-    """
+    """What is to be measured: a recipe's cases of one scale, as canonical JSON, and where their records are."""
 
     recipe: Recipe
     scale: str
     folder: Path
-    code: str
-    cases: dict[str, str]
+    cases: tuple[str, ...]
 
     @classmethod
     def of(cls, recipe: Recipe, scale: str = "small", into: str | Path = "runs") -> Work:
-        code = code_hash(recipe.path)
-        cases = {key_of(text, code): text for text in map(dumps, recipe.cases(scale))}
-        return cls(recipe, scale, folder_of(recipe.name, into), code, cases)
+        return cls(recipe, scale, folder_of(recipe.name, into), tuple(map(dumps, recipe.cases(scale))))
 
     @property
     def records(self) -> Path:
@@ -60,7 +54,12 @@ class Work:
 
     def missing(self, done: Collection[str]) -> list[str]:
         """The cases that are not done, in order."""
-        return [text for key, text in self.cases.items() if key not in done]
+        return [case for case in self.cases if case not in done]
+
+    def start_fresh(self) -> None:
+        """Set earlier records aside, in a folder beside them, so that every case is measured again."""
+        if self.records.is_dir():
+            self.records.rename(self.records.with_name(f"{RECORDS}-until-{time.strftime('%Y%m%d-%H%M%S')}"))
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,7 @@ class Results:
 
     failures: case to traceback. lost: cases whose worker died each time. damaged: unreadable lines.
     differing: cases that two workers measured with different values, so `measure` is not deterministic.
+    stamps: what measured them. earlier: what measured those that were there before this run.
     """
 
     cases: list[Result]
@@ -78,15 +78,17 @@ class Results:
     lost: int = 0
     damaged: int = 0
     differing: int = 0
+    stamps: tuple[Stamp, ...] = ()
+    earlier: tuple[Stamp, ...] = ()
 
 
-def results_of(work: Work, contents: store.Contents, computed: int = 0, lost: int = 0) -> Results:
+def results_of(work: Work, contents: store.Contents) -> Results:
     """What a store's contents hold of some work."""
-    records = [contents.done[key] for key in work.cases if key in contents.done]
+    records = [contents.done[case] for case in work.cases if case in contents.done]
     cases = [Result(record.case, record.value or {}, record.seconds) for record in records]
-    failures = {work.cases[key]: record.error or "" for key, record in contents.failed.items()}
-    missing = len(work.cases) - len(cases)
-    return Results(cases, missing, failures, computed, lost, contents.damaged, contents.differing)
+    failures = {case: record.error or "" for case, record in contents.failed.items()}
+    missing, stamps = len(work.cases) - len(cases), tuple(contents.stamps())
+    return Results(cases, missing, failures, damaged=contents.damaged, differing=contents.differing, stamps=stamps)
 
 
 Tell = Callable[[int, int], None]  # cases answered, cases to do
@@ -99,13 +101,14 @@ def run(
     """Measure the cases that the store lacks (at most `limit`), then read all results from the store."""
     work.records.mkdir(parents=True, exist_ok=True)
     before = work.contents()
-    missing = work.missing(before.done)[:limit]
+    missing, earlier = work.missing(before.done)[:limit], tuple(before.stamps())
     if not missing:
-        return results_of(work, before)
+        return replace(results_of(work, before), earlier=earlier)
     del before  # a million records need a gigabyte: not while others work
     queue = _Queue(work, missing, tell)
     queue.measure(_processes(workers, len(missing)), scheduler)
-    return results_of(work, work.contents(), len(missing) - len(queue.lost), len(queue.lost))
+    measured, lost = len(missing) - len(queue.lost), len(queue.lost)
+    return replace(results_of(work, work.contents()), computed=measured, lost=lost, earlier=earlier)
 
 
 def _processes(workers: int, cases: int) -> int:
@@ -159,13 +162,14 @@ class _Queue:
     def _one_round(
         self, cases: list[str], sent: set[str], workers: int, scheduler: str | None, total: int
     ) -> None:
-        job = Job(str(self.work.recipe.path), str(self.work.records), self.work.code)
+        path = self.work.recipe.path
+        job = Job(str(path), str(self.work.records), source_of(path))
         with closing(answers(job, _noted(cases, sent), workers, scheduler)) as stream:
             for count, done in enumerate(stream, start=total - len(self.left) + 1):
                 if done.refusal:
                     raise BadInput(done.refusal)
                 if done.failed:
-                    self._failed.add(self.work.cases[done.key])
+                    self._failed.add(done.case)
                 if self.tell is not None:
                     self.tell(count, total)
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.regular_file import read_text
 from edgewise.study import store
-from edgewise.study.code_hash import code_hash
 from edgewise.study.engine import Results, Work, results_of
-from edgewise.study.recipe import Claim
-from edgewise.study.store import dumps, key_of, versions
+from edgewise.study.recipe import Claim, Result
+from edgewise.study.store import Stamp, dumps, lines_of, span
 from edgewise.whole_file import whole_file
 
 FILES = ("claim.json", "figure.png")
@@ -43,8 +42,9 @@ def document(work: Work, results: Results, claim: Claim | None) -> dict[str, Any
     """What claim.json and `--json` say of a run."""
     words: dict[str, Any] = {
         "recipe": work.recipe.name, "title": work.recipe.title, "at": work.scale, "cases": len(work.cases),
-        "measured": len(results.cases), "claim": None if claim is None else claim.to_dict(), "code": work.code,
-        "versions": versions(), "seconds": round(sum(result.seconds for result in results.cases), 3),
+        "measured": len(results.cases), "claim": None if claim is None else claim.to_dict(),
+        "stamps": [asdict(stamp) for stamp in results.stamps],
+        "seconds": round(sum(result.seconds for result in results.cases), 3),
     }  # fmt: skip
     return dict(json.loads(dumps(words)))  # numbers that are not finite by name, as in the store
 
@@ -61,62 +61,61 @@ def _close(figure: Any) -> None:
     matplotlib.pyplot.close(figure)
 
 
+def recorded_file(path: Path, scale: str = "full") -> Path:
+    """<paper>/recorded/<figure>.jsonl, of a recipe's file; cases of the small scale are in <figure>.small.jsonl."""
+    return path.parent / "recorded" / f"{path.stem}{'' if scale == 'full' else f'.{scale}'}.jsonl"
+
+
+def recorded_results(file: Path) -> list[Result]:
+    """The cases in a committed file, in its order."""
+    if not file.is_file():
+        raise BadInput(f"{file} is absent. Measure its recipe with edgewise run RECIPE --full --keep.")
+    return [Result(record.case, record.value or {}, record.seconds) for record in store.read([file]).done.values()]
+
+
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded of some work; `changed`: how many by other code than today's, `codes`: by which."""
+    """What the committed claim of a recipe says: its outcome, and what measured it and when."""
 
-    results: Results
-    changed: int
-    codes: tuple[str, ...]
-
-
-def recorded_file(path: Path) -> Path:
-    """<paper>/recorded/<figure>.jsonl, of a recipe's file."""
-    return path.parent / "recorded" / f"{path.stem}.jsonl"
+    outcome: str
+    measured: str
 
 
-def recorded_outcome(path: Path) -> str:
-    """What the record of a recipe's file says of its claim, in words; empty where there is none."""
+def recorded_summary(path: Path) -> Recorded | None:
+    """Of a recipe's file; None if no result of it is committed."""
     file = recorded_file(path).with_suffix(".json")
     if not file.is_file():
-        return ""
+        return None
     try:
-        claim = json.loads(read_text(file, LARGE))["claim"]
-        return {True: "held", False: "not held", None: "undecided"}[claim["held"]]
+        record = json.loads(read_text(file, LARGE))
+        outcome = {True: "held", False: "not held", None: "undecided"}[record["claim"]["held"]]
+        return Recorded(outcome, span(Stamp(**stamp) for stamp in record["stamps"]))
     except (ValueError, KeyError, TypeError) as mistake:
-        raise BadInput(f"{file} is not the record of a claim; record the recipe again with --full --keep.") from mistake
+        raise BadInput(f"{file} is not a recorded claim; write it again with --recorded --keep.") from mistake
 
 
-def recorded_changes(path: Path) -> int:
-    """How many recorded cases of a recipe's file were measured by other code than today's."""
-    code = code_hash(path.resolve())
-    return sum(record.code != code for record in store.read([recorded_file(path)]).done.values())
-
-
-def read_recorded(work: Work) -> Recorded:
-    """The recorded results of some work, whatever code measured them; nothing is written or measured."""
+def read_recorded(work: Work) -> Results:
+    """The committed results of some work; nothing is written or measured."""
     path = recorded_file(work.recipe.path)
     if not path.is_file():
         raise BadInput(f"Nothing is recorded for {work.recipe.path}: {path} is absent. Run it without --recorded.")
-    contents = store.read([path])
-    current = store.Contents(damaged=contents.damaged)
-    changed, codes = 0, set()
-    for record in contents.done.values():
-        key = key_of(dumps(record.case), work.code)
-        if key in work.cases:
-            current.add(replace(record, key=key))
-            changed += record.code != work.code
-            codes.add(record.code)
-    return Recorded(results_of(work, current), changed, tuple(sorted(codes)))
+    return results_of(work, store.read([path], set(work.cases)))
 
 
-def keep(work: Work, concluded: Path) -> Path:
-    """Copy a complete run's records, in the order of the cases, with its figure and claim to recorded/."""
+def keep(work: Work, concluded: Path | None = None) -> Path:
+    """Write a complete run's records, in the order of the cases, to recorded/, with its figure and claim if given."""
     done = work.contents().done
-    target = recorded_file(work.recipe.path)
+    target = recorded_file(work.recipe.path, work.scale)
     target.parent.mkdir(exist_ok=True)
     with whole_file(target) as file:
-        file.write(b"".join(done[key].line() for key in work.cases))
+        file.write(lines_of([done[case] for case in work.cases]))
+    if concluded is not None:
+        keep_claim(work, concluded)
+    return target
+
+
+def keep_claim(work: Work, concluded: Path) -> None:
+    """Copy a claim and its figure beside the committed results."""
+    target = recorded_file(work.recipe.path)
     shutil.copyfile(concluded / "figure.png", target.with_suffix(".png"))
     shutil.copyfile(concluded / "claim.json", target.with_suffix(".json"))
-    return target

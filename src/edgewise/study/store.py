@@ -1,7 +1,7 @@
 """The store: a folder of append-only files, one per writer, so that processes and machines can share it.
 
-One line is one `Record`: what was measured, by which code, with a checksum over all of it. Values are what JSON can
-hold, and the three numbers it cannot (NaN and the infinities), by name.
+A line is a `Stamp` (what measured the records after it) or a `Record` (a case and its value), each with a checksum.
+Values are what JSON can hold, and the three numbers it cannot (NaN and the infinities), by name.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ import hashlib
 import json
 import math
 import os
-import platform
 import secrets
 import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from edgewise import __version__
 from edgewise.errors import BadInput
 
 _FLOAT = "__float__"  # {"__float__": "nan"}: strict JSON, readable by every other program
 _MARK = b',"check":"'  # always the last field, so that it can cover every byte before it
 _CHECK_DIGITS = 16
-_equal: dict[str, Any] = {}  # one object for what is equal in a million records
 
 
 def plain(value: Any, where: str) -> Any:
@@ -89,98 +90,152 @@ def _number(item: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A case and its value, or the traceback of its failure; key = hash of case and code."""
+class Stamp:
+    """The program and machine that measured a result; None for what is not known.
 
-    key: str
+    commit: of edgewise's checkout, with a + if files were changed. vectors: the widest that torch computes with, since
+    sums end in other last digits on wider ones.
+    """
+
+    edgewise: str
+    commit: str | None
+    date: str
+    torch: str | None = None
+    numpy: str | None = None
+    vectors: str | None = None
+    cores: int | None = None
+
+    def line(self) -> bytes:
+        """The stamp as a line: the records after it were measured by this."""
+        return _sealed({"stamp": asdict(self)})
+
+    def __str__(self) -> str:
+        commit = f", commit {self.commit}" if self.commit else ""
+        return f"edgewise {self.edgewise}{commit}, {self.date}"
+
+
+def stamp() -> Stamp:
+    """Of this process; torch's vectors are known once something has imported it."""
+    torch = sys.modules.get("torch")
+    vectors = torch.backends.cpu.get_cpu_capability() if torch else None
+    today = datetime.now(UTC).date().isoformat()
+    numbers = {name: _version(name) for name in ("torch", "numpy")}
+    return Stamp(__version__, commit(), today, vectors=vectors, cores=os.cpu_count(), **numbers)
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the checkout that this code is in, with a + if its code was changed; None outside of one."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    code = ("src", "papers", "experiments", ":!*/recorded/*")  # results change while recipes are measured
+    try:
+        head = _git(root, "rev-parse", "--short=7", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *code)
+    except (OSError, subprocess.SubprocessError):  # git is not installed, or the repository is not readable to us
+        return None
+    return head + "+" * bool(changed)
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=20)
+    return done.stdout.strip()
+
+
+@cache
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def span(stamps: Iterable[Stamp]) -> str:
+    """Version and date of some results, in a few words: "edgewise 0.1.0, 2026-11-14 to 2026-11-17"."""
+    stamps = list(stamps)
+    if len(stamps) < 2:
+        return "".join(map(str, stamps)) or "an unknown version"
+    dates = sorted({each.date for each in stamps})
+    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"edgewise {', '.join(sorted({each.edgewise for each in stamps}))}, {days}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A case and its value, or the traceback of its failure; the stamp stands in a line of its own before it."""
+
     case: dict[str, Any]
-    code: str
     seconds: float
     value: dict[str, Any] | None = None
     error: str | None = None
-    versions: dict[str, str] | None = None
+    stamp: Stamp | None = None
 
     def line(self) -> bytes:
         """The record as one line of strict JSON that ends with the checksum of what stands before it."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        body = dumps({name: value for name, value in values.items() if value is not None}).encode()[:-1]
-        return body + _MARK + _check(body).encode() + b'"}\n'
+        values = {name: getattr(self, name) for name in ("case", "seconds", "value", "error")}
+        return _sealed({name: value for name, value in values.items() if value is not None})
 
 
-def key_of(case_text: str, code: str) -> str:
-    """The name of a case: hash of its canonical JSON and of the code that measures it."""
-    return hashlib.sha256(f"{code}\n{case_text}".encode()).hexdigest()[:32]
+def _sealed(values: dict[str, Any]) -> bytes:
+    body = dumps(values).encode()[:-1]
+    return body + _MARK + _check(body).encode() + b'"}\n'
 
 
-def read_line(line: bytes) -> Record | None:
-    """The record of a line, or None where the line is damaged or of a form that this version does not know."""
+def read_line(line: bytes, measured_by: Stamp | None = None) -> Record | Stamp | None:
+    """What a line holds, or None if it is damaged or of a form that this version does not know."""
     body, mark, tail = line.rstrip(b"\r\n").rpartition(_MARK)
     if not mark or tail != _check(body).encode() + b'"}':
         return None
     try:
-        return Record(**_shared(loads((body + b"}").decode())))
+        values = loads((body + b"}").decode())
+        return Stamp(**values["stamp"]) if "stamp" in values else Record(**values, stamp=measured_by)
     except (TypeError, ValueError):
         return None
-
-
-def _shared(values: dict[str, Any]) -> dict[str, Any]:
-    """The same fields, with one object for code and versions."""
-    for name in ("code", "versions"):
-        if name in values:
-            values[name] = _equal.setdefault(str(values[name]), values[name])
-    return values
 
 
 def _check(body: bytes) -> str:
     return hashlib.blake2b(body, digest_size=_CHECK_DIGITS // 2).hexdigest()
 
 
-@cache
-def versions() -> dict[str, str]:
-    """Of what a number may depend on beside our code."""
-    numbers = {"python": platform.python_version()}
-    for name in ("edgewise", "torch", "numpy", "scipy"):
-        try:
-            numbers[name] = version(name)
-        except PackageNotFoundError:
-            numbers[name] = "absent"
-    if torch := sys.modules.get("torch"):
-        numbers["vectors"] = torch.backends.cpu.get_cpu_capability()  # sums end in other last digits on wider ones
-    return numbers
-
-
 @dataclass
 class Contents:
-    """What a store holds: the good records by key, the failures not yet made good, and what was wrong with it."""
+    """What a store holds: good records and failures by the canonical JSON of their case, and what was wrong with it."""
 
     done: dict[str, Record] = field(default_factory=dict)
     failed: dict[str, Record] = field(default_factory=dict)
     damaged: int = 0
     differing: int = 0
 
-    def add(self, record: Record) -> None:
-        """The first value of a key stays; a second one is harmless when equal and counted when not."""
+    def add(self, case: str, record: Record) -> None:
+        """The first value of a case stays; a second one is harmless when equal and counted when not."""
         if record.value is None:
-            if record.key not in self.done:
-                self.failed[record.key] = record
+            if case not in self.done:
+                self.failed[case] = record
             return
-        first = self.done.setdefault(record.key, record)
+        first = self.done.setdefault(case, record)
         self.differing += first is not record and repr(first.value) != repr(record.value)
-        self.failed.pop(record.key, None)
+        self.failed.pop(case, None)
+
+    def stamps(self) -> list[Stamp]:
+        """Everything that measured these records, each once."""
+        return list(dict.fromkeys(record.stamp for record in self.done.values() if record.stamp is not None))
 
 
-def read(files: Iterable[Path], keys: set[str] | None = None) -> Contents:
-    """Read files line by line, keeping the wanted keys (all if None); damaged lines are counted and left out."""
+def read(files: Iterable[Path], cases: Collection[str] | None = None) -> Contents:
+    """Read files line by line, keeping the wanted cases (all if None); damaged lines are counted and left out."""
     contents = Contents()
-    for line in _lines(files):
-        record = read_line(line)
-        if record is None:
-            contents.damaged += 1
-        elif keys is None or record.key in keys:
-            if record.key == key_of(dumps(record.case), record.code):
-                contents.add(record)
-            else:  # a whole line, but of another case or other code than its key says
-                contents.damaged += 1
+    for path in files:
+        measured_by: Stamp | None = None
+        with path.open("rb") as file:
+            for line in file:
+                entry = read_line(line, measured_by)
+                if isinstance(entry, Stamp):
+                    measured_by = entry
+                elif entry is None:
+                    contents.damaged += 1
+                elif (case := dumps(entry.case)) and (cases is None or case in cases):
+                    contents.add(case, entry)
     return contents
 
 
@@ -189,10 +244,22 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.jsonl"))
 
 
-def _lines(files: Iterable[Path]) -> Iterator[bytes]:
-    for path in files:
-        with path.open("rb") as file:
-            yield from file
+def lines_of(records: Sequence[Record]) -> bytes:
+    """A result file: a stamp, then its records. If several versions measured them, one group after the other.
+
+    Records that one version measured on several days have the last date.
+    """
+    stamps = {record.stamp for record in records if record.stamp is not None}
+    last = max((each.date for each in stamps), default="")
+    same = len({replace(each, date=last) for each in stamps}) == 1
+    groups: dict[Stamp | None, list[bytes]] = {}
+    for record in records:
+        measured_by = replace(record.stamp, date=last) if same and record.stamp else record.stamp
+        groups.setdefault(measured_by, []).append(record.line())
+    lines = groups.pop(None, [])  # first, since the stamps of other groups would hold for them
+    for measured_by, own in groups.items():
+        lines += [measured_by.line() if measured_by else b"", *own]
+    return b"".join(lines)
 
 
 class Writer:
@@ -205,18 +272,23 @@ class Writer:
                 "folder under the same path (a shared file system); name one with --into."
             )
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
-        self._file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self._file = os.open(folder / name, flags, 0o644)
         self._lock = threading.Lock()
+        self._stamp: Stamp | None = None
         _sync_folder(folder)
 
     def append(self, record: Record) -> None:
-        """Write one line and have it on the disk before returning."""
-        line = record.line()
+        """Write one line, after a stamp that holds for it, and have it on the disk before returning."""
         with self._lock:
+            line = record.line()
+            if record.stamp is not None and record.stamp != self._stamp:
+                line = record.stamp.line() + line
             written = os.write(self._file, line)
             if written != len(line):
                 raise OSError(f"only {written} of {len(line)} bytes of a record could be written: is the disk full?")
             os.fsync(self._file)
+            self._stamp = record.stamp
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):  # not if the folder was refused
@@ -225,6 +297,8 @@ class Writer:
 
 def _sync_folder(folder: Path) -> None:
     """The name of a new file is part of the folder: without this a power cut could lose the whole file."""
+    if os.name == "nt":  # folders cannot be opened there
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

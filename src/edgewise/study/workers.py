@@ -24,10 +24,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from edgewise import __version__
 from edgewise.errors import BadInput
-from edgewise.study.code_hash import code_hash
 from edgewise.study.recipe import Recipe, load_recipe
-from edgewise.study.store import Record, Writer, key_of, loads, versions
+from edgewise.study.store import Record, Writer, commit, loads, stamp
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -42,12 +42,14 @@ _one_at_a_time = threading.RLock()  # a Dask worker may have several threads, ra
 class Job:
     """What all cases of one run have in common; small, because it travels with every case.
 
-    parent: the process without which a worker must not go on, where the worker is its child.
+    source: `source_of` the recipe at the run. version: of edgewise there. parent: the process that a worker must not
+    outlive, if it is its child.
     """
 
     recipe: str
     records: str
-    code: str
+    source: str
+    version: str = __version__
     parent: int | None = None
 
 
@@ -55,7 +57,7 @@ class Job:
 class Done:
     """A worker's answer; the value itself is already in the store. A `refusal` stops the run."""
 
-    key: str
+    case: str
     failed: bool = False
     refusal: str = ""
 
@@ -66,15 +68,15 @@ def work(job: Job, case_text: str) -> Done:
         _live_with(job.parent)
     try:
         with _one_at_a_time:
-            record = _measured(_recipe(job.recipe, job.code), case_text, job.code)
+            record = measured(_recipe(job.recipe, job.source, job.version), case_text)
             _append(job.records, record)
     except BadInput as mistake:
-        return Done(key_of(case_text, job.code), refusal=str(mistake))
-    return Done(record.key, failed=record.error is not None)
+        return Done(case_text, refusal=str(mistake))
+    return Done(case_text, failed=record.error is not None)
 
 
-def _measured(recipe: Recipe, case_text: str, code: str) -> Record:
-    """The record of one case, whatever `measure` did; values that a file cannot hold are refused."""
+def measured(recipe: Recipe, case_text: str) -> Record:
+    """The record of one case, whatever `measure` did; raises `BadInput` for values that a file cannot hold."""
     _prepare(case_text)
     value, error, began = None, None, time.perf_counter()
     try:
@@ -83,7 +85,7 @@ def _measured(recipe: Recipe, case_text: str, code: str) -> Record:
         error = traceback.format_exc()
     seconds = round(time.perf_counter() - began, 6)
     checked = None if error else recipe.checked_value(value)
-    return Record(key_of(case_text, code), loads(case_text), code, seconds, checked, error, versions())
+    return Record(loads(case_text), seconds, checked, error, stamp())
 
 
 def _prepare(case_text: str) -> None:
@@ -101,15 +103,23 @@ def _prepare(case_text: str) -> None:
 
 
 @lru_cache(maxsize=8)
-def _recipe(path: str, code: str) -> Recipe:
-    """The recipe, loaded once per process; other code than the run's is refused, or its key would lie."""
-    recipe = load_recipe(path)
-    if (here := code_hash(Path(path))) != code:
+def _recipe(path: str, source: str, version: str) -> Recipe:
+    """The recipe, loaded once per process; one run must not be measured by two versions of it or of edgewise."""
+    if __version__ != version:
         raise BadInput(
-            f"The code behind {path} is {here} at a worker and {code} at the run: it was edited meanwhile, or "
-            "another version is installed there. Run again, with the same version everywhere."
+            f"A worker has edgewise {__version__}, the run has {version}. Install the same version everywhere."
         )
+    commit()  # now, and not when the first case is done: the checkout may have moved on by then
+    recipe = load_recipe(path)
+    if source_of(Path(path)) != source:
+        raise BadInput(f"{path} or a file beside it was edited since the run began. Run again.")
     return recipe
+
+
+def source_of(path: Path) -> str:
+    """A digest of a recipe and the Python files beside it, so that no process measures with another version of them."""
+    texts = [file.read_bytes() for file in sorted(path.parent.glob("*.py"))]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 
 def _append(folder: str, record: Record) -> None:
