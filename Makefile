@@ -7,6 +7,9 @@
 # make fuzz    thousands of good, strange and hostile inputs; counts by class, corpus in .fuzz/
 # make browser Debian's chromium and axe-core, with which the tests of the page run (needs root and npm)
 # make screenshots   pictures of the page for the docs, from the page as it is (needs a browser)
+# make canary  measure the cheapest case of every recipe again and compare it with what is committed
+# make nightly whole recipes under ten minutes, slow tests, fuzz, planted mistakes; goes on where it stopped
+# make results measure every committed result again, cheapest first; goes on where it stopped (UNDER=10: minutes each)
 # make census  read every model of transformers, x-transformers, vit-pytorch and timm; hours, goes on where it stopped
 
 PYTHON ?= python3
@@ -14,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow lint docs screenshots bench browser release-check census fuzz mutants clean
+.PHONY: help demo test slow canary nightly results lint docs screenshots bench browser release-check census fuzz mutants clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -27,6 +30,27 @@ test: $(VENV)/.installed
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m "slow and not gpu and not network"
+
+canary: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python tools/canary.py
+
+results: $(VENV)/.installed
+	OMP_NUM_THREADS=1 nice $(BIN)/python tools/results.py $(if $(UNDER),--under $(UNDER))
+
+# Each part leaves a note, so that a night that was cut off goes on with the next part; all notes go at the end.
+NIGHT := build/nightly
+nightly: $(NIGHT)/recipes.done $(NIGHT)/slow.done $(NIGHT)/fuzz.done $(NIGHT)/mutants.done
+	rm -rf $(NIGHT)
+
+$(NIGHT)/recipes.done: $(VENV)/.installed
+	mkdir -p $(NIGHT)
+	OMP_NUM_THREADS=1 nice $(BIN)/python tools/canary.py --whole
+	@touch $@
+
+$(NIGHT)/slow.done $(NIGHT)/fuzz.done $(NIGHT)/mutants.done: $(NIGHT)/%.done: $(VENV)/.installed
+	mkdir -p $(NIGHT)
+	nice $(MAKE) $*
+	@touch $@
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks

@@ -21,6 +21,8 @@ from .picture import picture
 from .rows import alarms_of, runs_of
 from .score import failing, healthy
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
+NOT_COMPARED = ("gap", "price", "rows", "sample_ms", "step_ms")  # clocks
 DEFAULT, SEEDS = "default", (41, 42)
 SCALE = "small encoders on film reviews and digits, budget of 2 %, seeds 41 and 42, made after all thresholds"
 

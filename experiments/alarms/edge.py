@@ -29,6 +29,7 @@ from .network import Network
 from .population import SHAPES, TASKS
 from .rows import rows_of
 
+TOLERANCE = 0.006  # of the largest number in an entry; seeds scatter by 0.058 or more
 KINDS: dict[str, dict[str, Any]] = {
     "advised rate": {"failure": "none"}, "rate ramped": {"failure": "rate ramped"},
     "rate 0.1": {"failure": "none", "rate": 0.1},

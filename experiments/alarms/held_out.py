@@ -20,6 +20,8 @@ from .picture import picture
 from .rows import alarms_of, runs_of
 from .score import failing, healthy
 
+TOLERANCE = 0.001  # of the largest number in an entry; seeds scatter by 0.014 or more
+NOT_COMPARED = ("price", "sample_ms", "step_ms")  # clocks
 EVERY, SEEDS = "every step", (11, 12, 13, 14)
 SCALE = (
     "small encoders on film reviews and digits, every step sampled, seeds 11 to 14, made after all thresholds but "

@@ -25,7 +25,8 @@ from edgewise.monitor.reading import Run
 from .population import FILE
 from .training import trained
 
-HOME = Path(os.environ.get("EDGEWISE_ALARM_ROWS", Path(tempfile.gettempdir()) / "edgewise-alarms"))  # about 70 MB
+HOME = os.environ.get("EDGEWISE_ALARM_ROWS")  # where rows are kept, about 70 MB; without it every run is trained
+_rows: list[tempfile.TemporaryDirectory[str]] = []  # of this process
 
 
 def runs_of(file: Path, half: str, seeds: Sequence[int], short: dict[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -36,7 +37,9 @@ def runs_of(file: Path, half: str, seeds: Sequence[int], short: dict[str, Any] |
 
 def folder_of(case: dict[str, Any]) -> Path:
     """Where the rows of a case are, by its content."""
-    return HOME / hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:16]
+    if HOME is None and not _rows:
+        _rows.append(tempfile.TemporaryDirectory(prefix="edgewise-alarms-"))
+    return Path(HOME or _rows[0].name) / hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def rows_of(

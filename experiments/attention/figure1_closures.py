@@ -17,6 +17,7 @@ import edgewise
 from edgewise.study import Claim, Result, over_seeds, seed_count, select, simulated_orbit
 from edgewise.view import Curve, Panel, Sheet
 
+TOLERANCE = 0.004  # of the largest number in an entry; seeds scatter by 0.045 or more
 LENGTHS = (16, 64, 256)
 LAYER_GAINS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # score gains; v is their square at overlap 0
 DEEP_GAINS = (1.0, 1.5, 2.0, 3.0, 4.0)

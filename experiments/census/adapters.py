@@ -15,6 +15,7 @@ from .common import bars, judged
 from .huggingface import build, preload
 from .trial import Made, labels_of, try_model
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "bert": "BertForMaskedLM",
            "mistral": "MistralForCausalLM", "t5": "T5ForConditionalGeneration", "vit": "ViTForImageClassification",
            "olmo2": "Olmo2ForCausalLM", "gptj": "GPTJForCausalLM"}  # fmt: skip

@@ -13,6 +13,7 @@ from .common import bars, judged
 from .handwritten import MODELS
 from .trial import Made, try_model
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 SMALL = ("pairs", "caller's mask", "convolution")
 
 

@@ -21,6 +21,7 @@ from .foreign import BATCH, LAYERS, noise
 from .torchvision_ops import declare
 from .trial import Made, labels_of, try_model
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 TIMM = Path(__file__).with_name("timm.json")
 ROWS = {"x-transformers": x_transformers_models.MODELS, "vit-pytorch": vit_pytorch_models.MODELS}
 SMALL = (("x-transformers", "decoder, rotary"), ("vit-pytorch", "simple_vit"), ("timm", "vision_transformer"))

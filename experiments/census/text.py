@@ -11,6 +11,7 @@ from edgewise.study import Claim, Result
 
 from .common import bars, judged, try_type, types_of
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 SMALL = ("gpt2", "bert", "mistral")
 
 

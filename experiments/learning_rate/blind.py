@@ -23,6 +23,7 @@ from .networks import Row, batches, loss, network, optimizer
 from .population import BLIND, DEVELOPMENT, SIZES, TINY, WIDTHS
 from .truth import STEPS, curve, loss_at
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 METHODS = ("rehearsal", "constant", "range_steepest", "range_minimum", "critical")
 TITLES = {
     "rehearsal": "rehearsal", "constant": "one constant per optimizer", "range_steepest": "range test, steepest fall",

@@ -18,6 +18,7 @@ from .networks import Row, batches, loss, network, optimizer
 from .population import BLIND, DEVELOPMENT, TINY
 from .truth import FACTOR, START
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 STEPS = 120
 LOOKS = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 120)
 RUNGS = range(-3, 5)

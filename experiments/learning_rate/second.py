@@ -16,6 +16,8 @@ from .population import DEVELOPMENT, TINY
 from .second_population import SECOND
 from .truth import STEPS, curve
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
+
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     if scale == "full":

@@ -18,6 +18,7 @@ from .chosen import best_of
 from .methods import BASES, SETTINGS, TASKS, TITLES, VARIANTS, Arm, arm_of, arms, case_of, rates_of
 from .training import BATCH, trained
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 SEED = 100  # not among those of the comparison
 LITTLE, MUCH = 0.5, 1.0  # logits in one step
 

@@ -21,6 +21,7 @@ from edgewise.study import Result, rounded, tasks
 from .precision import SCALES, round_linears
 from .spike_report import judge, picture
 
+TOLERANCE = 0.003  # of the largest number in an entry; seeds scatter by 0.026 or more
 # attention strength, MLP strength, gain of the MLP's first matrix: by theory the totals over eight blocks (angle,
 # pooled relative gradient) are (-5.1, 2.2), (-0.1, 0.6) and (0.0, 8.7); four blocks are run
 STARTS = {"before": (0.6, 0.6, 0.4), "at": (0.2, 0.3, 1.5), "beyond": (0.3, 0.7, 8.0)}

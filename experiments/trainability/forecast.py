@@ -20,6 +20,7 @@ from .geometry import geometry
 from .starts import FAMILIES, starts
 from .table import recorded_runs, table
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 STARTS, TASKS = 26, ("digits", "bytes")
 FEW, QUICK = ("paper", "gpt"), 3  # families of the small scale, and a start with 8 blocks in both
 RUNS = Path(__file__).parent / "recorded" / "train.jsonl"

@@ -20,6 +20,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .networks import Filters, Mixer, Plain
 
+TOLERANCE = 0.02  # of the largest number in an entry; sums of logarithms, one of them of rounding noise
 CLOSE = 0.5
 WIDTH = 96
 NAMES = (

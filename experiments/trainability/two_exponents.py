@@ -17,6 +17,7 @@ from . import exponents_report
 from .exponents_report import Point, ends_of
 from .table import recorded_runs, table
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 RECORDED = Path(__file__).parent / "recorded"
 FAMILIES = ("paper", "gpt", "llama")
 TASKS = ("digits", "bytes")

@@ -27,6 +27,7 @@ from .geometry import collapsed, theory
 from .scores import changes
 from .starts import network, starts
 
+TOLERANCE = 0.004  # of the largest number in an entry; seeds scatter by 0.042 or more
 STARTS, SEEDS, DEPTH, WIDTH = 64, 2, 16, 32
 RATES = [3e-4, 1.2e-3, 2.4e-3]
 

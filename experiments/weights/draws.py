@@ -20,6 +20,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .matrices import INDEPENDENT, KINDS, STRUCTURED, redraw_
 
+TOLERANCE = 0.01  # of the largest number in an entry; seeds scatter by 0.15 or more
 GAINS = {"ordered": 0.5, "chaotic": 4.0}  # of the MLP's first matrix
 ATTENTION, MLP, OVERLAP = 0.4, 0.6, 0.3
 NAMES = {"angle": "angle", "token": "gradient, loss per token", "pooled": "gradient, pooled loss"}

@@ -19,6 +19,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import paper_block
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 NEAR = 1e-8  # 1 - overlap of the tokens at the start
 ATTENTION = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 FIELDS = {"angle": "near_angle", "token": "relative_gradient", "pooled": "near_gradient"}  # of a phase diagram

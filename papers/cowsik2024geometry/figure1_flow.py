@@ -18,6 +18,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import ABSTRACT, beyond_error, paper_block, scale_of
 
+TOLERANCE = 0.005  # of the largest number in an entry; seeds scatter by 0.045 or more
 PHASES = {"ordered": 1.0, "chaotic": 4.0}  # gain of the MLP's first matrix; both strengths are the same
 STARTS = ((0.1, 0.1), (0.1, 0.9), (4.0, 0.05), (4.0, 0.8), (0.6, 0.97))  # norm q, overlap
 SMALL, FULL = {"depth": 12, "tokens": 16, "width": 128}, {"depth": 24, "tokens": 32, "width": 256}

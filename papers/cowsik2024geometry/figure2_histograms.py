@@ -17,6 +17,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import ABSTRACT, beyond_error, paper_block
 
+TOLERANCE = 0.003  # of the largest number in an entry; seeds scatter by 0.027 or more
 PHASES = {"ordered": 1.0, "chaotic": 4.0}  # gain of the MLP's first matrix
 START_OVERLAP = 0.3
 EDGES = {"angle": np.linspace(0, 120, 97), "length": np.linspace(0.4, 1.4, 81)}  # degrees; |x| / sqrt(d)

@@ -14,6 +14,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import ABSTRACT, paper_block, scale_of
 
+TOLERANCE = 0.002  # of the largest number in an entry; seeds scatter by 0.024 or more
 STRENGTHS = (0.3, 0.5, 0.7)
 SCORE_GAINS = (1.0, 2.0, 4.0)
 START_OVERLAPS = (0.05, 0.5, 0.9, 0.99)  # where a single layer without a skip is tried

@@ -19,6 +19,7 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import paper_block
 from .streams import cosines, lengths, random_stack, tokens_of
 
+TOLERANCE = 0.002  # of the largest number in an entry; seeds scatter by 0.017 or more
 ATTENTION, MLP = 0.4, 0.6
 PHASES = {"ordered": 0.5, "chaotic": 6.0}  # gain of the MLP's first matrix
 TINY = 1e-6  # relative size of the difference at the start

@@ -20,6 +20,7 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import paper_block
 from .streams import cosines, lengths, random_stack, tokens_of
 
+TOLERANCE = 0.003  # of the largest number in an entry; seeds scatter by 0.032 or more
 ATTENTION, MLP = 0.5, 0.4
 PHASES = {"ordered": 0.5, "chaotic": 6.0}  # gain of the MLP's first matrix
 STARTS = ("simplex", "Toeplitz", "two clusters", "unequal norms")

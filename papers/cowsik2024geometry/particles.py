@@ -25,6 +25,7 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import paper_block
 from .streams import cosines, random_stack, tokens_of
 
+TOLERANCE = 0.003  # of the largest number in an entry; seeds scatter by 0.028 or more
 SHARP = (1.0, 4.0, 9.0)  # beta of the flow; the random networks have score gains of its root
 STEP, ATTENTION = 0.05, 0.3
 COLLAPSED = 0.05  # 1 - overlap below which the particles are one cluster

@@ -17,6 +17,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import NAMES, method_of, problem_of
 
+TOLERANCE = 0.001  # of the largest number in an entry; seeds scatter by 0.014 or more
 LIMITS = {1.0: 50, 10.0: 50, 100.0: 150, 1000.0: 300}
 GRID = {"GD": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), "Adam": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)}
 METHODS = ("all parts", "GD", "Adam")

@@ -22,6 +22,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, distinct, network, networks, perceptron, scale_of, spread_of_mean
 
+TOLERANCE = 0.002  # of the largest number in an entry; seeds scatter by 0.024 or more
 STARTS = [-0.9, -0.6, -0.3, 0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.97]
 SWEEP = [0.8, 1.0, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0]
 DEEP = 60

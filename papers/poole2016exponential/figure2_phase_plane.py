@@ -22,6 +22,7 @@ from edgewise.view import Curve, Dots, Panel, Sheet, perceptron_plane
 
 from .common import distinct, scale_of
 
+TOLERANCE = 0.005  # of the largest number in an entry; seeds scatter by 0.054 or more
 WEIGHTS = [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0]
 BIASES = [0.0, 0.05, 0.1, 0.2, 0.3]
 SETTLE = 10  # layers before rates are read

@@ -21,6 +21,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, network, networks, perceptron, scale_of, spread_of_mean
 
+TOLERANCE = 0.0008  # of the largest number in an entry; seeds scatter by 0.0077 or more
 POINTS = 128
 ANGLES = 2 * np.pi * np.arange(POINTS) / POINTS
 LAYERS = (0, 2, 5, 10)

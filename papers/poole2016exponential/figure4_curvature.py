@@ -22,6 +22,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, network, networks, perceptron, scale_of
 
+TOLERANCE = 0.002  # of the largest number in an entry; seeds scatter by 0.015 or more
 CLOSE = 0.03  # mean relative difference over layers; networks of width 800 scatter by 0.01 to 0.02
 WIDE = 500  # narrower networks scatter by more than that
 QUANTITIES = {

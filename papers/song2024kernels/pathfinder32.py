@@ -21,6 +21,7 @@ from . import pathfinder
 from .figures import one_stage_figure
 from .report import one_stage_claims, plateau_claim, scale_of
 
+TOLERANCE = 0.007  # of the largest number in an entry; seeds scatter by 0.072 or more
 LARGER = dict(size=32, tokens=64)
 FULL = pathfinder.FULL | LARGER | dict(images=20_000, steps=6000, easy_steps=1600)
 SMALL = pathfinder.SMALL | LARGER

@@ -23,6 +23,7 @@ from .landscape_figure import pictures
 from .report import scale_of, swap
 from .training import trained_stages
 
+TOLERANCE = 0.002  # of the largest number in an entry; seeds scatter by 0.017 or more
 OTHERS = {"softmax": ["softmax", "gaussian"], "gaussian": ["gaussian"]}  # kernels of stage two
 MAPS = dict(drawn=64, points=21, directions=3)
 FULL = pathfinder.FULL | MAPS | dict(more=500, held_out=2000)

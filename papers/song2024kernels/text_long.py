@@ -22,6 +22,7 @@ from .compare import ACCURACY, LOSS, curves
 from .landscape_figure import pictures
 from .report import FAVOURABLE, one_stage_claims, scale_of, swap_claims
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 FULL = text_stages.FULL | dict(steps=20_000, every=500)
 SMALL = text_stages.SMALL
 

@@ -20,6 +20,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import distinct
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 KEPT = 12  # points per case that are drawn
 
 

@@ -25,6 +25,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import below, decided, finals, seeds_of, thinned
 
+TOLERANCE = 0.009  # of the largest number in an entry; seeds scatter by 0.087 or more
 SHARED = (0.0, 0.1, 0.3, 1.0)  # how much of one head's output the others write to as well
 HEADS, RATIOS, GRID = (1, 2, 4), (10.0, 1e8), (0.1, 0.3, 1.0, 3.0, 10.0)
 SLOWER, LONG = 3.0, 100

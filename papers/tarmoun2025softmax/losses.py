@@ -27,6 +27,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, middle_of, seeds_of, shown, thinned
 
+TOLERANCE = 0.0005  # of the largest number in an entry; seeds scatter by 0.0049 or more
 SIZES = {"rate": (8, 5, 20), "sharp": (30, 6, 6), "certified": (4, 4, 40), "flow": (4, 4, 5)}  # N, n, d
 RATIOS, SLOWER, LONG = (10.0, 1e8), 3.0, 100
 GRID = (0.1, 0.3, 1.0, 3.0, 10.0)

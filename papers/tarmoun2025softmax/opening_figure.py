@@ -23,6 +23,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .opening_networks import NETWORKS, TRANSFORMERS, batches, loss_of, make
 
+TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 RATES = {"sgd": (0.005, 0.015, 0.05, 0.15, 0.5), "adam": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)}
 BEYOND = {  # beyond the ends at which the best of these five lay
     ("ResNet-18", "sgd"): (1.5e-4, 5e-4, 1.5e-3), ("ResNet-18", "adam"): (1e-5, 3e-5, 1e-4),

@@ -22,6 +22,7 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import decided, seeds_of, shown
 from .networks import NETWORKS, digits, geometry, make
 
+TOLERANCE = 0.007  # of the largest number in an entry; seeds scatter by 0.066 or more
 RATES = {"sgd": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), "adam": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)}
 LONG = 50  # steps from which a run can decide
 NUMBERS = ("imbalance", "condition", "top", "along_update", "along_gradient")

@@ -25,6 +25,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, seeds_of, thinned
 
+TOLERANCE = 0.002  # of the largest number in an entry; seeds scatter by 0.02 or more
 GRID = (0.4, 0.8, 1.2)  # steps in units of 1/L, L the curvature where the run starts
 FULL = ({"samples": 100, "width": 150, "steps": 900}, {"samples": 100, "width": 400, "steps": 220})
 SMALL = ({"samples": 12, "width": 24, "steps": 200}, {"samples": 12, "width": 48, "steps": 200})

@@ -26,6 +26,7 @@ from edgewise.view import Curve, Panel, Sheet
 from .common import decided, middle_of, seeds_of, shown
 from .networks import AttentionBlock, digits
 
+TOLERANCE = 0.005  # of the largest number in an entry; seeds scatter by 0.051 or more
 WIDTH, HEADS, PROMPTS = 32, 4, 8
 TUNED = ("prompts", "all weights")
 RATES = {"sgd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "adam": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)}

@@ -21,6 +21,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import below, finals, middle_of, seeds_of, shown, thinned
 
+TOLERANCE = 0.01  # of the largest number in an entry; seeds scatter by 0.12 or more
 METHODS = ("gradient descent", "normalized", "sign", "adam")
 GRID = dict.fromkeys(METHODS[1:], (0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
 GRID["gradient descent"] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # in units of 1/L at the start

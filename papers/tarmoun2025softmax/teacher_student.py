@@ -21,6 +21,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, distinct, mean_of, middle_of, portrait, seeds_of, shown, thinned
 
+TOLERANCE = 0.008  # of the largest number in an entry; seeds scatter by 0.078 or more
 METHODS = ("gradient descent", "adam", "natural gradient", "gauss-newton")
 GRID = {"gradient descent": (0.1, 0.3, 1.0, 3.0, 10.0), "adam": (0.003, 0.01, 0.03, 0.1, 0.3),
         "natural gradient": (0.03, 0.1, 0.3, 1.0)}  # fmt: skip

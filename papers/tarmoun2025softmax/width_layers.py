@@ -23,6 +23,7 @@ from edgewise.view import Curve, Panel, Sheet
 
 from .common import below, decided, distinct, finals, middle_of, seeds_of, thinned
 
+TOLERANCE = 0.01  # of the largest number in an entry; seeds scatter by 0.11 or more
 GRID, RATIOS, LAYERS = (0.1, 0.3, 1.0, 3.0, 10.0), (10.0, 1e8), (1, 2, 3)
 SLOWER, LONG = 3.0, 80  # what counts as slower; steps that can decide
 

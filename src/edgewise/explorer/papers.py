@@ -18,6 +18,7 @@ from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.source_rows import source_rows
 from edgewise.page.markup import prose
 from edgewise.study.recipe import FOLDERS, home
+from edgewise.study.store import Stamp, span
 
 router = APIRouter()
 OUTCOMES = {True: "held", False: "not held", None: "undecided"}
@@ -92,6 +93,7 @@ def recipe_of(path: Path) -> dict[str, Any] | None:
     return {
         "recipe": name, "title": record.get("title", path.stem), "at": record.get("at", ""),
         "cases": record.get("cases"), "seconds": record.get("seconds"),
+        "measured": span(Stamp(**stamp) for stamp in record.get("stamps", ())),
         "command": f"edgewise run {folder.parent.name}/{name}.py --recorded", "figure": name in figures(),
         "statements": [statement(part) for part in record["claim"].get("parts") or [record["claim"]]],
     }  # fmt: skip

@@ -72,7 +72,7 @@ export async function open(root, address, setState) {
     return element("section", { className: "source" }, element("h2", { textContent: heading }), kind, ...recipes.map(record));
   }
 
-  function record({ title: heading, recipe, command, figure, at, cases, statements }) {
+  function record({ title: heading, recipe, command, figure, at, cases, measured, statements }) {
     const id = `figure-${recipe.replace(/\W/g, "-")}`, place = element("div", { id, className: "record-figure", hidden: true });
     const toggle = element("button", { type: "button", textContent: "Figure", disabled: !figure, onclick: () => unfold() });
     toggle.setAttribute("aria-expanded", "false");
@@ -82,7 +82,7 @@ export async function open(root, address, setState) {
       place.hidden = !place.hidden;
       toggle.setAttribute("aria-expanded", String(!place.hidden));
     };
-    const facts = element("p", { className: "facts" }, `${at} scale, ${cases} cases · `, element("code", { textContent: command }));
+    const facts = element("p", { className: "facts" }, `${at} scale, ${cases} cases, measured by ${measured} · `, element("code", { textContent: command }));
     return element("article", { className: "record" }, element("h3", { textContent: heading }), ...statements.map(row), element("div", { className: "record-foot" }, facts, toggle), place);
   }
 

@@ -1,0 +1,213 @@
+"""Measure the cheapest committed case of every recipe again, and say which numbers are not what is committed.
+
+    python tools/canary.py                     the cheapest case of each (of its small scale, if that is committed)
+    python tools/canary.py --whole             every case of the recipes that cost under ten minutes; goes on if cut off
+    python tools/canary.py RECIPE ...          of these recipes
+
+A recipe states its `TOLERANCE`: how far a number may be from the committed one, as a share of the largest in its entry,
+from the scatter of its own seeds. Entries in `NOT_COMPARED` are times and the like. A number that parted is not
+forbidden: the commit that explains it measures the recipe again and says so in the changelog.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joblib import Parallel, delayed
+
+from edgewise.progress import ProgressBar
+from edgewise.study import find_recipes, load_recipe, store
+from edgewise.study.engine import Work, run
+from edgewise.study.recipe import FOLDERS, Recipe
+from edgewise.study.recorded import recorded_file
+from edgewise.study.store import Record, dumps
+from edgewise.study.workers import measured
+
+ROOT = Path(__file__).parents[1]
+DEAREST = 20.0  # seconds of a case that the canary measures
+WHOLE = 600.0  # seconds of a recipe that is measured whole every night
+FOLDER = ROOT / "build" / "nightly"
+ROUNDING = 1e-14  # of numbers that are zero but for rounding
+APART = {  # recipes that cannot be compared here, and why
+    "experiments/census/packages.py": "needs the packages of `make census`",
+    "experiments/census/adapters.py": "needs the packages of `make census`",
+    "experiments/alarms/default_budget.py": "the clock of the machine decides which steps are sampled",
+}
+
+
+@dataclass(frozen=True)
+class Parted:
+    """An entry of a value that is not what is committed; `by` is None if it is not a matter of size."""
+
+    entry: str
+    by: float | None
+    committed: Any
+    now: Any
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one recipe: its largest difference within the tolerance, and what is beyond it."""
+
+    recipe: str
+    seconds: float
+    tolerance: float
+    largest: float
+    parted: tuple[Parted, ...]
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"{self.recipe}: {self.problem}"
+        said = "parted" if self.parted else "as committed"
+        return f"{self.recipe}: {said}, {self.seconds:.1f} s, largest difference {self.largest:.1e} ({self.tolerance:g})"
+
+
+def differences(committed: dict[str, Any], now: dict[str, Any], skipped: tuple[str, ...] = ()) -> Iterator[Parted]:
+    """Every entry with its largest difference, as a share of the largest committed number in it."""
+    for entry in sorted(committed.keys() | now.keys() - set(skipped)):
+        if entry in skipped:
+            continue
+        if entry not in committed or entry not in now:
+            yield Parted(entry, None, committed.get(entry, "absent"), now.get(entry, "absent"))
+            continue
+        pairs = list(_pairs(committed[entry], now[entry]))
+        scale = max((abs(a) for a, _ in pairs if _finite(a)), default=0.0) or 1.0
+        worst = max(pairs, key=lambda pair: _apart(*pair, scale), default=(0.0, 0.0))
+        by = _apart(*worst, scale)
+        yield Parted(entry, None if math.isinf(by) else by, *worst)
+
+
+def _pairs(committed: Any, now: Any) -> Iterator[tuple[Any, Any]]:
+    """Numbers and words that stand at the same place."""
+    if isinstance(committed, dict) and isinstance(now, dict) and committed.keys() == now.keys():
+        for key in committed:
+            yield from _pairs(committed[key], now[key])
+    elif isinstance(committed, list) and isinstance(now, list) and len(committed) == len(now):
+        for one, other in zip(committed, now, strict=True):
+            yield from _pairs(one, other)
+    else:
+        yield committed, now
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _apart(committed: Any, now: Any, scale: float) -> float:
+    """Infinite for words, booleans and what is not finite, unless they are the same."""
+    if _finite(committed) and _finite(now):
+        return 0.0 if abs(now - committed) < ROUNDING else abs(now - committed) / scale
+    return 0.0 if repr(committed) == repr(now) else math.inf
+
+
+def tolerance_of(recipe: Recipe) -> float:
+    value = getattr(recipe.module, "TOLERANCE", None)
+    if not isinstance(value, float) or not 0 < value < 1:
+        raise ValueError(f"{recipe.path}: TOLERANCE is {value!r}. A float between 0 and 1 is expected.")
+    return value
+
+
+def compare(recipe: Recipe, committed: list[Record], now: list[Record]) -> Outcome:
+    """Of cases that were measured again, in the same order."""
+    name = str(recipe.path.relative_to(ROOT)) if recipe.path.is_relative_to(ROOT) else recipe.name
+    tolerance, skipped = tolerance_of(recipe), tuple(getattr(recipe.module, "NOT_COMPARED", ()))
+    largest, parted = 0.0, []
+    for before, after in zip(committed, now, strict=True):
+        if after.value is None:
+            return Outcome(name, after.seconds, tolerance, math.nan, (), f"failed\n{after.error}")
+        for each in differences(before.value or {}, after.value, skipped):
+            largest = max(largest, math.inf if each.by is None else each.by)
+            if each.by is None or each.by > tolerance:
+                parted.append(each)
+    return Outcome(name, sum(record.seconds for record in now), tolerance, largest, tuple(parted))
+
+
+def committed_records(path: Path, scale: str = "full") -> list[Record]:
+    """The committed results of one scale."""
+    file = recorded_file(path, scale)
+    return [record for record in store.read([file]).done.values() if record.value] if file.is_file() else []
+
+
+def cheapest(path: Path) -> Outcome | None:
+    """The cheapest committed case, of the small scale if that is committed; None if it costs too much."""
+    records = committed_records(path, "small") or committed_records(path)
+    record = min(records, key=lambda each: each.seconds)
+    if record.seconds > DEAREST:
+        return None
+    recipe = load_recipe(path)
+    return compare(recipe, [record], [measured(recipe, dumps(record.case))])
+
+
+def whole(path: Path) -> Outcome | None:
+    """Every case measured again, in a run folder that is gone on with; None if that costs too much."""
+    before = committed_records(path)
+    if sum(record.seconds for record in before) > WHOLE:
+        return None
+    recipe = load_recipe(path)
+    work = Work.of(recipe, "full", FOLDER)
+    run(work)
+    done = work.contents()
+    pairs = [(record, again) for record in before if (again := _again(done, record)) is not None]
+    return compare(recipe, [record for record, _ in pairs], [again for _, again in pairs])
+
+
+def _again(contents: store.Contents, record: Record) -> Record | None:
+    case = dumps(record.case)
+    return contents.done.get(case) or contents.failed.get(case)
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """What parted, by how much."""
+    lines = [f"{'recipe':58}{'entry':24}{'committed':>14}{'now':>14}{'by':>10}{'of':>9}"]
+    for outcome in outcomes:
+        for each in outcome.parted:
+            by = "-" if each.by is None else f"{each.by:.1e}"
+            numbers = "".join(f"{str(value)[:12]:>14}" for value in (each.committed, each.now))
+            lines.append(f"{outcome.recipe:58}{each.entry:24}{numbers}{by:>10}{outcome.tolerance:>9g}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipes", nargs="*", type=Path)
+    parser.add_argument("--whole", action="store_true", help="every case of the recipes that cost under ten minutes")
+    parser.add_argument("--workers", type=int, default=2)
+    arguments = parser.parse_args()
+    listed = [path for folder in FOLDERS for path in find_recipes(ROOT / folder)]
+    paths = [path.resolve() for path in arguments.recipes] or [
+        path for path in listed if str(path.relative_to(ROOT)) not in APART
+    ]
+    began, outcomes, left = time.perf_counter(), [], []
+    stream: Any = Parallel(n_jobs=arguments.workers, return_as="generator")(
+        delayed(whole if arguments.whole else cheapest)(path) for path in paths
+    )
+    with ProgressBar() as bar:
+        for path, outcome in zip(paths, stream, strict=True):
+            bar.count("canary", len(outcomes) + len(left), len(paths))
+            if outcome is None:
+                left.append(f"{path.relative_to(ROOT)} (too long)")
+                continue
+            outcomes.append(outcome)
+            print(outcome, flush=True)
+    wrong = [outcome for outcome in outcomes if outcome.parted or outcome.problem]
+    if any(outcome.parted for outcome in wrong):
+        print(f"\n{table(wrong)}\nA changed number is no fault in itself: explain it in the changelog and measure the "
+              "recipe again with edgewise run RECIPE --full --fresh --keep.")  # fmt: skip
+    if not arguments.recipes:
+        left += [f"{name} ({why})" for name, why in APART.items()]
+    print("".join(f"\nnot measured: {name}" for name in left))
+    print(f"{len(outcomes) - len(wrong)} of {len(outcomes)} recipes as committed, "
+          f"{time.perf_counter() - began:.0f} s")  # fmt: skip
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
