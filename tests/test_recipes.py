@@ -40,12 +40,6 @@ def recorded_claim(path: Path) -> dict[str, Any]:
     return claim
 
 
-def statements(claim: dict[str, Any]) -> list[Any]:
-    """Of every part: what was said, what we found, at which scale, with which outcome, and for which rows."""
-    words = ("published", "ours", "scale", "held", "rows")
-    return [[part.get(word) for word in words] for part in claim.get("parts") or [claim]]
-
-
 def in_time(work: Callable[[], Answer]) -> Answer:
     """What it returns; one of a few tries must end in time."""
     taken = []
@@ -107,13 +101,9 @@ def test_a_recipe_is_drawn_as_for_a_reader(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)
-def test_what_is_recorded_gives_the_recorded_claim(path: Path) -> None:
-    """Complete, undamaged, small, and judged today as on the day it was recorded."""
-    work = Work.of(load_recipe(path), "full")
-    found = read_recorded(work)
+def test_what_is_recorded_is_whole(path: Path) -> None:
+    """Complete, undamaged and small; that it is judged as on the day it was recorded is for the canary."""
+    found = read_recorded(Work.of(load_recipe(path), "full"))
     assert (found.missing, found.damaged) == (0, 0)
-    claim = work.recipe.claim(found.cases)
-    check_words(claim)
-    assert statements(claim.to_dict()) == statements(recorded_claim(path)), "run FILE --recorded --keep"
-    assert recorded_file(work.recipe.path).stat().st_size < LARGE
-    assert recorded_file(work.recipe.path).with_suffix(".png").is_file()
+    assert recorded_file(path).stat().st_size < LARGE
+    assert recorded_file(path).with_suffix(".png").is_file()

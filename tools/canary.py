@@ -1,4 +1,4 @@
-"""Measure the cheapest committed case of every recipe again, and say which numbers are not what is committed.
+"""Measure the cheapest committed case of every recipe again, judge its committed results, and say what parted.
 
     python tools/canary.py                     the cheapest case of each (of its small scale, if that is committed)
     python tools/canary.py --whole             every case of the recipes that cost under ten minutes; goes on if cut off
@@ -12,6 +12,7 @@ forbidden: the commit that explains it measures the recipe again and says so in 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 import time
@@ -26,7 +27,7 @@ from edgewise.progress import ProgressBar
 from edgewise.study import find_recipes, load_recipe, store
 from edgewise.study.engine import Work, run
 from edgewise.study.recipe import FOLDERS, Recipe
-from edgewise.study.recorded import recorded_file
+from edgewise.study.recorded import read_recorded, recorded_file
 from edgewise.study.store import Record, dumps
 from edgewise.study.workers import measured
 
@@ -67,7 +68,7 @@ class Outcome:
         if self.problem:
             return f"{self.recipe}: {self.problem}"
         said = "parted" if self.parted else "as committed"
-        return f"{self.recipe}: {said}, {self.seconds:.1f} s, largest difference {self.largest:.1e} ({self.tolerance:g})"
+        return f"{self.recipe}: {said}, {self.seconds:.1f} s, at most {self.largest:.1e} apart ({self.tolerance:g})"
 
 
 def differences(committed: dict[str, Any], now: dict[str, Any], skipped: tuple[str, ...] = ()) -> Iterator[Parted]:
@@ -116,18 +117,35 @@ def tolerance_of(recipe: Recipe) -> float:
 
 
 def compare(recipe: Recipe, committed: list[Record], now: list[Record]) -> Outcome:
-    """Of cases that were measured again, in the same order."""
+    """Of cases that were measured again, in the same order, and of what is said of all of them."""
     name = str(recipe.path.relative_to(ROOT)) if recipe.path.is_relative_to(ROOT) else recipe.name
     tolerance, skipped = tolerance_of(recipe), tuple(getattr(recipe.module, "NOT_COMPARED", ()))
-    largest, parted = 0.0, []
-    for before, after in zip(committed, now, strict=True):
-        if after.value is None:
-            return Outcome(name, after.seconds, tolerance, math.nan, (), f"failed\n{after.error}")
-        for each in differences(before.value or {}, after.value, skipped):
-            largest = max(largest, math.inf if each.by is None else each.by)
-            if each.by is None or each.by > tolerance:
-                parted.append(each)
-    return Outcome(name, sum(record.seconds for record in now), tolerance, largest, tuple(parted))
+    failed = [record for record in now if record.value is None]
+    if failed:
+        return Outcome(name, failed[0].seconds, tolerance, math.nan, (), f"failed\n{failed[0].error}")
+    pairs = [(before.value or {}, after.value or {}) for before, after in zip(committed, now, strict=True)]
+    entries = [each for pair in (*pairs, judged_again(recipe)) for each in differences(*pair, skipped)]
+    parted = tuple(each for each in entries if each.by is None or each.by > tolerance)
+    largest = max((math.inf if each.by is None else each.by for each in entries), default=0.0)
+    return Outcome(name, sum(record.seconds for record in now), tolerance, largest, parted)
+
+
+def judged_again(recipe: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the committed claim says of the committed results, and what the recipe says of them now, by its theory."""
+    work = Work.of(recipe, "full")
+    file = recorded_file(recipe.path).with_suffix(".json")
+    if not file.is_file():
+        return {}, {}
+    committed = json.loads(file.read_text(encoding="utf-8"))["claim"]
+    now = json.loads(dumps(recipe.claim(read_recorded(work).cases).to_dict()))
+    return _said(committed), _said(now)
+
+
+def _said(claim: dict[str, Any]) -> dict[str, Any]:
+    parts = claim.get("parts") or [claim]
+    words = [[part.get(word) for word in ("published", "ours", "scale", "held", "rows")] for part in parts]
+    numbers = {f"numbers of statement {place}": part["numbers"] for place, part in enumerate(parts, 1)}
+    return {"statements": words, **numbers}
 
 
 def committed_records(path: Path, scale: str = "full") -> list[Record]:

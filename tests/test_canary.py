@@ -1,0 +1,129 @@
+"""The canary sees a wrong factor anywhere, names the recipes that part, and leaves rounding alone."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgewise.study import find_recipes, load_recipe
+from edgewise.study.engine import Work, run
+from edgewise.study.recipe import FOLDERS
+from edgewise.study.recorded import keep
+from tests.support.recipes import PARTS, write_recipe
+from tools import canary, results
+
+ROOT = Path(__file__).parents[1]
+RECIPES = [path for folder in FOLDERS for path in find_recipes(ROOT / folder)]
+
+
+def parts(committed: Any, now: Any, skipped: tuple[str, ...] = ()) -> dict[str, float | None]:
+    return {each.entry: each.by for each in canary.differences(committed, now, skipped)}
+
+
+def test_a_difference_is_a_share_of_the_largest_number_of_its_entry() -> None:
+    committed = {"curve": [4.0, 1.0, [0.0, -2.0]], "end": 0.5, "seconds": 1.0, "name": "a", "count": 3}
+    now = {"curve": [4.0, 1.1, [0.02, -2.0]], "end": 0.51, "seconds": 9.0, "name": "a", "count": 3}
+    found = parts(committed, now, ("seconds",))
+    assert found == {"count": 0.0, "curve": pytest.approx(0.025), "end": pytest.approx(0.02), "name": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("committed", "now"),
+    [
+        ([1.0, 2.0], [1.0, 2.0, 3.0]),
+        ({"a": 1.0}, {"b": 1.0}),
+        ("held", "not held"),
+        (1.0, math.nan),
+        (math.inf, 1.0),
+        (None, 1.0),
+        (True, False),
+    ],
+)
+def test_what_is_not_a_matter_of_size_parts(committed: Any, now: Any) -> None:
+    assert parts({"x": committed}, {"x": now}) == {"x": None}
+    assert parts({"x": committed}, {"x": committed}) == {"x": 0.0}
+    assert parts({"x": 1.0}, {}) == {"x": None}
+
+
+def test_numbers_that_are_zero_but_for_rounding_do_not_part() -> None:
+    assert parts({"x": 3.9e-16}, {"x": 5.5e-17}) == {"x": 0.0}
+    assert parts({"x": 3.9e-12}, {"x": 5.5e-12}) == {"x": pytest.approx(1.6 / 3.9)}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_recipe_states_its_tolerance_and_can_be_compared(path: Path) -> None:
+    assert 1e-6 <= canary.tolerance_of(load_recipe(path)) <= 0.02
+    records = canary.committed_records(path, "small") or canary.committed_records(path)
+    cheap = min(record.seconds for record in records) <= canary.DEAREST
+    assert cheap or str(path.relative_to(ROOT)) in canary.APART
+
+
+def test_the_cheapest_case_is_measured_again(tmp_path: Path) -> None:
+    head = PARTS["head"] + "TOLERANCE = 0.01\n"
+    path = write_recipe(tmp_path, head=head)
+    work = Work.of(load_recipe(path), "full", tmp_path)
+    run(work)
+    keep(work)
+    outcome = canary.cheapest(path)
+    assert outcome is not None and not outcome.parted and "as committed" in str(outcome)
+    write_recipe(tmp_path, head=head, measure='def measure(case):\n    return {"y": 9.9 * square(case["x"]) + 9}\n')
+    outcome = canary.cheapest(path)
+    assert outcome is not None and [each.entry for each in outcome.parted] == ["y"]
+    assert "y" in canary.table([outcome]) and "parted" in str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "file", "right", "wrong"),
+    [
+        (
+            "papers/cowsik2024geometry/particles.py", "theory/simplex/layers.py",
+            "state.difference * row.s2, state", "1.02 * state.difference * row.s2, state",
+        ),
+        pytest.param(
+            "experiments/census/text.py", "adapters/reading/gains.py",
+            "    return rms(output) / size if size", "    return 1.05 * rms(output) / size if size",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "experiments/spikes/conditioning.py", "monitor/sample.py",
+            "site[self.growth] = 2 * (logs - logs[-1])", "site[self.growth] = 2.1 * (logs - logs[-1])",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["theory", "reader", "monitor"],
+)  # fmt: skip
+def test_a_wrong_factor_is_named(tmp_path: Path, recipe: str, file: str, right: str, wrong: str) -> None:
+    """Planted in a copy of the tree; without it the same recipe is as committed."""
+    for folder in ("src", "tools", str(Path(recipe).parent)):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "tools/canary.py", "--workers", "1", recipe]
+    settings = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(tmp_path / "src"), "OMP_NUM_THREADS": "1"}}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)  # type: ignore[call-overload]
+    assert (done.returncode, "1 of 1 recipes as committed" in done.stdout) == (0, True), done.stdout + done.stderr
+    code = tmp_path / "src" / "edgewise" / file
+    assert code.read_text().count(right) == 1
+    code.write_text(code.read_text().replace(right, wrong))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)  # type: ignore[call-overload]
+    assert (done.returncode, f"{recipe}: parted" in done.stdout) == (1, True), done.stdout + done.stderr
+
+
+def test_results_are_measured_cheapest_first_and_say_what_remains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "FOLDER", tmp_path / "build")
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    paths = [write_recipe(tmp_path / name) for name in ("papers", "experiments")]
+    monkeypatch.setattr(results, "APART", tmp_path / "experiments" / "census")
+    monkeypatch.setattr("sys.argv", ["results", "--workers", "1", *map(str, paths[:1])])
+    assert results.main() == 0
+    assert "1 recipes remain, 0.00 core-hours" in capsys.readouterr().out
+    assert (paths[0].parent / "recorded" / "figure1.json").is_file()
+    assert results.main() == 0
+    assert "Everything was kept before" in capsys.readouterr().out
