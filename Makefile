@@ -40,16 +40,22 @@ results: $(VENV)/.installed
 # Each part leaves a note, so that a night that was cut off goes on with the next part; all notes go at the end.
 NIGHT := build/nightly
 nightly: $(NIGHT)/recipes.done $(NIGHT)/slow.done $(NIGHT)/fuzz.done $(NIGHT)/mutants.done
-	rm -rf $(NIGHT)
+	rm -rf $(NIGHT) .mutants
 
 $(NIGHT)/recipes.done: $(VENV)/.installed
 	mkdir -p $(NIGHT)
 	OMP_NUM_THREADS=1 nice $(BIN)/python tools/canary.py --whole
 	@touch $@
 
-$(NIGHT)/slow.done $(NIGHT)/fuzz.done $(NIGHT)/mutants.done: $(NIGHT)/%.done: $(VENV)/.installed
+$(NIGHT)/slow.done $(NIGHT)/fuzz.done: $(NIGHT)/%.done: $(VENV)/.installed
 	mkdir -p $(NIGHT)
 	nice $(MAKE) $*
+	@touch $@
+
+$(NIGHT)/mutants.done: $(VENV)/.installed-mutants
+	mkdir -p $(NIGHT)
+	test -f $(NIGHT)/seed || date +%Y%m%d > $(NIGHT)/seed
+	OMP_NUM_THREADS=1 nice $(BIN)/python -m tests.mutants nightly-$$(cat $(NIGHT)/seed) $$(cat $(NIGHT)/seed)
 	@touch $@
 
 bench: $(VENV)/.installed-bench
