@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_forward_hooks_always_called",
                 "_global_forward_hooks_with_kwargs", "_global_backward_hooks")  # fmt: skip
 
@@ -39,15 +38,28 @@ def everything(model: nn.Module) -> dict[str, Any]:
     for name, parameter in model.named_parameters():
         state |= {f"gradient {name}": (id(parameter.grad), copy.deepcopy(parameter.grad)), f"id {name}": id(parameter)}
         state[f"flag {name}"] = parameter.requires_grad
-    for name, module in model.named_modules():
+    for name, module in model.named_modules(remove_duplicate=False):
         state[f"mode {name}"] = module.training
         plain = {k: v for k, v in module.__dict__.items() if isinstance(v, (bool, int, float, str, type(None)))}
         state |= {f"attributes {name}": (sorted(module.__dict__), plain)}
-        state |= {f"{hooks} {name}": list(getattr(module, hooks)) for hooks in HOOKS}
+        held = {k: v for k, v in module.__dict__.items() if k not in plain}
+        state |= {f"object {name}.{key}": id(value) for key, value in held.items()}
+        for key, value in held.items():  # parameters, buffers, children and hooks under all their names, and lists
+            if isinstance(value, (dict, list)):
+                items = list(value.items() if isinstance(value, dict) else enumerate(value))
+                state[f"contents {name}.{key}"] = [(k, id(item)) for k, item in items]
+                state |= {f"tensor {name}.{key}.{k}": _tensor(t) for k, t in items if isinstance(t, Tensor)}
     config = getattr(model, "config", None)
     if config is not None:
         state |= {"config": config.to_dict(), "attention implementation": config._attn_implementation}
     return state | process()
+
+
+def _tensor(tensor: Tensor) -> tuple[Any, ...]:
+    """Its class, its storage, how often it was written in place, and how gradients see it."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta
+    version = None if tensor.is_inference() else tensor._version
+    return type(tensor), tensor.data_ptr() if plain else 0, version, tensor.requires_grad, tensor.is_leaf
 
 
 def process() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The loss as a function of where the weights are, on a private copy: nothing of the user's model is touched.
 
-The copy shares the parameters (they are replaced per call by torch.func.functional_call, never written) and owns its
-buffers and its mode: dropout is off and batch norms use what they have learned, as in eval().
+The copy shares the parameters (they are replaced per call, never written) and owns its buffers and its mode: dropout is
+off and batch norms use what they have learned, as in eval().
 
 The short way does not compute again what does not move, once it has given the same numbers. One traced pass finds,
 operation by operation, what depends on the moving weights: marks belong to storages, so views and writes in place
@@ -11,17 +11,16 @@ before the first moved one.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from edgewise.adapters.twin import holding, twin
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
 
@@ -44,7 +43,7 @@ class Surface:
     ) -> None:  # fmt: skip
         self.directions = tuple(directions)
         self.batches = list(batches)
-        self.module = LossOf(private_copy(model), loss)
+        self.module = LossOf(twin(model), loss)
         parameters = {name: p.detach() for name, p in model.named_parameters()} | dict(start)
         self.moved = {name: parameters[name] for d in directions for name in d.tensors}
         self.still = {name: t for name, t in start.items() if name not in self.moved}
@@ -69,8 +68,8 @@ class Surface:
         """One batch; random numbers inside the loss are the same at every point, the caller's stream is left alone."""
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
-            value = functional_call(self.module, weights, (batch,))
-        return check_loss(value)
+            with holding(self.module, weights):
+                return check_loss(self.module(batch))
 
     def at(self, point: Sequence[float]) -> float:
         weights = self.weights(point)
@@ -92,14 +91,6 @@ class LossOf(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         return self.function[0](self.model, batch)
-
-
-def private_copy(model: nn.Module) -> nn.Module:
-    """A copy in eval mode that shares parameters and owns everything else."""
-    memo: dict[int, Any] = {id(p): p for p in model.parameters()}
-    for module in model.modules():  # tensors outside parameters and buffers may have a graph, which torch does not copy
-        memo |= {id(value): value.detach() for value in vars(module).values() if isinstance(value, Tensor)}
-    return copy.deepcopy(model, memo).eval()
 
 
 def own_loss(model: nn.Module, batch: Any) -> Tensor:
@@ -171,7 +162,7 @@ class Replay:
 
     def __init__(self, surface: Surface, batch: Any) -> None:
         self.surface, self.batch = surface, batch
-        self.module = LossOf(private_copy(surface.module.model), surface.module.function[0])
+        self.module = LossOf(twin(surface.module.model), surface.module.function[0])
         self.calls: dict[nn.Module, list[Call]] = {}
         self.constants = 0
         self._trace()
@@ -183,7 +174,8 @@ class Replay:
     def _run(self, weights: dict[str, Tensor]) -> Tensor:
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
-            return check_loss(functional_call(self.module, weights, (self.batch,)))
+            with holding(self.module, weights):
+                return check_loss(self.module(self.batch))
 
     def _trace(self) -> None:
         centre = [0.0] * len(self.surface.directions)

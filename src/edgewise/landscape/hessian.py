@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from edgewise.adapters.twin import holding, twin
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
-from edgewise.landscape.evaluation import Loss, LossOf, batches_of, check_loss, own_loss, private_copy
+from edgewise.landscape.evaluation import Loss, LossOf, batches_of, check_loss, own_loss
 from edgewise.landscape.support import Along, support
 
 
@@ -40,14 +40,15 @@ class Hessian:
         bare = unwrap(model)
         self.masks = support(bare, Along(along) if isinstance(along, str) else along)
         self.parameters = {name: bare.get_parameter(name).detach().requires_grad_() for name in self.masks}
-        module = LossOf(private_copy(bare), loss or own_loss)
+        module = LossOf(twin(bare), loss or own_loss)
         with torch.random.fork_rng(), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             torch.manual_seed(0)
             self.gradients = [self._gradient(module, one) for one in batches_of(batch)]
 
     def _gradient(self, module: LossOf, batch: Any) -> tuple[Tensor, ...]:
         weights = {f"model.{name}": p for name, p in self.parameters.items()}
-        value = check_loss(functional_call(module, weights, (batch,)))
+        with holding(module, weights):
+            value = check_loss(module(batch))
         if not bool(value.isfinite().all()):
             raise BadInput(f"the loss is {float(value.detach())}: it has no curvature here.")
         return torch.autograd.grad(value, list(self.parameters.values()), create_graph=True)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.func import functional_call
 
+from edgewise.adapters.twin import holding, twin
 from edgewise.adapters.unwrap import unwrap
 
 
@@ -61,7 +61,13 @@ def norm_function(model: nn.Module, name: str | None) -> Callable[[Tensor], Tens
     gains = {key: whole(parameter) for key, parameter in module.named_parameters()}
     kinds = {g.dtype for g in gains.values()}
     kind = kinds.pop() if len(kinds) == 1 else torch.float32
-    return lambda x: functional_call(module, gains, (x.to(kind),)).to(x.dtype)
+    copy = twin(module)
+
+    def norm(x: Tensor) -> Tensor:
+        with holding(copy, gains):
+            return copy(x.to(kind)).to(x.dtype)
+
+    return norm
 
 
 def by_name(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:

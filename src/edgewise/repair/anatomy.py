@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from edgewise.adapters.roles.names import FUSED, KEY, QUERY, leaf
 from edgewise.adapters.roles.norm import find_norms
+from edgewise.adapters.twin import holding, twin
 from edgewise.errors import BadInput
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.isolation import call, observed, tensors
@@ -75,9 +76,9 @@ def _offset(norm: nn.Module) -> float:
     width = norm.get_parameter("weight").shape
     x = torch.randn((2, *width), generator=torch.Generator().manual_seed(0)).to(norm.get_parameter("weight"))
     zeros = {name: torch.zeros_like(p) for name, p in norm.named_parameters()}
-    copies = {name: buffer.clone() for name, buffer in norm.named_buffers()}  # a batch norm counts what it sees
-    with torch.no_grad():
-        return float(bool(torch.func.functional_call(norm, {**zeros, **copies}, (x,)).any()))
+    norm = twin(norm)  # in the mode for evaluation a batch norm does not count what it sees
+    with torch.no_grad(), holding(norm, zeros):
+        return float(bool(norm(x).any()))
 
 
 def _writers(layer: _Alone, matrices: Sequence[str], gains: Sequence[str]) -> tuple[str, ...]:
@@ -106,7 +107,7 @@ class _Alone:
     def __init__(
         self, model: nn.Module, batch: Any, name: str, biases: Sequence[str], offsets: Mapping[str, float]
     ) -> None:
-        self.block, self.runs = model.get_submodule(name), 0
+        self.block, self.runs = twin(model.get_submodule(name)), 0
         self.biases, self.offsets = biases, offsets
         self.order: dict[str, int] = {}
         self.call = _call_of(model, batch, name, self.order)
@@ -121,8 +122,8 @@ class _Alone:
         values = {name: buffer.clone() for name, buffer in self.block.named_buffers()}
         values |= {path: self._scaled(path, scale) for path, scale in scales.items()}
         values |= {path: torch.zeros_like(self.block.get_parameter(path)) for path in self.biases}
-        with observed(self.block), torch.no_grad():
-            return next(tensors(torch.func.functional_call(self.block, values, self.call.inputs, self.call.named)))
+        with observed(self.block), torch.no_grad(), holding(self.block, values):
+            return next(tensors(self.block(*self.call.inputs, **self.call.named)))
 
     def _scaled(self, path: str, scale: float) -> Tensor:
         offset = self.offsets.get(path, 0.0)

@@ -1,7 +1,7 @@
 """The total changes of any stack of layers, read in one forward and backward pass.
 
-Parameters can be replaced for the pass: values go in by torch.func.functional_call, buffers as copies, and nothing is
-written. Streams may be (B, d), (B, n, d) or (B, C, ...); two items are two samples or, in a sequence, two tokens.
+Parameters can be replaced for the pass, which runs on a copy of the model: nothing is written. Streams may be (B, d),
+(B, n, d) or (B, C, ...); two items are two samples or, in a sequence, two tokens.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.reading.refusals import words
-from edgewise.adapters.reading.restore import as_before
+from edgewise.adapters.reading.restore import as_before, is_sharded
 from edgewise.adapters.roles.norm import find_norms
+from edgewise.adapters.twin import holding, twin
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
@@ -27,7 +28,7 @@ from edgewise.probe.batches import default_batch, token_mask
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import site_gradients
-from edgewise.probe.isolation import observed, tensors
+from edgewise.probe.isolation import call, observed, tensors
 from edgewise.probe.places import sequence_first
 from edgewise.repair.layers import Layers, layers_of
 from edgewise.repair.plan import TotalChanges, exponent_of
@@ -108,27 +109,31 @@ class Meter:
     streams: list[Tensor] = field(default_factory=list)  # of the last pass
     size: float = 0.0  # log of the last stream's mean square over the first's, in the last pass
 
+    def __post_init__(self) -> None:
+        sharded = any(is_sharded(module) for module in self.model.modules())  # it gathers its weights itself
+        self._copy = self.model if sharded else twin(self.model)
+
     def read(self, replacements: Mapping[str, Tensor] | None = None, seed: int = 0) -> TotalChanges:
         """Total changes from the first stream to the last, for a random gradient at every coordinate of the last.
 
         The model as it is, without replacements, is read at every layer, so that its exponents come along.
         """
         self.passes += 1
-        with observed(self.model) as stack:
-            _use_batch_statistics(self.model)
+        with observed(self._copy) as stack:
+            _use_batch_statistics(self._copy)
             self._run(replacements or {}, stack)
             return self._totals(seed, every_layer=not replacements)
 
     def _run(self, replacements: Mapping[str, Tensor], stack: ExitStack) -> None:
         self.streams = []
         for index, name in enumerate(self.layers.names):
-            module = self.model.get_submodule(name)
+            module = self._copy.get_submodule(name)
             if index == 0:
                 stack.callback(module.register_forward_pre_hook(self._enter_first, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(self._leave).remove)
-        copies = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        args, named = _arguments(self.batch)
-        torch.func.functional_call(self.model, {**copies, **replacements}, args, named)
+        copies = {name: buffer.clone() for name, buffer in self._copy.named_buffers()}
+        with holding(self._copy, {**copies, **replacements}):
+            call(self._copy, self.batch)
         outputs = len(self.streams) - (not self.layers.leaf)
         if outputs < self.layers.depth:
             raise BadInput(
@@ -246,12 +251,6 @@ def _norms(module: nn.Module) -> list[str]:
 
 def _log(value: float) -> float:
     return math.log(value) if 0 < value < math.inf else BEYOND if value else -BEYOND
-
-
-def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if hasattr(batch, "keys"):
-        return (), dict(batch)
-    return (tuple(batch), {}) if isinstance(batch, (tuple, list)) else ((batch,), {})
 
 
 def _channels_first(model: nn.Module) -> bool:

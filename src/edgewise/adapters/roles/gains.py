@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from edgewise.adapters.roles import record as roles
 from edgewise.adapters.roles.norm import norm_kind
 from edgewise.adapters.roles.record import BlockSite, Projection
+from edgewise.adapters.twin import twin
 from edgewise.adapters.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def norm_gains(model: nn.Module, name: str) -> Tensor:
     x[::2] *= -1
     centred = x - x.mean() if norm_kind(module) == "layer" else x
     normal = centred / centred.pow(2).mean().sqrt()
+    module = twin(module)
     with torch.no_grad():
         up, down = (module(z.to(weight.dtype)[None]).double()[0] for z in (x, -x))
     return (up - down) / 2 / normal

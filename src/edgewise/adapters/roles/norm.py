@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from edgewise.adapters.roles import names
 from edgewise.adapters.roles import record as roles
 from edgewise.adapters.roles.record import AttentionSite, MLPSite, NormSite
-from edgewise.adapters.roles.watching import BlockRun, random_stream, run_block, same
+from edgewise.adapters.roles.watching import FAILURES, BlockRun, random_stream, run_block, same
+from edgewise.adapters.twin import holding, twin
+from edgewise.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -72,7 +74,6 @@ def norm_kind(module: nn.Module) -> str:
     """layer or rms, measured: a LayerNorm forgets a constant added to its input, an RMSNorm does not."""
     import torch
     from torch import nn
-    from torch.func import functional_call
 
     if isinstance(module, nn.Identity):
         return "identity"
@@ -82,8 +83,15 @@ def norm_kind(module: nn.Module) -> str:
     width = getattr(module, "normalized_shape", (8,)) if weight is None else weight.shape
     ones = {name: torch.ones(p.shape) for name, p in module.named_parameters()}  # a meta model has no values
     x = torch.randn(1, 3, int(tuple(width)[-1]), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        plain, shifted = (functional_call(module, ones, (z,)) for z in (x, x + 2.0))
+    copy = twin(module)
+    try:
+        with torch.no_grad(), holding(copy, ones):
+            plain, shifted = (copy(z) for z in (x, x + 2.0))
+    except FAILURES as error:
+        raise BadInput(
+            f"a norm of class {type(module).__name__} does not run on a stream {tuple(x.shape)} of batch, tokens and "
+            f"features: {error}. A norm of the stream is a LayerNorm or an RMSNorm."
+        ) from error
     return "layer" if torch.allclose(plain, shifted, rtol=1e-3, atol=1e-3) else "rms"
 
 

@@ -1,4 +1,4 @@
-"""One block of a model, run once and watched; model, random stream and hooks are as before afterwards."""
+"""One block of a model, run once and watched, on a copy: nothing of the model is touched."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from edgewise.adapters.twin import holding, twin
+from edgewise.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,23 +39,23 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
 def run_block(
     model: nn.Module, block: str, x: Tensor, watched: set[str], ids: tuple[int, ...] = tuple(range(TOKENS))
 ) -> BlockRun | str:
-    """What the modules see when the block gets the stream x, with random weights put in for the call.
+    """What the modules see when the block gets the stream x, on a copy with random weights.
 
     Random weights, so that a branch initialized at zero does not hide. A block that wants more than a stream
     runs inside its model, on these token ids. A sentence says why if neither works.
     """
-    from torch.func import functional_call
-
-    module, run = model.get_submodule(block), BlockRun()
+    run = BlockRun()
+    try:
+        model = twin(model)
+    except BadInput as error:
+        return str(error)
+    module = model.get_submodule(block)
     weights = drawn_weights(module)
     attempts: list[Callable[[], Any]] = [
-        lambda: functional_call(module, weights, (x,)),
-        lambda: functional_call(module, weights, (x, None)),
-        lambda: functional_call(module, weights, (x, x)),
-        lambda: _run_whole(model, {f"{block}.{name}": w for name, w in weights.items()}, run, ids),
-    ]
+        lambda: module(x), lambda: module(x, None), lambda: module(x, x), lambda: _run_whole(model, x, run, ids)
+    ]  # fmt: skip
     failure: str | None = None
-    with watching(model, watched | {block}, run), quiet(model):
+    with holding(module, weights), watching(model, watched | {block}, run), quiet():
         for attempt in attempts:
             run.inputs.clear()  # of an attempt that broke off half way
             run.outputs.clear()
@@ -70,13 +73,11 @@ def _failure(attempt: Callable[[], Any]) -> str | None:
     return None
 
 
-def _run_whole(model: nn.Module, weights: dict[str, Tensor], run: BlockRun, ids: tuple[int, ...]) -> None:
+def _run_whole(model: nn.Module, like: Tensor, run: BlockRun, ids: tuple[int, ...]) -> None:
     import torch
-    from torch.func import functional_call
 
     run.alone = False
-    device = next(iter(weights.values())).device
-    functional_call(model, weights, (torch.tensor([ids], device=device),))
+    model(torch.tensor([ids], device=like.device))
 
 
 def drawn_weights(module: nn.Module) -> dict[str, Tensor]:
@@ -127,16 +128,17 @@ def watching(model: nn.Module, names: set[str], run: BlockRun) -> Iterator[None]
 
 
 @contextmanager
-def quiet(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients, the random stream kept; all as before afterwards."""
+def quiet() -> Iterator[None]:
+    """No gradients; the random streams of torch, numpy and Python are as before afterwards."""
+    import random
+
+    import numpy as np
     import torch
 
-    training = [module for module in model.modules() if module.training]
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
-        for module in training:
-            module.training = False
         with torch.no_grad(), torch.random.fork_rng():
             yield
     finally:
-        for module in training:
-            module.training = True
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
