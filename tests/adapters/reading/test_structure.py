@@ -177,6 +177,46 @@ def test_the_whole_sum_of_the_last_block_is_rescaled_too() -> None:
     assert [(b.skip, b.multiplier) for b in flat(found)] == [(1.0, 1.0), (0.5, 0.5)] * 3
 
 
+class Activated(nn.Module):
+    """relu(x + mlp(x)), in blocks of their own or in one loop."""
+
+    def __init__(self, inline: bool, end: nn.Module) -> None:
+        super().__init__()
+        self.first, self.last, self.inline, self.end = nn.Linear(8, WIDTH), nn.Linear(WIDTH, 3), inline, end
+        self.blocks = nn.ModuleList(Think() if inline else Ended(Think(), end) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = self.end(x + block(x)) if self.inline else block(x)
+        return self.last(x)
+
+
+class Ended(nn.Module):
+    def __init__(self, branch: nn.Module, end: nn.Module) -> None:
+        super().__init__()
+        self.branch, self.end = branch, end
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end(x + self.branch(x))
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_function_on_every_sum_is_on_the_last_one_too(inline: bool) -> None:
+    """The last block's skip was stated as 1, and not stated of the others."""
+    found = edgewise.structure(Activated(inline, nn.ReLU()), torch.randn(2, 16, 8))
+    assert [(b.skip, b.multiplier) for b in flat(found)] == [(None, None)] * 4
+    assert {"function of the stream" in dict(b.absent)["skip"] for b in flat(found)} == {True}
+
+
+def test_a_norm_or_nothing_on_the_last_sum_leaves_its_skip() -> None:
+    for end in (nn.LayerNorm(WIDTH), nn.Identity()):
+        found = edgewise.structure(Activated(False, end), torch.randn(2, 16, 8))
+        assert [(b.skip, b.multiplier) for b in flat(found)] == [(1.0, 1.0)] * 4
+    plain = edgewise.structure(Activated(True, nn.Identity()), torch.randn(2, 16, 8))
+    assert [b.skip for b in flat(plain)] == [1.0] * 4
+
+
 def test_parallel_branches_share_a_step() -> None:
     found = edgewise.structure(Words(*(Block(Mix(), Think(gated=True), "parallel together") for _ in range(2))))
     assert [[b.step - block[0].step for b in block] for block in found.blocks] == [[0, 0]] * 2

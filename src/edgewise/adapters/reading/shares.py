@@ -117,12 +117,17 @@ def rescale(graph: Graph, site: Site) -> float | None:
 
 
 def _rescaled_last(graph: Graph, site: Site) -> float | None:
-    """What multiplies the last sum before its block gives it on; nothing where a norm follows, or none is known."""
+    """What multiplies the last sum before its block gives it on; None where a norm or another function acts on it.
+
+    Where no module's output is the end of the block, what acts on the sums before acts on the last one too.
+    """
+    if site.chain.outlet is None:
+        return 1.0 if all(site.chain.plain[1:]) else None
     outlet = next((node.index for node in graph.nodes if node.operation == site.chain.outlet), site.residual.node)
     index = outlet
     while index != site.residual.node and graph.transparent(graph[index]):
         index = graph[index].parents[0]
-    return _scale_between(graph, outlet, site.residual.node) if index == site.residual.node else 1.0
+    return _scale_between(graph, outlet, site.residual.node) if index == site.residual.node else None
 
 
 def _scale_between(graph: Graph, index: int, end: int) -> float | None:
