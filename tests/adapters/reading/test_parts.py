@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.reading import attention, sight, start, weights
+from edgewise.adapters.reading import queries_and_keys, sight, start, weights
 from edgewise.adapters.reading.gains import _scores
 from edgewise.adapters.reading.graph import DOT_PRODUCT
 from edgewise.adapters.reading.visibility import pokes
@@ -89,5 +89,5 @@ def test_heads_and_key_heads_are_counted_from_queries_and_keys(rank: int, heads:
     query, key = (t if rank == 4 else t.flatten(0, 1) for t in (query, key))
     site = SimpleNamespace(traits=SimpleNamespace())
     operation = SimpleNamespace(function=DOT_PRODUCT if fused else "bmm")
-    attention._heads(site, operation, query, key if fused else key.transpose(-1, -2))  # type: ignore[arg-type]
+    queries_and_keys._heads(site, operation, query, key if fused else key.transpose(-1, -2))  # type: ignore[arg-type]
     assert (site.traits.heads, site.traits.head_width, site.traits.kv_heads) == (heads, WIDTH, keys)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from edgewise.adapters.reading.attention import Scores, read_equal_tokens, read_filled_order
+from edgewise.adapters.reading.attention import read_equal_tokens, read_filled_order
 from edgewise.adapters.reading.gains import read_gains
 from edgewise.adapters.reading.interventions import Experiment
 from edgewise.adapters.reading.mlp import Hidden
 from edgewise.adapters.reading.norms import merged, read_norms
+from edgewise.adapters.reading.queries_and_keys import Scores
 from edgewise.adapters.reading.shares import read_shares
 from edgewise.adapters.reading.sight import read_sight
 
