@@ -52,7 +52,9 @@ class State:
         self._modules = [(module, _contents(module)) for module in model.modules()]
         self._configs = [(config, dict(vars(config))) for config in _configs(model)]
         self._gathered: list[Any] = [m for m in model.modules() if is_sharded(m)]  # weights gathered while it runs
-        self._buffers = [(b, b.detach().clone(), b._version) for b in model.buffers() if not b.is_inference()]
+        self._buffers = [(b, b.detach().clone()) for b in model.buffers() if not b.is_inference()]
+        # A pending backward() that holds a buffer finds it with its numbers, and may go on.
+        self._versions = [torch.autograd._unsafe_preserve_version_counter(buffer) for buffer, _ in self._buffers]
         self._gradients = [(p, p.grad, p.requires_grad) for p in model.parameters()]
         self._process = Process(model)
 
@@ -73,11 +75,11 @@ class State:
                 vars(config).clear()
                 vars(config).update(attributes)
         with torch.no_grad():
-            for buffer, value, version in self._buffers:  # not by its version: batch norm writes without counting
+            for buffer, value in self._buffers:  # not by its version: batch norm writes without counting
                 if not _equal(buffer, value):
                     buffer.copy_(value)
-                if buffer._version != version:  # a pending backward() may hold the buffer, which has its numbers again
-                    torch._C._autograd._unsafe_set_version_counter((buffer,), (version,))
+        for versions in self._versions:
+            versions.__exit__(None, None, None)
         for parameter, gradient, flag in self._gradients:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
