@@ -1,6 +1,6 @@
 """Families outside the bounds, again without the suspected cause: `python -m tests.agreement.without_the_cause`.
 
-Each case changes the model after its own initialization (or its config), and theory is asked again. Same sizes as
+Each case changes the model after its own initialization (or its config), and theory predicts it again. Same sizes as
 families.py, 4 seeds; recorded in without_the_cause.json.
 """
 
