@@ -125,6 +125,16 @@ def test_a_case_that_measure_changes_is_stored_as_it_was(tmp_path: Path) -> None
     assert [(result.case["x"], result.value["y"]) for result in results] == [(x, x + 1) for x in range(6)]
 
 
+def test_seconds_are_of_the_processor_also_of_children(tmp_path: Path) -> None:
+    """Waiting is free; what a case has computed elsewhere is not."""
+    body = "import subprocess, sys, time\n    time.sleep(0.4 * (case['x'] == 0))\n    if case['x'] == 1:\n"
+    body += "        busy = 'import time\\nwhile time.process_time() < 0.5: pass'\n"
+    body += "        subprocess.run([sys.executable, '-c', busy], check=True)\n"
+    path = write_recipe(tmp_path, measure=f"def measure(case):\n    {body}    return {{'y': 1}}\n")
+    seconds = [result.seconds for result in run(work_of(path)).cases]
+    assert seconds[0] < 0.2 and seconds[1] >= 0.49
+
+
 def test_numbers_that_are_not_finite_come_back(tmp_path: Path) -> None:
     path = write_recipe(tmp_path, measure='def measure(case):\n    return {"y": [math.nan, math.inf, -math.inf]}\n')
     assert {repr(value) for value in values(run(work_of(path)))} == {"[nan, inf, -inf]"}

@@ -94,7 +94,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Result:
-    """One measured case; `seconds` is the time its `measure` took."""
+    """One measured case; `seconds` is the processor time that its `measure` took."""
 
     case: dict[str, Any]
     value: dict[str, Any]
