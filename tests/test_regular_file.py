@@ -1,14 +1,21 @@
-"""Only regular files of a bounded size are opened; nothing waits for a pipe."""
+"""Only regular files of a bounded size are opened; nothing waits for a pipe, and no header is believed."""
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
+import tracemalloc
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.regular_file import open_regular, read_text
+from edgewise.landscape.grid_file import read_grid
+from edgewise.regular_file import open_regular, read_arrays, read_text
+from edgewise.trace import Trace
 
 
 def test_a_file_and_a_link_to_one_are_read(tmp_path: Path) -> None:
@@ -37,3 +44,78 @@ def test_size_and_text_are_bounded(tmp_path: Path) -> None:
         read_text(tmp_path / "big", 100)
     with pytest.raises(BadInput, match="not UTF-8"):
         read_text(tmp_path / "bytes", 100)
+
+
+def packed(entries: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def header(shape: tuple[int, ...], kind: str = "<f8") -> bytes:
+    """The beginning of an array that claims this shape and type."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def array(value: object) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.array(value))
+    return file.getvalue()
+
+
+def changed(content: bytes) -> bytes:
+    """An archive whose packed bytes are not what zlib wrote."""
+    where = content.index(b"a.npy") + len(b"a.npy")
+    return content[:where] + bytes(byte ^ 0xFF for byte in content[where : where + 20]) + content[where + 20 :]
+
+
+HOSTILE = {
+    "ten trillion numbers": packed({"a.npy": header((10**13,)) + bytes(64)}),
+    "ten trillion empty texts": packed({"a.npy": header((10**13,), "<U0")}),
+    "a negative size": packed({"a.npy": header((-1,)) + bytes(64)}),
+    "beyond 64 bits": packed({"a.npy": header((2**63, 2**63)) + bytes(64)}),
+    "a pickle": packed({"a.npy": header((1,), "|O") + pickle.dumps([1])}),
+    "a record": packed({"a.npy": array(np.zeros(2, "i4,f8"))}),
+    "brackets without end": packed({"a.npy": b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 9000}),
+    "no array": packed({"a.npy": b"text"}),
+    "cut": packed({"a.npy": array(np.arange(1000.0))})[:-60],
+    "cut inside": packed({"a.npy": header((8,)) + bytes(60)}),
+    "broken packing": changed(packed({"a.npy": array(np.arange(1000.0))})),
+    "packed otherwise": packed({"a.npy": array(1.0)}, zipfile.ZIP_BZIP2),
+    "empty": b"",
+    "one array": array(1.0),
+    "a bare pickle": pickle.dumps([1]),
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_arrays_give_a_message_and_need_no_memory(content: bytes, tmp_path: Path) -> None:
+    """Also through both readers of array files."""
+    path = tmp_path / "file.npz"
+    path.write_bytes(content)
+    tracemalloc.start()
+    for read in (lambda: read_arrays(io.BytesIO(content)), lambda: Trace.load(path), lambda: read_grid(path)):
+        with pytest.raises(BadInput):
+            read()
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+
+
+def test_what_unpacks_to_more_than_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgewise.regular_file.LARGEST_ARRAYS", 2**20)
+    content = packed({"a.npy": header((2**18,)) + bytes(2**21)})
+    assert len(content) < 2**14
+    with pytest.raises(BadInput, match="expected at most 1,000 of 1,048,576"):
+        read_arrays(io.BytesIO(content))
+
+
+def test_arrays_are_read_by_name() -> None:
+    content = packed({"a.npy": array(np.arange(3.0)), "b.npy": array("text"), "c.npy": header((10**13,))})
+    assert read_arrays(io.BytesIO(content), ("a", "b"))["a"].tolist() == [0.0, 1.0, 2.0]
+    assert str(read_arrays(io.BytesIO(content), ("b",))["b"]) == "text"
+    with pytest.raises(BadInput, match="it has no array d"):
+        read_arrays(io.BytesIO(content), ("a", "d"))

@@ -1,12 +1,16 @@
 """The record of an orbit: derived growths, blocks, saving and loading."""
 
+import io
 import os
+import zipfile
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import edgewise
 from edgewise.architecture import transformer
+from edgewise.cli.main import edgewise as shell
 from edgewise.errors import BadInput
 from edgewise.theory.simplex.recursion import propagate_simplex
 from edgewise.trace import Trace
@@ -67,6 +71,45 @@ def test_what_is_not_a_trace_is_refused(content, tmp_path):
         path.write_bytes(b"" if content == "empty" else b"PK not really")
     with pytest.raises(BadInput, match="not a saved trace"):
         Trace.load(path)
+
+
+def with_entry(path, name, content):
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+
+
+def test_an_array_that_claims_more_than_it_holds_is_refused(trace, tmp_path):
+    """A file of a few kB that claims 10^13 numbers, in the library and in the shell."""
+    path, header = tmp_path / "trace.npz", io.BytesIO()
+    trace.save(path)
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**13,)})
+    with_entry(path, "statistics/large.npy", header.getvalue() + bytes(64))
+    with pytest.raises(BadInput, match=r"not a saved trace .statistics/large.npy claims the shape"):
+        Trace.load(path)
+    result = CliRunner().invoke(shell, ["report", str(path), "-o", str(tmp_path / "report.html")])
+    assert isinstance(result.exception, BadInput) and not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("meta", ["[" * 100_000, "[]", "{}", "3"])
+def test_a_description_that_is_none_is_refused(trace, meta, tmp_path):
+    np.savez(tmp_path / "trace.npz", meta=np.array(meta), norm=trace.norm, separation=trace.separation)
+    with pytest.raises(BadInput, match="not a saved trace"):
+        Trace.load(tmp_path / "trace.npz")
+
+
+@pytest.mark.parametrize("values", [np.array(["a"]), np.array(1.0)])
+def test_arrays_of_another_type_or_shape_are_refused(trace, values, tmp_path):
+    trace.save(tmp_path / "trace.npz")
+    arrays = dict(np.load(tmp_path / "trace.npz")) | {"norm": values}
+    np.savez(tmp_path / "other.npz", **arrays)
+    with pytest.raises(BadInput, match="not a saved trace"):
+        Trace.load(tmp_path / "other.npz")
+
+
+def test_what_could_not_be_read_is_not_saved(trace, tmp_path, monkeypatch):
+    monkeypatch.setattr("edgewise.trace.LARGEST_ARRAYS", 100)
+    with pytest.raises(BadInput, match="Save fewer seeds"):
+        trace.save(tmp_path / "trace.npz")
 
 
 def test_a_saved_trace_can_be_read_by_others(tmp_path):

@@ -6,7 +6,6 @@ Shapes: S seeds, N sites, R readouts, H heads.
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
-from edgewise.regular_file import open_regular
+from edgewise.regular_file import LARGEST_ARRAYS, open_regular, read_arrays
 from edgewise.whole_file import whole_file
 
 READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
@@ -117,6 +116,11 @@ class Trace:
             raise BadInput("a trace of a callable activation cannot be saved: a file cannot carry the function.")
         arrays = {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
         arrays |= {f"statistics/{name}": value for name, value in self.statistics.items()}
+        size = sum(value.nbytes for value in arrays.values())
+        if size > LARGEST_ARRAYS // 2:  # the other half is for the description
+            raise BadInput(
+                f"this trace has {size:,} bytes, and `load` reads at most {LARGEST_ARRAYS // 2:,}. Save fewer seeds."
+            )
         with whole_file(path) as file:
             np.savez_compressed(file, meta=np.array(json.dumps(self._meta())), **arrays)
 
@@ -131,16 +135,19 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read what `save` wrote."""
+        """Read what `save` wrote; sizes are checked before memory is allocated, and nothing in the file is executed."""
         try:
-            with open_regular(path) as file, np.load(file, allow_pickle=False) as data:
-                return cls._from_arrays({name: data[name] for name in data.files})
-        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as cause:
+            with open_regular(path, LARGEST_ARRAYS) as file:
+                return cls._from_arrays(read_arrays(file))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as cause:
             raise BadInput(f"{path} is not a saved trace ({cause}). Write one with Trace.save.") from cause
 
     @classmethod
     def _from_arrays(cls, arrays: dict[str, Any]) -> Trace:
         meta = json.loads(str(arrays.pop("meta")))
+        texts = [name for name, value in arrays.items() if value.dtype.kind == "U"]
+        if texts:
+            raise BadInput(f"{texts[0]} holds text; expected numbers")
         kinds: dict[str, Any] = {"Architecture": Architecture, "Perceptron": Perceptron}
         described, kind = meta.pop("architecture"), meta.pop("kind")
         statistics = {k.partition("/")[2]: arrays.pop(k) for k in list(arrays) if k.startswith("statistics/")}

@@ -60,7 +60,7 @@ def test_without_a_description_it_says_why(client: Any, tmp_path: Path) -> None:
 def packed(meta: bytes, **options: Any) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(META, meta, **options)
+        archive.writestr(f"{META}.npy", meta, **options)
     return file.getvalue()
 
 

@@ -117,10 +117,10 @@ def _of_description(
 
 def _of_trace(path: Path) -> Subject:
     from edgewise import verbs
-    from edgewise.page import saved_trace
     from edgewise.page.report import Subject, after_fix
+    from edgewise.trace import Trace
 
-    trace = saved_trace.load(path)
+    trace = Trace.load(path)
     verdict = verbs.judge(trace)
     verdict = verdict if verdict.name else replace(verdict, name=path.stem)
     return Subject(verdict, trace, after=after_fix(verdict, trace))

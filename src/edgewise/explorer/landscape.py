@@ -111,7 +111,7 @@ def _note(folder: Path | None, name: str) -> str | None:
     try:
         plane = read(folder, name)
     except BadInput as refusal:
-        return None if "losses.npy" in str(refusal) and "no item" in str(refusal) else f"cannot be shown: {refusal}"
+        return None if "it has no array losses" in str(refusal) else f"cannot be shown: {refusal}"
     return f"{' against '.join(plane.names)}, {len(plane.x)} × {len(plane.y)} points"
 
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 import base64
 import io
 import json
-import zipfile
-import zlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from numpy.lib import format as npy
 from pydantic import Field
 
 from edgewise.errors import BadInput
@@ -21,15 +18,12 @@ from edgewise.explorer.networks import from_config
 from edgewise.explorer.replies import REFUSED, in_turn
 from edgewise.explorer.requests import Request
 from edgewise.plain_values import read_json
+from edgewise.regular_file import read_arrays
 
 router = APIRouter()
 LARGEST = 280_000  # bytes of the file
 LARGEST_META = 2**22  # bytes, once unpacked: numpy has four for a letter
-META = "meta.npy"
-BROKEN = (
-    OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, SyntaxError, MemoryError,
-    zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
+META = "meta"
 
 
 class TraceRequest(Request):
@@ -83,7 +77,7 @@ def _meta(data: str, name: str) -> dict[str, Any]:
         )
     try:
         text = _text(content)
-    except BROKEN as error:
+    except BadInput as error:
         raise BadInput(f"{name} is not a saved trace ({str(error)[:200]}). Write one with Trace.save.") from error
     meta = read_json(text, name)
     if not isinstance(meta, dict) or not {"sites", "source", "architecture"} <= meta.keys():
@@ -92,16 +86,8 @@ def _meta(data: str, name: str) -> dict[str, Any]:
 
 
 def _text(content: bytes) -> str:
-    """The one string of a zip of arrays; sizes are looked at before anything is unpacked or allocated."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        entry = archive.getinfo(META)
-        if entry.file_size > LARGEST_META or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"its {META} has {entry.file_size:,} bytes, or is packed in an unknown way")
-        with archive.open(entry) as file:
-            unpacked = io.BytesIO(file.read(LARGEST_META))
-    if npy.read_magic(unpacked) != (1, 0):
-        raise ValueError(f"its {META} is of another version")
-    shape, _, kind = npy.read_array_header_1_0(unpacked)
-    if shape != () or kind.kind != "U" or kind.byteorder == ">":
-        raise ValueError(f"its {META} is no text")
-    return unpacked.read(kind.itemsize).decode("utf-32-le").rstrip("\0")
+    """The one string of a zip of arrays."""
+    stored = read_arrays(io.BytesIO(content), (META,), LARGEST_META)[META]
+    if stored.shape != () or stored.dtype.kind != "U":
+        raise BadInput(f"its {META} is {stored.dtype} of shape {stored.shape}, expected one text")
+    return str(stored)

@@ -7,24 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.regular_file import open_regular
+from edgewise.regular_file import LARGEST_ARRAYS, open_regular, read_arrays
 from edgewise.whole_file import whole_file
 
-LARGEST_PART = 2**27  # bytes of an array in a file
-UNREADABLE = (
-    OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError, EOFError, OverflowError,
-    MemoryError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
 CLOSE = 1e-5  # relative: losses at the centre on two machines
 TEXTS, SWITCHES, COUNTS = ("normalization", "method"), ("rebalanced",), ("seed",)
 
@@ -58,29 +51,14 @@ class GridFile:
 def read_grid(path: str | Path) -> tuple[Array, int, dict[str, Any]]:
     """Losses, finished rows and facts of a file; anything but a landscape is refused."""
     try:
-        with open_regular(path) as file:
-            _refuse_large(file)
-            with np.load(file, allow_pickle=False) as stored:
-                losses, rows, facts = stored["losses"], int(stored["rows"]), json.loads(str(stored["facts"]))
-    except UNREADABLE as error:
+        with open_regular(path, LARGEST_ARRAYS) as file:
+            arrays = read_arrays(file, ("losses", "rows", "facts"))
+        losses, rows, facts = arrays["losses"], int(arrays["rows"]), json.loads(str(arrays["facts"]))
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read as a landscape: {error}") from error
     if losses.dtype.kind != "f" or losses.ndim not in (1, 2) or not isinstance(facts, dict):
         raise BadInput(f"{path} cannot be read as a landscape: its losses are {losses.dtype} of shape {losses.shape}.")
     return losses, rows, facts
-
-
-def _refuse_large(file: BinaryIO) -> None:
-    """An archive can claim more numbers than it holds, or unpack to more than memory: its headers are read first."""
-    with zipfile.ZipFile(file) as archive:
-        for name in ("losses.npy", "rows.npy", "facts.npy"):
-            entry = archive.getinfo(name)
-            with archive.open(entry) as part:
-                old = np.lib.format.read_magic(part) == (1, 0)
-                header = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
-                shape, _, kind = header(part)
-            if max(math.prod(shape) * kind.itemsize, entry.file_size) > min(LARGEST_PART, 2 * entry.file_size):
-                raise ValueError(f"{name} has the shape {shape} in {entry.file_size:,} bytes")
-    file.seek(0)
 
 
 def checked_axes(
