@@ -37,7 +37,7 @@ def lines(
     yield from headline(verdict, width, seconds)
     yield from answer(verdict, width)
     yield Line("")
-    for sentence in (*lead, *_first(verdict), *words.sentences(verdict)):
+    for sentence in (*(lead or words.errors(verdict)), *_first(verdict), *words.sentences(verdict)):
         yield from wrapped(sentence, width, INDENT)
     yield from fixes(verdict, width)
     if verdict.depth > 1:
@@ -64,7 +64,7 @@ def answer(verdict: Verdict, width: int) -> Iterator[Line]:
     """The outcome in capitals, and how many of such networks trained."""
     outcome = verdict.outcome.value
     first = f"{outcome.upper()}  "
-    broken = [line.text for line in wrapped(first + words.chance(verdict.probability), width, "", INDENT)]
+    broken = [line.text for line in wrapped(first + words.why(verdict), width, "", INDENT)]
     yield Line(broken[0], outcome, len(outcome))
     yield from map(Line, broken[1:])
     if difference := words.unlike(verdict.probability):
@@ -77,6 +77,8 @@ def _first(verdict: Verdict) -> Iterable[str]:
 
 def _vouched(verdict: Verdict) -> Iterable[str]:
     """What the numbers do not vouch for."""
+    if verdict.profile.left_out:
+        yield f"{verdict.profile.left_out}."
     if verdict.extrapolated:
         yield f"Extrapolated: {'; '.join(verdict.extrapolated)}."
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,14 @@ READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over toke
 # A class token is one token with a gradient of its own: what is known of a loss per token holds for it.
 GRADIENTS = {"token": "token", "class": "token", "pooled": "pooled"}
 WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")  # of statistics weight_gradient.NAME
+
+
+@dataclass(frozen=True)
+class FirstLoss:
+    """The cross-entropy of a model before training, in nats, and that of guessing among as many classes, ln V."""
+
+    value: float
+    chance: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +57,8 @@ class Trace:
     departure: str = ""  # why a prediction was given up for this measurement: where the two part, and why
     sampled: bool = True  # False when the numbers are exact for the ensemble, so that one seed has no scatter
     readout: str = ""  # how the model reads its output: "token", "pooled" or "class"; empty where it was not looked at
+    left_out: str = ""  # which tokens of the input were not measured, and why: "3 of 64 tokens left out: padding"
+    first_loss: FirstLoss | None = None  # None where the model has no logits over classes
 
     def __post_init__(self) -> None:
         expected = (self.norm.shape[0], len(self.sites))
@@ -129,8 +139,9 @@ class Trace:
         described = None if self.architecture is None else self.architecture.to_dict()
         return {
             "sites": self.sites, "source": self.source, "readouts": self.readouts, "step": self.step,
-            "sampled": self.sampled, "departure": self.departure, "readout": self.readout,
+            "sampled": self.sampled, "departure": self.departure, "readout": self.readout, "left_out": self.left_out,
             "extrapolated": self.extrapolated, "kind": kind, "architecture": described,
+            "first_loss": self.first_loss and asdict(self.first_loss),
         }  # fmt: skip
 
     @classmethod
@@ -151,6 +162,8 @@ class Trace:
         kinds: dict[str, Any] = {"Architecture": Architecture, "Perceptron": Perceptron}
         described, kind = meta.pop("architecture"), meta.pop("kind")
         statistics = {k.partition("/")[2]: arrays.pop(k) for k in list(arrays) if k.startswith("statistics/")}
+        loss = meta.pop("first_loss", None)
+        meta["first_loss"] = None if loss is None else FirstLoss(float(loss["value"]), float(loss["chance"]))
         lists: dict[str, Any] = {k: tuple(meta.pop(k)) for k in ("sites", "readouts", "extrapolated")}
         architecture = kinds[kind].from_dict(described) if kind else None
         return cls(**arrays, **meta, **lists, statistics=statistics, architecture=architecture)

@@ -15,6 +15,7 @@ from edgewise.trace import GRADIENTS, Trace
 from edgewise.verdict import Verdict
 
 if TYPE_CHECKING:
+    from edgewise.audit.finding import AuditFinding
     from edgewise.critical.critical_point import CriticalPoint
     from edgewise.critical.phase_diagram import PhaseDiagram
     from edgewise.critical.vector_field import VectorField
@@ -107,10 +108,11 @@ def _undescribed(source: Any, measured: Trace, allowed: bool) -> Trace:
     raise BadInput("this model was measured without a description. Give a batch to edgewise.measure, and judge that.")
 
 
-def judge(trace: Trace) -> Verdict:
+def judge(trace: Trace, *, audit: Sequence[AuditFinding] = ()) -> Verdict:
     """What a trace means for training: outcome, exponents, findings with remedies.
 
     trace  from `predict` or `measure`; asymptotics and remedies are added when it carries its description
+    audit  what `audit_initialization` found in the model: with an error the outcome is at most risky
 
     >>> from edgewise import transformer
     >>> network = transformer(depth=48, width=1024, heads=16, norm="post")
@@ -121,7 +123,7 @@ def judge(trace: Trace) -> Verdict:
         raise BadInput(f"judge takes a Trace, got {type(trace).__name__}. Call predict first.")
     from edgewise.judgement.judge import judge as judge_trace
 
-    return judge_trace(trace)
+    return judge_trace(trace, audit)
 
 
 def compare(

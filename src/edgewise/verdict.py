@@ -64,6 +64,14 @@ class Kind(Enum):
     STREAM_OUT_OF_RANGE = "stream_out_of_range"
     FORGETS_INPUT = "forgets_input"
     SLOW_START = "slow_start"
+    INITIALIZATION_ERROR = "initialization_error"
+    LARGE_FIRST_LOSS = "large_first_loss"
+
+
+CAUSES = {  # beside the score: with one of them the outcome is at most risky
+    Kind.INITIALIZATION_ERROR: "because of an error in its weights",
+    Kind.LARGE_FIRST_LOSS: "because of its first loss",
+}
 
 
 @dataclass(frozen=True)
@@ -212,6 +220,7 @@ class Profile:
     tokens: int | None = None  # length of the input
     norm: str | None = None  # where the norms stand
     measured: bool = False  # from a model, else from theory
+    left_out: str = ""  # which tokens of the input were not measured, and why
 
     @property
     def depth(self) -> int:
@@ -250,6 +259,13 @@ class Verdict:
         return next((finding.search() for finding in self.findings if finding.search is not None), ())
 
     @property
+    def capped(self) -> str:
+        """Why the outcome is not that of the score, which then has no probability; empty where it is."""
+        if self.probability is not None:
+            return ""
+        return next((CAUSES[finding.kind] for finding in self.findings if finding.kind in CAUSES), "")
+
+    @property
     def depth(self) -> int:
         """Blocks, or layers of a perceptron."""
         return self.profile.depth
@@ -280,6 +296,7 @@ class Verdict:
             "relative_gradient": self.relative_gradient and self.relative_gradient.json(),
             "readout": self.readout,
             "training_probability": self.probability and self.probability.json(),
+            "capped": self.capped or None,
             "embedding_jump": finite(self.embedding_jump),
             "depth_scale": finite(self.depth_scale),
             "fixed_points": [point.json() for point in self.fixed_points],

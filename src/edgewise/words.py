@@ -73,6 +73,18 @@ def chance(probability: Probability | None) -> str:
     return f"about {per_cent(value)} of such networks trained ({_between(low, high)})"
 
 
+def why(verdict: Verdict) -> str:
+    """What stands beside the outcome: how many of such networks trained, or why that is not known."""
+    if verdict.capped:
+        return f"{verdict.capped}; how many of such networks trained is not known"
+    return chance(verdict.probability)
+
+
+def errors(verdict: Verdict) -> list[str]:
+    """Errors in the weights, which come before everything else."""
+    return [finding.sentence for finding in verdict.findings if finding.kind is Kind.INITIALIZATION_ERROR]
+
+
 def _between(low: float, high: float) -> str:
     first, last = (min(max(round(100 * share), 1), 99) for share in (low, high))
     return f"{first} to {last} %" if first < last else f"{last} %"
@@ -87,8 +99,12 @@ def unlike(probability: Probability | None) -> str:
 
 
 def sentences(verdict: Verdict) -> Iterator[str]:
-    """At most three: what happens to tokens, to gradients, and what else is wrong, or how attention spreads."""
+    """At most three: what happens to tokens, to gradients, and what else is wrong, or how attention spreads.
+
+    A first loss far above chance comes before them.
+    """
     names = nouns(verdict)
+    yield from (finding.sentence for finding in verdict.findings if finding.kind is Kind.LARGE_FIRST_LOSS)
     lost = next((finding for finding in verdict.findings if finding.kind is Kind.STREAM_OUT_OF_RANGE), None)
     if lost is not None:
         yield lost.sentence
@@ -105,7 +121,7 @@ def sentences(verdict: Verdict) -> Iterator[str]:
 
 _TOLD = {
     Kind.STREAM_OUT_OF_RANGE, Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.TOKENS_SEPARATE, Kind.VANISHING_GRADIENT,
-    Kind.EXPLODING_GRADIENT, Kind.ENTROPY_COLLAPSE,
+    Kind.EXPLODING_GRADIENT, Kind.ENTROPY_COLLAPSE, Kind.INITIALIZATION_ERROR, Kind.LARGE_FIRST_LOSS,
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.probe.attention import Attention, AttentionWatch
+from edgewise.probe.batches import Counted
 from edgewise.probe.observation import read_geometry
 from edgewise.probe.places import Place
 from edgewise.probe.softmax_gain import SoftmaxCall
@@ -37,10 +38,10 @@ def test_beyond_the_range_of_numbers_the_last_finite_separation_stays() -> None:
     """Two tokens at an angle: 1 - cos, kept where their norm is infinite; nothing is known where the first is."""
     streams = [torch.tensor([[[1.0, 0.0], [math.cos(a), math.sin(a)]]]) for a in (1.5, 1.0, 0.5)]
     streams[2] = streams[2] * math.inf
-    seen = read_geometry([Place("a"), Place("b"), Place("c")], streams, None)
+    seen = read_geometry([Place("a"), Place("b"), Place("c")], streams, Counted())
     assert seen.separation.tolist() == pytest.approx([1 - math.cos(1.5), 1 - math.cos(1.0), 1 - math.cos(1.0)])
     assert seen.norm.tolist() == pytest.approx([0.5, 0.5, math.inf])
-    first = read_geometry([Place("a"), Place("b")], streams[::-2], None)
+    first = read_geometry([Place("a"), Place("b")], streams[::-2], Counted())
     assert first.separation.tolist() == [0.0, 0.0]
 
 

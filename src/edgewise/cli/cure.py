@@ -51,7 +51,7 @@ def _answers(
     yield from screen.headline(now, width, seconds)
     for label, verdict in (("Now", now), ("Then", then)):
         outcome = f"{label.ljust(6)}{verdict.outcome.value.upper()}  "
-        yield from _coloured(outcome + words.chance(verdict.probability), verdict, width)
+        yield from _coloured(outcome + words.why(verdict), verdict, width)
         for sentence in list(words.sentences(verdict))[:2]:
             yield from screen.wrapped(sentence, width, INDENT)
 

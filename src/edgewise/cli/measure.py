@@ -135,7 +135,7 @@ def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str
         trace = replace(trace, departure=departure(trace, prediction))
     elif trace.architecture is None:
         trace = replace(trace, departure=_not_covered(trace))
-    verdict = verbs.judge(trace)
+    verdict = verbs.judge(trace, audit=() if isinstance(audit, str) else audit)
     verdict = verdict if verdict.name else replace(verdict, name=name)
     return Measurement(trace, verdict, theory, audit)
 

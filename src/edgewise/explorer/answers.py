@@ -136,7 +136,7 @@ def screen_parts(verdict: Verdict) -> dict[str, Any]:
         "then": prose(then),
         "title": words.title(verdict), "method": words.method(verdict), "kind": KINDS[verdict.outcome],
         "outcome": sentence_case(verdict.outcome.value).removesuffix("."), "share": share,
-        "chance": sentence_case(words.chance(verdict.probability)), "unlike": prose(words.unlike(verdict.probability)),
+        "chance": sentence_case(words.why(verdict)), "unlike": prose(words.unlike(verdict.probability)),
         "sentences": prose(" ".join([*words.sentences(verdict)])), "extrapolated": list(verdict.extrapolated),
     }  # fmt: skip
 

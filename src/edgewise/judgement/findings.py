@@ -7,8 +7,9 @@ what it is, and has its severity; everything else is a note.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from edgewise.judgement.score import Score
 from edgewise.stability.limits import RISKY
 from edgewise.trace import Trace
 from edgewise.verdict import Finding, Kind, Outcome
+
+if TYPE_CHECKING:
+    from edgewise.audit.finding import AuditFinding
 
 SHARE = 1 / 3  # of the risk
 FORGETS = 10.0  # late change of F from which it is mentioned: e^-10 of the stream is still the input
@@ -35,6 +39,9 @@ LEVELS = {
     Outcome.TRAINS: "note", Outcome.RISKY: "risky", Outcome.UNDECIDED: "risky", Outcome.FAILS: "fails",
 }  # fmt: skip
 ORDER = {"fails": 0, "risky": 1, "note": 2}
+# Times ln V: Gaussian logits with a first loss of 2 ln V have a variance of 2 ln V, from which on a softmax over V
+# classes rests on a few of them, as attention does from a condensation of 1 on. Training must first unlearn that.
+FIRST_LOSS = 2.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,42 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     worst = LEVELS[evidence.outcome]
     mild = [f if ORDER[f.severity] >= ORDER[worst] else replace(f, severity=worst) for f in findings]
     return tuple(sorted(mild, key=lambda finding: (ORDER[finding.severity], -_risk(finding.kind, evidence))))
+
+
+def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The worst first; among equals in the order given."""
+    return tuple(sorted(findings, key=lambda finding: ORDER[finding.severity]))
+
+
+def beside_the_score(trace: Trace, audit: Sequence[AuditFinding]) -> tuple[Finding, ...]:
+    """Errors that an audit of the weights found, then a first loss far above chance; none once training has begun."""
+    if trace.step:
+        return ()
+    errors = tuple(_error(finding) for finding in audit if finding.severity.value == "error")
+    loss = trace.first_loss
+    if loss is None or "trained" in trace.departure or not loss.value > FIRST_LOSS * loss.chance:
+        return errors
+    deviation = loss.value / math.sqrt(2 * loss.chance)  # of condensed Gaussian logits
+    large = Finding(
+        Kind.LARGE_FIRST_LOSS,
+        f"The first loss is {loss.value:.3g}, {loss.value / loss.chance:.1f} times chance ({loss.chance:.3g}): the "
+        "logits start so large that a few classes have all the probability.",
+        f"Draw the readout, or the embedding that it shares, about {max(deviation, 2):.0f} times smaller.",
+        "risky",
+    )
+    return (*errors, large)
+
+
+def _error(finding: AuditFinding) -> Finding:
+    name, more = finding.kind.value, len(finding.parameters) - 1
+    return Finding(
+        Kind.INITIALIZATION_ERROR,
+        f"{name[:1].upper()}{name[1:]}: {finding.parameter}{f' and {more} more' if more else ''}. "
+        f"{finding.observation[:1].upper()}{finding.observation[1:]}.",
+        f"Expected: {finding.expected}. audit_initialization(model) has the line that repairs it, and "
+        "`edgewise measure --repair FILE` writes it.",
+        "risky",
+    )
 
 
 _PARTS = {
@@ -102,6 +145,8 @@ def _angle(evidence: Evidence) -> Finding | None:
             "fails",
         )
     level = evidence.level("angle", abs(change))
+    if reading.collapsed is not None and not reading.out_of_range.any():
+        return _collapse(evidence, reading.collapsed)
     if level is None or reading.out_of_range.any():
         return None
     final = float(trace.overlap[:, -1].mean())
@@ -119,6 +164,17 @@ def _angle(evidence: Evidence) -> Finding | None:
         "second half.",
         "Shrink the MLP branch: small differences of the input are blown up to noise.",
         level,
+    )
+
+
+def _collapse(evidence: Evidence, block: int) -> Finding:
+    trace = evidence.reading.trace
+    return Finding(
+        Kind.RANK_COLLAPSE,
+        f"Tokens merge: from block {block} of {trace.depth} on they are more than 99.9 % alike, so that no label of a "
+        f"single token can be read; the overlap ends at {_near_one(float(trace.overlap[:, -1].mean()), trace)}.",
+        "Shrink the branches against the skip (attention_branch, mlp_branch), or use pre-norm.",
+        LEVELS[evidence.outcome],
     )
 
 

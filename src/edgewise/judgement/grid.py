@@ -19,6 +19,7 @@ from edgewise.blocks import fold
 from edgewise.critical.phase_diagram import AXES, PhaseDiagram, as_knobs, compute_diagram
 from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
 from edgewise.judgement.probability import CERTAIN, CURVES, calibration
+from edgewise.judgement.reading import ALIKE, APART
 from edgewise.judgement.score import BEYOND
 from edgewise.theory.simplex.recursion import Setting, apply_branch
 from edgewise.theory.simplex.state import Simplex
@@ -35,9 +36,14 @@ def judged_diagram(
 
 
 def shares(diagram: PhaseDiagram) -> Array:
-    """The probability of training (Y, X); 0 where the stream leaves the range of numbers, as for one network."""
-    forgetting, lost = _over_grid(diagram)
-    exponents = np.abs(diagram.angle_change) + np.abs(diagram.gradient_change)
+    """The probability of training (Y, X); 0 where the stream leaves the range of numbers, as for one network.
+
+    Where tokens are one at the output and each has a label, it is the least that a record can show, as for one network.
+    """
+    forgetting, lost, apart = _over_grid(diagram)
+    merged = (apart < ALIKE) & (diagram.readout == "token") & (1 - diagram.start_overlap >= APART)
+    angle = np.where(merged, BEYOND, np.abs(diagram.angle_change))
+    exponents = angle + np.abs(diagram.gradient_change)
     return np.where(lost, 0.0, probability(exponents, forgetting, diagram.readout))
 
 
@@ -54,29 +60,31 @@ def probability(exponents: Array, forgetting: Array, readout: str) -> Array:
     return np.clip(1 / (1 + np.exp(np.clip(risk, -700, 700))), CERTAIN, 1 - CERTAIN)
 
 
-def _over_grid(diagram: PhaseDiagram) -> tuple[Array, NDArray[np.bool_]]:
-    """Late forgetting and lost points (Y, X); whole-number axes network by network."""
+def _over_grid(diagram: PhaseDiagram) -> tuple[Array, NDArray[np.bool_], Array]:
+    """Late forgetting, lost points and 1 - overlap at the output (Y, X); whole-number axes network by network."""
     network, start = diagram.architecture, diagram.start_overlap
     if AXES[diagram.y_name].kind == "integer":
         xs = as_knobs(diagram.x_name, diagram.x)
         rows = [late_forgetting(network.replace(**{diagram.y_name: int(v)}), xs, start) for v in diagram.y]
-        return np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+        forgetting, lost, apart = (np.array([row[part] for row in rows]) for part in range(3))
+        return forgetting, lost, apart
     if AXES[diagram.x_name].kind == "integer":
         ys = as_knobs(diagram.y_name, diagram.y)
         columns = [late_forgetting(network.replace(**{diagram.x_name: int(v)}), ys, start) for v in diagram.x]
-        return np.array([column[0] for column in columns]).T, np.array([column[1] for column in columns]).T
+        forgetting, lost, apart = (np.array([column[part] for column in columns]).T for part in range(3))
+        return forgetting, lost, apart
     across, up = np.meshgrid(diagram.x, diagram.y)
     changed = as_knobs(diagram.x_name, across.ravel()) | as_knobs(diagram.y_name, up.ravel())
-    forgetting, lost = late_forgetting(network, changed, start)
-    return forgetting.reshape(across.shape), lost.reshape(across.shape)
+    forgetting, lost, apart = late_forgetting(network, changed, start)
+    return forgetting.reshape(across.shape), lost.reshape(across.shape), apart.reshape(across.shape)
 
 
 def late_forgetting(
     architecture: Architecture, changed: Mapping[str, Array], start_overlap: float = 0.0
-) -> tuple[Array, NDArray[np.bool_]]:
-    """|F_L - F_half| L / (L - half) with F of `forgetting`, and whether the stream left the range of numbers.
+) -> tuple[Array, NDArray[np.bool_], Array]:
+    """|F_L - F_half| L / (L - half) with F of `forgetting`, whether the stream left the range, and 1 - overlap at last.
 
-    Not a number where there is none: with a skip of zero.
+    F is not a number where there is none: with a skip of zero.
     """
     knobs: dict[str, Any] = architecture.knobs() | dict(changed)
     size = len(next(iter(changed.values())))
@@ -96,4 +104,5 @@ def late_forgetting(
                 gone |= lost  # such points go on from the start
                 state = Simplex(*(np.where(lost, first, now) for first, now in zip(start, step.state, strict=True)))
         late = np.abs(total - middle) * architecture.depth / (architecture.depth - half)
-    return np.where(np.isfinite(late), late, np.nan), gone
+        apart = state.separation
+    return np.where(np.isfinite(late), late, np.nan), gone, apart

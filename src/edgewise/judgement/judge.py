@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +13,14 @@ import edgewise.screen  # noqa: F401  (gives a Verdict its words)
 from edgewise.architecture import Architecture
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.judgement.bands import outcome_of, why_open
-from edgewise.judgement.findings import CURABLE, Evidence, find, rule_out
+from edgewise.judgement.findings import (
+    CURABLE,
+    Evidence,
+    beside_the_score,
+    by_severity,
+    find,
+    rule_out,
+)
 from edgewise.judgement.probability import risks, training_probability
 from edgewise.judgement.profile import profile
 from edgewise.judgement.reading import Reading, read
@@ -25,31 +33,40 @@ from edgewise.theory.perceptron.maps import PerceptronTheory, summary
 from edgewise.trace import Trace
 from edgewise.verdict import Exponent, Finding, FixedPoint, Outcome, Phase, Probability, Verdict, finite
 
+if TYPE_CHECKING:
+    from edgewise.audit.finding import AuditFinding
+
 NEVER = Probability(0.0, 0.0, 0.0)  # a stream that leaves the range of numbers carries nothing
 
 
-def judge(trace: Trace) -> Verdict:
-    """What a trace means: one score, its probability, the outcome that this is a band of, and what explains it."""
+def judge(trace: Trace, audit: Sequence[AuditFinding] = ()) -> Verdict:
+    """What a trace means: one score, its probability, the outcome that this is a band of, and what explains it.
+
+    An error in the weights and a first loss far above chance are no part of the score. With one of them the outcome is
+    at most risky, and how many of such networks trained is not known.
+    """
     reading, limits = read(trace), _limits(trace.architecture)
     score = score_of(reading)
     probability = _probability(reading, score)
     outcome = Outcome.UNDECIDED if probability is None else outcome_of(probability)
     findings = find(Evidence(reading, score, {} if score is None else risks(score, trace), outcome))
+    causes = beside_the_score(trace, audit)
+    capped = bool(causes) and outcome is not Outcome.FAILS
     return Verdict(
-        outcome=outcome,
+        outcome=Outcome.RISKY if capped and outcome is Outcome.TRAINS else outcome,
         phase=limits.phase or _phase(reading.angle, limits.angle),
         angle=_exponent(reading.angle, limits.angle),
         gradient=_exponent(reading.gradient, limits.gradient) if reading.gradient else None,
         relative_gradient=_exponent(reading.relative, limits.relative_gradient) if reading.relative else None,
         readout=trace.readout or trace.decisive_readout,
-        probability=probability,
+        probability=None if capped else probability,
         embedding_jump=reading.embedding_jump,
         depth_scale=_depth_scale(reading.angle, limits),
         fixed_points=limits.fixed_points,
         power_law=limits.power_law,
         attention=reading.attention,
         perceptron=_facts(limits.theory),
-        findings=_remedied(findings, trace, _search(reading, outcome)),
+        findings=by_severity((*causes, *_remedied(findings, trace, _search(reading, outcome)))),
         ruled_out=rule_out(reading, findings),
         departure=trace.departure,
         extrapolated=trace.extrapolated,
@@ -71,12 +88,13 @@ def _probability(reading: Reading, score: Score | None) -> Probability | None:
 
 
 def _notes(trace: Trace) -> tuple[str, ...]:
-    """What was assumed of the trace: its readout where that was neither asked for nor to be found in a model."""
+    """What was left out or assumed of the trace: its readout if neither given nor found in a model."""
+    notes = (trace.left_out,) if trace.left_out else ()
     if trace.step:
-        return (f"after {trace.step} steps the outcome is open: it is calibrated on networks at their start",)
+        return (*notes, f"after {trace.step} steps the outcome is open: it is calibrated on networks at their start")
     if trace.readout or isinstance(trace.architecture, Perceptron):
-        return ()
-    return ("readout: one label per token; ask for pooled or class where a sequence has one label",)
+        return notes
+    return (*notes, "readout: one label per token; ask for pooled or class where a sequence has one label")
 
 
 def _phase(angle: Growth, asymptotic: float | None) -> Phase:

@@ -14,6 +14,9 @@ from edgewise.stability.lyapunov import Growth, growth
 from edgewise.trace import Trace
 from edgewise.verdict import AttentionSpread
 
+ALIKE = 1e-3  # 1 - overlap below which tokens are one: of recorded networks read per token none such learned
+APART = 1e-2  # where that is counted as the network's doing: tokens that start more alike are so by the data
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -26,6 +29,7 @@ class Reading:
     embedding_jump: float | None  # log-change of the relative gradient across the first block
     attention: AttentionSpread | None
     out_of_range: NDArray[np.bool_]  # (N,) sites at which the stream has left the range of numbers, or vanished
+    collapsed: int | None = None  # block from which all tokens are one, up to the output; None where they are not
 
     @property
     def decisive_gradient(self) -> Growth | None:
@@ -47,7 +51,23 @@ def read(trace: Trace) -> Reading:
         embedding_jump=_jump(trace, relative),
         attention=_attention(trace),
         out_of_range=np.asarray((np.isinf(trace.norm) | (trace.norm == 0)).any(axis=0)),
+        collapsed=_collapsed(trace),
     )
+
+
+def per_token(trace: Trace) -> bool:
+    """Whether each token has a label of its own; one label per sequence can be read from tokens that are all alike."""
+    if isinstance(trace.architecture, Perceptron):
+        return False
+    return (trace.readout or trace.decisive_readout) not in ("pooled", "class")
+
+
+def _collapsed(trace: Trace) -> int | None:
+    """Wherever in depth it happens: what is lost in the first blocks is not there in the last ones either."""
+    apart = trace.blocks("separation")
+    if not per_token(trace) or apart[0] < APART or apart[-1] >= ALIKE:
+        return None
+    return int(np.flatnonzero(apart >= ALIKE)[-1]) + 1
 
 
 def _gradients(trace: Trace) -> tuple[Array | None, Array | None]:

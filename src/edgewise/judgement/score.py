@@ -3,8 +3,9 @@
     risk = w (|A| + |G|) + u F - b        P(trains) = 1 / (1 + exp(risk))
 
 A and G are the late changes of the angle between tokens and of the relative gradient (twice those of the second half
-of depth), F the late change of what the stream forgets. Where F cannot be known, because there is no description, the
-same form without F has constants of its own.
+of depth), F the late change of what the stream forgets. Tokens that are all alike at the output, whichever blocks made
+them so, count as an A beyond every limit where each has a label. Where F cannot be known, because there is no
+description, the same form without F has constants of its own.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def score_of(reading: Reading) -> Score | None:
     changes = [reading.angle.change] + ([] if gradient is None else [gradient.change])
     errors = [0.0 if math.isnan(change.error) else change.error for change in changes]
     sizes = [_size(change.scalar) for change in changes]
+    sizes[0] = sizes[0] if reading.collapsed is None else BEYOND
     return Score(sizes[0], sizes[1] if gradient is not None else 0.0, _forgetting(reading), math.hypot(*errors))
 
 

@@ -37,13 +37,13 @@ def answer(verdict: Verdict, heading: str = "h1") -> Html:
         heading, glyph(verdict.outcome), sentence_case(verdict.outcome.value).removesuffix("."),
         class_=f"outcome {KINDS[verdict.outcome]}",
     )  # fmt: skip
-    shares = [sentence_case(words.chance(verdict.probability)), prose(words.unlike(verdict.probability))]
+    shares = [sentence_case(words.why(verdict)), prose(words.unlike(verdict.probability))]
     return join(outcome, element("p", " ".join(filter(None, shares)), class_="lead chance"))
 
 
-def happening(verdict: Verdict, lead: Iterable[str] = ()) -> Html:
+def happening(verdict: Verdict, lead: Sequence[str] = ()) -> Html:
     """Errors first, then what happens to tokens and gradients, as one paragraph."""
-    errors = [element("p", prose(sentence), class_="lead error") for sentence in lead]
+    errors = [element("p", prose(sentence), class_="lead error") for sentence in lead or words.errors(verdict)]
     sentences = [verdict.departure, *words.sentences(verdict)]
     return join(*errors, element("p", prose(" ".join(filter(None, sentences))), class_="lead"))
 

@@ -98,16 +98,19 @@ class AttentionWatch(TorchFunctionMode):
         self.blocks = {attention.block: attention for attention in attentions}
         self.generator = generator
         self.tokens, self.rows = 0, torch.empty(0, dtype=torch.long)
+        self.mask: Tensor | None = None  # (sequences, tokens), True where a query counts
         self.current: int | None = None
         self.paused = False
         self.records: dict[int, RowStatistics] = {}
         self.refusals: dict[int, str] = {}
 
-    def sample(self, sequences: int, tokens: int) -> None:
-        """Draw the query positions, the same in every sequence and layer."""
-        self.tokens = tokens
+    def sample(self, sequences: int, tokens: int, mask: Tensor | None = None) -> None:
+        """Draw the query positions, the same in every sequence and layer, where some sequence has a token."""
+        self.tokens, self.mask = tokens, mask
         wanted = max(1, ROWS // max(sequences, 1))
-        self.rows = torch.randperm(tokens, generator=self.generator)[:wanted].sort().values
+        order = torch.randperm(tokens, generator=self.generator)
+        order = order if mask is None else order[mask.any(0).cpu()[order]]
+        self.rows = order[:wanted].sort().values
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         """Hooks that tell which block's attention is running."""
@@ -159,8 +162,15 @@ class AttentionWatch(TorchFunctionMode):
         else:
             self.records[index] = record
 
+    def counted(self, logits: Tensor) -> RowStatistics:
+        """Statistics of the sampled rows; those of tokens that are left out attend to nothing."""
+        if self.mask is not None and len(logits) == len(self.mask):
+            alive = self.mask[:, self.rows.to(self.mask.device)].to(logits.device)
+            logits = logits.masked_fill(~alive[:, None, :, None], -math.inf)
+        return self.statistics(logits)
+
     def statistics(self, logits: Tensor) -> RowStatistics:
-        """Statistics of the sampled rows; a watch that records more overrides this."""
+        """Statistics of rows; a watch that records more overrides this."""
         return row_statistics(logits)
 
     def _fused(
@@ -184,7 +194,7 @@ class AttentionWatch(TorchFunctionMode):
         size = float(value.abs().max())
         if not gap <= TOLERANCE.get(query.dtype, 1e-2) * max(size, 1e-30):
             return f"rows rebuilt from queries and keys miss the model's own output by {gap / max(size, 1e-30):.2g}"
-        return self.statistics(logits)
+        return self.counted(logits)
 
     def _eager(self, logits: Tensor, dim: int | None = None, *_: Any, **named: Any) -> RowStatistics | None:
         dim = named.get("dim", dim)
@@ -197,7 +207,7 @@ class AttentionWatch(TorchFunctionMode):
             return None
         rows = logits[:, :, self.rows.to(logits.device)]
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        return self.statistics(wide.masked_fill(rows <= torch.finfo(rows.dtype).min / 2, -math.inf))
+        return self.counted(wide.masked_fill(rows <= torch.finfo(rows.dtype).min / 2, -math.inf))
 
 
 def _masked(logits: Tensor, mask: Tensor | None, is_causal: bool, rows: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ def separation(x: Tensor, mask: Tensor | None = None) -> float:
     A token that is zero (DeiT's class token) has no direction: its cosine with every other counts as zero.
     """
     wide = x.detach().double()
+    wide = wide if mask is None else torch.where(mask[..., None], wide, 0.0)  # padding may be NaN
     length = torch.linalg.vector_norm(wide, dim=-1)  # (sequences, tokens)
     weight = torch.ones_like(length) if mask is None else mask.to(length.dtype)
     count = weight.sum(-1)

@@ -53,6 +53,7 @@ def measure(
     tokens     length of the random input; default: 64
     stack      which stack of a model with several (`edgewise.stacks` lists them); default: the language stack
 
+    Padding is left out of every number, and so are tokens whose stream starts as zeros: `trace.left_out` says which.
     Outputs, gradients, random streams, modes, flags and hooks are as before afterwards.
 
     >>> layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
@@ -192,6 +193,7 @@ def _refuse(seeds: int, readouts: Sequence[str] | None, batch: Any, tokens: int 
 def _trace(observations: Sequence[Observation], model: nn.Module, place: _Place, name: str, seeds: str) -> Trace:
     first = observations[0]
     parts = [f"measured: {name}, {first.tokens} tokens, {seeds}", *place.notes]
+    parts += [first.left_out] if first.left_out else []
     parts += dict.fromkeys(note for observation in observations for note in observation.notes)
     return trace_of(observations, _description(model, place, first.tokens), "; ".join(parts))
 

@@ -12,10 +12,11 @@ from torch import Tensor
 from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.probe.attention import AttentionWatch, RowStatistics
+from edgewise.probe.batches import Counted
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import WeightLogs
 from edgewise.probe.places import Place, attends
-from edgewise.trace import WEIGHTS, Trace
+from edgewise.trace import WEIGHTS, FirstLoss, Trace
 
 NO_LOSS = "no own loss: the model returned no scalar (give labels in the batch)"
 
@@ -50,6 +51,8 @@ class Observation:
     attention: dict[int, RowStatistics] = field(default_factory=dict)  # by site
     notes: list[str] = field(default_factory=list)
     readout: str = ""  # how the model reads its own output
+    left_out: str = ""  # which tokens were not measured, and why
+    first_loss: FirstLoss | None = None
 
     @property
     def finite(self) -> bool:
@@ -60,19 +63,20 @@ class Observation:
             self.notes.append(sentence)
 
 
-def read_geometry(listed: Sequence[Place], shaped: Sequence[Tensor], mask: Tensor | None) -> Observation:
-    """Norm and separation of every stream (sequences, tokens, width).
+def read_geometry(listed: Sequence[Place], shaped: Sequence[Tensor], counted: Counted) -> Observation:
+    """Norm and separation of every stream (sequences, tokens, width), over the tokens that count.
 
     Where the stream leaves the range of floating point, the last finite separation is repeated, as theory does.
     """
-    _, n, d = shaped[0].shape
+    mask, (_, n, d) = counted.mask, shaped[0].shape
     norm = np.array([mean_square(x, mask) for x in shaped])
     finite = np.isfinite(norm)
     apart = [separation(x, mask) if ok else math.nan for x, ok in zip(shaped, finite, strict=True)]
     if not finite.all():
         first = int(np.argmin(finite))
         norm[first:], apart[first:] = np.inf, [apart[first - 1] if first else 0.0] * (len(apart) - first)
-    return Observation(tuple(place.site for place in listed), n, d, norm, np.array(apart))
+    sites = tuple(place.site for place in listed)
+    return Observation(sites, counted.tokens(n), d, norm, np.array(apart), left_out=counted.left_out)
 
 
 def read_attention(observation: Observation, watch: AttentionWatch, listed: Sequence[Place]) -> None:
@@ -125,7 +129,17 @@ def trace_of(observations: Sequence[Observation], description: Architecture | st
         statistics=statistics | rows,
         architecture=None if isinstance(description, str) else description,
         readout=observations[0].readout,
+        left_out=observations[0].left_out,
+        first_loss=_mean_loss([observation.first_loss for observation in observations]),
     )
+
+
+def _mean_loss(losses: Sequence[FirstLoss | None]) -> FirstLoss | None:
+    """Over networks; None where one of them has none."""
+    known = [loss for loss in losses if loss is not None]
+    if not known or len(known) < len(losses):
+        return None
+    return FirstLoss(sum(loss.value for loss in known) / len(known), known[0].chance)
 
 
 def _attention_arrays(observations: Sequence[Observation], copies: int) -> dict[str, Array]:

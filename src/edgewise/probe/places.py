@@ -63,7 +63,7 @@ class Catch:
     sequence_first: bool = True
     streams: dict[int, Tensor] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
-    on_first: Callable[[int, int], None] | None = None  # called with (sequences, tokens) of the first stream
+    on_first: Callable[[Tensor], None] | None = None  # given the first stream (sequences, tokens, width)
 
     def attach(self, model: nn.Module, stack: ExitStack, replace_first: Tensor | None = None) -> None:
         """Hooks that read; with `replace_first` the first one feeds that tensor to the first block instead."""
@@ -103,8 +103,7 @@ class Catch:
             )
         self.streams[index], self.versions[index] = stream, stream._version
         if index == 0 and self.on_first is not None:
-            B, n, _ = self.shaped(stream).shape
-            self.on_first(B, n)
+            self.on_first(self.shaped(stream))
 
     def finished(self) -> list[Tensor]:
         """All streams in order; refused by name where one is missing or was overwritten in place."""

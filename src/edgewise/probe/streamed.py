@@ -22,7 +22,7 @@ from edgewise.adapters.roles.record import ModelSites
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.probe.attention import Attention, AttentionWatch
-from edgewise.probe.batches import default_batch, token_mask
+from edgewise.probe.batches import Counted, counted, default_batch
 from edgewise.probe.block_call import BlockCall, stream_of
 from edgewise.probe.geometry import generator_for, nearby_input, pair_growth
 from edgewise.probe.gradients import (
@@ -50,6 +50,7 @@ from edgewise.probe.observation import (
     weight_arrays,
 )
 from edgewise.probe.places import Catch, places
+from edgewise.probe.readout import first_loss
 from edgewise.probe.subjects import Subject
 from edgewise.trace import Trace
 
@@ -72,13 +73,24 @@ class StreamedForward:
         self.near_by_site: dict[int, Tensor] = {}
         self.last: Tensor | None = None
         self.rerunning = False
+        self.batch: Any = None
+        self.counted = Counted()
+        self.catch.on_first = self._begin
         self.watch: AttentionWatch | None = None
         if request.attention:
             self.watch = AttentionWatch(_attentions(self.sites), torch.Generator().manual_seed(request.seeds[0]))
-            self.catch.on_first = self.watch.sample
+
+    def _begin(self, first: Tensor) -> None:
+        """Which tokens count is known when the first stream arrives, and does not change when a block runs again."""
+        if self.rerunning:
+            return
+        self.counted = counted(self.model, self.batch, first, self.sites.stacks[0].name)
+        if self.watch is not None:
+            self.watch.sample(first.shape[0], first.shape[1], self.counted.mask)
 
     def run(self, batch: Any, stack: ExitStack) -> Any:
         """The model's output; hooks live as long as the stack."""
+        self.batch = batch
         self._attach(stack)
         with ExitStack() as watching:
             if self.watch is not None:
@@ -295,7 +307,8 @@ def measure_stream(target: Subject, batch: Any, request: Request, tokens: int | 
             observations.append(_read(phantom, batch, replace(request, seeds=[seed], check=False), tokens))
     description = describe(config, tokens=observations[0].tokens)
     assert isinstance(description, Architecture)
-    notes = dict.fromkeys(note for observation in observations for note in observation.notes)
+    notes = dict.fromkeys(note for observation in observations for note in (observation.left_out, *observation.notes))
+    notes.pop("", None)
     parts = [f"measured: {config.model_type}, {observations[0].tokens} tokens, {len(observations)} seeds"]
     parts += ["each a new initialization, streamed block by block", *notes]
     return trace_of(observations, description, "; ".join(parts))
@@ -310,10 +323,12 @@ def _read(phantom: Phantom, batch: Any, request: Request, tokens: int | None) ->
         forward = StreamedForward(phantom, request)
         output = forward.run(batch, stack)
         streams = forward.streams()
-        mask = token_mask(batch, tuple(streams[0].shape[:2]))  # type: ignore[arg-type]
-        observation = read_geometry(forward.places, streams, mask)
+        mask = forward.counted.mask
+        observation = read_geometry(forward.places, streams, forward.counted)
         if forward.watch is not None:
             read_attention(observation, forward.watch, forward.places)
+        causal = "MaskedLM" not in type(phantom.model).__name__
+        observation.first_loss = first_loss(phantom.model, batch, output, own_loss(output), mask, causal)
         if not observation.finite:
             return observation
         logs, statistics = StreamedBackward(forward, request, mask).run(own_loss(output), observation)

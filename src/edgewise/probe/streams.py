@@ -82,7 +82,7 @@ class Catch:
     streams: dict[int, Tensor] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
     out_of_place: bool = False  # `x += y` of the model makes a new tensor
-    on_first: Callable[[int, int], None] | None = None  # told (sequences, tokens) when the first stream arrives
+    on_first: Callable[[Tensor], None] | None = None  # given the first stream (sequences, tokens, width)
 
     def run(self, model: nn.Module, batch: Any, replace_first: Tensor | None = None) -> Any:
         """The model's output; with `replace_first` that tensor takes the place of the first stream."""
@@ -140,8 +140,7 @@ class Catch:
     def _keep(self, index: int, stream: Tensor) -> None:
         self.streams[index], self.versions[index] = stream, stream._version
         if index == 0 and self.on_first is not None:
-            sequences, tokens, _ = self.shaped(stream).shape
-            self.on_first(sequences, tokens)
+            self.on_first(self.shaped(stream))
 
     def finished(self) -> list[Tensor]:
         """All streams in order; refused by name where one was not met or was overwritten in place."""

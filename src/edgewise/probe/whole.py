@@ -21,7 +21,7 @@ from edgewise.adapters.roles.record import BlockSite
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.probe.attention import AttentionWatch
-from edgewise.probe.batches import sequences_of, token_mask
+from edgewise.probe.batches import Counted, counted, sequences_of
 from edgewise.probe.geometry import generator_for, nearby_input, pair_growth
 from edgewise.probe.gradients import (
     add_squares,
@@ -43,7 +43,7 @@ from edgewise.probe.observation import (
     read_geometry,
     weight_arrays,
 )
-from edgewise.probe.readout import readout_of
+from edgewise.probe.readout import first_loss, readout_of
 from edgewise.probe.softmax_gain import GainWatch
 from edgewise.probe.streams import OVERWRITES, Catch, attentions, places
 from edgewise.trace import GRADIENTS
@@ -117,11 +117,18 @@ class _Pass:
     def _prepare(self) -> None:
         """Empty hands for a pass."""
         self.catch = Catch(self.places, self.stack, sequences_of(self.batch))
+        self.catch.on_first = self._begin
+        self.counted = Counted()
         self.watch: AttentionWatch | None = None
         if self.request.attention and self.stack.attentions:
             kind = GainWatch if self.request.gain else AttentionWatch
             self.watch = kind(attentions(self.stack), torch.Generator().manual_seed(self.request.seeds[0]))
-            self.catch.on_first = self.watch.sample
+
+    def _begin(self, first: Tensor) -> None:
+        """Which tokens count is known when the first stream arrives."""
+        self.counted = counted(self.model, self.batch, first, self.stack.name)
+        if self.watch is not None:
+            self.watch.sample(first.shape[0], first.shape[1], self.counted.mask)
 
     def run(self) -> Observation:
         """Plain pass, observed pass, geometry, attention, readouts: each needs the ones before it."""
@@ -129,7 +136,11 @@ class _Pass:
         unchanged = Unchanged(self.model, self.batch) if compare else None
         output = self._observed_pass()
         forward = self._forward(output)
-        observation = read_geometry(self.places, forward.shaped, forward.mask)
+        observation = read_geometry(self.places, forward.shaped, self.counted)
+        causal = any("causal" in (branch.sees or "") for branch in self.stack.branches)
+        observation.first_loss = first_loss(
+            self.model, self.batch, output, forward.loss, self.counted.mask, causal
+        )  # fmt: skip
         if unchanged is not None and not unchanged.confirmed(output):
             if self.catch.out_of_place:
                 raise BadInput(OVERWRITES)
@@ -173,8 +184,7 @@ class _Pass:
     def _forward(self, output: Any) -> _Forward:
         streams = self.catch.finished()
         shaped = [self.catch.shaped(stream) for stream in streams]
-        mask = token_mask(self.batch, tuple(shaped[0].shape[:2]))  # type: ignore[arg-type]
-        return _Forward(streams, shaped, mask, own_loss(output))
+        return _Forward(streams, shaped, self.counted.mask, own_loss(output))
 
     def _directions(self, observation: Observation, seed: int, forward: _Forward) -> None:
         """Every readout and the nearby input of one seed, added to the observation."""

@@ -63,7 +63,7 @@ class Gauge:
             first, record = self._first(model, bare)
             others = [float(checked(self.loss(model, batch))) for batch in self.fresh[1:batches]]
         stream = record.stream if record.stream is not None else self._stream(bare, record.call)
-        apart = self.whole(self._separation(stream, record.call))
+        apart = self.whole(self._separation(bare, stream, record.call))
         mean = self.whole(sum([first, *others]) / (1 + len(others)))
         size = self.whole(_size(record.output))
         return View(mean, stream.detach().float().flatten(), None if math.isnan(apart) else apart, size)
@@ -132,11 +132,12 @@ class Gauge:
                 catch.run(bare, batch)
         return catch.shaped(catch.finished()[-1])
 
-    def _separation(self, stream: Tensor, call: Call | None) -> float:
+    def _separation(self, bare: nn.Module, stream: Tensor, call: Call | None) -> float:
         """NaN where there is no stream, no pair of tokens, or no finite number."""
         if self.stack is None or stream.shape[1] < 2 or not bool(torch.isfinite(stream).all()):
             return math.nan
-        mask = None if call is None else token_mask(call[1], tuple(stream.shape[:2]))  # type: ignore[arg-type]
+        shape = (stream.shape[0], stream.shape[1])
+        mask = None if call is None else token_mask(bare, _as_batch(bare, call), shape, self.stack.name)
         if mask is not None and bool((mask.sum(-1) < 2).any()):
             return math.nan
         return separation(stream, mask)

@@ -178,11 +178,13 @@ class Meter:
         last = streams[-1]
         generator = torch.Generator().manual_seed(READOUT + seed)
         readout = torch.randn(last.shape, generator=generator).to(last)
+        mask = self._mask(last)
+        readout = readout if mask is None else readout * mask[..., None].to(readout)
         gradients, _ = site_gradients(last, streams, readout)
         if any(gradient is None for gradient in gradients):
             names = f"{self.layers.names[0]} to {self.layers.names[-1]}"
             raise BadInput(f"the layers {names} do not follow each other: the last does not depend on all before it.")
-        return [float(g.double().square().sum()) for g in (*gradients[:-1], readout) if g is not None]
+        return [_square_sum(g, self._mask(g)) for g in (*gradients[:-1], readout) if g is not None]
 
     def _exponents(self, angles: Sequence[float], gradients: Sequence[float]) -> tuple[Exponent, Exponent]:
         """As a verdict has them; logs at every layer."""
@@ -220,7 +222,7 @@ class Meter:
 
     def _mask(self, stream: Tensor) -> Tensor | None:
         """Which tokens count, where the batch says so."""
-        return token_mask(self.batch, tuple(stream.shape[:2])) if stream.ndim == 3 else None  # type: ignore[arg-type]
+        return token_mask(self.model, self.batch, (stream.shape[0], stream.shape[1])) if stream.ndim == 3 else None
 
     def _separation(self, stream: Tensor) -> float:
         """1 - mean cosine between items, padding left out."""
@@ -234,6 +236,12 @@ class Meter:
         if sequences.shape[1] < 2:
             return separation(sequences.transpose(0, 1))
         return separation(sequences, self._mask(sequences))
+
+
+def _square_sum(gradient: Tensor, mask: Tensor | None) -> float:
+    """Over the tokens that count."""
+    squares = gradient.double().square()
+    return float(squares.sum() if mask is None else squares[mask].sum())
 
 
 def has_norms(model: nn.Module, layers: Layers) -> bool:

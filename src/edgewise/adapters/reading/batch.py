@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,6 +92,20 @@ def as_call(batch: Any) -> Call:
     raise BadInput(
         f"a batch cannot be of type {type(batch).__name__}: expected a dict of keyword arguments, a tuple or a tensor."
     )
+
+
+def without_padding_mask(forward: inspect.Signature, batch: Any) -> Any:
+    """The batch with torch's padding masks (True is padding) left at None: what a model is does not depend on them.
+
+    They are not masks of ones, by which an entry without padding is chosen, and their first axis is always the batch.
+    """
+    args, kwargs = as_call(batch)
+    names = [name for name, p in forward.parameters.items() if name.endswith("key_padding_mask") and p.default is None]
+    places = [place for place, name in enumerate(forward.parameters) if name in names and place < len(args)]
+    if args and places:
+        return tuple(None if place in places else value for place, value in enumerate(args))
+    given = {name: None for name in names if name in kwargs}
+    return kwargs | given if given else batch
 
 
 def feeds(batch: Any, *, cut: bool = True) -> Iterator[Feed]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from edgewise.adapters.reading.again import stack_again, windows_again
 from edgewise.adapters.reading.assemble import stack_of
-from edgewise.adapters.reading.batch import Feed, feeds, sequence_first
+from edgewise.adapters.reading.batch import Feed, feeds, sequence_first, without_padding_mask
 from edgewise.adapters.reading.block_attention import with_attention
 from edgewise.adapters.reading.block_ends import stack_of_blocks
 from edgewise.adapters.reading.branches import look_at_tokens, look_inside
@@ -207,7 +207,9 @@ class _Reader:
 
     def _feeds(self) -> Iterator[tuple[Any, Feed]]:
         batches = default_batches(self.model) if self.batch is None else [self.batch]
-        for batch in batches:
+        forward = inspect.signature(self.model.forward)
+        for given in batches:
+            batch = without_padding_mask(forward, given)
             for feed in feeds(batch):
                 yield batch, self._without_cache(feed)
 
