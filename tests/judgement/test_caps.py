@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from dataclasses import replace
@@ -57,8 +58,23 @@ def copies() -> nn.Module:
     return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
 
 
-def test_an_error_of_the_audit_caps_the_outcome(copies: nn.Module) -> None:
-    trace, audit = edgewise.measure(copies, tokens=24), edgewise.audit_initialization(copies)
+@pytest.fixture(scope="module")
+def broken(copies: nn.Module) -> nn.Module:
+    """One matrix that was never written."""
+    model = copy.deepcopy(copies)
+    nn.init.zeros_(model.layers[1].linear1.weight)
+    return model
+
+
+def test_copied_layers_are_a_warning_and_cap_nothing(copies: nn.Module) -> None:
+    """torch's own encoder is one, and such networks train."""
+    audit = edgewise.audit_initialization(copies)
+    assert max(audit, key=lambda f: list(Severity).index(f.severity)).severity is Severity.WARNING
+    assert edgewise.judge(edgewise.measure(copies, tokens=24), audit=audit).outcome is Outcome.TRAINS
+
+
+def test_an_error_of_the_audit_caps_the_outcome(broken: nn.Module) -> None:
+    trace, audit = edgewise.measure(broken, tokens=24), edgewise.audit_initialization(broken)
     assert audit[0].severity is Severity.ERROR
     alone, both = edgewise.judge(trace), edgewise.judge(trace, audit=audit)
     assert alone.outcome is Outcome.TRAINS and alone.probability.value > 0.9  # by the score alone
@@ -66,7 +82,7 @@ def test_an_error_of_the_audit_caps_the_outcome(copies: nn.Module) -> None:
     assert both.findings[0].kind is Kind.INITIALIZATION_ERROR and both.findings[0].severity == "risky"
     lines = str(both).splitlines()
     assert lines[1].startswith("RISKY  because of an error in its weights")
-    assert lines[4].strip().startswith("Layers start with identical weights")
+    assert lines[4].strip().startswith("Never initialized")
     assert "%" not in lines[1] + lines[2] and "TRAINS" not in str(both)
     assert both.json()["training_probability"] is None and both.json()["capped"] == "because of an error in its weights"
     warnings = tuple(finding for finding in audit if finding.severity is not Severity.ERROR)
@@ -77,7 +93,9 @@ def test_an_error_does_not_better_what_fails() -> None:
     failing = edgewise.predict(edgewise.transformer(depth=48, width=1024, heads=16, norm="post"))
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-    audit = edgewise.audit_initialization(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False))
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    nn.init.zeros_(model.layers[1].linear1.weight)
+    audit = edgewise.audit_initialization(model)
     verdict = edgewise.judge(failing, audit=audit)
     assert verdict.outcome is Outcome.FAILS and verdict.probability is not None and not verdict.capped
     assert Kind.INITIALIZATION_ERROR in {finding.kind for finding in verdict.findings}
@@ -89,7 +107,9 @@ from torch import nn
 
 def build():
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True)
-    return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    nn.init.zeros_(model.layers[1].linear1.weight)
+    return model
 """
 
 
@@ -100,7 +120,7 @@ def test_no_screen_shows_trains_beside_an_error(tmp_path: Path) -> None:
     text = CliRunner().invoke(shell, ["measure", source, "--tokens", "24"], standalone_mode=False)
     assert text.return_value == 1 and "TRAINS" not in text.output
     assert text.output.splitlines()[1].startswith("RISKY  because of an error in its weights")
-    assert text.output.count("Layers start with identical weights") == 1
+    assert text.output.count("Never initialized") == 1
     whole = CliRunner().invoke(shell, ["measure", source, "--tokens", "24", "--json"], standalone_mode=False)
     document = json.loads(whole.stdout)
     assert whole.return_value == 1 and document["measured"]["verdict"]["outcome"] == "risky"

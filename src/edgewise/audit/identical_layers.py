@@ -52,7 +52,8 @@ def _finding(pairs: Sequence[tuple[MatrixSummary, MatrixSummary]]) -> AuditFindi
         "std=float(model.get_parameter(name).detach().std()))"
     )
     return AuditFinding(
-        Kind.IDENTICAL_LAYERS, Severity.ERROR, names,
+        Kind.IDENTICAL_LAYERS, Severity.WARNING,  # such networks train; torch's own encoder is one
+        names,
         f"blocks {_spell(blocks)} hold the same values as block {_spell(originals)}",
         "values of its own in every block; copies stay correlated, which no theory of random networks covers", repair,
     )  # fmt: skip
