@@ -6,13 +6,15 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "edgewise"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "edgewise"
 FLOORS = {
     0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "words", "screen", "explanation", "errors",
         "effort", "progress", "softmax_jacobian", "whole_file", "activations", "arrays", "interrupts", "memory",
@@ -169,3 +171,16 @@ def test_importing_the_package_is_lazy() -> None:
     script = f"import sys, edgewise; print('HEAVY', *[m for m in {HEAVY!r} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["HEAVY"]
+
+
+def test_the_oldest_versions_are_those_of_pyproject() -> None:
+    """constraints-oldest.txt, which CI installs, holds the floor of every dependency."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["hf"]]
+    floors = {name: tuple(map(int, version.split("."))) for name, version in (text.split(">=") for text in wanted)}
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert set(pins) == set(floors)
+    for name, floor in floors.items():
+        pin = tuple(map(int, pins[name].split(".")))
+        assert pin[: len(floor)] == floor and not any(pin[len(floor) :]), name

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from edgewise.cli.main import run
 from edgewise.rehearsal import Rate
@@ -52,7 +53,18 @@ def test_words_and_a_picture(file: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert picture.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "FILE:sgd"])
+def test_a_torch_without_muon_is_refused(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(torch.optim, "Muon", raising=False)
+    assert run(ask(file, "--optimizer", "muon")) == 64
+    assert "has no torch.optim.Muon" in capsys.readouterr().err
+
+
+HAS_MUON = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", pytest.param("muon", marks=HAS_MUON), "FILE:sgd"])
 def test_json_of_every_optimizer(file: str, optimizer: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(ask(file, "--json", "--optimizer", optimizer.replace("FILE", file), "--warmup", "2"))
     document = json.loads(capsys.readouterr().out)

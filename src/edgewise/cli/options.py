@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,15 @@ if TYPE_CHECKING:
 
 def detail_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--explain` and `--verbose`, as the number `detail`: 0, 1 or 2."""
+
+    @wraps(command)
+    def with_number(*args: Any, detail: int | None, **options: Any) -> Any:
+        return command(*args, detail=detail or 0, **options)  # click before 8.3 says None where neither is given
+
     verbose = click.option("--verbose", "detail", flag_value=2, type=int, help="Print all numbers.")
     return click.option(
         "--explain", "detail", flag_value=1, type=int, default=0, help="Print the numbers with a sentence on each."
-    )(verbose(command))
+    )(verbose(with_number))
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Any]:

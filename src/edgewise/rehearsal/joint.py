@@ -33,6 +33,8 @@ class Joint(Optimizer):
 
 def muon_and_adamw(model: nn.Module) -> Optimizer:
     """Muon where a matrix maps a stream to a stream; AdamW for embeddings, the readout, vectors and everything else."""
+    if not hasattr(torch.optim, "Muon"):
+        raise BadInput(f"torch {torch.__version__} has no torch.optim.Muon. Use torch 2.9 or later, or adamw or sgd.")
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     parameters = trainable(model)
     square = [p for p in parameters if p.ndim == 2 and id(p) not in tables]
