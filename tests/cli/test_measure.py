@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
+from edgewise.adapters.from_config.small_model import model_classes
 from edgewise.cli.main import run
+from edgewise.probe.subjects import as_config, model_class
 from edgewise.verdict import Outcome
 from tests.support.models import build
 
@@ -184,3 +189,66 @@ def test_every_seed_builds_its_model_once(tmp_path: Path, capsys: pytest.Capture
     printed = capsys.readouterr()
     assert printed.err.count("built") == 2
     assert "layers start with identical weights" in " ".join(printed.out.split()).lower()
+
+
+RUNS = "from pathlib import Path\nPath({marker!r}).write_text('ran')\n"
+
+
+def _measure_with_yes(arguments: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """As a user who answers every question with yes; modules that transformers copies stay in the folder."""
+    command = [sys.executable, "-m", "edgewise", "measure", *arguments, "--tokens", "12", "--seeds", "1"]
+    home = {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        command, input="y\n" * 20, capture_output=True, text=True, timeout=300, env=os.environ | home
+    )
+
+
+def test_the_code_of_a_tokenizer_is_never_run(folder: Path, tmp_path: Path) -> None:
+    place, marker, text = tmp_path / "checkpoint", tmp_path / "marker", tmp_path / "text.txt"
+    shutil.copytree(folder, place)
+    text.write_text("it was the best of times")
+    own = {"auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}, "tokenizer_class": "Own"}
+    (place / "tokenizer_config.json").write_text(json.dumps(own))
+    code = RUNS.format(marker=str(marker)) + (
+        "from transformers import PreTrainedTokenizer\n\nclass Own(PreTrainedTokenizer):\n"
+        "    def __init__(self, **options):\n        super().__init__(**options)\n"
+    )
+    (place / "tokenization_own.py").write_text(code)
+    done = _measure_with_yes([str(place), "--text", str(text)], tmp_path)
+    assert not marker.exists()
+    assert done.returncode == 64
+    assert "is not run" in done.stderr
+    assert "[y/N]" not in done.stdout + done.stderr
+
+
+def test_the_code_of_a_model_is_never_run(folder: Path, tmp_path: Path) -> None:
+    """`auto_map` of the config, and the generation code that some versions of transformers load unasked."""
+    place, marker = tmp_path / "checkpoint", tmp_path / "marker"
+    shutil.copytree(folder, place)
+    config = json.loads((place / "config.json").read_text())
+    names = {name: f"own.{name}" for name in ("AutoConfig", "AutoModel", "AutoModelForCausalLM")}
+    (place / "config.json").write_text(json.dumps(config | {"auto_map": names}))
+    (place / "custom_generate").mkdir()
+    for file in (place / "own.py", place / "custom_generate" / "generate.py"):
+        file.write_text(RUNS.format(marker=str(marker)) + "def generate(model, **options):\n    return None\n")
+    done = _measure_with_yes([str(place)], tmp_path)
+    assert done.returncode in (0, 1, 2), done.stderr
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["pipeline", "AutoModel", "PretrainedConfig", "logging", "set_seed"])
+def test_architectures_name_models_only(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another name is passed over, as one that the installed transformers does not have."""
+    config = build("llama", vocab_size=256).config.to_dict() | {"architectures": [name]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert model_class(as_config(config)).__name__ == "LlamaForCausalLM"
+    assert "Llama" in next(iter(model_classes(as_config(config)))).__name__
+    assert run(["measure", str(tmp_path / "config.json"), "--tokens", "12", "--seeds", "1"]) in (0, 1, 2)
+    assert "internal error" not in capsys.readouterr().err
+
+
+def test_attention_code_of_the_hub_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = build("llama", vocab_size=256).config.to_dict() | {"attn_implementation": "somebody/kernel"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert run(["measure", str(tmp_path / "config.json")]) == 64
+    assert "code from the Hub, which is not run here" in capsys.readouterr().err

@@ -192,12 +192,25 @@ def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> 
     except BadInput as error:
         raise BadInput(f"the text {path} cannot be read ({error})") from error
     if any((Path(source) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-        ids = transformers().AutoTokenizer.from_pretrained(source, local_files_only=True)(text)["input_ids"]
+        ids = _tokenizer(transformers(), source)(text)["input_ids"]
     else:
         ids = list(text.encode())
     if len(ids) < 2:
         raise BadInput(f"the text {path} must have at least 2 tokens, got {len(ids)}.")
     return _as_arguments(torch.tensor(ids[: tokens or TOKENS])[None], _without_memory(target))
+
+
+def _tokenizer(library: Any, folder: str) -> Any:
+    """The tokenizer of a folder, of a class that transformers has; code in the folder is never run."""
+    from edgewise.probe.subjects import on_one_line
+
+    try:
+        return library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        raise BadInput(
+            f"the tokenizer in {folder} cannot be loaded: {on_one_line(error)}. Code that comes with a folder is not "
+            "run; leave --text out for random tokens."
+        ) from error
 
 
 def _without_memory(target: Subject) -> nn.Module:

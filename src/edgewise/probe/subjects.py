@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from edgewise.adapters.config.reader import DEPTH_KEYS
+from edgewise.adapters.from_config.small_model import named_classes, refuse_kernel
 from edgewise.adapters.source import PICKLES, Source, pickle_refused, read_source
 from edgewise.adapters.unwrap import unwrap
 from edgewise.architecture import Architecture
@@ -103,14 +104,15 @@ def as_config(config: Any) -> Any:
     """A config object of transformers from a dict; the sizes of torch's own encoder stay a dict."""
     if not isinstance(config, Mapping) or config.get("model_type") == "torch_encoder":
         return config
+    refuse_kernel(config)
     values = dict(config)
     try:
         return transformers().AutoConfig.for_model(values.pop("model_type"), **values)
     except ValueError as error:
-        raise BadInput(f"transformers cannot build this config: {_on_one_line(error)}") from error
+        raise BadInput(f"transformers cannot build this config: {on_one_line(error)}") from error
 
 
-def _on_one_line(error: Exception, longest: int = 300) -> str:
+def on_one_line(error: Exception, longest: int = 300) -> str:
     """An error of another library; some list every model they know."""
     text = " ".join(str(error).split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
@@ -139,9 +141,8 @@ def build(config: Any) -> nn.Module:
 def model_class(config: Any) -> Any:
     """The class a config names, or the first automatic class that knows its type."""
     library = transformers()
-    for name in getattr(config, "architectures", None) or ():
-        if hasattr(library, name):
-            return getattr(library, name)
+    for kind in named_classes(config):
+        return kind
     for auto in AUTO:
         mapping = getattr(library, auto)._model_mapping
         if type(config) in mapping:
@@ -164,11 +165,15 @@ def _load(folder: Path, config: Any) -> nn.Module:
     from safetensors import SafetensorError
 
     transformers().utils.logging.disable_progress_bar()  # bars are ours to draw, and only for a terminal
-    options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
+    options = {
+        "use_safetensors": True, "local_files_only": True, "output_loading_info": True, "trust_remote_code": False,
+        # without one, some versions run custom_generate/generate.py of the folder
+        "generation_config": transformers().GenerationConfig(),
+    }  # fmt: skip
     try:
         model, info = model_class(config).from_pretrained(folder, **options)
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise BadInput(f"the checkpoint in {folder} cannot be loaded: {_on_one_line(error)}") from error
+        raise BadInput(f"the checkpoint in {folder} cannot be loaded: {on_one_line(error)}") from error
     missing = sorted(info["missing_keys"])
     if missing:
         raise BadInput(

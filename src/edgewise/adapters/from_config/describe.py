@@ -14,7 +14,7 @@ from edgewise.adapters.from_config.power_law import NoPowerLaw
 from edgewise.adapters.from_config.read_small import SmallModels
 from edgewise.adapters.from_config.rotation import with_rotation
 from edgewise.adapters.from_config.sizes import CONTEXT, DEPTH, DROPPED
-from edgewise.adapters.from_config.small_model import blueprint
+from edgewise.adapters.from_config.small_model import blueprint, refuse_kernel
 from edgewise.adapters.reading.describe import describe_reading
 from edgewise.adapters.reading.record import Stack
 from edgewise.architecture import Architecture
@@ -67,6 +67,7 @@ def _config(values: Mapping[str, Any]) -> Any:
         ) from error
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise _unknown(kind, values, list(CONFIG_MAPPING.keys()))
+    refuse_kernel(values)
     try:
         return CONFIG_MAPPING[kind].from_dict(rest)
     except Exception as error:

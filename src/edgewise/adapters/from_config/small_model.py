@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,13 +108,35 @@ def model_classes(config: Any) -> Iterator[Any]:
     """The classes that transformers builds from this config, its own first; never one from the Hub."""
     import transformers
 
-    listed: list[Any] = [getattr(transformers, name, None) for name in getattr(config, "architectures", None) or ()]
+    listed: list[Any] = named_classes(config)
     for auto in AUTO:
         mapping = getattr(transformers, auto)._model_mapping
         if type(config) in mapping:
             classes = mapping[type(config)]
             listed += classes if isinstance(classes, (tuple, list)) else [classes]
-    yield from dict.fromkeys(kind for kind in listed if kind is not None)
+    yield from dict.fromkeys(listed)
+
+
+def named_classes(config: Any) -> list[Any]:
+    """The classes that `architectures` names, models of transformers only: a name may be that of a function."""
+    import transformers
+
+    kinds = [getattr(transformers, str(name), None) for name in getattr(config, "architectures", None) or ()]
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)]
+
+
+def refuse_kernel(values: Any) -> None:
+    """Refuse a config, or a part of one, that names attention code on the Hub, which transformers would fetch and run.
+
+    >>> refuse_kernel({"model_type": "gpt2", "attn_implementation": "sdpa"})
+    """
+    for key, value in values.items() if isinstance(values, Mapping) else ():
+        if "_implementation" in str(key) and "/" in str(value):
+            raise BadInput(
+                f"{key} is {value!r}, code from the Hub, which is not run here. Remove it from the config, or write "
+                "sdpa or eager."
+            )
+        refuse_kernel(value)
 
 
 def _plan(model_class: Any, config: Any, narrow: bool) -> Blueprint:
