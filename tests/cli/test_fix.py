@@ -21,6 +21,15 @@ def encoder():
     layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0)
     return nn.TransformerEncoder(layer, 24, enable_nested_tensor=False)
 
+def frozen():
+    return encoder().requires_grad_(False)
+
+def partly():
+    model = encoder()
+    for layer in model.layers[:12]:
+        layer.requires_grad_(False)
+    return model
+
 def healthy():
     torch.manual_seed(0)
     layers = [nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0, norm_first=True) for _ in range(2)]
@@ -118,3 +127,25 @@ def test_refusals_name_what_is_wrong(words: list[str], message: str, models: Pat
 def test_a_perceptron_of_knobs_is_told_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fix", "mlp:tanh"]) == 64
     assert "a perceptron has no tokens to measure" in capsys.readouterr().err
+
+
+def test_frozen_weights_are_kept_and_named(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["fix", f"{models}:partly", "--tokens", "8", "--write", str(tmp_path / "init.py")])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"\d+ frozen parameters \(requires_grad=False\) stay as they are: layers\.\{0\.\.11\}", printed)
+    assert run(["fix", f"{models}:partly", "--tokens", "8", "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document["plan"]["kept"] and not document["plan"]["frozen"]
+    written = {name for change in document["plan"]["changes"] for name in change["parameters"]}
+    assert {int(name.split(".")[1]) for name in written} == set(range(12, 24))
+    assert "range(12, 24)" in (tmp_path / "init.py").read_text()
+
+
+def test_frozen_weights_alone_cannot_be_fixed(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fix", f"{models}:frozen", "--tokens", "8"]) == 64
+    refusal = capsys.readouterr().err
+    assert "nothing in frozen can be changed." in refusal and "--frozen" in refusal
+    assert run(["fix", f"{models}:frozen", "--tokens", "8", "--frozen"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^Then  TRAINS", printed, re.MULTILINE)
+    assert "edgewise.initialize_(model, frozen=True)" in printed and ":frozen --frozen --write init.py" in printed

@@ -27,13 +27,13 @@ def show_cure(
 ) -> None:  # fmt: skip
     """Everything on one screen."""
     out = console()
-    parts = [_answers(name, plan, now, then, out.width, seconds), table(plan, out.width), _code(source, module)]
+    parts = [_answers(name, plan, now, then, out.width, seconds), table(plan, out.width), _code(source, module, plan)]
     if proof is not None:
         parts.append(_proof(proof, out.width))
     for part in parts:
         show(out, part)
         out.print()
-    for sentence in (plan.diagnosis if not plan.reached else "", *plan.findings):
+    for sentence in (plan.diagnosis if not plan.reached else "", *plan.findings, plan.kept_in_words):
         show(out, screen.wrapped(sentence, out.width, "") if sentence else ())
     show(out, [Line("The model itself is not changed. What the plan rests on: docs/fix.md", "dim")])
 
@@ -111,7 +111,7 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[Line]:
             yield Line(f"{2 * INDENT}{numbers}" if number else f"{2 * INDENT}std now, then, drawn", style)
 
 
-def _code(source: str, module: Path | None) -> Iterator[Line]:
+def _code(source: str, module: Path | None, plan: Plan) -> Iterator[Line]:
     """The lines to paste."""
     yield Line(f"{INDENT}Code", "bold")
     if module is not None:
@@ -119,9 +119,9 @@ def _code(source: str, module: Path | None) -> Iterator[Line]:
         yield Line(f"{2 * INDENT}initialize_(model)")
         return
     yield Line(f"{2 * INDENT}import edgewise")
-    yield Line(f"{2 * INDENT}edgewise.initialize_(model)")
+    yield Line(f"{2 * INDENT}edgewise.initialize_(model{', frozen=True' if plan.frozen else ''})")
     yield Line(f"{INDENT}The same as a file that does not need edgewise:")
-    yield Line(f"{2 * INDENT}edgewise fix {source} --write init.py")
+    yield Line(f"{2 * INDENT}edgewise fix {source} {'--frozen ' if plan.frozen else ''}--write init.py")
 
 
 def _proof(proof: Proof, width: int) -> Iterator[Line]:

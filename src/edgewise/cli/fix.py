@@ -41,6 +41,7 @@ EPILOG = (
 @click.option("--goal", default="critical", show_default=True, metavar="NAME",
               help="critical, or a published scheme: deepnorm, depth-mup, gpt2, xavier, torch, orthogonal.")
 @click.option("--keep", multiple=True, metavar="NAME", help="A parameter or module that stays as it is; repeatable.")
+@click.option("--frozen", is_flag=True, help="Write frozen parameters (requires_grad=False) too.")
 @click.option("--write", metavar="F", help="Write the plan as a Python file that needs torch only.")
 @click.option("--prove", is_flag=True, help="Train the model as it is and with the plan, and compare.")
 @click.option("--data", metavar="FILE.PY:NAME",
@@ -52,7 +53,7 @@ EPILOG = (
 @click.option("--figure", metavar="F", help="Draw the two loss curves of a proof (.png, .svg, .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")  # fmt: skip
 def fix(
-    source: str, tokens: int | None, goal: str, keep: tuple[str, ...], write: str | None, prove: bool,
+    source: str, tokens: int | None, goal: str, keep: tuple[str, ...], frozen: bool, write: str | None, prove: bool,
     data: str | None, steps: int, seeds: int, figure: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Plan the weights of a model so that it trains: a table, the outcome before and after, code to paste."""
@@ -65,7 +66,7 @@ def fix(
         bar.say(f"building {source}")
         target = _subject(source)
         bar.say("planning")
-        cure = cure_of(target, batches, tokens, goal, keep, bar.say)
+        cure = cure_of(target, batches, tokens, goal, keep, frozen, bar.say)
     if module is not None:
         _write(cure, module)
     proof = _prove(target, cure.plan, batches, steps, seeds) if prove else None
@@ -119,8 +120,9 @@ def _subject(source: str) -> Subject:
 
 
 def cure_of(
-    target: Subject, batches: Any, tokens: int | None, goal: str, keep: Sequence[str], say: Callable[[str], None]
-) -> Cure:
+    target: Subject, batches: Any, tokens: int | None, goal: str, keep: Sequence[str], frozen: bool,
+    say: Callable[[str], None],
+) -> Cure:  # fmt: skip
     """The plan of a model, and the measured verdicts before and after it; refused where there is nothing to fix."""
     from edgewise.adapters.once import read_once
     from edgewise.probe.isolation import random_streams
@@ -132,7 +134,7 @@ def cure_of(
         model = seeded(factory_of(target), 0)
     batch = None if batches is None else _first_inputs(batches)
     with read_once(model):
-        plan = critical_plan(model, batch, keep=keep, goal=goal, tokens=tokens)
+        plan = critical_plan(model, batch, keep=keep, goal=goal, tokens=tokens, frozen=frozen)
         say("measuring the model as it is")
         now = _verdict(model, batch, tokens, target.name)
         if not plan.changes:
@@ -157,6 +159,8 @@ def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     from edgewise.cli.weights import capitalised
 
     outcome = "" if now is None else f" It is judged as: {now.outcome.value}."
+    if plan.kept and not plan.reached:
+        return f"nothing in {name} can be changed.{outcome} {plan.diagnosis} {plan.kept_in_words}"
     if plan.findings and plan.before is not None:  # the start is not the reason: what it does, and where else to look
         return (
             f"there is nothing to fix in the weights of {name}.{outcome} {capitalised(totals_in_words(plan.before))} "

@@ -104,7 +104,7 @@ def plan_parts(plan: Plan, shown: int = SHOWN) -> Iterator[Html | None]:
     for label, totals in (("Total log-changes over the depth now", plan.before), ("Expected after", plan.expected)):
         if totals is not None:
             yield element("p", f"{label}: {totals}")
-    for sentence in (plan.diagnosis, *plan.findings, *plan.notes):
+    for sentence in (plan.diagnosis, *plan.findings, plan.kept_in_words, *plan.notes):
         yield element("p", prose(sentence)) if sentence else None
 
 

@@ -43,7 +43,8 @@ def _plan_sections(plan: Plan) -> Iterator[Html | None]:
     if not plan.reached:
         yield element("p", "Even so the totals would not come within the budget.", class_="lead")
     yield section("The plan", *plan_parts(plan, SHOWN))
-    lines = f"plan = edgewise.critical_plan(model, batch, goal={plan.goal!r}, budget={plan.budget:g})\nprint(plan)"
+    lines = f"plan = edgewise.critical_plan(model, batch, goal={plan.goal!r}, budget={plan.budget:g}"
+    lines += f"{', frozen=True' if plan.frozen else ''})\nprint(plan)"
     yield section("Repeat it", element("pre", lines, tabindex="0"))
     yield sheet.foot(PACKAGES)
 

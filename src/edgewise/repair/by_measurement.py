@@ -20,7 +20,14 @@ from torch import nn
 from edgewise.repair.anatomy import Anatomy, anatomy_of
 from edgewise.repair.diagnosis import diagnose
 from edgewise.repair.draw import new_values
-from edgewise.repair.layers import Exclusions, Layers, copies_of_first, matrix_changes, zero_biases
+from edgewise.repair.layers import (
+    Exclusions,
+    Layers,
+    copies_in_words,
+    copies_of_first,
+    matrix_changes,
+    zero_biases,
+)
 from edgewise.repair.levers import Lever, common_gain, levers_of, merge
 from edgewise.repair.meter import BEYOND, Meter
 from edgewise.repair.plan import TOLERANCE, Change, Plan, TotalChanges
@@ -71,7 +78,7 @@ def plan_by_measurement(
     copies = copies_of_first(model, layers, anatomy.matrices)
     notes = [f"{anatomy.runs} runs of one layer told its branches apart."] if anatomy.runs else []
     if copies:
-        notes.append(f"{len(copies)} matrices were copies of those of the first layer; all layers get their own.")
+        notes.append(copies_in_words(copies, exclusions))
     if subject.before.worst <= budget + TOLERANCE and not copies:
         return subject.plan("critical", budget, (), subject.before, "measurement", notes)
     fixed = (*_redraws(subject, exclusions, copies, draw), *zero_biases(model, layers, anatomy.biases, exclusions))

@@ -80,6 +80,7 @@ def plan_by_theory(
         pairs, expected = _critical_changes(recognised, redraws, exclusions, budget, start, draw or "orthogonal")
         biases = bias_changes(recognised, exclusions)
     changes = (*tables, *(change for _, change in pairs), *biases)
+    expected = expected if changes else before
     text, findings = diagnose(before, expected, budget, changed=bool(changes))
     return Plan(
         goal, changes, before, expected, architecture.depth, recognised.sites.width, budget, "theory",

@@ -14,6 +14,7 @@ from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
 from edgewise.repair.by_theory import plan_by_theory
+from edgewise.repair.diagnosis import with_frozen
 from edgewise.repair.draw import new_values
 from edgewise.repair.layers import Exclusions, layers_of
 from edgewise.repair.meter import Meter, batch_for, refusing
@@ -22,13 +23,14 @@ from edgewise.repair.recognised import Recognised, recognise
 from edgewise.repair.schemes import refuse_goal
 
 TRIALS = 2  # networks drawn to check what the theory predicts
+UNSEEN = "The frozen weights were not measured: the expected totals take them as the config draws them."
 DRAWS = ("normal", "uniform", "orthogonal")
 
 
 @deferring
 def critical_plan(
     model: nn.Module, batch: Any = None, *, keep: Sequence[str] = (), goal: str = "critical", budget: float = 1.0,
-    draw: str | None = None, embeddings: bool = False, tokens: int | None = None,
+    draw: str | None = None, embeddings: bool = False, tokens: int | None = None, frozen: bool = False,
 ) -> Plan:  # fmt: skip
     """Which matrices get which gain, and why, as a table; the model is not touched.
 
@@ -40,6 +42,7 @@ def critical_plan(
                 measurement, and mirrored pairs where they make an MLP or a layer without skips linear
     embeddings  set them too, so that the first stream has mean square one (never where tied to the readout)
     tokens      length of the random input; default: 64
+    frozen      write parameters with requires_grad=False too; default: they stay, and `kept` of the plan names them
 
     Left alone in any case: skip structure and multipliers, the scale of attention scores, norms that do not end a
     branch, the readout. The layers are those that `measure` reads, where it can read the model.
@@ -47,17 +50,30 @@ def critical_plan(
     _refuse(model, goal, budget, draw)
     bare = unwrap(model)
     with refusing(f"no plan is possible for this {type(bare).__name__}"), as_before(bare):
-        return _plan(bare, batch, keep, goal, budget, draw, embeddings, tokens)
+        exclusions = Exclusions.of(bare, keep, frozen)
+        plan = _plan(bare, batch, exclusions, goal, budget, draw, embeddings, tokens)
+        kept = [name for name, _ in bare.named_parameters() if name in exclusions.left]
+        return replace(_without_frozen(plan, tuple(kept)), frozen=frozen)
+
+
+def _without_frozen(plan: Plan, kept: tuple[str, ...]) -> Plan:
+    """The plan with the frozen parameters that it leaves alone; where they stand in the way, its diagnosis says so."""
+    if not kept:
+        return plan
+    if not plan.reached and plan.before is not None:
+        after = plan.expected if plan.changes else None
+        plan = replace(plan, diagnosis=with_frozen(plan.before, after, plan.budget), expected=after or plan.before)
+    return replace(plan, kept=kept)
 
 
 def _plan(
-    bare: nn.Module, batch: Any, keep: Sequence[str], goal: str, budget: float, draw: str | None, embeddings: bool,
+    bare: nn.Module, batch: Any, exclusions: Exclusions, goal: str, budget: float, draw: str | None, embeddings: bool,
     tokens: int | None,
 ) -> Plan:  # fmt: skip
-    exclusions = Exclusions.of(bare, keep)
     recognised = recognise(bare, tokens)
     if isinstance(recognised, Recognised) and recognised.weightless:
-        return plan_by_theory(recognised, None, None, exclusions, goal, budget, draw, embeddings)
+        plan = plan_by_theory(recognised, None, None, exclusions, goal, budget, draw, embeddings)
+        return replace(plan, notes=(*plan.notes, UNSEEN)) if exclusions.left else plan
     if isinstance(recognised, str) and any(p.is_meta or hasattr(p, "to_local") for p in bare.parameters()):
         raise BadInput(f"no plan is possible: {recognised}. Plan on a whole model with weights: names are the same.")
     batch = batch_for(bare, tokens) if batch is None else batch
@@ -72,7 +88,10 @@ def _plan(
     trial = _trial(plan, meter)
     assert plan.expected is not None
     off = max(abs(trial.angle - plan.expected.angle), abs(trial.gradient - plan.expected.gradient))
-    if off <= TOLERANCE + plan.expected.spread:
+    if exclusions.left:  # the theory is of layers drawn at random, and frozen ones are what they are
+        if trial.worst <= budget + TOLERANCE:
+            return replace(plan, passes=meter.passes, expected=trial, source="theory, totals measured", reached=True)
+    elif off <= TOLERANCE + plan.expected.spread:
         return replace(plan, passes=meter.passes)
     why = f"Not by theory: it predicts {plan.expected}, and a trial draw has {trial}."
     return _by_measurement(bare, batch, exclusions, goal, budget, draw, why, meter.passes)

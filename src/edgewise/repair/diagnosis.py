@@ -25,6 +25,17 @@ def diagnose(
     return " ".join(sentences), ()
 
 
+def with_frozen(before: TotalChanges, after: TotalChanges | None, budget: float) -> str:
+    """The diagnosis where frozen weights stand in the way; `after` is None where nothing else can be written."""
+    if after is None:
+        return f"{_cause(before)} Nothing can be changed: the weights that would help are frozen."
+    which, value = _larger(after)
+    return (
+        f"{_cause(before)} The weights that are not frozen do not bring both totals within {budget:g}; the {which} "
+        f"still changes by {value:+.2f}."
+    )
+
+
 def _cause(before: TotalChanges) -> str:
     """What the limits of a verdict say of the network as it is: they are about the second half of its depth."""
     if before.exponents is None:
@@ -44,7 +55,7 @@ def _cause(before: TotalChanges) -> str:
 
 def _remainder(after: TotalChanges, budget: float, skip: bool) -> str:
     """What no gain removes, and what would."""
-    which, value = ("angle", after.angle) if abs(after.angle) >= abs(after.gradient) else ("gradient", after.gradient)
+    which, value = _larger(after)
     if skip:
         why = (
             "the gains of these matrices do not move it, the multipliers of the skips would; where those are below one "
@@ -55,3 +66,9 @@ def _remainder(after: TotalChanges, budget: float, skip: bool) -> str:
     else:
         why = "no common gain of the matrices moves it"
     return f"No gain brings both totals within {budget:g}; the {which} still changes by {value:+.2f}: {why}."
+
+
+def _larger(totals: TotalChanges) -> tuple[str, float]:
+    """The total that changes more, by name."""
+    angle = abs(totals.angle) >= abs(totals.gradient)
+    return ("angle", totals.angle) if angle else ("gradient", totals.gradient)

@@ -16,7 +16,8 @@ from edgewise.errors import BadInput
 from edgewise.interrupts import check, deferring
 from edgewise.repair.critical_plan import critical_plan
 from edgewise.repair.draw import new_values
-from edgewise.repair.plan import Plan
+from edgewise.repair.layers import frozen_names
+from edgewise.repair.plan import Plan, frozen_in_words
 
 
 def local(parameter: Tensor) -> Tensor:
@@ -33,6 +34,7 @@ class Applied:
     seed: int
     model: nn.Module
     originals: Mapping[str, Tensor] | None  # None for a model that came from the meta device and had no values
+    kept: tuple[str, ...] = ()  # frozen parameters (requires_grad=False) that were not written
 
     @deferring
     def undo(self) -> None:
@@ -44,15 +46,17 @@ class Applied:
                 local(self.model.get_parameter(name)).copy_(values)
 
     def __str__(self) -> str:
-        written = f"Written with seed {self.seed}: {len(self.plan.parameters)} parameters."
-        return f"{self.plan}\n{written if self.plan.changes else 'Nothing was written.'}"
+        late = [name for name in self.plan.parameters if name in self.kept]  # frozen after the plan was drawn up
+        count = len(self.plan.parameters) - len(late)
+        written = f"Written with seed {self.seed}: {count} parameters." if count else "Nothing was written."
+        return "\n".join([str(self.plan), *([frozen_in_words(late)] if late else []), written])
 
 
 @deferring
 def initialize_(
     model: nn.Module, plan: Plan | str = "critical", *, batch: Any = None,
     generator: torch.Generator | int | None = None, device: Any = None, keep: Sequence[str] = (), budget: float = 1.0,
-    draw: str | None = None, embeddings: bool = False, tokens: int | None = None,
+    draw: str | None = None, embeddings: bool = False, tokens: int | None = None, frozen: bool = False,
 ) -> Applied:  # fmt: skip
     """Write a plan into the model, in place; the result says what was done and can `undo()` it.
 
@@ -60,6 +64,7 @@ def initialize_(
     generator  a torch.Generator or a seed; every parameter is drawn from (seed, its name), so that order, shards and
                processes do not matter. Default: a seed from torch's global stream.
     device     where a model on the meta device is materialised first, each part by its own class
+    frozen     write parameters with requires_grad=False too; default: they are kept, and a warning names them
     batch, keep, budget, draw, embeddings, tokens   of a goal, as in `critical_plan`; a Plan is complete without them
 
     A goal that no gain reaches is written as near as it comes, with a warning that says why.
@@ -77,25 +82,59 @@ def initialize_(
     if isinstance(plan, Plan):
         _refuse_options(batch, options)
     else:
-        plan = critical_plan(bare, batch, goal=plan, **options)
-        if not plan.reached:  # who names a goal has not read the plan
-            warnings.warn(f"{plan.diagnosis} The nearest gains are written; undo() restores.", stacklevel=2)
+        plan = critical_plan(bare, batch, goal=plan, frozen=frozen, **options)
+        _warn_of(plan)
     _refuse_other(bare, plan)
+    late = [] if frozen or plan.frozen else _frozen_of(bare, plan)
     weightless = any(parameter.is_meta for parameter in bare.parameters())
+    if weightless and not (frozen or plan.frozen):
+        _refuse_values(bare)
     stream = generator if isinstance(generator, torch.Generator) else torch.default_generator
     numbers = stream.get_state()
     seed = _seed(generator, bare)
     if weightless:
         _materialise(bare, "cpu" if device is None else device, seed)
-    originals = {name: local(bare.get_parameter(name)).detach().clone() for name in plan.parameters}
-    applied = Applied(plan, seed, bare, originals)
+    names = [name for name in plan.parameters if name not in late]
+    originals = {name: local(bare.get_parameter(name)).detach().clone() for name in names}
+    applied = Applied(plan, seed, bare, originals, (*plan.kept, *late))
     try:
-        _write_all(bare, plan, seed)
+        _write_all(bare, plan, seed, names)
     except BaseException:
         applied.undo()
         stream.set_state(numbers)
         raise
     return replace(applied, originals=None) if weightless else applied
+
+
+def _warn_of(plan: Plan) -> None:
+    """Say what came of a goal: who names one has not read the plan."""
+    if not plan.reached:
+        did = "The nearest gains are written; undo() restores." if plan.changes else "Nothing is written."
+        warnings.warn(f"{plan.diagnosis} {did}", stacklevel=4)
+    if plan.kept:
+        warnings.warn(plan.kept_in_words, stacklevel=4)
+
+
+def _frozen_of(model: nn.Module, plan: Plan) -> list[str]:
+    """Parameters that the plan lists and this model has frozen, with a warning: the plan expects them to be written."""
+    frozen = frozen_names(model)
+    late = [name for name in plan.parameters if name in frozen]
+    if late:
+        warnings.warn(
+            f"{frozen_in_words(late)} The plan expects them to be written, so what it expects does not hold: make a "
+            "plan of the model as it is now, or give frozen=True.", stacklevel=4,
+        )  # fmt: skip
+    return late
+
+
+def _refuse_values(model: nn.Module) -> None:
+    """A model partly on the meta device is materialised as a whole: frozen values would be lost."""
+    lost = [name for name, p in model.named_parameters() if not p.requires_grad and not p.is_meta]
+    if lost:
+        raise BadInput(
+            f"part of this {type(model).__name__} is on the meta device, and {len(lost)} frozen parameters have values "
+            f"that would be overwritten ({lost[0]}). Materialise the model yourself, then call initialize_."
+        )
 
 
 def _refuse_options(batch: Any, options: dict[str, Any]) -> None:
@@ -140,10 +179,11 @@ def _seed(generator: torch.Generator | int | None, model: nn.Module) -> int:
     return int(seed)
 
 
-def _write_all(model: nn.Module, plan: Plan, seed: int) -> None:
+def _write_all(model: nn.Module, plan: Plan, seed: int, names: Sequence[str]) -> None:
     with torch.no_grad():
         for name, values in new_values(model, plan.changes, seed):
-            _write(model.get_parameter(name), values)
+            if name in names:
+                _write(model.get_parameter(name), values)
             check()
 
 

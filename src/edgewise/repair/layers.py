@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 
 import torch
@@ -72,14 +72,19 @@ def _families(module: nn.Module) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Exclusions:
-    """Parameters that a plan leaves alone, under whichever of their names the user gave them."""
+    """Parameters that a plan leaves alone: those the user names, under whichever of their names, and frozen ones."""
 
     names: frozenset[str]
     ties: Mapping[str, tuple[str, ...]]  # of a parameter with several names: each of them, to all
+    frozen: frozenset[str] = frozenset()
+    left: set[str] = field(default_factory=set, compare=False)  # frozen ones that a plan asked for
 
     @classmethod
-    def of(cls, model: nn.Module, keep: Sequence[str]) -> Exclusions:
-        """From names of parameters, of modules (all below them) or patterns with * (fnmatch); a typo is refused."""
+    def of(cls, model: nn.Module, keep: Sequence[str], frozen: bool = False) -> Exclusions:
+        """From names of parameters, of modules (all below them) or patterns with * (fnmatch); a typo is refused.
+
+        frozen  whether parameters that do not train may be written too
+        """
         if isinstance(keep, str):
             raise BadInput(f"keep must be a list of names, got the string {keep!r}. Write keep=[{keep!r}].")
         parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
@@ -89,15 +94,43 @@ class Exclusions:
             if not matches:
                 raise BadInput(f"keep names {pattern!r}, which is not a parameter, module or pattern of this model.")
             names |= matches
-        return cls(frozenset(names), {name: group for group in tied_names(model) for name in group})
+        ties = {name: group for group in tied_names(model) for name in group}
+        return cls(frozenset(names), ties, frozenset() if frozen else frozen_names(model))
 
     def allows(self, name: str) -> bool:
         """True unless the parameter is excluded, under any of its names."""
-        return not any(other in self.names for other in self.ties.get(name, (name,)))
+        names = self.ties.get(name, (name,))
+        if any(other in self.names for other in names):
+            return False
+        if any(other in self.frozen for other in names):
+            self.left.add(names[0])
+            return False
+        return True
 
     def first(self, name: str) -> bool:
         """True for the one name under which a shared parameter is listed."""
         return self.ties.get(name, (name,))[0] == name
+
+
+def frozen_names(model: nn.Module) -> frozenset[str]:
+    """Parameters with requires_grad=False, and those that share memory with one, under all of their names."""
+    parameters = list(model.named_parameters(remove_duplicate=False))
+    frozen = {id(p): p for _, p in parameters if not p.requires_grad}
+    spans = [span for p in frozen.values() if (span := _memory(p)) is not None]
+    return frozenset(name for name, p in parameters if id(p) in frozen or _overlaps(_memory(p), spans))
+
+
+def _memory(parameter: Tensor) -> tuple[int, int, int] | None:
+    """(storage, first byte, byte after the last) of a plain tensor; None where there is no such memory."""
+    if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or parameter.is_meta or not parameter.numel():
+        return None
+    last = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
+    start = parameter.data_ptr()
+    return parameter.untyped_storage().data_ptr(), start, start + (last + 1) * parameter.element_size()
+
+
+def _overlaps(span: tuple[int, int, int] | None, others: Sequence[tuple[int, int, int]]) -> bool:
+    return span is not None and any(s == span[0] and span[1] < stop and start < span[2] for s, start, stop in others)
 
 
 def matrix_changes(
@@ -149,6 +182,13 @@ def copies_of_first(model: nn.Module, layers: Layers, paths: Sequence[str]) -> l
             if other is not first and bool(first.any()) and torch.equal(first, other):
                 copies.append(f"{layer}.{path}")
     return copies
+
+
+def copies_in_words(copies: Sequence[str], exclusions: Exclusions) -> str:
+    """What a plan does about layers that are copies of one another."""
+    free = sum(exclusions.allows(name) for name in copies)
+    who = "all layers" if free == len(copies) else f"{free} of them"
+    return f"{len(copies)} matrices were copies of those of the first layer; {who} get their own."
 
 
 def _named(layers: Layers, paths: Sequence[str], exclusions: Exclusions) -> list[tuple[str, str]]:

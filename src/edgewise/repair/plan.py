@@ -14,6 +14,7 @@ from edgewise.adapters.roles.record import Projection
 from edgewise.stability.lyapunov import Growth
 from edgewise.verdict import Exponent, finite
 
+SHOWN = 8  # kinds of frozen parameters that a sentence names
 TOLERANCE = 0.5  # a plan promises its expected totals to this; what is within it of the budget is left alone
 
 
@@ -111,11 +112,19 @@ class Plan:
     diagnosis: str = ""
     notes: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()  # where else to look, where the start is not the reason
+    kept: tuple[str, ...] = ()  # frozen parameters (requires_grad=False) that stay as they are
+    frozen: bool = False  # whether frozen parameters are written too
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Every parameter that would be written."""
         return tuple(dict.fromkeys(name for change in self.changes for name in change.projection.parameters))
+
+    @property
+    def kept_in_words(self) -> str:
+        """Which frozen parameters stay as they are, and how to write them; empty where there are none."""
+        advice = "frozen=True (in the shell --frozen) writes them too."
+        return f"{frozen_in_words(self.kept)} {advice}" if self.kept else ""
 
     def json(self) -> dict[str, Any]:
         return {
@@ -123,7 +132,7 @@ class Plan:
             "before": None if self.before is None else self.before.json(),
             "expected": None if self.expected is None else self.expected.json(),
             "source": self.source, "passes": self.passes, "reached": self.reached, "diagnosis": self.diagnosis,
-            "notes": list(self.notes), "findings": list(self.findings),
+            "notes": list(self.notes), "findings": list(self.findings), "kept": list(self.kept), "frozen": self.frozen,
             "changes": [change.json() for change in self.changes],
         }  # fmt: skip
 
@@ -144,7 +153,7 @@ class Plan:
             lines.append(f"Total log-changes over the depth now: {self.before}")
         if self.expected is not None and self.changes:
             lines.append(f"Expected after the change:            {self.expected}")
-        lines += [text for text in (self.diagnosis, *self.findings, *self.notes) if text]
+        lines += [text for text in (self.diagnosis, *self.findings, self.kept_in_words, *self.notes) if text]
         return "\n".join(lines)
 
 
@@ -180,6 +189,24 @@ def spell(names: Sequence[str]) -> str:
         inside = [w[differ[0]] for w in words]
         return ".".join([*words[0][: differ[0]], f"{{{inside[0]}..{inside[-1]}}}", *words[0][differ[0] + 1 :]])
     return f"{names[0]} and {len(names) - 1} more"
+
+
+def frozen_in_words(names: Sequence[str]) -> str:
+    """How many frozen parameters stay as they are, and which.
+
+    >>> frozen_in_words(["layers.0.w", "layers.1.w"])
+    '2 frozen parameters (requires_grad=False) stay as they are: layers.{0..1}.w.'
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        blocks = "".join("#" if word.isdecimal() else f".{word}" for word in name.split("."))
+        groups.setdefault(blocks, []).append(name)
+    listed = [spell(group) for group in groups.values()]
+    more = f" and {len(listed) - SHOWN} more kinds" if len(listed) > SHOWN else ""
+    many = "1 frozen parameter (requires_grad=False) stays as it is" if len(names) == 1 else (
+        f"{len(names)} frozen parameters (requires_grad=False) stay as they are"
+    )  # fmt: skip
+    return f"{many}: {', '.join(listed[:SHOWN])}{more}."
 
 
 def counting_word(names: Sequence[str]) -> int | None:

@@ -17,7 +17,7 @@ from edgewise.adapters.roles.record import AttentionSite, BlockSite, MLPSite, Mo
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.repair.draw import root_mean_square
-from edgewise.repair.layers import Exclusions, Layers, copies_of_first, zero_biases
+from edgewise.repair.layers import Exclusions, Layers, copies_in_words, copies_of_first, zero_biases
 from edgewise.repair.plan import Change
 from edgewise.repair.schemes import SCHEMES, Matrix
 
@@ -161,7 +161,8 @@ def _one(values: Any) -> Any:
 
 def allowed(place: Place, exclusions: Exclusions) -> bool:
     """Whether a plan may write this matrix, and this is the name it goes by."""
-    return all(exclusions.allows(name) and exclusions.first(name) for name in place.matrix.parameters)
+    allowed = [exclusions.allows(name) for name in place.matrix.parameters]
+    return all(allowed) and all(exclusions.first(name) for name in place.matrix.parameters)
 
 
 def scheme_changes(recognised: Recognised, exclusions: Exclusions, goal: str) -> Pairs:
@@ -185,7 +186,7 @@ def redraws_of_copies(recognised: Recognised, exclusions: Exclusions, notes: lis
     copies = copies_of_first(recognised.model, recognised.layers, paths)
     if not copies:
         return []
-    notes.append(f"{len(copies)} matrices were copies of those of the first layer; all layers get their own.")
+    notes.append(copies_in_words(copies, exclusions))
     reason = "its own values: the layers were copies of one another"
     return [
         (place, Change(place.matrix, old, old, "normal", reason))

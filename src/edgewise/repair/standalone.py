@@ -9,12 +9,13 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.repair import draw
+from edgewise.repair.layers import _memory, _overlaps, frozen_names
 from edgewise.repair.plan import Change, Plan, counting_word
 from edgewise.whole_file import whole_file
 
@@ -36,10 +37,12 @@ MODULE = '''"""{title}
     from {module} import initialize_
     initialize_(model)            # in place, before training
 
+Frozen parameters (requires_grad=False) are {kept}.
 It needs torch only. Every parameter is drawn from (seed, its name), so that order and devices do not matter.
 """
 
 import math
+import warnings
 import zlib
 
 import torch
@@ -57,10 +60,19 @@ CHANGES = [
 
 
 @torch.no_grad()
-def initialize_(model, seed=0):
-    """Write the planned values into the model, in place; the same seed writes the same values."""
+def initialize_(model, seed=0, frozen={frozen}):
+    """Write the planned values into the model, in place; the same seed writes the same values.
+
+    frozen: whether parameters with requires_grad=False are written too.
+    """
+    kept = set() if frozen else frozen_names(model)
+    left = [name for change in CHANGES for name in change[0] if name in kept]
+    if left:
+        warnings.warn(f"{{len(left)}} frozen parameters stay as they are: {{', '.join(left)}}", stacklevel=2)
     for parameters, role, draw, std, stored in CHANGES:
         for name in parameters:
+            if name in kept:
+                continue
             parameter = model.get_parameter(name)
             generator = torch.Generator().manual_seed(zlib.crc32(f"{{seed}}/{{name}}/{{role}}".encode()))
             part = _part(parameter, stored.get("transposed"), stored.get("rows"))
@@ -70,6 +82,9 @@ def initialize_(model, seed=0):
             if "zero_row" in stored:
                 parameter[stored["zero_row"]] = 0.0
     return model
+
+
+{frozen_functions}
 
 
 def _part(parameter, transposed, rows):
@@ -112,7 +127,9 @@ def module_text(plan: Plan, module: str, title: str) -> str:
     return MODULE.format(
         title=textwrap.fill(title.replace('"""', "'''"), 110), module=module,
         changes="\n".join(f"    {row}," for row in _rows(plan.changes)),
-        functions="\n\n\n".join(_source(part) for part in parts),
+        functions="\n\n\n".join(_source(getattr(draw, part)) for part in parts), frozen=plan.frozen,
+        kept="written too, unless frozen=False" if plan.frozen else "kept, unless frozen=True",
+        frozen_functions="\n\n\n".join(_source(part) for part in (frozen_names, _memory, _overlaps)),
         draws="\n".join(f"    {name!r}: {CALLS[name]}," for name in draws),
     )  # fmt: skip
 
@@ -121,9 +138,9 @@ def _needed(part: str, draws: Sequence[str]) -> bool:
     return any(part in PARTS[name] for name in draws)
 
 
-def _source(name: str) -> str:
-    """A function of `draw` as it stands there, without annotations and comments."""
-    tree = ast.parse(inspect.getsource(getattr(draw, name)))
+def _source(function: Callable[..., Any]) -> str:
+    """A function as it stands in edgewise, without annotations and comments."""
+    tree = ast.parse(inspect.getsource(function))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns = None
