@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -47,6 +48,18 @@ def test_a_power_law_is_continued_exactly() -> None:
 def test_a_loss_that_does_not_fall_has_no_date() -> None:
     assert steps_to(run(1e-3, [3.0] * 20), 1.0)[0] is None
     assert steps_to(run(1e-3, [math.nan] * 20), 1.0) == (None, None, None)
+
+
+def test_no_number_of_steps_beyond_a_hundred_rehearsals_is_stated() -> None:
+    """3 t^-0.006 is halved after 2^167 steps: fifty digits that mean nothing."""
+    slow = [3.0 * t**-0.006 for t in range(1, 21)]
+    assert (steps_to(run(1e-3, slow), 1.5)[0] or 0) > 1e49
+    for losses in (slow, [3.0 * t**-0.06 for t in range(1, 21)], [2.0 * loss / 3 for loss in slow]):
+        answered = outlook(answer(run(1e-3, losses)))
+        assert not re.search(r"\d{1,3}(,\d{3}){2}", answered.sentence), answered.sentence
+        assert all(n is None or n <= 2000 for n in (answered.steps, answered.steps_low, answered.steps_high))
+    far = outlook(answer(run(1e-3, [2.0 * loss / 3 for loss in slow])))
+    assert "more than 2,000 steps" in far.sentence
 
 
 def test_trains_slowly_dead_and_undecided() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 import edgewise
 from edgewise.errors import BadInput
 from edgewise.rehearsal.gauge import View
+from edgewise.rehearsal.guessing import Guess
 from edgewise.rehearsal.learning_rate import _Search
 from edgewise.rehearsal.optimizers import Rates
 from edgewise.rehearsal.rate import Moment, Rehearsal
@@ -125,12 +126,14 @@ def test_no_rate_is_advised_where_every_one_hurts_and_a_note_says_where_the_loss
     search = _Search.__new__(_Search)
     search.start, search.plan = View(1.0, torch.zeros(1), None, 1.0), SimpleNamespace(steps=20)
     search.limit, search.notes, search.extended, search.centre, search.width = None, [], False, 1e-3, 1.0
+    search.guess = Guess(None)
     rows = [
         Rehearsal(rate, (loss,) * 4, (Moment(20, loss, 0.0, None, 1.0),), None)
         for rate, loss in zip((1e-3, 3e-3), losses, strict=True)
     ]
-    best, edge = search._advice(rows)
-    assert (best is not None) is advised and edge is None
+    reason = search._nothing_learned(rows)
+    assert (reason is None) is advised and (reason is None or "lowered the loss on fresh batches" in reason)
+    assert not advised or search._advice(rows)[1] is None
     assert ("hardly changed the loss" in " ".join(search.notes)) is noted
 
 

@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from edgewise.probe.batches import sequences_of, token_mask
 from edgewise.probe.geometry import separation
 from edgewise.probe.isolation import tensors
 from edgewise.probe.streams import Catch, places
+from edgewise.rehearsal.guessing import Guess, guess
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -67,6 +68,15 @@ class Gauge:
         mean = self.whole(sum([first, *others]) / (1 + len(others)))
         size = self.whole(_size(record.output))
         return View(mean, stream.detach().float().flatten(), None if math.isnan(apart) else apart, size)
+
+    def guess(self, model: nn.Module) -> Guess:
+        """The loss of the best constant answer on the fresh batches; after the first look."""
+        whole = unwrap(model)
+        with _evaluating(whole), _eagerly():
+            bare = None if self.entry is None else whole.get_submodule(self.entry)
+            found = guess(model, bare, self.loss, self.fresh)
+        mean = self.whole(math.nan if found.loss is None else found.loss)
+        return found if math.isnan(mean) or found.loss is None else replace(found, loss=mean)
 
     def _called(self, model: nn.Module, whole: nn.Module) -> str | None:
         """The first module inside the model that the loss calls, by name."""

@@ -18,9 +18,10 @@ from edgewise.rehearsal import budget
 from edgewise.rehearsal.budget import LONG_RATES, LONGER, LOOKED_AT
 from edgewise.rehearsal.curvature import largest_curvature, sgd_limit
 from edgewise.rehearsal.gauge import Gauge, Loss, View
+from edgewise.rehearsal.guessing import UNKNOWN
 from edgewise.rehearsal.loop import NO_GRADIENT, Plan, rehearse, relative, training_step
 from edgewise.rehearsal.optimizers import Rates, is_sgd, words
-from edgewise.rehearsal.rate import Moment, Rate, Rehearsal
+from edgewise.rehearsal.rate import Moment, Rate, Rehearsal, in_words
 from edgewise.rehearsal.reasons import with_reasons
 from edgewise.rehearsal.stage import Stage
 from edgewise.rehearsal.supply import first_batches, supply
@@ -73,6 +74,7 @@ def learning_rate(
                 the loss or the loss is still speeding up at its end: then a few steps say little about the rate
     progress    a function of the fraction done; True or False for a bar or none; None for one on a terminal
 
+    No rate is named (`best` is None, `reason` says why) where none leaves the loss of the best constant answer.
     Model, optimizer, random streams, modes, gradients and the batches' own generators are as before afterwards. Ctrl-C
     ends it with what was learned so far, once a rate is finished. Processes that train together agree on the rate.
 
@@ -170,6 +172,7 @@ class _Search:
             self.width = WIDTH_SGD if is_sgd(optimizer) else WIDTH
             self.start = self.gauge.look(model)
             self._refuse_start(self.start)
+            self.guess = self.gauge.guess(model)
             unit, sgd = self._unit(model, optimizer, rates), is_sgd(optimizer)
         if self.gauge.note:
             self.notes.append(f"{self.gauge.note}: streams are those of the output, and tokens were not looked at")
@@ -255,19 +258,37 @@ class _Search:
 
     def _answer(self, interrupted: bool) -> Rate:
         rehearsals = self._judged()
-        best, edge = self._advice(rehearsals)
+        reason = self._nothing_learned(rehearsals)
+        best, edge = (None, None) if reason else self._advice(rehearsals)
+        if self.guess.why:
+            self.notes.append(UNKNOWN.format(self.guess.why))
         return Rate(
             best, best and best / RANGE, best and best * RANGE, edge, tuple(rehearsals), self._moment(),
             self.optimizer, self.ratios, self.plan.warmup, self.plan.steps, self.curvature, self.limit, self.passes,
-            time.perf_counter() - self.began, self.estimate, interrupted, tuple(self.notes),
+            time.perf_counter() - self.began, self.estimate, interrupted, tuple(self.notes), self.guess.loss, reason,
         )  # fmt: skip
 
-    def _advice(self, rehearsals: list[Rehearsal]) -> tuple[float | None, float | None]:
-        """(advised rate, edge): the shaded lowest point of the scores, below the edge; none where every rate hurts."""
+    def _nothing_learned(self, rehearsals: list[Rehearsal]) -> str | None:
+        """Why no rate is named: every one hurts, or none leaves the loss of guessing; None where one learns."""
         lowest = min((r.loss for r in rehearsals), default=math.inf)
+        span = f"{in_words(rehearsals[0].rate)} to {in_words(rehearsals[-1].rate)}"
+        if not lowest < self.start.loss + 2 * NOISE * abs(self.start.loss):
+            return f"no rate from {span} lowered the loss on fresh batches"
+        if self.guess.beaten(lowest):
+            return None
+        level = f"the loss of {self.guess.words} ({self.guess.loss:.3g})"
+        if self.guess.on_the_way(lowest, self.start.loss):
+            self.notes.append(f"no rate is below {level} yet, so these steps do not show that it learns from its input")
+            return None
+        after = f"{lowest:.3g} after {self.plan.steps} steps"
+        if self.guess.near(lowest):
+            return f"every rate from {span} stays at {level}: at best {after}"
+        return f"no rate from {span} gets below {level}: at best {after}"
+
+    def _advice(self, rehearsals: list[Rehearsal]) -> tuple[float | None, float | None]:
+        """(advised rate, edge): the shaded lowest point of the scores, below the edge."""
+        lowest = min(r.loss for r in rehearsals)
         noise = 2 * NOISE * abs(self.start.loss)
-        if not lowest < self.start.loss + noise:
-            return None, None
         if lowest > self.start.loss - noise:
             self.notes.append(
                 f"{self.plan.steps} steps hardly changed the loss ({self.start.loss:.3g} to {lowest:.3g}), so the "

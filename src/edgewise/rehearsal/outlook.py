@@ -17,6 +17,8 @@ from edgewise.rehearsal.walk import NOISE
 from edgewise.verdict import Outcome, Probability, Verdict
 
 ALIKE = 1e-2  # separation at every rate and at the start below which only the frequencies of labels can be learned
+MORE_STEPS = "More steps, or another start, would tell more."
+FARTHEST = 100  # times the steps of a rehearsal: no farther are its losses continued
 SLOW = 20_000  # steps to half of the first loss from which on a training counts as slow
 
 
@@ -33,6 +35,8 @@ class Prospect(Enum):
 class Outlook:
     """The combined answer, with the steps to half of the first loss as the losses extrapolate (95 % interval).
 
+    Steps beyond a hundred times those of the rehearsal are None: no losses are continued that far.
+
     `probability`: how often networks like this went on to train; a network is said to train from 75 % on.
     """
 
@@ -41,7 +45,7 @@ class Outlook:
     sentence: str
     steps: float | None = None
     steps_low: float | None = None
-    steps_high: float | None = None  # infinite where the losses may as well stay where they are
+    steps_high: float | None = None
     cure: str = ""
     probability: Probability | None = None
 
@@ -53,30 +57,36 @@ def outlook(rate: Rate, verdict: Verdict | None = None) -> Outlook:
     verdict  from `edgewise.judge`; what it says about the start becomes the reason and the cure
     """
     cure, odds = _cure(verdict), chances(rate, verdict)
+    failing = verdict is not None and verdict.outcome is Outcome.FAILS
+    if rate.learned is False and _fall(rate) > -_noise(rate) and not (failing or _alike(rate)):
+        why = rate.reason or f"at every rate the loss is still above that of guessing ({rate.guess:.3g})"
+        sentence = f"Not decided: {why}. {MORE_STEPS if rate.best is None else ''}".rstrip()
+        return Outlook(Prospect.UNDECIDED, rate.best, sentence, cure=cure)
     if rate.best is None or _alike(rate) or _agreed_dead(rate, verdict):
-        why = "its tokens are alike, so it can learn no more than how frequent the labels are" if _alike(rate) else (
-            "no rate lowered the loss on fresh batches"
-        )
         low, high = (in_words(r) for r in (rate.tried[0], rate.tried[-1]))
+        why = "its tokens are alike, so it can learn no more than how frequent the labels are" if _alike(rate) else (
+            (rate.reason or "no rate lowered the loss on fresh batches").replace(f" from {low} to {high}", "")
+        )
         agreed = odds if odds is not None and odds.value <= FAILS_UP_TO else None
         sentence = f"Dead at every rate tried ({low} to {high}): {why}."
         return Outlook(Prospect.DEAD, None, sentence, cure=cure, probability=agreed)
     nearest = min(rate.rehearsals, key=lambda r: abs(math.log(r.rate / rate.best)))  # type: ignore[operator]
-    steps = steps_to(nearest, rate.start.loss / 2)
-    if _fall(rate) < 2 * NOISE * abs(rate.start.loss):
+    steps, horizon = steps_to(nearest, rate.start.loss / 2), FARTHEST * len(nearest.losses)
+    stated: Steps = tuple(None if n is None or n > horizon else n for n in steps)  # type: ignore[assignment]
+    if _fall(rate) < _noise(rate):
         sentence = f"Not decided: {rate.steps} steps at any rate hardly changed the loss; rehearse more of them."
-        return Outlook(Prospect.UNDECIDED, rate.best, sentence, *steps, cure=cure, probability=odds)
+        return Outlook(Prospect.UNDECIDED, rate.best, sentence, *stated, cure=cure, probability=odds)
     if odds is not None and odds.value < TRAINS_FROM:
         sentence = f"Not decided: {STEPS} steps took {_share(rate)} off the loss. {_odds(odds)}"
-        return Outlook(Prospect.UNDECIDED, rate.best, sentence, *steps, cure=cure, probability=odds)
+        return Outlook(Prospect.UNDECIDED, rate.best, sentence, *stated, cure=cure, probability=odds)
     if steps[0] is None or steps[0] > SLOW:
-        sentence = f"Trains slowly at {in_words(rate.best)}: {_when(steps)}."
-        return Outlook(Prospect.SLOW, rate.best, sentence, *steps, cure=cure, probability=odds)
+        sentence = f"Trains slowly at {in_words(rate.best)}: {_when(steps, horizon)}."
+        return Outlook(Prospect.SLOW, rate.best, sentence, *stated, cure=cure, probability=odds)
     doubt = ""
     if verdict is not None and verdict.outcome is Outcome.FAILS:
         doubt = " The verdict on the start says otherwise; these steps were trained, so they count."
-    sentence = f"Trains at {in_words(rate.best)}: {_when(steps)}. {_odds(odds)}".rstrip() + doubt
-    return Outlook(Prospect.TRAINS, rate.best, sentence, *steps, probability=odds)
+    sentence = f"Trains at {in_words(rate.best)}: {_when(steps, horizon)}. {_odds(odds)}".rstrip() + doubt
+    return Outlook(Prospect.TRAINS, rate.best, sentence, *stated, probability=odds)
 
 
 def _odds(odds: Probability | None) -> str:
@@ -126,16 +136,23 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     return slope, math.sqrt(rest / (n - 2) / spread)
 
 
-def _when(steps: Steps) -> str:
+def _when(steps: Steps, horizon: int) -> str:
+    """When the loss is halved, no farther than the losses can be continued."""
     best, low, high = steps
     if best is None:
         return "its losses do not say when they are halved"
-    upper = "no end" if high is None or math.isinf(high) else f"{high:,.0f}"
+    if best > horizon:
+        return f"half of its first loss takes more than {horizon:,} steps, as far as its losses can be continued"
+    upper = f"more than {horizon:,}" if high is None or high > horizon else f"{high:,.0f}"
     return f"half of its first loss after about {best:,.0f} steps, extrapolated ({low or best:,.0f} to {upper})"
 
 
 def _fall(rate: Rate) -> float:
     return rate.start.loss - min(r.loss for r in rate.rehearsals)
+
+
+def _noise(rate: Rate) -> float:
+    return 2 * NOISE * abs(rate.start.loss)
 
 
 def _alike(rate: Rate) -> bool:
@@ -146,7 +163,7 @@ def _alike(rate: Rate) -> bool:
 def _agreed_dead(rate: Rate, verdict: Verdict | None) -> bool:
     """The start is judged not to train, and no rate has moved the loss."""
     failing = verdict is not None and verdict.outcome is Outcome.FAILS
-    return failing and _fall(rate) < 2 * NOISE * abs(rate.start.loss)
+    return failing and _fall(rate) < _noise(rate)
 
 
 def _cure(verdict: Verdict | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from edgewise.errors import BadInput
+from edgewise.rehearsal.walk import NOISE
 
 VERSION = 1
 LAST, TRAINING_SHARE = 8, 0.25
@@ -85,6 +86,15 @@ class Rate:
     estimate: float = 0.0  # seconds, as said beforehand
     interrupted: bool = False
     notes: tuple[str, ...] = field(default=())
+    guess: float | None = None  # loss of the best constant answer on fresh batches; None where it was not found
+    reason: str | None = None  # why no rate is named
+
+    @property
+    def learned(self) -> bool | None:
+        """Whether a rehearsal left the loss of the best constant answer; None where that is not known."""
+        if self.guess is None:
+            return None
+        return min((r.loss for r in self.rehearsals), default=math.inf) < self.guess - NOISE * abs(self.guess)
 
     @property
     def tried(self) -> tuple[float, ...]:
@@ -166,7 +176,7 @@ def _advice(rate: Rate) -> str:
     setting = f"{rate.optimizer} {f'with {rate.warmup} steps of warm-up' if rate.warmup else 'without warm-up'}"
     if rate.best is None or rate.low is None or rate.high is None:
         low, high = (in_words(value) for value in (rate.tried[0], rate.tried[-1]))
-        return f"{setting}: no rate from {low} to {high} lowered the loss on fresh batches."
+        return f"{setting}: {rate.reason or f'no rate from {low} to {high} lowered the loss on fresh batches'}."
     return f"{setting}: use {in_words(rate.best)} ({in_words(rate.low)} to {in_words(rate.high)})."
 
 

@@ -28,7 +28,8 @@ def lines(rate: Rate, outlook: Outlook, width: int) -> Iterator[Line]:
 
 def _answer(rate: Rate, outlook: Outlook, width: int) -> Iterator[Line]:
     warmup = f"with {rate.warmup} steps of warm-up" if rate.warmup else "without warm-up"
-    word = "NO RATE LEARNS" if outlook.rate is None else f"USE {in_words(outlook.rate)}"
+    nothing = "NO RATE NAMED" if outlook.prospect is Prospect.UNDECIDED else "NO RATE LEARNS"
+    word = nothing if outlook.rate is None else f"USE {in_words(outlook.rate)}"
     span = "" if outlook.rate is None or rate.low is None or rate.high is None else (
         f"({in_words(rate.low)} to {in_words(rate.high)})  "
     )  # fmt: skip

@@ -19,7 +19,7 @@ def learning_rates(rate: Rate) -> Sheet:
 
 def _title(rate: Rate) -> str:
     if rate.best is None or rate.low is None or rate.high is None:
-        return "No rate that was tried lowered the loss"
+        return "No rate that was tried learned"
     edge = f", edge {in_words(rate.edge)}" if rate.edge is not None else ""
     return f"Use {in_words(rate.best)} ({in_words(rate.low)} to {in_words(rate.high)}){edge}"
 
@@ -34,8 +34,10 @@ def _loss(rate: Rate) -> Panel:
     lines = tuple(x for x in (rate.low, rate.best, rate.high, rate.edge) if x is not None)
     note += "\ndotted: range, advice, edge; across: loss at the start"
     shown = tuple(curve for curve in curves if len(curve.x))
+    levels = (rate.start.loss,) if rate.guess is None else (rate.start.loss, rate.guess)
+    note += "" if rate.guess is None else " and that of guessing"
     return Panel("loss on fresh batches", "learning rate", "loss after the rehearsal", shown, note,
-                 log_x=True, levels=(rate.start.loss,), places=lines)  # fmt: skip
+                 log_x=True, levels=levels, places=lines)  # fmt: skip
 
 
 def _points(label: str, rows: list[Rehearsal], name: str, group: int, role: str, top: float) -> Curve:
