@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 FINE = 0
 RISKY = 1
 FAILS = 2
+UNSEEN = 3  # of a watched run: no alarm is known, and too little was seen to say that there was none
 BAD_INPUT = 64  # sysexits.h: EX_USAGE
 INTERNAL_ERROR = 70  # sysexits.h: EX_SOFTWARE
+OUTPUT_LOST = 74  # sysexits.h: EX_IOERR, standard output could not be written (full disk, closed, reader gone)
 INTERRUPTED = 130  # 128 + SIGINT
-BROKEN_PIPE = 141  # 128 + SIGPIPE: the reader went away, as after `| head`
 
 
 def of_outcomes(outcomes: Iterable[Outcome], fail_on: str = "risky") -> int:
@@ -28,6 +29,9 @@ def of_claim(held: bool | None, failed: bool) -> int:
     return FAILS if failed else FINE if held else RISKY
 
 
-def of_alarms(failing: list[bool]) -> int:
-    """Of a watched run: 0 without an alarm, 2 where one says that training is harmed already, else 1."""
-    return FAILS if any(failing) else RISKY if failing else FINE
+def of_alarms(failing: list[bool], unseen: bool = False) -> int:
+    """Of a watched run: 2 where an alarm says that training is harmed already, 1 for others, 0 without any.
+
+    3 without any where too little was seen to say that there was none.
+    """
+    return FAILS if any(failing) else RISKY if failing else UNSEEN if unseen else FINE

@@ -14,7 +14,7 @@ import click
 
 from edgewise.cli import exit_codes
 from edgewise.cli.endings import DEBUG, ending
-from edgewise.cli.output import forget_reader, printing, visible
+from edgewise.cli.output import ClosedOutput, OutputLost, checked_output, forget_output, printing, visible
 from edgewise.errors import BadInput
 
 # verb: its line in `edgewise --help`; edgewise/cli/<verb>.py holds a click command of that name.
@@ -36,8 +36,8 @@ VERBS = {
     "doctor": "Print versions and what is available on this machine.",
 }
 EPILOG = (
-    "Exit codes: 0 fine, 1 risky or undecided, 2 will not train, 64 bad input, 70 internal error, "
-    "130 interrupted, 141 the reader of the output went away."
+    "Exit codes: 0 fine, 1 risky or undecided, 2 will not train, 3 too little was seen of a watched run, 64 bad input, "
+    "70 internal error, 74 the output could not be written, 130 interrupted."
 )
 
 
@@ -90,7 +90,8 @@ def main() -> NoReturn:
     """The console script."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell, as in `>&-`
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  no other file gets its number
+            setattr(sys, name, ClosedOutput(nowhere) if name == "stdout" else nowhere)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # where ± cannot be shown, a question mark and not a crash
             stream.reconfigure(errors="replace")
@@ -99,20 +100,29 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; none of click's own, which would read as verdicts."""
+    try:
+        with checked_output():
+            code = _run(arguments)
+            sys.stdout.flush()  # what cannot be written is noticed here, not while the interpreter shuts down
+            return code
+    except OutputLost as lost:
+        forget_output()
+        click.echo(f"edgewise: standard output could not be written: {lost}. The answer is lost.", err=True)
+        return exit_codes.OUTPUT_LOST
+
+
+def _run(arguments: Sequence[str]) -> int:
     if instruction := os.environ.get("_EDGEWISE_COMPLETE"):
         from edgewise.cli.completion import answer_shell
 
         return answer_shell(edgewise, instruction)
     try:
         with edgewise.make_context("edgewise", list(arguments)) as context:
-            code = edgewise.invoke(context)
-        sys.stdout.flush()  # a reader that went away is noticed here, not while the interpreter shuts down
-        return int(code)
+            return int(edgewise.invoke(context))
     except click.exceptions.Exit as end:  # --help and --version
         return exit_codes.FINE if end.exit_code == 0 else exit_codes.BAD_INPUT
-    except BrokenPipeError:
-        forget_reader()
-        return exit_codes.BROKEN_PIPE
+    except OutputLost:
+        raise
     except BaseException as error:  # noqa: BLE001  the last door: every other ending becomes a code and a sentence
         return _tell(error, "--json" in arguments)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
@@ -52,16 +54,73 @@ def plain(value: Any) -> Any:
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Print inside; a reader that goes away (`| head -1`) has read enough, and the verdict is still the verdict."""
+    """Print inside; what could not be written is noticed at the end, and not while the interpreter shuts down."""
+    yield
+    sys.stdout.flush()
+
+
+class OutputLost(Exception):
+    """Standard output could not be written: the answer is lost, or part of it."""
+
+
+class CheckedOutput:
+    """A text stream that raises OutputLost where it cannot be written."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # click would write to it, past the check
+            raise AttributeError(name)
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return int(self._checked(self._stream.write, text) or 0)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self._checked(self._stream.writelines, lines)
+
+    def flush(self) -> None:
+        self._checked(self._stream.flush)
+
+    def _checked(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return work(*arguments)
+        except (OSError, ValueError) as error:
+            if isinstance(error, UnicodeError):
+                raise
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise OutputLost(reason) from error
+
+
+class ClosedOutput(io.StringIO):
+    """What stands for a standard output that the shell has closed (`>&-`); holder: the file that keeps its number."""
+
+    def __init__(self, holder: Any) -> None:
+        super().__init__()
+        self.holder = holder
+
+    def write(self, text: str) -> int:  # noqa: ARG002
+        raise OSError(errno.EBADF, "it is closed")
+
+
+@contextmanager
+def checked_output() -> Iterator[None]:
+    """Whatever is printed inside is printed, or raises OutputLost."""
+    before = sys.stdout
+    sys.stdout = CheckedOutput(before)
     try:
         yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        forget_reader()
+    finally:
+        sys.stdout = before
 
 
-def forget_reader() -> None:
-    """Nobody reads any more: the rest goes nowhere, also while the interpreter shuts down."""
+def forget_output() -> None:
+    """The rest of it goes nowhere, also while the interpreter shuts down."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # it has none, and nothing waits to be written
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -39,16 +39,9 @@ class Detail(IntEnum):
     VERBOSE = 2
 
 
-class Output(Console):
-    """A console whose broken pipe is the door's to meet; rich would exit with 1, which reads as *risky*."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
 def console() -> Console:
     """The output, without colour where it is not a terminal or NO_COLOR is set."""
-    return Output(file=sys.stdout, width=_width(sys.stdout.isatty()), highlight=False, soft_wrap=True)
+    return Console(file=sys.stdout, width=_width(sys.stdout.isatty()), highlight=False, soft_wrap=True)
 
 
 def _width(terminal: bool) -> int:
