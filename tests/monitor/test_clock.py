@@ -155,3 +155,11 @@ def test_the_price_of_a_sample_is_a_running_mean() -> None:
         Budget.sampled(budget, 5)  # type: ignore[arg-type]
         assert budget.sample_seconds == pytest.approx(mean) and budget.gap == 5
     assert budget._dear == pytest.approx(4.0) and budget.samples == 3
+
+
+def test_a_sample_that_cannot_be_paid_for_is_waited_for_and_not_raised() -> None:
+    """200 to the power of 1,000 was: the monitor died of it in short runs, and "no alarm" was said."""
+    for age in (1, 2, 50, 199):
+        budget = Budget(0.02, Hand())
+        budget._age, budget.sample_seconds = age, 1.0
+        assert budget._wait(left=0.0, pay=0.02) > 200 - age

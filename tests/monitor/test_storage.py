@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import suppress
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -185,6 +187,178 @@ def test_a_full_disk_loses_rows_and_says_so_once(tmp_path: Path) -> None:
     assert rows.damaged == 0
 
 
+def events_file(path: Path) -> Path:
+    return next(path.glob("events-rank0-*.jsonl"))
+
+
+def with_events(path: Path) -> list[dict[str, object]]:
+    """A run of 3 rows and 3 events; what its events say."""
+    folder = folder_at(path)
+    for step in range(3):
+        folder.append(step, values_of(step, len(COLUMNS)))
+        folder.event("blind", f"sentence {step}", step)
+    folder.close()
+    return Run(path).events()
+
+
+def test_a_line_of_events_that_is_damaged_is_skipped_and_counted(tmp_path: Path) -> None:
+    """One wrong byte made the whole run unreadable: every bit of a line, a blank line, bytes that are no text."""
+    expected = with_events(tmp_path / "run")
+    file = events_file(tmp_path / "run")
+    first, second, third = file.read_bytes().splitlines(keepends=True)
+    damaged = [bytes([*second[:i], second[i] ^ 1 << bit, *second[i + 1 :]])
+               for i in range(0, len(second) - 1, 7) for bit in range(8)]  # fmt: skip
+    for middle in [*damaged, b"\n", b"\xff\xfe\n", b"\0" * 40 + b"\n", b"[]\n", b'{"kind": 3}\n']:
+        file.write_bytes(first + middle + third)
+        run = Run(tmp_path / "run")
+        lost = max(middle.count(b"\n"), 1)
+        assert run.events() == [expected[0], expected[2]] and run.damaged_events() == lost, middle
+        assert len(run.rows()) == 3
+        assert any(f"{lost} damaged line" in sentence for sentence in run.unseen())
+    with pytest.warns(UserWarning, match="damaged lines? of events"):
+        assert len(edgewise.read(tmp_path / "run", frame=False)["step"]) == 3
+
+
+def test_damaged_rows_are_said_when_they_are_read(tmp_path: Path) -> None:
+    (path,) = filled(tmp_path / "run", range(4)).glob("rank0-*.rows")
+    data = bytearray(path.read_bytes())
+    data[HEADER + 20] ^= 1
+    path.write_bytes(data)
+    with pytest.warns(UserWarning, match="1 damaged row was skipped"):
+        assert list(edgewise.read(tmp_path / "run", frame=False)["step"]) == [1, 2, 3]
+    assert "1 damaged row was skipped." in Run(tmp_path / "run").unseen()
+
+
+@pytest.mark.parametrize("place", [3, 18, 33])
+def test_a_bit_of_the_header_costs_no_row(tmp_path: Path, place: int) -> None:
+    (path,) = filled(tmp_path / "run", range(4)).glob("rank0-*.rows")
+    data = bytearray(path.read_bytes())
+    data[place] ^= 2
+    path.write_bytes(data)
+    rows = Run(tmp_path / "run").rows()
+    assert (list(rows.step), rows.damaged) == ([0, 1, 2, 3], 1)
+
+
+def test_a_full_disk_tears_no_event_and_keeps_those_it_did_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a line is written, then nothing; the next line went behind it, and the run could not be read."""
+    real, full = os.write, [True]
+
+    def write(file: int, data: bytes) -> int:
+        if not full[0] or not data.startswith(b"{"):
+            return real(file, data)
+        return real(file, data[:10]) if len(data) > 10 else real(file, data)
+
+    said: list[str] = []
+    folder = folder_at(tmp_path / "run", complain=said.append)
+    monkeypatch.setattr(os, "write", write)
+    for step in range(3):
+        folder.event("blind", f"sentence {step}", step)
+    folder.flush()
+    assert events_file(tmp_path / "run").read_bytes() == b""
+    full[0] = False
+    folder.event("blind", "sentence 3", 3)
+    folder.close()
+    run = Run(tmp_path / "run")
+    assert [event["sentence"] for event in run.events()] == [f"sentence {step}" for step in range(4)]
+    assert run.damaged_events() == 0 and len(said) == 1 and "cannot be written" in said[0]
+
+
+def test_a_disk_that_stays_full_leaves_a_run_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = folder_at(tmp_path / "run", complain=lambda _: None)
+    folder.append(0, values_of(0, len(COLUMNS)))
+    folder.event("start", "begun", 0)
+    folder.flush()
+    monkeypatch.setattr(os, "write", write)
+    folder.append(1, values_of(1, len(COLUMNS)))
+    folder.event("alarm", "lost", 1)
+    folder.close()
+    assert folder.dropped == 2
+    run = Run(tmp_path / "run")
+    assert list(run.rows().step) == [0] and [event["kind"] for event in run.events()] == ["start"]
+
+
+def test_another_shape_is_rejected_before_anything_is_changed(tmp_path: Path) -> None:
+    """Rows of two depths stood in one folder, and none could be read."""
+    path = filled(tmp_path / "run", range(4))
+    before = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "rank0.lock"}
+    for columns, about, words in (
+        (fast_columns(DEPTH + 2), {"depth": DEPTH + 2}, f"with {DEPTH} blocks, and this model has {DEPTH + 2}"),
+        (COLUMNS, {"depth": DEPTH}, "other columns"),
+    ):
+        with pytest.raises(BadInput, match=words) as refusal:
+            RunFolder(path, columns, slow_columns([N_HEADS + 1] * DEPTH), about={"model": "none"} | about)
+        assert str(path) in str(refusal.value) and "to=" in str(refusal.value)
+    assert {file.name: file.read_bytes() for file in path.iterdir() if file.name != "rank0.lock"} == before
+    folder_at(path).close()  # it is not left locked
+    about = path / "run.json"
+    about.write_text("{")
+    with pytest.raises(BadInput, match=r"run\.json cannot be read, so nothing was written"):
+        folder_at(path)
+
+
+HELD = """
+import os, sys, time
+from tests.monitor.test_storage import folder_at
+from pathlib import Path
+folder = folder_at(Path(sys.argv[1]))
+child = os.fork()
+if not child:
+    time.sleep(60)
+    os._exit(0)
+if sys.argv[2] == "close":
+    folder.close()
+print(child, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_a_lock_is_free_after_the_end_though_a_worker_was_forked(tmp_path: Path, how: str) -> None:
+    """Workers of a DataLoader have all files of their parent open."""
+    process = subprocess.Popen([sys.executable, "-c", HELD, str(tmp_path / "run"), how], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        if how == "kill":
+            with pytest.raises(BadInput, match=rf"still going on \(process {process.pid} on "):
+                folder_at(tmp_path / "run")
+            process.kill()
+            process.wait()
+        folder_at(tmp_path / "run").close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_said_and_written_to(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was called a folder in which another run is still going on."""
+    import fcntl
+
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    said: list[str] = []
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            folder = folder_at(tmp_path / "run", complain=said.append, about=ABOUT | {"first_step": 1})
+        folder.append(0, values_of(0, len(COLUMNS)))
+        folder.close()
+    assert len(said) == 2 and all("has no locks" in sentence for sentence in said)
+    assert len(Run(tmp_path / "run").rows()) == 1
+
+
 def killed(writers: ForkServerContext, path: Path, seconds: float) -> int:
     """Rows that a writer had acknowledged when it was killed."""
     acknowledged, sender = writers.Pipe(duplex=False)
@@ -229,7 +403,7 @@ def test_200_kills_lose_no_acknowledged_row(tmp_path: Path) -> None:
 
 def test_events_are_strict_json(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "run")
-    folder.event("alarm", "the loss is not a number", 3, value=float("nan"), values=[np.float32(2.0)])
+    folder.event("blind", "the loss is not a number", 3, value=float("nan"), values=[np.float32(2.0)])
     folder.close()
     line = next((tmp_path / "run").glob("events*")).read_text()
     assert json.loads(line, parse_constant=pytest.fail)["value"] is None

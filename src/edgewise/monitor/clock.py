@@ -13,6 +13,7 @@ Several processes must agree: they plan the next step to sample when they sample
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from threading import get_ident
@@ -23,6 +24,7 @@ EVERY = 0.2  # of the budget: where a sample costs more than this share of a ste
 AIM = 0.9  # of the budget is what samples are planned for
 CALM, NEAR = 0.75, 0.85  # of the budget, in calm times, and when a detector is close; the rest is for jumps of the loss
 PAID = 200  # steps whose share is spent ahead: evenly over the logarithm of the step, since that is how things change
+ENDLESS = 50.0  # logarithm of a wait that is longer than any run
 MEMORY = 0.3  # weight of the last sample in the expected cost
 FULL = 2  # generation of a full garbage collection
 FADES = 0.9  # how much of the dearest sample so far counts at the next one
@@ -163,7 +165,8 @@ class Budget:
         if not 0 < self._age < PAID:
             return least
         rows = left / max(self.sample_seconds, 1e-9)  # until the share of the first steps is spent
-        return max(least, self._age * ((PAID / self._age) ** (1 / max(rows, 1e-3)) - 1))
+        apart = math.log(PAID / self._age) / max(rows, 1e-3)  # between two of them, in the logarithm of the step
+        return max(least, self._age * math.expm1(min(apart, ENDLESS)))
 
     def _step_of(self, elapsed: float) -> float:
         """Seconds of a step of the training."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+import zlib
 from pathlib import Path
 from typing import Any
 
 from edgewise.errors import BadInput
+from edgewise.monitor.alarm import Alarm
 from edgewise.plain_values import read_json
-from edgewise.regular_file import read_text
+from edgewise.regular_file import open_regular, read_text
 
 LARGEST = 256_000_000  # bytes: a million events
 DEEPEST = 100_000  # blocks
 SCHEMA = re.compile(r"[0-9a-f]{16}")  # also no way out of the folder
+CHECK = re.compile(rb', "check": "([0-9a-f]{8})"}$')  # the end of a line of events
 FORMAT = 1  # of a run folder; a later one may mean something else by the same files
 
 
@@ -59,23 +61,62 @@ def _require_format(path: Path, value: Any) -> None:
 
 def schema_columns(path: Path) -> list[dict[str, Any]]:
     """One dict per column, each with a name of its own."""
-    rows = _lines(path, lambda row: isinstance(row, dict) and isinstance(row.get("column"), str), "a column")
+    rows = []
+    for number, line in enumerate(read_text(path, LARGEST).split("\n")[:-1], 1):
+        row = _object(line)
+        if not isinstance(row.get("column"), str):
+            raise BadInput(
+                f"line {number} of {path} is not a column of a watched run: {_shown(line)}. "
+                "Take the line out, or read the run from a copy."
+            )
+        rows.append(row)
     if len({row["column"] for row in rows}) != len(rows):
         raise BadInput(f"{path} names a column twice, so its rows cannot be told apart. Was it changed?")
     return rows
 
 
-def events_of(path: Path) -> list[dict[str, Any]]:
-    """The events of a file; a last line without its end is still being written."""
-    return _lines(
-        path,
-        lambda event: (
-            isinstance(event, dict)
-            and isinstance(event.get("kind"), str)
-            and isinstance(event.get("sentence", ""), str)
-        ),
-        "an event",
-    )
+def event_line(text: str) -> bytes:
+    """The line of an event, a JSON object, with a checksum as its last member."""
+    body = text.encode()
+    return body[:-1] + b', "check": "%08x"}\n' % zlib.crc32(body)
+
+
+def events_of(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The events of a file, and how many of its lines are damaged and left out.
+
+    A last line without its end is still being written.
+    """
+    with open_regular(path, LARGEST) as file:
+        lines = file.read(LARGEST).removeprefix(b"\xef\xbb\xbf").split(b"\n")[:-1]
+    checked = any(CHECK.search(line) for line in lines)  # files of earlier versions have no checksums
+    events = [event for line in lines if (event := _event(line, checked)) is not None]
+    return events, len(lines) - len(events)
+
+
+def _event(line: bytes, checked: bool) -> dict[str, Any] | None:
+    """The event of a line; None where the line is damaged."""
+    check = CHECK.search(line)
+    whole = not checked if check is None else zlib.crc32(line[: check.start()] + b"}") == int(check[1], 16)
+    if not whole:
+        return None
+    try:
+        event = _object(line.decode())
+        if event.get("kind") == "alarm":
+            Alarm.from_json(event)
+    except (UnicodeDecodeError, BadInput):
+        return None
+    event.pop("check", None)
+    sound = isinstance(event.get("kind"), str) and isinstance(event.get("sentence", ""), str)
+    return event if sound else None
+
+
+def _object(line: str) -> dict[str, Any]:
+    """The JSON object of a line; empty where it holds none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def about_alarm(path: Path) -> dict[str, Any]:
@@ -92,22 +133,6 @@ def about_alarm(path: Path) -> dict[str, Any]:
             f"{path} is not a dossier ({str(error).rstrip('.')}). Alarms leave them in RUN/dossiers."
         ) from error
     return dict(about)
-
-
-def _lines(path: Path, is_one: Callable[[Any], Any], kind: str) -> list[dict[str, Any]]:
-    values = []
-    for number, line in enumerate(read_text(path, LARGEST).split("\n")[:-1], 1):
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        if not is_one(value):
-            raise BadInput(
-                f"line {number} of {path} is not {kind} of a watched run: {_shown(line)}. "
-                "Take the line out, or read the run from a copy."
-            )
-        values.append(value)
-    return values
 
 
 def _require(holds: Any, words: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from time import time as now
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,23 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.monitor.columns import blocks, sites
 from edgewise.monitor.documents import about_run, events_of, schema_columns
+from edgewise.monitor.places import NO_LOSS
 from edgewise.monitor.rows_file import Rows, read_rows
-from edgewise.monitor.run_folder import FAST, HEADS
+from edgewise.monitor.run_folder import FAST, HEADS, owner_lives
+from edgewise.monitor.trend import FEWEST
 from edgewise.trace import Trace
+
+SILENT = 300.0  # seconds without a row or an event, after which a run that has not ended is called silent
+OBSERVED = {
+    "gradient_norm": "the gradient", "update_ratio": "the updates", "norm": "the stream",
+    "largest_logit": "attention",
+}  # what alarms rest on, by a statistic that shows whether it was observed; the loss apart
+NO_EVENTS = "The run has no file of events of this process, so the alarms that it raised are not known."
+CUT = (
+    "The last event of the run is incomplete: it is still being written, or the process was stopped while it wrote. It "
+    "may have been an alarm."
+)
+LOSS_NEVER = f"The loss was never reported.{NO_LOSS.removeprefix('the loss.')}."
 
 
 def read(
@@ -26,6 +42,8 @@ def read(
     frame: bool | None = None,
 ) -> Any:  # fmt: skip
     """The stored rows of a watched run, one per sampled step.
+
+    Damaged rows and events are skipped, with a warning that says how many.
 
     folder   what `watch(to=...)` was given; it may still be growing
     heads    the numbers per head, which are stored on a slower clock
@@ -37,6 +55,7 @@ def read(
     run = Run(folder)
     rows, names = run.rows(HEADS if heads else FAST, rank), run.columns(HEADS if heads else FAST)
     wanted = list(names) if columns is None else _known(columns, names, run.path)
+    run.warn_of_damage(rows, rank)
     places = {name: place for place, name in enumerate(names)}
     values = {name: rows.values[:, places[name]] for name in wanted}
     if frame is None:
@@ -114,14 +133,40 @@ class Run:
         return _joined([read_rows(path, schema, count) for path in paths], count)
 
     def events(self, rank: int = 0) -> list[dict[str, Any]]:
-        """What was written down, in order; a line that is still being written is not there yet."""
-        paths = sorted(self.path.glob(f"events-rank{rank}-*.jsonl"))
-        return [event for path in paths for event in events_of(path)]
+        """What was written down, in order; damaged lines, and one that is still being written, are left out."""
+        return [event for path in self._event_files(rank) for event in events_of(path)[0]]
+
+    def damaged_events(self, rank: int = 0) -> int:
+        """Lines of the files of events that are damaged."""
+        return sum(events_of(path)[1] for path in self._event_files(rank))
+
+    def _event_files(self, rank: int) -> list[Path]:
+        return sorted(self.path.glob(f"events-rank{rank}-*.jsonl"))
 
     def cut_off(self, rank: int = 0) -> bool:
         """Whether the last event has no end: it is being written, or the process was stopped in its midst."""
-        paths = sorted(self.path.glob(f"events-rank{rank}-*.jsonl"))
-        return any(_last_byte(path) not in (b"", b"\n") for path in paths)
+        return any(_last_byte(path) not in (b"", b"\n") for path in self._event_files(rank))
+
+    def warn_of_damage(self, rows: Rows, rank: int = 0) -> None:
+        """Warn where rows or events of the run are damaged, with their number."""
+        for sentence in _damage(rows.damaged, self.damaged_events(rank)):
+            warnings.warn(f"{self.path}: {sentence}", stacklevel=3)
+
+    def unseen(self, rank: int = 0, *, rows: Rows | None = None, again: bool = False) -> list[str]:
+        """What the monitor could not see or survive, a sentence each; without any, "no alarm" means something.
+
+        rows   of this rank, if they were read already
+        again  leave out what is about stored alarms: the detectors are run on the rows instead
+        """
+        rows, events = self.rows(rank=rank) if rows is None else rows, self.events(rank)
+        found = unseen_of_events(events, self.path, rank, last=float(rows.time[-1]) if len(rows) else None)
+        found += [] if again or self._event_files(rank) else [NO_EVENTS]
+        found += [CUT] if not again and self.cut_off(rank) else []
+        found += _damage(rows.damaged, 0 if again else self.damaged_events(rank))
+        names, losses = self.columns(), sum(int(event.get("losses") or 0) for event in events if _counted(event))
+        losses += any(event["kind"] == "alarm" and event.get("alarm") == "not_a_number" for event in events)
+        observed = [not np.isnan(column).all() for column in rows.values.T]
+        return found + unseen_of_rows(names, observed, len(rows), losses)
 
     def trace(self, step: int | None = None, rank: int = 0) -> Trace:
         """The Trace of a stored step: stream, gradient and attention as they were on the training batch."""
@@ -134,6 +179,77 @@ class Run:
             raise BadInput(f"step {wanted} was not stored; the nearest one is {near} (steps are sampled).")
         row = rows.values[int(np.flatnonzero(rows.step == wanted)[-1])].astype(float)
         return trace_of(dict(zip(self.columns(), row, strict=True)), self.about, wanted)
+
+
+def ended(events: Sequence[dict[str, Any]]) -> bool:
+    """Whether the last start was followed by an end: a run that was resumed goes on."""
+    return any(event["kind"] in ("stop", "off") for event in _last_part(events))
+
+
+def _last_part(events: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    starts = [i for i, event in enumerate(events) if event["kind"] == "start"]
+    return events[starts[-1] if starts else 0 :]
+
+
+def _counted(event: dict[str, Any]) -> bool:
+    return event["kind"] == "stop" and type(event.get("losses")) is int
+
+
+def unseen_of_events(
+    events: Sequence[dict[str, Any]], path: Path, rank: int = 0, last: float | None = None
+) -> list[str]:
+    """What the events say was not watched: after an error, after a kill, and what the disk did not take.
+
+    last: when the last row was written
+    """
+    part = _last_part(events)
+    found = [
+        f"The monitor switched itself off at step {event.get('step')}, and nothing after that was watched: "
+        f"{event.get('sentence', '')}" for event in part if event["kind"] == "off"
+    ]  # fmt: skip
+    if events and not ended(events):
+        times = [moment for event in part if isinstance(moment := event.get("time"), int | float)]
+        lives, silent = owner_lives(path, rank), now() - max([*times, last or 0.0])
+        if lives is False or (lives is None and silent > SILENT):
+            found.append("The run stopped without an end: its process was killed, or it crashed, or is very slow.")
+    return found + [event.get("sentence", "") for event in part if event["kind"] == "lost"]
+
+
+def unseen_of_rows(names: Sequence[str], observed: Sequence[bool], rows: int, losses: int) -> list[str]:
+    """What the rows cannot show: there are too few of them, or columns without any number.
+
+    observed: per column, whether any row has a number; losses: how often one was reported, also between rows
+    """
+    if not rows:
+        return ["No row was stored, so nothing is known about the run."]
+    found = []
+    if rows < FEWEST:
+        few = "Only 1 row was" if rows == 1 else f"Only {rows} rows were"
+        found.append(
+            f"{few} stored, and most alarms need {FEWEST}. Train longer, or sample more steps with a larger budget= or "
+            "everything=True."
+        )
+    seen = dict(zip(names, observed, strict=True))
+    if not (losses or seen.get("loss", True)):
+        found.append(LOSS_NEVER)
+    for statistic, what in OBSERVED.items():
+        blank = [name.removesuffix(f".{statistic}") for name, any_number in seen.items() if not any_number
+                 and (name == statistic or name.endswith(f".{statistic}"))]  # fmt: skip
+        if blank:
+            places = "" if blank == [statistic] else f" of {', '.join(blank[:8])}{', ...' if len(blank) > 8 else ''}"
+            found.append(f"{what[0].upper()}{what[1:]}{places} was not observed: no row has a number of it.")
+    return found
+
+
+def _damage(rows: int, events: int) -> list[str]:
+    found = []
+    if rows:
+        found.append(f"{rows} damaged row{' was' if rows == 1 else 's were'} skipped.")
+    if events:
+        which = "which may have been an alarm" if events == 1 else "which may have been alarms"
+        found.append(f"{events} damaged line{'' if events == 1 else 's'} of events, {which}, "
+                     f"{'was' if events == 1 else 'were'} skipped.")  # fmt: skip
+    return found
 
 
 def _joined(parts: Sequence[Rows], count: int) -> Rows:
