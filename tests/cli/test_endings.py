@@ -135,8 +135,8 @@ def test_an_interrupt_during_an_import_leaves_no_traceback(library: str) -> None
     assert (done.returncode, done.stderr, done.stdout) == (130, "edgewise: interrupted\n", "")
 
 
-def test_a_reader_of_one_line_does_not_change_the_verdict() -> None:
-    """`edgewise predict ... | head -1`: the reader is gone before anything is printed, the verdict is 2."""
+def test_a_reader_that_is_gone_is_no_verdict() -> None:
+    """`edgewise predict ... | head -1`: the reader is gone before anything is printed, the verdict would be 2."""
     script = "import sys; from edgewise.__main__ import main; sys.argv[0] = 'edgewise'; main()"
     words = ["predict", "transformer", "--depth", "48", "--tokens", "16", "--set", "norm=post"]
     command = [sys.executable, "-c", script, *words]
@@ -144,9 +144,65 @@ def test_a_reader_of_one_line_does_not_change_the_verdict() -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait() == 2
+    lines = process.stderr.read().decode().splitlines()
+    assert lines == ["edgewise: standard output could not be written: Broken pipe. The answer is lost."]
+    assert process.wait() == 74
     process.stderr.close()
+
+
+COMMANDS = {  # every verb that prints an answer, in a form that is quick; RUN is a watched run
+    "predict": "predict gpt2 --json", "screen": "predict gpt2", "measure": "measure SOURCE --tokens 8 --json",
+    "describe": "describe gpt2", "fix": "fix SOURCE --json", "report": "report gpt2 -o OUT.html",
+    "watch": "watch RUN --once", "watch json": "watch RUN --json", "alarms": "alarms RUN",
+    "alarms json": "alarms RUN --json", "export": "export RUN --to OUT.csv --json", "run": "run --list papers",
+    "presets": "presets", "completion": "completion bash", "doctor": "doctor", "help": "--help",
+    "version": "--version", "help of a verb": "predict --help", "bad input": "predict nothing --json",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.support.run_folders import write
+
+    folder = tmp_path_factory.mktemp("lost")
+    write(folder / "run", 25, seen=True)
+    (folder / "mine.py").write_text("from tests.monitor.subjects import encoder as make\n")
+    return folder
+
+
+def words_of(command: str, folder: Path) -> str:
+    words = COMMANDS[command].replace("RUN", str(folder / "run")).replace("OUT", str(folder / "out"))
+    return words.replace("SOURCE", f"{folder / 'mine.py'}:make")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_output_that_cannot_be_written_has_a_code_of_its_own(
+    command: str, written: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """It was 1 with a traceback, which reads as *risky*."""
+    words = words_of(command, written).split()
+    monkeypatch.chdir(ROOT)
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", Path("/dev/full").open("w", encoding="utf-8"))
+        assert run(words) == 74
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("edgewise: standard output")]
+    reason = "No space left on device"
+    assert lines == [f"edgewise: standard output could not be written: {reason}. The answer is lost."]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("command", ["predict", "screen", "alarms", "version"])
+@pytest.mark.parametrize(("where", "reason"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")])
+def test_a_shell_s_output_that_cannot_be_written(command: str, where: str, reason: str, written: Path) -> None:
+    """Also while the interpreter shuts down, and where standard output is closed."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    done = subprocess.run(
+        ["sh", "-c", f'exec "{sys.executable}" -m edgewise {words_of(command, written)} {where}'],
+        capture_output=True, text=True, env=environment, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 74, (done.returncode, done.stderr)
+    assert done.stderr == f"edgewise: standard output could not be written: {reason}. The answer is lost.\n"
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "-5", "many", "9" * 30])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from edgewise.cli.main import run
 from edgewise.cli.watch import view
 from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.reading import Run
+from edgewise.monitor.rows_file import RowsFile
 from tests.monitor.subjects import encoder, train
 
 Capture = pytest.CaptureFixture[str]
@@ -26,7 +30,7 @@ Capture = pytest.CaptureFixture[str]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, model, criterion = tmp_path_factory.mktemp("runs") / "a", encoder(), nn.CrossEntropyLoss()
     with edgewise.watch(model, everything=True, to=path, loss=criterion, quiet=True):
-        train(model, 4, criterion)
+        train(model, 24, criterion)
     return path
 
 
@@ -42,7 +46,7 @@ def test_the_table_of_a_run(folder: Path, capsys: Capture) -> None:
     assert run(["watch", str(folder)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     frame = edgewise.read(folder)
-    assert "step 3, loss" in printed and "(Sequential, ended)" in printed and "0 alarms" in printed
+    assert "step 23, loss" in printed and "(Sequential, ended)" in printed and "0 alarms" in printed
     assert f"{frame['block.1.entropy'].iloc[-1]:.3g}" in printed
     assert all(f" {place} " in printed for place in ("embed", "block.0", "block.1"))
 
@@ -56,17 +60,19 @@ def test_no_number_is_cut_where_the_terminal_is_narrow(width: int, folder: Path)
     assert "\u2026" not in printed
     assert f"{edgewise.read(folder)['block.1.norm'].iloc[-1]:.3g}" in printed
     words = " ".join(printed.split())
-    assert ("No room for" in words) == (width < 100)
+    assert ("No room for" in words) == (width < 120)
     assert words.count("headroom") == 1
 
 
 def test_a_run_without_alarms_is_fine(folder: Path, capsys: Capture) -> None:
     assert run(["alarms", str(folder)]) == 0
-    assert "No alarm in 4 rows of Sequential." in capsys.readouterr().out
+    assert "No alarm in 24 rows of Sequential." in capsys.readouterr().out
     assert run(["alarms", str(folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    document = json.loads(capsys.readouterr().out)
+    assert document == {"run": str(folder), "model": "Sequential", "rows": 24, "unseen": [], "damaged_rows": 0,
+                        "damaged_events": 0, "alarms": []}  # fmt: skip
     assert run(["alarms", str(folder), "--again"]) == 0
-    assert "No alarm in 4 rows of Sequential." in capsys.readouterr().out
+    assert "No alarm in 24 rows of Sequential." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("kind", "code"), [(AlarmKind.LOGIT_GROWTH, 1), (AlarmKind.NOT_A_NUMBER, 2)])
@@ -76,7 +82,7 @@ def test_alarms_are_printed_and_coded(kind: AlarmKind, code: int, tmp_path: Path
     printed = capsys.readouterr().out
     assert "in block.1, head 3, since step 0." in printed and "Ruled out: the rate." in printed
     assert run(["alarms", str(path), "--json"]) == code
-    assert json.loads(capsys.readouterr().out)[0]["kind"] == kind.value
+    assert json.loads(capsys.readouterr().out)["alarms"][0]["kind"] == kind.value
     assert run(["watch", str(path), "--once"]) == 0
     assert "ALARM at step 1" in capsys.readouterr().out
 
@@ -86,9 +92,11 @@ def test_an_alarm_that_was_cut_off_is_not_no_alarm(tmp_path: Path, capsys: Captu
     (events,) = path.glob("events-rank0-*.jsonl")
     text = events.read_text()
     events.write_text(text[: text.index('"alarm"') + 30])
-    assert run(["alarms", str(path)]) == 1
-    assert "The last event of this run is incomplete" in capsys.readouterr().err
-    assert run(["alarms", str(path), "--again"]) == 0
+    assert run(["alarms", str(path)]) == 3
+    printed = capsys.readouterr().out
+    assert printed.startswith("Not everything was seen:") and "The last event of the run is incomplete" in printed
+    assert run(["alarms", str(path), "--again"]) == 3
+    assert "The last event" not in capsys.readouterr().out
 
 
 def test_what_a_terminal_would_obey_is_shown_and_not_sent(tmp_path: Path, capsys: Capture) -> None:
@@ -98,6 +106,7 @@ def test_what_a_terminal_would_obey_is_shown_and_not_sent(tmp_path: Path, capsys
     (path / "run.json").write_text(json.dumps(about))
     events = [json.loads(line) for line in (path / "events-rank0-000.jsonl").read_text().splitlines()]
     for event in events:
+        del event["check"]
         if event["kind"] == "alarm":
             event |= {"sentence": "ALARM\x1b]8;;http://x\x07here", "what": "It\x1b[2J grows.\r\nNo alarm in 9 rows"}
     (path / "events-rank0-000.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
@@ -120,21 +129,21 @@ def test_a_run_that_was_taken_up_again_goes_on(
             handle.close()
     assert handle.folder is not None
     handle.folder.flush()
-    assert run(["watch", str(path), "--once"]) == 0
+    assert run(["watch", str(path), "--once"]) == 3  # 4 rows
     assert "(Sequential, going on): step 3" in " ".join(capsys.readouterr().out.split())
     with monkeypatch.context() as patch:  # the same, two hours after its process was killed
         later = time.time() + 7200
         patch.setattr("time.time", lambda: later)
-        assert run(["watch", str(path), "--once"]) == 0
+        assert run(["watch", str(path), "--once"]) == 3
     assert "going on, or killed: no row for 2:00:0" in " ".join(capsys.readouterr().out.split())
     handle.close()
-    assert run(["watch", str(path), "--once"]) == 0
+    assert run(["watch", str(path), "--once"]) == 3
     assert "(Sequential, ended): step 3" in " ".join(capsys.readouterr().out.split())
 
 
 def test_export_writes_every_row(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     assert run(["export", str(folder), "--to", str(tmp_path / "x.csv")]) == 0
-    assert "Wrote 4 rows" in capsys.readouterr().err
+    assert "Wrote 24 rows" in capsys.readouterr().err
     table = np.genfromtxt(tmp_path / "x.csv", delimiter=",", names=True, deletechars="")
     assert np.array_equal(table["loss"].astype(np.float32), edgewise.read(folder, frame=False)["loss"])
 
@@ -149,23 +158,22 @@ def test_a_run_as_one_json_document(folder: Path, tmp_path: Path, capsys: Captur
     assert run(["watch", str(folder), "--json"]) == 0
     document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     frame = edgewise.read(folder)
-    assert document["step"] == 3 and document["rows"] == 4 and document["ended"] and document["alarms"] == []
+    assert document["step"] == 23 and document["rows"] == 24 and document["ended"] and document["alarms"] == []
     assert document["row"]["block.1.entropy"] == frame["block.1.entropy"].iloc[-1]
     assert document["row"]["stream_change_of_edge"] is None  # not observed
     path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
     assert run(["watch", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["alarms"][0]["kind"] == "logit_growth"
     assert run(["export", str(folder), "--to", str(tmp_path / "x.csv"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"path": str(tmp_path / "x.csv"), "rows": 4}
+    assert json.loads(capsys.readouterr().out) == {"path": str(tmp_path / "x.csv"), "rows": 24}
 
 
 def test_alarms_that_are_not_known_are_not_none(tmp_path: Path, capsys: Capture) -> None:
     path = with_alarm(tmp_path, AlarmKind.NOT_A_NUMBER)
     next(path.glob("events-rank0-*.jsonl")).unlink()
-    assert run(["alarms", str(path)]) == 1
-    printed = capsys.readouterr()
-    assert "No alarm is known in 2 rows" in printed.out and "no file of events" in printed.err
-    assert run(["alarms", str(path), "--again"]) == 0
+    assert run(["alarms", str(path)]) == 3
+    printed = capsys.readouterr().out
+    assert "No alarm is known in 2 rows" in printed and "no file of events" in printed
 
 
 def test_damaged_rows_are_told(tmp_path: Path, capsys: Capture) -> None:
@@ -175,7 +183,7 @@ def test_damaged_rows_are_told(tmp_path: Path, capsys: Capture) -> None:
     data[100] ^= 255
     rows.write_bytes(data)
     assert run(["alarms", str(path)]) == 1
-    assert "1 of its rows is damaged on the disk and left out." in capsys.readouterr().err
+    assert "1 damaged row was skipped." in capsys.readouterr().out
     assert run(["watch", str(path), "--once"]) == 0
     assert "1 row and 1 damaged, 1 alarm" in " ".join(capsys.readouterr().out.split())
 
@@ -183,3 +191,106 @@ def test_damaged_rows_are_told(tmp_path: Path, capsys: Capture) -> None:
 def test_a_mistake_in_a_hostile_folder_is_shown_and_not_sent(tmp_path: Path, capsys: Capture) -> None:
     assert run(["alarms", str(tmp_path / "a\x1b[31m\x07")]) == 64
     assert not {"\x1b", "\x07"} & set(capsys.readouterr().err)
+
+
+def watched(path: Path, steps: int, **options: Any) -> Path:
+    """A run of some steps, every one of them sampled."""
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    with edgewise.watch(model, everything=True, to=path, quiet=True, **{"loss": criterion} | options):
+        train(model, steps, criterion)
+    return path
+
+
+def off(path: Path) -> None:
+    """A run whose monitor dies of an error of its own."""
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    with edgewise.watch(model, everything=True, to=path, loss=criterion, quiet=True) as handle:
+        train(model, 25, criterion)
+        handle.fail(ValueError("on purpose"))
+
+
+def killed(path: Path) -> None:
+    """A run whose process ends without an end of the run."""
+    script = (
+        "import os, sys, torch, edgewise\nfrom tests.monitor.subjects import encoder, train\n"
+        "model, criterion = encoder(), torch.nn.CrossEntropyLoss()\n"
+        "handle = edgewise.watch(model, everything=True, to=sys.argv[1], loss=criterion, quiet=True)\n"
+        "train(model, 25, criterion)\nhandle.folder.flush()\nos._exit(1)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+
+
+def unread(path: Path) -> None:
+    """A run in which no attention was observed."""
+    watched(path, 25)
+    (file,) = path.glob("rank0-*.rows")
+    rows, columns = Run(path).rows(), Run(path).columns()
+    rows.values[:, [i for i, name in enumerate(columns) if name.endswith("largest_logit")]] = np.nan
+    file.unlink()
+    again = RowsFile(file, Run(path).about["schema"], len(columns))
+    for step, moment, values in zip(rows.step, rows.time, rows.values, strict=True):
+        again.append(step, moment, values)
+    again.close()
+
+
+UNSEEN = {
+    "few rows": (lambda path: watched(path, 19), "Only 19 rows were stored, and most alarms need 20."),
+    "no loss": (lambda path: watched(path, 25, loss=None), "The loss was never reported. Give the criterion as loss="),
+    "off": (off, "The monitor switched itself off at step 25, and nothing after that was watched"),
+    "killed": (killed, "The run stopped without an end"),
+    "columns": (unread, "Attention of block.0, block.1 was not observed"),
+}
+
+
+@pytest.mark.parametrize("how", UNSEEN)
+def test_what_could_not_be_seen_is_said_first_and_is_not_no_alarm(how: str, tmp_path: Path, capsys: Capture) -> None:
+    make, words = UNSEEN[how]
+    path = tmp_path / "run"
+    make(path)
+    capsys.readouterr()
+    assert run(["alarms", str(path)]) == 3
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"Not everything was seen:\n  - {words}"), printed
+    assert "which were not enough to say that there was none." in printed and "No alarm in" not in printed
+    assert run(["alarms", str(path), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["unseen"][0].startswith(words)
+    assert run(["watch", str(path), "--once"]) == 3
+    assert " ".join(capsys.readouterr().out.split()).startswith(words)
+    assert run(["watch", str(path), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["unseen"][0].startswith(words)
+    assert run(["report", str(path), "-o", str(tmp_path / "r.html")]) == 0
+    assert "Not enough was seen to say no alarm" in capsys.readouterr().out
+    assert words.replace("block.", "block ") in (tmp_path / "r.html").read_text()
+
+
+def test_thirty_steps_without_a_number_as_loss_are_an_alarm(tmp_path: Path, capsys: Capture) -> None:
+    """Not "No alarm", with exit code 0."""
+    model = encoder()
+    with edgewise.watch(model, to=tmp_path / "run", quiet=True) as handle:
+        for _ in range(30):
+            handle.log(loss=float("nan"))
+            train(model, 1)
+    assert run(["alarms", str(tmp_path / "run")]) == 2
+    assert "ALARM at step 0: not a number" in capsys.readouterr().out
+
+
+def test_the_end_of_a_run_says_what_was_not_seen(capsys: Capture) -> None:
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    with edgewise.watch(model, loss=criterion, everything=True):
+        train(model, 3, criterion)
+    said = capsys.readouterr().err
+    assert "the monitor did not see enough to say that nothing is wrong:\n  Only 3 rows were stored" in said
+    with edgewise.watch(model, loss=criterion, everything=True) as handle:
+        train(model, 25, criterion)
+    assert handle.unseen == [] and "did not see enough" not in capsys.readouterr().err
+
+
+def test_a_run_that_is_never_closed_ends_with_its_process(tmp_path: Path) -> None:
+    script = (
+        "import sys, torch, edgewise\nfrom tests.monitor.subjects import encoder, train\n"
+        "model, criterion = encoder(), torch.nn.CrossEntropyLoss()\n"
+        "handle = edgewise.watch(model, everything=True, to=sys.argv[1], loss=criterion, quiet=True)\n"
+        "train(model, 25, criterion)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], check=True)
+    assert len(Run(tmp_path / "run").rows()) == 25 and Run(tmp_path / "run").unseen() == []

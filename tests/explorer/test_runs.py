@@ -20,7 +20,7 @@ fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `ex
 
 from edgewise.explorer.server import application  # noqa: E402
 from edgewise.page import run_files, run_picture, run_report  # noqa: E402
-from tests.support.run_folders import ABOUT, ALARM, COLUMNS, HOSTILE, NAMES, spoil, write  # noqa: E402
+from tests.support.run_folders import ABOUT, ALARM, COLUMNS, DAMAGED, HOSTILE, NAMES, spoil, write  # noqa: E402
 
 
 @pytest.fixture
@@ -128,6 +128,23 @@ def test_a_hostile_folder_gets_a_sentence(client: Any, home: Path, how: str) -> 
     assert str(home) not in answer.json()["error"]
     assert client.post("/api/1/run/table", json={"name": "bad"}).status_code in (200, 422)
     assert [row["name"] for row in client.get("/api/1/runs").json()["runs"]] == ["bad", "good"]
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_damaged_events_are_skipped_and_said_first(client: Any, home: Path, how: str) -> None:
+    write(home / "bad", 30, alarm=True, seen=True)
+    spoil(home / "bad", how)
+    answer = ask(client, "bad")
+    assert answer.status_code == 200 and answer.json()["alarms"] == []
+    assert "1 damaged line of events, which may have been an alarm, was skipped." in answer.json()["unseen"]
+
+
+def test_what_was_not_seen_is_listed(client: Any, home: Path) -> None:
+    write(home / "few", 3, seen=True)
+    write(home / "calm", 20, seen=True)
+    assert ask(client, "calm").json()["unseen"] == []
+    [sentence] = ask(client, "few").json()["unseen"]
+    assert sentence.startswith("Only 3 rows were stored")
 
 
 def test_numbers_that_are_not_finite_are_left_out(client: Any, home: Path) -> None:

@@ -76,7 +76,7 @@ def test_labels_that_are_wrong_from_a_step_on_are_not_the_rate() -> None:
 
 
 def test_the_loss_alone_is_an_alarm_where_no_row_is_paid_for() -> None:
-    """Ten steps after it rose or ended; not if it came back, and not if a row was taken meanwhile."""
+    """At once where it is not finite; ten steps after it rose, unless it came back or a row was taken meanwhile."""
 
     def heard(loss_at: object, row: int | None = None) -> list[Alarm]:
         detection, rng = Detection(Bands(COLUMNS)), np.random.default_rng(0)
@@ -95,7 +95,7 @@ def test_the_loss_alone_is_an_alarm_where_no_row_is_paid_for() -> None:
     assert (spike.kind, spike.step, spike.since) == (AlarmKind.LOSS_SPIKE, 72, 60)
     assert "only the loss is known" in spike.cause
     (ended,) = heard(lambda step: math.nan if step >= 60 else 1.0)
-    assert (ended.kind, ended.step, ended.since) == (AlarmKind.NOT_A_NUMBER, 70, 60)
+    assert (ended.kind, ended.step, ended.since) == (AlarmKind.NOT_A_NUMBER, 60, 60)
     assert heard(lambda step: 5.0 if 60 <= step < 65 else 1.0) == heard(lambda step: 1.0) == []
     assert heard(lambda step: 5.0 if step >= 60 else 1.0, row=66) == []
 

@@ -86,7 +86,7 @@ def test_what_backward_passes_write_to_is_counted_apart() -> None:
     """torch refuses a backward pass where a kept tensor has changed, and views of one buffer share their count."""
     with edgewise.watch(encoder(), everything=True, quiet=True) as handle:
         hooks = [h for block in handle.places.blocks for h in _hooks(handle.places.model.get_submodule(block.name))]
-        norms = [hook.__self__.norm.buffer for hook in hooks]
+        norms = [hook.__self__.hook.__self__.norm.buffer for hook in hooks]
         norms[1].fill_(1.0)
         assert len(norms) == 2 and norms[0]._version == 0
         assert float(handle.instrument.gradients[2]) == 1.0  # it is still the same memory

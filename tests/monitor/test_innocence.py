@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import edgewise
-from tests.monitor.subjects import batches, encoder, hugging_face, loss_of
+from edgewise.errors import BadInput
+from tests.monitor.subjects import batches, encoder, hugging_face, loss_of, train
 
 Loop = Callable[[nn.Module, torch.optim.Optimizer], list[Tensor]]
 
@@ -211,32 +214,114 @@ class Broken(Exception):
     """An error of the monitor's own."""
 
 
-PLACES = [
-    "edgewise.monitor.instrument.Instrument.before_step", "edgewise.monitor.instrument.Instrument.after_step",
-    "edgewise.monitor.copies.StreamCopy._keep", "edgewise.monitor.copies.StreamCopy._keep_gradient",
-    "edgewise.monitor.copies.Window.see", "edgewise.monitor.watch.Watch._store",
+M = "edgewise.monitor"
+PLACES = [  # every way from a training step into the monitor, and what lies behind it
+    f"{M}.instrument.Instrument.before_step", f"{M}.instrument.Instrument.after_step",
+    f"{M}.instrument.Instrument.clear", f"{M}.copies.Switch.run", f"{M}.copies.StreamCopy.enter",
+    f"{M}.copies.StreamCopy.leave", f"{M}.copies.StreamCopy._see_gradient", f"{M}.copies.StreamCopy._keep",
+    f"{M}.copies.StreamCopy._keep_gradient", f"{M}.copies.TokenCopy.leave", f"{M}.copies.QueryCopy.enter",
+    f"{M}.copies.QueryCopy._see_gradient", f"{M}.copies.LossCopy.leave", f"{M}.copies.Window.see",
+    f"{M}.copies._tensor_of", f"{M}.copies.tensor_in", f"{M}.masks.Masks.enter", f"{M}.aside.BatchMemory.enter",
+    f"{M}.clock.Clock.run", f"{M}.clock.Budget.stepped", f"{M}.clock.Budget.due",
+    f"{M}.own_optimizer.OwnOptimizer.begins", f"{M}.own_optimizer.OwnOptimizer.ends", f"{M}.watch.Watch._store",
+    f"{M}.watch.Watch._step_begins", f"{M}.watch.Watch._before_step", f"{M}.watch.Watch._after_step",
+    f"{M}.watch.Watch._due", f"{M}.dossier.Dossiers.before_step", f"{M}.run_folder.RunFolder.append",
+    f"{M}.order.Detection.see", f"{M}.bands.Bands.see", f"{M}.sinks.Sinks.send",
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("place", PLACES)
 def test_no_error_of_the_monitor_reaches_the_loop(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str, quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same losses and weights, bit for bit, and one sentence, which quiet=True does not silence."""
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise Broken("on purpose")
+
+    other = _fresh()
+    expected = plain(*other)
+    monkeypatch.setattr(place, broken)
+    model, optimizer = _fresh()
+    with edgewise.watch(model, everything=True, to=tmp_path / "run", quiet=quiet) as handle:
+        losses = plain(model, optimizer)
+    assert losses == expected
+    assert all(map(torch.equal, model.parameters(), other[0].parameters()))
+    assert handle.error == "Broken: on purpose" and "switched itself off" in handle.unseen[0]
+    said = capsys.readouterr().err
+    assert len(re.findall(r"has switched itself off at step [01] \(Broken: on purpose\)", said)) == 1
+    assert said.count("\n") == 1 or not quiet
+    from edgewise.monitor.reading import Run
+
+    assert [e["kind"] for e in Run(tmp_path / "run").events()].count("off") == 1
+    assert not model.transformer.h[0]._forward_hooks
+    assert "The monitor switched itself off at step" in Run(tmp_path / "run").unseen()[0]
+
+
+@pytest.mark.parametrize("place", [f"{M}.copies.CallCopy.leave", f"{M}.aside.BatchMemory.enter_criterion"])
+def test_no_error_reaches_the_loop_of_an_encoder(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise Broken("on purpose")
+
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    expected = train(encoder(), 3, criterion)
+    monkeypatch.setattr(place, broken)
+    with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
+        assert train(model, 3, criterion) == expected
+    assert handle.error == "Broken: on purpose"
+
+
+def test_what_an_alarm_calls_may_raise_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: Any) -> None:
+        raise Broken("on purpose")
+
+    model = encoder()
+    expected = train(encoder(), 3)
+    with edgewise.watch(model, everything=True, quiet=True, on_alarm=broken) as handle:
+        handle.log(loss=float("nan"))
+        assert train(model, 3) == expected
+    assert handle.error == "Broken: on purpose"
+    assert capsys.readouterr().err.count("switched itself off") == 1
+
+
+def test_an_error_while_it_is_switched_off_does_not_reach_the_loop_either(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise Broken("on purpose")
 
     expected = plain(*_fresh())
-    monkeypatch.setattr(place, broken)
+    monkeypatch.setattr(f"{M}.instrument.Instrument.before_step", broken)
     model, optimizer = _fresh()
-    with edgewise.watch(model, everything=True, to=tmp_path / "run") as handle:
-        losses = plain(model, optimizer)
-    assert losses == expected
-    assert handle.error == "Broken: on purpose"
-    assert capsys.readouterr().err.count("has switched itself off at step 0 (Broken: on purpose)") == 1
-    from edgewise.monitor.reading import Run
+    handle = edgewise.watch(model, everything=True, quiet=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{M}.instrument.Instrument.detach", broken)
+        assert plain(model, optimizer) == expected
+    handle.close()
+    assert "switching it off met another error (Broken: on purpose)" in capsys.readouterr().err
 
-    assert [e["kind"] for e in Run(tmp_path / "run").events()].count("off") == 1
-    assert not model.transformer.h[0]._forward_hooks
+
+def test_a_closed_standard_error_does_not_stop_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = plain(*_fresh())
+    model, optimizer = _fresh()
+    closed = io.StringIO()
+    closed.close()
+    with edgewise.watch(model, everything=True, on_alarm=None) as handle:
+        monkeypatch.setattr("sys.stderr", closed)
+        handle._guarded(handle._say, "into the void")
+        assert plain(model, optimizer) == expected
+    assert handle.error == ""
+
+
+def test_a_folder_that_is_rejected_leaves_nothing_on_the_model(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    model = gpt2()
+    callbacks = len(gc.callbacks)
+    with pytest.raises(BadInput, match="cannot be written"):
+        edgewise.watch(model, to=tmp_path / "file" / "run")
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert len(gc.callbacks) == callbacks
 
 
 def _fresh() -> tuple[Any, torch.optim.Optimizer]:

@@ -267,10 +267,23 @@ def test_bad_arguments_are_refused() -> None:
     model = encoder()
     for arguments, words in (
         ({"budget": 0}, "budget must be a share"), ({"budget": 2.0}, "budget must be a share"),
+        ({"budget": True}, "budget must be a share"), ({"budget": math.nan}, "budget must be a share"),
         ({"loss": torch.nn.functional.cross_entropy}, "loss must be a module"),
+        ({"first_step": "x"}, "first_step must be a whole number"), ({"first_step": -1}, "first_step must be"),
+        ({"first_step": 2.5}, "first_step must be"), ({"first_step": None}, "first_step must be"),
+        ({"first_step": True}, "first_step must be"), ({"state_limit": "1 GB"}, "state_limit must be a whole number"),
+        ({"state_limit": -1}, "state_limit must be"), ({"to": 3}, "to must be the path of a folder"),
+        ({"to": ""}, "to must be the path of a folder"), ({"checkpoints": 3}, "checkpoints must be the path"),
+        ({"optimizer": "adam"}, "optimizer must be a torch optimizer"), ({"optimizer": model}, "optimizer must be"),
+        ({"scaler": 2.0}, "scaler must be a gradient scaler"), ({"on_alarm": "stop"}, "on_alarm must be a function"),
+        ({"everything": "yes"}, "everything must be True or False"), ({"quiet": 1}, "quiet must be True or False"),
+        ({"mirror": "runs"}, "mirror takes TensorBoard writers"), ({"rate": 1e-3}, "rate takes what"),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=words):
             edgewise.watch(model, **arguments)
+        assert not any(module._forward_hooks for module in model.modules())
+    with edgewise.watch(model, first_step=np.int64(3), quiet=True) as handle:  # type: ignore[arg-type]
+        assert type(handle.step) is int and handle.step == 3
     with pytest.raises(BadInput, match="watch takes a torch module"):
         edgewise.watch("gpt2")  # type: ignore[arg-type]
 

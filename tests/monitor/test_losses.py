@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +119,7 @@ def test_a_loss_that_is_not_a_number_is_said_though_the_budget_pays_for_no_row(t
     model, criterion = encoder(), Ends()
     with edgewise.watch(model, 1e-6, tmp_path / "run", loss=criterion, quiet=True) as handle:
         train(model, 40, criterion)
-    assert [(alarm.kind.value, alarm.step) for alarm in handle.alarms] == [("not_a_number", 30)]
+    assert [(alarm.kind.value, alarm.step) for alarm in handle.alarms] == [("not_a_number", 20)]
     assert handle.dossiers.paths == []  # the batch of that step is not known
 
 
@@ -168,3 +170,61 @@ def test_a_batch_that_brings_a_small_rough_loss_back_to_the_first_one_is_named()
         return "bad_batch" in [alarm.kind.value for alarm in raised if alarm.step >= 70]
 
     assert [named(150.0), named(150.0, 8), named(4.0)] == [True, False, False]
+
+
+class Broken(nn.CrossEntropyLoss):
+    """A criterion to whose losses a number is added at some steps; their gradients are as before."""
+
+    def __init__(self, at: Iterable[int], value: float = math.nan) -> None:
+        super().__init__()
+        self.at, self.value, self.calls = set(at), value, -1
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(input, target) + (self.value if self.calls in self.at else 0.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("first", [0, 1, 7])
+@pytest.mark.parametrize("options", [{"everything": True}, {"budget": 1e-6}])
+def test_a_loss_that_is_not_finite_alarms_at_once(options: dict[str, Any], first: int, value: float) -> None:
+    """From the first step on too, and between rows: it was taken for a loss that nobody reported."""
+    model, criterion = encoder(), Broken(range(first, 30), value)
+    with edgewise.watch(model, loss=criterion, quiet=True, **options) as handle:
+        train(model, 30, criterion)
+    assert [(alarm.kind.value, alarm.step) for alarm in handle.alarms][:1] == [("not_a_number", first)]
+    assert not any("never reported" in sentence for sentence in handle.unseen)
+
+
+@pytest.mark.parametrize("options", [{"everything": True}, {"budget": 1e-6}])
+def test_a_loss_that_is_reported_as_not_a_number_alarms_at_once(options: dict[str, Any]) -> None:
+    model, criterion = encoder(), nn.CrossEntropyLoss()
+    with edgewise.watch(model, quiet=True, **options) as handle:
+        for number in (math.nan, 2.0):
+            handle.log(loss=number)
+            train(model, 1, criterion)
+    assert [(alarm.kind.value, alarm.step) for alarm in handle.alarms] == [("not_a_number", 0)]
+
+
+@pytest.mark.parametrize(("at", "alarm", "since"), [(11, 20, 1), (33, 39, 21)])
+def test_on_another_device_a_broken_loss_is_read_with_the_next_row_or_at_the_end(
+    at: int, alarm: int, since: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The branch of a GPU, on the CPU: no loss is read between rows, and one that was not finite is not forgotten."""
+    monkeypatch.setattr("edgewise.monitor.instrument.HOST", ())
+    reads: list[int] = []
+    monkeypatch.setattr("edgewise.monitor.watch.Watch._see_loss", lambda handle: reads.append(handle.step))
+    monkeypatch.setattr("edgewise.monitor.clock.Budget.due", lambda budget, *_: budget.steps == 20)
+    model, criterion = encoder(), Broken([at])
+    with edgewise.watch(model, loss=criterion, quiet=True) as handle:
+        train(model, 40, criterion)
+    assert handle.budget.samples == 2 and reads == []
+    assert [(each.kind.value, each.step, each.since) for each in handle.alarms][:1] == [("not_a_number", alarm, since)]
+
+
+def test_a_negative_loss_is_a_number_and_is_reported() -> None:
+    """Its logarithm is none: it was called not finite, and not reported."""
+    model, criterion = encoder(), Broken(range(5, 30), -100.0)
+    with edgewise.watch(model, loss=criterion, everything=True, quiet=True) as handle:
+        train(model, 30, criterion)
+    assert "not_a_number" not in [alarm.kind.value for alarm in handle.alarms] and handle.unseen == []

@@ -16,7 +16,7 @@ from edgewise.page.run_report import page, read
 from edgewise.page.sheet import LARGEST
 from edgewise.page.step_curves import Line, step_picture
 from tests.support.html_elements import Elements
-from tests.support.run_folders import ALARM, HOSTILE, spoil, write
+from tests.support.run_folders import ALARM, DAMAGED, HOSTILE, spoil, write
 
 
 def test_a_run_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +51,7 @@ def test_the_curves_are_the_numbers_of_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_run_without_alarm_and_one_without_rows(tmp_path: Path) -> None:
-    write(tmp_path / "calm", 3)
+    write(tmp_path / "calm", 20, seen=True)
     write(tmp_path / "empty", 0)
     assert "Nothing left its own past" in Elements(page(read(tmp_path / "calm"))).plain
     assert "No row yet" in Elements(page(read(tmp_path / "empty"))).plain
@@ -68,6 +68,26 @@ def test_a_hostile_folder_gets_a_sentence_and_writes_nothing(tmp_path: Path, how
     assert run(["report", str(folder), "-o", str(target)]) == 64 and not target.exists()
 
 
+def test_what_was_not_seen_is_said_before_anything_else(tmp_path: Path) -> None:
+    """Also where there are alarms; a run in which little was seen is not called calm."""
+    write(tmp_path / "few", 3, seen=True)
+    html = Elements(page(read(tmp_path / "few"))).plain
+    assert "Not enough was seen to say no alarm" in html and "Nothing left its own past" not in html
+    assert html.index("Only 3 rows were stored") < html.index("3 rows, to step 2")
+    write(tmp_path / "blind", 30, alarm=True)
+    html = Elements(page(read(tmp_path / "blind"))).plain
+    assert html.index("The stream of embed, block 0, block 1 was not observed") < html.index("It is: logit growth")
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_damaged_events_are_skipped_and_said(tmp_path: Path, how: str) -> None:
+    write(tmp_path / "bad", 30, alarm=True, seen=True)
+    spoil(tmp_path / "bad", how)
+    subject = read(tmp_path / "bad")
+    assert subject.headline == "Not enough was seen to say no alarm" and subject.rows == 30
+    assert "1 damaged line of events, which may have been an alarm, was skipped." in Elements(page(subject)).plain
+
+
 def test_names_of_others_add_no_element(tmp_path: Path) -> None:
     write(tmp_path / "a", 3, alarm=True)
     bad = "</title><script>alert(1)</script>\" onload=\"x"
@@ -77,7 +97,8 @@ def test_names_of_others_add_no_element(tmp_path: Path) -> None:
     plain = Elements(page(read(tmp_path / "a"))).elements
     about.write_text(json.dumps(values | {"model": bad, "versions": {bad: bad}}))
     events = next((tmp_path / "a").glob("events-*"))
-    events.write_text(events.read_text().replace("a bad batch", json.dumps(bad)[1:-1]))
+    text = events.read_text().replace("a bad batch", json.dumps(bad)[1:-1])
+    events.write_text(re.sub(r', "check": "\w+"', "", text))
     text = page(read(tmp_path / "a"))
     assert "<script" not in text and Elements(text).elements == plain
     assert Elements(text).plain.count("alert(1)") >= 5

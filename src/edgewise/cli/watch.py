@@ -24,7 +24,6 @@ COLUMNS = {
     "largest_logit": "largest logit", "logit_growth": "its growth", "softmax_gain": "gain",
     "update_ratio.attention": "update, attention", "update_ratio.mlp": "update, MLP", "headroom": "headroom",
 }  # fmt: skip
-SILENT = 300.0  # seconds without a row after which that is said
 NARROW, ROWS = 120, 40  # columns of a page that is not a terminal; blocks shown at most
 
 
@@ -35,40 +34,51 @@ NARROW, ROWS = 120, 40  # columns of a page that is not a terminal; blocks shown
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which process.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document once, and nothing else.")
 def watch(run: str, once: bool, every: float, rank: int, as_json: bool) -> int:
-    """Show the last row of a watched run, block by block, and its alarms, while it grows."""
+    """Show what was not seen of a watched run, its last row, block by block, and its alarms, while it grows.
+
+    Exit code 3 where no alarm is known and too little was seen to say that there was none, else 0.
+    """
     from rich.console import Console
     from rich.live import Live
 
     from edgewise.monitor.reading import Run
 
+    folder = Run(run)
     if as_json:
-        document = plain(_document(Run(run), rank))
+        document = plain(_document(folder, rank))
         with printing():
             click.echo(json.dumps(document))
-        return exit_codes.FINE
-    folder, console = Run(run), Console()
+        return _code(folder, rank)
+    console = Console()
     if not console.is_terminal:
         console = Console(width=NARROW)
     if once or not console.is_terminal or _over(folder, rank):
         with printing():
             console.print(view(folder, rank, console.width))
-        return exit_codes.FINE
+        return _code(folder, rank)
     with Live(view(folder, rank, console.width), console=console, auto_refresh=False) as live:
         while not _over(folder, rank):
             time.sleep(every)
             live.update(view(folder, rank, console.width), refresh=True)
-    return exit_codes.FINE
+    return _code(folder, rank)
+
+
+def _code(folder: Run, rank: int) -> int:
+    known = any(event["kind"] == "alarm" for event in folder.events(rank))
+    return exit_codes.UNSEEN if not known and folder.unseen(rank) else exit_codes.FINE
 
 
 def _document(folder: Run, rank: int) -> dict[str, Any]:
     """The same for machines: state, last row by column, alarms as `edgewise alarms --json` has them."""
     from edgewise.monitor.alarm import Alarm
+    from edgewise.monitor.reading import ended
 
     rows, events = folder.rows(rank=rank), folder.events(rank)
     last = dict(zip(folder.columns(), rows.values[-1].tolist(), strict=True)) if len(rows) else {}
     return {
-        "run": str(folder.path), "model": folder.about["model"], "ended": _ended(events), "rows": len(rows),
-        "damaged": rows.damaged, "step": int(rows.step[-1]) if len(rows) else None,
+        "run": str(folder.path), "model": folder.about["model"], "unseen": folder.unseen(rank, rows=rows),
+        "ended": ended(events), "rows": len(rows), "damaged": rows.damaged,
+        "damaged_events": folder.damaged_events(rank), "step": int(rows.step[-1]) if len(rows) else None,
         "time": float(rows.time[-1]) if len(rows) else None, "row": last,
         "alarms": [Alarm.from_json(event).json() for event in events if event["kind"] == "alarm"],
     }  # fmt: skip
@@ -81,8 +91,9 @@ def view(folder: Run, rank: int, width: int) -> RenderableType:
     from rich.text import Text
 
     rows, events = folder.rows(rank=rank), folder.events(rank)
+    unseen = [Text(visible(sentence), style="bold yellow") for sentence in folder.unseen(rank, rows=rows)]
     if not len(rows):
-        return Text(f"{visible(str(folder.path))}: no row yet.")
+        return Group(*unseen, Text(f"{visible(str(folder.path))}: no row yet."))
     last = dict(zip(folder.columns(), rows.values[-1].tolist(), strict=True))
     names = [name for name in COLUMNS if any(key.endswith(f".{name}") for key in last)]
     places = [f"block.{i}" for i in range(int(folder.about["depth"]))]
@@ -97,7 +108,7 @@ def view(folder: Run, rank: int, width: int) -> RenderableType:
         table.add_column(COLUMNS[name], justify="right", width=each)
     for place, row in zip(places, cells, strict=False):
         table.add_row(place, *row[:fit])
-    parts: list[Any] = [Text(_headline(folder, rows, last, events), style="bold"), table]
+    parts: list[Any] = [*unseen, Text(_headline(folder, rows, last, events), style="bold"), table]
     if fit < len(names):
         left_out = ", ".join(COLUMNS[name] for name in names[fit:])
         parts.append(Text(f"No room for {left_out}: make the window wider, or read the run with edgewise.read."))
@@ -115,7 +126,7 @@ def _widths(titles: list[str], cells: list[list[str]]) -> list[int]:
 
 
 def _headline(folder: Run, rows: Any, last: dict[str, float], events: list[dict[str, Any]]) -> str:
-    name, state = visible(folder.about["model"]), "ended" if _ended(events) else _age(time.time() - rows.time[-1])
+    name, state = visible(folder.about["model"]), _state(events, rows)
     loss, ratio = (_number(last.get(name, math.nan)) for name in ("loss", "update_ratio"))
     alarms = sum(event["kind"] == "alarm" for event in events)
     return (
@@ -129,19 +140,22 @@ def _damage(count: int) -> str:
     return f" and {count} damaged" if count else ""
 
 
-def _age(seconds: float) -> str:
+def _state(events: list[dict[str, Any]], rows: Any) -> str:
     """Whether a run without an end goes on: one that was killed could not say so."""
+    from edgewise.monitor.reading import SILENT, ended
+
+    if ended(events):
+        return "off" if events[-1]["kind"] == "off" else "ended"
+    seconds = time.time() - rows.time[-1]
     return "going on" if seconds < SILENT else f"going on, or killed: no row for {timedelta(seconds=int(seconds))}"
 
 
 def _over(folder: Run, rank: int) -> bool:
-    return _ended(folder.events(rank))
+    """Also where its process is gone: nothing will follow."""
+    from edgewise.monitor.reading import ended
+    from edgewise.monitor.run_folder import owner_lives
 
-
-def _ended(events: list[dict[str, Any]]) -> bool:
-    """Whether the last start was followed by an end: a run that was taken up again goes on."""
-    starts = [i for i, event in enumerate(events) if event["kind"] == "start"]
-    return any(event["kind"] in ("stop", "off") for event in events[starts[-1] if starts else 0 :])
+    return ended(folder.events(rank)) or owner_lives(folder.path, rank) is False
 
 
 def _number(value: float) -> str:

@@ -19,10 +19,10 @@ from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.requests import Request
-from edgewise.monitor.reading import Run
+from edgewise.monitor.reading import Run, ended
 from edgewise.page import run_files, run_report
 from edgewise.page.run_picture import picture
-from edgewise.page.run_story import alarms, note, state, stopped
+from edgewise.page.run_story import alarms, note, state, unseen, unseen_at_a_glance
 
 router = APIRouter()
 EVERY = 1.0  # seconds between two looks at a growing run
@@ -119,7 +119,7 @@ def _over(found: Run, name: str) -> bool:
     """A run that can no longer be read has ended too, for who follows it."""
     try:
         with run_files.told(found, name):
-            return stopped(found.events())
+            return ended(found.events())
     except BadInput:
         return True
 
@@ -131,12 +131,14 @@ def listing(folder: Path | None) -> dict[str, Any]:
 
 
 def _entry(folder: Path | None, name: str) -> dict[str, Any]:
-    entry = {"name": name, "title": _title(folder, name), "note": "", "refused": "", "alarms": 0, "live": False}
+    entry: dict[str, Any] = {"name": name, "title": _title(folder, name), "note": "", "refused": ""}
+    entry |= {"unseen": [], "alarms": 0, "live": False}
     try:
         found = run_files.run_of(folder, name)
         with run_files.told(found, name):
             events = found.events()
-            entry |= {"note": note(found.about), "alarms": len(alarms(events)), "live": not stopped(events)}
+            entry |= {"note": note(found.about), "alarms": len(alarms(events)), "live": not ended(events),
+                      "unseen": unseen_at_a_glance(found, events)}  # fmt: skip
     except BadInput as refusal:
         entry["refused"] = str(refusal)
     return entry
@@ -149,7 +151,7 @@ def answer(folder: Path | None, wanted: RunRequest) -> dict[str, Any]:
         names, rows, events = found.columns(), run_files.rows(found, wanted.rank), found.events(wanted.rank)
         return {
             "name": wanted.name, "title": _title(folder, wanted.name), "note": note(found.about),
-            "ranks": found.ranks(),
+            "ranks": found.ranks(), "unseen": unseen(found, wanted.rank, rows),
             **state(events, rows), "alarms": alarms(events), **picture(names, rows, wanted.statistic),
         }  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.monitor.copies import SEQUENCES, Switch, leave_to_python
+from edgewise.monitor.copies import SEQUENCES, Switch
 from edgewise.monitor.deaf import Hooking
 from edgewise.probe.isolation import observed, tensors
 
@@ -55,10 +55,6 @@ class BatchMemory(Hooking):
         inputs, named = call
         size = next((t.shape[0] for t in tensors([inputs, list(named.values())]) if t.dim()), 0)
         return tuple(_cut(x, size) for x in inputs), {name: _cut(x, size) for name, x in named.items()}
-
-
-for hook in (BatchMemory.enter, BatchMemory.enter_criterion):
-    leave_to_python(hook, whole=True)
 
 
 def _cut(value: Any, size: int) -> Any:

@@ -36,6 +36,7 @@ from edgewise.monitor.copies import (
     Switch,
     TokenCopy,
     apart,
+    guarded,
     query_slice,
     token_window,
 )
@@ -143,11 +144,13 @@ class AttentionGroup:
             window = token_window(InPlace, switch, self.tokens[0][i], batch_first)
             self._inputs.append(window)
             both = CallCopy(window, output, self.masks[i])
-            return [find(place.name).register_forward_hook(both.leave, with_kwargs=True)]
+            return [find(place.name).register_forward_hook(guarded(switch, both.leave), with_kwargs=True)]
         copies = [TokenCopy(switch, buffer[i], batch_first) for buffer in self.tokens]
-        hooks = [find(n).register_forward_hook(c.leave) for n, c in zip(place.modules, copies, strict=True)]
-        hooks += [find(place.name).register_forward_pre_hook(self.masks[i].enter, with_kwargs=True)]
-        return [*hooks, find(place.output.module).register_forward_pre_hook(output.enter)]
+        pairs = zip(place.modules, copies, strict=True)
+        hooks = [find(name).register_forward_hook(guarded(switch, each.leave)) for name, each in pairs]
+        masks = guarded(switch, self.masks[i].enter)
+        hooks += [find(place.name).register_forward_pre_hook(masks, with_kwargs=True)]
+        return [*hooks, find(place.output.module).register_forward_pre_hook(guarded(switch, output.enter))]
 
     def clear(self, check: bool) -> None:
         """Forget the last pass, so that one that was not seen cannot look like it; check: the referee will look."""

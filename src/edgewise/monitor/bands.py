@@ -87,6 +87,7 @@ class Bands:
         self.now = np.full(len(pairs), np.nan)
         self.losses = Losses()
         self._loss = int(self.at("loss")[0]) if len(self.at("loss")) else None
+        self.loss = math.nan  # of this row, itself: the logarithm of a negative one is not a number
         self.gap = 1  # steps since the row before
         self._stalled: bool | None = None  # of this row, once it was asked
         self._edge = next((i for i, column in enumerate(columns) if column.name == "stream_change_of_edge"), None)
@@ -114,6 +115,7 @@ class Bands:
         value = self.now
         self._stalled = None
         if self._loss is not None:
+            self.loss = float(row[self._columns[self._loss]])
             self.losses.see(step, float(value[self._loss]))
         if self._edge is not None and np.isfinite(row[self._edge]):
             self.beyond.append(float(row[self._edge]))

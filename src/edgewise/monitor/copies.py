@@ -42,6 +42,43 @@ class Switch:
             self.clock.run(copy, arguments, self.fail)
 
 
+class Guard(Hooking):
+    """The one way from a hook of the model into the monitor: what is raised behind it does not reach the training.
+
+    Nothing is returned either, since what a hook returns replaces the output or the gradient.
+    """
+
+    def __init__(self, switch: Switch, hook: Callable[..., object]) -> None:
+        self.switch, self.hook = switch, hook
+
+    def call(self, *arguments: Any) -> None:
+        """Of a part of the model, at sampled steps; always in compiled code, where a changing flag would recompile."""
+        if torch.compiler.is_compiling():
+            self.hook(*arguments)
+        elif self.switch.on:
+            try:
+                self.hook(*arguments)
+            except Exception as error:  # noqa: BLE001  the training must not notice
+                self.switch.fail(error)
+
+    def call_beside(self, *arguments: Any) -> None:
+        """Of the whole model, at every step; torch.compile calls it beside its graph."""
+        try:
+            self.hook(*arguments)
+        except Exception as error:  # noqa: BLE001  the training must not notice
+            self.switch.fail(error)
+
+
+def guarded(switch: Switch, hook: Callable[..., object]) -> Callable[..., None]:
+    """A hook of a part of the model, or of a tensor, behind a guard."""
+    return Guard(switch, hook).call
+
+
+def guarded_beside(switch: Switch, hook: Callable[..., object]) -> Callable[..., None]:
+    """A hook of the whole model behind a guard."""
+    return Guard(switch, hook).call_beside
+
+
 class Sizes:
     """How much of the buffers the last pass filled: sequences, tokens of the stream, tokens in all.
 
@@ -179,7 +216,7 @@ class StreamCopy(Hooking):
         self, switch: Switch, buffer: Tensor, gradient: Tensor, sizes: Sizes | None, batch_first: bool, last: bool
     ) -> None:
         self.switch, self.gradient, self.sizes, self.last = switch, gradient, sizes, last
-        self.question = Question(switch.pending, self._see_gradient)
+        self.question = Question(switch.pending, guarded(switch, self._see_gradient))
         self.norm = NormSeat(switch.pending, gradient)
         self.window = Window(switch.pending, buffer, batch_first, lambda length: slice(0, length, -(-length // TOKENS)))
 
@@ -260,7 +297,7 @@ class QueryCopy(Hooking):
         self.switch = switch
         self.window = Window(switch.pending, buffer, batch_first, slices)
         self.back = Window(switch.pending, gradient, batch_first, slices)
-        self.question = Question(switch.pending, self._see_gradient)
+        self.question = Question(switch.pending, guarded(switch, self._see_gradient))
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:  # noqa: ARG002
         self.see(inputs[0] if inputs and isinstance(inputs[0], Tensor) else None)
@@ -312,16 +349,24 @@ class CallCopy(Hooking):
 
 
 class LossCopy(Hooking):
-    """The scalar loss that a model or a criterion returns."""
+    """The scalar loss that a model or a criterion returns.
 
-    def __init__(self, buffer: Tensor) -> None:
-        self.buffer = buffer
+    broken: on another device, where the loss is read with the rows only, 0 plus 0 times every loss since the last
+    row, which is not a number from the first loss on that is not finite; None where every loss is read.
+    """
+
+    def __init__(self, buffer: Tensor, broken: Tensor | None) -> None:
+        self.buffer, self.broken = buffer, broken
+        self.heard = False  # whether there was a loss in this step: not a number is one too
 
     def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
-        """Hook of the whole model, which torch.compile calls beside its graph: three operations and nothing to fail."""
+        """Hook of the whole model, which torch.compile calls beside its graph."""
         loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
             self.buffer.copy_(loss.detach().reshape(()))
+            self.heard = True
+            if self.broken is not None:
+                self.broken.add_(self.buffer, alpha=0)
 
 
 def leave_to_python(function: Any, *, whole: bool = False) -> None:
@@ -337,7 +382,7 @@ def leave_to_python(function: Any, *, whole: bool = False) -> None:
         change(function.__code__, strategy(action.SKIP, action.SKIP if whole else action.DEFAULT))
 
 
-leave_to_python(LossCopy.leave)
+leave_to_python(Guard.call_beside, whole=True)
 
 
 def apart(buffer: Tensor) -> Tensor:

@@ -20,7 +20,18 @@ from edgewise.arrays import Array
 from edgewise.monitor.aside import Call
 from edgewise.monitor.attention import AttentionGroup, shape_of
 from edgewise.monitor.attention_rows import HEAD_STATISTICS
-from edgewise.monitor.copies import SEQUENCES, TOKENS, LossCopy, Sizes, StreamCopy, Switch, apart, keys_within
+from edgewise.monitor.copies import (
+    SEQUENCES,
+    TOKENS,
+    LossCopy,
+    Sizes,
+    StreamCopy,
+    Switch,
+    apart,
+    guarded,
+    guarded_beside,
+    keys_within,
+)
 from edgewise.monitor.edge import StreamChange
 from edgewise.monitor.matrices import Matrices, loose
 from edgewise.monitor.places import AttentionPlace, Places
@@ -34,6 +45,7 @@ SLOW = 10  # stored rows between two on the slow clock
 SPECTRUM = 3 * SLOW  # and between two at which the change of one block's logits is taken apart
 CHECKED = 10 * SLOW  # and between two at which the referee looks, after its first five looks
 LOOKS = 3  # rows in a row that the referee may miss before a refusal under dropout is said
+HOST = ("cpu",)  # devices whose numbers can be read without waiting for them
 FEW = 1e-30  # below every activation that matters: keeps logarithms finite
 
 
@@ -56,7 +68,10 @@ class Instrument:
         self.loss, self.gradients = self._scalars[0], self._scalars[1:]
         self._absent = torch.full((1,), math.nan, device=self.device)
         target = places.model if loss is None else loss
-        self.handles.append(target.register_forward_hook(LossCopy(self.loss).leave))
+        self.on_host = self.device.type in HOST  # where it costs nothing to look at the loss of every step
+        self.broken = torch.zeros(1, device=self.device)  # not a number once a loss since the last row was not finite
+        self.loss_copy = LossCopy(self.loss, None if self.on_host else self.broken[0])
+        self.handles.append(target.register_forward_hook(guarded_beside(switch, self.loss_copy.leave)))
         self._attach_streams()
         self.groups = self._attach_attention()
         self._blocks = [[place.block for place in group.layers] for group in self.groups]
@@ -81,9 +96,10 @@ class Instrument:
             StreamCopy(self.switch, self.streams[i], apart(self.gradients[i]), sizes[i], p.sequence_first, i == p.depth)
             for i in range(count)
         ]
-        self.handles.append(find(p.blocks[0].name).register_forward_pre_hook(copies[0].enter, with_kwargs=True))
-        pairs = zip(p.blocks, copies[1:], strict=True)
-        self.handles += [find(block.name).register_forward_hook(copy.leave) for block, copy in pairs]
+        enter = guarded(self.switch, copies[0].enter)
+        self.handles.append(find(p.blocks[0].name).register_forward_pre_hook(enter, with_kwargs=True))
+        pairs = [(find(block.name), each) for block, each in zip(p.blocks, copies[1:], strict=True)]
+        self.handles += [block.register_forward_hook(guarded(self.switch, each.leave)) for block, each in pairs]
 
     def _attach_attention(self) -> list[AttentionGroup]:
         by_shape: dict[tuple[Any, ...], list[AttentionPlace]] = {}
@@ -120,6 +136,7 @@ class Instrument:
         """Before a step that will be sampled: what it does not fill must not look like numbers."""
         self.sizes.clear()
         self.switch.pending.forget()
+        self.loss_copy.heard = False
         self._scalars.fill_(math.nan)
         self._first_entries.fill_(math.nan)
         for group in self.groups:
@@ -184,7 +201,7 @@ class Instrument:
         """
         squares = self.matrices.after() if self.matrices is not None else torch.zeros(3, 1, device=self.device)
         change = self._absent if self.change is None else self.change.after()[None]
-        parts = [*self._activations, squares, self._spectrum(), change]
+        parts = [*self._activations, squares, self._spectrum(), change, self.broken]
         flat, shapes = torch.cat([part.reshape(-1) for part in parts]), [part.shape for part in parts]
         if shapes != self._shapes:
             sizes = [shape.numel() for shape in shapes]
@@ -193,6 +210,8 @@ class Instrument:
         if join is not None:
             flat = join(flat, [shape.numel() for shape in shapes])
         host = flat.cpu().numpy().astype(np.float64)
+        if not self.on_host:
+            self.broken.zero_()
         numbers = [host[span].reshape(shape) for span, shape in self._spans]
         self.samples += 1
         self._activations = []
@@ -202,7 +221,7 @@ class Instrument:
         """How each part of a row is joined over processes; matrices that are not sharded are alike in all."""
         sharded = self.matrices is not None and self.matrices.sharded
         heads: list[Rule] = [partial(_heads_joined, shape=self._shape(group)) for group in self.groups]
-        return [mean, mean, mean, mean, largest, *heads, total if sharded else mean, mean, mean]
+        return [mean, mean, mean, mean, largest, *heads, total if sharded else mean, mean, mean, mean]
 
     def _shape(self, group: AttentionGroup) -> tuple[int, int, int]:
         return len(group.layers), len(HEAD_STATISTICS), group.first.heads
@@ -214,7 +233,7 @@ class Instrument:
         return spectral_entropy(query, key, *self._query_key(place)).float().mean()[None]
 
     def _sample(self, numbers: list[Array]) -> Sample:
-        loss, gradient, norm, separation, largest, *attention, squares, spectrum, change = numbers
+        loss, gradient, norm, separation, largest, *attention, squares, spectrum, change, broken = numbers
         depth, mixed = self.places.depth, self.matrices.mixed if self.matrices is not None else set()
         turn = np.full(depth, np.nan)
         if self._turn is not None:
@@ -224,7 +243,8 @@ class Instrument:
             squares, total = (squares, squares.sum(1)) if self.matrices is None else self.matrices.grouped(squares)
             site = self._sheet.sites(norm, separation, largest, gradient, self.switch.limit)
             run, block = self._sheet.blocks(squares, total, heads, mixed)
-        return Sample(run | {"loss": float(loss[0]), "stream_change": float(change[0])}, site, block, heads, turn)
+        run |= {"loss": float(loss[0]), "stream_change": float(change[0])}
+        return Sample(run, site, block, heads, turn, broken=bool(np.isnan(broken[0])))
 
     def _heads(self, attention: list[Array]) -> Array:
         """(blocks, statistics, H) of all groups; not-a-number where a block has fewer heads than others, or none."""

@@ -54,7 +54,11 @@ class LightningCallback(Base):
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
         if self.handle is not None:
-            self.handle.log(loss=loss * trainer.accumulate_grad_batches)  # the trainer has divided it
+            self.handle._guarded(self._report, trainer, loss)
+
+    def _report(self, trainer: Any, loss: Any) -> None:
+        assert self.handle is not None
+        self.handle.log(loss=loss * trainer.accumulate_grad_batches)  # the trainer has divided it
 
     def on_train_batch_end(self, trainer: Any, *others: Any) -> None:  # noqa: ARG002
         if self.stop and self.handle is not None and any(alarm.failing for alarm in self.handle.alarms):

@@ -148,7 +148,8 @@ def not_a_number(bands: Bands) -> Hit | None:
     endless = bands.now == math.inf
     broken = (np.isnan(bands.now) | endless) & np.isfinite(bands.first)
     loss, norm, gradient = (bands.at(name) for name in ("loss", "norm", "gradient"))
-    heard = bool(len(loss)) and bool(np.isfinite(bands.now[loss]).all())
+    heard = bool(len(loss)) and math.isfinite(bands.loss)
+    broken[loss] &= not heard  # its logarithm is not, where it is negative
     seen = gradient if np.isfinite(bands.now[norm]).all() else gradient[:0]
     counts = (*loss, *(norm if not heard else norm[endless[norm]]), *(bands.at("gradient_norm") if not heard else seen))
     i = next((i for i in counts if broken[i]), None)

@@ -18,7 +18,7 @@ from edgewise.monitor.bands import JUMP, Bands
 from edgewise.monitor.detectors import DETECTORS, GROWTH, LASTING, SUDDEN, TENFOLD
 from edgewise.monitor.evidence import steps_grew
 from edgewise.monitor.hit import Detector, Hit
-from edgewise.monitor.loss_alone import LossAlone
+from edgewise.monitor.loss_alone import LossAlone, Loud
 from edgewise.monitor.loss_detectors import loss_rise
 
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION)  # which last, and need not move
@@ -70,11 +70,17 @@ class Detection:
         return [self._alarm(hit, step, moved, heads) for hit in named if self._fresh(hit.kind)]
 
     def hear(self, step: int, loss: float) -> list[Alarm]:
-        """What the loss of a step without a row says, where the budget has paid for none within ten steps."""
-        loud = self._loss.hear(step, loss)
+        """What a loss says alone: at once where it is not finite, else where no row was paid for within ten steps."""
+        return self._alone_alarm(step, self._loss.hear(step, loss))
+
+    def broken_before(self, step: int, since: int) -> list[Alarm]:
+        """A loss between two rows was not finite, where losses are read with the rows only."""
+        return self._alone_alarm(step, self._loss.broken_before(step, since))
+
+    def _alone_alarm(self, step: int, loud: Loud | None) -> list[Alarm]:
         if loud is None or not self._fresh(loud.hit.kind):
             return []
-        cause = "only the loss is known: the budget has paid for no row since."
+        cause = "only the loss is known: no row was taken since."
         return [Alarm(loud.hit.kind, step, "", None, loud.since, loud.hit.sentence, cause)]
 
     def _put_down(self, hit: Hit, detector: Detector, step: int) -> Hit:

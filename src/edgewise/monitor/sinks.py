@@ -23,10 +23,11 @@ Send = Callable[[dict[str, float], int], None]
 class Sinks:
     """Where rows are mirrored to."""
 
-    def __init__(self, columns: Sequence[Column], mirror: Any, complain: Callable[[str], None]) -> None:
+    def __init__(self, columns: Sequence[Column], writers: Sequence[Any], complain: Callable[[str], None]) -> None:
         self._groups = _groups(columns)
         self._complain = complain
-        self.targets = _given(mirror) | _active()
+        given = {f"TensorBoard {number}": _tensorboard(writer) for number, writer in enumerate(writers, 1)}
+        self.targets = given | _active()
 
     def send(self, step: int, row: Array, alarms: Sequence[str]) -> None:
         """One row, and the alarms raised with it as counts."""
@@ -62,7 +63,8 @@ def curves(groups: dict[str, np.ndarray], row: Array) -> dict[str, float]:
     return values
 
 
-def _given(mirror: Any) -> dict[str, Send]:
+def writers_of(mirror: Any) -> list[Any]:
+    """The TensorBoard writers among which rows are mirrored: none, one or several were given."""
     writers = [] if mirror is None else list(mirror) if isinstance(mirror, (list, tuple)) else [mirror]
     for writer in writers:
         if not callable(getattr(writer, "add_scalar", None)):
@@ -70,7 +72,7 @@ def _given(mirror: Any) -> dict[str, Send]:
                 f"mirror takes TensorBoard writers, got {type(writer).__name__}. W&B and trackio need not be given: "
                 "they are used when a run of theirs is active."
             )
-    return {f"TensorBoard {number}": _tensorboard(writer) for number, writer in enumerate(writers, 1)}
+    return writers
 
 
 def _tensorboard(writer: Any) -> Send:

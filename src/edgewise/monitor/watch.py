@@ -1,16 +1,19 @@
 """watch(model): a monitor beside a training loop, which asks nothing of it and changes no number in it.
 
-Steps are the optimizer's own: its hooks say when one begins and ends. Whatever goes wrong in here switches the monitor
-off, is said once and written down; the loop goes on.
+Steps are the optimizer's own: its hooks say when one begins and ends. An error inside the monitor switches it off, is
+printed once and written down; training goes on.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,22 +35,24 @@ from edgewise.monitor.aside import BatchMemory, pass_aside
 from edgewise.monitor.bands import Bands
 from edgewise.monitor.clock import Budget, Clock
 from edgewise.monitor.columns import Column, fast_columns, slow_columns
-from edgewise.monitor.copies import Switch
+from edgewise.monitor.copies import Switch, guarded_beside
 from edgewise.monitor.detectors import near
 from edgewise.monitor.dossier import Dossiers
 from edgewise.monitor.edge import Edge, StreamChange, edge_of
-from edgewise.monitor.instrument import SLOW, SPECTRUM, Instrument, checked
+from edgewise.monitor.instrument import HOST, SLOW, SPECTRUM, Instrument, checked
 from edgewise.monitor.order import Detection
 from edgewise.monitor.own_optimizer import OwnOptimizer
 from edgewise.monitor.places import NO_LOSS, UNHEARD, WHOLE, check_model, frozen, places_or_blind
 from edgewise.monitor.ranks import Ranks, joined
+from edgewise.monitor.reading import trace_of, unseen_of_rows
 from edgewise.monitor.run_folder import HEADS, RunFolder, versions
 from edgewise.monitor.sample import Sample
-from edgewise.monitor.sinks import Sinks
+from edgewise.monitor.sinks import Sinks, writers_of
 from edgewise.optim.parallel import processes_of
 from edgewise.trace import Trace
 
 KINDS = tuple(AlarmKind)
+UNSEEN = "the monitor did not see enough to say that nothing is wrong:"
 
 
 def watch(
@@ -76,12 +81,36 @@ def watch(
     rate        what edgewise.learning_rate returned for this training: its steps are held against those at the edge
     """
     check_model(model)
-    if not (isinstance(budget, (int, float)) and 0 < budget <= 1):
+    if isinstance(budget, bool) or not (isinstance(budget, (int, float)) and 0 < budget <= 1):
         raise BadInput(f"budget must be a share of the training time between 0 and 1, got {budget!r}.")
     if loss is not None and not isinstance(loss, nn.Module):
         raise BadInput(f"loss must be a module (a criterion), got {type(loss).__name__}; or report it with handle.log.")
-    return Watch(model, None if everything else float(budget), to, optimizer, loss, scaler, first_step, quiet,
-                 on_alarm, mirror, None if checkpoints is None else Path(checkpoints), state_limit, edge_of(rate))
+    if optimizer is not None and not isinstance(getattr(optimizer, "optimizer", optimizer), Optimizer):
+        raise BadInput(f"optimizer must be a torch optimizer, got {type(optimizer).__name__}. Leave it out to find it.")
+    if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+        raise BadInput(f"scaler must be a gradient scaler with get_scale(), got {type(scaler).__name__}.")
+    if on_alarm is not None and not callable(on_alarm):
+        raise BadInput(f"on_alarm must be a function that takes an alarm, got {type(on_alarm).__name__}.")
+    for name, flag in (("everything", everything), ("quiet", quiet)):
+        if not isinstance(flag, bool):
+            raise BadInput(f"{name} must be True or False, got {flag!r}.")
+    for name, folder in (("to", to), ("checkpoints", checkpoints)):
+        if folder is not None and not (isinstance(folder, (str, os.PathLike)) and str(folder)):
+            raise BadInput(f"{name} must be the path of a folder, got {folder!r}.")
+    return Watch(model, None if everything else float(budget), to, optimizer, loss, scaler,
+                 _count("first_step", first_step), quiet, on_alarm, writers_of(mirror),
+                 None if checkpoints is None else Path(checkpoints), _count("state_limit", state_limit), edge_of(rate))
+
+
+def _count(name: str, value: Any) -> int:
+    """A whole number from 0 on, also one of numpy's or a tensor's."""
+    try:
+        number = -1 if isinstance(value, (bool, float)) else int(value.__index__())
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        number = -1
+    if number < 0:
+        raise BadInput(f"{name} must be a whole number, 0 or more, got {value!r}.")
+    return number
 
 
 class Watch:
@@ -90,51 +119,71 @@ class Watch:
     def __init__(
         self, model: nn.Module, share: float | None, to: str | Path | None, optimizer: Optimizer | None,
         loss: nn.Module | None, scaler: Any, first_step: int, quiet: bool,
-        on_alarm: Callable[[Alarm], None] | None, mirror: Any, checkpoints: Path | None, state_limit: int,
+        on_alarm: Callable[[Alarm], None] | None, mirror: list[Any], checkpoints: Path | None, state_limit: int,
         edge: Edge | None,
     ) -> None:  # fmt: skip
         began = time.perf_counter()
+        self.folder: RunFolder | None = None
+        self._hooks: list[Any] = []
         self.model, self.scaler, self.step, self.quiet, self.error = model, scaler, first_step, quiet, ""
         back_in_shards(model)
         self.places = places_or_blind(model)
         self.ranks = Ranks(processes_of(model))
         self.columns: tuple[Column, ...] = fast_columns(self.places.depth)
         self.names = [column.name for column in self.columns]
-        self.clock = Clock(wall=next(model.parameters()).device.type != "cpu")
-        gc.callbacks.append(self.clock.collection)
-        self.switch = Switch(self.clock, self.fail)
-        self.instrument = Instrument(self.places, self.switch, loss)
         self.edge = edge
-        if edge is not None and self.places.depth:
+        if to is not None:  # before anything is attached: it may be rejected
+            self.folder = self._folder(to, share)
+        self.clock = Clock(wall=next(model.parameters()).device.type != "cpu")
+        self.switch = Switch(self.clock, self.fail)
+        try:
+            self._attach(optimizer, loss, first_step, on_alarm, mirror, checkpoints, state_limit)
+        except BaseException:
+            self._detach()
+            if self.folder is not None:
+                self.folder.close()
+            raise
+        self.attach_seconds = time.perf_counter() - began
+        self.budget = Budget(share, self.clock, together=self.ranks.size > 1)
+        self._announce()
+        atexit.register(self._close_at_exit, os.getpid())
+
+    def _attach(
+        self, optimizer: Optimizer | None, loss: nn.Module | None, first_step: int,
+        on_alarm: Callable[[Alarm], None] | None, mirror: list[Any], checkpoints: Path | None, state_limit: int,
+    ) -> None:  # fmt: skip
+        model, folder = self.model, self.folder
+        gc.callbacks.append(self.clock.collection)
+        self.instrument = Instrument(self.places, self.switch, loss)
+        if self.edge is not None and self.places.depth:
             self.instrument.change = StreamChange(self.places.model, self.places.blocks[-1].name)
-        self.batch = BatchMemory(self.switch, keep_random=to is not None)
-        self.instrument.handles.append(model.register_forward_pre_hook(self.batch.enter, with_kwargs=True))
+        self.batch = BatchMemory(self.switch, keep_random=folder is not None)
+        enter = guarded_beside(self.switch, self.batch.enter)
+        self.instrument.handles.append(model.register_forward_pre_hook(enter, with_kwargs=True))
         if loss is not None:
-            self.instrument.handles += [loss.register_forward_pre_hook(self.batch.enter_criterion, with_kwargs=True)]
-        run = None if to is None or self.ranks.rank else Path(to)
+            enter = guarded_beside(self.switch, self.batch.enter_criterion)
+            self.instrument.handles += [loss.register_forward_pre_hook(enter, with_kwargs=True)]
+        run = None if folder is None or self.ranks.rank else folder.path
         self.dossiers = Dossiers(run, self.places.model, state_limit, checkpoints)
         self.bands = Bands(self.columns)
         self.detection = Detection(self.bands)
         self.alarms: list[Alarm] = []
         self.on_alarm = on_alarm
-        self.sinks = Sinks(self.columns, mirror if self.ranks.rank == 0 else None, self._say)
-        self.folder = None if to is None else self._folder(to, share)
+        self.sinks = Sinks(self.columns, [] if self.ranks.rank else mirror, self._say)
         self._growth_columns = np.array([i for i, n in enumerate(self.names) if n.endswith(".logit_growth")], np.int64)
         self._reported: float | None = None  # the loss, where the loop reports it
+        self._losses = 0  # how many were seen
+        self._observed = np.zeros(len(self.names), bool)  # columns that had a number in some row
         self._next, self._sampled, self._stored = first_step, -1, 0
-        self._heard = False  # whether the last loss that was seen is one that the model or the criterion returned
         self._near = False  # whether a detector is close to an alarm
-        self._on_host = self.instrument.device.type == "cpu"  # where it costs nothing to look at the loss
+        self._on_host = self.instrument.on_host  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
         self._own = OwnOptimizer(self.places.model, optimizer, self._tell)
         self._open, self._closed, self._aside = True, False, False  # aside: activations from passes of our own
         self._raised = 0  # kinds of alarm of the last row, a bit each, for the other processes
         self._hooks = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
-        self.attach_seconds = time.perf_counter() - began
-        if self.folder is not None:
-            self.clock.beside = lambda: 0.0 if self.folder is None else self.folder.seconds
-        self.budget = Budget(share, self.clock, together=self.ranks.size > 1)
-        self._announce()
+        if folder is not None:
+            self.clock.beside = lambda: folder.seconds
 
     # What the loop may ask
 
@@ -148,13 +197,24 @@ class Watch:
         """The same in words, with what is sampled."""
         return self.budget.sentence()
 
+    @property
+    def unseen(self) -> list[str]:
+        """What the monitor could not see or survive, a sentence each; while there are any, no alarm says little."""
+        off = [f"The monitor switched itself off at step {self.step} ({self.error})."] if self.error else []
+        return off + unseen_of_rows(self.names, self._observed.tolist(), self._stored, self._losses)
+
     def log(self, *, loss: float | Tensor) -> None:
         """Report the loss of this step, where neither the model nor a criterion returns it."""
-        if self._open and (self.switch.on or self._on_host):
+        if self._open:
             self._guarded(self._note_loss, loss)
 
     def _note_loss(self, loss: float | Tensor) -> None:
-        self._reported = float(loss.detach()) if isinstance(loss, Tensor) else float(loss)
+        if not isinstance(loss, Tensor):
+            self._reported = float(loss)
+        elif self.switch.on or loss.device.type in HOST:
+            self._reported = float(loss.detach())
+        elif loss.device == self.instrument.device:  # reading it would hold the device up: with the next row
+            self.instrument.broken.add_(loss.detach().reshape(()), alpha=0)
 
     def row(self) -> dict[str, float]:
         """The last sampled step, by column; empty before the first."""
@@ -162,22 +222,31 @@ class Watch:
 
     def trace(self) -> Trace:
         """The last sampled step as a Trace, for `judge`."""
-        from edgewise.monitor.reading import trace_of
-
         if self._last_row is None:
             raise BadInput("no step was sampled yet.")
         return trace_of(self.row(), self._about(), self._last_row[0])
 
     def close(self) -> None:
-        """Take the hooks off, write what waits, say what it cost."""
+        """Take the hooks off, write what waits, say what was not seen and what it cost."""
         if self._closed:
             return
         self._closed = True
+        atexit.unregister(self._close_at_exit)
+        if self._open and not self._on_host:
+            self._guarded(self._read_broken)
         self._detach()
+        unseen = self.unseen
+        if unseen:
+            self._say("\n  ".join([UNSEEN, *unseen]))
         if not self.error:
-            self._tell("stop", self.cost + ".")
+            self._tell("stop", self.cost + ".", unseen=unseen, losses=self._losses)
         if self.folder is not None:
             self.folder.close()
+
+    def _close_at_exit(self, process: int) -> None:
+        """Where the loop has ended without closing it; not in a process that was forked from this one."""
+        if os.getpid() == process:
+            self.close()
 
     def __repr__(self) -> str:
         alarms = f"{len(self.alarms)} alarm{'' if len(self.alarms) == 1 else 's'}"
@@ -195,6 +264,13 @@ class Watch:
     # Steps
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        try:
+            return self._step_begins(optimizer, args, kwargs)
+        except Exception as error:  # noqa: BLE001  the training must not notice
+            self.fail(error)
+            return None
+
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         begins, late = self._own.begins(optimizer) if self._open else (False, False)
         self.step += late  # what ended it did not come
         if not (begins and self.switch.on):
@@ -216,11 +292,18 @@ class Watch:
         return with_reading
 
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if self._open and self._own.ends(optimizer):
-            self._guarded(self._after_step, optimizer)
+        try:
+            if self._open and self._own.ends(optimizer):
+                self._guarded(self._after_step, optimizer)
+        except Exception as error:  # noqa: BLE001  the training must not notice
+            self.fail(error)
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
-        self.clock.run(work, arguments, self.fail)
+        """Work on the clock; an error switches the monitor off and goes no further."""
+        try:
+            self.clock.run(work, arguments, self.fail)
+        except Exception as error:  # noqa: BLE001  of the clock itself
+            self.fail(error)
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self.dossiers.before_step(optimizer)
@@ -251,7 +334,7 @@ class Watch:
             self._store(sample, optimizer)
             self.budget.sampled(gap if self.ranks.size > 1 or self._sampled < 0 else self.step - self._sampled)
             self._sampled, self._next = self.step, self.step + gap
-        elif self._on_host:
+        elif self._on_host or self._reported is not None:
             self._see_loss()
         self.step += 1
         self.budget.stepped()
@@ -264,16 +347,29 @@ class Watch:
     def _see_loss(self) -> None:
         """The loss of a step that is not sampled."""
         reported, self._reported = self._reported, None
-        loss = float(self.instrument.loss) if reported is None else reported
-        self.bands.losses.see(self.step, math.log(loss) if loss > 0 else math.nan)
-        if not math.isnan(loss):
-            self._heard = reported is None
-        elif reported is not None or self._heard:  # and not a step whose loss nobody reported
-            self.bands.losses.restless = True
-        else:
+        loss = self._heard(reported)
+        if loss is None:
             return
+        self.bands.losses.see(self.step, math.log(loss) if loss > 0 else math.nan)
+        self.bands.losses.restless |= not math.isfinite(loss)
         for alarm in self.detection.hear(self.step, loss):
             self._raise(alarm, sampled=False)
+
+    def _heard(self, reported: float | None, sampled: float | None = None) -> float | None:
+        """The loss of this step, None where there was none: not a number is a loss too. sampled: as the row has it."""
+        copied, self.instrument.loss_copy.heard = self.instrument.loss_copy.heard, False
+        if reported is None and not copied:
+            return None
+        self._losses += 1
+        if reported is not None:
+            return reported
+        return float(self.instrument.loss) if sampled is None else sampled
+
+    def _read_broken(self) -> None:
+        """Whether a loss since the last row was not finite: at the end of a run, no row will bring it."""
+        if bool(self.instrument.broken.isnan().any()):
+            for alarm in self.detection.broken_before(self.step - 1, self._sampled + 1):
+                self._raise(alarm, sampled=False)
 
     def _due(self) -> bool:
         """Whether the next step is sampled: as planned with other processes, or as the budget and the rows say."""
@@ -308,7 +404,8 @@ class Watch:
 
     def _store(self, sample: Sample, optimizer: Optimizer) -> None:
         row = sample.row(self._extra(optimizer, sample))
-        self._reported = None
+        loss, self._reported = self._heard(self._reported, sample.run["loss"]), None
+        self._observed |= ~np.isnan(row)
         seen = self.instrument.reached or not self.places.depth
         if seen:  # what no hook saw is not a number, and not an alarm
             self.bands.see(self.step, row)
@@ -323,6 +420,8 @@ class Watch:
         self._stored += 1
         self._note_silence(0 if self._on_host else self._stored)
         alarms = self.detection.see(self.step, sample.heads) if seen else []
+        alarms += self.detection.hear(self.step, loss) if loss is not None and not math.isfinite(loss) else []
+        alarms += self.detection.broken_before(self.step, self._sampled + 1) if sample.broken else []
         self._near = seen and self.budget.share is not None and near(self.bands)
         self._raised = sum({1 << KINDS.index(alarm.kind) for alarm in alarms})
         self.sinks.send(self.step, row, [alarm.kind.value for alarm in alarms])
@@ -364,7 +463,9 @@ class Watch:
         about = self._about() | {"budget": share, "started": time.time(), "first_step": self.step}
         about |= {"versions": versions()}
         heads = slow_columns(self.places.heads) if self.places.depth else ()
-        return RunFolder(to, self.columns, heads, about=about, rank=self.ranks.rank, complain=self._say)
+        return RunFolder(
+            to, self.columns, heads, about=about, rank=self.ranks.rank, complain=self._say, fail=self._say_always
+        )
 
     def _about(self) -> dict[str, Any]:
         p = self.places
@@ -392,7 +493,7 @@ class Watch:
                     self._tell("blind", f"not watched: {sentence}")
 
     def _note_silence(self, count: int) -> None:
-        if count == UNHEARD and not len(self.bands.losses):
+        if count == UNHEARD and not self._losses:
             self._tell("blind", f"not watched: {NO_LOSS}.")
 
     def _tell(self, kind: str, sentence: str, **details: Any) -> None:
@@ -402,13 +503,26 @@ class Watch:
 
     def _say(self, sentence: str) -> None:
         if not self.quiet and self.ranks.rank == 0:
+            self._say_always(sentence)
+
+    def _say_always(self, sentence: str) -> None:
+        with suppress(OSError, ValueError):  # of a standard error that is closed: training goes on
             print(f"edgewise: {sentence}", file=sys.stderr, flush=True)
 
     def fail(self, error: Exception) -> None:
         """Switch off for good after an exception of our own; the training goes on without us."""
-        self._detach()
+        if self.error:
+            return
         self.error = f"{type(error).__name__}: {error}"
-        self._tell("off", f"the monitor has switched itself off at step {self.step} ({self.error}).")
+        which = f" of process {self.ranks.rank}" if self.ranks.rank else ""
+        sentence = f"the monitor{which} has switched itself off at step {self.step} ({self.error})."
+        self._say_always(sentence)
+        try:
+            self._detach()
+            if self.folder is not None:
+                self.folder.event("off", sentence, self.step)
+        except Exception as another:  # noqa: BLE001  it is off already, and the training must not notice
+            self._say_always(f"switching it off met another error ({type(another).__name__}: {another}).")
 
     def _detach(self) -> None:
         self._open = self.switch.on = False
@@ -416,4 +530,5 @@ class Watch:
             gc.callbacks.remove(self.clock.collection)
         for hook in self._hooks:
             hook.remove()
-        self.instrument.detach()
+        if hasattr(self, "instrument"):
+            self.instrument.detach()

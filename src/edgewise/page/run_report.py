@@ -13,7 +13,7 @@ from edgewise.page import run_files, sheet
 from edgewise.page.markup import Html, element, join, prose, sentence_case
 from edgewise.page.pieces import KINDS, glyph, table
 from edgewise.page.run_picture import FIRST, picture
-from edgewise.page.run_story import MOST_ALARMS, alarms, count, note, state
+from edgewise.page.run_story import MOST_ALARMS, alarms, count, note, state, unseen
 from edgewise.page.sheet import section
 from edgewise.page.step_curves import Line, seen, step_picture
 from edgewise.verdict import Outcome
@@ -36,10 +36,13 @@ class RunSubject:
     raised: int  # alarms, also those beyond the shown
     curves: Sequence[dict[str, Any]]  # each with its steps
     rows: int
+    unseen: Sequence[str] = ()  # what the monitor could not see
     command: str = ""
 
     @property
     def headline(self) -> str:
+        if not self.raised and self.rows and self.unseen:
+            return "Not enough was seen to say no alarm"
         if not self.raised:
             return "No alarm" if self.rows else "No row yet"
         alarms = "1 alarm" if self.raised == 1 else f"{count(self.raised)} alarms"
@@ -50,7 +53,7 @@ class RunSubject:
         """Only for the shape and colour of the headline: the exit code of `edgewise alarms` draws the same line."""
         if self.raised:
             return Outcome.FAILS if any(card["failing"] for card in self.cards) else Outcome.RISKY
-        return Outcome.TRAINS if self.rows else Outcome.UNDECIDED
+        return Outcome.TRAINS if self.rows and not self.unseen else Outcome.UNDECIDED
 
 
 def read(folder: Path, command: str = "", rank: int = 0) -> RunSubject:
@@ -64,7 +67,7 @@ def subject(run: Run, name: str, command: str = "", rank: int = 0) -> RunSubject
         columns, rows, events = run.columns(), run_files.rows(run, rank), run.events(rank)
         return RunSubject(
             name, run.about, state(events, rows), alarms(events), sum(event["kind"] == "alarm" for event in events),
-            list(_curves(columns, rows)), len(rows), command,
+            list(_curves(columns, rows)), len(rows), unseen(run, rank, rows), command,
         )  # fmt: skip
 
 
@@ -89,6 +92,8 @@ def page(subject: RunSubject) -> str:
 def _sections(subject: RunSubject) -> Iterator[Html | None]:
     yield sheet.header(f"{Path(subject.name).name} · {note(subject.about)}", "as watched")
     yield element("h1", glyph(subject.outcome), subject.headline, class_=f"outcome {KINDS[subject.outcome]}")
+    for sentence in subject.unseen:
+        yield element("p", prose(sentence), class_="lead undecided")
     yield element("p", prose(_lead(subject)), class_="lead")
     for sentence in subject.story["blind"]:
         yield element("p", prose(sentence), class_="lead")
@@ -113,7 +118,7 @@ def _lead(subject: RunSubject) -> str:
         parts.append(f"Training is harmed since step {count(harmed['step'])}: {_lower(harmed['title'])}.")
     elif subject.cards:
         parts.append("None of the alarms says that training is harmed yet.")
-    elif subject.rows:
+    elif subject.rows and not subject.unseen:
         parts.append("Nothing left its own past in this run.")
     return " ".join([*parts, f"{subject.story['state']}."])
 

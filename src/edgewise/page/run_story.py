@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgewise.monitor.alarm import ADVICE, MEANING, Alarm
+from edgewise.monitor.reading import Run, ended, unseen_of_events
 from edgewise.monitor.rows_file import Rows
 from edgewise.page.markup import sentence_case
 from edgewise.verdict import finite
@@ -29,22 +30,29 @@ def note(about: dict[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def stopped(events: Sequence[dict[str, Any]]) -> bool:
-    """Whether it has ended since it was last started."""
-    starts = [i for i, event in enumerate(events) if event["kind"] == "start"]
-    return any(event["kind"] in ("stop", "off") for event in events[starts[-1] if starts else 0 :])
-
-
 def state(events: Sequence[dict[str, Any]], rows: Rows) -> dict[str, Any]:
     """How far the run is, in words."""
     last = finite(float(rows.time[-1])) if len(rows) else None
     silent = 0.0 if last is None else time.time() - last
-    over = stopped(events)
+    over = ended(events)
     how = "ended" if over else "going on" if silent < SILENT else f"no row for {_duration(silent)}"
     far = f"{count(len(rows))} rows, to step {count(int(rows.step[-1]))}" if len(rows) else "no row yet"
     damaged = f" · {rows.damaged} damaged rows are left out" if rows.damaged else ""
     blind = [_short(event["sentence"]) for event in events if event["kind"] == "blind"][:5]
     return {"state": f"{far} · {how}{damaged}", "live": not over, "blind": blind}
+
+
+def unseen(run: Run, rank: int, rows: Rows) -> list[str]:
+    """What the monitor could not see of a run, to be said before its alarms."""
+    return [_short(sentence) for sentence in run.unseen(rank, rows=rows)]
+
+
+def unseen_at_a_glance(run: Run, events: Sequence[dict[str, Any]]) -> list[str]:
+    """The same as far as the events tell, without reading the rows; a run that has ended has written it down."""
+    ends = [event for event in events if event["kind"] == "stop"]
+    last = ends[-1].get("unseen") if ends and ended(events) else None
+    written = [_short(sentence) for sentence in last] if isinstance(last, list) else []
+    return [*map(_short, unseen_of_events(events, run.path)), *written]
 
 
 def _duration(seconds: float) -> str:

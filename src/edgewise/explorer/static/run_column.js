@@ -15,6 +15,7 @@ export class RunColumn {
     Object.assign(this, { name, onCursor, range, chosen, data: null, plots: [], cursor: null });
     this.title = element("h1", { className: "run-title", textContent: name });
     this.note = element("p", { className: "meta" });
+    this.unseen = element("ul", { className: "unseen undecided", ariaLabel: "What was not seen" });
     this.readout = element("p", { className: "readout" });
     const make = (title, height, caption, draw) => picture({ title, name: title, height, caption, section: "the-verdict", draw, signal });
     this.heat = make("Blocks by steps", HEAT, "", (box) => this.#heat(box));
@@ -24,7 +25,7 @@ export class RunColumn {
     this.alarms = element("div", { className: "alarms" });
     this.file = element("button", { type: "button", textContent: "Save table", disabled: true, onclick: () => this.#save("run/table", "rows.csv") });
     this.report = element("button", { type: "button", textContent: "Report", onclick: () => this.#save("run/report", "report.html") });
-    this.pictures = element("div", { className: "run-pictures" }, this.title, this.note, this.readout, this.heat.figure, this.worst.figure, this.loss.figure, this.other.figure);
+    this.pictures = element("div", { className: "run-pictures" }, this.title, this.unseen, this.note, this.readout, this.heat.figure, this.worst.figure, this.loss.figure, this.other.figure);
     this.element = element("section", { className: "run" }, this.pictures, this.alarms);
     this.element.setAttribute("aria-label", `Run ${name}`);
     this.#listen();
@@ -35,6 +36,8 @@ export class RunColumn {
     this.data = data;
     this.title.textContent = data.title;
     this.note.textContent = `${data.note} · ${data.state}`;
+    this.unseen.replaceChildren(...data.unseen.map((sentence) => element("li", { textContent: sentence })));
+    this.unseen.hidden = !data.unseen.length;
     this.file.disabled = !data.steps.length;
     this.#words();
     this.#alarms();
@@ -214,7 +217,8 @@ export class RunColumn {
   #alarms() {
     const { alarms, live } = this.data;
     const rest = alarms.slice(1).map((alarm) => element("details", { className: "later" }, element("summary", { textContent: `step ${alarm.step}: ${alarm.title}` }), story(alarm)));
-    const calm = element("div", { className: "alarm calm" }, element("p", { className: "alarm-head trains" }, glyph("trains"), "No alarm"), element("p", { textContent: live ? "Nothing has left its own past so far. The page follows the run while it grows." : "Nothing left its own past in this run." }));
+    const blank = element("div", { className: "alarm calm" }, element("p", { className: "alarm-head undecided" }, glyph("undecided"), "Not enough was seen"), element("p", { textContent: "No alarm is known, and too little was seen to say that there was none: see the list above." }));
+    const calm = this.data.unseen.length ? blank : element("div", { className: "alarm calm" }, element("p", { className: "alarm-head trains" }, glyph("trains"), "No alarm"), element("p", { textContent: live ? "Nothing has left its own past so far. The page follows the run while it grows." : "Nothing left its own past in this run." }));
     const card = alarms.length ? element("div", { className: "alarm" }, element("p", { className: "alarm-head fails" }, glyph("fails"), `Alarm at step ${alarms[0].step}`), element("h2", { textContent: `${alarms[0].title}.` }), story(alarms[0])) : calm;
     const after = rest.length ? [element("h3", { textContent: "Alarms after it" }), ...rest] : [];
     card.append(...after, element("div", { className: "actions" }, this.file, this.report));

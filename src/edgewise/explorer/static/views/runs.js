@@ -94,8 +94,8 @@ export async function open(root, address, setState) {
   // ---- controls
   function mark() {
     names.replaceChildren(...list.map((run) => {
-      const words = run.refused ? "cannot be read" : [run.live ? "going on" : "ended", run.alarms ? `${run.alarms} alarm${run.alarms > 1 ? "s" : ""}` : "no alarm"].join(", ");
-      const kind = run.refused ? "undecided" : run.alarms ? "fails" : "trains";
+      const words = run.refused ? "cannot be read" : [run.live ? "going on" : "ended", run.alarms ? `${run.alarms} alarm${run.alarms > 1 ? "s" : ""}` : run.unseen.length ? "not enough seen" : "no alarm"].join(", ");
+      const kind = run.refused ? "undecided" : run.alarms ? "fails" : run.unseen.length ? "undecided" : "trains";
       const button = element("button", { type: "button", className: "run-choice", onclick: () => choose(run.name) }, element("span", { className: kind }, glyph(kind)), element("span", {}, element("b", { textContent: run.title }), element("small", { textContent: words })));
       button.setAttribute("aria-pressed", String(run.name === state.run));
       return element("li", {}, button);
