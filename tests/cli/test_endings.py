@@ -183,8 +183,8 @@ def test_an_output_that_cannot_be_written_has_a_code_of_its_own(
     """It was 1 with a traceback, which reads as *risky*."""
     words = words_of(command, written).split()
     monkeypatch.chdir(ROOT)
-    with monkeypatch.context() as patch:
-        patch.setattr("sys.stdout", Path("/dev/full").open("w", encoding="utf-8"))
+    with Path("/dev/full").open("w", encoding="utf-8") as full, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", full)
         assert run(words) == 74
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("edgewise: standard output")]
     reason = "No space left on device"

@@ -69,6 +69,19 @@ def test_the_trainer_of_transformers(tmp_path: Path, accumulation: int) -> None:
     assert frame[["loss", "block.1.entropy", "update_ratio", "learning_rate"]].notna().all().all()
 
 
+def test_a_callback_says_at_the_end_what_was_not_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Called as a Trainer does, which is not needed for it."""
+    needed("transformers")
+    model, criterion = hugging_face("gpt2"), None
+    arguments, state = SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=0)
+    callback = edgewise.HuggingFaceCallback(everything=True)
+    callback.on_train_begin(arguments, state, None, model=model)
+    train(model, 3, criterion)
+    callback.on_train_end(arguments, state, None)
+    assert "did not see enough to say that nothing is wrong:\n  Only 3 rows were stored" in capsys.readouterr().err
+    assert callback.handle is not None and callback.handle.unseen == Run(tmp_path / "edgewise").unseen()
+
+
 def test_the_trainer_stops_at_a_failing_alarm(tmp_path: Path) -> None:
     needed("accelerate")
     run = trainer(tmp_path / "run")
