@@ -309,7 +309,7 @@ def test_a_closed_standard_error_does_not_stop_the_training(monkeypatch: pytest.
     closed.close()
     with edgewise.watch(model, everything=True, on_alarm=None) as handle:
         monkeypatch.setattr("sys.stderr", closed)
-        handle._guarded(handle._say, "into the void")
+        handle._guarded(handle.said.say, "into the void")
         assert plain(model, optimizer) == expected
     assert handle.error == ""
 

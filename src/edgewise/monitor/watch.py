@@ -10,10 +10,8 @@ import atexit
 import gc
 import math
 import os
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,7 +32,7 @@ from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.aside import BatchMemory, pass_aside
 from edgewise.monitor.bands import Bands
 from edgewise.monitor.clock import Budget, Clock
-from edgewise.monitor.columns import Column, fast_columns, slow_columns
+from edgewise.monitor.columns import Column, fast_columns
 from edgewise.monitor.copies import Switch, guarded_beside
 from edgewise.monitor.detectors import near
 from edgewise.monitor.dossier import Dossiers
@@ -42,10 +40,11 @@ from edgewise.monitor.edge import Edge, StreamChange, edge_of
 from edgewise.monitor.instrument import HOST, SLOW, SPECTRUM, Instrument, checked
 from edgewise.monitor.order import Detection
 from edgewise.monitor.own_optimizer import OwnOptimizer
-from edgewise.monitor.places import NO_LOSS, UNHEARD, WHOLE, check_model, frozen, places_or_blind
+from edgewise.monitor.places import NO_LOSS, UNHEARD, check_model, places_or_blind
 from edgewise.monitor.ranks import Ranks, joined
 from edgewise.monitor.reading import trace_of, unseen_of_rows
 from edgewise.monitor.run_folder import HEADS, RunFolder, versions
+from edgewise.monitor.run_log import RunLog
 from edgewise.monitor.sample import Sample
 from edgewise.monitor.sinks import Sinks, writers_of
 from edgewise.optim.parallel import processes_of
@@ -123,29 +122,28 @@ class Watch:
         edge: Edge | None,
     ) -> None:  # fmt: skip
         began = time.perf_counter()
-        self.folder: RunFolder | None = None
         self._hooks: list[Any] = []
-        self.model, self.scaler, self.step, self.quiet, self.error = model, scaler, first_step, quiet, ""
+        self.model, self.scaler, self.step, self.error = model, scaler, first_step, ""
         back_in_shards(model)
         self.places = places_or_blind(model)
         self.ranks = Ranks(processes_of(model))
         self.columns: tuple[Column, ...] = fast_columns(self.places.depth)
         self.names = [column.name for column in self.columns]
         self.edge = edge
+        self.said = RunLog(self.places, self.ranks, edge, quiet)
         if to is not None:  # before anything is attached: it may be rejected
-            self.folder = self._folder(to, share)
+            self.said.open(to, self.columns, share, first_step)
         self.clock = Clock(wall=next(model.parameters()).device.type != "cpu")
         self.switch = Switch(self.clock, self.fail)
         try:
             self._attach(optimizer, loss, first_step, on_alarm, mirror, checkpoints, state_limit)
         except BaseException:
             self._detach()
-            if self.folder is not None:
-                self.folder.close()
+            self.said.close()
             raise
         self.attach_seconds = time.perf_counter() - began
         self.budget = Budget(share, self.clock, together=self.ranks.size > 1)
-        self._announce()
+        self.said.announce(share, first_step)
         atexit.register(self._close_at_exit, os.getpid())
 
     def _attach(
@@ -169,7 +167,7 @@ class Watch:
         self.detection = Detection(self.bands)
         self.alarms: list[Alarm] = []
         self.on_alarm = on_alarm
-        self.sinks = Sinks(self.columns, [] if self.ranks.rank else mirror, self._say)
+        self.sinks = Sinks(self.columns, [] if self.ranks.rank else mirror, self.said.say)
         self._growth_columns = np.array([i for i, n in enumerate(self.names) if n.endswith(".logit_growth")], np.int64)
         self._reported: float | None = None  # the loss, where the loop reports it
         self._losses = 0  # how many were seen
@@ -186,6 +184,11 @@ class Watch:
             self.clock.beside = lambda: folder.seconds
 
     # What the loop may ask
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The folder that the run is written to, if any."""
+        return self.said.folder
 
     @property
     def price(self) -> float:
@@ -224,7 +227,7 @@ class Watch:
         """The last sampled step as a Trace, for `judge`."""
         if self._last_row is None:
             raise BadInput("no step was sampled yet.")
-        return trace_of(self.row(), self._about(), self._last_row[0])
+        return trace_of(self.row(), self.said.about(), self._last_row[0])
 
     def close(self) -> None:
         """Take the hooks off, write what waits, say what was not seen and what it cost."""
@@ -237,11 +240,10 @@ class Watch:
         self._detach()
         unseen = self.unseen
         if unseen:
-            self._say("\n  ".join([UNSEEN, *unseen]))
+            self.said.say("\n  ".join([UNSEEN, *unseen]))
         if not self.error:
             self._tell("stop", self.cost + ".", unseen=unseen, losses=self._losses)
-        if self.folder is not None:
-            self.folder.close()
+        self.said.close()
 
     def _close_at_exit(self, process: int) -> None:
         """Where the loop has ended without closing it; not in a process that was forked from this one."""
@@ -430,21 +432,20 @@ class Watch:
 
     def _raise(self, alarm: Alarm, sampled: bool = True) -> None:
         self.alarms.append(alarm)
-        self._say(str(alarm))
+        self.said.say(str(alarm))
         path = None
         if sampled:  # else neither batch nor weights of this step are known
             path = self._dossier(alarm)
-        if self.folder is not None:
-            details = {name: value for name, value in alarm.json().items() if name not in ("kind", "step")}
-            self.folder.event("alarm", str(alarm), self.step, alarm=alarm.kind.value,
-                              dossier=None if path is None else str(path), **details)
+        details = {name: value for name, value in alarm.json().items() if name not in ("kind", "step")}
+        dossier = None if path is None else str(path)
+        self.said.write("alarm", str(alarm), self.step, alarm=alarm.kind.value, dossier=dossier, **details)
         if self.on_alarm is not None:
             self.on_alarm(alarm)
 
     def _dossier(self, alarm: Alarm) -> Path | None:
         """Where the step was written down; a disk that takes no dossier must not cost the alarm too."""
         try:
-            return self.dossiers.write(alarm, self.names, self.batch, self._about() | {"versions": versions()})
+            return self.dossiers.write(alarm, self.names, self.batch, self.said.about() | {"versions": versions()})
         except OSError as error:
             self._tell("blind", f"the dossier of step {alarm.step} cannot be written ({error.strerror or error}).")
             return None
@@ -457,57 +458,18 @@ class Watch:
     def _scale(self) -> float:
         return 1.0 if self.scaler is None else float(self.scaler.get_scale())
 
-    # What is said and written
-
-    def _folder(self, to: str | Path, share: float | None) -> RunFolder:
-        about = self._about() | {"budget": share, "started": time.time(), "first_step": self.step}
-        about |= {"versions": versions()}
-        heads = slow_columns(self.places.heads) if self.places.depth else ()
-        return RunFolder(
-            to, self.columns, heads, about=about, rank=self.ranks.rank, complain=self._say, fail=self._say_always
-        )
-
-    def _about(self) -> dict[str, Any]:
-        p = self.places
-        return {
-            "model": type(p.model).__name__, "depth": p.depth, "width": p.width, "heads": p.heads,
-            "parameters": sum(x.numel() for x in p.model.parameters()), "processes": self.ranks.size, "blind": p.blind,
-            "edge": None if self.edge is None else self.edge.json(),
-        }  # fmt: skip
-
-    def _announce(self) -> None:
-        p, share = self.places, self.budget.share
-        watched = f"{p.depth} blocks{frozen(p)}, {len(p.attentions)} attentions" if p.depth else WHOLE
-        limit = "every step" if share is None else f"at most {share:.1%} of the training time"
-        goal = "" if self.folder is None else f", into {self.folder.path}"
-        self._tell("start", f"watching {type(p.model).__name__}: {watched}, {limit}{goal}.")
-        for reason in p.blind:
-            self._tell("blind", f"not watched: {reason}")
-
     def _note_refusals(self) -> None:
         for group in self.instrument.groups if not self.instrument.doubts else []:
             for place, reason in zip(group.layers, group.refusals, strict=True):
-                sentence = f"attention of block {place.block}: {reason}" if reason else ""
-                if sentence and sentence not in self.places.blind:
-                    self.places.blind.append(sentence)
-                    self._tell("blind", f"not watched: {sentence}")
+                if reason:
+                    self.said.note_blind(f"attention of block {place.block}: {reason}", self.step)
 
     def _note_silence(self, count: int) -> None:
         if count == UNHEARD and not self._losses:
             self._tell("blind", f"not watched: {NO_LOSS}.")
 
     def _tell(self, kind: str, sentence: str, **details: Any) -> None:
-        self._say(sentence)
-        if self.folder is not None:
-            self.folder.event(kind, sentence, self.step, **details)
-
-    def _say(self, sentence: str) -> None:
-        if not self.quiet and self.ranks.rank == 0:
-            self._say_always(sentence)
-
-    def _say_always(self, sentence: str) -> None:
-        with suppress(OSError, ValueError):  # of a standard error that is closed: training goes on
-            print(f"edgewise: {sentence}", file=sys.stderr, flush=True)
+        self.said.tell(kind, sentence, self.step, **details)
 
     def fail(self, error: Exception) -> None:
         """Switch off for good after an exception of our own; the training goes on without us."""
@@ -516,13 +478,12 @@ class Watch:
         self.error = f"{type(error).__name__}: {error}"
         which = f" of process {self.ranks.rank}" if self.ranks.rank else ""
         sentence = f"the monitor{which} has switched itself off at step {self.step} ({self.error})."
-        self._say_always(sentence)
+        self.said.say_always(sentence)
         try:
             self._detach()
-            if self.folder is not None:
-                self.folder.event("off", sentence, self.step)
+            self.said.write("off", sentence, self.step)
         except Exception as another:  # noqa: BLE001  it is off already, and the training must not notice
-            self._say_always(f"switching it off met another error ({type(another).__name__}: {another}).")
+            self.said.say_always(f"switching it off met another error ({type(another).__name__}: {another}).")
 
     def _detach(self) -> None:
         self._open = self.switch.on = False
