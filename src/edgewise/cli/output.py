@@ -74,7 +74,9 @@ class CheckedOutput:
             raise AttributeError(name)
         return getattr(self._stream, name)
 
-    def write(self, text: str) -> int:
+    def write(self, text: str | bytes) -> int:
+        if isinstance(text, bytes):  # click answers a shell's completion in bytes
+            text = text.decode(getattr(self._stream, "encoding", None) or "utf-8", "surrogateescape")
         return int(self._checked(self._stream.write, text) or 0)
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -22,14 +22,14 @@ def repair(model):
 
 
 def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
-    """Errors, which come before everything else on the screen."""
+    """Errors and warnings, which come before everything else on the screen."""
     if isinstance(audit, str):
         return []
     return [
         f"{capitalised(finding.kind.value)}: {group(finding.parameters)}. {capitalised(finding.observation)}. "
-        "--repair FILE writes the code that mends it."
+        "--repair FILE writes the code that fixes it."
         for finding in audit
-        if finding.severity is Severity.ERROR
+        if finding.severity is not Severity.NOTE
     ]  # fmt: skip
 
 
