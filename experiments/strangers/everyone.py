@@ -1,0 +1,20 @@
+"""All strangers by name, each with its half (`truth.half`)."""
+
+from __future__ import annotations
+
+from . import attentions, huggingface, layers, layouts, misleading, registry, residuals, torch_parts
+from .truth import STRANGERS, Stranger, half
+
+__all__ = [
+    "EVERYONE",
+    "attentions",
+    "huggingface",
+    "layers",
+    "layouts",
+    "misleading",
+    "registry",
+    "residuals",
+    "torch_parts",
+]
+EVERYONE: dict[str, tuple[Stranger, str]] = {s.name: (s, half(s.name)) for s in STRANGERS}
+assert len(EVERYONE) == len(STRANGERS), "two strangers of one name"
