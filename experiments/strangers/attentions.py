@@ -128,15 +128,11 @@ def angles(tokens: int, width: int) -> Tensor:
 class RotaryHalves(Four):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         a = angles(q.shape[2], HEAD)
-        turn = (
-            lambda t: torch.cat(
-                [
-                    t[..., : HEAD // 2] * a.cos() - t[..., HEAD // 2 :] * a.sin(),  # noqa: E731
-                    t[..., HEAD // 2 :] * a.cos() + t[..., : HEAD // 2] * a.sin(),
-                ],
-                -1,
-            )
-        )
+
+        def turn(t: Tensor) -> Tensor:
+            one, two = t[..., : HEAD // 2], t[..., HEAD // 2 :]
+            return torch.cat([one * a.cos() - two * a.sin(), two * a.cos() + one * a.sin()], -1)
+
         return F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True)
 
 

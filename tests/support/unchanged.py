@@ -50,7 +50,7 @@ def everything(model: nn.Module) -> dict[str, Any]:
                 state[f"contents {name}.{key}"] = [(k, id(item)) for k, item in items]
                 state |= {f"tensor {name}.{key}.{k}": _tensor(t) for k, t in items if isinstance(t, Tensor)}
     config = getattr(model, "config", None)
-    if config is not None:
+    if hasattr(config, "_attn_implementation"):  # others' configs are attributes like any other
         state |= {"config": config.to_dict(), "attention implementation": config._attn_implementation}
     return state | process()
 
