@@ -223,7 +223,8 @@ def _sites(truth: Truth, facts: Facts) -> Verdict:
         wrong.append(f"parallel: says {facts['parallel']}, is {truth.parallel}")
     if truth.query is not None and facts["query"] != truth.query:
         wrong.append(f"query: says {facts['query']}, is {truth.query}")
-    return ("silently wrong", wrong) if wrong else ("right", [])
+    blind = ["heads"] if None in facts["heads"] and truth.heads is not None else []
+    return ("silently wrong", wrong) if wrong else ("partly blind, said", blind) if blind else ("right", [])
 
 
 def _initialize(truth: Truth, facts: Facts) -> Verdict:

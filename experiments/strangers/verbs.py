@@ -123,7 +123,7 @@ def describe(model: nn.Module, batch: Any) -> Facts:
 def measure(model: nn.Module, batch: Any) -> Facts:
     trace = edgewise.measure(model, batch)
     entropy = trace.attention_entropy
-    heads = None if entropy is None else [int(row.size) for row in _rows(entropy)]
+    heads = None if entropy is None else [row.numel() for row in _rows(entropy)]
     finite = bool(torch.isfinite(torch.as_tensor(trace.norm)).all())
     return {
         "depth": trace.depth,
@@ -209,7 +209,7 @@ def watch(model: nn.Module, batch: Any) -> Facts:
         "entropies": len(entropies),
         "gradients": len(gradients),
         "gradient_norm": math.isfinite(row.get("gradient_norm", math.nan)),
-        "heads": None if entropy is None else [int(r.size) for r in _rows(entropy)],
+        "heads": None if entropy is None else [row.numel() for row in _rows(entropy)],
         "loss": math.isfinite(row.get("loss", math.nan)),
         "same as unwatched": same,
         "said": words.getvalue(),
