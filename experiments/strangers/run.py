@@ -183,7 +183,7 @@ def ask(stranger: Stranger, verb: str) -> Row:
         answer["facts"] = ASK[verb](model, batch)
     except edgewise.BadInput as error:
         answer["refusal"] = str(error)
-    except Exception as error:  # noqa: BLE001  what else leaves a verb is the finding
+    except Exception as error:  # what else leaves a verb is the finding
         frame = traceback.extract_tb(error.__traceback__)[-1]
         if Path(frame.filename).parent == Path(__file__).parent and Path(frame.filename).name == "verbs.py":
             raise  # a mistake of this experiment

@@ -1,0 +1,51 @@
+"""The strangers: their list is long and fixed, those made by hand run, and answers are classed by their facts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from experiments.strangers.everyone import EVERYONE
+from experiments.strangers.judge import judge, refusal
+from experiments.strangers.run import ask
+from experiments.strangers.truth import Truth, first_tensor, run
+
+NAMES = [name for name, (stranger, _) in EVERYONE.items() if stranger.origin in ("by hand", "torch")]
+
+
+def test_the_list_is_long_and_its_halves_are_alike() -> None:
+    origins = Counter(stranger.origin for stranger, _ in EVERYONE.values())
+    halves = Counter(half for _, half in EVERYONE.values())
+    assert origins["by hand"] >= 60 and len(EVERYONE) - origins["by hand"] >= 40
+    assert min(halves.values()) >= 60
+    assert sum(not stranger.truths[0].softmax for stranger, _ in EVERYONE.values()) >= 15
+    assert EVERYONE["nanogpt"][1] == "blind" and EVERYONE["sum by torch.add"][1] == "development"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stranger_runs_and_has_gradients(name: str) -> None:
+    model, batch = EVERYONE[name][0].build()
+    out = first_tensor(run(model, batch)).float()
+    out.nan_to_num().square().mean().backward()
+    assert any(p.grad is not None for p in model.parameters())
+    assert name == "weights that are not numbers" or bool(torch.isfinite(out).all())
+
+
+def test_answers_are_classed_by_their_facts() -> None:
+    facts = {"depth": 3, "entropies": [4, 4, 4], "finite": True, "gradients": True, "said": ""}
+    assert judge("measure", (Truth(3),), facts) == ("right", [])
+    assert judge("measure", (Truth(4),), facts)[0] == "silently wrong"
+    assert judge("measure", (Truth(4), Truth(3)), facts)[0] == "right"
+    assert judge("measure", (Truth(3, heads=2),), facts)[0] == "silently wrong"
+    blind = {**facts, "entropies": None, "said": "no attention: the mask is not known"}
+    assert judge("measure", (Truth(3),), blind)[0] == "partly blind, said"
+    assert judge("measure", (Truth(3),), {**blind, "said": ""})[0] == "silently wrong"
+    assert refusal((Truth(3, reason=("prefix",)),), "Attention has a prefix mask.")[0] == "refused clearly"
+    assert refusal((Truth(3),), "Attention has a prefix mask.")[0] == "refused unhelpfully"
+
+
+def test_a_verb_is_asked_and_what_it_must_not_change_is_compared() -> None:
+    row = ask(EVERYONE["sum by torch.add"][0], "structure")
+    assert row["class"] == "right" and row["changed"] == [] and row["facts"]["depth"] == 3
