@@ -17,7 +17,7 @@ CLASSES = (
     "too slow",
 )
 GELU = ("gelu", "gelu_tanh", "gelu_new", "gelu_erf")
-NEVER = ("rename its parts", "poke does not")
+NEVER = ("rename its parts", "poke does not", "by its gradient")
 CLAIMS = ("IDENTICAL_LAYERS", "NEVER_INITIALIZED", "NORM_GAIN_NOT_ONE", "TIED", "DEPARTS_FROM_SIBLINGS")
 Verdict = tuple[str, list[str]]
 
@@ -49,7 +49,12 @@ def _read(truth: Truth, facts: Facts) -> Verdict:
         *_plain(truth, facts),
         *_sums(truth, facts),
     ]
-    blind = [f"{fact}: {reason or 'no reason given'}" for fact, reason in facts.get("open", {}).items()]
+    unknown = {
+        k: why
+        for k, why in facts.get("open", {}).items()
+        if k.removesuffix("_kind") == k or k[:-5] not in facts["open"]
+    }
+    blind = [f"{fact}: {why or 'no reason given'}" for fact, why in unknown.items()]
     if facts["depth"] is None:
         blind.append("depth")
     if wrong:
@@ -208,7 +213,8 @@ def _audit(truth: Truth, facts: Facts) -> Verdict:
 
 def _sites(truth: Truth, facts: Facts) -> Verdict:
     if not truth.softmax:
-        return _not_attention(truth, {**facts, "attention": facts["heads"]})
+        wrong = _depth(truth, facts)  # which matrix is which holds without softmax too
+        return ("silently wrong", wrong) if wrong else ("right", [])
     wrong = _depth(truth, facts) + _norms(truth, facts)
     true = _each(truth.heads, truth.depth or 0)
     if any(s is not None and t is not None and s != t for s, t in zip(facts["heads"], true, strict=False)):
@@ -252,8 +258,6 @@ def _watch(truth: Truth, facts: Facts) -> Verdict:
             facts["said"][-300:],
         ]
     heads = facts["heads"] if facts["entropies"] else None
-    if heads is not None and len(heads) != facts["entropies"]:
-        heads = [h for h in heads if h][: facts["entropies"]]
     verdict, details = _attention(truth, heads, facts, [])
     if verdict == "silently wrong" and facts["said"].strip() and "heads with" not in " ".join(details):
         verdict = "partly blind, said"

@@ -21,6 +21,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ def main() -> None:
         "--judge", action="store_true", help="judge the recorded answers again, ask nothing"
     )
     arguments.add_argument("--json", action="store_true", help="print the table as one JSON document")
+    arguments.add_argument("--verb", choices=VERBS, action="append", help="these only; default: all")
     arguments.add_argument("names", nargs="*", help="ask these again; default: those without a record")
     options = arguments.parse_args()
     file = RESULTS / f"{options.half}.jsonl"
@@ -59,7 +61,7 @@ def main() -> None:
         rows = {key: row | classed(EVERYONE[row["name"]][0], row["verb"], row) for key, row in rows.items()}
         write(file, rows)
     elif not options.table:
-        rows = ask_all(options.half, options.names, rows, file)
+        rows = ask_all(options.half, options.names, options.verb or VERBS, rows, file)
     names = {name for name, (_, half) in EVERYONE.items() if half == options.half}
     kept = [row for row in rows.values() if row["name"] in names]
     print(json.dumps(table_json(kept), indent=1) if options.json else table(kept))
@@ -73,7 +75,7 @@ def recorded(file: Path) -> dict[tuple[str, str], Row]:
 
 
 def ask_all(
-    half: str, names: list[str], rows: dict[tuple[str, str], Row], file: Path
+    half: str, names: list[str], verbs: Sequence[str], rows: dict[tuple[str, str], Row], file: Path
 ) -> dict[tuple[str, str], Row]:
     unknown = [name for name in names if EVERYONE.get(name, (None, ""))[1] != half]
     if unknown:
@@ -84,7 +86,7 @@ def ask_all(
     for name, (stranger, own) in EVERYONE.items():
         if own != half or (names and name not in names):
             continue
-        for verb in VERBS:
+        for verb in verbs:
             if (name, verb) in rows and not names:
                 continue
             row = {

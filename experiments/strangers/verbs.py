@@ -7,6 +7,7 @@ import copy
 import io
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from fnmatch import fnmatch
 from typing import Any
@@ -196,10 +197,7 @@ def watch(model: nn.Module, batch: Any) -> Facts:
     seen = [i for i in blocks if math.isfinite(row.get(f"block.{i}.norm", math.nan))]
     entropies = [i for i in blocks if math.isfinite(row.get(f"block.{i}.entropy", math.nan))]
     gradients = [i for i in blocks if math.isfinite(row.get(f"block.{i}.gradient", math.nan))]
-    trace = None
-    with contextlib.suppress(edgewise.BadInput):
-        trace = handle.trace()
-    entropy = None if trace is None else trace.attention_entropy
+    heads = _heads_stored() if entropies else None
     same = None
     if twin is not None:
         _steps(twin, batch, watched=False)
@@ -209,7 +207,7 @@ def watch(model: nn.Module, batch: Any) -> Facts:
         "entropies": len(entropies),
         "gradients": len(gradients),
         "gradient_norm": math.isfinite(row.get("gradient_norm", math.nan)),
-        "heads": None if entropy is None else [row.numel() for row in _rows(entropy)],
+        "heads": heads,
         "loss": math.isfinite(row.get("loss", math.nan)),
         "same as unwatched": same,
         "said": words.getvalue(),
@@ -235,7 +233,11 @@ def _steps(model: nn.Module, batch: Any, watched: bool) -> Any:
     torch.manual_seed(2)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer, criterion = torch.optim.SGD(trained, 1e-3), nn.MSELoss()
-    handle = edgewise.watch(model, optimizer=optimizer, loss=criterion, everything=True) if watched else None
+    handle = (
+        edgewise.watch(model, optimizer=optimizer, loss=criterion, everything=True, to="watched")
+        if watched
+        else None
+    )
     for _ in range(3):
         optimizer.zero_grad()
         out = first_tensor(run(model, batch)).float()
@@ -244,6 +246,20 @@ def _steps(model: nn.Module, batch: Any, watched: bool) -> Any:
     if handle is not None:
         handle.close()
     return handle
+
+
+def _heads_stored() -> list[int]:
+    """Of each block with attention, how many heads the folder has an entropy of."""
+    columns = edgewise.read("watched", heads=True, frame=False)
+    names = [
+        name for name in columns if name.endswith(".entropy") and ".head." in name and _finite(columns[name])
+    ]
+    counts = Counter(int(name.split(".")[1]) for name in names)
+    return [counts[block] for block in sorted(counts)]
+
+
+def _finite(column: Any) -> bool:
+    return bool(torch.isfinite(torch.as_tensor(column, dtype=torch.float64)).any())
 
 
 def _twin(model: nn.Module) -> nn.Module | None:
