@@ -404,7 +404,7 @@ hf(
     },
     projection_dim=16,
 )
-NONE = ("no attention", "without softmax", "no softmax", "attention", "not a transformer", "mixer", "state")
+NONE = ("no attention", "without softmax", "no softmax", "not a transformer", "mixer", "state")
 hf(
     "fnet",
     "FNetModel",
@@ -448,6 +448,7 @@ hf(
         **{**LLAMA, "positions": None},
         kv_heads=2,
         qk_norm=True,
+        attends=2,
         sees=None,
         attention_branch=None,
         reason=("convol", "mixer", "without softmax"),

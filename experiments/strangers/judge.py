@@ -18,7 +18,7 @@ CLASSES = (
 )
 GELU = ("gelu", "gelu_tanh", "gelu_new", "gelu_erf")
 NEVER = ("rename its parts", "poke does not", "by its gradient")
-CLAIMS = ("IDENTICAL_LAYERS", "NEVER_INITIALIZED", "NORM_GAIN_NOT_ONE", "TIED", "DEPARTS_FROM_SIBLINGS")
+CLAIMS = ("IDENTICAL_LAYERS", "NEVER_INITIALIZED", "NORM_GAIN_NOT_ONE", "DEPARTS_FROM_SIBLINGS")
 Verdict = tuple[str, list[str]]
 
 
@@ -33,7 +33,7 @@ def judge(verb: str, truths: tuple[Truth, ...], facts: Facts) -> Verdict:
 
 def refusal(truths: tuple[Truth, ...], message: str) -> Verdict:
     words = [word.lower() for truth in truths for word in truth.reason]
-    text = message.lower()
+    text = message.partition(" What was read")[0].lower()
     clear = any(word in text for word in words) and not any(word in text for word in NEVER)
     return ("refused clearly" if clear else "refused unhelpfully"), [message[:400]]
 
@@ -104,6 +104,10 @@ def _blocks(truth: Truth, facts: Facts) -> list[str]:
     kv = facts.get("kv_heads")
     if kv is not None and isinstance(truth.heads, int) and kv != (truth.kv_heads or truth.heads):
         wrong.append(f"kv_heads: says {kv}, is {truth.kv_heads or truth.heads}")
+    mlp = any(fact is not None for fact in (truth.gated, truth.activation, truth.mlp_branch))
+    without = [kinds for kinds in facts.get("kinds", []) if "MLP" not in kinds and None not in kinds]
+    if mlp and without and not facts["open"]:
+        wrong.append(f"no MLP: says {without[0]} in {len(without)} blocks")
     if truth.heads is not None and False in facts.get("attention", []) and truth.sees is not None:
         wrong.append("a block of softmax attention is said to be none")
     return wrong
@@ -181,9 +185,9 @@ def _attention(truth: Truth, heads: list[int] | None, facts: Facts, wrong: list[
         wrong.append(f"heads with entropies: says {heads}, is {true}")
     if wrong:
         return "silently wrong", wrong
-    blind = []
-    if not heads or (truth.depth is not None and len(heads) < truth.depth):
-        blind.append(f"attention of {len(heads or [])} of {truth.depth} blocks")
+    blind, blocks = [], truth.attends or truth.depth
+    if not heads or (blocks is not None and len(heads) < blocks):
+        blind.append(f"attention of {len(heads or [])} of {blocks} blocks")
     if not facts["gradients"]:
         blind.append("no gradients")
     if not blind:
@@ -197,14 +201,12 @@ def _audit(truth: Truth, facts: Facts) -> Verdict:
     free = {
         *truth.faults,
         *truth.allowed,
-        *(("TIED",) if truth.tied else ()),
         *(("IDENTICAL_LAYERS",) if truth.copies or truth.shared else ()),
     }
     wrong = [
         f"{kind} of {parameter}: {seen}"
         for kind, severity, parameter, seen in facts["findings"]
-        if kind not in free
-        and (severity == "ERROR" or (kind in CLAIMS and severity != "NOTE") or kind == "TIED")
+        if kind not in free and (severity == "ERROR" or (kind in CLAIMS and severity != "NOTE"))
     ]
     if truth.faults and not kinds.intersection(truth.faults):
         wrong.append(f"not found: {' or '.join(truth.faults)}")

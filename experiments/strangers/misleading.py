@@ -159,12 +159,14 @@ class Doubled(Deep):
         super().__init__(lambda: nn.Sequential(Step(), Step()), 2)
 
 
-NONE = ("no attention", "without softmax", "no softmax", "attention", "not a transformer")
+NONE = ("no attention", "without softmax", "no softmax", "not a transformer")
 
 
 @stranger(
     "a long short-term memory",
-    Truth(None, softmax=False, reason=(*NONE, "recurren", "LSTM", "no repeated", "residual")),
+    Truth(
+        None, softmax=False, reason=(*NONE, "recurren", "LSTM", "no repeated", "residual", "list of blocks")
+    ),
     batch=ids,
 )
 class Recurrent(nn.Module):
@@ -219,7 +221,7 @@ class ResNet(nn.Module):
 
 @stranger(
     "a plain convolutional net",
-    Truth(None, softmax=False, reason=(*NONE, "convol", "residual", "no repeated")),
+    Truth(None, softmax=False, reason=(*NONE, "convol", "residual", "no repeated", "list of blocks")),
     batch=image,
 )
 class PlainCNN(nn.Sequential):
@@ -355,7 +357,7 @@ class Graph(nn.Module):
         norm="none",
         norm_kind=None,
         skip=0.0,
-        reason=("one block", "no repeated", "residual", "single", "1 block", "repeat"),
+        reason=("one block", "no repeated", "residual", "single", "1 block", "repeat", "list of blocks"),
     ),
     batch=ids,
 )
@@ -394,7 +396,7 @@ class NaNs(Deep):
         skip=None,
         attention_branch=None,
         mlp_branch=None,
-        reason=("convol", "mixer", "attention", "repeat", "residual"),
+        reason=("convol", "mixer", "repeat", "residual", "list of blocks"),
     ),
     batch=image,
 )

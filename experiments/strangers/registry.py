@@ -9,7 +9,7 @@ import torch
 
 from .truth import HEADS, TOKENS, WIDTH, WORDS, Truth, ids, image, stranger, stream
 
-NONE = ("softmax", "sum to one", "no attention", "linear attention", "kernel", "attention")
+NONE = ("softmax", "sum to one", "no attention", "linear attention", "kernel")
 
 
 def package(name: str, module: str, kind: str, *truths: Truth, batch: Any = ids, **settings: Any) -> None:

@@ -24,6 +24,7 @@ class Truth:
     norm      pre, post, sandwich (before and after the branch), branch (after it, before the sum), none
     skip, attention_branch, mlp_branch   what multiplies the stream and the branches at initialization
     positions inside attention: none, rotary, alibi, relative; absolute: added to the stream
+    attends   in how many blocks softmax attention runs; None: in all
     softmax   a transformer by softmax attention; all others `describe` should turn down with a word of `reason`
     reason    words of true reasons for turning it down, for every verb
     faults    names of `edgewise.audit.finding.Kind` of which the audit must find one; allowed: it may say these too
@@ -49,6 +50,7 @@ class Truth:
     shared: bool = False
     tied: bool = False
     qk_norm: bool | None = False
+    attends: int | None = None
     softmax: bool = True
     copies: bool = False
     reason: tuple[str, ...] = ()
