@@ -37,7 +37,7 @@ def hugging_face(kind: str, seed: int = 0, dropout: float = 0.0) -> Any:
         "qwen3": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**size, num_key_value_heads=2, head_dim=8)),
         "pythia": lambda: t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**size)),
         "bert": lambda: t.BertForMaskedLM(t.BertConfig(
-            **size, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)),
+            **size, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, pad_token_id=None)),
         "bloom": lambda: t.BloomForCausalLM(t.BloomConfig(
             hidden_size=32, n_layer=2, n_head=4, vocab_size=VOCABULARY, hidden_dropout=dropout)),
     }  # fmt: skip
