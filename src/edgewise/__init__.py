@@ -25,8 +25,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from edgewise import laboratory, landscape, nets, optim, rehearsal, study, view
     from edgewise.adapters.describe import describe
+    from edgewise.adapters.model_map import sites
     from edgewise.adapters.reading.read import stacks
-    from edgewise.adapters.roles.model import sites
     from edgewise.adapters.structure import structure
     from edgewise.architecture import Architecture, transformer
     from edgewise.audit.inspect import audit_initialization
@@ -62,7 +62,7 @@ _HOMES = {
     "critical_plan": "repair.critical_plan", "critical_point": "verbs", "describe": "adapters.describe",
     "initialize_": "repair.initialize", "judge": "verbs", "learning_rate": "rehearsal.learning_rate",
     "measure": "probe.measure", "perceptron_maps": "verbs", "phase_diagram": "verbs", "predict": "verbs",
-    "read": "monitor.reading", "sites": "adapters.roles.model", "stacks": "adapters.reading.read",
+    "read": "monitor.reading", "sites": "adapters.model_map", "stacks": "adapters.reading.read",
     "structure": "adapters.structure",
     "total_changes": "repair.meter", "trace_at": "monitor.reading", "transformer": "architecture",
     "use_kernel": "nets.swap", "vector_field": "verbs", "watch": "monitor.watch",

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from edgewise.adapters.config.translate import config_of
 from edgewise.adapters.describe import describe
 from edgewise.adapters.model import _usual_scales
-from edgewise.adapters.roles.model import sites
+from edgewise.adapters.model_map import sites
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.knobs import KNOBS
@@ -297,7 +298,7 @@ def test_the_usual_scales_of_scores() -> None:
     ):
         model = nn.Linear(2, 2)
         model.config = PretrainedConfig(**given)  # type: ignore[assignment]
-        assert _usual_scales(model, 16) == [*own, 1.0, 4.0]
+        assert _usual_scales(config_of(model), 16) == [*own, 1.0, 4.0]
 
 
 def test_an_encoder_of_torch_stands_behind_an_embedding_of_unit_size() -> None:

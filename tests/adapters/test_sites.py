@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from edgewise.adapters.model_map import sites
 from edgewise.adapters.roles import record as roles
-from edgewise.adapters.roles.model import BlockSite, ModelSites, sites
-from edgewise.adapters.roles.record import Projection, Rows
+from edgewise.adapters.roles.record import BlockSite, ModelSites, Projection, Rows
 from edgewise.errors import BadInput
 from tests.support.handwritten import EXPECTED, HANDWRITTEN, NanoGPT, ids
 from tests.support.models import FAMILIES, batch, build

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import edgewise
-from edgewise.adapters.roles.model import sites
+from edgewise.adapters.model_map import sites
 from edgewise.probe.batches import default_batch
 from edgewise.probe.measure import measure
 from edgewise.probe.subjects import build, seeded

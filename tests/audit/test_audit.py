@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.adapters.roles.model import sites
+from edgewise.adapters.model_map import sites
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.inspect import audit_initialization
 from edgewise.errors import BadInput

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.repair import recognised
+from edgewise.adapters.model_map import ModelMap, sites
 from edgewise.repair.anatomy import _cosine
 from edgewise.repair.by_theory import BranchGains, _can_carry, _forgets
 from edgewise.repair.plan import TotalChanges, counting_word, spell
@@ -99,12 +99,12 @@ def test_cross_attention_is_no_part_of_the_description() -> None:
 def test_the_norm_of_the_first_stack_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the one that is described; another may end its branches in norms."""
     model = build("gpt2")
-    places = recognised.sites(model)
+    places = sites(model)
     stack = places.stacks[0]
     both = replace(places, stacks=(stack, replace(stack, norm="sandwich")))
-    monkeypatch.setattr(recognised, "sites", lambda _: both)
+    monkeypatch.setattr(ModelMap, "sites", lambda _: both)
     assert isinstance(recognise(model, 8), Recognised)
-    monkeypatch.setattr(recognised, "sites", lambda _: replace(places, stacks=both.stacks[::-1]))
+    monkeypatch.setattr(ModelMap, "sites", lambda _: replace(places, stacks=both.stacks[::-1]))
     assert "sandwich" in str(recognise(model, 8))
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from torch import nn
 
 from edgewise.adapters.describe import describe
-from edgewise.adapters.roles.model import BlockSite, ModelSites, sites
-from edgewise.adapters.roles.record import Projection
+from edgewise.adapters.model_map import sites
+from edgewise.adapters.roles.record import BlockSite, ModelSites, Projection
 from edgewise.audit.finding import Kind
 from edgewise.audit.inspect import audit_initialization
 from tests.support.handwritten import HANDWRITTEN

@@ -12,17 +12,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edgewise.adapters.config.translate import config_of, described_by_config
 from edgewise.adapters.finite import refuse_infinite
-from edgewise.adapters.once import read
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.reading.describe import describe_reading
 from edgewise.adapters.reading.record import Reading, Stack
 from edgewise.adapters.reading.restore import is_sharded
 from edgewise.adapters.roles import record as roles
 from edgewise.adapters.roles.gains import measured_knobs, norm_gains
-from edgewise.adapters.roles.model import roles_of
 from edgewise.adapters.roles.record import BlockSite
-from edgewise.adapters.unwrap import unwrap
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 
@@ -39,32 +36,34 @@ DRAWN = ("initializer_range", "init_std", "initializer_factor", "initializer_cut
 
 def describe_module(
     model: nn.Module, batch: Any = None, *, depth: int | None = None, tokens: int | None = None,
-    stack: str | None = None,
+    stack: str | None = None, where: ModelMap | None = None,
 ) -> Architecture:  # fmt: skip
     """The description of a built model; nothing of it is changed."""
-    bare = unwrap(model)
-    if any(parameter.is_meta for parameter in bare.parameters()):
+    where = where or ModelMap(model)
+    if any(parameter.is_meta for parameter in where.model.parameters()):
         raise BadInput("this model is on the meta device and has no weights to measure. Describe its config instead.")
-    refuse_infinite(bare, batch)
-    return describe_read_module(bare, read(bare, batch, stack), depth=depth, tokens=tokens)
+    refuse_infinite(where.model, batch)
+    return describe_read_module(where.model, where.reading(batch, stack), depth=depth, tokens=tokens, where=where)
 
 
 def describe_read_module(
-    model: nn.Module, reading: Reading, *, depth: int | None = None, tokens: int | None = None
-) -> Architecture:
+    model: nn.Module, reading: Reading, *, depth: int | None = None, tokens: int | None = None,
+    where: ModelMap | None = None,
+) -> Architecture:  # fmt: skip
     """The description of a model that has been read."""
+    where = where or ModelMap(model)
     stack = reading.default
     if depth is not None and stack is not None and depth != stack.depth:
         raise BadInput(f"depth must be that of this model, {stack.depth}, got {depth}. Describe its config instead.")
-    hint = None if stack is None else described_by_config(model, tokens)
+    hint = None if stack is None else where.described(tokens)
     own = hint if hint is not None and stack is not None and hint.width == stack.width else None
     description = describe_reading(reading, tokens=tokens, name=_name(model), hint=own)
     assert stack is not None
-    description = _with_config(description, config_of(model)) if own is None else _with_hint(description, own, tokens)
+    description = _with_config(description, where.config) if own is None else _with_hint(description, own, tokens)
     if any(is_sharded(module) for module in model.modules()):
         return replace(description, assumed=(*description.assumed, SHARDED))
-    blocks, _ = roles_of(model, stack)
-    return _with_weights(model, description, stack, blocks) if blocks else description
+    blocks, _ = where.roles(stack)
+    return _with_weights(model, where.config, description, stack, blocks) if blocks else description
 
 
 def _with_config(description: Architecture, config: dict[str, Any]) -> Architecture:
@@ -109,10 +108,10 @@ def _text(value: Any) -> str:
 
 
 def _with_weights(
-    model: nn.Module, description: Architecture, stack: Stack, blocks: tuple[BlockSite, ...]
+    model: nn.Module, config: dict[str, Any], description: Architecture, stack: Stack, blocks: tuple[BlockSite, ...]
 ) -> Architecture:
     """Gains from the matrices themselves where they agree with behaviour: the same numbers, without its scatter."""
-    knobs = measured_knobs(model, blocks, _logit_scale(model, stack, blocks))
+    knobs = measured_knobs(model, blocks, lambda plain: _logit_scale(config, stack, plain, len(blocks)))
     experts = any(branch.experts for branch in stack.mlps)
     certain = {k: v for k, v in knobs.items() if k in GAINS and _agree(v, getattr(description, k))}
     certain |= {k: knobs[k] for k in ("mlp_out_gain",) if experts}  # of one expert; the routing is in `unmodelled`
@@ -156,24 +155,24 @@ def _mean(value: Any) -> float:
     return math.sqrt(sum(v * v for v in values) / len(values))
 
 
-def _logit_scale(model: nn.Module, stack: Stack, blocks: tuple[BlockSite, ...]) -> list[float]:
+def _logit_scale(
+    config: dict[str, Any], stack: Stack, plain: float | tuple[float, ...], depth: int
+) -> list[float]:
     """What multiplies q.k/sqrt(head width), per block: as scores show it, exactly where the config has the number."""
-    plain = measured_knobs(model, blocks, [1.0] * len(blocks))["score_gain"]
-    products = plain if isinstance(plain, tuple) else (plain,) * len(blocks)
+    products = plain if isinstance(plain, tuple) else (plain,) * depth
     shown = [branch.gains.score if branch.gains else None for branch in stack.attentions]
-    if len(shown) != len(blocks) or None in shown or not all(products):
-        return [1.0] * len(blocks)
+    if len(shown) != depth or None in shown or not all(products):
+        return [1.0] * depth
     ratios = tuple(float(score or 0.0) / float(product) for score, product in zip(shown, products, strict=True))
-    for scale in _usual_scales(model, stack.attentions[0].head_width or 1):
+    for scale in _usual_scales(config, stack.attentions[0].head_width or 1):
         if all(_agree(ratio, scale) for ratio in ratios):
-            return [scale] * len(blocks)
+            return [scale] * depth
     pooled = _mean(ratios)
-    return [pooled] * len(blocks) if all(_agree(ratio, pooled) for ratio in ratios) else list(ratios)
+    return [pooled] * depth if all(_agree(ratio, pooled) for ratio in ratios) else list(ratios)
 
 
-def _usual_scales(model: nn.Module, width: int) -> list[float]:
+def _usual_scales(config: dict[str, Any], width: int) -> list[float]:
     """Scores over sqrt(head width), not scaled at all, and by the numbers that configs have for it."""
-    config = config_of(model)
     scalar, multiplier = config.get("query_pre_attn_scalar"), config.get("attention_multiplier")
     own = [math.sqrt(width / scalar)] if isinstance(scalar, (int, float)) and scalar > 0 else []
     own += [multiplier * math.sqrt(width)] if isinstance(multiplier, float) and multiplier > 0 else []

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.model import describe_read_module
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.reading.outside import outside
-from edgewise.adapters.reading.read import read_closely
 from edgewise.adapters.reading.record import Reading
 from edgewise.adapters.reading.structure import Structure, structure_of
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 
 if TYPE_CHECKING:
@@ -32,11 +31,11 @@ def structure(model: nn.Module, batch: Any = None, *, stack: str | None = None) 
     >>> found.depth, [branch.kind for branch in found.blocks[0]], found.blocks[0][0].norm
     (3, ['attention', 'MLP'], 'post')
     """
-    bare = unwrap(model)
-    return structure_of_read(bare, read_closely(bare, batch, stack))
+    where = ModelMap(model)
+    return structure_of_read(where.model, where.reading(batch, stack, closely=True), where)
 
 
-def structure_of_read(model: nn.Module, reading: Reading) -> Structure:
+def structure_of_read(model: nn.Module, reading: Reading, where: ModelMap | None = None) -> Structure:
     """Of the default stack of a model that has been read."""
     stack = reading.default
     if stack is None:
@@ -45,7 +44,7 @@ def structure_of_read(model: nn.Module, reading: Reading) -> Structure:
             f"{'; '.join(reading.not_read) or 'none was found'}."
         )
     try:
-        description = describe_read_module(model, reading)
+        description = describe_read_module(model, reading, where=where)
     except BadInput as refusal:
         return structure_of(reading, stack, tuple(outside(stack)) or (str(refusal),))
     return structure_of(reading, stack, left_out=description.unmodelled)

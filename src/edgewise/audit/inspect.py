@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edgewise.adapters.config.translate import config_of, described_by_config
-from edgewise.adapters.roles.model import sites
-from edgewise.adapters.roles.record import ModelSites
-from edgewise.adapters.unwrap import unwrap
+from edgewise.adapters.model_map import ModelMap
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.identical_layers import identical_layers
 from edgewise.audit.never_initialized import never_initialized
@@ -43,20 +40,18 @@ def audit_initialization(
     >>> audit_initialization(encoder)[0].kind.value
     'layers start with identical weights'
     """
-    bare = unwrap(model)
-    if any(parameter.is_meta for parameter in bare.parameters()):
+    where = ModelMap(model)
+    if any(parameter.is_meta for parameter in where.model.parameters()):
         raise BadInput("this model is on the meta device and has no weights to audit. Build it on a device first.")
-    model_sites = sites(bare)
-    findings = list(_all(bare, model_sites, summarise(bare, model_sites), family_recipe, truncated_at))
+    findings = list(_all(where, summarise(where.model, where.sites()), family_recipe, truncated_at))
     return tuple(sorted(_without_repetition(findings), key=lambda finding: ORDER[finding.severity]))
 
 
 def _all(
-    model: nn.Module, model_sites: ModelSites, summaries: list[MatrixSummary], family_recipe: bool,
-    truncated_at: float | None,
-) -> Iterator[AuditFinding]:  # fmt: skip
-    config = config_of(model)
-    architecture = described_by_config(model) if family_recipe and config else None
+    where: ModelMap, summaries: list[MatrixSummary], family_recipe: bool, truncated_at: float | None
+) -> Iterator[AuditFinding]:
+    model, model_sites, config = where.model, where.sites(), where.config
+    architecture = where.family() if family_recipe and config else None
     recipe = None if architecture is None else recipe_of(config, architecture, model_sites)
     own = [summary for summary in summaries if summary.stack == model_sites.stacks[0].name]
     yield from identical_layers(model, summaries)

@@ -23,6 +23,7 @@ from edgewise.progress import ProgressBar
 if TYPE_CHECKING:
     from torch import nn
 
+    from edgewise.adapters.model_map import ModelMap
     from edgewise.probe.subjects import Subject
     from edgewise.repair.plan import Plan
     from edgewise.study.proof import Proof
@@ -124,7 +125,7 @@ def cure_of(
     say: Callable[[str], None],
 ) -> Cure:  # fmt: skip
     """The plan of a model, and the measured verdicts before and after it; refused where there is nothing to fix."""
-    from edgewise.adapters.once import read_once
+    from edgewise.adapters.model_map import ModelMap
     from edgewise.probe.isolation import random_streams
     from edgewise.probe.subjects import seeded
     from edgewise.repair.critical_plan import critical_plan
@@ -133,15 +134,15 @@ def cure_of(
     with random_streams():
         model = seeded(factory_of(target), 0)
     batch = None if batches is None else _first_inputs(batches)
-    with read_once(model):
-        plan = critical_plan(model, batch, keep=keep, goal=goal, tokens=tokens, frozen=frozen)
-        say("measuring the model as it is")
-        now = _verdict(model, batch, tokens, target.name)
-        if not plan.changes:
-            raise BadInput(nothing_to_fix(target.name, plan, now))
-        say("measuring the model with the plan")
-        initialize_(model, plan, generator=0)
-        return Cure(target.name, plan, now, None if now is None else _verdict(model, batch, tokens, target.name))
+    where = ModelMap(model)
+    plan = critical_plan(where, batch, keep=keep, goal=goal, tokens=tokens, frozen=frozen)
+    say("measuring the model as it is")
+    now = _verdict(where, batch, tokens, target.name)
+    if not plan.changes:
+        raise BadInput(nothing_to_fix(target.name, plan, now))
+    say("measuring the model with the plan")
+    initialize_(model, plan, generator=0)
+    return Cure(target.name, plan, now, None if now is None else _verdict(where, batch, tokens, target.name))
 
 
 def factory_of(target: Subject) -> Callable[[], nn.Module]:
@@ -169,7 +170,7 @@ def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     return f"there is nothing to fix in the weights of {name}.{outcome} {plan.diagnosis}".strip()
 
 
-def _verdict(model: nn.Module, batch: Any, tokens: int | None, name: str) -> Verdict | None:
+def _verdict(where: ModelMap, batch: Any, tokens: int | None, name: str) -> Verdict | None:
     """The measured verdict; None for a model without blocks of tokens, of which the plan has totals all the same."""
     from dataclasses import replace
 
@@ -177,7 +178,7 @@ def _verdict(model: nn.Module, batch: Any, tokens: int | None, name: str) -> Ver
     from edgewise.verbs import judge
 
     try:
-        trace = measure(model, batch, readouts=("token",), pair=False, tokens=None if batch is not None else tokens)
+        trace = measure(where, batch, readouts=("token",), pair=False, tokens=None if batch is not None else tokens)
     except BadInput:
         return None
     return replace(judge(trace), name=name)

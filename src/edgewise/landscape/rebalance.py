@@ -13,20 +13,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.model import sites
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.roles.record import KEY_NORM, QUERY_NORM, AttentionSite, Projection
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.landscape.support import attentions, head_width, spread
 
 
 def rebalanced(model: nn.Module) -> dict[str, Tensor]:
     """The parameters of queries and keys after rebalancing, by name; the model itself is not touched."""
-    bare = unwrap(model)
-    _refuse_normed(bare)
+    where = ModelMap(model)
+    bare = where.model
+    _refuse_normed(where)
     new = {name: p.detach().clone() for name, p in bare.named_parameters()}
     touched: set[str] = set()
-    for site in attentions(bare):
+    for site in attentions(where):
         if site.extra:
             raise BadInput(f"{site.name} makes keys through a latent: its logits are not a product of two matrices.")
         factor = _factors(bare, site)
@@ -67,8 +67,8 @@ def _scale(projection: Projection, per_row: Tensor, new: dict[str, Tensor]) -> s
     return touched
 
 
-def _refuse_normed(model: nn.Module) -> None:
-    for stack in sites(model).stacks:
+def _refuse_normed(where: ModelMap) -> None:
+    for stack in where.sites().stacks:
         for block in stack.blocks:
             norms = [block.norm(role) for role in (QUERY_NORM, KEY_NORM)]
             if any(norm is not None and norm.kind != "identity" for norm in norms):

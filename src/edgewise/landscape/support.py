@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.model import sites
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.roles.record import AttentionSite, Projection
 from edgewise.errors import BadInput
 
@@ -74,7 +74,7 @@ def _of_pattern(model: nn.Module, along: Along) -> dict[str, Tensor]:
 
 
 def _blocks_named(model: nn.Module, layers: Sequence[int]) -> list[str]:
-    blocks = [block for stack in sites(model).stacks for block in stack.blocks]
+    blocks = [block for stack in ModelMap(model).sites().stacks for block in stack.blocks]
     _refuse_beyond("layers", layers, len(blocks))
     return [blocks[k].name for k in layers]
 
@@ -93,9 +93,9 @@ def _of_role(model: nn.Module, along: Along) -> dict[str, Tensor]:
     return masks
 
 
-def attentions(model: nn.Module, layers: Sequence[int] | None = None) -> list[AttentionSite]:
+def attentions(model: nn.Module | ModelMap, layers: Sequence[int] | None = None) -> list[AttentionSite]:
     """Every attention of the chosen blocks, cross-attention after its block's own."""
-    blocks = [block for stack in sites(model).stacks for block in stack.blocks]
+    blocks = [block for stack in ModelMap.of(model).sites().stacks for block in stack.blocks]
     if layers is not None:
         _refuse_beyond("layers", layers, len(blocks))
         blocks = [blocks[k] for k in layers]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from edgewise.adapters.roles.model import sites
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.roles.record import AttentionSite, BlockSite, ModelSites, Projection
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
@@ -85,9 +85,10 @@ def check_model(model: object) -> None:
 
 def places_of(model: nn.Module) -> Places:
     """The places of a model; never refuses one."""
-    bare = unwrap(model)
+    where = ModelMap(model)
+    bare = where.model
     try:
-        record = sites(bare)
+        record = where.sites()
     except BadInput as error:
         reason = str(error).partition(" Describe the network with")[0]  # which helps who asks for a verdict
         return Places(bare, blind=[f"blocks, activations and attention: {reason}"])
@@ -97,7 +98,7 @@ def places_of(model: nn.Module) -> Places:
     if len(record.stacks) > 1:
         others = ", ".join(stack.name for stack in record.stacks[1:])
         places.blind.append(f"{others}: of several stacks the first, {record.stacks[0].name}, is watched")
-    _add_attentions(places)
+    _add_attentions(places, where)
     return places
 
 
@@ -126,9 +127,9 @@ def _tables(model: nn.Module, record: ModelSites) -> tuple[str, ...]:
     return tuple(f"{name}.weight" for name in record.embeddings if isinstance(modules.get(name), nn.Embedding))
 
 
-def _add_attentions(places: Places) -> None:
+def _add_attentions(places: Places, where: ModelMap) -> None:
     try:
-        logits = {query_key.name: query_key for query_key in query_keys(places.model)}
+        logits = {query_key.name: query_key for query_key in query_keys(where)}
     except BadInput as error:
         places.blind.append(f"attention: {error}")
         return

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.config.translate import described_by_config
-from edgewise.adapters.roles.model import sites
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.roles.record import (
     KEY_NORM,
     QUERY_NORM,
@@ -21,7 +20,6 @@ from edgewise.adapters.roles.record import (
     NormSite,
     Projection,
 )
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.optim.rotation import Rotation, rotation_of
 
@@ -84,11 +82,11 @@ class QueryKey:
         return tuple(dict.fromkeys(name for p in both for name in (*p.parameters, *p.biases)))
 
 
-def query_keys(model: nn.Module) -> list[QueryKey]:
+def query_keys(model: nn.Module | ModelMap) -> list[QueryKey]:
     """All attentions of a model, as the adapters see them; refuses, by name, what has no bilinear logits."""
-    bare, attentions = unwrap(model), []
-    described = described_by_config(bare)
-    for stack in sites(bare).stacks:
+    where = ModelMap.of(model)
+    bare, attentions, described = where.model, [], where.family()
+    for stack in where.sites().stacks:
         decoder = len(stack.blocks) > 0 and stack.blocks[0].cross_attention is not None
         for block in stack.blocks:
             causal = _causal(bare, block.attention, (described is not None and described.causal) or decoder)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgewise.adapters.roles.model import sites
+from edgewise.adapters.model_map import sites
 from edgewise.adapters.roles.record import ModelSites
 from edgewise.errors import BadInput
 from edgewise.probe.subjects import model_class

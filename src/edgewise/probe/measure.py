@@ -12,11 +12,10 @@ from torch import nn
 
 from edgewise.adapters.finite import refuse_infinite
 from edgewise.adapters.model import describe_read_module
-from edgewise.adapters.once import read as read_model
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.reading.record import Reading, Stack
 from edgewise.adapters.reading.refusals import words
 from edgewise.adapters.reading.restore import back_in_shards, is_sharded
-from edgewise.adapters.roles.model import roles_of
 from edgewise.adapters.roles.record import BlockSite
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
@@ -62,7 +61,7 @@ def measure(
     (3, ('token', 'pooled'))
     """
     _refuse(seeds, readouts, batch, tokens)
-    target = subject(source)
+    target = subject(source.model if isinstance(source, ModelMap) else source)
     if gain and (stream or not attention or (readouts is not None and not readouts)):
         raise BadInput("gain needs a model in memory, attention=True and a readout to send backwards.")
     request = Request(None if readouts is None else tuple(readouts), attention, pair, range(seeds), gain=gain)
@@ -71,7 +70,8 @@ def measure(
     with random_streams():
         if (module := target.module) is not None:
             back_in_shards(module)
-            place = _find(module, batch, tokens, stack)
+            where = source if isinstance(source, ModelMap) else ModelMap(module)
+            place = _find(where, batch, tokens, stack)
             observation = _observe(module, place, batch, request, tokens)
             return _trace([observation], module, place, target.name, f"{seeds} readout directions, weights as given")
         assert target.factory is not None
@@ -91,6 +91,7 @@ def measure(
 class _Place:
     """What is measured: a stack of the model, and the roles of its matrices or why they are not known."""
 
+    where: ModelMap
     reading: Reading
     stack: Stack
     blocks: tuple[BlockSite, ...]
@@ -105,12 +106,13 @@ class _Place:
         return notes
 
 
-def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) -> _Place:
+def _find(where: ModelMap, batch: Any, tokens: int | None, name: str | None) -> _Place:
     """The stack to be measured, by behaviour; the roles of its matrices, by name, where the names fit it."""
+    model = where.model
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         raise BadInput(f"{type(model).__name__} has no floating-point parameters, so there is nothing to measure.")
     refuse_infinite(model, batch)
-    reading = _read(model, batch, tokens, name)
+    reading = _read(where, batch, tokens, name)
     stack = reading.default
     if stack is None:
         raise BadInput(f"{reading.model} cannot be measured: {'; '.join(reading.not_read) or 'no stack was found'}.")
@@ -119,42 +121,43 @@ def _find(model: nn.Module, batch: Any, tokens: int | None, name: str | None) ->
             f"the stream of {stack.name} cannot be measured: which of its axes are tokens and which are features was "
             f"not certain. {'; '.join(stack.not_read)}"
         )
-    blocks, why = roles_of(model, stack)
+    blocks, why = where.roles(stack)
     if any(is_sharded(module) for module in model.modules()):
         blocks, why = (), "its weights lie in shards (FSDP2), whose gradients only training brings together"
-    return _Place(reading, stack, blocks, why)
+    return _Place(where, reading, stack, blocks, why)
 
 
 def _find_and_observe(
     target: Subject, network: nn.Module, batch: Any, request: Request, tokens: int | None, stack: str | None
 ) -> tuple[_Place, Observation]:
     """By a narrow twin where there is one; where the model takes another path than its twin, by reading it itself."""
-    place = _find_in_twin(target.config, network, tokens) if batch is None and stack is None else None
+    where = ModelMap(network)
+    place = _find_in_twin(target.config, where, tokens) if batch is None and stack is None else None
     if place is not None:
         with suppress(BadInput):
             return place, _observe(network, place, batch, request, tokens)
-    place = _find(network, batch, tokens, stack)
+    place = _find(where, batch, tokens, stack)
     return place, _observe(network, place, batch, request, tokens)
 
 
-def _find_in_twin(config: Any, model: nn.Module, tokens: int | None) -> _Place | None:
+def _find_in_twin(config: Any, where: ModelMap, tokens: int | None) -> _Place | None:
     """The stack of a model whose config is of a listed family; None where it has to be read itself."""
-    found = None if config is None else read_twin(config, model, tokens)
+    found = None if config is None else read_twin(config, where, tokens)
     if found is None:
         return None
-    refuse_infinite(model)
+    refuse_infinite(where.model)
     reading, stack, described = found
-    blocks, why = roles_of(model, stack)
-    return _Place(reading, stack, blocks, why, described)
+    blocks, why = where.roles(stack)
+    return _Place(where, reading, stack, blocks, why, described)
 
 
-def _read(model: nn.Module, batch: Any, tokens: int | None, name: str | None) -> Reading:
+def _read(where: ModelMap, batch: Any, tokens: int | None, name: str | None) -> Reading:
     """On the batch itself; where that is too short to tell its axes apart, on a made-up one."""
-    reading = read_model(model, _batch(model, batch, tokens, seed=0), name)
+    reading = where.reading(_batch(where.model, batch, tokens, seed=0), name)
     if reading.default is not None and reading.default.layout is not None:
         return reading
     try:
-        longer = read_model(model, None, name)
+        longer = where.reading(None, name, again=True)
     except BadInput:
         return reading
     return longer if longer.default is not None and longer.default.layout is not None else reading
@@ -203,6 +206,6 @@ def _description(model: nn.Module, place: _Place, tokens: int) -> Architecture |
     if place.described is not None:
         return place.described.replace(tokens=tokens)
     try:
-        return describe_read_module(model, place.reading, tokens=tokens)
+        return describe_read_module(model, place.reading, tokens=tokens, where=place.where)
     except BadInput as error:
         return f"not described: {error}"

@@ -13,23 +13,22 @@ from typing import Any
 
 from torch import nn
 
-from edgewise.adapters.config.translate import described_by_config
 from edgewise.adapters.from_config.full_size import full_kinds
 from edgewise.adapters.from_config.sizes import Scale
 from edgewise.adapters.from_config.small_model import Blueprint, blueprint
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.reading.read import read
 from edgewise.adapters.reading.record import Block, Branch, Operation, Reading, Stack
-from edgewise.adapters.unwrap import unwrap
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 
 
-def read_twin(config: Any, model: nn.Module, tokens: int | None) -> tuple[Reading, Stack, Architecture] | None:
+def read_twin(config: Any, where: ModelMap, tokens: int | None) -> tuple[Reading, Stack, Architecture] | None:
     """The reading of a small twin, its stack at full depth, and the description by the config's family.
 
     None where the family is not listed, or the twin is not alike: then the model itself has to be read.
     """
-    described = described_by_config(unwrap(model), tokens)
+    model, described = where.model, where.described(tokens)
     if described is None:
         return None
     try:

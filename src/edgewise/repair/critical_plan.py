@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.reading.restore import as_before
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
@@ -29,8 +29,9 @@ DRAWS = ("normal", "uniform", "orthogonal")
 
 @deferring
 def critical_plan(
-    model: nn.Module, batch: Any = None, *, keep: Sequence[str] = (), goal: str = "critical", budget: float = 1.0,
-    draw: str | None = None, embeddings: bool = False, tokens: int | None = None, frozen: bool = False,
+    model: nn.Module | ModelMap, batch: Any = None, *, keep: Sequence[str] = (), goal: str = "critical",
+    budget: float = 1.0, draw: str | None = None, embeddings: bool = False, tokens: int | None = None,
+    frozen: bool = False,
 ) -> Plan:  # fmt: skip
     """Which matrices get which gain, and why, as a table; the model is not touched.
 
@@ -48,10 +49,11 @@ def critical_plan(
     branch, the readout. The layers are those that `measure` reads, where it can read the model.
     """
     _refuse(model, goal, budget, draw)
-    bare = unwrap(model)
+    where = ModelMap.of(model)
+    bare = where.model
     with refusing(f"no plan is possible for this {type(bare).__name__}"), as_before(bare):
         exclusions = Exclusions.of(bare, keep, frozen)
-        plan = _plan(bare, batch, exclusions, goal, budget, draw, embeddings, tokens)
+        plan = _plan(where, batch, exclusions, goal, budget, draw, embeddings, tokens)
         kept = [name for name, _ in bare.named_parameters() if name in exclusions.left]
         return replace(_without_frozen(plan, tuple(kept)), frozen=frozen)
 
@@ -67,10 +69,10 @@ def _without_frozen(plan: Plan, kept: tuple[str, ...]) -> Plan:
 
 
 def _plan(
-    bare: nn.Module, batch: Any, exclusions: Exclusions, goal: str, budget: float, draw: str | None, embeddings: bool,
+    where: ModelMap, batch: Any, exclusions: Exclusions, goal: str, budget: float, draw: str | None, embeddings: bool,
     tokens: int | None,
 ) -> Plan:  # fmt: skip
-    recognised = recognise(bare, tokens)
+    bare, recognised = where.model, recognise(where, tokens)
     if isinstance(recognised, Recognised) and recognised.weightless:
         plan = plan_by_theory(recognised, None, None, exclusions, goal, budget, draw, embeddings)
         return replace(plan, notes=(*plan.notes, UNSEEN)) if exclusions.left else plan
@@ -78,7 +80,7 @@ def _plan(
         raise BadInput(f"no plan is possible: {recognised}. Plan on a whole model with weights: names are the same.")
     batch = batch_for(bare, tokens) if batch is None else batch
     if isinstance(recognised, str):
-        return _by_measurement(bare, batch, exclusions, goal, budget, draw, f"Not by theory: {recognised}")
+        return _by_measurement(where, batch, exclusions, goal, budget, draw, f"Not by theory: {recognised}")
     meter = Meter(bare, batch, recognised.layers, raw=False)
     before = meter.read()
     recognised = _at_length(recognised, meter.tokens) if tokens is None else recognised
@@ -94,12 +96,12 @@ def _plan(
     elif off <= TOLERANCE + plan.expected.spread:
         return replace(plan, passes=meter.passes)
     why = f"Not by theory: it predicts {plan.expected}, and a trial draw has {trial}."
-    return _by_measurement(bare, batch, exclusions, goal, budget, draw, why, meter.passes)
+    return _by_measurement(where, batch, exclusions, goal, budget, draw, why, meter.passes)
 
 
-def _refuse(model: nn.Module, goal: str, budget: float, draw: str | None) -> None:
+def _refuse(model: Any, goal: str, budget: float, draw: str | None) -> None:
     refuse_goal(goal)
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, (nn.Module, ModelMap)):
         raise BadInput(f"critical_plan takes a torch.nn.Module, got {type(model).__name__}.")
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget < 100:
         raise BadInput(f"budget must be a total log-change between 0 and 100, for example 1, got {budget!r}.")
@@ -108,10 +110,10 @@ def _refuse(model: nn.Module, goal: str, budget: float, draw: str | None) -> Non
 
 
 def _by_measurement(
-    model: nn.Module, batch: Any, exclusions: Exclusions, goal: str, budget: float, draw: str | None, why: str,
+    where: ModelMap, batch: Any, exclusions: Exclusions, goal: str, budget: float, draw: str | None, why: str,
     spent: int = 0,
 ) -> Plan:  # fmt: skip
-    layers = layers_of(model)
+    model, layers = where.model, layers_of(where)
     if goal == "critical":
         plan = plan_by_measurement(model, batch, layers, exclusions, budget, draw, spent)
     else:

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.model import sites
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.roles.record import Projection
 from edgewise.audit.ties import tied_names
 from edgewise.errors import BadInput
@@ -33,12 +33,13 @@ class Layers:
         return len(self.names)
 
 
-def layers_of(model: nn.Module) -> Layers:
+def layers_of(model: nn.Module | ModelMap) -> Layers:
     """The blocks that `measure` reads, or, where the adapters recognise none, the largest family of like siblings."""
+    where = ModelMap.of(model)
     try:
-        blocks = sites(model).blocks
+        blocks = where.sites().blocks
     except BadInput:  # not a transformer
-        return _siblings(model)
+        return _siblings(where.model)
     return Layers(tuple(block.name for block in blocks), leaf=False)
 
 

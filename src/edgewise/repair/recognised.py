@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from edgewise.adapters.config.translate import described_by_config
-from edgewise.adapters.describe import describe
-from edgewise.adapters.roles.model import sites
+from edgewise.adapters.model import describe_module
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.roles.record import AttentionSite, BlockSite, MLPSite, ModelSites, Projection
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
@@ -83,12 +82,16 @@ class Recognised:
         return gains.get(role)
 
 
-def recognise(model: nn.Module, tokens: int | None) -> Recognised | str:
+def recognise(model: nn.Module | ModelMap, tokens: int | None) -> Recognised | str:
     """The recognised model, or why the theory does not describe it."""
+    where = ModelMap.of(model)
+    model = where.model
     weightless = any(p.is_meta or hasattr(p, "to_local") for p in model.parameters())
     try:
-        places = sites(model)
-        architecture = described_by_config(model, tokens) if weightless else describe(model, tokens=tokens)
+        architecture = where.described(tokens)
+        places = where.sites()
+        if not weightless:
+            architecture = describe_module(model, tokens=tokens, where=where)
     except BadInput as refusal:
         return str(refusal)
     if not isinstance(architecture, Architecture):

@@ -76,9 +76,14 @@ def config_of(model: nn.Module) -> dict[str, Any]:
     return {**config.to_dict(), "model_type": config.model_type}
 
 
-def described_by_config(model: nn.Module, tokens: int | None = None) -> Architecture | None:
-    """What the model's own config says, if its family is known; or the description it was built from."""
-    config, built_from = config_of(model), getattr(model, "architecture", None)
+def described_by_config(
+    model: nn.Module, tokens: int | None = None, config: Mapping[str, Any] | None = None
+) -> Architecture | None:
+    """What the model's own config says, if its family is known; or the description it was built from.
+
+    config  what `config_of(model)` gives, if it is at hand
+    """
+    config, built_from = config_of(model) if config is None else config, getattr(model, "architecture", None)
     if isinstance(built_from, Architecture):
         return built_from if tokens is None else built_from.replace(tokens=tokens)
     return translate(config, tokens=tokens) if config.get("model_type") in FAMILIES else None

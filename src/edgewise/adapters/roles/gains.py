@@ -89,10 +89,12 @@ def one_or_each(gains: Sequence[Gain]) -> float | tuple[float, ...]:
 EXACT = 1e-6  # relative error of what is not drawn but set: gains of norms, multipliers
 
 
-def measured_knobs(model: nn.Module, blocks: Sequence[BlockSite], logit_scale: Sequence[float]) -> dict[str, Any]:
+def measured_knobs(
+    model: nn.Module, blocks: Sequence[BlockSite], logit_scale: Callable[[float | tuple[float, ...]], Sequence[float]]
+) -> dict[str, Any]:
     """score, value, key, output, MLP and bias gains, and branch multipliers where the model has them.
 
-    logit_scale: per block, what multiplies q.k/sqrt(head width).
+    logit_scale: given the gains of q.k/sqrt(head width), what multiplies it in each block.
     """
     readers: dict[str, Callable[[nn.Module, BlockSite], Gain]] = {
         "value_gain": _value, "output_gain": _output, "mlp_in_gain": _mlp_in, "mlp_out_gain": _mlp_out,
@@ -101,7 +103,9 @@ def measured_knobs(model: nn.Module, blocks: Sequence[BlockSite], logit_scale: S
     knobs: dict[str, Any] = {
         name: one_or_each([read(model, block) for block in blocks]) for name, read in readers.items()
     }
-    knobs["score_gain"] = one_or_each([_score(model, b) * s for b, s in zip(blocks, logit_scale, strict=True)])
+    scores = [_score(model, block) for block in blocks]
+    scales = logit_scale(one_or_each(scores))
+    knobs["score_gain"] = one_or_each([score * scale for score, scale in zip(scores, scales, strict=True)])
     normed = blocks[0].norm(roles.QUERY_NORM) is not None
     knobs["key_gain"] = None if normed else one_or_each([_key(model, block) for block in blocks])
     if blocks[0].mlp.gate is not None:

@@ -1,11 +1,10 @@
-"""sites(model): the blocks of a real model, and in each the matrices, norms and branches, by name."""
+"""The blocks of a real model, and in each the matrices, norms and branches, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from edgewise.adapters.config.translate import described_by_config
 from edgewise.adapters.quantized import is_quantized
 from edgewise.adapters.reading.record import Stack as ReadStack
 from edgewise.adapters.roles import norm as norm_sites
@@ -13,16 +12,7 @@ from edgewise.adapters.roles import record as site_types
 from edgewise.adapters.roles.block import OpenBlock
 from edgewise.adapters.roles.find import embeddings_of, final_norm_of, find_stacks, head_of
 from edgewise.adapters.roles.norm import trace_norms
-from edgewise.adapters.roles.record import (
-    AttentionSite,
-    BlockSite,
-    MLPSite,
-    ModelSites,
-    NormSite,
-    Projection,
-    Rows,
-    Stack,
-)
+from edgewise.adapters.roles.record import BlockSite, ModelSites, Stack
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 
@@ -32,77 +22,80 @@ if TYPE_CHECKING:
     from edgewise.architecture import Architecture
 
 
-def sites(model: nn.Module) -> ModelSites:
-    """The places of a model, unmodified and never run with its own weights changed.
+class NameReader:
+    """Reads one model by its names; a block is taken apart once, however often it is asked for."""
 
-    Refuses, naming the block, when a role is found in some blocks and not in all: nothing is ever averaged
-    over a part of the layers.
-    """
-    bare = unwrap(model)
-    config, family = getattr(bare, "config", None), described_by_config(bare)
-    assumed: list[str] = []
-    lists = find_stacks(bare)
-    stacks = tuple(_stack(bare, name, blocks, config, family, assumed) for name, blocks in lists)
-    inside = tuple(name for _, blocks in lists for name in blocks)
-    width = stacks[0].blocks[0].attention.output.fan_out
-    return ModelSites(
-        stacks=stacks, width=width, embeddings=embeddings_of(bare, inside, width), head=head_of(bare, inside, width),
-        unrecognised=tuple(name for s in stacks for block in s.blocks for name in block.unrecognised),
-        assumed=tuple(dict.fromkeys(assumed)),
-    )  # fmt: skip
+    def __init__(self, model: nn.Module, family: Callable[[], Architecture | None]) -> None:
+        self.model, self._family = unwrap(model), family
+        self._opened: dict[str, OpenBlock] = {}
 
+    def sites(self) -> ModelSites:
+        """All stacks; raises if a role is found in some blocks and not in all."""
+        model, assumed, lists = self.model, list[str](), find_stacks(self.model)
+        stacks = tuple(self._stack(name, blocks, assumed) for name, blocks in lists)
+        inside = tuple(name for _, blocks in lists for name in blocks)
+        width = stacks[0].blocks[0].attention.output.fan_out
+        return ModelSites(
+            stacks=stacks, width=width, embeddings=embeddings_of(model, inside, width),
+            head=head_of(model, inside, width),
+            unrecognised=tuple(name for s in stacks for block in s.blocks for name in block.unrecognised),
+            assumed=tuple(dict.fromkeys(assumed)),
+        )  # fmt: skip
 
-def _stack(
-    model: nn.Module, name: str, blocks: Sequence[str], config: Any, family: Architecture | None,
-    assumed: list[str],
-) -> Stack:  # fmt: skip
-    opened = [OpenBlock(model, block, index, config) for index, block in enumerate(blocks)]
-    _refuse_partial(name, opened)
-    roles, position, parallel = _norms(model, opened[0], family, assumed)
-    closed = tuple(block.close(_at(roles, block), parallel) for block in opened)
-    _refuse_uneven_norms(closed)
-    return Stack(name, closed, final_norm_of(model, name, blocks), position, parallel)
+    def _open(self, names: Sequence[str]) -> list[OpenBlock]:
+        config = getattr(self.model, "config", None)
+        for index, name in enumerate(names):
+            if name not in self._opened or self._opened[name].index != index:
+                self._opened[name] = OpenBlock(self.model, name, index, config)
+        return [self._opened[name] for name in names]
 
+    def _stack(self, name: str, blocks: Sequence[str], assumed: list[str]) -> Stack:
+        opened = self._open(blocks)
+        _refuse_partial(name, opened)
+        roles, position, parallel = _norms(self.model, opened[0], self._family(), assumed)
+        closed = tuple(block.close(_at(roles, block), parallel) for block in opened)
+        _refuse_uneven_norms(closed)
+        return Stack(name, closed, final_norm_of(self.model, name, blocks), position, parallel)
 
-def roles_of(model: nn.Module, stack: ReadStack) -> tuple[tuple[BlockSite, ...], str]:
-    """(the matrices of a stack that was read, by role, ""), or ((), why their names do not say).
+    def roles_of(self, stack: ReadStack) -> tuple[tuple[BlockSite, ...], str]:
+        """(the matrices of a stack that was read, by role, ""), or ((), why their names do not say).
 
-    Names are hints: where the norms stand, and whether branches are parallel, is what the model's behaviour shows.
-    """
-    names = [block.module for block in stack.blocks]
-    if stack.shared or None in names or len(set(names)) < len(names):
-        return (), f"the layers of {stack.name} are not modules of their own, so matrices have no role by name"
-    if stack.norm is None:
-        return (), f"where the norms of {stack.name} stand was not read"
-    if any(is_quantized(part) for name in names if name is not None for part in model.get_submodule(name).modules()):
-        return (), f"matrices of {stack.name} are kept in integers, which have no gradients and no size of their own"
-    try:
-        return _closed(unwrap(model), stack, [name for name in names if name is not None]), ""
-    except BadInput as error:
-        return (), str(error)
-    except Exception as error:  # noqa: BLE001  strangers' norms are called here; names are hints, and this one failed
-        return (), f"looking at the names of {stack.name} raised {type(error).__name__}: {error}"
+        Names are hints: where the norms are, and whether branches are parallel, is what the model's behavior shows.
+        """
+        names = [block.module for block in stack.blocks]
+        if stack.shared or None in names or len(set(names)) < len(names):
+            return (), f"the layers of {stack.name} are not modules of their own, so matrices have no role by name"
+        if stack.norm is None:
+            return (), f"where the norms of {stack.name} stand was not read"
+        parts = [part for name in names if name is not None for part in self.model.get_submodule(name).modules()]
+        if any(map(is_quantized, parts)):
+            return (), f"matrices of {stack.name} are integers, which have no gradients and no size of their own"
+        try:
+            return self._closed(stack, [name for name in names if name is not None]), ""
+        except BadInput as error:
+            return (), str(error)
+        except Exception as error:  # noqa: BLE001  strangers' norms are called here; names are hints, and this failed
+            return (), f"looking at the names of {stack.name} raised {type(error).__name__}: {error}"
 
-
-def _closed(model: nn.Module, stack: ReadStack, names: Sequence[str]) -> tuple[BlockSite, ...]:
-    opened = [OpenBlock(model, name, index, getattr(model, "config", None)) for index, name in enumerate(names)]
-    _refuse_partial(stack.name, opened)
-    first, parallel = opened[0], bool(stack.parallel)
-    assert stack.norm is not None
-    inside: dict[str, str] = {}
-    roles = norm_sites.by_position(first.stream_norms, stack.norm, parallel, first.cross is not None)
-    if roles is None:
-        inside = _inside_branches(first)
-        outer = [path for path in first.stream_norms if path not in inside]
-        roles = norm_sites.by_position(outer, stack.norm, parallel, first.cross is not None)
-    if roles is None:
-        raise BadInput(
-            f"the norms {', '.join(first.stream_norms) or '(none)'} of {first.name} do not fit the position "
-            f"{stack.norm!r} that its behaviour shows."
-        )
-    closed = tuple(block.close(_at(roles | inside, block), parallel) for block in opened)
-    _refuse_uneven_norms(closed)
-    return closed
+    def _closed(self, stack: ReadStack, names: Sequence[str]) -> tuple[BlockSite, ...]:
+        opened = self._open(names)
+        _refuse_partial(stack.name, opened)
+        first, parallel = opened[0], bool(stack.parallel)
+        assert stack.norm is not None
+        inside: dict[str, str] = {}
+        roles = norm_sites.by_position(first.stream_norms, stack.norm, parallel, first.cross is not None)
+        if roles is None:
+            inside = _inside_branches(first)
+            outer = [path for path in first.stream_norms if path not in inside]
+            roles = norm_sites.by_position(outer, stack.norm, parallel, first.cross is not None)
+        if roles is None:
+            raise BadInput(
+                f"the norms {', '.join(first.stream_norms) or '(none)'} of {first.name} do not fit the position "
+                f"{stack.norm!r} that its behaviour shows."
+            )
+        closed = tuple(block.close(_at(roles | inside, block), parallel) for block in opened)
+        _refuse_uneven_norms(closed)
+        return closed
 
 
 def _inside_branches(block: OpenBlock) -> dict[str, str]:
@@ -185,9 +178,3 @@ def _norms_by_watching(model: nn.Module, block: OpenBlock, assumed: list[str]) -
 
 def _at(roles: Mapping[str, str], block: OpenBlock) -> dict[str, str]:
     return {path: role for path, role in roles.items() if path in block.norm_paths}
-
-
-__all__ = [
-    "AttentionSite", "BlockSite", "MLPSite", "ModelSites", "NormSite", "Projection", "Rows", "Stack", "site_types",
-    "sites",
-]  # fmt: skip
