@@ -63,6 +63,7 @@ def describe_read_module(
     if any(is_sharded(module) for module in model.modules()):
         return replace(description, assumed=(*description.assumed, SHARDED))
     blocks, _ = where.roles(stack)
+    description = replace(description, assumed=(*description.assumed, *where.notes))
     return _with_weights(model, where.config, description, stack, blocks) if blocks else description
 
 

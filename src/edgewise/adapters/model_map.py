@@ -1,27 +1,35 @@
 """ModelMap: what is where in one model, read once and used by every verb.
 
 Names are read first, without a pass: that works on meta tensors, shards, quantized and adapted weights. Behavior is
-read when a verb needs it, or when names do not say enough. Everything is read when it is first used and kept; a verb
-makes one map and passes it on. Modules must stay as they are while a map is in use; weights may change.
+read when a verb needs it, or if names do not tell the matrices apart; where both were read and contradict each other,
+behavior decides and `notes` says so. Everything is read when it is first used and kept: a verb makes one map and passes
+it on. Modules must stay as they are while a map is in use; weights may change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from edgewise.adapters.config.translate import config_of, described_by_config
+from edgewise.adapters.roles.find import embeddings_of, final_norm_of, head_of
 from edgewise.adapters.roles.model import NameReader
-from edgewise.adapters.roles.record import BlockSite, ModelSites
+from edgewise.adapters.roles.record import AttentionSite, BlockSite, MLPSite, ModelSites, Projection, Rows
+from edgewise.adapters.roles.record import Stack as NamedStack
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from edgewise.adapters.reading.record import Reading, Stack
+    from edgewise.adapters.reading.record import Block, Branch, BranchMatrix, Reading, Stack
     from edgewise.architecture import Architecture
+
+ROLES = {"attention": ("query", "key", "value", "output"), "mlp": ("gate", "input", "output")}
+WITHOUT_PASS = "behavior is not read on {}, which cannot be run here"
 
 
 class ModelMap:
@@ -29,9 +37,12 @@ class ModelMap:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = unwrap(model)
+        self.notes: list[str] = []  # what behavior decided against the names
         self._families: dict[int | None, Architecture | None] = {}
         self._names = NameReader(self.model, self.family)
+        self._named: ModelSites | BadInput | None = None
         self._sites: ModelSites | BadInput | None = None
+        self._compared = False  # whether `_sites` are those of the names, compared with behavior
         self._roles: dict[tuple[str | None, ...], tuple[tuple[BlockSite, ...], str]] = {}
         self._reading: Reading | None = None
         self._versions: tuple[int, ...] = ()
@@ -56,31 +67,128 @@ class ModelMap:
         """The description by the config's family, at whichever length it was translated first."""
         return next(iter(self._families.values())) if self._families else self.described()
 
+    def named(self) -> ModelSites:
+        """Every stack, block, matrix and norm by names alone; raises `BadInput` if these do not tell them."""
+        if self._named is None:
+            try:
+                self._named = self._names.sites()
+            except BadInput as refusal:
+                self._named = refusal
+        if isinstance(self._named, BadInput):
+            raise self._named
+        return self._named
+
     def sites(self) -> ModelSites:
-        """Every stack, block, matrix and norm by name; raises `BadInput` if they cannot be told."""
+        """Every stack, block, matrix and norm; raises `BadInput` if neither names nor behavior tell them."""
         if self._sites is None:
             try:
-                self._sites = self._names.sites()
+                self._sites = self.named()
             except BadInput as refusal:
-                self._sites = refusal
+                self._sites, self._compared = self._sites_by_behavior(refusal), True
         if isinstance(self._sites, BadInput):
             raise self._sites
+        if not self._compared and self._reading is not None:
+            self._compared, self._sites = True, self._corrected(self._sites, self._reading)
         return self._sites
+
+    def complete(self) -> ModelSites:
+        """The sites, with numbers of heads as the model behaves if its names do not say them."""
+        found = self.sites()
+        if any(b.attention.heads is None for b in found.blocks) and self._reading is None and not self._unrunnable():
+            with suppress(BadInput):  # then they stay unknown
+                self.reading(rows=True)
+        return self.sites()
+
+    def _sites_by_behavior(self, refusal: BadInput) -> ModelSites | BadInput:
+        why = self._unrunnable()
+        if not why:
+            try:
+                stack = self.reading(rows=True).default
+                if stack is None:
+                    why = "no stack of blocks was found"
+                else:
+                    blocks, why = self._by_behavior(stack)
+            except BadInput as error:
+                why = str(error)
+        if why:
+            return BadInput(f"{refusal} Its behavior does not tell either: {why}")
+        assert stack is not None
+        names = tuple(block.name for block in blocks)
+        holder = names[0].rpartition(".")[0]
+        width = stack.width
+        return ModelSites(
+            (NamedStack(
+                stack.name, blocks, final_norm_of(self.model, holder, names), stack.norm or "", bool(stack.parallel)
+            ),), width, embeddings_of(self.model, names, width), head_of(self.model, names, width),
+            tuple(name for block in blocks for name in block.unrecognised),
+            (f"roles: as the model behaves; by names, {str(refusal).partition('. ')[0]}",),
+        )  # fmt: skip
+
+    def _unrunnable(self) -> str:
+        """Why no pass is tried: nothing to run, or one that other processes would have to join."""
+        from edgewise.adapters.reading.restore import is_sharded
+
+        if any(p.is_meta for p in self.model.parameters()):
+            return WITHOUT_PASS.format("the meta device")
+        if any(is_sharded(m) or type(m).__name__ == "FullyShardedDataParallel" for m in self.model.modules()):
+            return WITHOUT_PASS.format("shards")
+        return ""
 
     def roles(self, stack: Stack) -> tuple[tuple[BlockSite, ...], str]:
         """(the matrices of a stack that was read, by role, ""), or ((), why they are not known)."""
         key = tuple(block.module for block in stack.blocks)
         if key not in self._roles:
-            self._roles[key] = self._names.roles_of(stack)
+            blocks, why = self._names.roles_of(stack)
+            if blocks and (wrong := _contradictions(blocks, stack)):
+                blocks, unknown = self._by_behavior(stack)
+                why = f"names say otherwise than the model behaves ({wrong[0]}), and {unknown}" if unknown else ""
+                self.notes += [note for note in wrong if note not in self.notes]
+            elif not blocks:
+                blocks, unknown = self._by_behavior(stack)
+                why = why if unknown else ""
+            self._roles[key] = blocks, why
         return self._roles[key]
 
+    def _corrected(self, sites: ModelSites, reading: Reading) -> ModelSites:
+        """The sites by name; of a stack that was read, matrices as it behaves, and heads if its names do not say."""
+        stacks = {tuple(block.module for block in stack.blocks): stack for stack in reading.stacks}
+        corrected = []
+        for named in sites.stacks:
+            stack, blocks = stacks.get(tuple(block.name for block in named.blocks)), named.blocks
+            if stack is not None and _contradictions(blocks, stack):
+                blocks, why = self.roles(stack)
+                if not blocks:
+                    raise BadInput(f"the matrices of {named.name} have no certain role: {why}.")
+            if stack is not None:
+                blocks = tuple(_with_heads(site, block) for site, block in zip(blocks, stack.blocks, strict=True))
+            corrected.append(replace(named, blocks=blocks))
+        return replace(sites, stacks=tuple(corrected), assumed=tuple(dict.fromkeys((*sites.assumed, *self.notes))))
+
+    def _by_behavior(self, stack: Stack) -> tuple[tuple[BlockSite, ...], str]:
+        """(the blocks of a stack with their matrices as it behaves, ""), or ((), why that is not known)."""
+        if stack.shared or any(block.module is None for block in stack.blocks):
+            return (), f"the layers of {stack.name} are not modules of their own"
+        try:
+            blocks = tuple(_site(self._names, stack, block) for block in stack.blocks)
+        except BadInput as error:
+            return (), str(error)
+        return blocks, ""
+
+    def turns(self, attention: str) -> bool:
+        """Whether positions act on the queries and keys of this attention; False if behavior was not read."""
+        branches = [b for s in (self._reading.stacks if self._reading else ()) for b in s.attentions]
+        found = [b.positions for b in branches if b.module == attention]
+        return any(positions is None or bool({*positions} - {"alibi", "bias"}) for positions in found)
+
     def reading(
-        self, batch: Any = None, stack: str | None = None, *, closely: bool = False, again: bool = False
-    ) -> Reading:
+        self, batch: Any = None, stack: str | None = None, *, closely: bool = False, again: bool = False,
+        rows: bool = False,
+    ) -> Reading:  # fmt: skip
         """What the model does, from edited passes; read once, and the gains again if the weights have changed.
 
         closely  look at this stack also if its residual sums are not all that its blocks do
         again    read on this batch, whatever was read before
+        rows     tell apart the rows of fused matrices, if nothing was read before
         """
         from edgewise.adapters.reading.read import choose_stack, read, read_closely
 
@@ -90,7 +198,7 @@ class ModelMap:
         if self._reading is not None and versions != self._versions:
             self._reading = _with_these_weights(self.model, batch, self._reading)
         if again or self._reading is None or self._reading.default is None:
-            self._reading = read(self.model, batch)
+            self._reading = read(self.model, batch, rows=rows)
         self._versions = versions
         return choose_stack(self._reading, stack)
 
@@ -112,10 +220,82 @@ def _with_these_weights(model: nn.Module, batch: Any, reading: Reading) -> Readi
     return replace(reading, stacks=(fresh,), trained=None if edge is None else edge > TRAINED, spectral_edge=edge)
 
 
+def _with_heads(site: BlockSite, block: Block) -> BlockSite:
+    own = [branch for branch in block.branches if branch.kind == "attention"]
+    attention = site.attention
+    if attention.heads is not None or len(own) != 1 or not own[0].heads or attention.query.fan_out % own[0].heads:
+        return site
+    heads, width = own[0].heads, attention.query.fan_out // own[0].heads
+    return replace(site, attention=replace(
+        attention, heads=heads, kv_heads=attention.key.fan_out // width, head_width=width
+    ))  # fmt: skip
+
+
+def _contradictions(blocks: Sequence[BlockSite], stack: Stack) -> list[str]:
+    """Matrices that names and behavior give different roles, one sentence a role; what behavior did not tell agrees."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for site, block in zip(blocks, stack.blocks, strict=True):
+        for kind, roles in ROLES.items():
+            branches = [branch for branch in block.branches if branch.kind == kind]
+            if len(branches) != 1:
+                continue
+            own = site.attention if kind == "attention" else site.mlp
+            named = {role: getattr(own, role, None) for role in roles}
+            for matrix in branches[0].matrices:
+                other = named[matrix.role]
+                if other is not None and other.parameters != (matrix.parameter,):
+                    text = f"{matrix.parameter} as the model behaves; {other.parameter} by its name"
+                    found.setdefault((kind, matrix.role), []).append(text)
+    return [
+        f"{kind} {role}: {texts[0]}" + (f" (so in {len(texts)} blocks)" if len(texts) > 1 else "")
+        for (kind, role), texts in found.items()
+    ]
+
+
+def _site(names: NameReader, stack: Stack, block: Block) -> BlockSite:
+    """One block as it behaves; raises what is not certain."""
+    assert block.module is not None
+    attention, mlp = (_only(block, kind) for kind in ("attention", "mlp"))
+    heads, width = attention.heads, attention.head_width
+    a = {m.role: _projection(names.model, m) for m in attention.matrices}
+    m = {m.role: _projection(names.model, m) for m in mlp.matrices}
+    key_heads = attention.kv_heads if width and a["key"].fan_out == (attention.kv_heads or 0) * width else heads
+    return names.block(
+        block.module, block.index, stack.norm, bool(stack.parallel),
+        AttentionSite(
+            attention.module, a["query"], a["key"], a["value"], a["output"], heads, key_heads, width
+        ),
+        MLPSite(mlp.module, m["input"], m["output"], m.get("gate")),
+    )  # fmt: skip
+
+
+def _only(block: Block, kind: str) -> Branch:
+    branches = [branch for branch in block.branches if branch.kind == kind]
+    if len(branches) != 1:
+        number = len(branches) or "no"
+        raise BadInput(f"{block.module} has {number} {kind} branches that were read; expected one.")
+    if not branches[0].matrices:
+        raise BadInput(f"which parameters the {kind} of {block.module} multiplies by is not certain.")
+    return branches[0]
+
+
+def _projection(model: nn.Module, matrix: BranchMatrix) -> Projection:
+    shape = tuple(model.get_parameter(matrix.parameter).shape)
+    out, into = shape[::-1] if matrix.transposed else shape
+    rows = None if matrix.rows is None else Rows(*matrix.rows)
+    if rows is not None and rows.groups * rows.size != out:
+        raise BadInput(f"{matrix.parameter} has {out} rows, and {rows.groups * rows.size} were read.")
+    biases = () if matrix.bias is None else (matrix.bias,)
+    return Projection(
+        matrix.role, (matrix.parameter,), into, rows.count if rows else out, matrix.transposed, rows, biases=biases
+    )
+
+
 def sites(model: nn.Module) -> ModelSites:
     """The places of a model, unmodified and never run with its own weights changed.
 
-    Refuses, naming the block, when a role is found in some blocks and not in all: nothing is ever averaged
-    over a part of the layers.
+    By names, without a pass; if these do not tell the matrices apart, as the model behaves in a few passes, which
+    `assumed` says. Refuses, naming the block, when a role is found in some blocks and not in all: nothing is ever
+    averaged over a part of the layers.
     """
     return ModelMap(model).sites()

@@ -88,7 +88,7 @@ def places_of(model: nn.Module) -> Places:
     where = ModelMap(model)
     bare = where.model
     try:
-        record = where.sites()
+        record = where.complete()
     except BadInput as error:
         reason = str(error).partition(" Describe the network with")[0]  # which helps who asks for a verdict
         return Places(bare, blind=[f"blocks, activations and attention: {reason}"])
@@ -129,7 +129,7 @@ def _tables(model: nn.Module, record: ModelSites) -> tuple[str, ...]:
 
 def _add_attentions(places: Places, where: ModelMap) -> None:
     try:
-        logits = {query_key.name: query_key for query_key in query_keys(where)}
+        logits = {query_key.name: query_key for query_key in query_keys(where, where.sites())}
     except BadInput as error:
         places.blind.append(f"attention: {error}")
         return

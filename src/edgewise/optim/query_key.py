@@ -17,6 +17,7 @@ from edgewise.adapters.roles.record import (
     QUERY_NORM,
     AttentionSite,
     BlockSite,
+    ModelSites,
     NormSite,
     Projection,
 )
@@ -82,15 +83,20 @@ class QueryKey:
         return tuple(dict.fromkeys(name for p in both for name in (*p.parameters, *p.biases)))
 
 
-def query_keys(model: nn.Module | ModelMap) -> list[QueryKey]:
-    """All attentions of a model, as the adapters see them; refuses, by name, what has no bilinear logits."""
+def query_keys(model: nn.Module | ModelMap, sites: ModelSites | None = None) -> list[QueryKey]:
+    """All attentions of a model; refuses, by name, what has no bilinear logits.
+
+    sites  where they are; default: by names, which also say how logits are scaled and rotated
+    """
     where = ModelMap.of(model)
     bare, attentions, described = where.model, [], where.family()
-    for stack in where.sites().stacks:
+    for stack in (where.named() if sites is None else sites).stacks:
         decoder = len(stack.blocks) > 0 and stack.blocks[0].cross_attention is not None
         for block in stack.blocks:
             causal = _causal(bare, block.attention, (described is not None and described.causal) or decoder)
             attentions.append(_query_key(bare, block, block.attention, causal, crossed=False))
+            if attentions[-1].rotation is None and where.turns(block.attention.name):
+                raise BadInput(f"{block.attention.name} rotates its queries and keys in a way that is not known here.")
             if block.cross_attention is not None:
                 attentions.append(_query_key(bare, block, block.cross_attention, False, crossed=True))
     return attentions

@@ -103,6 +103,7 @@ class _Place:
         others = [stack.name for stack in self.reading.stacks if stack is not self.stack]
         notes = [f"stack {self.stack.name} (not {', '.join(others)})"] if others else []
         notes += [f"gradients of single matrices not measured: {self.why_no_roles}"] if self.why_no_roles else []
+        notes += self.where.notes[:1]
         return notes
 
 

@@ -23,11 +23,14 @@ from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 
 
-def read_twin(config: Any, where: ModelMap, tokens: int | None) -> tuple[Reading, Stack, Architecture] | None:
+def read_twin(
+    config: Any, model: nn.Module | ModelMap, tokens: int | None
+) -> tuple[Reading, Stack, Architecture] | None:
     """The reading of a small twin, its stack at full depth, and the description by the config's family.
 
     None where the family is not listed, or the twin is not alike: then the model itself has to be read.
     """
+    where = ModelMap.of(model)
     model, described = where.model, where.described(tokens)
     if described is None:
         return None
@@ -103,4 +106,6 @@ def _branch(branch: Branch, block: Block, stack: Stack, index: int, before: Bran
 
     module = _moved(branch.module, block, stack, index) or branch.module
     outlet = None if branch.outlet is None else at(branch.outlet)
-    return replace(branch, module=module, point=at(branch.point), total=at(branch.total), outlet=outlet)
+    return replace(
+        branch, module=module, point=at(branch.point), total=at(branch.total), outlet=outlet, matrices=()
+    )

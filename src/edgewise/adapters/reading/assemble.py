@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from edgewise.adapters.reading.attention import SPREAD, positions_of
+from edgewise.adapters.reading.branch_matrices import matrices_of
 from edgewise.adapters.reading.graph import MULTIHEAD
 from edgewise.adapters.reading.interventions import TRACE_ENTRIES, Experiment, Site, Stream
 from edgewise.adapters.reading.norms import is_normed
@@ -131,7 +132,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)), gains=traits.gains,
         powers=traits.powers,
         not_read=tuple(dict.fromkeys(traits.reasons)), window_uneven=bool(pattern and pattern.uneven),
-        weights_seen=traits.whole is not None,
+        weights_seen=traits.whole is not None, matrices=matrices_of(experiment, site, kind),
     )  # fmt: skip
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgewise.adapters.reading.record import Operation
 
@@ -58,6 +58,26 @@ class Node:
         return self.operation.function
 
 
+class Constant(NamedTuple):
+    """Where the numbers of something constant are in memory."""
+
+    storage: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Tensor) -> Constant | None:
+        """None for what has no numbers of its own here: shards, stand-ins, the meta device."""
+        if type(value) not in (Tensor, nn.Parameter) or value.is_meta:
+            return None
+        try:
+            storage = value.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):  # a stand-in of `vmap` or `torch.compile`
+            return None
+        return cls(storage, int(value.storage_offset()), tuple(value.shape), value.stride()) if storage else None
+
+
 @dataclass(frozen=True)
 class Update:
     """What is added to a matrix by others that read the same input: W x + B A x."""
@@ -75,6 +95,7 @@ class Graph:
     outputs: dict[int, list[tuple[str, int]]] = field(default_factory=dict)  # node to (module, call) it leaves
     score_operands: dict[Operation, tuple[int, ...]] = field(default_factory=dict)  # queries and keys of attention
     updates: dict[Operation, Update] = field(default_factory=dict)  # of a matrix
+    constants: dict[Operation, tuple[Constant, ...]] = field(default_factory=dict)  # that a matrix product reads
 
     @property
     def inner(self) -> set[Operation]:
@@ -132,3 +153,13 @@ def _count(shape: tuple[int, ...]) -> int:
     for size in shape:
         count *= size
     return count
+
+
+def parameters_by_storage(model: nn.Module) -> dict[int, dict[str, Tensor]]:
+    """Every parameter by its storage and name; those whose numbers are elsewhere (meta, shards) are left out."""
+    table: dict[int, dict[str, Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        constant = Constant.of(parameter)
+        if constant is not None:
+            table.setdefault(constant.storage, {})[name] = parameter
+    return table

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.reading.batch import Feed
-from edgewise.adapters.reading.graph import Graph
+from edgewise.adapters.reading.graph import Graph, parameters_by_storage
 from edgewise.adapters.reading.layout import Layout, layouts
 from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Operation
@@ -87,6 +87,7 @@ class Experiment:
         self.model, self.feed, self.graph, self.chains = model, feed, graph, listed
         self.precision = precision
         self.passes, self.fill_zeros = 0, False
+        self.parameters = parameters_by_storage(model)
         # A gradient that leaves a sharded block makes it let go of its weights, in the middle of its forward pass.
         self.differentiable = not any(is_sharded(module) for module in model.modules())
         self._must_return = not self.differentiable or any(_waits_for_its_return(module) for module in model.modules())

@@ -41,6 +41,7 @@ class Hidden:
             if s.traits.sight is not None and s.traits.sight.sees == "token" and not s.traits.memory
         ]  # fmt: skip
         self._fits: dict[Site, set[tuple[str, bool]]] = {}
+        self._gates: dict[Site, set[int]] = {}
         self._outputs: dict[Operation, Tensor] = {}
         self._inputs: dict[Operation, Tensor] = {}
 
@@ -67,8 +68,10 @@ class Hidden:
 
     def compare(self) -> None:
         for site in self.sites:
-            names = _matches(self._experiment, site, self._outputs, self._inputs)
+            gates: set[int] = set()
+            names = _matches(self._experiment, site, self._outputs, self._inputs, gates)
             self._fits[site] = self._fits[site] & names if site in self._fits else names
+            self._gates[site] = self._gates[site] & gates if site in self._gates else gates
         self._outputs.clear()
         self._inputs.clear()
 
@@ -79,21 +82,27 @@ class Hidden:
                 site.traits.gated = next(iter(names))[1]
             if len(names) == 1:
                 site.traits.activation = next(iter(names))[0]
+            if site.traits.gated and len(self._gates[site]) == 1:
+                site.traits.gate = next(iter(self._gates[site]))
         unknown = [site for site in self.sites if site.traits.activation is None]
         if unknown:
             _read_powers(self._experiment, unknown)
 
 
 def _matches(
-    experiment: Experiment, site: Site, hidden: dict[Operation, Tensor], inputs: dict[Operation, Tensor]
-) -> set[tuple[str, bool]]:
-    """(activation, gated) pairs that give what every last weight reads from what the first weights before it gave."""
+    experiment: Experiment, site: Site, hidden: dict[Operation, Tensor], inputs: dict[Operation, Tensor],
+    gates: set[int],
+) -> set[tuple[str, bool]]:  # fmt: skip
+    """(activation, gated) pairs that give what every last weight reads from what the first weights before it gave.
+
+    `gates` is filled with which of two first weights, or of two halves of one, is inside the activation.
+    """
     common: set[tuple[str, bool]] | None = None
     for last, firsts in feeders(experiment, site):
         if last not in inputs or not all(op in hidden for op in firsts):
             continue
         site.traits.hidden_width = inputs[last].shape[1 if last.function in CHANNELS_FIRST else -1]
-        names = set(_formulas([hidden[op] for op in firsts], inputs[last]))
+        names = set(_formulas([hidden[op] for op in firsts], inputs[last], gates))
         common = names if common is None else common & names
     return common or set()
 
@@ -109,7 +118,7 @@ def feeders(experiment: Experiment, site: Site) -> Iterator[tuple[Operation, lis
             yield last, firsts
 
 
-def _formulas(hidden: list[Tensor], value: Tensor) -> Iterator[tuple[str, bool]]:
+def _formulas(hidden: list[Tensor], value: Tensor, gates: set[int]) -> Iterator[tuple[str, bool]]:
     value = sample(value)
     plain = [sample(h) for h in hidden]
     halves = [half for h in hidden for half in in_halves(h)]
@@ -117,8 +126,11 @@ def _formulas(hidden: list[Tensor], value: Tensor) -> Iterator[tuple[str, bool]]
         if any(equal(function(h), value, h) for h in plain):
             yield name, False
         for pool in (plain, halves):
-            pairs = [(one, other) for one, other in permutations(pool, 2) if one.shape == other.shape]
-            if any(equal(function(one) * other, value, one * other) for one, other in pairs):
+            pairs = [(i, pool[i], pool[j]) for i, j in permutations(range(len(pool)), 2)]
+            pairs = [(i, one, other) for i, one, other in pairs if one.shape == other.shape]
+            fits = [i for i, one, other in pairs if equal(function(one) * other, value, one * other)]
+            gates.update(fits)
+            if fits:
                 yield name, True
 
 

@@ -19,6 +19,7 @@ from edgewise.adapters.reading.assemble import stack_of
 from edgewise.adapters.reading.batch import Feed, feeds, sequence_first, without_padding_mask
 from edgewise.adapters.reading.block_attention import with_attention
 from edgewise.adapters.reading.block_ends import stack_of_blocks
+from edgewise.adapters.reading.branch_matrices import read_fused_rows
 from edgewise.adapters.reading.branches import look_at_tokens, look_inside
 from edgewise.adapters.reading.default_batch import default_batches
 from edgewise.adapters.reading.gains import joined_gains, read_gains
@@ -52,18 +53,20 @@ from edgewise.interrupts import check
 Result = TypeVar("Result")
 
 
-def read(model: nn.Module, batch: Any = None, stack: str | None = None) -> Reading:
+def read(model: nn.Module, batch: Any = None, stack: str | None = None, *, rows: bool = False) -> Reading:
     """What the model is, read from its behaviour on (a cut of) the batch.
 
     batch  whatever the model accepts: keyword arguments, a tuple, a tensor; random ids or pixels unless given
     stack  the name of one stack, which then is the default one; `stacks(model, batch)` lists the names
+    rows   for the roles of matrices: tell apart the rows of those that make queries, keys and values together (one more
+           pass), and stop after the first pass if nothing in it can be attention
 
     Parameters, buffers, gradients, modes, hooks and random streams are as before afterwards, also after an interrupt.
     """
     whole = bare(model)
     refuse_unreadable(whole)
     with torch.inference_mode(False):  # its tensors count no versions, by which writes in place are noticed
-        reading = undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch).read))
+        reading = undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch, rows=rows).read))
     return choose_stack(reading, stack)
 
 
@@ -135,8 +138,10 @@ def choose_stack(reading: Reading, name: str | None) -> Reading:
 class _Reader:
     """One reading: finds an input that the model takes, traces it, and runs the tests."""
 
-    def __init__(self, model: nn.Module, batch: Any, name: str | None = None, closely: bool = False) -> None:
-        self.model, self.batch, self.name, self.closely = model, batch, name, closely
+    def __init__(
+        self, model: nn.Module, batch: Any, name: str | None = None, closely: bool = False, rows: bool = False
+    ) -> None:
+        self.model, self.batch, self.name, self.closely, self.rows = model, batch, name, closely, rows
         self.precision = Precision.of(model)
         self.partial: Experiment
         self._given: Any = None
@@ -145,6 +150,8 @@ class _Reader:
 
     def read(self) -> Reading:
         experiment = self.trace()
+        if self.rows and not {node.function for node in experiment.graph.nodes} & {*SOFTMAX, "exp"}:
+            raise BadInput(f"{_without_attention(experiment.graph)[0]}.")
         try:
             experiment = self._tested(experiment)
             listed = self._stacks(experiment)
@@ -247,6 +254,8 @@ class _Reader:
         self._fill_silent(experiment)
         absolute = absolute_positions(experiment) if experiment.sites else {}
         horizon = read_long_windows(experiment, self._given) if experiment.sites else None
+        if self.rows:
+            read_fused_rows(experiment)
         sound = [stack_of(experiment, i, absolute.get(i), horizon) for i in range(len(experiment.chains))]
         order = [*experiment.chains, *self.partial.chains]
         default = _default(order, self._unread_text(experiment))

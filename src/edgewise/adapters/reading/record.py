@@ -32,6 +32,16 @@ class Operation(NamedTuple):
     number: int  # which call of that function inside that call of the module
 
 
+class BranchMatrix(NamedTuple):
+    """A matrix of a branch: its role, the parameter that it is, how that is stored, and its bias."""
+
+    role: str  # query, key, value, output; gate, input, output
+    parameter: str
+    transposed: bool  # stored (in, out)
+    rows: tuple[int, int, int, int] | None = None  # groups, rows of a group, start and stop in each; None: all
+    bias: str | None = None
+
+
 @dataclass(frozen=True)
 class Powers:
     """Growth of a branch when the input of its first matrices is doubled, near zero and far out; its parity there."""
@@ -100,6 +110,7 @@ class Branch:
     powers: Powers | None  # measured only where the activation was not recognised
     not_read: tuple[str, ...] = ()
     window_uneven: bool = False  # one key fewer to one side
+    matrices: tuple[BranchMatrix, ...] = ()  # by role, if all of them are parameters whose role is certain
     weights_seen: bool = False  # `rows_sum_to_one` rests on the weights themselves, not on equal tokens alone
 
     @property
@@ -286,7 +297,12 @@ def _block(values: Mapping[str, Any]) -> Block:
 def _branch(values: Mapping[str, Any]) -> Branch:
     parts = {"powers": Powers, "gains": Gains}
     records = {name: None if values[name] is None else kind(**values[name]) for name, kind in parts.items()}
-    return Branch(**_tuples(values) | dict(_operations(values)) | records)
+    return Branch(**_tuples(values) | dict(_operations(values)) | records | {"matrices": tuple(_matrices(values))})
+
+
+def _matrices(values: Mapping[str, Any]) -> Iterator[BranchMatrix]:
+    for role, parameter, transposed, rows, bias in values.get("matrices", ()):
+        yield BranchMatrix(role, parameter, transposed, None if rows is None else tuple(rows), bias)
 
 
 def _operations(values: Mapping[str, Any]) -> Iterator[tuple[str, Operation | None]]:

@@ -161,6 +161,8 @@ class Tracer(TorchFunctionMode):
     def _call(self, func: Any, name: str, args: Any, kwargs: Any, flat: list[Tensor], parents: list[Node]) -> Any:
         weight = WeightCall.of(name, args, kwargs, self.node)
         operation = self._name(name)
+        if weight is not None:
+            self.graph.constants[operation] = weight.constants(flat)
         if name in SCORING:
             both = (self.node(value) for value in (*args, *kwargs.values())[:2])
             self.graph.score_operands[operation] = tuple(node.index for node in both if node is not None)

@@ -54,6 +54,8 @@ class Traits:
     activation: str | None = None
     gated: bool | None = None
     hidden_width: int | None = None
+    gate: int | None = None  # which of two first matrices, or of two halves of one, is inside the activation
+    fused: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)  # rows of queries, keys and values
     powers: Powers | None = None
     gains: Gains | None = None
     reasons: list[str] = field(default_factory=list)

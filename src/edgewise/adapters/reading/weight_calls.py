@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.adapters.reading.graph import FOURIER, MATRIX, MULTIHEAD, Update
+from edgewise.adapters.reading.graph import FOURIER, MATRIX, MULTIHEAD, Constant, Update
 from edgewise.adapters.reading.record import Operation
 
 WITH_ADDEND = ("addmm", "baddbmm", "addbmm")
@@ -84,6 +84,11 @@ class WeightCall:
         values = [value for value in (*operands, *kwargs.values()) if isinstance(value, Tensor)]
         constant = any(node(v) is None and v.is_floating_point() and v.dim() >= 2 for v in values)
         return cls(name, args, kwargs, node) if constant else None
+
+    def constants(self, flat: list[Tensor]) -> tuple[Constant, ...]:
+        """What it reads beside the batch: its matrix, its bias."""
+        own = (Constant.of(v) for v in flat if v.is_floating_point() and self.node(v) is None)
+        return tuple(constant for constant in own if constant is not None)
 
     def edit(self, operation: Operation, edits: Edits) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with the input edited and the bias left out, as asked."""

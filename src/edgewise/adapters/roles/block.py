@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 class OpenBlock:
     """A block with its matrices sorted; norms get their roles when the position is known."""
 
-    def __init__(self, model: nn.Module, name: str, index: int, config: Any) -> None:
+    def __init__(
+        self, model: nn.Module, name: str, index: int, config: Any,
+        known: tuple[AttentionSite, MLPSite] | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.index = name, index
         self.module = model.get_submodule(name)
         self.matrices = [m for m in matrices_of(self.module, name) if not _is_table(self.module, m)]
         self.norm_paths = norm_sites.find_norms(self.module)
         self.stream_norms = [p for p in self.norm_paths if norm_sites.inner_role(p) is None]
         self.width = stream_width(self.matrices, self._norm_widths())
-        self.attention = self._attention(config, cross=False)
-        self.cross = self._attention(config, cross=True)
-        self.mlp = self._mlp()
+        self.attention = known[0] if known else self._attention(config, cross=False)
+        self.cross = None if known else self._attention(config, cross=True)
+        self.mlp = known[1] if known else self._mlp()
 
     def _norm_widths(self) -> list[int]:
         vectors = (self.module.get_submodule(path)._parameters.get("weight") for path in self.stream_norms)

@@ -12,7 +12,7 @@ from edgewise.adapters.roles import record as site_types
 from edgewise.adapters.roles.block import OpenBlock
 from edgewise.adapters.roles.find import embeddings_of, final_norm_of, find_stacks, head_of
 from edgewise.adapters.roles.norm import trace_norms
-from edgewise.adapters.roles.record import BlockSite, ModelSites, Stack
+from edgewise.adapters.roles.record import AttentionSite, BlockSite, MLPSite, ModelSites, Stack
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 
@@ -77,6 +77,14 @@ class NameReader:
         except Exception as error:  # noqa: BLE001  strangers' norms are called here; names are hints, and this failed
             return (), f"looking at the names of {stack.name} raised {type(error).__name__}: {error}"
 
+    def block(
+        self, name: str, index: int, norm: str | None, parallel: bool, attention: AttentionSite, mlp: MLPSite
+    ) -> BlockSite:
+        """A block whose matrices are known; its norms are left out if they do not fit the position that was read."""
+        opened = OpenBlock(self.model, name, index, None, (attention, mlp))
+        roles = None if norm is None else norm_sites.by_position(opened.stream_norms, norm, parallel, cross=False)
+        return opened.close(roles or {}, parallel)
+
     def _closed(self, stack: ReadStack, names: Sequence[str]) -> tuple[BlockSite, ...]:
         opened = self._open(names)
         _refuse_partial(stack.name, opened)
@@ -116,7 +124,7 @@ def _refuse_partial(stack: str, opened: Sequence[OpenBlock]) -> None:
             names = ", ".join(m.path for m in opened[0].matrices)
             raise BadInput(
                 f"no {role} was recognised in the blocks of {stack or 'the model'}: their matrices are {names}. "
-                "Describe the network with flat knobs, or rename its parts (q_proj, k_proj, v_proj, o_proj, ...)."
+                "Describe the network with flat knobs."
             )
         if lacking:
             raise BadInput(
