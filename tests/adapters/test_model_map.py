@@ -31,7 +31,7 @@ def test_the_kept_reading_is_the_first_one_and_another_model_is_read(monkeypatch
     readings: list[nn.Module] = []
     model, other = encoder(), encoder()
     reading = read_anew(model)
-    monkeypatch.setattr(behavior, "read", lambda model, *_: (readings.append(model), reading)[1])
+    monkeypatch.setattr(behavior, "read", lambda model, *_, **__: (readings.append(model), reading)[1])
     where = ModelMap(model)
     first = where.reading()
     assert where.reading() is first and readings == [model]

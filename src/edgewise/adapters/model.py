@@ -16,10 +16,10 @@ from edgewise.adapters.finite import refuse_infinite
 from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.reading.describe import describe_reading
 from edgewise.adapters.reading.record import Reading, Stack
-from edgewise.adapters.reading.restore import is_sharded
 from edgewise.adapters.roles import record as roles
 from edgewise.adapters.roles.gains import measured_knobs, norm_gains
 from edgewise.adapters.roles.record import BlockSite
+from edgewise.adapters.state import is_sharded
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 

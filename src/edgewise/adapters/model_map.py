@@ -126,7 +126,7 @@ class ModelMap:
 
     def _unrunnable(self) -> str:
         """Why no pass is tried: nothing to run, or one that other processes would have to join."""
-        from edgewise.adapters.reading.restore import is_sharded
+        from edgewise.adapters.state import is_sharded
 
         if any(p.is_meta for p in self.model.parameters()):
             return WITHOUT_PASS.format("the meta device")

@@ -25,7 +25,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from edgewise.adapters.reading.restore import back_in_shards
+from edgewise.adapters.state import back_in_shards
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm, AlarmKind

@@ -15,8 +15,8 @@ from edgewise.adapters.model import describe_read_module
 from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.reading.record import Reading, Stack
 from edgewise.adapters.reading.refusals import words
-from edgewise.adapters.reading.restore import back_in_shards, is_sharded
 from edgewise.adapters.roles.record import BlockSite
+from edgewise.adapters.state import back_in_shards, is_sharded
 from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.optim import Optimizer
 
-from edgewise.adapters.reading.restore import as_before, back_in_shards, is_sharded
+from edgewise.adapters.state import back_in_shards, is_sharded, preserved
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.optim.wrapper import OptimizerWrapper
@@ -72,7 +72,7 @@ class Stage:
             module.reshard()
         parameters = list(self.bare.parameters())
         snapshot = [_local(p).detach().clone() for p in parameters]
-        with as_before(self.bare):
+        with preserved(self.bare):
             for parameter in parameters:
                 parameter.grad = None
             try:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.reading.restore import as_before
+from edgewise.adapters.state import preserved
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
@@ -51,7 +51,7 @@ def critical_plan(
     _refuse(model, goal, budget, draw)
     where = ModelMap.of(model)
     bare = where.model
-    with refusing(f"no plan is possible for this {type(bare).__name__}"), as_before(bare):
+    with refusing(f"no plan is possible for this {type(bare).__name__}"), preserved(bare):
         exclusions = Exclusions.of(bare, keep, frozen)
         plan = _plan(where, batch, exclusions, goal, budget, draw, embeddings, tokens)
         kept = [name for name, _ in bare.named_parameters() if name in exclusions.left]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.reading.restore import back_in_shards
+from edgewise.adapters.state import back_in_shards
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.interrupts import check, deferring

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.reading.refusals import words
-from edgewise.adapters.reading.restore import as_before, is_sharded
 from edgewise.adapters.roles.norm import find_norms
+from edgewise.adapters.state import is_sharded, preserved
 from edgewise.adapters.twin import holding, twin
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
@@ -53,7 +53,7 @@ def total_changes(model: nn.Module, batch: Any = None, seed: int = 0) -> TotalCh
         raise BadInput(f"total_changes takes a torch.nn.Module, got {type(model).__name__}.")
     bare = unwrap(model)
     layers = layers_of(bare)
-    with refusing(f"the totals of this {type(bare).__name__} cannot be read"), as_before(bare):
+    with refusing(f"the totals of this {type(bare).__name__} cannot be read"), preserved(bare):
         meter = Meter(bare, batch_for(bare) if batch is None else batch, layers, raw=not has_norms(bare, layers))
         return meter.read(seed=seed)
 

@@ -20,11 +20,11 @@ from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Operation
 from edgewise.adapters.reading.refusals import words
 from edgewise.adapters.reading.residual_sums import Part, ResidualSum
-from edgewise.adapters.reading.restore import is_sharded
 from edgewise.adapters.reading.stacks import Chain
 from edgewise.adapters.reading.trace import INPUT, run
 from edgewise.adapters.reading.traits import Traits
 from edgewise.adapters.reading.weight_calls import Edits
+from edgewise.adapters.state import is_sharded
 from edgewise.interrupts import check
 
 NOISE_SEED = 7

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -29,7 +30,6 @@ from edgewise.adapters.reading.precision import Precision
 from edgewise.adapters.reading.record import Block, Reading, Stack
 from edgewise.adapters.reading.refusals import bare, did_not_run, refuse_unreadable, words
 from edgewise.adapters.reading.residual_sums import residual_sums
-from edgewise.adapters.reading.restore import undisturbed
 from edgewise.adapters.reading.sight import SHORTEST
 from edgewise.adapters.reading.stacks import (
     INNER,
@@ -47,6 +47,7 @@ from edgewise.adapters.reading.start import absolute_positions, read_long_window
 from edgewise.adapters.reading.trace import run
 from edgewise.adapters.reading.weight_calls import Edits
 from edgewise.adapters.reading.weights import TRAINED, copies, spectral_edge
+from edgewise.adapters.state import preserved
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
 
@@ -65,8 +66,8 @@ def read(model: nn.Module, batch: Any = None, stack: str | None = None, *, rows:
     """
     whole = bare(model)
     refuse_unreadable(whole)
-    with torch.inference_mode(False):  # its tensors count no versions, by which writes in place are noticed
-        reading = undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch, rows=rows).read))
+    with _quietly(whole):
+        reading = _refusing(whole, _Reader(whole, batch, rows=rows).read)
     return choose_stack(reading, stack)
 
 
@@ -74,8 +75,8 @@ def read_closely(model: nn.Module, batch: Any = None, stack: str | None = None) 
     """As `read`; the asked stack is also looked at where its residual sums are not all that its blocks do."""
     whole = bare(model)
     refuse_unreadable(whole)
-    with torch.inference_mode(False):
-        reading = undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch, stack, closely=True).read))
+    with _quietly(whole):
+        reading = _refusing(whole, _Reader(whole, batch, stack, closely=True).read)
     return choose_stack(reading, stack)
 
 
@@ -86,16 +87,16 @@ def reread(model: nn.Module, stack: Stack, blocks: Sequence[Block], batch: Any =
     """
     whole = bare(model)
     refuse_unreadable(whole)
-    with torch.inference_mode(False):
-        return undisturbed(whole, lambda: stack_again(_Reader(whole, batch).trace(), stack, blocks))
+    with _quietly(whole):
+        return stack_again(_Reader(whole, batch).trace(), stack, blocks)
 
 
 def reread_windows(model: nn.Module, stack: Stack, batch: Any = None) -> Stack:
     """A stack that was read in a model of other windows, with the windows of this one."""
     whole = bare(model)
     refuse_unreadable(whole)
-    with torch.inference_mode(False):
-        return undisturbed(whole, lambda: windows_again(_Reader(whole, batch).trace(), stack))
+    with _quietly(whole):
+        return windows_again(_Reader(whole, batch).trace(), stack)
 
 
 def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
@@ -105,8 +106,15 @@ def stacks(model: nn.Module, batch: Any = None) -> tuple[str, ...]:
     """
     whole = bare(model)
     refuse_unreadable(whole)
-    with torch.inference_mode(False):
-        return undisturbed(whole, lambda: _refusing(whole, _Reader(whole, batch).names))
+    with _quietly(whole):
+        return _refusing(whole, _Reader(whole, batch).names)
+
+
+@contextmanager
+def _quietly(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients, in which tensors count versions: by these writes in place are noticed."""
+    with torch.inference_mode(False), preserved(model, gradients=False):
+        yield
 
 
 def _refusing(model: nn.Module, work: Callable[[], Result]) -> Result:

@@ -1,4 +1,4 @@
-"""Everything as before: modules, buffers, gradients, random streams, modes and hooks, whatever happens inside.
+"""The one keeper of state: modules, buffers, gradients, random streams, modes and hooks are as before afterwards.
 
 Interrupts wait for a safe moment meanwhile (`edgewise.interrupts`): none falls into entering or leaving a mode, and
 none into the restoring.
@@ -8,41 +8,90 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypeVar
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
+from edgewise.errors import BadInput
 from edgewise.interrupts import deferred
 
-Result = TypeVar("Result")
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_forward_hooks_always_called",
                 "_global_forward_hooks_with_kwargs")  # fmt: skip
 
 
-def undisturbed(model: nn.Module, work: Callable[[], Result]) -> Result:
-    """The result of `work` on the model in evaluation mode; then model and process are as they were."""
-    with as_before(model) as state:
-        state.prepare()
-        return work()
+_one_at_a_time = threading.RLock()  # random streams and switches of torch are the process's: threads take turns
 
 
 @contextmanager
-def as_before(model: nn.Module) -> Iterator[State]:
+def preserved(model: nn.Module, *, gradients: bool | None = None) -> Iterator[ExitStack]:
     """Whatever is changed inside, model and process are as they were afterwards; interrupts wait for a `check()`.
 
-    The numbers of the parameters are the exception: who writes them puts them back.
+    gradients  False: evaluation mode without gradients or autocast; True: evaluation mode with every floating parameter
+               differentiable; None: modes stay as they are. Compiled code runs eagerly in the first two: hooks inside
+               it would be compiled in.
+
+    What is pushed on the stack is closed first. Two things are left to who changes them: the numbers of the parameters,
+    which are not copied, and a `.grad` that is written into in place.
     """
-    with deferred() as interrupts:
+    if gradients and any(parameter.is_inference() for parameter in model.parameters()):
+        raise BadInput(
+            "the model was built in torch.inference_mode, which forbids gradients permanently. Build it outside."
+        )
+    with _one_at_a_time if gradients else nullcontext(), deferred() as interrupts:
         state = State(model)
         try:
-            yield state
+            with ExitStack() as stack:
+                if gradients is not None:
+                    state.prepare(gradients)
+                if gradients:
+                    stack.enter_context(torch.inference_mode(False))
+                    stack.enter_context(torch.enable_grad())
+                    _make_differentiable(model)
+                yield stack
         finally:
             with interrupts.closed():
                 state.restore()
+
+
+def _make_differentiable(model: nn.Module) -> None:
+    """Only leaves that are floating can require a gradient."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and parameter.is_leaf:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
+def random_streams() -> Iterator[None]:
+    """Whatever is drawn inside, the global streams of torch (all devices), numpy and Python go on as if it were not."""
+    with _one_at_a_time:
+        streams = RandomStreams(all_devices=torch.cuda.is_available())
+        try:
+            yield
+        finally:
+            streams.restore()
+
+
+class RandomStreams:
+    """The global random streams of Python, numpy (if it is loaded) and torch."""
+
+    def __init__(self, all_devices: bool) -> None:
+        self._python, self._cpu = random.getstate(), torch.get_rng_state()
+        numpy = sys.modules.get("numpy")
+        self._numpy = None if numpy is None else (numpy.random, numpy.random.get_state())
+        self._cuda = torch.cuda.get_rng_state_all() if all_devices else None
+
+    def restore(self) -> None:
+        random.setstate(self._python)
+        if self._numpy is not None:
+            self._numpy[0].set_state(self._numpy[1])
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
 
 
 class State:
@@ -58,12 +107,12 @@ class State:
         self._gradients = [(p, p.grad, p.requires_grad) for p in model.parameters()]
         self._process = Process(model)
 
-    def prepare(self) -> None:
-        """Evaluation mode, no gradients, no compiled code, no autocast."""
+    def prepare(self, gradients: bool) -> None:
+        """Evaluation mode, no compiled code; without gradients no autocast, with them no fused encoder layer."""
         for module, _ in self._modules:
             if module.training:
                 module.training = False
-        self._process.prepare()
+        self._process.prepare(gradients)
 
     def restore(self) -> None:
         for module in self._gathered:
@@ -153,11 +202,8 @@ class Process:
     """The state of the process outside the model: random streams, modes of torch, hooks for all modules."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._python, self._cpu = random.getstate(), torch.get_rng_state()
-        numpy = sys.modules.get("numpy")
-        self._numpy = None if numpy is None else (numpy.random, numpy.random.get_state())
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-        self._gradients = torch.is_grad_enabled()
+        self._random = RandomStreams(all_devices=torch.cuda.is_initialized())
+        self._gradients, self._fast = torch.is_grad_enabled(), torch.backends.mha.get_fastpath_enabled()
         self._modes = _function_modes()
         self._hooks = {name: getattr(module_hooks, name).copy() for name in GLOBAL_HOOKS}
         devices = {"cpu"} | {tensor.device.type for tensor in model.parameters()} - {"meta"}
@@ -165,24 +211,24 @@ class Process:
         self._dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")  # loaded once anything was compiled
         self._stance = None if self._dynamo is None else self._dynamo._stance
 
-    def prepare(self) -> None:
-        torch.set_grad_enabled(False)
-        for kind, _, _ in self._autocast:
-            torch.set_autocast_enabled(kind, False)
+    def prepare(self, gradients: bool) -> None:
+        if gradients:
+            torch.backends.mha.set_fastpath_enabled(False)  # the fused encoder layer hides its inside
+        else:
+            torch.set_grad_enabled(False)
+            for kind, _, _ in self._autocast:
+                torch.set_autocast_enabled(kind, False)
         if self._dynamo is not None:
             torch.compiler.set_stance("force_eager")
 
     def restore(self) -> None:
-        random.setstate(self._python)
-        if self._numpy is not None:
-            self._numpy[0].set_state(self._numpy[1])
-        torch.set_rng_state(self._cpu)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state_all(self._cuda)
+        self._random.restore()
         _set_function_modes(self._modes)
         for name, hooks in self._hooks.items():
             _remove_added(getattr(module_hooks, name), hooks)
         torch.set_grad_enabled(self._gradients)
+        if torch.backends.mha.get_fastpath_enabled() != self._fast:
+            torch.backends.mha.set_fastpath_enabled(self._fast)
         for kind, enabled, dtype in self._autocast:
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.adapters.reading.read import read
-from edgewise.adapters.reading.restore import as_before, undisturbed
+from edgewise.adapters.state import preserved
 from edgewise.interrupts import check
 from tests.adapters.reading import strangers
 from tests.adapters.reading.strangers import blocks, ids
 from tests.support.alarms import Alarm, Ring, Strikes, alarms, interrupted
 from tests.support.unchanged import differences, everything, prepared
+
+
+def evaluated(model: nn.Module, work: Callable[[], Any]) -> None:
+    with preserved(model, gradients=False):
+        work()
 
 
 class Caching(nn.Module):
@@ -88,7 +93,7 @@ def test_after_an_exception(error: type[BaseException]) -> None:
         raise error("on purpose")
 
     with pytest.raises(error, match="on purpose"):
-        undisturbed(model, work)
+        evaluated(model, work)
     assert differences(before, everything(model)) == []
 
 
@@ -128,7 +133,7 @@ def test_an_alarm_in_every_line_of_the_restoring(alarm: Ring) -> None:
     """Alarms so early or so late that they fall between the lines of entering and leaving."""
     model, _ = models()["caching"]
     before = everything(prepared(model))
-    strikes = Strikes(lambda: undisturbed(model, lambda: model(ids(8))))
+    strikes = Strikes(lambda: evaluated(model, lambda: model(ids(8))))
     for step in range(150):
         strikes.strike(alarm, 0.2 + step / 150)
         assert differences(before, everything(model)) == []
@@ -148,7 +153,7 @@ def test_a_second_alarm_waits_until_everything_is_back(alarm: Ring) -> None:
             signal.raise_signal(signal.SIGALRM)  # while the first is on its way up
 
     with pytest.raises(Alarm) as second:
-        undisturbed(model, work)
+        evaluated(model, work)
     assert isinstance(second.value.__context__, Alarm)
     assert differences(before, everything(model)) == []
     alarm(0)
@@ -176,7 +181,7 @@ def test_statistics_of_batch_norms_are_put_back() -> None:
     """torch's batch norm writes its running mean without counting a version."""
     torch.manual_seed(0)
     norm = nn.BatchNorm1d(4)
-    with as_before(norm):
+    with preserved(norm):
         norm(torch.randn(8, 4))
         assert bool(norm.running_mean.any())
     assert not bool(norm.running_mean.any()) and int(norm.num_batches_tracked) == 0
