@@ -105,3 +105,44 @@ def test_a_verb_reads_names_behavior_and_config_once(verb: str, monkeypatch: pyt
     calls, (run, expected) = Calls(monkeypatch), VERBS[verb]
     run(model)
     assert calls == expected
+
+
+def test_a_field_is_a_value_or_none_with_a_reason() -> None:
+    """Names first, without a pass; behavior adds the rest."""
+    where = ModelMap(build("gpt2", n_layer=2))
+    before = where.fields()
+    unread = {"branches", "skips", "gates", "shared", "token_axis"}
+    assert {name for name, field in before.items() if field.value is None} == unread
+    assert all(bool(field.why) == (field.value is None) for field in before.values())
+    assert before["blocks"].value == ("transformer.h.0", "transformer.h.1") and before["devices"].value == ("cpu",)
+    assert before["ties"].value == (("transformer.wte.weight", "lm_head.weight"),)
+    where.reading()
+    after = where.fields()
+    assert all(field.value is not None and not field.why for field in after.values())
+    assert (after["branches"].value[0], after["token_axis"].value) == (("attention", "mlp"), 1)
+    assert (after["gates"].value, after["shared"].value) == ((False, False), False)
+
+
+class Shifted(nn.Module):
+    """Pre-norm attention by hand on a stream (tokens, sequences, width)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+        self.norm2, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).transpose(0, 1).chunk(3, -1)
+        x = x + self.out(((q @ k.transpose(1, 2)).softmax(-1) @ v).transpose(0, 1))
+        return x + self.down(self.up(self.norm2(x)).relu())
+
+
+def test_the_token_axis_is_the_one_that_behaves_like_it() -> None:
+    """Written by hand, tokens first: no attribute says so."""
+    torch.manual_seed(0)
+    where = ModelMap(nn.Sequential(Shifted(), Shifted()))
+    assert where.sequence_first
+    where.reading(torch.randn(12, 2, 16))
+    assert not where.sequence_first and where.fields()["token_axis"].value == 0
+    failed = ModelMap(nn.Linear(4, 4)).fields()["blocks"]
+    assert failed.value is None and "no list of blocks" in failed.why

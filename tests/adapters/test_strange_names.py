@@ -14,7 +14,18 @@ import edgewise
 from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.reading.record import Reading
 from edgewise.audit.finding import Kind
-from tests.support.strange_names import DEPTH, HEADS, LYING, UNUSUAL, VOCABULARY, WIDTH, Strange
+from tests.support.strange_names import (
+    DEPTH,
+    HEADS,
+    LYING,
+    UNUSUAL,
+    VOCABULARY,
+    WIDTH,
+    Block,
+    Normalizing,
+    Strange,
+    Turning,
+)
 
 USUAL = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj", "inward": "fc1", "outward": "fc2"}
 KINDS = {"apart": {}, "gated": {"gated": True}, "stacked": {"fused": "stacked"}, "by head": {"fused": "by head"}}
@@ -92,6 +103,14 @@ def test_watch_reads_the_same_attention_under_any_names(names: dict[str, str], t
     assert columns and any(np.isfinite(expected[name]).any() for name in columns)
     for name in columns:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("kind, words", [(Turning, "by position"), (Normalizing, "normalizes its queries")])
+def test_logits_made_in_a_way_that_no_module_shows_are_not_watched(kind: type[Block], words: str) -> None:
+    """A rotation or norm written into the forward pass: rows rebuilt without it would be wrong."""
+    with edgewise.watch(Strange(kind=kind), quiet=True) as handle:
+        assert handle.places.depth == DEPTH and handle.places.heads == [0] * DEPTH
+        assert words in handle.places.blind[0]
 
 
 def test_lying_names_are_overruled_and_said() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from edgewise import BadInput, describe
+from edgewise.adapters.reading import read as reader
 from edgewise.adapters.reading.read import read as read_model
 from edgewise.probe.batches import _pixels, default_batch
 from edgewise.probe.geometry import generator_for
@@ -251,7 +252,7 @@ def test_low_precision_models() -> None:
 def test_the_output_is_compared_once_per_model_and_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     net, runs = Net(), []
     readings = {n: read_model(net, ids(tokens=n)) for n in (10, 12)}
-    monkeypatch.setattr("edgewise.probe.measure.read_model", lambda model, batch, stack: readings[batch.shape[1]])
+    monkeypatch.setattr(reader, "read", lambda model, batch, rows: readings[batch.shape[1]])
     handle = net.register_forward_hook(lambda *_: runs.append(1))
     for tokens, expected in ((10, 2), (10, 1), (12, 2)):
         runs.clear()
@@ -322,11 +323,11 @@ def test_a_model_is_read_once(seeds: int, monkeypatch: pytest.MonkeyPatch) -> No
     """For the measurement and for its description; the networks of a factory differ in their weights only."""
     calls: list[nn.Module] = []
 
-    def counted(model: nn.Module, *arguments: Any) -> Any:
+    def counted(model: nn.Module, *arguments: Any, **more: Any) -> Any:
         calls.append(model)
-        return read_model(model, *arguments)
+        return read_model(model, *arguments, **more)
 
-    monkeypatch.setattr("edgewise.probe.measure.read_model", counted)
+    monkeypatch.setattr(reader, "read", counted)
     net = Net()
     assert measure(net, ids(), seeds=seeds).architecture is not None
     assert calls == [net]

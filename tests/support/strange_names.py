@@ -38,6 +38,10 @@ class Block(nn.Module):
         hidden = F.silu(self.north(z)) * self.part("inward")(z) if self.gated else F.gelu(self.part("inward")(z))
         return x + self.part("outward")(hidden)
 
+    def changed(self, x: Tensor) -> Tensor:
+        """Queries or keys before they meet: as they are."""
+        return x
+
     def mix(self, z: Tensor) -> Tensor:
         B, n, d = z.shape
         if self.fused == "by head":
@@ -48,17 +52,36 @@ class Block(nn.Module):
         else:
             parts = (self.part(role)(z) for role in ("query", "key", "value"))
             q, k, v = (t.view(B, n, HEADS, -1).transpose(1, 2) for t in parts)
+        q, k = self.changed(q), self.changed(k)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, n, d)
 
 
-class Strange(nn.Module):
-    """Ids to logits; blocks in a list, or `chained` as attributes without a list."""
+class Turning(Block):
+    """Rotates queries and keys by position, with nothing in its modules that says so."""
 
-    def __init__(self, names: dict[str, str] = UNUSUAL, fused: str = "", gated: bool = False) -> None:
+    def changed(self, x: Tensor) -> Tensor:
+        angle = torch.arange(x.shape[2])[:, None] * torch.tensor([1.0, 0.1, 0.01, 0.001])
+        one, two = x.chunk(2, -1)
+        return torch.cat([one * angle.cos() - two * angle.sin(), one * angle.sin() + two * angle.cos()], -1)
+
+
+class Normalizing(Block):
+    """Normalizes queries and keys without a module."""
+
+    def changed(self, x: Tensor) -> Tensor:
+        return 3 * F.normalize(x, dim=-1)
+
+
+class Strange(nn.Module):
+    """Ids to logits."""
+
+    def __init__(
+        self, names: dict[str, str] = UNUSUAL, fused: str = "", gated: bool = False, kind: type[Block] = Block
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.table, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(64, WIDTH)
-        self.rooms = nn.ModuleList(Block(names, fused, gated) for _ in range(DEPTH))
+        self.rooms = nn.ModuleList(kind(names, fused, gated) for _ in range(DEPTH))
         self.last, self.readout = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, ids: Tensor) -> Any:

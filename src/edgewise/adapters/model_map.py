@@ -8,11 +8,11 @@ it on. Modules must stay as they are while a map is in use; weights may change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgewise.adapters.config.translate import config_of, described_by_config
 from edgewise.adapters.roles.find import embeddings_of, final_norm_of, head_of
@@ -28,8 +28,24 @@ if TYPE_CHECKING:
     from edgewise.adapters.reading.record import Block, Branch, BranchMatrix, Reading, Stack
     from edgewise.architecture import Architecture
 
+UNREAD = "behavior was not read; call reading() first"
 ROLES = {"attention": ("query", "key", "value", "output"), "mlp": ("gate", "input", "output")}
 WITHOUT_PASS = "behavior is not read on {}, which cannot be run here"
+
+
+class Field(NamedTuple):
+    """One thing that is known of a model, or why it is not."""
+
+    value: Any
+    why: str = ""
+
+    @classmethod
+    def of(cls, find: Callable[[], Any]) -> Field:
+        """What this gives, or the `BadInput` that it raises, as text."""
+        try:
+            return cls(find())
+        except BadInput as refusal:
+            return cls(None, str(refusal))
 
 
 class ModelMap:
@@ -51,6 +67,56 @@ class ModelMap:
     def of(cls, model: nn.Module | ModelMap) -> ModelMap:
         """The map itself, or a new one of this model."""
         return model if isinstance(model, ModelMap) else cls(model)
+
+    def fields(self) -> dict[str, Field]:
+        """Everything that is known so far, by name: a value, or None and why. Reads names, and runs no pass itself."""
+        blocks, stack = Field.of(lambda: self.named().blocks if self._sites is None else self.sites().blocks), None
+        if self._reading is not None:
+            stack = self._reading.default
+        why = UNREAD if self._reading is None else "no stack was read"
+        sites: tuple[BlockSite, ...] | None = blocks.value
+        read = {
+            "branches": lambda s: tuple(tuple(b.kind for b in block.branches) for block in s.blocks),
+            "skips": lambda s: tuple(tuple(b.skip for b in block.branches) for block in s.blocks),
+            "gates": lambda s: tuple(b.gated for b in s.mlps), "shared": lambda s: s.shared,
+            "token_axis": lambda s: None if s.layout is None else s.layout.split().index("token"),
+        }  # fmt: skip
+        named = {
+            "roles": lambda b: tuple({p.role: p.parameter for p in site.projections} for site in b),
+            "heads": lambda b: tuple(site.attention.heads for site in b),
+            "norms": lambda b: tuple({norm.role: norm.name for norm in site.norms} for site in b),
+        }  # fmt: skip
+        return {
+            "blocks": blocks._replace(value=None if sites is None else tuple(site.name for site in sites)),
+            **{name: Field(None if sites is None else find(sites), blocks.why) for name, find in named.items()},
+            **{name: Field(None, why) if stack is None else _read(name, find(stack)) for name, find in read.items()},
+            "ties": Field(self.ties), "devices": Field(self.devices),
+        }
+
+    @cached_property
+    def ties(self) -> tuple[tuple[str, ...], ...]:
+        """All names of every parameter that has more than one, in the order of the model."""
+        names: dict[int, list[str]] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
+        return tuple(tuple(group) for group in names.values() if len(group) > 1)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where its parameters are, each device once."""
+        return tuple(dict.fromkeys(str(parameter.device) for parameter in self.model.parameters()))
+
+    @property
+    def sequence_first(self) -> bool:
+        """False if its stream is (tokens, sequences, width): as it behaves, else as torch's own attention says."""
+        from torch import nn
+
+        stack = None if self._reading is None else self._reading.default
+        axes = (stack.layout or "").split() if stack is not None else []
+        if {"batch", "token"} <= {*axes}:
+            return axes.index("batch") < axes.index("token")
+        flags = (bool(m.batch_first) for m in self.model.modules() if isinstance(m, nn.MultiheadAttention))
+        return next(flags, True)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -176,9 +242,16 @@ class ModelMap:
 
     def turns(self, attention: str) -> bool:
         """Whether positions act on the queries and keys of this attention; False if behavior was not read."""
-        branches = [b for s in (self._reading.stacks if self._reading else ()) for b in s.attentions]
-        found = [b.positions for b in branches if b.module == attention]
+        found = [branch.positions for branch in self._branches(attention)]
         return any(positions is None or bool({*positions} - {"alibi", "bias"}) for positions in found)
+
+    def norms_queries(self, attention: str) -> bool:
+        """Whether a norm acts on the queries of this attention; False if behavior was not read."""
+        return any(branch.qk_norm is not False for branch in self._branches(attention))
+
+    def _branches(self, attention: str) -> list[Branch]:
+        stacks = () if self._reading is None else self._reading.stacks
+        return [branch for stack in stacks for branch in stack.attentions if branch.module == attention]
 
     def reading(
         self, batch: Any = None, stack: str | None = None, *, closely: bool = False, again: bool = False,
@@ -194,13 +267,17 @@ class ModelMap:
 
         if closely:
             return read_closely(self.model, batch, stack)
-        versions = tuple(parameter._version for parameter in self.model.parameters())
+        versions = tuple(0 if p.is_inference() else p._version for p in self.model.parameters())
         if self._reading is not None and versions != self._versions:
             self._reading = _with_these_weights(self.model, batch, self._reading)
         if again or self._reading is None or self._reading.default is None:
             self._reading = read(self.model, batch, rows=rows)
         self._versions = versions
         return choose_stack(self._reading, stack)
+
+
+def _read(name: str, value: Any) -> Field:
+    return Field(value, "" if value is not None else f"{name.replace('_', ' ')}: not certain from its behavior")
 
 
 def _with_these_weights(model: nn.Module, batch: Any, reading: Reading) -> Reading | None:

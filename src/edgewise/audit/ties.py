@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from edgewise.adapters.roles.record import ModelSites
+from edgewise.adapters.model_map import ModelMap
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def tied_names(model: nn.Module) -> list[tuple[str, ...]]:
-    """All names of every parameter that has more than one, in the order of the model."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return [tuple(group) for group in names.values() if len(group) > 1]
-
-
-def tied_weights(model: nn.Module, sites: ModelSites) -> Iterator[AuditFinding]:
+def tied_weights(where: ModelMap) -> Iterator[AuditFinding]:
     """A tie of embedding and readout is a note; a tie that reaches into the blocks is a warning."""
-    inside = tuple(f"{block.name}." for stack in sites.stacks for block in stack.blocks)
-    for group in tied_names(model):
-        yield _finding(model, group, blocks=any(name.startswith(inside) for name in group))
+    inside = tuple(f"{block.name}." for stack in where.sites().stacks for block in stack.blocks)
+    for group in where.ties:
+        yield _finding(where.model, group, blocks=any(name.startswith(inside) for name in group))
 
 
 def _finding(model: nn.Module, names: tuple[str, ...], blocks: bool) -> AuditFinding:

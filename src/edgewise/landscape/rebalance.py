@@ -71,7 +71,8 @@ def _refuse_normed(where: ModelMap) -> None:
     for stack in where.sites().stacks:
         for block in stack.blocks:
             norms = [block.norm(role) for role in (QUERY_NORM, KEY_NORM)]
-            if any(norm is not None and norm.kind != "identity" for norm in norms):
+            named = any(norm is not None and norm.kind != "identity" for norm in norms)
+            if named or where.norms_queries(block.attention.name):
                 raise BadInput(
                     f"{block.attention.name} normalizes its queries or keys: their scale is undone, and there is "
                     "nothing to rebalance. Draw the landscape without rebalance."

@@ -14,7 +14,6 @@ from edgewise.adapters.roles.record import AttentionSite, BlockSite, ModelSites,
 from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.optim.query_key import QueryKey, query_keys
-from edgewise.probe.places import sequence_first
 
 WHOLE = "loss, gradient, weights and updates as a whole"  # where no blocks were found
 UNHEARD = 3  # steps without any loss, or rows where it is seen with these alone, after which that is said
@@ -93,7 +92,7 @@ def places_of(model: nn.Module) -> Places:
         reason = str(error).partition(" Describe the network with")[0]  # which helps who asks for a verdict
         return Places(bare, blind=[f"blocks, activations and attention: {reason}"])
     places = Places(
-        bare, record.depth, record.width, record.blocks, [], _tables(bare, record), sequence_first(bare)
+        bare, record.depth, record.width, record.blocks, [], _tables(bare, record), where.sequence_first
     )
     if len(record.stacks) > 1:
         others = ", ".join(stack.name for stack in record.stacks[1:])

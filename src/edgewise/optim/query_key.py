@@ -95,11 +95,18 @@ def query_keys(model: nn.Module | ModelMap, sites: ModelSites | None = None) -> 
         for block in stack.blocks:
             causal = _causal(bare, block.attention, (described is not None and described.causal) or decoder)
             attentions.append(_query_key(bare, block, block.attention, causal, crossed=False))
-            if attentions[-1].rotation is None and where.turns(block.attention.name):
-                raise BadInput(f"{block.attention.name} rotates its queries and keys in a way that is not known here.")
+            _refuse_unseen(where, attentions[-1])
             if block.cross_attention is not None:
                 attentions.append(_query_key(bare, block, block.cross_attention, False, crossed=True))
     return attentions
+
+
+def _refuse_unseen(where: ModelMap, attention: QueryKey) -> None:
+    """A rotation or norm that the model's behavior shows and that its modules do not."""
+    if attention.rotation is None and where.turns(attention.name):
+        raise BadInput(f"{attention.name} changes its queries and keys by position, in a way that is not known here.")
+    if attention.query.norm is None and where.norms_queries(attention.name):
+        raise BadInput(f"{attention.name} normalizes its queries or keys by something that is not a module.")
 
 
 @dataclass(frozen=True)

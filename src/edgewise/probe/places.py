@@ -125,11 +125,3 @@ class Catch:
         if stream.ndim != 3:
             raise BadInput(f"a stream has shape {tuple(stream.shape)}; expected (sequences, tokens, width).")
         return stream if self.sequence_first else stream.transpose(0, 1)
-
-
-def sequence_first(model: nn.Module) -> bool:
-    """False for torch's own encoder and decoder layers built with batch_first=False: (tokens, sequences, width)."""
-    for module in model.modules():
-        if isinstance(module, nn.MultiheadAttention):
-            return bool(module.batch_first)
-    return True

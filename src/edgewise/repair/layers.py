@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.roles.record import Projection
-from edgewise.audit.ties import tied_names
 from edgewise.errors import BadInput
 from edgewise.repair.plan import Change
 
@@ -95,7 +94,7 @@ class Exclusions:
             if not matches:
                 raise BadInput(f"keep names {pattern!r}, which is not a parameter, module or pattern of this model.")
             names |= matches
-        ties = {name: group for group in tied_names(model) for name in group}
+        ties = {name: group for group in ModelMap.of(model).ties for name in group}
         return cls(frozenset(names), ties, frozenset() if frozen else frozen_names(model))
 
     def allows(self, name: str) -> bool:

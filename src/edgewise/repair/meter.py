@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.reading.refusals import words
 from edgewise.adapters.roles.norm import find_norms
 from edgewise.adapters.state import is_sharded, preserved
@@ -29,7 +30,6 @@ from edgewise.probe.block_call import BlockCall
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import site_gradients
 from edgewise.probe.isolation import call, observed, tensors
-from edgewise.probe.places import sequence_first
 from edgewise.repair.layers import Layers, layers_of
 from edgewise.repair.plan import TotalChanges, exponent_of
 from edgewise.stability.lyapunov import growth
@@ -206,7 +206,7 @@ class Meter:
 
     @property
     def sequence_first(self) -> bool:
-        return sequence_first(self.model)
+        return ModelMap(self.model).sequence_first
 
     @property
     def start(self) -> tuple[float, float]:
