@@ -64,6 +64,7 @@ class Tracer(TorchFunctionMode):
         self._names = {id(module): name for name, module in model.named_modules()}
         self._in_integers = frozenset(id(module) for module in model.modules() if is_quantized(module))
         self.graph, self.edits = Graph(), edits
+        self._plain = next(edits.operations(), None) is None  # the pass whose graph is kept
         self._precision = precision
         self._serial_number = next(Tracer._serial)
         self._places: list[tuple[str, int]] = [("", 0)]
@@ -161,7 +162,7 @@ class Tracer(TorchFunctionMode):
     def _call(self, func: Any, name: str, args: Any, kwargs: Any, flat: list[Tensor], parents: list[Node]) -> Any:
         weight = WeightCall.of(name, args, kwargs, self.node)
         operation = self._name(name)
-        if weight is not None:
+        if weight is not None and self._plain:
             self.graph.constants[operation] = weight.constants(flat)
         if name in SCORING:
             both = (self.node(value) for value in (*args, *kwargs.values())[:2])
