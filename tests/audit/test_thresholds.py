@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from edgewise.adapters.model_map import ModelMap
 from edgewise.adapters.roles.record import Projection
 from edgewise.audit.finding import Kind
 from edgewise.audit.identical_layers import _spell
@@ -79,7 +80,7 @@ def test_a_cut_at_four_sigma_or_beyond_it_is_none(cutoff: float, reach: float, f
 def test_a_module_under_two_names_gets_a_copy_of_the_module() -> None:
     shared = nn.Linear(3, 3)
     model = nn.ModuleDict({"one": shared, "other": shared})
-    for finding in tied_weights(model, NoSites()):  # type: ignore[arg-type]
+    for finding in tied_weights(ModelMap(model), NoSites()):  # type: ignore[arg-type]
         exec(finding.repair, {"model": model, "torch": torch})
     assert model["one"] is not model["other"] and type(model["other"]) is nn.Linear
     assert torch.equal(model["one"].weight, model["other"].weight)

@@ -63,7 +63,7 @@ def _all(
         yield from unlike_recipe(recipe, own)
     yield from norm_gains_not_one(model, _published_norm_gain(config))
     yield from biases_not_zero(model)
-    yield from tied_weights(where)
+    yield from tied_weights(where, model_sites)
 
 
 def _published_norm_gain(config: dict[str, Any]) -> float:

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from edgewise.adapters.model_map import ModelMap
+from edgewise.adapters.roles.record import ModelSites
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def tied_weights(where: ModelMap) -> Iterator[AuditFinding]:
+def tied_weights(where: ModelMap, sites: ModelSites) -> Iterator[AuditFinding]:
     """A tie of embedding and readout is a note; a tie that reaches into the blocks is a warning."""
-    inside = tuple(f"{block.name}." for stack in where.sites().stacks for block in stack.blocks)
+    inside = tuple(f"{block.name}." for stack in sites.stacks for block in stack.blocks)
     for group in where.ties:
         yield _finding(where.model, group, blocks=any(name.startswith(inside) for name in group))
 
