@@ -220,7 +220,8 @@ def check_shell(code: int, words: list[str], out: str, err: str) -> None:
     if code == exit_codes.INTERNAL_ERROR:
         raise TooLong(err) if TooLong.__name__ in err else Internal(err)
     require("Traceback" not in err, err)
-    require(code in (*VERDICTS, exit_codes.BAD_INPUT), f"exit code {code}: {err}")
+    allowed = (*VERDICTS, exit_codes.BAD_INPUT, *([exit_codes.UNSEEN] if words[:1] in (["alarms"], ["watch"]) else []))
+    require(code in allowed, f"exit code {code}: {err}")
     if "--json" in words and not {"--help", "--version", "-h"} & set(words) and words[0] in ("predict", "measure"):
         document = json.loads(out, parse_constant=lambda name: require(False, f"{name} in JSON"))
         require(("error" in document) == (code == exit_codes.BAD_INPUT), f"exit code {code}: {out}")
