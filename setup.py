@@ -16,7 +16,9 @@ TARGET = "edgewise_recipes"
 
 def copies(root, target):
     """(source, place in the target) of every file that goes along."""
-    files = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*")) if path.suffix in SUFFIXES]
+    files = [
+        path for folder in FOLDERS for path in sorted((root / folder).rglob("*")) if path.suffix in SUFFIXES
+    ]
     return [(path, target / path.relative_to(root)) for path in files if "__pycache__" not in path.parts]
 
 

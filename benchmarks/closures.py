@@ -29,7 +29,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "pre one head, n 64, score gain 4": {"tokens": 64, "score_gain": 4.0, "heads": 1},
     "pre 1/sqrt(L), n 256, score gain 2.5": {"tokens": 256, "width": 1024, "score_gain": 2.5, **SHALLOW},
     "post, n 64, score gain 1.5": {"tokens": 64, "norm": "post", "score_gain": 1.5},
-    "post gelu, n 128, score gain 2.5": {"tokens": 128, "norm": "post", "score_gain": 2.5, "activation": "gelu"},
+    "post gelu, n 128, score gain 2.5": {
+        "tokens": 128,
+        "norm": "post",
+        "score_gain": 2.5,
+        "activation": "gelu",
+    },
 }
 QUICK = ("pre, n 64, score gain 1", "pre one head, n 64, score gain 4")
 ERRORS = ("norm", "1 - overlap", "angle exponent", "gradient exponent")
@@ -66,9 +71,18 @@ def measured(knobs: dict[str, Any], seeds: int) -> tuple[dict[str, np.ndarray], 
     angle = np.log(runs["separation"][:, -1] / runs["separation"][:, 0]) / DEPTH
     gradient = np.log(runs["gradient_norm"][:, 0]) / DEPTH
     norm, separation = runs["norm"], runs["separation"]
-    found = {"norm": norm.mean(0), "separation": separation.mean(0), "angle": angle.mean(), "gradient": gradient.mean()}
-    scatter = [(norm.std(0, ddof=1) / norm.mean(0)).max(), separation.std(0, ddof=1).max(),
-               angle.std(ddof=1), gradient.std(ddof=1)]  # fmt: skip
+    found = {
+        "norm": norm.mean(0),
+        "separation": separation.mean(0),
+        "angle": angle.mean(),
+        "gradient": gradient.mean(),
+    }
+    scatter = [
+        (norm.std(0, ddof=1) / norm.mean(0)).max(),
+        separation.std(0, ddof=1).max(),
+        angle.std(ddof=1),
+        gradient.std(ddof=1),
+    ]
     return found, [float(value) / sqrt(seeds) for value in scatter]
 
 
@@ -97,14 +111,20 @@ def run(quick: bool, tell: Tell) -> Findings:
         for label in THEORIES:
             gaps[label].append(errors(predicted[label], found))
         for kind in ("angle", "gradient"):
-            values.append([f"{name}: {kind}", float(found[kind]), *(float(p[kind]) for p in predicted.values())])
-    return [_summary(gaps, noise), Table("Both exponents", ("network", "simulation", *THEORIES), values)], [], [
-        f"{len(chosen)} networks of {DEPTH} layers, width 512 (1,024 at n = 256), {seeds} seeds "
-        f"({seeds // 2} at width 1,024), tokens that start orthogonal, a loss per token.",
-        "Errors at the worst block: of the norm relative, of 1 - overlap absolute; of the exponents absolute, per "
-        "block. The last two rows are the standard errors of the simulation itself: smaller errors mean nothing.",
-        "The recursion and the average over the length of a query are the same for all: only the moments differ.",
-    ]
+            values.append(
+                [f"{name}: {kind}", float(found[kind]), *(float(p[kind]) for p in predicted.values())]
+            )
+    return (
+        [_summary(gaps, noise), Table("Both exponents", ("network", "simulation", *THEORIES), values)],
+        [],
+        [
+            f"{len(chosen)} networks of {DEPTH} layers, width 512 (1,024 at n = 256), {seeds} seeds "
+            f"({seeds // 2} at width 1,024), tokens that start orthogonal, a loss per token.",
+            "Errors at the worst block: of the norm relative, of 1 - overlap absolute; of the exponents absolute, per "
+            "block. The last two rows are the standard errors of the simulation itself: smaller errors mean nothing.",
+            "The recursion and the average over the length of a query are the same for all: only the moments differ.",
+        ],
+    )
 
 
 def _summary(gaps: dict[str, list[list[float]]], noise: list[list[float]]) -> Table:

@@ -22,9 +22,13 @@ from edgewise.study.engine import Work
 from edgewise.study.store import Record, Writer, stamp
 
 ENGINES = {
-    "serial": ("serial", 1), "serial again": ("serial", 1), "loky 1": ("loky", 1), "loky 2": ("loky", 2),
-    "Dask 1": ("dask", 1), "Dask 2": ("dask", 2),
-}  # fmt: skip
+    "serial": ("serial", 1),
+    "serial again": ("serial", 1),
+    "loky 1": ("loky", 1),
+    "loky 2": ("loky", 2),
+    "Dask 1": ("dask", 1),
+    "Dask 2": ("dask", 2),
+}
 LIMIT = 20  # ms of CPU per case: small beside any case worth sending to a worker
 READ = """
 import sys, time
@@ -67,13 +71,25 @@ def run(quick: bool, tell: Tell) -> Findings:
     promise = f"under {LIMIT} ms of CPU per case beside its own work, on every engine"
     goals = [
         Goal(promise, f"at worst {worst:.2g} ms", None if quick else worst < LIMIT),
-        Goal("reading the store is near-linear", f"time grows as records^{power:.2f}", None if quick else power < 1.15),
+        Goal(
+            "reading the store is near-linear",
+            f"time grows as records^{power:.2f}",
+            None if quick else power < 1.15,
+        ),
     ]
     return tables, goals, NOTES
 
 
 def _run(engine: tuple[str, int], count: int, seconds: float = 0.0) -> Cost:
-    command = [sys.executable, "-m", "benchmarks.one_engine", engine[0], str(engine[1]), str(count), str(seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.one_engine",
+        engine[0],
+        str(engine[1]),
+        str(count),
+        str(seconds),
+    ]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     return Cost(*map(float, found.stdout.split()))
 
@@ -105,7 +121,9 @@ def _more_workers(quick: bool, tell: Tell) -> Table:
         for name in ("loky", "dask"):
             tell(0.6 + 0.02 * workers, f"{workers} workers, {name}")
             wall = _run((name, workers), count, 0.05).wall
-            rows.append([f"{name.replace('dask', 'Dask')} {workers}", count, wall, count * 0.05 / workers / wall])
+            rows.append(
+                [f"{name.replace('dask', 'Dask')} {workers}", count, wall, count * 0.05 / workers / wall]
+            )
     columns = ("engine, workers", "cases of 50 ms", "wall s", "share of the workers' time used")
     return Table("More workers", columns, rows)
 
@@ -118,7 +136,9 @@ def _pieces(folder: Path, quick: bool) -> Table:
     writer, records = Writer(folder), list(_records(count))
     with tempfile.TemporaryFile(dir=folder) as file:
         pieces = {
-            "make, key and check a case": _clocked(lambda: Work.of(load_recipe(recipe), f"{count} 0.0", folder)),
+            "make, key and check a case": _clocked(
+                lambda: Work.of(load_recipe(recipe), f"{count} 0.0", folder)
+            ),
             "append a record with fsync": _clocked(lambda: [writer.append(record) for record in records]),
             "fsync of an unchanged file": _clocked(lambda: [os.fsync(file.fileno()) for _ in range(count)]),
         }
@@ -146,7 +166,9 @@ def _reading(folder: Path, quick: bool, tell: Tell) -> tuple[Table, float]:
         path = folder / f"{count}.jsonl"
         with path.open("wb") as file:
             file.writelines(record.line() for record in _records(count))
-        found = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True)
+        found = subprocess.run(
+            [sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True
+        )
         read, wall, cpu, memory = map(float, found.stdout.split())
         assert read == count
         rows.append([count, path.stat().st_size / 1e6, wall, cpu, cpu / count * 1e6, memory / 1e6])

@@ -21,9 +21,15 @@ from urllib.parse import urlsplit
 
 from benchmarks.report import Cell, Findings, Goal, Table, Tell
 
-SOURCES = {"transformer": {"preset": "transformer"}, "gpt2, 64 tokens": {"preset": "gpt2"},
-           "llama-2-7b, 32 tokens": {"preset": "llama-2-7b"}}  # fmt: skip
-AXES = {"x": {"knob": "mlp_in_gain", "low": 0.1, "high": 3}, "y": {"knob": "attention_branch", "low": 0, "high": 1.25}}
+SOURCES = {
+    "transformer": {"preset": "transformer"},
+    "gpt2, 64 tokens": {"preset": "gpt2"},
+    "llama-2-7b, 32 tokens": {"preset": "llama-2-7b"},
+}
+AXES = {
+    "x": {"knob": "mlp_in_gain", "low": 0.1, "high": 3},
+    "y": {"knob": "attention_branch", "low": 0, "high": 1.25},
+}
 CLIENTS, POINTS = 10, 8
 
 
@@ -44,7 +50,9 @@ def server() -> Iterator[tuple[str, int]]:
 def cpu_seconds(process: int) -> float:
     """What server and workers have computed so far, which does not depend on what else runs here; 0 without /proc."""
     stats = {int(file.parent.name): _fields(file) for file in Path("/proc").glob("[0-9]*/stat")}
-    own = [fields for each, fields in stats.items() if fields and (each == process or fields[1] == str(process))]
+    own = [
+        fields for each, fields in stats.items() if fields and (each == process or fields[1] == str(process))
+    ]
     return sum(int(fields[11]) + int(fields[12]) for fields in own) / os.sysconf("SC_CLK_TCK")
 
 
@@ -66,7 +74,9 @@ class Client:
     def ask(self, path: str, body: dict[str, Any]) -> tuple[float, int]:
         """Seconds and bytes of one answer."""
         start = time.perf_counter()
-        self.connection.request("POST", f"/api/1/{path}", json.dumps(body), {"content-type": "application/json"})
+        self.connection.request(
+            "POST", f"/api/1/{path}", json.dumps(body), {"content-type": "application/json"}
+        )
         answer = self.connection.getresponse()
         data = answer.read()
         assert answer.status == 200, data
@@ -100,19 +110,31 @@ def run(quick: bool, tell: Tell) -> Findings:
         reports = [[name, _report(address, source) / 1000] for name, source in SOURCES.items()]
     seconds = {(row[0], row[1]): row[2] for row in alone}
     tables = [
-        Table(f"One client, median of {turns} answers that were not kept",
-              ("network", "question", "s", "CPU s of the server", "kB"), alone),
-        Table("Ten clients at once, each a map of 64 x 64 and then eight points; and a point beside five slow maps",
-              ("question", "median s", "worst s"), [*crowd, *beside]),
+        Table(
+            f"One client, median of {turns} answers that were not kept",
+            ("network", "question", "s", "CPU s of the server", "kB"),
+            alone,
+        ),
+        Table(
+            "Ten clients at once, each a map of 64 x 64 and then eight points; and a point beside five slow maps",
+            ("question", "median s", "worst s"),
+            [*crowd, *beside],
+        ),
         Table("The map of gpt2 with mask and positions, while it grows", ("picture", "s"), growing),
         Table("Report of a network", ("network", "kB"), reports),
-    ]  # fmt: skip
+    ]
     if first:
         tables.append(Table("Opened in chromium", ("what", "value"), first))
-    return tables, _goals(seconds, quick), [] if first else ["No chromium was found: the first picture was not timed."]
+    return (
+        tables,
+        _goals(seconds, quick),
+        [] if first else ["No chromium was found: the first picture was not timed."],
+    )
 
 
-def _alone(client: Client, name: str, source: dict[str, Any], turns: int, draw: random.Random) -> list[list[Cell]]:
+def _alone(
+    client: Client, name: str, source: dict[str, Any], turns: int, draw: random.Random
+) -> list[list[Cell]]:
     questions: dict[str, Callable[[], tuple[float, int]]] = {
         "point": lambda: client.ask("point", point(source, draw)),
         "point with fixes": lambda: client.ask("point", point(source, draw, True)),
@@ -126,11 +148,16 @@ def _alone(client: Client, name: str, source: dict[str, Any], turns: int, draw: 
         before, count = cpu_seconds(client.process), turns if "point" in words else max(2, turns // 4)
         samples = [question() for _ in range(count)]
         used = (cpu_seconds(client.process) - before) / count
-        rows.append([name, words, median(s for s, _ in samples), used, median(size for _, size in samples) / 1000])
+        rows.append(
+            [name, words, median(s for s, _ in samples), used, median(size for _, size in samples) / 1000]
+        )
     start, count = time.perf_counter(), 2 * turns
     for _ in range(count):
         questions["point"]()
-    return [*rows, [name, "answers a second while dragging", count / (time.perf_counter() - start), None, None]]
+    return [
+        *rows,
+        [name, "answers a second while dragging", count / (time.perf_counter() - start), None, None],
+    ]
 
 
 def _crowd(address: str, draw: random.Random) -> list[list[Cell]]:
@@ -163,7 +190,9 @@ def _stream(address: str, draw: random.Random) -> HTTPConnection:
     connection = HTTPConnection(urlsplit(address).netloc, timeout=300)
     wanted = map_of(SOURCES["gpt2, 64 tokens"], 64, draw)
     del wanted["points"]
-    connection.request("POST", "/api/1/map/positions", json.dumps(wanted), {"content-type": "application/json"})
+    connection.request(
+        "POST", "/api/1/map/positions", json.dumps(wanted), {"content-type": "application/json"}
+    )
     return connection
 
 
@@ -204,8 +233,13 @@ def _first_picture(address: str) -> list[list[Cell]]:
 
 
 def _goals(seconds: dict[tuple[Cell, Cell], Cell], quick: bool) -> list[Goal]:
-    wanted = [("transformer", "point", 0.2), ("transformer", "map, 12 x 12", 0.3), ("transformer", "map, 64 x 64", 2.0),
-              ("gpt2, 64 tokens", "point", 1.0), ("llama-2-7b, 32 tokens", "point", 1.0)]  # fmt: skip
+    wanted = [
+        ("transformer", "point", 0.2),
+        ("transformer", "map, 12 x 12", 0.3),
+        ("transformer", "map, 64 x 64", 2.0),
+        ("gpt2, 64 tokens", "point", 1.0),
+        ("llama-2-7b, 32 tokens", "point", 1.0),
+    ]
     goals = []
     for name, question, limit in wanted:
         found = seconds[name, question]

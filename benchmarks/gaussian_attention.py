@@ -23,16 +23,30 @@ def run(quick: bool, tell: Tell) -> Findings:
         for which in PASSES:
             tell(place / len(lengths), f"{n} tokens, {which}")
             rows.append(_compared(n, which, {name: found[which] for name, found in megabytes.items()}, quick))
-    columns = ("tokens", "pass", "null key, ms", "direct, ms", "fused softmax, ms", "direct / null key",
-               "null key / softmax", "null key, MB", "direct, MB", "softmax, MB", "direct / null key, MB")  # fmt: skip
+    columns = (
+        "tokens",
+        "pass",
+        "null key, ms",
+        "direct, ms",
+        "fused softmax, ms",
+        "direct / null key",
+        "null key / softmax",
+        "null key, MB",
+        "direct, MB",
+        "softmax, MB",
+        "direct / null key, MB",
+    )
     largest = [row for row in rows if row[0] == lengths[-1]]
     times, sizes, costs = ([row[k] for row in rows] for k in (5, 10, 6))
     goals = [
         _goal(f"{FASTER:g} times faster than the direct form at {lengths[-1]}", largest, 5, FASTER, quick),
         _goal(f"{SMALLER:g} times less memory at {lengths[-1]}", largest, 10, SMALLER, quick),
-        Goal(f"at most {DEARER} times the cost of fused softmax, every length and pass",
-             f"{min(costs):.2f} to {max(costs):.2f}", None if quick else max(costs) <= DEARER),
-    ]  # fmt: skip
+        Goal(
+            f"at most {DEARER} times the cost of fused softmax, every length and pass",
+            f"{min(costs):.2f} to {max(costs):.2f}",
+            None if quick else max(costs) <= DEARER,
+        ),
+    ]
     notes = [
         f"CPU time of one core, medians of calls in turn; {HEADS} heads of {HEAD_WIDTH}, float32.",
         "Memory is the peak of a fresh process during the call minus what was resident before it; below one MB it is "
@@ -50,7 +64,9 @@ def _goal(promise: str, rows: list[list[Any]], column: int, least: float, quick:
 
 def _compared(n: int, which: str, megabytes: dict[str, float], quick: bool) -> list[Any]:
     tensors = inputs(n)
-    tasks = {name: Task(lambda k=name: call(k, tensors, which), calls=4 if n < 1000 else 1) for name in KERNELS}
+    tasks = {
+        name: Task(lambda k=name: call(k, tensors, which), calls=4 if n < 1000 else 1) for name in KERNELS
+    }
     found = interleaved(tasks, 3 if quick else REPETITIONS[n])
     ms = {name: 1e3 * found[name].cpu for name in KERNELS}
     ratios = [ms["direct"] / ms["null key"], ms["null key"] / ms["fused softmax"]]

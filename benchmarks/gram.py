@@ -16,8 +16,15 @@ from tests.agreement.simulation.simulate import simulate
 
 LIMIT = 60.0  # seconds
 TURNS = 2  # recursion, network, recursion, network
-NETWORK: dict[str, Any] = {"depth": 32, "tokens": 1024, "width": 2048, "heads": 16, "activation": "gelu",
-                           "norm": "pre", "causal": True}  # fmt: skip
+NETWORK: dict[str, Any] = {
+    "depth": 32,
+    "tokens": 1024,
+    "width": 2048,
+    "heads": 16,
+    "activation": "gelu",
+    "norm": "pre",
+    "causal": True,
+}
 SMALL = {"depth": 8, "tokens": 128, "width": 512, "heads": 8}
 
 
@@ -59,9 +66,13 @@ def run(quick: bool, tell: Tell) -> Findings:
 
 
 def _findings(
-    quick: bool, knobs: dict[str, Any], trace: edgewise.Trace, theory: np.ndarray, networks: np.ndarray,
+    quick: bool,
+    knobs: dict[str, Any],
+    trace: edgewise.Trace,
+    theory: np.ndarray,
+    networks: np.ndarray,
     times: dict[str, list[Timing]],
-) -> Findings:  # fmt: skip
+) -> Findings:
     draws = trace.seeds
     error = theory.std(1, ddof=1) / np.sqrt(draws)  # of one prediction, which averages its draws
     distance = np.sqrt(((networks - theory.mean(1, keepdims=True)) ** 2).mean(1))
@@ -69,11 +80,23 @@ def _findings(
     wall = {name: median(time.wall for time in taken) for name, taken in times.items()}
     rows = [
         ["Gram recursion, one prediction", cpu["theory"], wall["theory"], *_pairs(theory.mean(1), error)],
-        [f"one real network of width {knobs['width']:,}", cpu["network"], wall["network"],
-         *_pairs(networks.mean(1), distance)],
+        [
+            f"one real network of width {knobs['width']:,}",
+            cpu["network"],
+            wall["network"],
+            *_pairs(networks.mean(1), distance),
+        ],
         ["ratio", cpu["network"] / cpu["theory"], None, None, *_pairs(distance / error, [None, None])[:3]],
-    ]  # fmt: skip
-    columns = ("forward and backward", "CPU s", "wall s", "angle exponent", "error", "gradient exponent", "error")
+    ]
+    columns = (
+        "forward and backward",
+        "CPU s",
+        "wall s",
+        "angle exponent",
+        "error",
+        "gradient exponent",
+        "error",
+    )
     title = f"{knobs['depth']} causal layers at {knobs['tokens']:,} tokens, float32, one core"
     goal = Goal(
         f"32 causal layers at 1,024 tokens in under {LIMIT:g} s on one core in float32, sampling error printed",
@@ -81,17 +104,25 @@ def _findings(
         f"{error[1]:.1g} (gradient)",
         None if quick else cpu["theory"] < LIMIT,
     )
-    return [Table(title, columns, rows)], [goal], [
-        f"{trace.source}; no weight matrix exists. Its error is the standard error of one prediction, from "
-        f"{theory.shape[1]} draws; that of a network is its root mean square distance from the recursion's mean, over "
-        f"{networks.shape[1]} networks (scatter and finite-width bias together).",
-        f"A network of this size has {_gigabytes(knobs):.1f} GB of float32 weights, drawn block by block.",
-    ]  # fmt: skip
+    return (
+        [Table(title, columns, rows)],
+        [goal],
+        [
+            f"{trace.source}; no weight matrix exists. Its error is the standard error of one prediction, from "
+            f"{theory.shape[1]} draws; that of a network is its root mean square distance from the mean, over "
+            f"{networks.shape[1]} networks (scatter and finite-width bias together).",
+            f"A network of this size has {_gigabytes(knobs):.1f} GB of float32 weights, drawn block by block.",
+        ],
+    )
 
 
 def _pairs(values: Any, errors: Any) -> list[Any]:
     """value, error, value, error."""
-    return [None if number is None else float(number) for pair in zip(values, errors, strict=True) for number in pair]
+    return [
+        None if number is None else float(number)
+        for pair in zip(values, errors, strict=True)
+        for number in pair
+    ]
 
 
 def _gigabytes(knobs: dict[str, Any]) -> float:

@@ -25,7 +25,19 @@ from tests.support.models import FAMILIES, batch
 from tests.support.unchanged import prepared
 
 TRIES = 500
-FAMILY_NAMES = ("gpt2", "llama", "gemma2", "phi", "olmo2", "qwen3moe", "bert", "modernbert", "t5", "vit", "falcon")
+FAMILY_NAMES = (
+    "gpt2",
+    "llama",
+    "gemma2",
+    "phi",
+    "olmo2",
+    "qwen3moe",
+    "bert",
+    "modernbert",
+    "t5",
+    "vit",
+    "falcon",
+)
 VERBS: dict[str, Callable[[nn.Module, Any], Any]] = {
     "read": read,
     "measure": measure,
@@ -46,9 +58,11 @@ def run(quick: bool, tell: Tell) -> Findings:
 
 
 def trial(
-    tries: int, tell: Callable[[float], None] = lambda fraction: None, verbs: Sequence[str] = tuple(VERBS),
+    tries: int,
+    tell: Callable[[float], None] = lambda fraction: None,
+    verbs: Sequence[str] = tuple(VERBS),
     families: Sequence[str] = FAMILY_NAMES,
-) -> tuple[list[list[Any]], int, int]:  # fmt: skip
+) -> tuple[list[list[Any]], int, int]:
     """(rows by verb, alarms that rang inside, tries that left something altered)."""
     torch.manual_seed(0)
     subjects = models(families)

@@ -38,13 +38,25 @@ def run(quick: bool, tell: Tell) -> Findings:
         tell(place / len(PLANES), name)
         rows.append(_compared(model, batch, name, quick))
     tell(0.95, "filter normalization")
-    columns = ("plane", "ours, ms/point", "loss-landscapes", "theirs / ours",
-               "largest difference", "how ours was computed")  # fmt: skip
+    columns = (
+        "plane",
+        "ours, ms/point",
+        "loss-landscapes",
+        "theirs / ours",
+        "largest difference",
+        "how ours was computed",
+    )
     crash = _theirs_by_filter(model, batch)
     goals = [
-        _goal("where nothing can be cached, at least 0.9 of the speed of loss-landscapes", rows[0], EQUAL, quick),
+        _goal(
+            "where nothing can be cached, at least 0.9 of the speed of loss-landscapes", rows[0], EQUAL, quick
+        ),
         _goal("3 times faster where something can (late queries and keys)", rows[2], FASTER, quick),
-        Goal("never crash", f"filter normalization: ours gives {_ours_by_filter(model, batch)}, theirs {crash}", True),
+        Goal(
+            "never crash",
+            f"filter normalization: ours gives {_ours_by_filter(model, batch)}, theirs {crash}",
+            True,
+        ),
     ]
     notes = [
         "CPU time of one core per point of one plane (theirs has one point fewer per side), with all that belongs to "
@@ -81,15 +93,21 @@ def _compared(model: nn.Module, batch: tuple[Tensor, Tensor], name: str, quick: 
     return [name, mine, theirs, theirs / mine, _difference(plane.losses, losses), plane.method]
 
 
-def _theirs(model: nn.Module, batch: tuple[Tensor, Tensor], wanted: tuple[Any, Any], steps: int) -> np.ndarray:
+def _theirs(
+    model: nn.Module, batch: tuple[Tensor, Tensor], wanted: tuple[Any, Any], steps: int
+) -> np.ndarray:
     """From the corner (-1, -1) to the corners (1, -1) and (-1, 1) of our plane."""
     import loss_landscapes
     from loss_landscapes.metrics import Loss
 
-    drawn = [landscape.random_direction(model, w, seed=k, normalization="layer") for k, w in enumerate(wanted)]
+    drawn = [
+        landscape.random_direction(model, w, seed=k, normalization="layer") for k, w in enumerate(wanted)
+    ]
     corner, right, above = (_moved(model, drawn, at) for at in ((-1, -1), (1, -1), (-1, 1)))
     with torch.no_grad():
-        found: np.ndarray = loss_landscapes.planar_interpolation(corner, right, above, Loss(_token_loss, *batch), steps)
+        found: np.ndarray = loss_landscapes.planar_interpolation(
+            corner, right, above, Loss(_token_loss, *batch), steps
+        )
     return found
 
 
@@ -137,7 +155,15 @@ def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 def _model() -> nn.Module:
     torch.manual_seed(0)
-    knobs = {"depth": 4, "width": 128, "heads": 4, "mlp_width": 512, "tokens": 64, "norm": "pre", "activation": "gelu"}
+    knobs = {
+        "depth": 4,
+        "width": 128,
+        "heads": 4,
+        "mlp_width": 512,
+        "tokens": 64,
+        "norm": "pre",
+        "activation": "gelu",
+    }
     return edgewise.nets.build(edgewise.transformer(**knobs), inputs=256, outputs=256).eval()
 
 

@@ -37,15 +37,25 @@ def run(quick: bool, tell: Tell) -> Findings:
     built = _built(quick, lambda f, what: tell(0.8 + 0.2 * f, what))
     worst = max(row[-1] for row in built if row[1] == SEEDS[0])
     goals = [
-        Goal(f"a preset as the command line measures it, over building it and one forward and backward pass: at most "
-             f"{ONE}", f"{worst:.2f}", None if quick else worst <= ONE),
+        Goal(
+            f"a preset as the command line measures it, over building it and one forward and backward pass: at most "
+            f"{ONE}",
+            f"{worst:.2f}",
+            None if quick else worst <= ONE,
+        ),
         Goal(f"one readout, no nearby pair: at most {ONE}", f"{one:.2f}", None if quick else one <= ONE),
         Goal(f"everything: at most {ALL}", f"{everything:.2f}", None if quick else everything <= ALL),
     ]
     tables = [
-        Table("presets from nothing, cpu s", ("preset", "seeds", "built and one pass", "measured", "ratio"), built),
+        Table(
+            "presets from nothing, cpu s",
+            ("preset", "seeds", "built and one pass", "measured", "ratio"),
+            built,
+        ),
         Table("GPT-2, cost per seed", ("what", "cpu s", "over a pass", "scatter"), rows),
-        Table("mean cosine of n tokens, width 384", ("tokens", "sum trick, s", "Gram matrix, s", "ratio"), trick),
+        Table(
+            "mean cosine of n tokens, width 384", ("tokens", "sum trick, s", "Gram matrix, s", "ratio"), trick
+        ),
         Table("streamed Llama", ("blocks", "weights, MB", "peak memory, MB"), memory),
     ]
     notes = [
@@ -63,7 +73,9 @@ def _built(quick: bool, tell: Tell) -> list[list[Any]]:
         for seeds in SEEDS[:1] if quick else SEEDS:
             tasks = {
                 "plain": Task(lambda t=target, k=seeds: _plain(t, k)),
-                "measured": Task(lambda t=target, k=seeds: measure(t, seeds=k, readouts=("token",), pair=False)),
+                "measured": Task(
+                    lambda t=target, k=seeds: measure(t, seeds=k, readouts=("token",), pair=False)
+                ),
             }
             found = interleaved(tasks, 1 if quick else 3, lambda f, what, at=preset: tell(f, f"{at}, {what}"))
             plain, measured = found["plain"].cpu, found["measured"].cpu
@@ -83,7 +95,9 @@ def _model(quick: bool) -> tuple[Any, dict[str, torch.Tensor]]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     depth, tokens = (2, 32) if quick else (12, 128)
-    model = GPT2LMHeadModel(GPT2Config(n_embd=384, n_layer=depth, n_head=6, vocab_size=1024, n_positions=128)).eval()
+    model = GPT2LMHeadModel(
+        GPT2Config(n_embd=384, n_layer=depth, n_head=6, vocab_size=1024, n_positions=128)
+    ).eval()
     ids = torch.randint(0, 1024, (4, tokens), generator=torch.Generator().manual_seed(0))
     return model, {"input_ids": ids, "labels": ids}
 

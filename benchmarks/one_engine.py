@@ -20,7 +20,7 @@ from edgewise.study import load_recipe
 from edgewise.study.engine import Work, run
 from edgewise.study.workers import Job, source_of, work
 
-RECIPE = '''
+RECIPE = """
 import time
 from edgewise.study import Claim
 def cases(scale): return [{"x": x, "run": scale} for x in range(int(scale.split()[0]))]
@@ -29,7 +29,7 @@ def measure(case):
     return {"y": case["x"]}
 def claim(results): return Claim("a", "b", "c", True)
 def draw(results): ...
-'''
+"""
 Engine = Callable[[Work], Any]
 
 

@@ -69,15 +69,28 @@ def run(quick: bool, tell: Tell) -> Findings:
         ratios.append(ratio)
     _, fresh = once(lambda: MomentTable(FRESH).overlaps(1.0, 0.5))
     worst = min(ratios)
-    goal = Goal("one state 1,000 times faster than dblquad", f"at least {worst:,.0f} times in CPU time", worst >= 1000)
-    columns = ("state (n = 256) and method", "S11", "relative error", "CPU each", "wall each", "dblquad / this")
-    return [Table("One softmax state", columns, rows)], [goal], [
-        "Errors are against the converged quadrature (refined until nothing changes by 1e-6). dblquad is asked for a "
-        f"relative {ACCURACY:g}; the table promises {ACCURACY:g}. dblquad finds S11 alone, the table S2, S11, "
-        "(S2 - S11)/(v(1 - rho)), R2 and T11 together, our quadrature all ten moments.",
-        f"The goal is about the scalar call; the first call for a new number of tokens builds its splines, "
-        f"{seconds(fresh.cpu)} once.",
-    ]  # fmt: skip
+    goal = Goal(
+        "one state 1,000 times faster than dblquad", f"at least {worst:,.0f} times in CPU time", worst >= 1000
+    )
+    columns = (
+        "state (n = 256) and method",
+        "S11",
+        "relative error",
+        "CPU each",
+        "wall each",
+        "dblquad / this",
+    )
+    return (
+        [Table("One softmax state", columns, rows)],
+        [goal],
+        [
+            "Errors are against the converged quadrature (refined to changes below 1e-6). dblquad is asked for a "
+            f"relative {ACCURACY:g}; the table promises {ACCURACY:g}. dblquad finds S11 alone, the table S2, S11, "
+            "(S2 - S11)/(v(1 - rho)), R2 and T11 together, our quadrature all ten moments.",
+            f"The goal is about the scalar call; the first call for a new number of tokens builds its splines, "
+            f"{seconds(fresh.cpu)} once.",
+        ],
+    )
 
 
 def _one(v: float, rho: float, repetitions: int) -> tuple[list[list[Any]], float]:
@@ -101,6 +114,14 @@ def _one(v: float, rho: float, repetitions: int) -> tuple[list[list[Any]], float
     for name, timing in timings.items():
         share = BATCH if "batch" in name else 1
         error = None if name == "our quadrature" else abs(found[name] / truth - 1)
-        rows.append([f"v = {v:g}, rho = {rho:g}: {name}", found[name], error, seconds(timing.cpu / share),
-                     seconds(timing.wall / share), slow / (timing.cpu / share)])  # fmt: skip
+        rows.append(
+            [
+                f"v = {v:g}, rho = {rho:g}: {name}",
+                found[name],
+                error,
+                seconds(timing.cpu / share),
+                seconds(timing.wall / share),
+                slow / (timing.cpu / share),
+            ]
+        )
     return rows, slow / timings["table, scalar call"].cpu

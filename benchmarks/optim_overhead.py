@@ -49,12 +49,17 @@ def run(quick: bool, tell: Tell) -> Findings:
     rows = [_row(name, steps[name], parts, base, 0.0 if "AdamW" in name else hooks) for name in MAKERS]
     added = {row[0]: float(row[-1]) for row in rows}
     goals = [
-        Goal(f"LogitTrust adds at most {TRUST:.0%} of a step", f"{added['LogitTrust']:.1%}", _met(added, 0, quick)),
         Goal(
-            f"AttentionPreconditioner adds at most {PRECONDITIONER:.0%}", f"{added['AttentionPreconditioner']:.1%}",
+            f"LogitTrust adds at most {TRUST:.0%} of a step",
+            f"{added['LogitTrust']:.1%}",
+            _met(added, 0, quick),
+        ),
+        Goal(
+            f"AttentionPreconditioner adds at most {PRECONDITIONER:.0%}",
+            f"{added['AttentionPreconditioner']:.1%}",
             _met(added, 1, quick),
         ),
-    ]  # fmt: skip
+    ]
     title = f"one step of {sequences} x {tokens} tokens, cpu seconds"
     columns = ("what", "whole step", "over AdamW", "scatter", "optimizer alone", "added share")
     notes = [
@@ -98,6 +103,8 @@ def _model(quick: bool) -> nn.Module:
 
     torch.manual_seed(0)
     depth = 2 if quick else 12
-    config = GPT2Config(n_embd=256, n_layer=depth, n_head=4, vocab_size=1024, n_positions=256, resid_pdrop=0.0)
+    config = GPT2Config(
+        n_embd=256, n_layer=depth, n_head=4, vocab_size=1024, n_positions=256, resid_pdrop=0.0
+    )
     model: nn.Module = GPT2LMHeadModel(config)
     return model

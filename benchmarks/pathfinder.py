@@ -19,16 +19,32 @@ def run(quick: bool, tell: Tell) -> Findings:
         tell(place / len(PADDLES), f"{paddles} paddles")
         pathfinder(50, paddles=paddles, seed=0)  # a warm-up
         made, timing = once(lambda p=paddles: pathfinder(count, paddles=p, seed=1))
-        rows.append([paddles, count, count / timing.cpu, count / timing.wall, made.shortcut, *made.ink, made.share])
+        rows.append(
+            [paddles, count, count / timing.cpu, count / timing.wall, made.shortcut, *made.ink, made.share]
+        )
     nine = rows[0]
     goals = [
-        Goal(f"nine paddles at {RATE:g} images per second of one core or more", f"{nine[2]:.0f}",
-             None if quick else nine[2] >= RATE),
-        Goal(f"the shortcut by the distance of the dots at most {SHORTCUT:.0%} with nine paddles", f"{nine[4]:.1%}",
-             None if quick else nine[4] <= SHORTCUT),
-    ]  # fmt: skip
-    columns = ("paddles", "images", "per cpu second", "per wall second", "shortcut", "ink, label 0", "ink, label 1",
-               "layouts kept")  # fmt: skip
+        Goal(
+            f"nine paddles at {RATE:g} images per second of one core or more",
+            f"{nine[2]:.0f}",
+            None if quick else nine[2] >= RATE,
+        ),
+        Goal(
+            f"the shortcut by the distance of the dots at most {SHORTCUT:.0%} with nine paddles",
+            f"{nine[4]:.1%}",
+            None if quick else nine[4] <= SHORTCUT,
+        ),
+    ]
+    columns = (
+        "paddles",
+        "images",
+        "per cpu second",
+        "per wall second",
+        "shortcut",
+        "ink, label 0",
+        "ink, label 1",
+        "layouts kept",
+    )
     notes = [
         "32 x 32 pixels, seed 1; the shortcut is the best window on the distance of the dots (chance 0.5), found on "
         "the images themselves, so it is a little optimistic.",

@@ -21,7 +21,9 @@ X, Y = ("score_gain", 0.0, 4.0), ("mlp_in_gain", 0.5, 4.0)
 
 
 def network(activation: str, **knobs: Any) -> edgewise.Architecture:
-    return edgewise.transformer(depth=64, tokens=256, width=768, heads=12, activation=activation, norm="pre", **knobs)
+    return edgewise.transformer(
+        depth=64, tokens=256, width=768, heads=12, activation=activation, norm="pre", **knobs
+    )
 
 
 def diagram(activation: str, side: int) -> Any:
@@ -47,17 +49,26 @@ def run(quick: bool, tell: Tell) -> Findings:
         rows.append([name, whole.cpu, whole.wall, seconds(each), seconds(point), point / each])
     tell(0.9, "profile")
     slowest = max(timings[name].cpu for name in ACTIVATIONS)
-    found = f"{slowest:.2f} s of one core for the slowest of {', '.join(ACTIVATIONS)} ({side} x {side} points)"
-    goal = Goal(f"{SIDE} x {SIDE} points of 64 layers in under {LIMIT:g} s on one core", found,
-                None if quick else slowest < LIMIT)  # fmt: skip
+    found = (
+        f"{slowest:.2f} s of one core for the slowest of {', '.join(ACTIVATIONS)} ({side} x {side} points)"
+    )
+    goal = Goal(
+        f"{SIDE} x {SIDE} points of 64 layers in under {LIMIT:g} s on one core",
+        found,
+        None if quick else slowest < LIMIT,
+    )
     columns = ("activation", "CPU s", "wall s", "CPU per point", "predict, one point", "ratio")
-    return [
-        Table(f"{side} x {side} phase diagram: 64 pre-norm layers, 256 tokens, 12 heads", columns, rows),
-        hot_spots("gelu", side // 2),
-    ], [goal], [
-        "Every point has the angle exponent of the network's own orbit, that of a pair of near tokens, and the raw "
-        "and relative gradient exponents; predict also reports entropies and weight gradients.",
-    ]  # fmt: skip
+    return (
+        [
+            Table(f"{side} x {side} phase diagram: 64 pre-norm layers, 256 tokens, 12 heads", columns, rows),
+            hot_spots("gelu", side // 2),
+        ],
+        [goal],
+        [
+            "Every point has the angle exponent of the network's own orbit, that of a pair of near tokens, and the raw "
+            "and relative gradient exponents; predict also reports entropies and weight gradients.",
+        ],
+    )
 
 
 def hot_spots(activation: str, side: int, count: int = 10) -> Table:
@@ -70,7 +81,9 @@ def hot_spots(activation: str, side: int, count: int = 10) -> Table:
         [_place(*place), f"{100 * own / stats.total_tt:.0f} %", f"{100 * inclusive / stats.total_tt:.0f} %"]
         for place, (_, _, own, inclusive, _) in largest
     ]
-    return Table(f"Hot spots of the {activation} diagram", ("function", "own time", "with what it calls"), rows)
+    return Table(
+        f"Hot spots of the {activation} diagram", ("function", "own time", "with what it calls"), rows
+    )
 
 
 def _place(file: str, _: int, function: str) -> str:

@@ -46,7 +46,9 @@ def run(quick: bool, tell: Tell) -> Findings:
     goals = [Goal(f"at most {PASSES} forward-backward passes", str(most), most <= PASSES)]
     depth, width = (6, 32) if quick else (24, 128)
     table = Table(
-        f"torch encoder, {depth} layers, width {width}, 4 x 64 tokens", ("what", "cpu s", "steps", "passes"), rows
+        f"torch encoder, {depth} layers, width {width}, 4 x 64 tokens",
+        ("what", "cpu s", "steps", "passes"),
+        rows,
     )
     return [table], goals, ["The plan reads every matrix once besides its passes, and evaluates the theory."]
 

@@ -44,7 +44,10 @@ print(json.dumps([again, judged, failing, "gram" in trace.source]))
 
 def run(quick: bool, tell: Tell) -> Findings:
     presets, turns = (["bert-base"], 1) if quick else ([*preset_names(), "mlp:tanh"], 1)
-    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, PYTHONPYCACHEPREFIX=f"{folder}/compiled"):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.dict(os.environ, PYTHONPYCACHEPREFIX=f"{folder}/compiled"),
+    ):
         sources = {"old": _old_source(Path(folder)), "new": ROOT / "src"}
         for source in sources.values():  # the first run of each compiles
             _python(source, ["-m", "edgewise", "predict", "gpt2"])
@@ -52,10 +55,14 @@ def run(quick: bool, tell: Tell) -> Findings:
         for index, preset in enumerate(presets):
             tell(index / len(presets), preset)
             rows.append(_row(preset, sources, turns))
-    return [_table(rows, turns)], _goals(rows), [
-        f"old: commit {OLD}. `cold`: user time of `edgewise predict PRESET`, imports included; `second call`: at 256 "
-        "tokens where there is a mask; `judge, failing`: 48 blocks of torch-encoder."
-    ]
+    return (
+        [_table(rows, turns)],
+        _goals(rows),
+        [
+            f"old: commit {OLD}. `cold`: user time of `edgewise predict PRESET` with imports; `second call`: at 256 "
+            "tokens where there is a mask; `judge, failing`: 48 blocks of torch-encoder."
+        ],
+    )
 
 
 def _old_source(folder: Path) -> Path:
@@ -92,7 +99,9 @@ def _cold(source: Path, preset: str) -> float:
 def _python(source: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    done = subprocess.run([sys.executable, *arguments], env=environment, cwd=source, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=source, capture_output=True, text=True
+    )
     if done.returncode > 2:  # up to 2 it is a verdict
         raise RuntimeError(done.stderr)
     return done
@@ -116,5 +125,7 @@ def _goals(rows: list[dict[str, Any]]) -> list[Goal]:
     for gram, limit, what in ((False, SIMPLEX, "simplex"), (True, GRAM, "Gram recursion at 256 tokens")):
         if again[gram]:
             worst = max(again[gram])
-            goals.append(Goal(f"second call, {what}: at most {limit} s", f"{worst:.2f} s at worst", worst <= limit))
+            goals.append(
+                Goal(f"second call, {what}: at most {limit} s", f"{worst:.2f} s at worst", worst <= limit)
+            )
     return goals

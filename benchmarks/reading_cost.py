@@ -24,7 +24,9 @@ def run(quick: bool, tell: Tell) -> Findings:
         base = times["forward"].cpu
         rows += [[depth, name, t.cpu, t.cpu / base, t.scatter] for name, t in times.items()]
     worst = max(row[3] for row in rows if row[1] == "describe")
-    goal = Goal(f"describe: at most {FORWARDS:g} forward passes", f"{worst:.2f}", None if quick else worst <= FORWARDS)
+    goal = Goal(
+        f"describe: at most {FORWARDS:g} forward passes", f"{worst:.2f}", None if quick else worst <= FORWARDS
+    )
     columns = ("blocks", "what", "cpu s", "over a forward", "scatter")
     shape = "8 x 512 tokens" if not quick else "2 x 64 tokens"
     return [Table(f"GPT-2, width 384, {shape}", columns, rows)], [goal], []
@@ -34,7 +36,9 @@ def _model(depth: int, quick: bool) -> tuple[Any, dict[str, torch.Tensor]]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     shape = (2, 64) if quick else (8, 512)
-    model = GPT2LMHeadModel(GPT2Config(n_embd=384, n_layer=depth, n_head=6, vocab_size=1024, n_positions=512)).eval()
+    model = GPT2LMHeadModel(
+        GPT2Config(n_embd=384, n_layer=depth, n_head=6, vocab_size=1024, n_positions=512)
+    ).eval()
     return model, {"input_ids": torch.randint(0, 1024, shape, generator=torch.Generator().manual_seed(0))}
 
 

@@ -55,10 +55,14 @@ def run(quick: bool, tell: Tell) -> Findings:
         tell(place / len(SWEEPS), sweep.name)
         rows.append(_row(sweep, sweep.sizes[:3] if quick else sweep.sizes, 1 if quick else 5))
     columns = ("what grows", "CPU s at each size", "fitted power", "power of the last step")
-    return [Table("Cost = size^power", columns, rows)], [], [
-        "CPU time of one core, medians of interleaved repetitions. A power below 1 means that a fixed cost still "
-        "counts; the Gram recursion draws four heads per layer here, whatever the length.",
-    ]  # fmt: skip
+    return (
+        [Table("Cost = size^power", columns, rows)],
+        [],
+        [
+            "CPU time of one core, medians of interleaved repetitions. A power below 1 means that a fixed cost still "
+            "counts; the Gram recursion draws four heads per layer here, whatever the length.",
+        ],
+    )
 
 
 def _row(sweep: Sweep, sizes: tuple[int, ...], repetitions: int) -> list[Any]:

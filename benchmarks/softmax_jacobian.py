@@ -34,19 +34,32 @@ def run(quick: bool, tell: Tell) -> Findings:
         promise = f"n = {n}: {GOALS[n]} times faster at equal or better accuracy"
         goals.append(Goal(promise, found, None if quick else met))
     tell(0.95, "sampled rows")
-    columns = ("keys", "secular, ms/row", "eigvalsh, ms/row", "ratio", "largest, error", "smallest, error",
-               "eigvalsh largest", "eigvalsh smallest")  # fmt: skip
+    columns = (
+        "keys",
+        "secular, ms/row",
+        "eigvalsh, ms/row",
+        "ratio",
+        "largest, error",
+        "smallest, error",
+        "eigvalsh largest",
+        "eigvalsh smallest",
+    )
     tables = [
         Table("extreme eigenvalues of diag(s) - s s^T, float64, cpu time", columns, rows),
-        Table("statistics of sampled rows over one softmax of the whole map (4 x 8 x 256 x 256, float32)",
-              ("what", "cpu ms", "softmaxes"), _sampled(quick)),
-    ]  # fmt: skip
+        Table(
+            "statistics of sampled rows over one softmax of the whole map (4 x 8 x 256 x 256, float32)",
+            ("what", "cpu ms", "softmaxes"),
+            _sampled(quick),
+        ),
+    ]
     notes = ["Errors are relative, of one row; the rows have logits of deviation 4."]
     return tables, goals, notes
 
 
 def _log_rows(count: int, n: int) -> torch.Tensor:
-    logits = SHARPNESS * torch.randn(count, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    logits = SHARPNESS * torch.randn(
+        count, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64
+    )
     return torch.log_softmax(logits, -1)
 
 
@@ -62,10 +75,12 @@ def _compared(n: int) -> list[Any]:
     fast = interleaved({"secular": Task(lambda: jacobian.extremes(batch))}, 9)["secular"]
     ours = jacobian.extremes(batch[:1])
     largest, smallest = (_refined(batch[0], float(value)) for value in (ours.largest, ours.smallest))
-    errors = [abs(float(mpmath.expm1(float(ours.largest) - largest))),
-              abs(float(mpmath.expm1(float(ours.smallest) - smallest))),
-              abs(float(mpmath.mpf(float(dense[-1])) / mpmath.exp(largest) - 1)),
-              abs(float(mpmath.mpf(float(dense[1])) / mpmath.exp(smallest) - 1))]  # fmt: skip
+    errors = [
+        abs(float(mpmath.expm1(float(ours.largest) - largest))),
+        abs(float(mpmath.expm1(float(ours.smallest) - smallest))),
+        abs(float(mpmath.mpf(float(dense[-1])) / mpmath.exp(largest) - 1)),
+        abs(float(mpmath.mpf(float(dense[1])) / mpmath.exp(smallest) - 1)),
+    ]
     per_row = 1e3 * fast.cpu / ROWS[n]
     return [n, per_row, 1e3 * slow.cpu, 1e3 * slow.cpu / per_row, *errors]
 

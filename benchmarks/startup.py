@@ -38,7 +38,9 @@ def run(quick: bool, tell: Tell) -> Findings:
     wall, cpu = best["edgewise --help"]
     rows = [[name, *times, wall / times[0]] for name, times in best.items()]
     goal = Goal(
-        f"edgewise --help in under {LIMIT} s", f"{wall:.2f} s wall, {cpu:.2f} s CPU, best of {turns}", wall < LIMIT
+        f"edgewise --help in under {LIMIT} s",
+        f"{wall:.2f} s wall, {cpu:.2f} s CPU, best of {turns}",
+        wall < LIMIT,
     )
     title = f"Best of {turns}, in turn"
     return [Table(title, ("command", "wall s", "CPU s", "edgewise --help / this"), rows)], [goal], []

@@ -24,8 +24,11 @@ def run(quick: bool, tell: Tell) -> Findings:
         tell(number / runs, f"run {number + 1}")
         rows.append([number + 1, *_price(steps)])
     held = sum(price <= BUDGET for _, price, _, _ in rows)
-    goal = Goal(f"the budget of {BUDGET:.0%} is held in {RUNS} of {RUNS} runs of {STEPS} steps", f"{held} of {runs}",
-                None if quick else held == runs)  # fmt: skip
+    goal = Goal(
+        f"the budget of {BUDGET:.0%} is held in {RUNS} of {RUNS} runs of {STEPS} steps",
+        f"{held} of {runs}",
+        None if quick else held == runs,
+    )
     columns = ("run", "price", "samples", "step, cpu ms")
     return [Table(f"an encoder of 2 x 32, {steps} steps", columns, rows)], [goal], []
 

@@ -34,7 +34,10 @@ from edgewise.monitor.watch import Watch
 
 PROMISES = {"encoder 4 x 128": (0.04, 0.02), "GPT-2 12 x 384": (0.015, 0.005)}  # everything; default
 
-ROUNDS = ((10, 100, 300, 100), (2, 3, 10, 10))  # timed rounds; then alone: everything; default from its start, and on
+ROUNDS = (
+    (10, 100, 300, 100),
+    (2, 3, 10, 10),
+)  # timed rounds; then alone: everything; default from its start, and on
 JUDGED = ("from the start", "later")  # which reading of the default is held against its goal
 
 
@@ -63,13 +66,20 @@ def run(quick: bool, tell: Tell) -> Findings:
         sizes = (2, 2, 4, 4) if quick else ROUNDS[number]
         own, counts = _own(lambda make=make: make(quick), sizes)
         columns = ("what", "step, cpu s", "over plain", "scatter")
-        tables.append(Table(f"one step of {name}", columns, _in_turn(lambda make=make: make(quick), sizes[0], tell)))
+        tables.append(
+            Table(f"one step of {name}", columns, _in_turn(lambda make=make: make(quick), sizes[0], tell))
+        )
         rows = [[what, counts[what], share] for what, share in own.items()]
         tables.append(Table(f"own share of the monitor, {name}", ("what", "steps", "own share"), rows))
         kinds = ("everything every step", "default"), ("everything", f"default, {JUDGED[number]}")
         for promise, words, key in zip(PROMISES[name], *kinds, strict=True):
-            goals.append(Goal(f"{name}, {words}: at most {promise:.1%}", f"{own[key]:.2%}",
-                              None if quick else own[key] <= promise))  # fmt: skip
+            goals.append(
+                Goal(
+                    f"{name}, {words}: at most {promise:.1%}",
+                    f"{own[key]:.2%}",
+                    None if quick else own[key] <= promise,
+                )
+            )
     notes = [
         "over plain: whole steps of all in turn. own share: thread time inside the monitor over that of the training "
         "around it, in steps of that one alone.",
@@ -117,8 +127,9 @@ def _in_turn(make: Make, rounds: int, tell: Tell) -> list[list[Any]]:
         loop = Loop(make)
         if attach(loop, folder):
             loops[name] = loop
-    timings = interleaved({name: Task(loop.step) for name, loop in loops.items()}, rounds,
-                          lambda f, what: tell(f, what))  # fmt: skip
+    timings = interleaved(
+        {name: Task(loop.step) for name, loop in loops.items()}, rounds, lambda f, what: tell(f, what)
+    )
     for handle in handles:
         handle.close()
     base = timings["plain"].cpu
@@ -129,7 +140,9 @@ def _encoder(quick: bool) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(128, 4, 512, 0.1, batch_first=True, norm_first=True)
     model = nn.Sequential(
-        nn.Embedding(256, 128), nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), nn.Linear(128, 256)
+        nn.Embedding(256, 128),
+        nn.TransformerEncoder(layer, 4, enable_nested_tensor=False),
+        nn.Linear(128, 256),
     )
     x = torch.randint(0, 256, (8 if quick else 16, 64))
     return model, lambda m: nn.functional.cross_entropy(m(x).flatten(0, 1), x.flatten())
@@ -182,7 +195,9 @@ def _wandb(loop: Loop, folder: Path) -> bool:
         return False
     import wandb
 
-    with suppress(Exception):  # an offline run needs nothing but a folder; where it cannot start it is left out
+    with suppress(
+        Exception
+    ):  # an offline run needs nothing but a folder; where it cannot start it is left out
         run = wandb.init(mode="offline", dir=str(folder), reinit=True, settings=wandb.Settings(silent=True))
         run.watch(loop.model, log="all", log_freq=1)
         loop.after = lambda: run.log({"x": 1})

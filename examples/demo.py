@@ -13,7 +13,12 @@ from pathlib import Path
 import edgewise
 
 TOKENS = 64  # short sequences keep the demo short; the theory holds at every length
-MODELS = {"gpt2": None, "llama-2-7b": None, "bert-base": None, "torch-encoder": 48}  # name: depth, if not its own
+MODELS = {
+    "gpt2": None,
+    "llama-2-7b": None,
+    "bert-base": None,
+    "torch-encoder": 48,
+}  # name: depth, if not its own
 
 
 def main(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """A learning rate before training: a small transformer on a made-up language, three optimizers.
 
-    python examples/rate.py
+python examples/rate.py
 """
 
 from __future__ import annotations

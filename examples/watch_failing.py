@@ -1,6 +1,6 @@
 """A training run that fails, watched: the learning rate is ramped until the network breaks.
 
-    python -m examples.watch_failing FOLDER      writes FOLDER/failing, and FOLDER/failing.png
+python -m examples.watch_failing FOLDER      writes FOLDER/failing, and FOLDER/failing.png
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def sequences(count: int, generator: torch.Generator) -> Tensor:
     return x
 
 
-def train(model: nn.Module, folder: Path, rate: float, steps: int = 220, e_fold: float | None = 25.0) -> Watch:
+def train(
+    model: nn.Module, folder: Path, rate: float, steps: int = 220, e_fold: float | None = 25.0
+) -> Watch:
     """A loop as people write it; from step 80 on the rate grows by e every `e_fold` steps."""
     optimizer, criterion = torch.optim.Adam(model.parameters(), rate), nn.CrossEntropyLoss()
     generator = torch.Generator().manual_seed(1)
@@ -57,8 +59,11 @@ def draw(folder: Path, handle: Watch, path: Path) -> None:
 
     frame = edgewise.read(folder, frame=False)
     figure = Figure(figsize=(8, 6.5), layout="constrained")
-    rows = (("loss", ["loss"]), ("mean square of the stream", [f"block.{i}.norm" for i in range(3)]),
-            ("largest logit", [f"block.{i}.largest_logit" for i in range(3)]))  # fmt: skip
+    rows = (
+        ("loss", ["loss"]),
+        ("mean square of the stream", [f"block.{i}.norm" for i in range(3)]),
+        ("largest logit", [f"block.{i}.largest_logit" for i in range(3)]),
+    )
     for axes, (title, columns) in zip(figure.subplots(3, 1, sharex=True), rows, strict=True):
         for column in columns:
             axes.plot(frame["step"], frame[column], label=column.rpartition(".")[0] or None)
@@ -69,8 +74,9 @@ def draw(folder: Path, handle: Watch, path: Path) -> None:
         if len(columns) > 1:
             axes.legend(loc="upper left", frameon=False)
     axes.set_xlabel("step")
-    figure.axes[0].set_title("grey: alarms (" + ", ".join(f"{a.kind.value} {a.step}" for a in handle.alarms) + ")",
-                             fontsize=9)  # fmt: skip
+    figure.axes[0].set_title(
+        "grey: alarms (" + ", ".join(f"{a.kind.value} {a.step}" for a in handle.alarms) + ")", fontsize=9
+    )
     figure.savefig(path, dpi=110)
 
 

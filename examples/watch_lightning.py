@@ -1,6 +1,6 @@
 """Lightning, watched by a callback (needs lightning).
 
-    python -m examples.watch_lightning FOLDER [STEPS]
+python -m examples.watch_lightning FOLDER [STEPS]
 """
 
 from __future__ import annotations
@@ -35,9 +35,15 @@ def fit(folder: Path, steps: int = 30) -> Any:
     # Every step of a model as small as this one; without `everything` the budget is kept, and few steps are sampled.
     callback = edgewise.LightningCallback(to=folder, everything=True, stop=True)
     trainer = lightning.Trainer(
-        max_steps=steps, callbacks=[callback], default_root_dir=folder, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
-    )  # fmt: skip
+        max_steps=steps,
+        callbacks=[callback],
+        default_root_dir=folder,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+    )
     trainer.fit(Module(), DataLoader(sequences(8 * steps, torch.Generator().manual_seed(0)), batch_size=8))  # type: ignore[arg-type]
     return callback
 

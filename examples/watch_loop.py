@@ -1,6 +1,6 @@
 """A plain loop, watched: nothing in the loop knows of it.
 
-    python -m examples.watch_loop FOLDER [STEPS]
+python -m examples.watch_loop FOLDER [STEPS]
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ def train(folder: Path, steps: int = 60) -> Watch:
     batches = [sequences(8, generator) for _ in range(24)]
     model = network()
     rate = edgewise.learning_rate(
-        model, batches, lambda m, x: criterion(m(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()),
-        optimizer=torch.optim.AdamW, steps=8, rates=4, progress=False,
-    )  # fmt: skip
+        model,
+        batches,
+        lambda m, x: criterion(m(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()),
+        optimizer=torch.optim.AdamW,
+        steps=8,
+        rates=4,
+        progress=False,
+    )
     optimizer = torch.optim.AdamW(model.parameters(), rate.best or 1e-3)
     with edgewise.watch(model, to=folder, loss=criterion, rate=rate) as handle:
         for _ in range(steps):

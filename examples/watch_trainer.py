@@ -1,6 +1,6 @@
 """The Trainer of transformers, watched by a callback (needs transformers and accelerate).
 
-    python -m examples.watch_trainer FOLDER [STEPS]
+python -m examples.watch_trainer FOLDER [STEPS]
 """
 
 from __future__ import annotations
@@ -35,11 +35,20 @@ def trainer(folder: Path, steps: int = 30) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
     torch.manual_seed(0)
-    config = GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=32, n_positions=32, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(
+        n_embd=32, n_layer=2, n_head=4, vocab_size=32, n_positions=32, bos_token_id=0, eos_token_id=0
+    )
     arguments = TrainingArguments(
-        str(folder), max_steps=steps, per_device_train_batch_size=8, learning_rate=1e-3, report_to=[],
-        save_strategy="no", logging_steps=steps, disable_tqdm=True, use_cpu=True,
-    )  # fmt: skip
+        str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=8,
+        learning_rate=1e-3,
+        report_to=[],
+        save_strategy="no",
+        logging_steps=steps,
+        disable_tqdm=True,
+        use_cpu=True,
+    )
     made = Trainer(model=GPT2LMHeadModel(config), args=arguments, train_dataset=Sequences(8 * steps))
     # Every step of a model as small as this one; without `everything` the budget is kept, and few steps are sampled.
     made.add_callback(edgewise.HuggingFaceCallback(everything=True, stop=True))

@@ -51,14 +51,18 @@ def test_after_two_steps_it_is_described_built_predicted_and_recognised() -> Non
 def test_theory_averages_it_from_its_torch_function() -> None:
     z = np.random.default_rng(0).standard_normal(400_000)
     phi = activation(NAME)
-    assert phi.square(2.0) == pytest.approx(np.mean((np.sqrt(2) * z / (1 + np.abs(np.sqrt(2) * z))) ** 2), rel=5e-3)
+    assert phi.square(2.0) == pytest.approx(
+        np.mean((np.sqrt(2) * z / (1 + np.abs(np.sqrt(2) * z))) ** 2), rel=5e-3
+    )
 
 
 def test_every_name_is_in_the_table_and_in_theory() -> None:
     assert set(activations.torch_activations()) == set(knobs.ACTIVATIONS)
     x = torch.linspace(-3, 3, 13, dtype=torch.float64)
     for name, function in activations.torch_activations().items():
-        np.testing.assert_allclose(function(x).numpy(), activation(name).function(x.numpy()), rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(
+            function(x).numpy(), activation(name).function(x.numpy()), rtol=1e-6, atol=1e-12
+        )
     assert set(functions.SMOOTH) <= set(knobs.ACTIVATIONS)
 
 

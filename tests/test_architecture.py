@@ -44,8 +44,12 @@ def test_blocks_are_branches_as_values():
 
 def test_sites_name_every_branch():
     assert transformer(depth=2).sites() == (
-        "embed", "block.0.attention", "block.0.mlp", "block.1.attention", "block.1.mlp",
-    )  # fmt: skip
+        "embed",
+        "block.0.attention",
+        "block.0.mlp",
+        "block.1.attention",
+        "block.1.mlp",
+    )
     assert transformer(depth=1, parallel=True).sites() == ("embed", "block.0.attention+mlp")
     assert transformer(depth=1, mlp_width=0).sites() == ("embed", "block.0.attention")
     assert transformer(depth=1, heads=0).sites() == ("embed", "block.0.mlp")
@@ -96,9 +100,24 @@ def test_unknown_keys_in_json_are_refused():
         Architecture.from_dict({"depth": 2, "colour": "red"})
 
 
-PER_BLOCK = ("score_gain", "value_gain", "key_gain", "output_gain", "mlp_in_gain", "mlp_linear_gain", "mlp_out_gain",
-             "mlp_bias", "attention_skip", "attention_branch", "mlp_skip", "mlp_branch", "position_bias", "rope",
-             "rope_base", "window")  # fmt: skip
+PER_BLOCK = (
+    "score_gain",
+    "value_gain",
+    "key_gain",
+    "output_gain",
+    "mlp_in_gain",
+    "mlp_linear_gain",
+    "mlp_out_gain",
+    "mlp_bias",
+    "attention_skip",
+    "attention_branch",
+    "mlp_skip",
+    "mlp_branch",
+    "position_bias",
+    "rope",
+    "rope_base",
+    "window",
+)
 
 
 def test_every_gain_skip_branch_window_and_position_may_differ_from_block_to_block():
@@ -106,7 +125,9 @@ def test_every_gain_skip_branch_window_and_position_may_differ_from_block_to_blo
     for name in PER_BLOCK:
         values = {"window": (4, 8), "rope": (0.5, 1.0), "rope_base": (100.0, 200.0)}.get(name, (0.5, 0.25))
         network = transformer(depth=2, gated=True, **{name: values})
-        assert getattr(network, name) == values and network != transformer(depth=2, gated=True, **{name: values[0]})
+        assert getattr(network, name) == values and network != transformer(
+            depth=2, gated=True, **{name: values[0]}
+        )
 
 
 def test_the_defaults_of_a_perceptron_are_those_of_its_knobs():

@@ -73,7 +73,9 @@ def test_the_cheapest_case_is_measured_again(tmp_path: Path) -> None:
     keep(work)
     outcome = canary.cheapest(path)
     assert outcome is not None and not outcome.parted and "as committed" in str(outcome)
-    write_recipe(tmp_path, head=head, measure='def measure(case):\n    return {"y": 9.9 * square(case["x"]) + 9}\n')
+    write_recipe(
+        tmp_path, head=head, measure='def measure(case):\n    return {"y": 9.9 * square(case["x"]) + 9}\n'
+    )
     outcome = canary.cheapest(path)
     assert outcome is not None and [each.entry for each in outcome.parted] == ["y"]
     assert "y" in canary.table([outcome]) and "parted" in str(outcome)
@@ -83,30 +85,41 @@ def test_the_cheapest_case_is_measured_again(tmp_path: Path) -> None:
     ("recipe", "file", "right", "wrong"),
     [
         (
-            "papers/cowsik2024geometry/particles.py", "theory/simplex/layers.py",
-            "state.difference * row.s2, state", "1.02 * state.difference * row.s2, state",
+            "papers/cowsik2024geometry/particles.py",
+            "theory/simplex/layers.py",
+            "state.difference * row.s2, state",
+            "1.02 * state.difference * row.s2, state",
         ),
         pytest.param(
-            "experiments/census/by_hand.py", "adapters/roles/gains.py",
-            "Gain(math.sqrt(mean_square * matrix.fan_in)", "Gain(1.1 * math.sqrt(mean_square * matrix.fan_in)",
+            "experiments/census/by_hand.py",
+            "adapters/roles/gains.py",
+            "Gain(math.sqrt(mean_square * matrix.fan_in)",
+            "Gain(1.1 * math.sqrt(mean_square * matrix.fan_in)",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            "experiments/spikes/conditioning.py", "monitor/sample.py",
-            "site[self.growth] = 2 * (logs - logs[-1])", "site[self.growth] = 2.1 * (logs - logs[-1])",
+            "experiments/spikes/conditioning.py",
+            "monitor/sample.py",
+            "site[self.growth] = 2 * (logs - logs[-1])",
+            "site[self.growth] = 2.1 * (logs - logs[-1])",
             marks=pytest.mark.slow,
         ),
     ],
     ids=["theory", "reader", "monitor"],
-)  # fmt: skip
+)
 def test_a_wrong_factor_is_named(tmp_path: Path, recipe: str, file: str, right: str, wrong: str) -> None:
     """Planted in a copy of the tree; without it the same recipe is as committed."""
     for folder in ("src", "tools", str(Path(recipe).parent)):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "tools/canary.py", "--workers", "1", recipe]
-    settings = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(tmp_path / "src"), "OMP_NUM_THREADS": "1"}}
+    settings = {
+        "cwd": tmp_path,
+        "env": os.environ | {"PYTHONPATH": str(tmp_path / "src"), "OMP_NUM_THREADS": "1"},
+    }
     done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)  # type: ignore[call-overload]
-    assert (done.returncode, "1 of 1 recipes as committed" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (done.returncode, "1 of 1 recipes as committed" in done.stdout) == (0, True), (
+        done.stdout + done.stderr
+    )
     code = tmp_path / "src" / "edgewise" / file
     assert code.read_text().count(right) == 1
     code.write_text(code.read_text().replace(right, wrong))

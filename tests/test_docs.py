@@ -22,15 +22,22 @@ LONG = ("counterexamples.md",)  # forty small experiments
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Paths in backquotes; a pattern or placeholder (papers/*/recorded, papers/<author>) is not a path.
 _FOLDERS = "src|tests|papers|experiments|benchmarks|docs|examples|tools|" + "|".join(
-    sorted(path.name for path in (ROOT / "src/edgewise").iterdir() if path.is_dir() and path.name.isidentifier())
+    sorted(
+        path.name for path in (ROOT / "src/edgewise").iterdir() if path.is_dir() and path.name.isidentifier()
+    )
 )
 PATH = re.compile(rf"[` (\[]((?:{_FOLDERS})/[\w./]*\w/?)(?=[`) ,;:#\]])")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands that set up an environment or run this very suite: shown to the reader, not run here.
 NOT_RUN = (
-    "make demo", "make test", "git clone", "cd edgewise", "python3 -m venv .venv",
-    '.venv/bin/pip install -c constraints.txt -e ".[test]"', ".venv/bin/edgewise doctor",
-)  # fmt: skip
+    "make demo",
+    "make test",
+    "git clone",
+    "cd edgewise",
+    "python3 -m venv .venv",
+    '.venv/bin/pip install -c constraints.txt -e ".[test]"',
+    ".venv/bin/edgewise doctor",
+)
 
 
 def fences(page: Path, *languages: str) -> list[str]:
@@ -57,7 +64,9 @@ def write_files(page: Path, folder: Path) -> None:
 
 def with_examples(*languages: str) -> list[Any]:
     pages = [page for page in PAGES if fences(page, *languages)]
-    return [pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in LONG)) for page in pages]
+    return [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in LONG)) for page in pages
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -166,9 +175,15 @@ def test_changelog_begins_with_this_version() -> None:
 
 def test_every_path_exists() -> None:
     """A path that a page names, from the root of the repository or from src/edgewise, is there."""
-    named = [(page.name, path) for page in PAGES for path in PATH.findall(page.read_text()) if "..." not in path]
+    named = [
+        (page.name, path) for page in PAGES for path in PATH.findall(page.read_text()) if "..." not in path
+    ]
     assert len(named) > 50  # the pattern still sees them
-    missing = [pair for pair in named if not ((ROOT / pair[1]).exists() or (ROOT / "src/edgewise" / pair[1]).exists())]
+    missing = [
+        pair
+        for pair in named
+        if not ((ROOT / pair[1]).exists() or (ROOT / "src/edgewise" / pair[1]).exists())
+    ]
     assert not missing
 
 
@@ -190,7 +205,9 @@ def test_readme_stays_short_and_names_the_two_commands() -> None:
 def test_pictures_exist() -> None:
     for page in PAGES:
         for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text()):
-            assert (page.parent / target.partition("#")[0]).is_file(), f"{page.name} shows {target}, which is not there"
+            assert (page.parent / target.partition("#")[0]).is_file(), (
+                f"{page.name} shows {target}, which is not there"
+            )
 
 
 def test_no_text_names_a_machine() -> None:

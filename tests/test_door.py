@@ -13,7 +13,9 @@ import pytest
 
 import edgewise
 
-OPEN = {"transformer"}  # its keywords are the rows of edgewise.knobs.KNOBS, refused by name with the nearest one
+OPEN = {
+    "transformer"
+}  # its keywords are the rows of edgewise.knobs.KNOBS, refused by name with the nearest one
 OF_CASES = {"chosen", "over_seeds", "select"}  # their keywords are the fields of a recipe's own cases
 FUNCTIONS = sorted(n for n in edgewise.__all__ if isinstance(getattr(edgewise, n), FunctionType))
 ROOMS = ("laboratory", "landscape", "nets", "optim", "rehearsal", "study", "view")
@@ -49,7 +51,9 @@ def test_public_functions_spell_out_and_explain_their_arguments(name: str) -> No
     assert bool(open_keywords(function)) == (name in OPEN)
     _, *parameters = inspect.signature(function).parameters  # the first is what the headline speaks of
     text = inspect.getdoc(function) or ""
-    explained = {word for line in re.findall(r"^([a-z_, ]+?)  +\S", text, re.MULTILINE) for word in line.split(", ")}
+    explained = {
+        word for line in re.findall(r"^([a-z_, ]+?)  +\S", text, re.MULTILINE) for word in line.split(", ")
+    }
     assert not [parameter for parameter in parameters if parameter not in explained]
 
 

@@ -16,9 +16,29 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "edgewise"
 FLOORS = {
-    0: {"architecture", "blocks", "knobs", "perceptron", "trace", "verdict", "words", "screen", "explanation", "errors",
-        "effort", "progress", "softmax_jacobian", "whole_file", "activations", "arrays", "interrupts", "memory",
-        "regular_file", "user_code", "plain_values"},
+    0: {
+        "architecture",
+        "blocks",
+        "knobs",
+        "perceptron",
+        "trace",
+        "verdict",
+        "words",
+        "screen",
+        "explanation",
+        "errors",
+        "effort",
+        "progress",
+        "softmax_jacobian",
+        "whole_file",
+        "activations",
+        "arrays",
+        "interrupts",
+        "memory",
+        "regular_file",
+        "user_code",
+        "plain_values",
+    },
     1: {"theory", "stability", "adapters", "nets"},
     2: {"audit", "probe", "optim", "landscape", "laboratory"},
     3: {"critical", "repair", "monitor"},
@@ -35,7 +55,15 @@ FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 FORBIDDEN = {  # beyond the floors: what makes the agreement of theory and measurement evidence
     **{room: {"theory"} for room in FLOORS[2]},
     "stability": {
-        "architecture", "perceptron", "blocks", "knobs", "trace", "verdict", "words", "screen", "explanation",
+        "architecture",
+        "perceptron",
+        "blocks",
+        "knobs",
+        "trace",
+        "verdict",
+        "words",
+        "screen",
+        "explanation",
     },
 }
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "yaml", "rich")
@@ -127,7 +155,9 @@ def test_the_walk_sees_what_is_forbidden(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "stability").mkdir()
     probe, stability = tmp_path / "probe" / "bad.py", tmp_path / "stability" / "bad.py"
     probe.write_text("def f():\n    from edgewise.theory.predict import predict\n")
-    stability.write_text("from edgewise.architecture import Architecture\nfrom edgewise import perceptron, errors\n")
+    stability.write_text(
+        "from edgewise.architecture import Architecture\nfrom edgewise import perceptron, errors\n"
+    )
     monkeypatch.setitem(globals(), "SOURCE", tmp_path)
     assert wrong_imports("probe", rooms_used(probe)) == ["theory"]
     assert wrong_imports("stability", rooms_used(stability)) == ["architecture", "perceptron"]
@@ -150,7 +180,9 @@ def test_the_walk_sees_imports_that_go_both_ways(tmp_path: Path, monkeypatch: py
 
 def test_contributing_has_the_same_floors() -> None:
     """The table of floors that a newcomer reads is the one that is kept."""
-    rows = re.findall(r"^\| (\d+) \| (.*?) \|", (SOURCE.parents[1] / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\d+) \| (.*?) \|", (SOURCE.parents[1] / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
     table = {int(floor): set(re.findall(r"`(\w+)`", rooms)) for floor, rooms in rows}
     assert table == {floor: rooms for floor, rooms in FLOORS.items() if "__main__" not in rooms}
 
@@ -177,7 +209,9 @@ def test_the_oldest_versions_are_those_of_pyproject() -> None:
     """constraints-oldest.txt, which CI installs, holds the floor of every dependency."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["hf"]]
-    floors = {name: tuple(map(int, version.split("."))) for name, version in (text.split(">=") for text in wanted)}
+    floors = {
+        name: tuple(map(int, version.split("."))) for name, version in (text.split(">=") for text in wanted)
+    }
     lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     assert set(pins) == set(floors)

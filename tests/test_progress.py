@@ -13,6 +13,7 @@ from edgewise.progress import ProgressBar, progress_bar
 
 PATIENCE = 60.0  # seconds; no machine is so busy that a thread waits longer
 
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

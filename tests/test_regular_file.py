@@ -29,7 +29,13 @@ def test_what_is_no_file_is_refused_at_once_by_its_kind(tmp_path: Path) -> None:
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    words = {"pipe": "is a pipe", "zero": "is a device", ".": "is a folder", "a": "symbolic links", "none": "No such"}
+    words = {
+        "pipe": "is a pipe",
+        "zero": "is a device",
+        ".": "is a folder",
+        "a": "symbolic links",
+        "none": "No such",
+    }
     for name, kind in words.items():
         with pytest.raises(BadInput, match=kind):
             open_regular(tmp_path / name)
@@ -70,7 +76,9 @@ def array(value: object) -> bytes:
 def changed(content: bytes) -> bytes:
     """An archive whose packed bytes are not what zlib wrote."""
     where = content.index(b"a.npy") + len(b"a.npy")
-    return content[:where] + bytes(byte ^ 0xFF for byte in content[where : where + 20]) + content[where + 20 :]
+    return (
+        content[:where] + bytes(byte ^ 0xFF for byte in content[where : where + 20]) + content[where + 20 :]
+    )
 
 
 HOSTILE = {
@@ -80,7 +88,9 @@ HOSTILE = {
     "beyond 64 bits": packed({"a.npy": header((2**63, 2**63)) + bytes(64)}),
     "a pickle": packed({"a.npy": header((1,), "|O") + pickle.dumps([1])}),
     "a record": packed({"a.npy": array(np.zeros(2, "i4,f8"))}),
-    "brackets without end": packed({"a.npy": b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 9000}),
+    "brackets without end": packed(
+        {"a.npy": b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 9000}
+    ),
     "no array": packed({"a.npy": b"text"}),
     "cut": packed({"a.npy": array(np.arange(1000.0))})[:-60],
     "cut inside": packed({"a.npy": header((8,)) + bytes(60)}),

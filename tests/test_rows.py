@@ -21,7 +21,9 @@ def test_there_are_109_rows() -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_has_an_answer(name: str) -> None:
     assert len(ROWS[name]["says"]) > 8
-    assert ANSWERS.get(name) or ROWS[name].get("where"), "no recorded claim names it, and no part of the library does"
+    assert ANSWERS.get(name) or ROWS[name].get("where"), (
+        "no recorded claim names it, and no part of the library does"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.get("where")])
@@ -62,8 +64,12 @@ def test_the_page_is_the_one_that_the_records_give() -> None:
 
 def test_what_did_not_hold_has_a_counterexample() -> None:
     """Under a heading that names the row, with its recipe; tests/test_docs.py runs them."""
-    wanted = {(name, str(answer.recipe)) for name, each in ANSWERS.items() for answer in each
-              if answer.outcome == "not held"}  # fmt: skip
+    wanted = {
+        (name, str(answer.recipe))
+        for name, each in ANSWERS.items()
+        for answer in each
+        if answer.outcome == "not held"
+    }
     assert wanted - set(counterexamples()) == set()
 
 

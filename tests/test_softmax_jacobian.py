@@ -112,7 +112,9 @@ def test_numbers_without_eigenvalues(scale: float) -> None:
     torch.testing.assert_close(jacobian.frobenius(row), torch.linalg.matrix_norm(J), rtol=1e-13, atol=0)
     eigenvalues = jacobian.spectrum(row).exp()
     torch.testing.assert_close(eigenvalues.sum(-1), jacobian.trace(row), rtol=1e-13, atol=0)
-    torch.testing.assert_close(eigenvalues.square().sum(-1).sqrt(), jacobian.frobenius(row), rtol=1e-13, atol=0)
+    torch.testing.assert_close(
+        eigenvalues.square().sum(-1).sqrt(), jacobian.frobenius(row), rtol=1e-13, atol=0
+    )
     torch.testing.assert_close(eigenvalues.log().sum(-1), jacobian.log_determinant(row), rtol=1e-12, atol=0)
 
 
@@ -161,7 +163,9 @@ def test_brackets_and_estimate_hold(scale: float) -> None:
 
 
 def test_masked_keys_are_removed() -> None:
-    row = torch.log_softmax(torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), -1)
+    row = torch.log_softmax(
+        torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), -1
+    )
     wide = torch.cat([row, torch.full((5, 3), 7.0)], -1)
     mask = torch.tensor([True] * 6 + [False] * 3)
     short, long = jacobian.checked(row), jacobian.checked(wide, mask)
@@ -218,8 +222,16 @@ def test_rows_of_any_shape_are_rows() -> None:
     """(sequences, heads, queries, keys), of sizes that all differ, against the same rows one after the other."""
     flat = jacobian.checked(rows(30, 7, 2.0))
     shaped = flat.reshape(2, 3, 5, 7)
-    for verb in (jacobian.trace, jacobian.entropy, jacobian.condition_estimate, jacobian.effective_condition,
-                 jacobian.mass_carrying, jacobian.spectrum, jacobian.saturated, jacobian.frobenius):  # fmt: skip
+    for verb in (
+        jacobian.trace,
+        jacobian.entropy,
+        jacobian.condition_estimate,
+        jacobian.effective_condition,
+        jacobian.mass_carrying,
+        jacobian.spectrum,
+        jacobian.saturated,
+        jacobian.frobenius,
+    ):
         assert torch.equal(verb(shaped).flatten(0, 2), verb(flat)), verb.__name__
     for one, other in zip(jacobian.brackets(shaped).smallest, jacobian.brackets(flat).smallest, strict=True):
         assert torch.equal(one.flatten(), other)

@@ -22,7 +22,9 @@ def trace():
 
 
 def test_total_changes_go_from_the_embedding_to_the_last_block(trace):
-    assert trace.total_changes("token")[0] == pytest.approx(np.log(trace.separation[0, -1] / trace.separation[0, 0]))
+    assert trace.total_changes("token")[0] == pytest.approx(
+        np.log(trace.separation[0, -1] / trace.separation[0, 0])
+    )
     relative = trace.log_gradient[0, 0, 0] + np.log(trace.norm[0, 0] / trace.norm[0, -1])
     assert trace.total_changes("token")[1] == pytest.approx(relative)
     assert trace.gradient_norm[0, 0, -1] == 1.0
@@ -56,7 +58,9 @@ def test_shapes_are_checked(trace):
     with pytest.raises(BadInput, match="separation has shape"):
         Trace(sites=trace.sites, source="made", norm=trace.norm, separation=trace.separation[:, :2])
     with pytest.raises(BadInput, match="not observed"):
-        Trace(sites=trace.sites, source="m", norm=trace.norm, separation=trace.separation).blocks("gradient_norm")
+        Trace(sites=trace.sites, source="m", norm=trace.norm, separation=trace.separation).blocks(
+            "gradient_norm"
+        )
 
 
 @pytest.mark.parametrize("content", ["empty", "array", "no_meta", "text"])

@@ -62,19 +62,24 @@ VERBS: dict[str, Verb] = {
     "open and close a watch": lambda model: edgewise.watch(model, quiet=True).close(),
     "learning_rate": rate,
     "line": lambda model: landscape.line(model, loss, batch(), "*att*", points=5),
-    "top_eigenvalue": lambda model: landscape.top_eigenvalue(model, loss, batch(), along="*att*", tolerance=0.5),
+    "top_eigenvalue": lambda model: landscape.top_eigenvalue(
+        model, loss, batch(), along="*att*", tolerance=0.5
+    ),
     "rebalanced": landscape.rebalanced,
 }
 NOT_TOLD = {  # neither names nor behavior tell the matrices of these blocks, or what their norms multiply by
-    ("sites", "parametrized"), ("audit_initialization", "parametrized"), ("rebalanced", "parametrized"),
+    ("sites", "parametrized"),
+    ("audit_initialization", "parametrized"),
+    ("rebalanced", "parametrized"),
     ("audit_initialization", "batch norm"),
-}  # fmt: skip
+}
 LONG = ("structure", "describe", "predict", "measure", "critical_plan", "learning_rate", "top_eigenvalue")
 FEW = ("module twice, run whole", "buffers")  # the others with the slow tests
 PAIRS = [
     pytest.param(verb, name, marks=pytest.mark.slow if verb in LONG and name not in FEW else ())
-    for verb in VERBS for name in ZOO
-]  # fmt: skip
+    for verb in VERBS
+    for name in ZOO
+]
 
 
 @pytest.mark.parametrize("verb, name", PAIRS)

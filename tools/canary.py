@@ -71,7 +71,9 @@ class Outcome:
         return f"{self.recipe}: {said}, {self.seconds:.1f} s, at most {self.largest:.1e} apart ({self.tolerance:g})"
 
 
-def differences(committed: dict[str, Any], now: dict[str, Any], skipped: tuple[str, ...] = ()) -> Iterator[Parted]:
+def differences(
+    committed: dict[str, Any], now: dict[str, Any], skipped: tuple[str, ...] = ()
+) -> Iterator[Parted]:
     """Every entry with its largest difference, as a share of the largest committed number in it."""
     for entry in sorted(committed.keys() | now.keys() - set(skipped)):
         if entry in skipped:
@@ -196,7 +198,9 @@ def table(outcomes: list[Outcome]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipes", nargs="*", type=Path)
-    parser.add_argument("--whole", action="store_true", help="every case of the recipes that cost under ten minutes")
+    parser.add_argument(
+        "--whole", action="store_true", help="every case of the recipes that cost under ten minutes"
+    )
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     listed = [path for folder in FOLDERS for path in find_recipes(ROOT / folder)]
@@ -217,13 +221,17 @@ def main() -> int:
             print(outcome, flush=True)
     wrong = [outcome for outcome in outcomes if outcome.parted or outcome.problem]
     if any(outcome.parted for outcome in wrong):
-        print(f"\n{table(wrong)}\nA changed number is no fault in itself: explain it in the changelog and measure the "
-              "recipe again with edgewise run RECIPE --full --fresh --keep.")  # fmt: skip
+        print(
+            f"\n{table(wrong)}\nA changed number is no fault in itself: explain it in the changelog and measure the "
+            "recipe again with edgewise run RECIPE --full --fresh --keep."
+        )
     if not arguments.recipes:
         left += [f"{name} ({why})" for name, why in APART.items()]
     print("".join(f"\nnot measured: {name}" for name in left))
-    print(f"{len(outcomes) - len(wrong)} of {len(outcomes)} recipes as committed, "
-          f"{time.perf_counter() - began:.0f} s")  # fmt: skip
+    print(
+        f"{len(outcomes) - len(wrong)} of {len(outcomes)} recipes as committed, "
+        f"{time.perf_counter() - began:.0f} s"
+    )
     return 1 if wrong else 0
 
 

@@ -1,6 +1,6 @@
 """Compute the two planes that the landscape view shows where a reader has none: one network before and after training.
 
-    python tools/example_planes.py        writes src/edgewise/explorer/examples/*.npz (ten seconds)
+python tools/example_planes.py        writes src/edgewise/explorer/examples/*.npz (ten seconds)
 """
 
 from __future__ import annotations

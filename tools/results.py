@@ -48,7 +48,9 @@ class Todo:
 def todo(paths: list[Path], under: float | None) -> list[Todo]:
     """The recipes, cheapest first."""
     rows = [Todo(path, cost(path)) for path in paths]
-    return sorted((row for row in rows if under is None or row.seconds < 60 * under), key=lambda row: row.seconds)
+    return sorted(
+        (row for row in rows if under is None or row.seconds < 60 * under), key=lambda row: row.seconds
+    )
 
 
 def cost(path: Path) -> float:
@@ -101,7 +103,11 @@ def main() -> int:
     rows = [row for row in todo(paths, arguments.under) if not row.note.is_file()]
     for number, row in enumerate(rows):
         remaining = sum(each.seconds for each in rows[number:]) / 3600
-        print(f"{len(rows) - number} recipes remain, {remaining:.2f} core-hours. {row.name}: ", end="", flush=True)
+        print(
+            f"{len(rows) - number} recipes remain, {remaining:.2f} core-hours. {row.name}: ",
+            end="",
+            flush=True,
+        )
         print(measure(row, arguments.workers), flush=True)
     print("Nothing remains." if rows else "Everything was kept before; --fresh measures it again.")
     return 0

@@ -55,7 +55,9 @@ class Answer:
 
 def rows() -> dict[str, dict[str, str]]:
     """Every row by its name."""
-    table: dict[str, dict[str, str]] = yaml.safe_load((ROOT / "papers" / "rows.yaml").read_text(encoding="utf-8"))
+    table: dict[str, dict[str, str]] = yaml.safe_load(
+        (ROOT / "papers" / "rows.yaml").read_text(encoding="utf-8")
+    )
     return table
 
 
@@ -78,7 +80,10 @@ def counterexamples() -> dict[tuple[str, str], str]:
     for section in sections:
         heading = section.partition("\n")[0]
         for recipe in re.findall(r"`((?:papers|experiments)/\w+/\w+\.py)`", section):
-            found |= {(row, recipe): heading.lower().replace(",", "").replace(" ", "-") for row in heading.split(", ")}
+            found |= {
+                (row, recipe): heading.lower().replace(",", "").replace(" ", "-")
+                for row in heading.split(", ")
+            }
     return found
 
 

@@ -44,7 +44,9 @@ def shots(wanted: Mapping[str, tuple[str, str, str]], *folder: str) -> Iterator[
     """Name, page and its words, each page complete."""
     with serving(*folder) as address, chromium() as browser:
         for name, (route, theme, sign) in wanted.items():
-            page = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce").new_page()
+            page = browser.new_context(
+                viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce"
+            ).new_page()
             page.set_default_timeout(3 * WAIT)
             page.goto(f"{address}#/{route}")
             page.wait_for_selector(sign, state="attached")
@@ -97,6 +99,10 @@ def recorded(name: str) -> str:
 if __name__ == "__main__":
     if "--check" in sys.argv:
         outdated = old()
-        print(f"old: {', '.join(outdated)}. `make screenshots` takes them again." if outdated else "all are current")
+        print(
+            f"old: {', '.join(outdated)}. `make screenshots` takes them again."
+            if outdated
+            else "all are current"
+        )
         sys.exit(bool(outdated))
     write()

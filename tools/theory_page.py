@@ -1,7 +1,7 @@
 """Make the theory page that `edgewise explore` serves from docs/theory.md: one HTML file, equations as MathML.
 
-    python tools/theory_page.py          write it
-    python tools/theory_page.py --check  say whether it is the one that docs/theory.md gives
+python tools/theory_page.py          write it
+python tools/theory_page.py --check  say whether it is the one that docs/theory.md gives
 """
 
 from __future__ import annotations
@@ -58,5 +58,9 @@ def page() -> str:
 if __name__ == "__main__":
     if "--check" in sys.argv:
         stale = PAGE.read_text(encoding="utf-8") != page()
-        sys.exit("docs/theory.md has changed: run `python tools/theory_page.py` and commit the page." if stale else 0)
+        sys.exit(
+            "docs/theory.md has changed: run `python tools/theory_page.py` and commit the page."
+            if stale
+            else 0
+        )
     PAGE.write_text(page(), encoding="utf-8")

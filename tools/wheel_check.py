@@ -1,6 +1,6 @@
 """Ask an installed edgewise for its page, as `make release-check` does: files, an answer of a worker, an example.
 
-    cd / && python tools/wheel_check.py        with the python of the environment to be tried
+cd / && python tools/wheel_check.py        with the python of the environment to be tried
 """
 
 from __future__ import annotations

@@ -26,14 +26,18 @@ WANTED = {"readouts": ("token",), "pair": False}  # what theory predicts too
 @click.command()
 @click.argument("preset")
 @click.option("--tokens", default=32, show_default=True)
-@click.option("--blocks", type=int, help="Fewer blocks than the preset has, to estimate the time; nothing is written.")
+@click.option(
+    "--blocks", type=int, help="Fewer blocks than the preset has, to estimate the time; nothing is written."
+)
 @click.option("--theory-only", is_flag=True, help="Do not measure again.")
 def main(preset: str, tokens: int, blocks: int | None, theory_only: bool) -> None:
     """Measure the initialization of a preset block by block, one seed, and write it beside theory."""
     path = RESULTS / f"{preset}.json"
     record = json.loads(path.read_text()) if theory_only else measured(preset, tokens, blocks)
     if blocks is None:
-        path.write_text(json.dumps(record, indent=1) + "\n")  # before theory: an error there must not cost an hour
+        path.write_text(
+            json.dumps(record, indent=1) + "\n"
+        )  # before theory: an error there must not cost an hour
         record["theory"] = theory(preset, tokens, record["measured"])
         path.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record["run"], indent=1))

@@ -1,7 +1,7 @@
 """Docstrings as Markdown for the API pages: columns of arguments become tables, doctests become code.
 
-    source   a preset, a config          | `source` | a preset, a config |
-    start    where the data starts       | `start`  | where the data starts |
+source   a preset, a config          | `source` | a preset, a config |
+start    where the data starts       | `start`  | where the data starts |
 """
 
 from __future__ import annotations

@@ -8,7 +8,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "research/log.md")
-PLACES = ("](docs/", "](../docs/", "](research/")  # of links between them, which are beside each other on the site
+PLACES = (
+    "](docs/",
+    "](../docs/",
+    "](research/",
+)  # of links between them, which are beside each other on the site
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

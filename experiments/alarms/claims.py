@@ -18,10 +18,14 @@ def claims(results: Sequence[Result], half: str, scale: str, late: str = "20 ste
     """All four of one half of the study; undecided where only the few runs of a quick look were made."""
     runs, full = failing(results, half), len(results) > 2
     of_logits = [run for run in runs if run.name in LOGITS]
-    return Claim.all([
-        detection(runs, scale, full, late), warning(of_logits, runs, scale, full),
-        false_alarms(results, half, scale, full), cause(runs, scale, full),
-    ])  # fmt: skip
+    return Claim.all(
+        [
+            detection(runs, scale, full, late),
+            warning(of_logits, runs, scale, full),
+            false_alarms(results, half, scale, full),
+            cause(runs, scale, full),
+        ]
+    )
 
 
 def detection(runs: Sequence[Scored], scale: str, full: bool, late: str) -> Claim:
@@ -31,9 +35,11 @@ def detection(runs: Sequence[Scored], scale: str, full: bool, late: str) -> Clai
     share = caught / max(len(runs), 1)
     return Claim(
         f"At least {GOALS['detection']:.0%} of failing runs raise an alarm before their loss turns or within {late}.",
-        f"{caught} of {len(runs)} ({share:.0%}). {words}", scale, share >= GOALS["detection"] if full else None,
+        f"{caught} of {len(runs)} ({share:.0%}). {words}",
+        scale,
+        share >= GOALS["detection"] if full else None,
         {"caught": caught, "runs": len(runs), "missed": missed},
-    )  # fmt: skip
+    )
 
 
 def warning(of_logits: Sequence[Scored], runs: Sequence[Scored], scale: str, full: bool) -> Claim:
@@ -44,9 +50,10 @@ def warning(of_logits: Sequence[Scored], runs: Sequence[Scored], scale: str, ful
         f"Where logits grow, the first alarm comes {GOALS['warning']} steps or more before the loss turns (median).",
         f"Median {middle} steps in {len(logits)} such runs whose loss turns; "
         f"{median(every) if every else None} in all {len(every)} runs whose loss turns.",
-        scale, None if middle is None or len(logits) < FEW or not full else middle >= GOALS["warning"],
+        scale,
+        None if middle is None or len(logits) < FEW or not full else middle >= GOALS["warning"],
         {"logits": logits, "all": every},
-    )  # fmt: skip
+    )
 
 
 def _leads(runs: Sequence[Scored]) -> list[int]:
@@ -63,9 +70,10 @@ def false_alarms(results: Sequence[Result], half: str, scale: str, full: bool) -
         f"{alarms} in {steps} healthy steps ({rate:.2f} in 10,000){': ' if kinds else ''}"
         f"{', '.join(f'{kind} {n}' for kind, n in kinds.most_common())}. {early} more in failing runs, before "
         "anything was wrong.",
-        scale, rate <= GOALS["false alarms"] if full else None,
+        scale,
+        rate <= GOALS["false alarms"] if full else None,
         {"alarms": alarms, "steps": steps, "kinds": dict(kinds), "early": early},
-    )  # fmt: skip
+    )
 
 
 def cause(runs: Sequence[Scored], scale: str, full: bool) -> Claim:
@@ -75,6 +83,8 @@ def cause(runs: Sequence[Scored], scale: str, full: bool) -> Claim:
     table = {name: dict(counts) for name, counts in confusion(runs).items()}
     return Claim(
         f"At most {GOALS['wrong cause']:.0%} of first alarms name a wrong cause.",
-        f"{len(wrong)} of {len(caught)} ({share:.0%}){': ' if wrong else '.'}{', '.join(sorted(wrong))}", scale,
-        share <= GOALS["wrong cause"] if full else None, {"confusion": table},
-    )  # fmt: skip
+        f"{len(wrong)} of {len(caught)} ({share:.0%}){': ' if wrong else '.'}{', '.join(sorted(wrong))}",
+        scale,
+        share <= GOALS["wrong cause"] if full else None,
+        {"confusion": table},
+    )

@@ -22,12 +22,21 @@ LARGER = {"bytes": 32, "digits": 96}  # of which a step takes 20 to 40 ms
 DEEP, SMALL = 6, {"bytes": 4, "digits": 16}  # blocks from which on the batch is the small one
 E_FOLD = {"rate ramped": 25, "logits ramped": 40, "stream ramped": 40, "float16 overflow": 15}
 START = 300  # of what is ramped, and of events
-LENGTH = {"rate too high": 300, "no warm-up": 400, "sharp start at a high rate": 300, "post-norm too deep": 400,
-          "bad batch": 450, "dead head": 450}  # fmt: skip
+LENGTH = {
+    "rate too high": 300,
+    "no warm-up": 400,
+    "sharp start at a high rate": 300,
+    "post-norm too deep": 400,
+    "bad batch": 450,
+    "dead head": 450,
+}
 SHAPE = SHAPES["bytes"]
 AGAIN = {"digits": ("rate too high", "bad batch"), "bytes": ("sharp start at a high rate",)}
 MORE = {"digits": ("rate too high", "bad batch"), "bytes": ("sharp start at a high rate", "dead head")}
-OTHER = {"bytes": {"depth": 4, "width": 48, "heads": 4}, "digits": {"depth": 2, "width": 64, "heads": 2}}  # shapes
+OTHER = {
+    "bytes": {"depth": 4, "width": 48, "heads": 4},
+    "digits": {"depth": 2, "width": 64, "heads": 2},
+}  # shapes
 
 
 def tuning() -> list[dict[str, Any]]:
@@ -37,17 +46,27 @@ def tuning() -> list[dict[str, Any]]:
         runs += _unramped(task, seed)
     runs += [_logits(norm, seed) for norm, seed in (("pre", 1), ("post", 3))]
     for (kind, change), (task, seed) in product(HEALTHY.items(), (("bytes", 1), ("digits", 3))):
-        runs.append({**_run("healthy", task, {**SHAPES["digits"], "rate": 1e-3, **change}, seed, 1000), "kind": kind})
+        runs.append(
+            {**_run("healthy", task, {**SHAPES["digits"], "rate": 1e-3, **change}, seed, 1000), "kind": kind}
+        )
     return [{**run, "half": "tuning"} for run in runs]
 
 
 def first_report() -> list[dict[str, Any]]:
     """24 failing runs and 24 healthy ones under the default budget, of a first report."""
-    runs = [run for run in (*_ramped("bytes", 31, 4), *_ramped("digits", 32, 2)) if run["name"] != "float16 overflow"]
+    runs = [
+        run
+        for run in (*_ramped("bytes", 31, 4), *_ramped("digits", 32, 2))
+        if run["name"] != "float16 overflow"
+    ]
     runs += [{**run, "steps": 570} for run in _ramped("digits", 32, 2) if run["name"] == "float16 overflow"]
     for task, seed in (("bytes", 31), ("digits", 32)):
         runs += _unramped(task, seed)
-    runs += [run for run in (*_unramped("digits", 31), *_unramped("bytes", 32)) if run["name"] in AGAIN[run["task"]]]
+    runs += [
+        run
+        for run in (*_unramped("digits", 31), *_unramped("bytes", 32))
+        if run["name"] in AGAIN[run["task"]]
+    ]
     runs += [{**_logits(norm, seed), "steps": 700} for norm, seed in (("pre", 31), ("post", 32))]
     return [{**run, "half": "default", "sampling": "default"} for run in (*_larger(runs), *_healthy(31, 32))]
 
@@ -58,15 +77,21 @@ def held_out() -> list[dict[str, Any]]:
     The kinds of the first report, half of the ramps and of the events in networks of another shape and with other
     slopes, and two kinds of growing logits more, since the steps of warning need runs whose loss turns.
     """
-    runs = [run for run in (*_ramped("bytes", 41, 3, OTHER["bytes"]), *_ramped("digits", 42, 2))
-            if run["name"] != "float16 overflow"]  # fmt: skip
+    runs = [
+        run
+        for run in (*_ramped("bytes", 41, 3, OTHER["bytes"]), *_ramped("digits", 42, 2))
+        if run["name"] != "float16 overflow"
+    ]
     runs += [{**run, "steps": 570} for run in _ramped("digits", 42, 2) if run["name"] == "float16 overflow"]
     for task, seed in (("bytes", 41), ("digits", 42)):
         runs += _unramped(task, seed)
     again = (*_unramped("digits", 41, OTHER["digits"]), *_unramped("bytes", 42, OTHER["bytes"]))
     runs += [run for run in again if run["name"] in MORE[run["task"]]]
-    runs += [{**_logits("pre", 41), "steps": 700}, {**_logits("post", 42), "steps": 700},
-             {**_logits("post", 41), "factor": 12, "steps": 700}]  # fmt: skip
+    runs += [
+        {**_logits("pre", 41), "steps": 700},
+        {**_logits("post", 42), "steps": 700},
+        {**_logits("post", 41), "factor": 12, "steps": 700},
+    ]
     for norm, seed in (("pre", 41), ("post", 42)):
         late = {"readout": "first", "norm": norm, "failure": "logits ramped", "e_fold": 50, "start": START}
         runs.append(_run("logits ramped", "digits", {**SHAPE, **late}, seed, 600))

@@ -31,9 +31,10 @@ from .rows import rows_of
 
 TOLERANCE = 0.006  # of the largest number in an entry; seeds scatter by 0.058 or more
 KINDS: dict[str, dict[str, Any]] = {
-    "advised rate": {"failure": "none"}, "rate ramped": {"failure": "rate ramped"},
+    "advised rate": {"failure": "none"},
+    "rate ramped": {"failure": "rate ramped"},
     "rate 0.1": {"failure": "none", "rate": 0.1},
-}  # fmt: skip
+}
 BATCHES = 26
 
 
@@ -43,8 +44,11 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     tasks = tuple(TASKS) if scale == "full" else ("digits",)
     return [
         {"kind": kind, "task": name, "batch": TASKS[name], "norm": "pre", "steps": steps, "seed": seed}
-        | shape | change
-        for (kind, change), name, seed in product(list(KINDS.items())[: None if scale == "full" else 1], tasks, seeds)
+        | shape
+        | change
+        for (kind, change), name, seed in product(
+            list(KINDS.items())[: None if scale == "full" else 1], tasks, seeds
+        )
     ]
 
 
@@ -53,7 +57,10 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     folder, outcome = rows_of(case, rehearsed)
     rows, edge = edgewise.read(folder, frame=False), Run(folder).about["edge"]
     seen = np.isfinite(rows["stream_change_of_edge"])
-    looks = [[int(s), float(v)] for s, v in zip(rows["step"][seen], rows["stream_change_of_edge"][seen], strict=True)]
+    looks = [
+        [int(s), float(v)]
+        for s, v in zip(rows["step"][seen], rows["stream_change_of_edge"][seen], strict=True)
+    ]
     return {**outcome, "rate": float(rows["learning_rate"][0]), "edge": edge["rate"], "looks": looks}
 
 
@@ -97,8 +104,14 @@ def claim(results: Sequence[Result]) -> Claim:
         f"{false} of {len(healthy)} at the advised rate, {len(caught)} of {len(broken)} too large. {words}",
         "small encoders on film reviews and digits, 400 steps, seed 2",
         (false == 0 and len(caught) == len(broken)) if full else None,
-        {"false": false, "healthy": len(healthy), "caught": len(caught), "broken": len(broken), "leads": leads},
-    )  # fmt: skip
+        {
+            "false": false,
+            "healthy": len(healthy),
+            "caught": len(caught),
+            "broken": len(broken),
+            "leads": leads,
+        },
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -107,7 +120,12 @@ def draw(results: Sequence[Result]) -> Figure:
     for kind in KINDS:
         runs = [r for r in results if r.case["kind"] == kind]
         curves = tuple(
-            Curve("", np.array([s for s, _ in r.value["looks"]]), np.array([v for _, v in r.value["looks"]]), i % 6)
+            Curve(
+                "",
+                np.array([s for s, _ in r.value["looks"]]),
+                np.array([v for _, v in r.value["looks"]]),
+                i % 6,
+            )
             for i, r in enumerate(runs)
         )
         line = Curve("", np.array([0.0, 400.0]), np.array([BEYOND, BEYOND]), 6, "third")

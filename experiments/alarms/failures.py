@@ -84,8 +84,10 @@ def bad_batch(model: Network, case: dict[str, Any]) -> Step:
             return x, y
         generator = torch.Generator().manual_seed(case["seed"])
         labels = torch.randint(0, model.data.outputs, y.shape, generator=generator)
-        noise = torch.randn(x.shape, generator=generator) * 10 if model.data.vectors else torch.randint(
-            0, model.data.inputs, x.shape, generator=generator
+        noise = (
+            torch.randn(x.shape, generator=generator) * 10
+            if model.data.vectors
+            else torch.randint(0, model.data.inputs, x.shape, generator=generator)
         )
         return noise, labels
 
@@ -129,7 +131,12 @@ def sharp_start(model: Network, case: dict[str, Any]) -> Step:
 
 
 FAILURES: dict[str, Callable[[Network, dict[str, Any]], Step]] = {
-    "none": none, "rate ramped": rate_ramped, "logits ramped": logits_ramped, "bad batch": bad_batch,
-    "dead head": dead_head, "stream ramped": stream_ramped, "sharp start": sharp_start,
+    "none": none,
+    "rate ramped": rate_ramped,
+    "logits ramped": logits_ramped,
+    "bad batch": bad_batch,
+    "dead head": dead_head,
+    "stream ramped": stream_ramped,
+    "sharp start": sharp_start,
     "query-key rate": query_key_rate,
-}  # fmt: skip
+}

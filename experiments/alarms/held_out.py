@@ -43,4 +43,6 @@ def claim(results: Sequence[Result]) -> Claim:
 
 def draw(results: Sequence[Result]) -> Figure:
     alarms, steps, _ = healthy(results, EVERY)
-    return picture(failing(results, EVERY), f"Alarms on held-out runs; {alarms} false ones in {steps:,} healthy steps")
+    return picture(
+        failing(results, EVERY), f"Alarms on held-out runs; {alarms} false ones in {steps:,} healthy steps"
+    )

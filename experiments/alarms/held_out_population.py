@@ -40,9 +40,13 @@ HEALTHY: dict[str, dict[str, Any]] = {
 # Under the default budget: ramps four times as slow, which begin later; what is wrong from the start is left alone.
 SLOW = 4
 LATE: dict[str, dict[str, Any]] = {
-    "rate ramped": {"e_fold": 25 * SLOW}, "logits ramped": {"e_fold": 40 * SLOW},
-    "stream ramped": {"e_fold": 40 * SLOW}, "float16 overflow": {"e_fold": 15 * SLOW}, "bad batch": {}, "dead head": {},
-}  # fmt: skip
+    "rate ramped": {"e_fold": 25 * SLOW},
+    "logits ramped": {"e_fold": 40 * SLOW},
+    "stream ramped": {"e_fold": 40 * SLOW},
+    "float16 overflow": {"e_fold": 15 * SLOW},
+    "bad batch": {},
+    "dead head": {},
+}
 BEGIN, END = 400, 1200
 LARGER = {"bytes": 32, "digits": 96}  # batches, of which a step takes about 30 ms
 DEEP = 6  # blocks from which on the batch is the small one
@@ -64,7 +68,10 @@ def _failing() -> Iterator[dict[str, Any]]:
 
 def _healthy() -> Iterator[dict[str, Any]]:
     for (kind, change), task, seed in product(HEALTHY.items(), TASKS, SEEDS):
-        yield {**_run("healthy", task, {**SHAPES["digits"], "rate": 1e-3, **change}, seed, 2000), "kind": kind}
+        yield {
+            **_run("healthy", task, {**SHAPES["digits"], "rate": 1e-3, **change}, seed, 2000),
+            "kind": kind,
+        }
 
 
 def _default() -> Iterator[dict[str, Any]]:

@@ -15,11 +15,21 @@ class Network(nn.Module):
     """
 
     def __init__(
-        self, data: Task, depth: int, width: int, heads: int, pre: bool, *, dropout: float = 0.0, first: bool = False
+        self,
+        data: Task,
+        depth: int,
+        width: int,
+        heads: int,
+        pre: bool,
+        *,
+        dropout: float = 0.0,
+        first: bool = False,
     ) -> None:
         super().__init__()
         self.data, self.first = data, first
-        self.front: nn.Module = nn.Linear(data.inputs, width) if data.vectors else nn.Embedding(data.inputs, width)
+        self.front: nn.Module = (
+            nn.Linear(data.inputs, width) if data.vectors else nn.Embedding(data.inputs, width)
+        )
         self.places = nn.Parameter(0.02 * torch.randn(data.tokens, width))
         layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, batch_first=True, norm_first=pre)
         self.stack = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)

@@ -34,7 +34,9 @@ def _warnings(axes: Any, runs: Sequence[Scored], names: Sequence[str]) -> None:
     for place, name in enumerate(names):
         leads = [run.warning for run in runs if run.name == name and run.warning is not None]
         heights = np.full(len(leads), place) + np.linspace(-0.2, 0.2, len(leads))
-        axes.plot(leads, heights, "o", color=LINES[0], markersize=5, markeredgecolor="white", markeredgewidth=0.6)
+        axes.plot(
+            leads, heights, "o", color=LINES[0], markersize=5, markeredgecolor="white", markeredgewidth=0.6
+        )
     axes.axvline(0, color=QUIET, linestyle=":", linewidth=1.2)
     axes.set_yticks(range(len(names)), [""] * len(names))
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -54,8 +56,14 @@ def _matrix(axes: Any, runs: Sequence[Scored], names: Sequence[str]) -> None:
             if counts[i, j]:
                 right = kind in CAUSES[name]
                 dark = counts[i, j] > counts.max() / 2
-                axes.text(j, i, f"{counts[i, j]}{'' if right else ' ✗'}", ha="center", va="center",
-                          color="white" if dark else "black")  # fmt: skip
+                axes.text(
+                    j,
+                    i,
+                    f"{counts[i, j]}{'' if right else ' ✗'}",
+                    ha="center",
+                    va="center",
+                    color="white" if dark else "black",
+                )
     axes.set_xticks(range(len(kinds)), [kind.replace("_", "\n") for kind in kinds], fontsize=8)
     axes.set_yticks(range(len(names)), names)
     axes.set_title("what was wrong, and the first alarm", loc="left")

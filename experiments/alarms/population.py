@@ -30,13 +30,18 @@ UNDRIVEN: dict[str, dict[str, Any]] = {
     "dead head": {"failure": "dead head"},
 }
 CAUSES = {  # which alarms name the cause
-    "rate ramped": ["update_too_large", "exploding_gradient"], "logits ramped": ["logit_growth", "entropy_collapse"],
-    "stream ramped": ["update_too_large", "overflow_ahead"], "float16 overflow": ["overflow_ahead", "update_too_large"],
+    "rate ramped": ["update_too_large", "exploding_gradient"],
+    "logits ramped": ["logit_growth", "entropy_collapse"],
+    "stream ramped": ["update_too_large", "overflow_ahead"],
+    "float16 overflow": ["overflow_ahead", "update_too_large"],
     "rate too high": ["update_too_large", "rank_collapse", "logit_growth", "loss_spike"],
     "no warm-up": ["update_too_large", "rank_collapse"],
-    "sharp start at a high rate": ["logit_growth", "entropy_collapse"], "post-norm too deep": ["rank_collapse"],
-    "bad batch": ["bad_batch"], "dead head": ["dead_head"], "query-key rate": ["logit_growth", "entropy_collapse"],
-}  # fmt: skip
+    "sharp start at a high rate": ["logit_growth", "entropy_collapse"],
+    "post-norm too deep": ["rank_collapse"],
+    "bad batch": ["bad_batch"],
+    "dead head": ["dead_head"],
+    "query-key rate": ["logit_growth", "entropy_collapse"],
+}
 
 
 def population() -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """The stored rows of the study's runs: trained where they are missing.
 
-    python -m experiments.alarms.rows [PART PARTS]     those that thresholds were chosen on: trains what is missing
-    python -m experiments.alarms.rows edge             the same for the runs with a rehearsal
-    python -m experiments.alarms.rows every|default    the same for one part of the held-out runs
+python -m experiments.alarms.rows [PART PARTS]     those that thresholds were chosen on: trains what is missing
+python -m experiments.alarms.rows edge             the same for the runs with a rehearsal
+python -m experiments.alarms.rows every|default    the same for one part of the held-out runs
 """
 
 from __future__ import annotations
@@ -25,13 +25,19 @@ from edgewise.monitor.reading import Run
 from .population import FILE
 from .training import trained
 
-HOME = os.environ.get("EDGEWISE_ALARM_ROWS")  # where rows are kept, about 70 MB; without it every run is trained
+HOME = os.environ.get(
+    "EDGEWISE_ALARM_ROWS"
+)  # where rows are kept, about 70 MB; without it every run is trained
 _rows: list[tempfile.TemporaryDirectory[str]] = []  # of this process
 
 
-def runs_of(file: Path, half: str, seeds: Sequence[int], short: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def runs_of(
+    file: Path, half: str, seeds: Sequence[int], short: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """The runs of one half of a list; with `short`, the first and the last one, changed to it, for a quick look."""
-    runs = [run for run in json.loads(file.read_text())["runs"] if run["half"] == half and run["seed"] in seeds]
+    runs = [
+        run for run in json.loads(file.read_text())["runs"] if run["half"] == half and run["seed"] in seeds
+    ]
     return runs if short is None else [{**run, **short} for run in (runs[0], runs[-1])]
 
 
@@ -39,7 +45,10 @@ def folder_of(case: dict[str, Any]) -> Path:
     """Where the rows of a case are, by its content."""
     if HOME is None and not _rows:
         _rows.append(tempfile.TemporaryDirectory(prefix="edgewise-alarms-"))
-    return Path(HOME or _rows[0].name) / hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:16]
+    return (
+        Path(HOME or _rows[0].name)
+        / hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:16]
+    )
 
 
 def rows_of(
@@ -74,7 +83,10 @@ def alarms_of(case: dict[str, Any]) -> dict[str, Any]:
     if case.get("sampling") == "default":
         steps = Run(folder).rows().step
         return {**outcome, "gap": int(np.median(np.diff(steps))) if len(steps) > 1 else case["steps"]}
-    alarms = [{"kind": a.kind.value, "step": a.step, "place": a.place, "since": a.since} for a in alarms_again(folder)]
+    alarms = [
+        {"kind": a.kind.value, "step": a.step, "place": a.place, "since": a.since}
+        for a in alarms_again(folder)
+    ]
     return {**outcome, "alarms": alarms}
 
 

@@ -52,12 +52,20 @@ def scored(result: Result) -> Scored:
     """Alarms count from the onset to 20 steps, or 3 rows, after the loss turned (to the end if it never did)."""
     case, value = result.case, result.value
     begin, turn = onset(case), value["turn"]
-    last = value["steps"] if turn is None or turn < begin else turn + max(LATE, LATE_ROWS * value.get("gap", 1))
+    last = (
+        value["steps"] if turn is None or turn < begin else turn + max(LATE, LATE_ROWS * value.get("gap", 1))
+    )
     counted = [a for a in value["alarms"] if begin <= a["step"] <= last]
     early = sum(a["step"] < begin for a in value["alarms"])
     first = counted[0] if counted else None
-    return Scored(case["name"], first["kind"] if first else NONE, first and first["step"], turn, early,
-                  f"{case['task']}, seed {case['seed']}")  # fmt: skip
+    return Scored(
+        case["name"],
+        first["kind"] if first else NONE,
+        first and first["step"],
+        turn,
+        early,
+        f"{case['task']}, seed {case['seed']}",
+    )
 
 
 def failing(results: Sequence[Result], half: str) -> list[Scored]:

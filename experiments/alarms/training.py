@@ -34,16 +34,31 @@ def trained(case: dict[str, Any], folder: Path, rehearsed: Any = None) -> dict[s
     """
     torch.manual_seed(case["seed"])
     data = task(case["task"])
-    model = Network(data, case["depth"], case["width"], case["heads"], case["norm"] == "pre",
-                    dropout=case.get("dropout", 0.0), first=case.get("readout") == "first")  # fmt: skip
+    model = Network(
+        data,
+        case["depth"],
+        case["width"],
+        case["heads"],
+        case["norm"] == "pre",
+        dropout=case.get("dropout", 0.0),
+        first=case.get("readout") == "first",
+    )
     failure = FAILURES[case["failure"]](model, case)
     optimizer = optimizer_of(model, case)
     criterion, losses = nn.CrossEntropyLoss(), []
     batches = data.batches(case["batch"], case["seed"])
     half = torch.autocast("cpu", torch.float16) if case.get("half_precision") else nullcontext()
     everything = case.get("sampling") != "default"
-    with watch(model, to=folder, everything=everything, loss=criterion, quiet=True, optimizer=optimizer,
-               state_limit=0, rate=rehearsed) as handle:  # fmt: skip
+    with watch(
+        model,
+        to=folder,
+        everything=everything,
+        loss=criterion,
+        quiet=True,
+        optimizer=optimizer,
+        state_limit=0,
+        rate=rehearsed,
+    ) as handle:
         for step in range(case["steps"]):
             schedule(optimizer, case, step)
             x, y = failure(step, optimizer, *next(batches))
@@ -58,11 +73,18 @@ def trained(case: dict[str, Any], folder: Path, rehearsed: Any = None) -> dict[s
             if not math.isfinite(losses[-1]):
                 break
     end = sum(losses[-END:]) / len(losses[-END:])
-    outcome = {"turn": turned(losses), "steps": len(losses), "end": end if math.isfinite(end) else None,
-               "chance": data.chance, "error": handle.error}  # fmt: skip
+    outcome = {
+        "turn": turned(losses),
+        "steps": len(losses),
+        "end": end if math.isfinite(end) else None,
+        "chance": data.chance,
+        "error": handle.error,
+    }
     if not everything:
         budget = handle.budget
-        alarms = [{"kind": a.kind.value, "step": a.step, "place": a.place, "since": a.since} for a in handle.alarms]
+        alarms = [
+            {"kind": a.kind.value, "step": a.step, "place": a.place, "since": a.since} for a in handle.alarms
+        ]
         times = {"step_ms": 1e3 * budget.elapsed / budget.steps, "sample_ms": 1e3 * budget.sample_seconds}
         outcome |= {"alarms": alarms, "rows": budget.samples, "price": budget.price, **times}
     with whole_file(folder / "outcome.json") as file:

@@ -19,15 +19,24 @@ from edgewise.view import Curve, Panel, Sheet
 
 TOLERANCE = 0.004  # of the largest number in an entry; seeds scatter by 0.039 or more
 VARIANTS: dict[str, dict[str, Any]] = {
-    "no positions": {}, "causal": {"causal": True}, "RoPE": {"rope": True},
+    "no positions": {},
+    "causal": {"causal": True},
+    "RoPE": {"rope": True},
     "causal, RoPE": {"causal": True, "rope": True},
-}  # fmt: skip
+}
 START_OVERLAP = 0.5
 WITHIN = 0.015  # allowed gap of a rate per block, besides three standard errors
 SMALL = {"depth": 6, "tokens": 12, "width": 96, "heads": 4}
 FULL = {"depth": 16, "tokens": 32, "width": 256, "heads": 8}
-BASE = {"activation": "tanh", "norm": "pre", "attention_skip": 0.8, "attention_branch": 0.6, "mlp_in_gain": 1.0,
-        "mlp_skip": sqrt(0.75), "mlp_branch": 0.5}  # fmt: skip
+BASE = {
+    "activation": "tanh",
+    "norm": "pre",
+    "attention_skip": 0.8,
+    "attention_branch": 0.6,
+    "mlp_in_gain": 1.0,
+    "mlp_skip": sqrt(0.75),
+    "mlp_branch": 0.5,
+}
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -49,7 +58,10 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     if not case["theory"]:
         return simulated_orbit(case)
     trace = predict(edgewise.transformer(**case["knobs"]), start_overlap=START_OVERLAP)
-    return {"separation": rounded(trace.blocks("separation")), "token_gradient": rounded(trace.blocks("log_gradient"))}
+    return {
+        "separation": rounded(trace.blocks("separation")),
+        "token_gradient": rounded(trace.blocks("log_gradient")),
+    }
 
 
 def _gains(results: list[Result]) -> list[float]:
@@ -58,7 +70,9 @@ def _gains(results: list[Result]) -> list[float]:
 
 def _scale(results: list[Result]) -> str:
     knobs = results[0].case["knobs"]
-    size = f"n = {knobs['tokens']} tokens, d = {knobs['width']}, {knobs['heads']} heads, {knobs['depth']} blocks"
+    size = (
+        f"n = {knobs['tokens']} tokens, d = {knobs['width']}, {knobs['heads']} heads, {knobs['depth']} blocks"
+    )
     return f"{size}, {seed_count(results)} random networks per point"
 
 
@@ -93,14 +107,18 @@ def gaps(results: list[Result], quantity: str, assumed: str | None = None) -> tu
 def _ours(results: list[Result]) -> Claim:
     collapse, error = gaps(results, "separation")
     gradient, gradient_error = gaps(results, "token_gradient")
-    held = max(collapse.values()) < WITHIN + 3 * error and max(gradient.values()) < WITHIN + 3 * gradient_error
+    held = (
+        max(collapse.values()) < WITHIN + 3 * error and max(gradient.values()) < WITHIN + 3 * gradient_error
+    )
     return Claim(
         "Ours: the recursion on whole Gram matrices is exact for masks and rotations at large width.",
         f"Rates of collapse are off by at most {max(collapse.values()):.3f} per block (standard error {error:.3f}), "
         f"gradient exponents by {max(gradient.values()):.3f} ({gradient_error:.3f}).",
-        _scale(results), held, {"collapse": collapse, "gradient": gradient},
+        _scale(results),
+        held,
+        {"collapse": collapse, "gradient": gradient},
         rows=("C16",),
-    )  # fmt: skip
+    )
 
 
 def _without(results: list[Result]) -> Claim:
@@ -110,13 +128,17 @@ def _without(results: list[Result]) -> Claim:
     return Claim(
         "Published theories have no positions: tokens are exchangeable [Cowsik 2024, Giorlandino 2025].",
         f"Used for networks with positions, that theory misses the rate of collapse by {text} per block.",
-        _scale(results), max(others.values()) < WITHIN + 3 * error, {"collapse": collapse},
+        _scale(results),
+        max(others.values()) < WITHIN + 3 * error,
+        {"collapse": collapse},
         rows=("C16",),
-    )  # fmt: skip
+    )
 
 
 def _rope(results: list[Result]) -> Claim:
-    (plain, plain_error), (rotated, error) = (rates(results, name, False) for name in ("no positions", "RoPE"))
+    (plain, plain_error), (rotated, error) = (
+        rates(results, name, False) for name in ("no positions", "RoPE")
+    )
     slower = rotated[-1] - plain[-1]
     scatter = float(np.hypot(plain_error[-1], error[-1]))
     strongest = _gains(results)[-1]
@@ -125,10 +147,11 @@ def _rope(results: list[Result]) -> Claim:
         f"At score gain {strongest:g} the rate is {rotated[-1]:.3f} with RoPE and {plain[-1]:.3f} without (difference "
         f"{slower:.3f} ± {scatter:.3f}); from the smallest gain to the largest it changes by "
         f"{rotated[-1] - rotated[0]:+.3f} with and {plain[-1] - plain[0]:+.3f} without.",
-        _scale(results), bool(slower > 3 * scatter and slower > 0.01),
+        _scale(results),
+        bool(slower > 3 * scatter and slower > 0.01),
         {"rope": rotated.tolist(), "no_positions": plain.tolist(), "score_gains": _gains(results)},
         rows=("C16",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: list[Result]) -> Figure:
@@ -158,13 +181,25 @@ def _rates(results: list[Result]) -> Panel:
     curves, gains = [], np.array(_gains(results))
     for group, name in enumerate(VARIANTS):
         mean, error = rates(results, name, False)
-        curves += [Curve(name, gains, rates(results, name, True)[0], group),
-                   Curve("_", gains, mean, group, "points", error)]  # fmt: skip
-    return Panel("rate of collapse, second half of depth", "score gain", "log-rate of 1 − overlap per block",
-                 tuple(curves), legend=False)  # fmt: skip
+        curves += [
+            Curve(name, gains, rates(results, name, True)[0], group),
+            Curve("_", gains, mean, group, "points", error),
+        ]
+    return Panel(
+        "rate of collapse, second half of depth",
+        "score gain",
+        "log-rate of 1 − overlap per block",
+        tuple(curves),
+        legend=False,
+    )
 
 
 def _profile(results: list[Result], gain: float) -> Panel:
     curves = _pairs(results, gain, "token_gradient")
-    return Panel(f"gradient, loss per token, score gain {gain:g}", "block", "log |g|², over the last", tuple(curves),
-                 legend=False)  # fmt: skip
+    return Panel(
+        f"gradient, loss per token, score gain {gain:g}",
+        "block",
+        "log |g|², over the last",
+        tuple(curves),
+        legend=False,
+    )

@@ -25,9 +25,16 @@ WITHIN = 0.02  # allowed gap of a rate per block, besides three standard errors
 
 def block(attention: float, **size: Any) -> dict[str, Any]:
     """The paper's block: attention strength given, MLP strength 0.5, tanh, MLP input gain 2."""
-    return {"activation": "tanh", "norm": "pre", "heads": 1, "attention_skip": sqrt(1 - attention**2),
-            "attention_branch": attention, "mlp_skip": sqrt(0.75), "mlp_branch": 0.5,
-            "mlp_in_gain": 2.0} | size  # fmt: skip
+    return {
+        "activation": "tanh",
+        "norm": "pre",
+        "heads": 1,
+        "attention_skip": sqrt(1 - attention**2),
+        "attention_branch": attention,
+        "mlp_skip": sqrt(0.75),
+        "mlp_branch": 0.5,
+        "mlp_in_gain": 2.0,
+    } | size
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -35,15 +42,27 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     width, depth, seeds = (256, 32, 5) if full else (96, 16, 2)
     deep = [
-        {"part": "length", "tokens": n, "start_overlap": 1 - NEAR, "seed": seed,
-         "knobs": block(0.5, depth=depth, tokens=n, width=width)}
-        for n in ((8, 32, 128) if full else (4, 32)) for seed in range(seeds)
-    ]  # fmt: skip
+        {
+            "part": "length",
+            "tokens": n,
+            "start_overlap": 1 - NEAR,
+            "seed": seed,
+            "knobs": block(0.5, depth=depth, tokens=n, width=width),
+        }
+        for n in ((8, 32, 128) if full else (4, 32))
+        for seed in range(seeds)
+    ]
     shallow = [
-        {"part": "strength", "attention": attention, "start_overlap": 1 - NEAR, "seed": seed,
-         "knobs": block(attention, depth=16, tokens=16, width=width)}
-        for attention in STRENGTHS for seed in range(seeds)
-    ]  # fmt: skip
+        {
+            "part": "strength",
+            "attention": attention,
+            "start_overlap": 1 - NEAR,
+            "seed": seed,
+            "knobs": block(attention, depth=16, tokens=16, width=width),
+        }
+        for attention in STRENGTHS
+        for seed in range(seeds)
+    ]
     return deep + shallow
 
 
@@ -101,10 +120,11 @@ def _profiles(results: list[Result]) -> Claim:
     return Claim(
         "Ours: one recursion for the squares and the cross products of token gradients gives both readouts.",
         f"Over {depth} blocks exponents are off by at most {max(worst.values()):.4f} (standard error {scatter:.4f}).",
-        _scale(results), max(worst.values()) < WITHIN + 3 * scatter,
+        _scale(results),
+        max(worst.values()) < WITHIN + 3 * scatter,
         {"gap_per_block": worst, "standard_error": scatter},
         rows=("C27",),
-    )  # fmt: skip
+    )
 
 
 def crossings(results: list[Result]) -> dict[int, dict[str, float]]:
@@ -115,8 +135,12 @@ def crossings(results: list[Result]) -> dict[int, dict[str, float]]:
         quarter, depth = knobs["depth"] // 4, knobs["depth"]
         mean, error = over_seeds(results, "token_gradient", part="length", tokens=n)
         fast, slow = modes(knobs)
-        found[n] = {"shallow": float(mean[-1 - quarter] / quarter), "deep": float(mean[0] / depth),
-                    "error": float(error[0] / depth), "crossover_depth": log(n) / (fast - slow)}  # fmt: skip
+        found[n] = {
+            "shallow": float(mean[-1 - quarter] / quarter),
+            "deep": float(mean[0] / depth),
+            "error": float(error[0] / depth),
+            "crossover_depth": log(n) / (fast - slow),
+        }
     return found
 
 
@@ -124,17 +148,21 @@ def _sign(results: list[Result]) -> Claim:
     found = crossings(results)
     shortest, longest = _lengths(results)[0], _lengths(results)[-1]
     depth = select(results, part="length")[0].case["knobs"]["depth"]
-    said = [f"n = {n}: {found[n]['shallow']:+.3f} over {depth // 4} blocks, {found[n]['deep']:+.3f} over {depth}"
-            for n in (shortest, longest)]  # fmt: skip
+    said = [
+        f"n = {n}: {found[n]['shallow']:+.3f} over {depth // 4} blocks, {found[n]['deep']:+.3f} over {depth}"
+        for n in (shortest, longest)
+    ]
     changes = max(abs(row["deep"] - row["shallow"]) - 3 * row["error"] for row in found.values())
     depths = ", ".join(format(row["crossover_depth"], ".0f") for row in found.values())
     return Claim(
         "Ours: the gradient exponent of a loss per token depends on depth and length, not on the start alone.",
         f"Loss per token, {'; '.join(said)}. The change comes after "
         f"log n / (difference of the rates) = {depths} blocks.",
-        _scale(results), bool(changes > WITHIN), {str(n): values for n, values in found.items()},
+        _scale(results),
+        bool(changes > WITHIN),
+        {str(n): values for n, values in found.items()},
         rows=("C27",),
-    )  # fmt: skip
+    )
 
 
 def differences(results: list[Result]) -> np.ndarray:
@@ -169,10 +197,11 @@ def _identity(results: list[Result]) -> Claim:
         f"strength {STRENGTHS[0]:g}, {line[-1]:.2f} at {STRENGTHS[-1]:g}; measured within {gap:.3f} (standard error "
         f"{scatter:.3f}). Held: within {WITHIN:g} beside three of them. So both exponents vanish together only as "
         "attention fades.",
-        _scale(results), bool(gap < WITHIN + 3 * scatter),
+        _scale(results),
+        bool(gap < WITHIN + 3 * scatter),
         {"measured": mean.tolist(), "theory": line.tolist(), "gap": gap},
         rows=("C28",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: list[Result]) -> Figure:
@@ -182,7 +211,9 @@ def draw(results: list[Result]) -> Figure:
     return Sheet(title, panels, f"lines: theory; points: {_scale(results)}, bars: standard error").draw()
 
 
-def _profile(results: list[Result], n: int, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _profile(
+    results: list[Result], n: int, name: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Blocks below the output, predicted, measured, error."""
     knobs = select(results, part="length", tokens=n)[0].case["knobs"]
     mean, error = over_seeds(results, name, part="length", tokens=n)
@@ -198,8 +229,13 @@ def _readouts(results: list[Result]) -> Panel:
         curves += [Curve(label, back, line, group), Curve("_", back, mean, group, "points", error)]
     curves.append(Curve("rate of the differences", back, slow * back, 6, "third"))
     note = f"mean mode {fast:+.3f} per block, differences {slow:+.3f}"
-    return Panel(f"one network, two readouts (n = {n}, strength 0.5)", "blocks below the output",
-                 "log |g|², over the output's", tuple(curves), note)  # fmt: skip
+    return Panel(
+        f"one network, two readouts (n = {n}, strength 0.5)",
+        "blocks below the output",
+        "log |g|², over the output's",
+        tuple(curves),
+        note,
+    )
 
 
 def _by_length(results: list[Result]) -> Panel:
@@ -209,13 +245,25 @@ def _by_length(results: list[Result]) -> Panel:
         curves += [Curve(f"n = {n}", back, line, group), Curve("_", back, mean, group, "points", error)]
         notes.append(f"{crossings(results)[n]['crossover_depth']:.0f} (n = {n})")
     note = "crossover after blocks: " + ", ".join(notes)
-    return Panel("loss per token: longer inputs change mode later", "blocks below the output",
-                 "log |g|², over the output's", tuple(curves), note)  # fmt: skip
+    return Panel(
+        "loss per token: longer inputs change mode later",
+        "blocks below the output",
+        "log |g|², over the output's",
+        tuple(curves),
+        note,
+    )
 
 
 def _by_strength(results: list[Result]) -> Panel:
     (mean, error), fine = differences(results), np.linspace(0.05, 0.92, 9)
-    curves = (Curve("log(1 + a²/((1 − a²) q))", fine, identity(results, fine), 0),
-              Curve("random networks", np.array(STRENGTHS), mean, 1, "points", error))  # fmt: skip
-    return Panel("pooled gradient's rate minus angle's", "attention strength a", "difference per block", curves,
-                 "0 only without attention")  # fmt: skip
+    curves = (
+        Curve("log(1 + a²/((1 − a²) q))", fine, identity(results, fine), 0),
+        Curve("random networks", np.array(STRENGTHS), mean, 1, "points", error),
+    )
+    return Panel(
+        "pooled gradient's rate minus angle's",
+        "attention strength a",
+        "difference per block",
+        curves,
+        "0 only without attention",
+    )

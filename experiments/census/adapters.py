@@ -16,9 +16,16 @@ from .huggingface import build, preload
 from .trial import Made, labels_of, try_model
 
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
-CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "bert": "BertForMaskedLM",
-           "mistral": "MistralForCausalLM", "t5": "T5ForConditionalGeneration", "vit": "ViTForImageClassification",
-           "olmo2": "Olmo2ForCausalLM", "gptj": "GPTJForCausalLM"}  # fmt: skip
+CLASSES = {
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "bert": "BertForMaskedLM",
+    "mistral": "MistralForCausalLM",
+    "t5": "T5ForConditionalGeneration",
+    "vit": "ViTForImageClassification",
+    "olmo2": "Olmo2ForCausalLM",
+    "gptj": "GPTJForCausalLM",
+}
 
 
 def lora(model: nn.Module) -> nn.Module:
@@ -50,15 +57,20 @@ def eight_bit(model: nn.Module) -> nn.Module:
 
     linear = [(name, m) for name, m in model.named_modules() if type(m) is nn.Linear and "head" not in name]
     for name, module in linear:
-        small = Linear8bitLt(module.in_features, module.out_features, module.bias is not None, has_fp16_weights=False)
+        small = Linear8bitLt(
+            module.in_features, module.out_features, module.bias is not None, has_fp16_weights=False
+        )
         small.load_state_dict(module.state_dict())
         model.set_submodule(name, small.to("cpu"))
     return model
 
 
 ADAPTERS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "LoRA": lora, "trained LoRA": trained_lora, "IA3": ia3, "eight bits": eight_bit,
-}  # fmt: skip
+    "LoRA": lora,
+    "trained LoRA": trained_lora,
+    "IA3": ia3,
+    "eight bits": eight_bit,
+}
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:

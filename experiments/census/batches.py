@@ -1,5 +1,4 @@
-"""An input that a model accepts, made from its forward signature and its config: 4 sequences of 40 tokens, or images.
-"""
+"""An input that a model accepts, made from its forward signature and config: 4 sequences of 40 tokens, or images."""
 
 from __future__ import annotations
 
@@ -70,7 +69,9 @@ def _text(config: Any, names: set[str]) -> Batch:
     size = _find(config, "vocab_size", 512)
     first = max(min(FIRST_ID, size // 2, size - TOKENS), 0)
     if size - first >= TOKENS:  # no token twice: theory starts from one overlap for every pair
-        ids = torch.stack([first + torch.randperm(size - first, generator=draw)[:TOKENS] for _ in range(BATCH)])
+        ids = torch.stack(
+            [first + torch.randperm(size - first, generator=draw)[:TOKENS] for _ in range(BATCH)]
+        )
     else:
         ids = torch.randint(first, size, (BATCH, TOKENS), generator=draw)
     batch = {"input_ids": ids}
@@ -100,7 +101,9 @@ def _pixels(config: Any, names: set[str]) -> Iterator[Batch]:
 def _patches(config: Any, names: set[str]) -> Iterator[Batch]:
     """Images already cut into patches and laid end to end, with the number of patches along time, height and width."""
     name = "hidden_states" if "hidden_states" in names else "pixel_values"
-    channels = next((x for x in (_find(config, n, 0) for n in ("in_channels", "in_chans", "num_channels")) if x), 3)
+    channels = next(
+        (x for x in (_find(config, n, 0) for n in ("in_channels", "in_chans", "num_channels")) if x), 3
+    )
     patch, frames = _find(config, "patch_size", 8), _find(config, "temporal_patch_size", 1)
     grid = torch.tensor([[1, 8, 8]] * BATCH)
     yield {name: _noise(BATCH * 64, channels * frames * patch * patch), "grid_thw": grid}
@@ -109,7 +112,9 @@ def _patches(config: Any, names: set[str]) -> Iterator[Batch]:
 
 def _sound(config: Any, names: set[str]) -> Iterator[Batch]:
     if "input_features" in names:
-        bins = next((x for x in (_find(config, n, 0) for n in ("num_mel_bins", "feature_size", "n_mels")) if x), 80)
+        bins = next(
+            (x for x in (_find(config, n, 0) for n in ("num_mel_bins", "feature_size", "n_mels")) if x), 80
+        )
         length = 2 * _find(config, "max_source_positions", 40)
         for shape in ((BATCH, bins, length), (BATCH, 80, bins), (BATCH, 160, 2 * bins), (BATCH, bins, 3000)):
             yield _with_decoder({"input_features": _noise(*shape)}, config, names)

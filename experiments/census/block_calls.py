@@ -63,9 +63,13 @@ def watching(model: nn.Module, calls: list[Call]) -> Iterator[None]:
     """Append every call of every submodule, in the order in which they end."""
 
     def note(name: str) -> Callable[..., None]:
-        return lambda _, args, kwargs, out: calls.append(Call(name, _streams(args, kwargs), first_tensor(out)))
+        return lambda _, args, kwargs, out: calls.append(
+            Call(name, _streams(args, kwargs), first_tensor(out))
+        )
 
-    handles = [m.register_forward_hook(note(name), with_kwargs=True) for name, m in model.named_modules() if name]
+    handles = [
+        m.register_forward_hook(note(name), with_kwargs=True) for name, m in model.named_modules() if name
+    ]
     try:
         yield
     finally:
@@ -98,7 +102,9 @@ def _stack(name: str, calls: list[Call]) -> Stack | None:
     if place is None or not same or not _chained(calls, place):
         return None
     inputs = [call.given[place].detach() for call in calls]
-    return Stack(name, [call.name for call in calls], place, inputs, [o.detach() for o in outputs if o is not None])
+    return Stack(
+        name, [call.name for call in calls], place, inputs, [o.detach() for o in outputs if o is not None]
+    )
 
 
 def _chained(calls: list[Call], place: Place) -> bool:
@@ -109,7 +115,9 @@ def _chained(calls: list[Call], place: Place) -> bool:
 
 
 @contextmanager
-def _forcing(model: nn.Module, stack: Stack, edit: Callable[[Tensor], Tensor], outputs: list[Tensor]) -> Iterator[None]:
+def _forcing(
+    model: nn.Module, stack: Stack, edit: Callable[[Tensor], Tensor], outputs: list[Tensor]
+) -> Iterator[None]:
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x, place = edit(stack.inputs[len(outputs)]), stack.place
         if isinstance(place, str):

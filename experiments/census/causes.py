@@ -59,8 +59,13 @@ FACTS = {  # a fact that is wrong, and what is behind it
     "branch": "multipliers of experts or of two streams",
 }
 COLUMNS = (
-    "silently wrong", RIGHTLY, "refused wrongly", "refused for a wrong reason", "wrong with a note", "not judged",
-)  # fmt: skip
+    "silently wrong",
+    RIGHTLY,
+    "refused wrongly",
+    "refused for a wrong reason",
+    "wrong with a note",
+    "not judged",
+)
 
 
 def cause_of(record: dict[str, Any]) -> str:

@@ -40,8 +40,12 @@ class Facts:
     parallel: bool | None = None
     heads: int | None = None
     softmax: int = 0
-    sizes: list[float] = field(default_factory=list)  # mean square of the stream at the start and after each block
-    overlaps: list[float] = field(default_factory=list)  # mean cosine between different tokens, there; nan if unknown
+    sizes: list[float] = field(
+        default_factory=list
+    )  # mean square of the stream at the start and after each block
+    overlaps: list[float] = field(
+        default_factory=list
+    )  # mean cosine between different tokens, there; nan if unknown
 
 
 MOST = 4  # stacks that are checked; a net of many stages has more, all alike
@@ -71,7 +75,9 @@ class _Softmax(TorchFunctionMode):
         if name == "multi_head_attention_forward":
             self.heads.append(int(args[4]))
         elif name in ("softmax", "_softmax", "scaled_dot_product_attention") and isinstance(first, Tensor):
-            self.heads.append(int(first.shape[1]) if first.dim() == 4 and first.shape[1] < first.shape[2] else 0)
+            self.heads.append(
+                int(first.shape[1]) if first.dim() == 4 and first.shape[1] < first.shape[2] else 0
+            )
         return func(*args, **(kwargs or {}))
 
 
@@ -143,7 +149,9 @@ class _Reader:
         outputs, _ = self._forced(poke)
         for before, after in zip(self.base, outputs, strict=True):
             moved = layout(after - before).norm(dim=-1) > MOVED * before.norm(dim=-1).mean()
-            causal, window = _pattern([sorted(row.nonzero().flatten().tolist()) for row in moved], pokes, count)
+            causal, window = _pattern(
+                [sorted(row.nonzero().flatten().tolist()) for row in moved], pokes, count
+            )
             self.found.causal.append(causal)
             self.found.window.append(window)
 
@@ -190,7 +198,11 @@ class _Reader:
         if call.out is None or len(call.given) != 1 or any(True for _ in module.children()):
             return False
         x = next(iter(call.given.values()))
-        if x.shape != call.out.shape or relative(call.out, x) < 1e-6 or any(p.dim() > 1 for p in module.parameters()):
+        if (
+            x.shape != call.out.shape
+            or relative(call.out, x) < 1e-6
+            or any(p.dim() > 1 for p in module.parameters())
+        ):
             return False
         try:
             with torch.no_grad():
@@ -292,7 +304,12 @@ def _growth(far: Tensor, farther: Tensor, x: Tensor) -> tuple[float, float]:
 
 
 def _place(
-    x: Tensor, inside: list[Call], used: list[Call], normed: set[str], exact: bool, growth: tuple[float, float]
+    x: Tensor,
+    inside: list[Call],
+    used: list[Call],
+    normed: set[str],
+    exact: bool,
+    growth: tuple[float, float],
 ) -> str | None:
     """Where the norms stand: what a norm was given, and whether what is added is a norm's output."""
     whole, added = growth

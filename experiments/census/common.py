@@ -27,7 +27,11 @@ UNTRIED = ("not built",)
 def types_of(*kinds: str) -> list[dict[str, Any]]:
     """The cases of all types that read such things; a label is part of its case, so that a new one is tried again."""
     rows = json.loads(TYPES.read_text())["types"]
-    return [{"type": r["type"], "class": r["class"], "label": _digest(r["type"])} for r in rows if r["kind"] in kinds]
+    return [
+        {"type": r["type"], "class": r["class"], "label": _digest(r["type"])}
+        for r in rows
+        if r["kind"] in kinds
+    ]
 
 
 def _digest(name: str) -> str | None:
@@ -64,9 +68,12 @@ def judged(results: Sequence[Result], what: str) -> Claim:
     outside = sum(v["outcome"] == OUTSIDE for v in softmax)
     altered = [r.case for r in results if r.value.get("altered")]
     held = (
-        not found.get("silently wrong") and not found.get("raw traceback") and not altered
-        and measured >= 0.95 * len(softmax) and right + outside >= 0.90 * len(softmax)
-    )  # fmt: skip
+        not found.get("silently wrong")
+        and not found.get("raw traceback")
+        and not altered
+        and measured >= 0.95 * len(softmax)
+        and right + outside >= 0.90 * len(softmax)
+    )
     words = ", ".join(f"{count} {outcome}" for outcome, count in found.items())
     share = (
         f"of {len(softmax)} softmax models that build, {measured} are measured, {right} described right, {outside} "
@@ -78,7 +85,7 @@ def judged(results: Sequence[Result], what: str) -> Claim:
         "4 layers, width 256 where the config allows, 4 sequences of 40 tokens or small images, own initialization",
         held if tried else None,
         {"counts": found, "softmax": len(softmax), "measured": measured, "right": right, "outside": outside},
-    )  # fmt: skip
+    )
 
 
 def bars(results: Sequence[Result], title: str) -> Figure:

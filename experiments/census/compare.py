@@ -18,7 +18,15 @@ WORDS = {  # a note that speaks of the fact in any of these words owns up to it
     "parallel": ("parallel",),
     "skip": ("multipl", "residual", "scale", "skip"),
     "branch": ("multipl", "residual", "scale", "branch", "silent"),
-    "attention": ("state space", "linear attention", "convolution", "recurrent", "mixer", "sink", "sum to one"),
+    "attention": (
+        "state space",
+        "linear attention",
+        "convolution",
+        "recurrent",
+        "mixer",
+        "sink",
+        "sum to one",
+    ),
     "copies": ("copies", "copied"),
     "measured": (),
     "prediction": ("copies", "copied", "extrapolated", "trained", "theory does not hold"),
@@ -73,7 +81,10 @@ def _window(claims: dict[str, Any], truth: dict[str, Any], tokens: int) -> str:
 
 
 _INSIDE = {"none": "not in the branch"}
-_ALSO = {"none": ("absolute",), "in queries or keys": ("rotary",)}  # a rotation with a decay is said in wider words
+_ALSO = {
+    "none": ("absolute",),
+    "in queries or keys": ("rotary",),
+}  # a rotation with a decay is said in wider words
 
 
 def _positions(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
@@ -91,7 +102,9 @@ def _attention(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
     said = [one] * len(truth["attention"]) if isinstance(one, str) else one
     true = [kind if kind is None or "softmax" in kind else "mixer" for kind in truth["attention"]]
     if "softmax, changed" in said:  # which change it is has no word of its own
-        true = ["softmax, changed" if kind and "softmax" in kind and kind != "softmax" else kind for kind in true]
+        true = [
+            "softmax, changed" if kind and "softmax" in kind and kind != "softmax" else kind for kind in true
+        ]
     pairs = zip(said, true, strict=False)
     return _differs(one, truth["attention"]) if any(t is not None and s != t for s, t in pairs) else ""
 
@@ -102,7 +115,11 @@ def _near(said: float | None, true: float) -> bool:
 
 def _skip(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
     pairs = zip(claims["skip"], truth["skip"], strict=False)
-    return _differs(claims["skip"], truth["skip"]) if any(t is not None and not _near(s, t) for s, t in pairs) else ""
+    return (
+        _differs(claims["skip"], truth["skip"])
+        if any(t is not None and not _near(s, t) for s, t in pairs)
+        else ""
+    )
 
 
 def _branch(claims: dict[str, Any], truth: dict[str, Any], _: int) -> str:
@@ -130,7 +147,17 @@ def _copies(_: dict[str, Any], truth: dict[str, Any], __: int) -> str:
 
 
 TESTS: dict[str, Callable[..., str]] = {
-    "depth": _depth, "heads": _same("heads"), "causal": _all("causal"), "window": _window, "norm": _all("norm"),
-    "positions": _positions, "gated": _same("gated"), "qk_norm": _all("qk_norm"), "parallel": _same("parallel"),
-    "attention": _attention, "skip": _skip, "branch": _branch, "copies": _copies,
-}  # fmt: skip
+    "depth": _depth,
+    "heads": _same("heads"),
+    "causal": _all("causal"),
+    "window": _window,
+    "norm": _all("norm"),
+    "positions": _positions,
+    "gated": _same("gated"),
+    "qk_norm": _all("qk_norm"),
+    "parallel": _same("parallel"),
+    "attention": _attention,
+    "skip": _skip,
+    "branch": _branch,
+    "copies": _copies,
+}

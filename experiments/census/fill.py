@@ -85,7 +85,9 @@ def judge(work: Work) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the cases of the census that have no record.")
-    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"of {', '.join(table.GROUPS)}; all if none")
+    parser.add_argument(
+        "recipes", nargs="*", metavar="RECIPE", help=f"of {', '.join(table.GROUPS)}; all if none"
+    )
     parser.add_argument("--again", action="append", default=[], metavar="NAME", help="measure this one again")
     options = parser.parse_args()
     fill(options.recipes or list(table.GROUPS), set(options.again))

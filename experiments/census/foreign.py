@@ -26,7 +26,9 @@ class Part:
     def make(self) -> Any:
         home, _, attribute = self.path.rpartition(".")
         maker = getattr(importlib.import_module(home), attribute)
-        values = {name: value.make() if isinstance(value, Part) else value for name, value in self.arguments.items()}
+        values = {
+            name: value.make() if isinstance(value, Part) else value for name, value in self.arguments.items()
+        }
         return maker(**values)
 
 

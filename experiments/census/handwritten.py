@@ -1,7 +1,7 @@
 """Transformers as strangers write them: in none of the names or layouts of a known family, with what is true of each.
 
-    model, batch = MODELS["pairs"].build()
-    MODELS["pairs"].label        in the words of labels.json
+model, batch = MODELS["pairs"].build()
+MODELS["pairs"].label        in the words of labels.json
 """
 
 from __future__ import annotations
@@ -35,12 +35,22 @@ from .handwritten_parts import (
     attend,
     causal,
     heads_of,
-)  # fmt: skip
+)
 
 Label = dict[str, Any]
-PLAIN: Label = {"depth": LAYERS, "causal": False, "window": None, "norm": "pre", "positions": "absolute",
-                "gated": False, "qk_norm": False, "parallel": False, "attention": "softmax", "skip": 1.0,
-                "branch": 1.0}  # fmt: skip
+PLAIN: Label = {
+    "depth": LAYERS,
+    "causal": False,
+    "window": None,
+    "norm": "pre",
+    "positions": "absolute",
+    "gated": False,
+    "qk_norm": False,
+    "parallel": False,
+    "attention": "softmax",
+    "skip": 1.0,
+    "branch": 1.0,
+}
 
 
 @dataclass(frozen=True)
@@ -62,10 +72,12 @@ def batch(kind: str) -> dict[str, Tensor]:
     ids = torch.randint(VOCABULARY, (BATCH, TOKENS), generator=draw)
     stream = torch.randn(BATCH, TOKENS, WIDTH, generator=draw)
     kinds = {
-        "ids": {"ids": ids}, "stream": {"src": stream}, "sequence first": {"src": stream.transpose(0, 1)},
+        "ids": {"ids": ids},
+        "stream": {"src": stream},
+        "sequence first": {"src": stream.transpose(0, 1)},
         "two streams": {"src": stream, "tgt": stream.roll(1, 0)},
         "masked": {"src": stream, "mask": causal(TOKENS)},
-    }  # fmt: skip
+    }
     return kinds[kind]
 
 
@@ -91,8 +103,12 @@ class Pairs(Language):
 
     def __init__(self) -> None:
         super().__init__()
-        mix = [nn.ModuleList([nn.Sequential(nn.LayerNorm(WIDTH), Mix()), nn.Sequential(nn.LayerNorm(WIDTH), Feed())])
-               for _ in range(LAYERS)]  # fmt: skip
+        mix = [
+            nn.ModuleList(
+                [nn.Sequential(nn.LayerNorm(WIDTH), Mix()), nn.Sequential(nn.LayerNorm(WIDTH), Feed())]
+            )
+            for _ in range(LAYERS)
+        ]
         self.stages = nn.ModuleList(mix)
 
     def body(self, x: Tensor) -> Tensor:
@@ -189,8 +205,13 @@ class Modulated(nn.Module):
 class Blocks(Language):
     """A list of blocks of one class that take the stream and a bias on the scores."""
 
-    def __init__(self, block: Callable[[], nn.Module], bias: Callable[[int], Tensor] | None = None,
-                 positions: bool = True, shared: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        block: Callable[[], nn.Module],
+        bias: Callable[[int], Tensor] | None = None,
+        positions: bool = True,
+        shared: bool = False,
+    ) -> None:
         super().__init__(positions)
         self.bias = bias
         one = block()
@@ -208,8 +229,14 @@ class Blocks(Language):
 class Pre(nn.Module):
     """x + branch * f(norm x), with `skip` and `branch` as plain numbers; `after` stands behind each branch."""
 
-    def __init__(self, mix: nn.Module | None = None, feed: nn.Module | None = None, skip: float = 1.0,
-                 branch: float = 1.0, after: Callable[[], nn.Module] = nn.Identity) -> None:  # fmt: skip
+    def __init__(
+        self,
+        mix: nn.Module | None = None,
+        feed: nn.Module | None = None,
+        skip: float = 1.0,
+        branch: float = 1.0,
+        after: Callable[[], nn.Module] = nn.Identity,
+    ) -> None:
         super().__init__()
         self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.mix, self.feed, self.after_mix, self.after_feed = mix or Mix(), feed or Feed(), after(), after()
@@ -288,7 +315,9 @@ def slopes(tokens: int) -> Tensor:
 
 
 def encoder(first: bool = False, batch_first: bool = True) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, 0.1, "gelu", batch_first=batch_first, norm_first=first)
+    layer = nn.TransformerEncoderLayer(
+        WIDTH, HEADS, HIDDEN, 0.1, "gelu", batch_first=batch_first, norm_first=first
+    )
     return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
 
 
@@ -307,7 +336,9 @@ def copies() -> nn.Module:
     return model
 
 
-def case(make: Callable[[], nn.Module], inputs: str = "ids", train: bool = False, **facts: Any) -> Handwritten:
+def case(
+    make: Callable[[], nn.Module], inputs: str = "ids", train: bool = False, **facts: Any
+) -> Handwritten:
     return Handwritten(make, ({**PLAIN, **facts},), inputs, train)
 
 
@@ -330,9 +361,18 @@ MODELS = {
     "torch encoder, causal": case(encoder, "masked", norm="post", causal=True, **TORCH),
     "torch transformer": Handwritten(
         lambda: nn.Transformer(WIDTH, HEADS, LAYERS, LAYERS, HIDDEN, batch_first=True),
-        ({**PLAIN, "name": "encoder.layers", "norm": "post", **TORCH, "copies": False},  # it draws every matrix anew
-         {**PLAIN, "name": "decoder.layers", "norm": "post", **TORCH, "copies": False}),
-        "two streams"),
+        (
+            {
+                **PLAIN,
+                "name": "encoder.layers",
+                "norm": "post",
+                **TORCH,
+                "copies": False,
+            },  # it draws every matrix anew
+            {**PLAIN, "name": "decoder.layers", "norm": "post", **TORCH, "copies": False},
+        ),
+        "two streams",
+    ),
     "causal bias": case(lambda: Blocks(Pre, causal), causal=True),
     "window": case(lambda: Blocks(Pre, window), causal=True, window=8),
     "strided mask": case(lambda: Blocks(Pre, strided), causal=True, window="sparse"),
@@ -355,4 +395,4 @@ MODELS = {
     "linear attention": case(lambda: Blocks(lambda: Pre(Linear())), causal=True, attention="linear"),
     "convolution": case(lambda: Blocks(lambda: Pre(Convolution())), causal=True, attention="none"),
     "hybrid": case(Hybrid, causal=True, attention="hybrid"),
-}  # fmt: skip
+}

@@ -66,7 +66,10 @@ class Experts(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.choose, self.experts = nn.Linear(WIDTH, 4, bias=False), nn.ModuleList([Gated() for _ in range(4)])
+        self.choose, self.experts = (
+            nn.Linear(WIDTH, 4, bias=False),
+            nn.ModuleList([Gated() for _ in range(4)]),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         weights, chosen = self.choose(x).softmax(-1).topk(2, -1)
@@ -74,7 +77,9 @@ class Experts(nn.Module):
         for number, expert in enumerate(self.experts):
             batch, place, rank = (chosen == number).nonzero(as_tuple=True)
             if len(batch):
-                out = out.index_put((batch, place), weights[batch, place, rank, None] * expert(x[batch, place]), True)
+                out = out.index_put(
+                    (batch, place), weights[batch, place, rank, None] * expert(x[batch, place]), True
+                )
         return out
 
 

@@ -22,7 +22,9 @@ def isolated(task: Task, seconds: int = SECONDS) -> tuple[dict[str, Any] | None,
     The process is forked, so that it starts with everything already imported; the parent computes nothing with torch.
     """
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=_work, args=(task, theirs, seconds), daemon=True)
+    process = multiprocessing.get_context("fork").Process(
+        target=_work, args=(task, theirs, seconds), daemon=True
+    )
     process.start()
     theirs.close()
     stage = "start"

@@ -1,6 +1,6 @@
 """Write timm.json: of every architecture file of the installed timm its smallest model, and the side of its images.
 
-    python experiments/census/list_timm.py        a quarter of an hour: each of some 1300 models is made without memory
+python experiments/census/list_timm.py        a quarter of an hour: each of some 1300 models is made without memory
 """
 
 from __future__ import annotations

@@ -14,14 +14,29 @@ from .overruled import OUTSIDE, OVERRULED, RIGHTLY
 
 NAMES = {
     "x-transformers": (
-        "decoder", "encoder", "decoder, rotary", "decoder, ALiBi", "decoder, relative bias", "decoder, qk-norm",
-        "decoder, llama-like", "decoder, post-norm", "decoder, sandwich norm",
+        "decoder",
+        "encoder",
+        "decoder, rotary",
+        "decoder, ALiBi",
+        "decoder, relative bias",
+        "decoder, qk-norm",
+        "decoder, llama-like",
+        "decoder, post-norm",
+        "decoder, sandwich norm",
     ),
     "vit-pytorch": (
-        "vit", "simple_vit", "vit_1d", "vit_3d", "simple_vit_with_qk_norm", "simple_vit_with_register_tokens",
-        "deepvit", "parallel_vit", "normalized_vit", "cait",
+        "vit",
+        "simple_vit",
+        "vit_1d",
+        "vit_3d",
+        "simple_vit_with_qk_norm",
+        "simple_vit_with_register_tokens",
+        "deepvit",
+        "parallel_vit",
+        "normalized_vit",
+        "cait",
     ),
-}  # fmt: skip
+}
 
 
 def row(records: list[dict[str, Any]]) -> str:

@@ -14,13 +14,36 @@ from .handwritten import Label
 from .truth import from_checker, from_label
 
 OUTCOMES = (
-    "right", "silently wrong", "wrong with a note", "described but not measured", "refused rightly",
-    "refused for a wrong reason", "refused wrongly", "raw traceback", "too slow", "not judged", "not built",
-)  # fmt: skip
-PARTED = 0.2  # log of predicted over measured; at width 256 and one seed right descriptions stay below half of it
+    "right",
+    "silently wrong",
+    "wrong with a note",
+    "described but not measured",
+    "refused rightly",
+    "refused for a wrong reason",
+    "refused wrongly",
+    "raw traceback",
+    "too slow",
+    "not judged",
+    "not built",
+)
+PARTED = (
+    0.2  # log of predicted over measured; at width 256 and one seed right descriptions stay below half of it
+)
 FEW = 3  # calls of softmax in a pass: fewer need no stack of attention
-REASONS = ("no attention", "no softmax", "state space", "convolution", "several streams", "more than one stream",
-           "hyper-connection", "stages", "width changes", "pads", "padding", "not a transformer")  # fmt: skip
+REASONS = (
+    "no attention",
+    "no softmax",
+    "state space",
+    "convolution",
+    "several streams",
+    "more than one stream",
+    "hyper-connection",
+    "stages",
+    "width changes",
+    "pads",
+    "padding",
+    "not a transformer",
+)
 
 
 @dataclass
@@ -29,7 +52,9 @@ class Evidence:
 
     described: said.Answer
     measured: said.Answer
-    stacks: dict[str, Any]  # that edgewise sees, the described one first: their records by name, where it gives any
+    stacks: dict[
+        str, Any
+    ]  # that edgewise sees, the described one first: their records by name, where it gives any
     labels: list[Label]
     facts: list[Facts]
     trouble: str  # why the checker has no facts
@@ -152,16 +177,22 @@ def _structure(evidence: Evidence) -> dict[str, Any] | None:
     answer = evidence.structures.get(evidence.name)
     if answer is None or answer.value is None:
         return None
-    single = len(evidence.structures) == 1 and len(evidence.facts) < 2  # then a name may be another word for it
+    single = (
+        len(evidence.structures) == 1 and len(evidence.facts) < 2
+    )  # then a name may be another word for it
     truth = evidence.truth() if single else evidence.truth_of(evidence.name)
     wrong: list[str] = []
     for name, other in evidence.structures.items():
         known = truth if name == evidence.name else evidence.truth_of(name)
         if other.value is not None and known is not None:
             stated = said_structure.claims(other.value)
-            tokens = max(other.value.tokens or 0, other.value.horizon) or sys.maxsize  # a mask that was seen whole
+            tokens = (
+                max(other.value.tokens or 0, other.value.horizon) or sys.maxsize
+            )  # a mask that was seen whole
             found = differences(stated, said_structure.masked(stated, known), tokens)
-            wrong += [f"{fact}: {words}" for fact, words in found if fact != "copies" and words != "is not read"]
+            wrong += [
+                f"{fact}: {words}" for fact, words in found if fact != "copies" and words != "is not read"
+            ]
     left = said_structure.open_facts(answer.value, evidence.softmax() is not False)
     return {"wrong": wrong, "open": left, "judged": truth is not None, "prints": str(answer.value)[:700]}
 
@@ -181,9 +212,13 @@ def _geometry(evidence: Evidence) -> list[tuple[str, str]]:
     if trace is None or not facts or trace.depth != facts[0].depth:
         return []
     wrong = []
-    for name, ours, theirs in (("size", facts[0].sizes, trace.blocks("norm")),
-                               ("overlap", facts[0].overlaps, trace.blocks("overlap"))):  # fmt: skip
-        far = [(o, float(t)) for o, t in zip(ours, theirs, strict=True) if abs(o - t) > 0.02 * max(abs(o), 0.05)]
+    for name, ours, theirs in (
+        ("size", facts[0].sizes, trace.blocks("norm")),
+        ("overlap", facts[0].overlaps, trace.blocks("overlap")),
+    ):
+        far = [
+            (o, float(t)) for o, t in zip(ours, theirs, strict=True) if abs(o - t) > 0.02 * max(abs(o), 0.05)
+        ]
         if far and not math.isnan(far[0][0]):
             wrong.append(("measured", f"{name} says {far[0][1]:.4g}, is {far[0][0]:.4g}"))
     return wrong

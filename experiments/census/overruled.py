@@ -1,5 +1,4 @@
-"""Where the source of a model decides: against the checker, or for a refusal that names a structure outside the theory.
-"""
+"""Where the source of a model decides: against the checker, or for an error that names what theory lacks."""
 
 from __future__ import annotations
 
@@ -37,7 +36,11 @@ def _by_source(record: dict[str, Any]) -> dict[str, Any]:
         wrong = _facts(record.get("wrong"))
         decision = decisions("overruled").get(name)
         if decision is not None and wrong <= set(decision["facts"]):
-            return {**record, "outcome": OVERRULED, "wrong": [f"{', '.join(sorted(wrong))}: {decision['evidence']}"]}
+            return {
+                **record,
+                "outcome": OVERRULED,
+                "wrong": [f"{', '.join(sorted(wrong))}: {decision['evidence']}"],
+            }
     if record["outcome"] in ("refused wrongly", "refused for a wrong reason"):
         decision = decisions("refusals").get(name)
         if decision is not None and decision["reason"] in record["why"]:
@@ -54,7 +57,11 @@ def _by_structure(record: dict[str, Any]) -> dict[str, Any]:
     name = record.get("type") or record.get("model", "")
     excused = set(decisions("overruled").get(name, {"facts": ()})["facts"])
     if not _facts(structure["wrong"]) <= excused:
-        return {**record, "outcome": "silently wrong", "wrong": [f"structure, {text}" for text in structure["wrong"]]}
+        return {
+            **record,
+            "outcome": "silently wrong",
+            "wrong": [f"structure, {text}" for text in structure["wrong"]],
+        }
     if record["outcome"] in (RIGHTLY, "wrong with a note") and not structure["open"]:
         return {**record, "outcome": OUTSIDE}
     return record

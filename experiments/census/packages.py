@@ -45,7 +45,9 @@ def _preload() -> None:
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     _preload()
     row = ROWS.get(case["package"], {}).get(case["model"])
-    labels = [row.label] if row is not None and row.label else labels_of(f"{case['package']}, {case['model']}")
+    labels = (
+        [row.label] if row is not None and row.label else labels_of(f"{case['package']}, {case['model']}")
+    )
     return try_model(lambda: _made(case), labels)
 
 

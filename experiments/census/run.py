@@ -1,6 +1,6 @@
 """Run the whole census, one recipe after the other, and write its page; what is already measured is not measured again.
 
-    python -m experiments.census.run [RECIPE ...]
+python -m experiments.census.run [RECIPE ...]
 """
 
 from __future__ import annotations

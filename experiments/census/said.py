@@ -82,8 +82,14 @@ def claims(network: Architecture) -> dict[str, Any]:
 
     mlp_skip = each(1.0 if network.parallel else network.mlp_skip)
     return {
-        "depth": depth, "heads": network.heads, "causal": network.causal, "window": each(network.window),
-        "norm": network.norm, "gated": network.gated, "qk_norm": network.qk_norm, "parallel": network.parallel,
+        "depth": depth,
+        "heads": network.heads,
+        "causal": network.causal,
+        "window": each(network.window),
+        "norm": network.norm,
+        "gated": network.gated,
+        "qk_norm": network.qk_norm,
+        "parallel": network.parallel,
         "positions": [
             "alibi" if network.alibi else "rotary" if turned else "relative" if bias else "none"
             for turned, bias in zip(each(network.rope), each(network.position_bias), strict=True)
@@ -95,7 +101,7 @@ def claims(network: Architecture) -> dict[str, Any]:
             "mlp": _heard(each(network.mlp_branch), each(network.mlp_out_gain)),
         },
         "mlp_skip": mlp_skip,
-    }  # fmt: skip
+    }
 
 
 def _heard(strengths: list[float], gains: list[float]) -> list[float]:
@@ -109,15 +115,20 @@ def read_claims(stack: Any) -> dict[str, Any]:
     attention = [next((b for b in some if b.mixes), None) for some in branches]
     mlp = [next((b for b in some if b.kind == "mlp"), None) for some in branches]
     return {
-        "depth": stack.depth, "heads": next((b.heads for b in attention if b is not None), None),
-        "causal": stack.causal, "window": list(stack.window), "norm": stack.norm, "gated": stack.gated,
-        "qk_norm": stack.qk_norm, "parallel": stack.parallel,
+        "depth": stack.depth,
+        "heads": next((b.heads for b in attention if b is not None), None),
+        "causal": stack.causal,
+        "window": list(stack.window),
+        "norm": stack.norm,
+        "gated": stack.gated,
+        "qk_norm": stack.qk_norm,
+        "parallel": stack.parallel,
         "positions": [_kind_of_positions(b.positions) if b is not None else None for b in attention],
         "attention": [_kind_of_mixer(b) for b in attention],
         "skip": [math.prod(_steps(some)) for some in branches],
         "branch": {"attention": [_strength(b) for b in attention], "mlp": [_strength(b) for b in mlp]},
         "mlp_skip": [1.0 if stack.parallel or b is None else b.skip for b in mlp],
-    }  # fmt: skip
+    }
 
 
 def _kind_of_positions(kinds: tuple[str, ...] | None) -> str | None:

@@ -28,19 +28,25 @@ def claims(structure: Any) -> dict[str, Any]:
     attention = [b for b in mixing if b is not None and b.kind == "attention"]
     pairs = [[b.kind for b in block] == ["attention", "MLP"] for block in blocks]
     return {
-        "depth": structure.depth, "heads": _agreed(b.heads for b in attention),
+        "depth": structure.depth,
+        "heads": _agreed(b.heads for b in attention),
         "causal": [None if b is None or b.sees is None else _causal(b.sees) for b in mixing],
-        "window": [_window(b) for b in mixing], "norm": [_place(block) for block in blocks],
+        "window": [_window(b) for b in mixing],
+        "norm": [_place(block) for block in blocks],
         "gated": _agreed(b.gated for b in mlps if b is not None),
-        "qk_norm": _agreed(b.qk_norm for b in attention), "parallel": _agreed(_parallel(block) for block in blocks),
+        "qk_norm": _agreed(b.qk_norm for b in attention),
+        "parallel": _agreed(_parallel(block) for block in blocks),
         "positions": [None if b is None or b.positions is None else _positions(b.positions) for b in mixing],
-        "attention": [_kind(b) for b in mixing], "skip": [_skip(block) for block in blocks],
+        "attention": [_kind(b) for b in mixing],
+        "skip": [_skip(block) for block in blocks],
         "branch": {
             "attention": [_strength(b) if two else None for b, two in zip(mixing, pairs, strict=True)],
             "mlp": [_strength(b) if two else None for b, two in zip(mlps, pairs, strict=True)],
         },
-        "mlp_skip": [1.0 if b is None or _parallel(block) else b.skip for b, block in zip(mlps, blocks, strict=True)],
-    }  # fmt: skip
+        "mlp_skip": [
+            1.0 if b is None or _parallel(block) else b.skip for b, block in zip(mlps, blocks, strict=True)
+        ],
+    }
 
 
 def masked(said: dict[str, Any], truth: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +58,9 @@ def masked(said: dict[str, Any], truth: dict[str, Any]) -> dict[str, Any]:
         if value is None:
             kept[fact] = None
         elif isinstance(value, list) and isinstance(kept[fact], list):
-            kept[fact] = [t if s is not None else None for s, t in zip_longest(value, kept[fact])][: len(kept[fact])]
+            kept[fact] = [t if s is not None else None for s, t in zip_longest(value, kept[fact])][
+                : len(kept[fact])
+            ]
     return kept
 
 
@@ -63,11 +71,15 @@ def open_facts(structure: Any, attends: bool) -> list[str]:
     stated = {
         "depth": structure.depth is not None,
         "heads": all(b.heads for b in attention) and (bool(attention) or not attends),
-        "what attention sees": all(b.kind and (b.sees or b.kind in ("MLP", "cross-attention")) for b in branches),
+        "what attention sees": all(
+            b.kind and (b.sees or b.kind in ("MLP", "cross-attention")) for b in branches
+        ),
         "place of norms": all(b.norm for b in branches),
         "multipliers": all(b.skip is not None and b.multiplier is not None for b in branches),
     }
-    allowed = {fact for words, facts in MAY_BE_OPEN.items() if words in " ".join(structure.outside) for fact in facts}
+    allowed = {
+        fact for words, facts in MAY_BE_OPEN.items() if words in " ".join(structure.outside) for fact in facts
+    }
     return [fact for fact in MATTER if not stated[fact] and fact not in allowed]
 
 
@@ -114,7 +126,11 @@ def _kind(branch: Any) -> str | None:
     if branch.kind == "mixer":
         return "mixer"
     odd = ("do not sum to one", "products of queries", "not a product", "no mean of values")
-    return "softmax, changed" if any(words in remark for remark in branch.remarks for words in odd) else "softmax"
+    return (
+        "softmax, changed"
+        if any(words in remark for remark in branch.remarks for words in odd)
+        else "softmax"
+    )
 
 
 def _skip(block: Any) -> float | None:
@@ -126,4 +142,8 @@ def _strength(branch: Any) -> float | None:
     if branch is None or branch.multiplier is None:
         return None
     silent = "gives nothing at this initialization" in branch.remarks
-    return 0.0 if silent else abs(branch.multiplier) * (1.0 if branch.layer_scale is None else branch.layer_scale)
+    return (
+        0.0
+        if silent
+        else abs(branch.multiplier) * (1.0 if branch.layer_scale is None else branch.layer_scale)
+    )

@@ -1,6 +1,6 @@
 """Write docs/census.md from what is recorded: outcomes by group, and every model that was not read right.
 
-    python -m experiments.census.table
+python -m experiments.census.table
 """
 
 from __future__ import annotations
@@ -19,13 +19,26 @@ from .said_structure import MATTER, MAY_BE_OPEN
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "census.md"
-GROUPS = ("text", "vision", "image_and_text", "sound_and_others", "packages", "by_hand", "adapters")  # recipes
+GROUPS = (
+    "text",
+    "vision",
+    "image_and_text",
+    "sound_and_others",
+    "packages",
+    "by_hand",
+    "adapters",
+)  # recipes
 COLUMNS = {  # of the table: the recipe, and of its models those of one package
-    "text": ("text", None), "vision": ("vision", None), "images and text": ("image_and_text", None),
-    "sound, series, towers": ("sound_and_others", None), "x-transformers": ("packages", "x-transformers"),
-    "vit-pytorch": ("packages", "vit-pytorch"), "timm": ("packages", "timm"), "by hand": ("by_hand", None),
+    "text": ("text", None),
+    "vision": ("vision", None),
+    "images and text": ("image_and_text", None),
+    "sound, series, towers": ("sound_and_others", None),
+    "x-transformers": ("packages", "x-transformers"),
+    "vit-pytorch": ("packages", "vit-pytorch"),
+    "timm": ("packages", "timm"),
+    "by hand": ("by_hand", None),
     "with adapters": ("adapters", None),
-}  # fmt: skip
+}
 OPENING = """# Census: strangers' models
 
 Every model type of the installed transformers, every kind of model of x-transformers, vit-pytorch and timm, models
@@ -41,7 +54,7 @@ counts as *{OUTSIDE}* if all of this holds:
 1. The refusal is a right one by label or source (*refused rightly*), or a note owns up to what is left out.
 2. Label or checker know the stack, and every fact that `edgewise.structure` states of it agrees with them: depth,
    heads, causal or not, windows and gaps, norms, positions, gates, normed queries, parallel branches, multipliers.
-3. The facts that matter ({', '.join(MATTER)}) are stated of every block. Open may be only what is itself outside:"""
+3. The facts that matter ({", ".join(MATTER)}) are stated of every block. Open may be only what is itself outside:"""
 MEANING = {
     "right": "described as label and checker say, and measured",
     OVERRULED: "the checker says otherwise, and the model's source says that it is mistaken (`overruled.json`)",
@@ -85,7 +98,9 @@ def page() -> str:
     """The whole page."""
     rows = {group: records(group) for group in GROUPS}
     why = causes.lines(_softmax(rows))
-    return "\n".join([OPENING, *_counts(rows), "", *_meaning(), "", *_goals(rows), "", *why, "", *_lists(rows), ""])
+    return "\n".join(
+        [OPENING, *_counts(rows), "", *_meaning(), "", *_goals(rows), "", *why, "", *_lists(rows), ""]
+    )
 
 
 def _softmax(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -95,7 +110,9 @@ def _softmax(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 def _counts(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     lines = ["## Outcomes", "", "The first four columns are types of transformers.", ""]
     lines += ["| | " + " | ".join(COLUMNS) + " | all |", "|---" * (len(COLUMNS) + 2) + "|"]
-    columns = [[r for r in rows[group] if package in (None, r.get("package"))] for group, package in COLUMNS.values()]
+    columns = [
+        [r for r in rows[group] if package in (None, r.get("package"))] for group, package in COLUMNS.values()
+    ]
     tallies = [Counter(r["outcome"] for r in column) for column in columns]
     for outcome in ALL_OUTCOMES:
         numbers = [tally[outcome] for tally in tallies]
@@ -125,7 +142,10 @@ def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     checked = [r["checker"] for r in everything if "checker" in r]
     altered = sum(bool(r.get("altered")) for r in everything)
     return [
-        "## Goals", "", "| | |", "|---|---|",
+        "## Goals",
+        "",
+        "| | |",
+        "|---|---|",
         f"| softmax models that build | {len(softmax)} |",
         f"| measured (goal 95 %) | {measured}, {share(measured, len(softmax))} |",
         f"| described right, within the theory | {right}, {share(right, len(softmax))} |",
@@ -137,7 +157,7 @@ def _goals(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
         f"| raw tracebacks (goal 0) | {sum(r['outcome'] == 'raw traceback' for r in everything)} |",
         f"| outputs, weights, modes, hooks or random streams altered (goal 0) | {altered} |",
         f"| labels with which the checker agrees | {checked.count('agrees')} of {len(checked)} |",
-    ]  # fmt: skip
+    ]
 
 
 def _lists(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -146,7 +166,9 @@ def _lists(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
         found = [r for group in rows.values() for r in group if r["outcome"] == outcome]
         if found:
             lines += ["", f"### {outcome.capitalize()}", "", "| model | why |", "|---|---|"]
-            lines += [f"| {name_of(r)} | {_cell('; '.join(r.get('wrong') or ()) or r['why'])} |" for r in found]
+            lines += [
+                f"| {name_of(r)} | {_cell('; '.join(r.get('wrong') or ()) or r['why'])} |" for r in found
+            ]
     return lines
 
 

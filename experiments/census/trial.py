@@ -62,7 +62,10 @@ def _trial(make: Callable[[], Made], labels: list[Label], tell: Tell) -> dict[st
         tell("run")
         outputs = unchanged.outputs(model, batch)
     except Exception as error:  # noqa: BLE001  nor is one that does not run on the batch of the list
-        return {"outcome": "not built", "why": f"no batch: {type(error).__name__}: {error}".replace("\n", " ")[:160]}
+        return {
+            "outcome": "not built",
+            "why": f"no batch: {type(error).__name__}: {error}".replace("\n", " ")[:160],
+        }
     return decide(_evidence(model, batch, outputs, labels, tell))
 
 
@@ -78,12 +81,27 @@ def _evidence(model: nn.Module, batch: Any, outputs: Any, labels: list[Label], t
     if outputs != unchanged.outputs(model, batch):
         altered.append("outputs")
     tell("predict")
-    gap = said.gap(described.value, trace.value) if described.value is not None and trace.value is not None else None
+    gap = (
+        said.gap(described.value, trace.value)
+        if described.value is not None and trace.value is not None
+        else None
+    )
     parted = said.departure(model, trace.value) if gap is not None else ""
     tell("check")
     facts, softmax, trouble = checked(model, batch)
     return Evidence(
-        described, trace, stacks, labels, facts, trouble, altered, gap, softmax, others, parted, structures=structures
+        described,
+        trace,
+        stacks,
+        labels,
+        facts,
+        trouble,
+        altered,
+        gap,
+        softmax,
+        others,
+        parted,
+        structures=structures,
     )
 
 

@@ -8,9 +8,20 @@ from .checker import Facts
 from .handwritten import Label
 
 ANY = (
-    "depth", "heads", "causal", "window", "norm", "positions", "gated", "qk_norm", "parallel", "skip", "branch",
-    "attention", "copies",
-)  # fmt: skip
+    "depth",
+    "heads",
+    "causal",
+    "window",
+    "norm",
+    "positions",
+    "gated",
+    "qk_norm",
+    "parallel",
+    "skip",
+    "branch",
+    "attention",
+    "copies",
+)
 
 
 def from_label(label: Label) -> Label:
@@ -37,7 +48,7 @@ def from_label(label: Label) -> Label:
 
 
 def _side(window: Any) -> Any:
-    """"8 on each side" is nine keys to one side with the token itself."""
+    """ "8 on each side" is nine keys to one side with the token itself."""
     words = window.split() if isinstance(window, str) else []
     if words[1:] == ["on", "each", "side"]:
         return int(words[0]) + 1
@@ -50,10 +61,18 @@ def from_checker(facts: Facts) -> Label:
     pairs = zip(facts.causal, facts.window, strict=True)
     places = {True: "in the branch", False: "not in the branch", None: None}
     return {
-        "depth": facts.depth, "heads": facts.heads, "causal": facts.causal if decided else None,
+        "depth": facts.depth,
+        "heads": facts.heads,
+        "causal": facts.causal if decided else None,
         "window": ["full" if causal is not None and window is None else window for causal, window in pairs],
-        "norm": facts.norm or None, "gated": None, "qk_norm": facts.qk_norm or None, "parallel": facts.parallel,
+        "norm": facts.norm or None,
+        "gated": None,
+        "qk_norm": facts.qk_norm or None,
+        "parallel": facts.parallel,
         "positions": [places[order] for order in facts.order] or None,
-        "skip": facts.skip or None, "columns": facts.branch, "attention": None,
-        "softmax": facts.softmax > 0, "name": facts.name,
-    }  # fmt: skip
+        "skip": facts.skip or None,
+        "columns": facts.branch,
+        "attention": None,
+        "softmax": facts.softmax > 0,
+        "name": facts.name,
+    }

@@ -36,8 +36,16 @@ MODELS = {
     "encoder, polar positions": text("Encoder", {"positions": None}, polar_pos_emb=True),
     "decoder, qk-norm": text("Decoder", {"qk_norm": True}, attn_qk_norm=True),
     "decoder, gated": text("Decoder", {"gated": True}, ff_glu=True, ff_swish=True),
-    "decoder, llama-like": text("Decoder", {"positions": "rotary", "gated": True}, rotary_pos_emb=True,
-                                use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True, attn_kv_heads=2),
+    "decoder, llama-like": text(
+        "Decoder",
+        {"positions": "rotary", "gated": True},
+        rotary_pos_emb=True,
+        use_rmsnorm=True,
+        ff_glu=True,
+        ff_swish=True,
+        ff_no_bias=True,
+        attn_kv_heads=2,
+    ),
     "decoder, one key head": text("Decoder", attn_one_kv_head=True),
     "decoder, relu squared": text("Decoder", ff_relu_squared=True),
     "decoder, post-norm": text("Decoder", {"norm": "post"}, pre_norm=False),
@@ -65,31 +73,96 @@ MODELS = {
     "decoder, silent start": text("Decoder", {"branch": 0.0}, zero_init_branch_output=True),
     "prefix decoder": text("PrefixDecoder", {"causal": True}),  # no prefix is given
     "flash decoder": text("Decoder", attn_flash=True),
-    "vision": Foreign("x_transformers.ViTransformerWrapper", {
-        "image_size": IMAGE, "patch_size": PATCH, "num_classes": 10, "attn_layers": layers("Encoder")}, "image", PLAIN),
-    "continuous": Foreign("x_transformers.ContinuousTransformerWrapper", {"dim_in": WIDTH, "dim_out": 10,
-                          "max_seq_len": 64, "attn_layers": layers("Encoder")}, "stream", PLAIN),
-    "encoder and decoder": Foreign("x_transformers.XTransformer", {
-        "dim": WIDTH, "enc_num_tokens": VOCABULARY, "enc_depth": LAYERS, "enc_heads": HEADS, "enc_max_seq_len": 64,
-        "dec_num_tokens": VOCABULARY, "dec_depth": LAYERS, "dec_heads": HEADS, "dec_max_seq_len": 64}, "two ids",
-        {**PLAIN, "name": "decoder.net.attn_layers.layers", "causal": True}),
-    "autoregressive wrapper": Foreign("x_transformers.AutoregressiveWrapper", {
-        "net": Part(WRAPPER, wrapped("Decoder"))}, "ids", {**PLAIN, "causal": True}),
-    "several inputs": Foreign("x_transformers.MultiInputTransformerWrapper", {
-        "num_tokens": {"a": VOCABULARY, "b": VOCABULARY}, "max_seq_len": 64, "attn_layers": layers("Encoder")},
-        "named ids", PLAIN),
-    "numbers and ids": Foreign("x_transformers.XValTransformerWrapper", {
-        "num_tokens": VOCABULARY, "numerical_token_id": 3, "max_seq_len": 64, "attn_layers": layers("Decoder")},
-        "ids and numbers", {**PLAIN, "causal": True}),
-    "NeoMLP": Foreign("x_transformers.NeoMLP", {"dim_in": 5, "dim_hidden": 20, "dim_out": 7, "dim_model": WIDTH,
-                      "depth": LAYERS}, "numbers", {**PLAIN, "positions": None}),
-    "GPT with a latent": Foreign("x_transformers.gpt_vae.GPTVAE", {"num_tokens": VOCABULARY, "dim": WIDTH,
-                                 "depth": LAYERS, "enc_depth": LAYERS, "heads": HEADS, "max_seq_len": 64}, "ids",
-                                 {**PLAIN, "name": "encoder.attn_layers.layers"}),
-    "free transformer": Foreign("x_transformers.free_transformer.FreeTransformer", {
-        "num_tokens": VOCABULARY, "dim": WIDTH, "dec_head_depth": LAYERS, "dec_tail_depth": LAYERS, "heads": HEADS,
-        "max_seq_len": 64}, "ids"),
-    "continuous autoencoder": Foreign("x_transformers.continuous_autoencoder.ContinuousTransformerAutoencoder", {
-        "dim": WIDTH, "enc_depth": LAYERS, "dec_depth": LAYERS, "heads": HEADS, "max_seq_len": 64}, "stream",
-        {**PLAIN, "name": "encoder.attn_layers.layers"}),
-}  # fmt: skip
+    "vision": Foreign(
+        "x_transformers.ViTransformerWrapper",
+        {"image_size": IMAGE, "patch_size": PATCH, "num_classes": 10, "attn_layers": layers("Encoder")},
+        "image",
+        PLAIN,
+    ),
+    "continuous": Foreign(
+        "x_transformers.ContinuousTransformerWrapper",
+        {"dim_in": WIDTH, "dim_out": 10, "max_seq_len": 64, "attn_layers": layers("Encoder")},
+        "stream",
+        PLAIN,
+    ),
+    "encoder and decoder": Foreign(
+        "x_transformers.XTransformer",
+        {
+            "dim": WIDTH,
+            "enc_num_tokens": VOCABULARY,
+            "enc_depth": LAYERS,
+            "enc_heads": HEADS,
+            "enc_max_seq_len": 64,
+            "dec_num_tokens": VOCABULARY,
+            "dec_depth": LAYERS,
+            "dec_heads": HEADS,
+            "dec_max_seq_len": 64,
+        },
+        "two ids",
+        {**PLAIN, "name": "decoder.net.attn_layers.layers", "causal": True},
+    ),
+    "autoregressive wrapper": Foreign(
+        "x_transformers.AutoregressiveWrapper",
+        {"net": Part(WRAPPER, wrapped("Decoder"))},
+        "ids",
+        {**PLAIN, "causal": True},
+    ),
+    "several inputs": Foreign(
+        "x_transformers.MultiInputTransformerWrapper",
+        {
+            "num_tokens": {"a": VOCABULARY, "b": VOCABULARY},
+            "max_seq_len": 64,
+            "attn_layers": layers("Encoder"),
+        },
+        "named ids",
+        PLAIN,
+    ),
+    "numbers and ids": Foreign(
+        "x_transformers.XValTransformerWrapper",
+        {
+            "num_tokens": VOCABULARY,
+            "numerical_token_id": 3,
+            "max_seq_len": 64,
+            "attn_layers": layers("Decoder"),
+        },
+        "ids and numbers",
+        {**PLAIN, "causal": True},
+    ),
+    "NeoMLP": Foreign(
+        "x_transformers.NeoMLP",
+        {"dim_in": 5, "dim_hidden": 20, "dim_out": 7, "dim_model": WIDTH, "depth": LAYERS},
+        "numbers",
+        {**PLAIN, "positions": None},
+    ),
+    "GPT with a latent": Foreign(
+        "x_transformers.gpt_vae.GPTVAE",
+        {
+            "num_tokens": VOCABULARY,
+            "dim": WIDTH,
+            "depth": LAYERS,
+            "enc_depth": LAYERS,
+            "heads": HEADS,
+            "max_seq_len": 64,
+        },
+        "ids",
+        {**PLAIN, "name": "encoder.attn_layers.layers"},
+    ),
+    "free transformer": Foreign(
+        "x_transformers.free_transformer.FreeTransformer",
+        {
+            "num_tokens": VOCABULARY,
+            "dim": WIDTH,
+            "dec_head_depth": LAYERS,
+            "dec_tail_depth": LAYERS,
+            "heads": HEADS,
+            "max_seq_len": 64,
+        },
+        "ids",
+    ),
+    "continuous autoencoder": Foreign(
+        "x_transformers.continuous_autoencoder.ContinuousTransformerAutoencoder",
+        {"dim": WIDTH, "enc_depth": LAYERS, "dec_depth": LAYERS, "heads": HEADS, "max_seq_len": 64},
+        "stream",
+        {**PLAIN, "name": "encoder.attn_layers.layers"},
+    ),
+}

@@ -26,9 +26,12 @@ from .truth import STEPS, curve, loss_at
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 METHODS = ("rehearsal", "constant", "range_steepest", "range_minimum", "critical")
 TITLES = {
-    "rehearsal": "rehearsal", "constant": "one constant per optimizer", "range_steepest": "range test, steepest fall",
-    "range_minimum": "range test, minimum / 10", "critical": "from the curvature",
-}  # fmt: skip
+    "rehearsal": "rehearsal",
+    "constant": "one constant per optimizer",
+    "range_steepest": "range test, steepest fall",
+    "range_minimum": "range test, minimum / 10",
+    "critical": "from the curvature",
+}
 NAMES = {"adamw95": "AdamW, beta2 0.95", "adamw999": "AdamW, beta2 0.999", "sgd": "SGD, momentum"}
 LEARNS = {"text": 2.7, "images": 2.0}  # final losses; frequencies alone give 2.85 and 2.30
 WITHIN, GIVEN, WORST = 2.0, 0.02, 0.05
@@ -43,8 +46,16 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 
 def _sized(entry: tuple[Any, ...], width: int) -> dict[str, Any]:
     family, data, depth, method, more = entry
-    row = {"name": f"{family}-{depth}-{width}", "family": family, "task": data, "depth": depth, "width": width,
-           "batch": 16, "optimizer": method, **more}  # fmt: skip
+    row = {
+        "name": f"{family}-{depth}-{width}",
+        "family": family,
+        "task": data,
+        "depth": depth,
+        "width": width,
+        "batch": 16,
+        "optimizer": method,
+        **more,
+    }
     return {"kind": "width", "steps": 0, "row": row}
 
 
@@ -62,16 +73,27 @@ def rehearsed(row: Row, seed: int, short: bool) -> dict[str, Any]:
     """What `edgewise.learning_rate` says, on the first batches that the training would use."""
     options: dict[str, Any] = {"steps": 4, "rates": 3} if short else {}
     rate = edgewise.learning_rate(
-        network(row), list(itertools.islice(batches(row, seed), 66)), loss, progress=False,
-        optimizer=lambda model: optimizer(row, model), **options,
-    )  # fmt: skip
+        network(row),
+        list(itertools.islice(batches(row, seed), 66)),
+        loss,
+        progress=False,
+        optimizer=lambda model: optimizer(row, model),
+        **options,
+    )
     beyond = rate.beyond
     return {
-        "best": rate.best, "edge": rate.edge, "reason": None if beyond is None else beyond.reason,
-        "rates": rate.tried, "levels": [r.level for r in rate.rehearsals], "passes": rate.passes,
-        "start": rate.start.loss, "separation": [r.separation for r in rate.rehearsals], "limit": rate.curvature_edge,
-        "fresh": [r.loss for r in rate.rehearsals], "notes": rate.notes,
-    }  # fmt: skip
+        "best": rate.best,
+        "edge": rate.edge,
+        "reason": None if beyond is None else beyond.reason,
+        "rates": rate.tried,
+        "levels": [r.level for r in rate.rehearsals],
+        "passes": rate.passes,
+        "start": rate.start.loss,
+        "separation": [r.separation for r in rate.rehearsals],
+        "limit": rate.curvature_edge,
+        "fresh": [r.loss for r in rate.rehearsals],
+        "notes": rate.notes,
+    }
 
 
 def advice(result: Result, method: str) -> float | None:
@@ -98,11 +120,18 @@ def score(results: Sequence[Result], method: str) -> dict[str, float]:
         above += truth["edge"] is not None and rate > truth["edge"]
     low, high = wilson(sum(f <= WITHIN for f in factors), len(factors))
     return {
-        "networks": len(factors), "median": float(np.median(factors)), "worst": max(factors),
-        "within": float(np.mean([f <= WITHIN for f in factors])), "low": low, "high": high,
-        "given": float(np.median(given)), "given90": float(np.quantile(given, 0.9)), "given_worst": max(given),
-        "given_small": float(np.mean([g <= GIVEN for g in given])), "above": above,
-    }  # fmt: skip
+        "networks": len(factors),
+        "median": float(np.median(factors)),
+        "worst": max(factors),
+        "within": float(np.mean([f <= WITHIN for f in factors])),
+        "low": low,
+        "high": high,
+        "given": float(np.median(given)),
+        "given90": float(np.quantile(given, 0.9)),
+        "given_worst": max(given),
+        "given_small": float(np.mean([g <= GIVEN for g in given])),
+        "above": above,
+    }
 
 
 def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
@@ -126,8 +155,11 @@ def repeats(results: Sequence[Result]) -> list[float]:
 
 def widths(results: Sequence[Result]) -> dict[str, float]:
     """The rate rehearsed at the larger width over that at the smaller, by family and task."""
-    rows = {(r.case["row"]["family"], r.case["row"]["task"], r.case["row"]["width"]): r.value["asked"][0]["best"]
-            for r in results if r.case["kind"] == "width"}  # fmt: skip
+    rows = {
+        (r.case["row"]["family"], r.case["row"]["task"], r.case["row"]["width"]): r.value["asked"][0]["best"]
+        for r in results
+        if r.case["kind"] == "width"
+    }
     narrow, wide = WIDTHS
     pairs = {key[:2]: (rows[(*key[:2], narrow)], rows[(*key[:2], wide)]) for key in rows}
     return {" ".join(key): large / small for key, (small, large) in pairs.items() if small and large}
@@ -144,22 +176,54 @@ def claim(results: Sequence[Result]) -> Claim:
     ours, ratios, again = table["rehearsal"], edges(alive), repeats(alive)
     near = float(np.mean([0.5 <= ratio <= 2 for ratio in ratios])) if ratios else 0.0
     same = float(np.mean([ratio <= 1.25 for ratio in again]))
-    lines = [f"{method} {row['within']:.0%} within 2 (worst {row['worst']:.1f}), {row['given']:.3f} nat given away "
-             f"(90 %: {row['given90']:.3f}), {row['above']} above the edge"
-             for method, row in table.items()]  # fmt: skip
-    numbers = {"table": table, "edge_within_2": near, "edges": len(ratios), "repeat_within_1.25": same,
-               "widths": widths(results), "not_trained": len(blind) - len(alive)}  # fmt: skip
-    return Claim.all([
-        Claim("best rate within a factor of 2 in 90 %, lower end of the interval 80 %", "; ".join(lines), scale,
-              ours["within"] >= 0.9 and ours["low"] >= 0.8, numbers),
-        Claim(f"at most {GIVEN} nat given away in 90 %, {WORST} at worst",
-              f"{ours['given_small']:.0%} within {GIVEN}, worst {ours['given_worst']:.2f}", scale,
-              ours["given_small"] >= 0.9 and ours["given_worst"] <= WORST),
-        Claim("never advised above the edge", f"{ours['above']} of {ours['networks']:.0f}", scale, ours["above"] == 0),
-        Claim("edge within a factor of 2 in 85 %", f"{near:.0%} of {len(ratios)} for which both are known", scale,
-              near >= 0.85),
-        Claim("the same answer within 1.25 on another batch seed in 90 %", f"in {same:.0%}", scale, same >= 0.9),
-    ])  # fmt: skip
+    lines = [
+        f"{method} {row['within']:.0%} within 2 (worst {row['worst']:.1f}), {row['given']:.3f} nat given away "
+        f"(90 %: {row['given90']:.3f}), {row['above']} above the edge"
+        for method, row in table.items()
+    ]
+    numbers = {
+        "table": table,
+        "edge_within_2": near,
+        "edges": len(ratios),
+        "repeat_within_1.25": same,
+        "widths": widths(results),
+        "not_trained": len(blind) - len(alive),
+    }
+    return Claim.all(
+        [
+            Claim(
+                "best rate within a factor of 2 in 90 %, lower end of the interval 80 %",
+                "; ".join(lines),
+                scale,
+                ours["within"] >= 0.9 and ours["low"] >= 0.8,
+                numbers,
+            ),
+            Claim(
+                f"at most {GIVEN} nat given away in 90 %, {WORST} at worst",
+                f"{ours['given_small']:.0%} within {GIVEN}, worst {ours['given_worst']:.2f}",
+                scale,
+                ours["given_small"] >= 0.9 and ours["given_worst"] <= WORST,
+            ),
+            Claim(
+                "never advised above the edge",
+                f"{ours['above']} of {ours['networks']:.0f}",
+                scale,
+                ours["above"] == 0,
+            ),
+            Claim(
+                "edge within a factor of 2 in 85 %",
+                f"{near:.0%} of {len(ratios)} for which both are known",
+                scale,
+                near >= 0.85,
+            ),
+            Claim(
+                "the same answer within 1.25 on another batch seed in 90 %",
+                f"in {same:.0%}",
+                scale,
+                same >= 0.9,
+            ),
+        ]
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -173,13 +237,22 @@ def draw(results: Sequence[Result]) -> Figure:
 def _panel(blind: Sequence[Result], method: str, lowest: float = 3e-8) -> Panel:
     curves = []
     for group, kind in enumerate(CONSTANT):
-        rows = [(r.value["truth"]["best"], advice(r, method)) for r in blind if r.case["row"]["optimizer"] == kind]
+        rows = [
+            (r.value["truth"]["best"], advice(r, method)) for r in blind if r.case["row"]["optimizer"] == kind
+        ]
         pairs = [(true, ours) for true, ours in rows if ours is not None]
         x, y = np.array(pairs, dtype=float).reshape(-1, 2).T
         curves.append(Curve(NAMES[kind], x, y, group, "points"))
     line = np.array([2e-4, 1.0])
     band = [Curve("", line, factor * line, 6, "third") for factor in (1 / WITHIN, WITHIN)]
     return Panel(
-        TITLES[method], "best rate, by training", "rate named", (*curves, *band), log_x=True, log_y=True,
-        y_range=(lowest, 30.0), legend=method == METHODS[0], legend_at="lower right",
-    )  # fmt: skip
+        TITLES[method],
+        "best rate, by training",
+        "rate named",
+        (*curves, *band),
+        log_x=True,
+        log_y=True,
+        y_range=(lowest, 30.0),
+        legend=method == METHODS[0],
+        legend_at="lower right",
+    )

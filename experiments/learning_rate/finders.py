@@ -8,7 +8,11 @@ import torch
 
 from .networks import Row, batches, loss, network, optimizer
 
-CONSTANT = {"adamw95": 5.7e-3, "adamw999": 5.7e-3, "sgd": 0.043}  # geometric means of the best rates of DEVELOPMENT
+CONSTANT = {
+    "adamw95": 5.7e-3,
+    "adamw999": 5.7e-3,
+    "sgd": 0.043,
+}  # geometric means of the best rates of DEVELOPMENT
 RANGE = {"adamw95": (1e-6, 1.0), "adamw999": (1e-6, 1.0), "sgd": (1e-5, 10.0)}
 TEST_STEPS = 100
 

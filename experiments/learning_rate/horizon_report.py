@@ -41,7 +41,9 @@ def members(results: Sequence[Result], group: str) -> list[Result]:
 
 def best_of_300() -> dict[str, float]:
     """The best rate of 300 steps by name, of the networks in the record of `blind`."""
-    return {r.case["row"]["name"]: r.value["truth"]["best"] for r in recorded_results(BLIND) if "truth" in r.value}
+    return {
+        r.case["row"]["name"]: r.value["truth"]["best"] for r in recorded_results(BLIND) if "truth" in r.value
+    }
 
 
 def table(results: Sequence[Result], steps: Sequence[int]) -> dict[str, dict[str, Any]]:
@@ -51,12 +53,15 @@ def table(results: Sequence[Result], steps: Sequence[int]) -> dict[str, dict[str
         for step in steps:
             chosen = [r for r in members(results, group) if moved(r, step)]
             late = [lowest(r, step)[0] / lowest(r, LATE)[0] for r in chosen]
-            whole = [lowest(r, step)[0] / truth[name] for r in chosen if (name := r.case["row"]["name"]) in truth]
+            whole = [
+                lowest(r, step)[0] / truth[name] for r in chosen if (name := r.case["row"]["name"]) in truth
+            ]
             rows.setdefault(group, {})[str(step)] = {
-                "networks": len(members(results, group)), "moved": len(chosen),
+                "networks": len(members(results, group)),
+                "moved": len(chosen),
                 "over_120": round(float(np.median(late)), 2) if late else None,
                 "over_300": round(float(np.median(whole)), 2) if whole else None,
-            }  # fmt: skip
+            }
     return rows
 
 
@@ -71,7 +76,7 @@ def claim(results: Sequence[Result]) -> Claim:
         f"best rate after 20 and 60 is {rows['20']['over_300'] or rows['20']['over_120']} and "
         f"{rows['60']['over_300'] or rows['60']['over_120']} times that of {300 if rows['20']['over_300'] else LATE}"
         for group, rows in numbers.items()
-    )  # fmt: skip
+    )
     still = [numbers[group]["20"] for group in ("images, AdamW", "SGD")]
     share = sum(row["moved"] for row in still) / sum(row["networks"] for row in still)
     return Claim(guess, words, f"{len(results)} networks, eight rates, one seed", share < 0.5, numbers)
@@ -84,12 +89,24 @@ def draw(results: Sequence[Result]) -> Figure:
         curves = []
         for place, result in enumerate(members(results, group)):
             late = lowest(result, LATE if str(LATE) in _steps(result) else int(_steps(result)[-1]))[0]
-            pairs = [(int(s), lowest(result, int(s))[0] / late) for s in _steps(result) if moved(result, int(s))]
+            pairs = [
+                (int(s), lowest(result, int(s))[0] / late) for s in _steps(result) if moved(result, int(s))
+            ]
             if pairs:
                 x, y = np.array(pairs, dtype=float).T
                 curves.append(Curve("", x, y, place % 6))
-        panels.append(Panel(group, "steps", "best rate / best after 120", tuple(curves), log_x=True, log_y=True,
-                            y_range=(0.2, 12.0), legend=False))  # fmt: skip
+        panels.append(
+            Panel(
+                group,
+                "steps",
+                "best rate / best after 120",
+                tuple(curves),
+                log_x=True,
+                log_y=True,
+                y_range=(0.2, 12.0),
+                legend=False,
+            )
+        )
     scale = f"{len(results)} networks, a line each, one seed"
     return Sheet("Where the best rate is after a few steps", tuple(panels), scale, columns=3).draw()
 

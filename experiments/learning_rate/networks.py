@@ -65,33 +65,61 @@ def network(row: Row, seed: int = 0) -> nn.Module:
 def _gpt2(row: Row) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(
-        vocab_size=SYMBOLS, n_positions=TOKENS, n_embd=row["width"], n_layer=row["depth"], n_head=2, resid_pdrop=0.0,
-        embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=row.get("std", 0.02), bos_token_id=0, eos_token_id=0,
-        use_cache=False,
-    ))  # fmt: skip
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=SYMBOLS,
+            n_positions=TOKENS,
+            n_embd=row["width"],
+            n_layer=row["depth"],
+            n_head=2,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            initializer_range=row.get("std", 0.02),
+            bos_token_id=0,
+            eos_token_id=0,
+            use_cache=False,
+        )
+    )
 
 
 def _llama(row: Row) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=SYMBOLS, hidden_size=row["width"], intermediate_size=2 * row["width"],
-        num_hidden_layers=row["depth"], num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=TOKENS,
-        initializer_range=row.get("std", 0.02), use_cache=False,
-    ))  # fmt: skip
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=SYMBOLS,
+            hidden_size=row["width"],
+            intermediate_size=2 * row["width"],
+            num_hidden_layers=row["depth"],
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=TOKENS,
+            initializer_range=row.get("std", 0.02),
+            use_cache=False,
+        )
+    )
 
 
 def _bert(row: Row) -> nn.Module:
     """A causal BERT, so that the next symbol can be its task; the norm stands on the sum."""
     from transformers import BertConfig, BertLMHeadModel
 
-    return BertLMHeadModel(BertConfig(
-        vocab_size=SYMBOLS, hidden_size=row["width"], intermediate_size=2 * row["width"],
-        num_hidden_layers=row["depth"], num_attention_heads=2, max_position_embeddings=TOKENS, is_decoder=True,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=row.get("std", 0.02),
-        use_cache=False,
-    ))  # fmt: skip
+    return BertLMHeadModel(
+        BertConfig(
+            vocab_size=SYMBOLS,
+            hidden_size=row["width"],
+            intermediate_size=2 * row["width"],
+            num_hidden_layers=row["depth"],
+            num_attention_heads=2,
+            max_position_embeddings=TOKENS,
+            is_decoder=True,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            initializer_range=row.get("std", 0.02),
+            use_cache=False,
+        )
+    )
 
 
 class _Images(nn.Module):
@@ -109,11 +137,23 @@ class _Images(nn.Module):
 def _vit(row: Row) -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    return _Images(ViTForImageClassification(ViTConfig(
-        hidden_size=row["width"], num_hidden_layers=row["depth"], num_attention_heads=2,
-        intermediate_size=2 * row["width"], image_size=8, patch_size=2, num_channels=1, num_labels=10,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=row.get("std", 0.02),
-    )))  # fmt: skip
+    return _Images(
+        ViTForImageClassification(
+            ViTConfig(
+                hidden_size=row["width"],
+                num_hidden_layers=row["depth"],
+                num_attention_heads=2,
+                intermediate_size=2 * row["width"],
+                image_size=8,
+                patch_size=2,
+                num_channels=1,
+                num_labels=10,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
+                initializer_range=row.get("std", 0.02),
+            )
+        )
+    )
 
 
 class _Encoder(nn.Module):
@@ -122,13 +162,16 @@ class _Encoder(nn.Module):
     def __init__(self, row: Row) -> None:
         super().__init__()
         data, width = task(row["task"]), row["width"]
-        self.embed: nn.Module = nn.Linear(data.inputs, width) if data.vectors else nn.Embedding(data.inputs, width)
+        self.embed: nn.Module = (
+            nn.Linear(data.inputs, width) if data.vectors else nn.Embedding(data.inputs, width)
+        )
         self.positions = nn.Parameter(0.5 * torch.randn(data.tokens, width))
         layers = [
-            nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True,
-                                       norm_first=row["norm"] == "pre")
+            nn.TransformerEncoderLayer(
+                width, 2, 2 * width, dropout=0.0, batch_first=True, norm_first=row["norm"] == "pre"
+            )
             for _ in range(row["depth"])
-        ]  # fmt: skip
+        ]
         self.layers = nn.ModuleList(layers)
         self.readout = nn.Linear(width, data.outputs)
         self.pooled = data.pooled
@@ -143,17 +186,32 @@ class _Encoder(nn.Module):
 
 def _own(row: Row) -> nn.Module:
     data = task(row["task"])
-    knobs = {"depth": row["depth"], "width": row["width"], "heads": 2, "mlp_width": 2 * row["width"],
-             "tokens": data.tokens, "causal": not data.pooled, **row.get("knobs", {})}  # fmt: skip
+    knobs = {
+        "depth": row["depth"],
+        "width": row["width"],
+        "heads": 2,
+        "mlp_width": 2 * row["width"],
+        "tokens": data.tokens,
+        "causal": not data.pooled,
+        **row.get("knobs", {}),
+    }
     return edgewise.nets.build(
-        edgewise.transformer(**knobs), inputs=data.inputs, outputs=data.outputs, vectors=data.vectors,
+        edgewise.transformer(**knobs),
+        inputs=data.inputs,
+        outputs=data.outputs,
+        vectors=data.vectors,
         pooled=data.pooled,
-    )  # fmt: skip
+    )
 
 
 FAMILIES: dict[str, Callable[[Row], nn.Module]] = {
-    "gpt2": _gpt2, "llama": _llama, "bert": _bert, "vit": _vit, "encoder": _Encoder, "own": _own,
-}  # fmt: skip
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "bert": _bert,
+    "vit": _vit,
+    "encoder": _Encoder,
+    "own": _own,
+}
 
 
 def optimizer(row: Row, model: nn.Module, rate: float = 1.0) -> torch.optim.Optimizer:

@@ -10,8 +10,16 @@ OPTIMIZERS = ("adamw95", "adamw999", "sgd")
 def _row(
     name: str, family: str, task: str, depth: int, width: int, batch: int, optimizer: str, **more: Any
 ) -> dict[str, Any]:
-    return {"name": name, "family": family, "task": task, "depth": depth, "width": width, "batch": batch,
-            "optimizer": optimizer, **more}  # fmt: skip
+    return {
+        "name": name,
+        "family": family,
+        "task": task,
+        "depth": depth,
+        "width": width,
+        "batch": batch,
+        "optimizer": optimizer,
+        **more,
+    }
 
 
 TINY = {"depth": 1, "width": 16, "batch": 4}  # sizes that show that all works
@@ -51,11 +59,23 @@ BLIND = [
     _row("encoder-pre-6-16", "encoder", "text", 6, 16, 16, "adamw999", norm="pre"),
     _row("own-pre-4-32", "own", "text", 4, 32, 16, "adamw95", knobs={"norm": "pre"}),
     _row("own-pre-4-32-mlp2", "own", "text", 4, 32, 16, "adamw999", knobs={"norm": "pre", "mlp_branch": 2.0}),
-    _row("own-post-4-32-mlp2", "own", "text", 4, 32, 16, "adamw95", knobs={"norm": "post", "mlp_branch": 2.0}),
+    _row(
+        "own-post-4-32-mlp2", "own", "text", 4, 32, 16, "adamw95", knobs={"norm": "post", "mlp_branch": 2.0}
+    ),
     _row("own-post-2-32-b64", "own", "text", 2, 32, 64, "adamw999", knobs={"norm": "post"}),
-    _row("own-pre-6-32-score3", "own", "text", 6, 32, 16, "adamw95", knobs={"norm": "pre", "score_gain": 3.0}),
-    _row("own-pre-4-32-quiet", "own", "text", 4, 32, 16, "adamw95",
-         knobs={"norm": "pre", "attention_branch": 0.3, "mlp_branch": 0.3}),
+    _row(
+        "own-pre-6-32-score3", "own", "text", 6, 32, 16, "adamw95", knobs={"norm": "pre", "score_gain": 3.0}
+    ),
+    _row(
+        "own-pre-4-32-quiet",
+        "own",
+        "text",
+        4,
+        32,
+        16,
+        "adamw95",
+        knobs={"norm": "pre", "attention_branch": 0.3, "mlp_branch": 0.3},
+    ),
     _row("gpt2-3-32-sgd", "gpt2", "text", 3, 32, 16, "sgd"),
     _row("encoder-post-2-32-sgd", "encoder", "text", 2, 32, 16, "sgd", norm="post"),
     _row("own-pre-3-32-sgd-b64", "own", "text", 3, 32, 64, "sgd", knobs={"norm": "pre"}),
@@ -70,19 +90,48 @@ BLIND = [
     _row("own-pre-2-32-i", "own", "images", 2, 32, 16, "adamw95", knobs={"norm": "pre"}),
     _row("own-pre-6-32-b64", "own", "images", 6, 32, 64, "adamw999", knobs={"norm": "pre"}),
     _row("own-post-3-32-i", "own", "images", 3, 32, 16, "adamw999", knobs={"norm": "post"}),
-    _row("own-pre-3-32-mlp3-b64", "own", "images", 3, 32, 64, "adamw95", knobs={"norm": "pre", "mlp_branch": 3.0}),
-    _row("own-pre-3-48-score3", "own", "images", 3, 48, 16, "adamw95", knobs={"norm": "pre", "score_gain": 3.0}),
+    _row(
+        "own-pre-3-32-mlp3-b64",
+        "own",
+        "images",
+        3,
+        32,
+        64,
+        "adamw95",
+        knobs={"norm": "pre", "mlp_branch": 3.0},
+    ),
+    _row(
+        "own-pre-3-48-score3", "own", "images", 3, 48, 16, "adamw95", knobs={"norm": "pre", "score_gain": 3.0}
+    ),
     _row("vit-2-32-sgd-b64", "vit", "images", 2, 32, 64, "sgd"),
     _row("encoder-pre-2-32-sgd-b64", "encoder", "images", 2, 32, 64, "sgd", norm="pre"),
     _row("own-pre-2-32-sgd-i", "own", "images", 2, 32, 16, "sgd", knobs={"norm": "pre"}),
     # meant to be untrainable: the skips are cut, so tokens are alike after a few blocks
-    _row("own-dead-16-16", "own", "text", 16, 16, 16, "adamw95",
-         knobs={"norm": "post", "attention_skip": 0.1, "mlp_skip": 0.1}),
-    _row("own-dead-20-16-i", "own", "images", 20, 16, 16, "adamw95",
-         knobs={"norm": "post", "attention_skip": 0.0, "mlp_skip": 0.0}),
-]  # fmt: skip
+    _row(
+        "own-dead-16-16",
+        "own",
+        "text",
+        16,
+        16,
+        16,
+        "adamw95",
+        knobs={"norm": "post", "attention_skip": 0.1, "mlp_skip": 0.1},
+    ),
+    _row(
+        "own-dead-20-16-i",
+        "own",
+        "images",
+        20,
+        16,
+        16,
+        "adamw95",
+        knobs={"norm": "post", "attention_skip": 0.0, "mlp_skip": 0.0},
+    ),
+]
 SIZES = (  # the same network rehearsed at two widths; nothing is trained further
-    ("gpt2", "text", 2, "adamw95", {}), ("own", "text", 2, "adamw95", {"knobs": {"norm": "pre"}}),
-    ("encoder", "images", 2, "adamw999", {"norm": "post"}), ("vit", "images", 2, "adamw999", {}),
-)  # fmt: skip
+    ("gpt2", "text", 2, "adamw95", {}),
+    ("own", "text", 2, "adamw95", {"knobs": {"norm": "pre"}}),
+    ("encoder", "images", 2, "adamw999", {"norm": "post"}),
+    ("vit", "images", 2, "adamw999", {}),
+)
 WIDTHS = (64, 256)

@@ -15,8 +15,19 @@ SECOND = [
     _row("encoder-pre-5-40", "encoder", "images", 5, 40, 16, "adamw95", norm="pre"),
     _row("encoder-post-3-40", "encoder", "images", 3, 40, 16, "adamw95", norm="post"),
     _row("own-pre-4-24", "own", "images", 4, 24, 16, "adamw999", knobs={"norm": "pre", "score_gain": 2.0}),
-    _row("own-pre-2-40-mlp2", "own", "images", 2, 40, 16, "adamw999", knobs={"norm": "pre", "mlp_branch": 2.0}),
-    _row("own-post-4-24-b32", "own", "images", 4, 24, 32, "adamw95", knobs={"norm": "post", "attention_branch": 0.5}),
+    _row(
+        "own-pre-2-40-mlp2", "own", "images", 2, 40, 16, "adamw999", knobs={"norm": "pre", "mlp_branch": 2.0}
+    ),
+    _row(
+        "own-post-4-24-b32",
+        "own",
+        "images",
+        4,
+        24,
+        32,
+        "adamw95",
+        knobs={"norm": "post", "attention_branch": 0.5},
+    ),
     _row("encoder-post-2-40-sgd", "encoder", "images", 2, 40, 16, "sgd", norm="post"),
     _row("own-pre-3-24-sgd", "own", "images", 3, 24, 32, "sgd", knobs={"norm": "pre", "mlp_branch": 0.5}),
     _row("own-post-2-40-sgd", "own", "images", 2, 40, 16, "sgd", knobs={"norm": "post"}),
@@ -25,4 +36,4 @@ SECOND = [
     _row("encoder-pre-2-40-sgd", "encoder", "text", 2, 40, 16, "sgd", norm="pre"),
     _row("own-post-3-24-sgd", "own", "text", 3, 24, 16, "sgd", knobs={"norm": "post"}),
     _row("bert-2-24-sgd", "bert", "text", 2, 24, 16, "sgd", std=0.1),
-]  # fmt: skip
+]

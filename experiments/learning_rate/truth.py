@@ -1,7 +1,7 @@
 """What a learning rate finder is held against: training for 300 steps at a ladder of rates.
 
-    best   the parabola through the lowest three final losses over log rate
-    edge   the largest rate that ends within MARGIN nats of the best, log-interpolated to the first that does not
+best   the parabola through the lowest three final losses over log rate
+edge   the largest rate that ends within MARGIN nats of the best, log-interpolated to the first that does not
 """
 
 from __future__ import annotations
@@ -116,4 +116,10 @@ def curve(row: Row, seed: int = 0, steps: int = STEPS) -> dict[str, Any]:
     losses = ladder(lambda rate: train(row, rate, seed, steps), START[row["optimizer"]])
     rates, values = list(losses), list(losses.values())
     best, lowest = best_rate(rates, values)
-    return {"rates": rates, "losses": values, "best": best, "lowest": lowest, "edge": edge_rate(rates, values)}
+    return {
+        "rates": rates,
+        "losses": values,
+        "best": best,
+        "lowest": lowest,
+        "edge": edge_rate(rates, values),
+    }

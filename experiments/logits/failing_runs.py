@@ -23,9 +23,16 @@ FAILED, SAVED = 1.0, 0.1  # losses; a uniform guess is 2.77
 
 RUNS = {"sgd": (0.3,), "adam": (0.1, 0.03)}
 METHODS: tuple[tuple[str, float | None], ...] = (
-    ("plain", None), ("trust", 0.02), ("trust", 0.05), ("trust", 0.2), ("clip", 0.3), ("clip", 1.0), ("qk_rate", 0.1),
-    ("qk_norm", None), ("preconditioner", 0.02),
-)  # fmt: skip
+    ("plain", None),
+    ("trust", 0.02),
+    ("trust", 0.05),
+    ("trust", 0.2),
+    ("clip", 0.3),
+    ("clip", 1.0),
+    ("qk_rate", 0.1),
+    ("qk_norm", None),
+    ("preconditioner", 0.02),
+)
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -86,11 +93,17 @@ def _criterion(results: Sequence[Result]) -> Claim:
 def _claim(results: Sequence[Result], base: str, rate: float) -> Claim:
     found = ends(results, base, rate)
     plain, seeds = found["plain", None], len(found["plain", None])
-    words = "; ".join(f"{name(*k)} {np.median(e):.2g} ({e.min():.2g} to {e.max():.2g})" for k, e in found.items())
+    words = "; ".join(
+        f"{name(*k)} {np.median(e):.2g} ({e.min():.2g} to {e.max():.2g})" for k, e in found.items()
+    )
     bound = np.concatenate([found["trust", 0.02], found["trust", 0.05]])
     saved = [name(*key) for key, e in found.items() if (e < SAVED).all()]
     fails = (base, rate) != ("adam", 0.03)
-    asked = "fails, and a bound of 0.02 or 0.05 logits per step makes it good" if fails else "works without a bound"
+    asked = (
+        "fails, and a bound of 0.02 or 0.05 logits per step makes it good"
+        if fails
+        else "works without a bound"
+    )
     held = bool((plain > FAILED).all() and (bound < SAVED).all()) if fails else bool((plain < SAVED).all())
     return Claim(
         f"{base} at {rate:g}: {asked}.",
@@ -112,5 +125,8 @@ def draw(results: Sequence[Result]) -> Figure:
         panels.append(strips(f"{base}, rate {rate:g}", rows, float(np.log(16))))
     seeds, steps = len({r.case["seed"] for r in results}), results[0].case["steps"]
     scale = f"retrieval, 2 blocks, width 32, {steps} steps of {BATCH}, constant rates, {seeds} seeds"
-    return Sheet("Which methods rescue runs that fail", tuple(panels),
-                 f"{scale}; dots: seeds, strokes: medians, dotted: chance").draw()  # fmt: skip
+    return Sheet(
+        "Which methods rescue runs that fail",
+        tuple(panels),
+        f"{scale}; dots: seeds, strokes: medians, dotted: chance",
+    ).draw()

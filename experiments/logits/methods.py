@@ -6,29 +6,47 @@ from collections.abc import Iterator
 from typing import Any
 
 TASKS = {"retrieval": 150, "scaled1e4": 150, "bytes": 100, "digits": 100}  # steps
-TITLES = {"retrieval": "retrieval", "scaled1e4": "retrieval, condition 1e4", "bytes": "bytes of reviews",
-          "digits": "digits"}  # fmt: skip
+TITLES = {
+    "retrieval": "retrieval",
+    "scaled1e4": "retrieval, condition 1e4",
+    "bytes": "bytes of reviews",
+    "digits": "digits",
+}
 BASES = ("sgd", "adamw", "muon")
 VARIANTS = {
-    "plain": "plain", "clip": "clipping", "qk_rate": "QK rate", "qk_norm": "QK-norm", "trust": "LogitTrust",
+    "plain": "plain",
+    "clip": "clipping",
+    "qk_rate": "QK rate",
+    "qk_norm": "QK-norm",
+    "trust": "LogitTrust",
     "preconditioner": "preconditioner",
-}  # fmt: skip
+}
 OURS = ("trust", "preconditioner")
 SETTINGS: dict[str, tuple[float | None, ...]] = {  # the first at every rate, the others at some
-    "plain": (None,), "clip": (1.0, 0.3), "qk_rate": (0.1, 0.3), "qk_norm": (None,), "trust": (0.03, 0.01, 0.1),
+    "plain": (None,),
+    "clip": (1.0, 0.3),
+    "qk_rate": (0.1, 0.3),
+    "qk_norm": (None,),
+    "trust": (0.03, 0.01, 0.1),
     "preconditioner": (0.02, 0.005, 0.08),
-}  # fmt: skip
+}
 _ADAM = (0.003, 0.01, 0.03, 0.1)
 RATES = {
-    (task, base): (0.03, 0.1, 0.3, 1.0) if base == "sgd" else (0.01, 0.03, 0.1, 0.3) if task == "scaled1e4" else _ADAM
+    (task, base): (0.03, 0.1, 0.3, 1.0)
+    if base == "sgd"
+    else (0.01, 0.03, 0.1, 0.3)
+    if task == "scaled1e4"
+    else _ADAM
     for task in TASKS
     for base in BASES
 }
 # Of these rates, those at which the other settings are tried: of ours, and of the controls.
 OTHERS = {
-    "retrieval": (slice(1, 4), slice(2, 4)), "scaled1e4": (slice(1, 4), slice(2, 4)), "bytes": (slice(1, 3), slice(0)),
+    "retrieval": (slice(1, 4), slice(2, 4)),
+    "scaled1e4": (slice(1, 4), slice(2, 4)),
+    "bytes": (slice(1, 3), slice(0)),
     "digits": (slice(1, 3), slice(0)),
-}  # fmt: skip
+}
 # Further rates where the best of these lay at an end, with every setting: (task, base, variant).
 FURTHER: dict[tuple[str, str, str], tuple[float, ...]] = {
     ("retrieval", "sgd", "clip"): (3.0,),
@@ -80,10 +98,20 @@ def rates_of(arm: Arm, setting: float | None) -> tuple[float, ...]:
     return tuple(sorted({*some, *FURTHER.get(arm, ())})) if some else ()
 
 
-def case_of(arm: Arm, setting: float | None, rate: float, seed: int, steps: int, schedule: str) -> dict[str, Any]:
+def case_of(
+    arm: Arm, setting: float | None, rate: float, seed: int, steps: int, schedule: str
+) -> dict[str, Any]:
     task, base, variant = arm
-    return dict(task=task, base=base, variant=variant, setting=setting, rate=rate, seed=seed, steps=steps,
-                schedule=schedule)  # fmt: skip
+    return dict(
+        task=task,
+        base=base,
+        variant=variant,
+        setting=setting,
+        rate=rate,
+        seed=seed,
+        steps=steps,
+        schedule=schedule,
+    )
 
 
 def arm_of(case: dict[str, Any]) -> Arm:

@@ -28,7 +28,12 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
         return [
             case_of(("retrieval", base, variant), setting, 0.03, 0, 3, "decay")
             for base in BASES
-            for variant, setting in (("plain", None), ("qk_norm", None), ("trust", 0.03), ("preconditioner", 0.02))
+            for variant, setting in (
+                ("plain", None),
+                ("qk_norm", None),
+                ("trust", 0.03),
+                ("preconditioner", 0.02),
+            )
         ]
     picked = chosen()
     return [
@@ -53,13 +58,21 @@ def ends(results: Sequence[Result]) -> dict[Arm, np.ndarray]:
 def tuning(results: Sequence[Result]) -> dict[Arm, str]:
     """Rate, and setting where there is one, of every arm."""
     own = {arm_of(r.case): r.case for r in results}
-    return {a: f"{c['rate']:g}" + ("" if c["setting"] is None else f" / {c['setting']:g}") for a, c in own.items()}
+    return {
+        a: f"{c['rate']:g}" + ("" if c["setting"] is None else f" / {c['setting']:g}") for a, c in own.items()
+    }
 
 
 def claim(results: Sequence[Result]) -> Claim:
     found, tuned = ends(results), tuning(results)
     parts = [
-        _claim(task, base, {v: found[task, base, v] for v in VARIANTS if (task, base, v) in found}, tuned, results)
+        _claim(
+            task,
+            base,
+            {v: found[task, base, v] for v in VARIANTS if (task, base, v) in found},
+            tuned,
+            results,
+        )
         for task in TASKS
         for base in BASES
         if (task, base, "plain") in found
@@ -87,7 +100,13 @@ def _claim(
         f"Ours below every control in every seed: {', '.join(VARIANTS[v] for v in beat) or 'none'}.",
         _scale(results, task, len(plain)),
         any(v in below for v in OURS) if len(plain) >= 3 else None,
-        {"medians": medians, "factors": factors, "below_plain": below, "above_plain": above, "below_controls": beat},
+        {
+            "medians": medians,
+            "factors": factors,
+            "below_plain": below,
+            "above_plain": above,
+            "below_controls": beat,
+        },
     )
 
 
@@ -105,7 +124,9 @@ def draw(results: Sequence[Result]) -> Figure:
         for base in BASES:
             arms = [(k, (task, base, v)) for k, v in enumerate(VARIANTS) if (task, base, v) in losses]
             rows = [(f"{VARIANTS[arm[2]]}, {tuned[arm]}", k, losses[arm]) for k, arm in arms]
-            panels.append(strips(f"{TITLES[task]}, {base}", rows, float(np.median(losses[task, base, "plain"]))))
+            panels.append(
+                strips(f"{TITLES[task]}, {base}", rows, float(np.median(losses[task, base, "plain"])))
+            )
     scales = [_scale(results, task, len(losses[task, BASES[0], "plain"])) for task in tasks]
     scale = "\n".join(["; ".join(scales[i : i + 2]) for i in range(0, len(scales), 2)])
     note = "dots: seeds, strokes: medians, dotted: plain; with each name: rate / setting"

@@ -32,8 +32,13 @@ class Subject:
     condition: float | None = None
 
 
-_RETRIEVAL = Subject("retrieval", CONTEXT + QUESTIONS, True, dict(inputs=KEYS + VALUES, outputs=VALUES, vectors=True),
-                     QUESTIONS)  # fmt: skip
+_RETRIEVAL = Subject(
+    "retrieval",
+    CONTEXT + QUESTIONS,
+    True,
+    dict(inputs=KEYS + VALUES, outputs=VALUES, vectors=True),
+    QUESTIONS,
+)
 SUBJECTS = {
     "retrieval": _RETRIEVAL,
     "scaled1e4": replace(_RETRIEVAL, condition=1e4),
@@ -46,13 +51,17 @@ SUBJECTS = {
 
 def network(subject: Subject, qk_norm: bool) -> nn.Module:
     """Two blocks of width 32 with two heads; its weights from torch's global stream."""
-    knobs = dict(depth=2, width=WIDTH, heads=2, mlp_width=64, tokens=subject.tokens, norm="pre", causal=subject.causal)
+    knobs = dict(
+        depth=2, width=WIDTH, heads=2, mlp_width=64, tokens=subject.tokens, norm="pre", causal=subject.causal
+    )
     model = edgewise.nets.build(edgewise.transformer(**knobs, qk_norm=qk_norm), **subject.network)
     if subject.condition is not None:
         scales = torch.logspace(0, -0.5, WIDTH, base=subject.condition)
         for attention_branch, _ in model.blocks:
             attention_branch.norm_before.requires_grad_(False)
-            attention_branch.norm_before.weight.copy_(scales / scales.square().mean().sqrt())  # of unit mean square
+            attention_branch.norm_before.weight.copy_(
+                scales / scales.square().mean().sqrt()
+            )  # of unit mean square
     return model
 
 

@@ -74,8 +74,10 @@ def _tuned(results: Sequence[Result]) -> Claim:
     return Claim(
         "(ours) The best rate of every arm lies inside the rates that were tried.",
         f"In {number - len(edge)} of {number} arms" + (f"; at an end: {said}." if edge else "."),
-        _scale(results), not edge if full else None, {"at_an_end": [list(arm) for arm in edge]},
-    )  # fmt: skip
+        _scale(results),
+        not edge if full else None,
+        {"at_an_end": [list(arm) for arm in edge]},
+    )
 
 
 def _criterion(results: Sequence[Result]) -> Claim:
@@ -92,16 +94,20 @@ def _criterion(results: Sequence[Result]) -> Claim:
     return Claim(
         "(ours, quantity and thresholds chosen on these runs) A bound of 0.03 harms no plain run in which a step moves "
         f"a head's logits by {MUCH:g} or more, helps half of them, and below {LITTLE:g} changes little on the whole.",
-        "; ".join(words) + ".", _scale(results),
+        "; ".join(words) + ".",
+        _scale(results),
         bool(min(high) > 0.9 and np.mean([f > 1.1 for f in high]) >= 0.5 and 0.9 < np.median(low) < 1.1)
-        if min(len(low), len(high)) >= 5 else None,
+        if min(len(low), len(high)) >= 5
+        else None,
         {"change": [min(c, 1e9) for *_, c, _ in found], "factor": [f for *_, f in found]},
-    )  # fmt: skip
+    )
 
 
 def _scale(results: Sequence[Result]) -> str:
-    return f"one seed, {len(results)} runs of {len({r.case['task'] for r in results})} tasks, 2 blocks, width 32, " \
-           f"{BATCH} sequences per step"  # fmt: skip
+    return (
+        f"one seed, {len(results)} runs of {len({r.case['task'] for r in results})} tasks, 2 blocks, width 32, "
+        f"{BATCH} sequences per step"
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -119,12 +125,19 @@ def _rates(results: Sequence[Result], task: str, base: str) -> Panel:
     for arm, case in best_of(of_panel).items():
         chosen = [r for r in of_panel if arm_of(r.case) == arm and r.case["setting"] == case["setting"]]
         x, y = zip(*sorted((r.case["rate"], r.value["end"]) for r in chosen), strict=True)
-        curves.append(Curve(VARIANTS[arm[2]], np.array(x), np.array(y), list(VARIANTS).index(arm[2]), "orbit"))
+        curves.append(
+            Curve(VARIANTS[arm[2]], np.array(x), np.array(y), list(VARIANTS).index(arm[2]), "orbit")
+        )
     ends = [r.value["end"] for r in of_panel]
     return Panel(
-        f"{TITLES[task]}, {base}", "rate", "held-out loss at the end", tuple(curves), log_x=True,
-        log_y=max(ends) > 3 * min(ends), legend=(task, base) == (next(iter(TASKS)), BASES[0]),
-    )  # fmt: skip
+        f"{TITLES[task]}, {base}",
+        "rate",
+        "held-out loss at the end",
+        tuple(curves),
+        log_x=True,
+        log_y=max(ends) > 3 * min(ends),
+        legend=(task, base) == (next(iter(TASKS)), BASES[0]),
+    )
 
 
 def _benefit(results: Sequence[Result], base: str, tasks: Sequence[str]) -> Panel:
@@ -135,6 +148,13 @@ def _benefit(results: Sequence[Result], base: str, tasks: Sequence[str]) -> Pane
         x, y = np.array(points, dtype=float).reshape(-1, 2).T
         curves.append(Curve(TITLES[task], x, y, group, "points"))
     return Panel(
-        f"bound of 0.03, {base}", "largest logit change in a step, plain", "loss without bound / with it",
-        tuple(curves), log_x=True, log_y=True, levels=(1.0,), places=(LITTLE, MUCH), legend=base == BASES[0],
-    )  # fmt: skip
+        f"bound of 0.03, {base}",
+        "largest logit change in a step, plain",
+        "loss without bound / with it",
+        tuple(curves),
+        log_x=True,
+        log_y=True,
+        levels=(1.0,),
+        places=(LITTLE, MUCH),
+        legend=base == BASES[0],
+    )

@@ -41,7 +41,7 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
         for start in (STARTS if full else ("at",))
         for rate in RATES
         for precision in (PRECISIONS if full else ("float32", "float16"))
-    ]  # fmt: skip
+    ]
 
 
 def network(case: dict[str, Any]) -> torch.nn.Module:
@@ -49,13 +49,28 @@ def network(case: dict[str, Any]) -> torch.nn.Module:
     attention, mlp, gain = STARTS[case["start"]]
     data = tasks.task("digits")
     knobs = {
-        "depth": case["depth"], "width": 48, "mlp_width": 96, "heads": 2, "activation": "tanh", "norm": "pre",
-        "attention_branch": attention, "attention_skip": math.sqrt(1 - attention**2), "mlp_branch": mlp,
-        "mlp_skip": math.sqrt(1 - mlp**2), "mlp_in_gain": gain, "tokens": data.tokens,
-    }  # fmt: skip
+        "depth": case["depth"],
+        "width": 48,
+        "mlp_width": 96,
+        "heads": 2,
+        "activation": "tanh",
+        "norm": "pre",
+        "attention_branch": attention,
+        "attention_skip": math.sqrt(1 - attention**2),
+        "mlp_branch": mlp,
+        "mlp_skip": math.sqrt(1 - mlp**2),
+        "mlp_in_gain": gain,
+        "tokens": data.tokens,
+    }
     torch.manual_seed(case["seed"])
-    model = build(edgewise.transformer(**knobs), inputs=data.inputs, outputs=data.outputs, vectors=True, pooled=True,
-                  readout_gain=0.25)  # fmt: skip
+    model = build(
+        edgewise.transformer(**knobs),
+        inputs=data.inputs,
+        outputs=data.outputs,
+        vectors=True,
+        pooled=True,
+        readout_gain=0.25,
+    )
     return round_linears(model, case["precision"])
 
 
@@ -100,15 +115,24 @@ def _seen(folder: str, depth: int) -> dict[str, Any]:
     """Total log-changes over the depth and the extremes over the blocks, of every stored step."""
     rows, last = edgewise.read(folder, frame=False), f"block.{depth - 1}"
     change = {name: np.log(rows[f"{last}.{name}"] / rows[f"embed.{name}"]) for name in ("separation", "norm")}
-    worst = {name: np.max([rows[f"block.{i}.{name}"] for i in range(depth)], axis=0)
-             for name in ("softmax_condition", "largest_logit")}  # fmt: skip
+    worst = {
+        name: np.max([rows[f"block.{i}.{name}"] for i in range(depth)], axis=0)
+        for name in ("softmax_condition", "largest_logit")
+    }
     sizes = {name: np.log(np.maximum(rows[name], 1e-12)) for name in ("update_ratio", "gradient_norm")}
     seen = {
-        "step": rows["step"], "angle": change["separation"], "gradient": rows["embed.gradient_growth"] - change["norm"],
-        "condition": worst["softmax_condition"], "logit": np.log(worst["largest_logit"]),
-        "update": sizes["update_ratio"], "norm": sizes["gradient_norm"],
-    }  # fmt: skip
-    return {name: [None if not math.isfinite(v) else round(float(v), 3) for v in row] for name, row in seen.items()}
+        "step": rows["step"],
+        "angle": change["separation"],
+        "gradient": rows["embed.gradient_growth"] - change["norm"],
+        "condition": worst["softmax_condition"],
+        "logit": np.log(worst["largest_logit"]),
+        "update": sizes["update_ratio"],
+        "norm": sizes["gradient_norm"],
+    }
+    return {
+        name: [None if not math.isfinite(v) else round(float(v), 3) for v in row]
+        for name, row in seen.items()
+    }
 
 
 def claim(results: list[Result]) -> Any:

@@ -267,6 +267,11 @@ def _watch(truth: Truth, facts: Facts) -> Verdict:
 
 
 JUDGES = {
-    "structure": _read, "describe": _read, "measure": _measure, "audit": _audit, "sites": _sites,
-    "initialize_": _initialize, "watch": _watch,
-}  # fmt: skip
+    "structure": _read,
+    "describe": _read,
+    "measure": _measure,
+    "audit": _audit,
+    "sites": _sites,
+    "initialize_": _initialize,
+    "watch": _watch,
+}

@@ -39,6 +39,8 @@ def summary(rows: list[Row], verb: str) -> dict[str, Any]:
     return {
         "classes": dict.fromkeys(CLASSES, 0) | Counter(row["class"] for row in mine),
         "changed": sum(bool(row.get("changed")) for row in mine),
-        "softmax": len(softmax), "softmax right": sum(row["class"] == "right" for row in softmax),
-        "median": seconds[len(seconds) // 2], "most": seconds[-1],
-    }  # fmt: skip
+        "softmax": len(softmax),
+        "softmax right": sum(row["class"] == "right" for row in softmax),
+        "median": seconds[len(seconds) // 2],
+        "most": seconds[-1],
+    }

@@ -54,7 +54,9 @@ def random_energy(row: Row) -> float:
 def collapsed(row: Row) -> tuple[float, float]:
     """The paper's exponents per block, linearised at collapse."""
     exponents = row.geometry["collapsed"]
-    return tuple(BEYOND if exponents[name] is None else float(exponents[name]) for name in ("angle", "gradient"))  # type: ignore[return-value]
+    return tuple(
+        BEYOND if exponents[name] is None else float(exponents[name]) for name in ("angle", "gradient")
+    )  # type: ignore[return-value]
 
 
 def three_constants(rows: Sequence[Row]) -> ThreeConstants:

@@ -1,6 +1,6 @@
 """Write the table of `judge`'s probability of training from the recorded runs.
 
-    python -m experiments.trainability.calibrate experiments/trainability/recorded [everything]
+python -m experiments.trainability.calibrate experiments/trainability/recorded [everything]
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def curves(samples: Sequence[Sample]) -> dict[str, Any]:
             "all": constants(fitted(samples, form)),
             "without": {name: constants(fit) for name, fit in without.items()},
             "auroc_on_the_family_left_out": {
-                name: _ranked(fit, [s for s in samples if s.family == name], form) for name, fit in without.items()
+                name: _ranked(fit, [s for s in samples if s.family == name], form)
+                for name, fit in without.items()
             },
         }
     return whole
@@ -126,4 +127,7 @@ def main(folder: str, everything: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "experiments/trainability/recorded", "everything" in sys.argv[2:])
+    main(
+        sys.argv[1] if len(sys.argv) > 1 else "experiments/trainability/recorded",
+        "everything" in sys.argv[2:],
+    )

@@ -50,7 +50,9 @@ class Start:
         return [parts[name] for name in FORMS[form]]
 
 
-def _start(group: str, task: str, family: str, failed: bool, early: float | None, first: float, row: Sample) -> Start:
+def _start(
+    group: str, task: str, family: str, failed: bool, early: float | None, first: float, row: Sample
+) -> Start:
     curves = json.loads((FOLDER / "forecast_table.json").read_text())["curves"][row.readout]
     p = chance_of_start(Score(row.exponents, 0.0, row.forgetting), curves["described"]["all"])
     return Start(group, task, family, failed, 1 - (DIVERGED if early is None else early) / first, p)
@@ -64,13 +66,20 @@ def networks() -> list[Start]:
     rows = [
         _start("old", r.task, r.family, r.failed, r.run["early"], p["loss"] * r.run["chance"], sample(r))
         for r, p in zip(old, parts["old"], strict=True)
-    ]  # fmt: skip
+    ]
     return rows + [
-        _start("held out", h.task, h.kind, h.label == "dead", h.value["early"], p["loss"] * h.value["chance"],
-               h.sample())
+        _start(
+            "held out",
+            h.task,
+            h.kind,
+            h.label == "dead",
+            h.value["early"],
+            p["loss"] * h.value["chance"],
+            h.sample(),
+        )
         for h, p in zip(new, parts["held_out"], strict=True)
         if h.label in ("dead", "trained")
-    ]  # fmt: skip
+    ]
 
 
 def fitted(rows: Sequence[Start], form: str, without: str = "") -> Logistic:
@@ -88,12 +97,13 @@ def tested(rows: Sequence[Start], fits: dict[str, Logistic], form: str) -> dict[
     probability = [float(fits[row.family].probability([row.features(form)])[0]) for row in rows]
     pairs = list(zip(probability, [row.failed for row in rows], strict=True))
     return {
-        "networks": len(rows), "dead": sum(row.failed for row in rows),
+        "networks": len(rows),
+        "dead": sum(row.failed for row in rows),
         "auroc": round(_within(rows, probability), 3),
         "brier": round(brier(probability, [not row.failed for row in rows]), 3),
         "dead_called_trains": sum(failed and p >= TRAINS_FROM for p, failed in pairs),
         "trained_called_not": sum(not failed and p <= FAILS_UP_TO for p, failed in pairs),
-    }  # fmt: skip
+    }
 
 
 def _within(rows: Sequence[Start], probability: Sequence[float]) -> float:
@@ -116,7 +126,7 @@ def document() -> dict[str, Any]:
         "held out": [row for row in rows if row.group == "held out"],
         "of Hugging Face": [row for row in rows if row.group == "held out" and row.family in HUGGING_FACE],
         "old": [row for row in rows if row.group == "old"],
-    }  # fmt: skip
+    }
     curves, tests = {}, {}
     for form in FORMS:
         fits = {family: fitted(rows, form, family) for family in families}

@@ -35,18 +35,25 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Both arms of one seed."""
     torch.set_num_threads(1)
     proof = prove(
-        lambda: encoder(case["depth"]), "critical", steps=case["steps"], seeds=1, rates=case["rates"], size=SIZE,
+        lambda: encoder(case["depth"]),
+        "critical",
+        steps=case["steps"],
+        seeds=1,
+        rates=case["rates"],
+        size=SIZE,
         first_seed=case["seed"],
-    )  # fmt: skip
+    )
     return proof.json()
 
 
 def _arm(results: list[Result], name: str, title: str) -> Arm:
     parts = [r.value[name] for r in results]
     return Arm(
-        title, tuple(tuple(part["losses"][0]) for part in parts), tuple(part["rates"][0] for part in parts),
+        title,
+        tuple(tuple(part["losses"][0]) for part in parts),
+        tuple(part["rates"][0] for part in parts),
         tuple(part["finals"][0] for part in parts),
-    )  # fmt: skip
+    )
 
 
 def _proof(results: list[Result]) -> Proof:
@@ -69,10 +76,15 @@ def claim(results: list[Result]) -> Claim:
         f"{proof.planned.trained(proof.chance)} after; difference {c.mean:+.3f}, p = {c.p_value:.2g}.",
         f"{case['depth']} layers of width {WIDTH}, digits, {case['steps']} steps, {len(results)} seeds",
         (proof.rescued and proof.verdict == "helps") if decided else None,
-        {"difference": c.mean, "effect": c.effect, "p_value": c.p_value, "plain": list(proof.plain.finals),
-         "planned": list(proof.planned.finals)},
+        {
+            "difference": c.mean,
+            "effect": c.effect,
+            "p_value": c.p_value,
+            "plain": list(proof.plain.finals),
+            "planned": list(proof.planned.finals),
+        },
         rows=("C36",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: list[Result]) -> Figure:

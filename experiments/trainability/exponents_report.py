@@ -83,8 +83,14 @@ def _trained(points: Sequence[Point]) -> np.ndarray:
 def claim(points: Sequence[Point], scale: str, rows: tuple[str, ...] = ()) -> Claim:
     """Each exponent alone, both, the three constants, and the equivalence."""
     alone = [_alone(points, name, scale, ("C32", *rows)) for name in ("angle", "gradient")]
-    return Claim.all([*alone, _best(points, scale, ("C33", *rows)), _constants(points, scale, ("C34", *rows)),
-                      _equivalence(points, scale, ("C35", *rows))])  # fmt: skip
+    return Claim.all(
+        [
+            *alone,
+            _best(points, scale, ("C33", *rows)),
+            _constants(points, scale, ("C34", *rows)),
+            _equivalence(points, scale, ("C35", *rows)),
+        ]
+    )
 
 
 def _decided(points: Sequence[Point], held: bool, trained: int = 0) -> bool | None:
@@ -102,9 +108,11 @@ def _alone(points: Sequence[Point], name: str, scale: str, rows: tuple[str, ...]
         f"Of {int(trained.sum())} runs that train {far:.0%} have a total beyond {FAILS:g}; of "
         f"{int((total < RISKY).sum())} within {RISKY:g} {bad:.0%} do not train. Held: at most {FEW:.0%}, and at least "
         f"{MANY:.0%}.",
-        scale, _decided(points, far <= FEW and bad >= MANY, TRAINED),
-        {"trained_and_far": far, "near_and_untrained": bad}, rows=rows,
-    )  # fmt: skip
+        scale,
+        _decided(points, far <= FEW and bad >= MANY, TRAINED),
+        {"trained_and_far": far, "near_and_untrained": bad},
+        rows=rows,
+    )
 
 
 def cells(points: Sequence[Point], least: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -112,8 +120,10 @@ def cells(points: Sequence[Point], least: int = 1) -> tuple[np.ndarray, np.ndarr
     angle, gradient, _, loss = _arrays(points)
     reach = [float(np.percentile(np.abs(x), 90)) for x in (angle, gradient)]
     centres = [np.linspace(-r, r, BINS) for r in reach]
-    place = [np.clip(np.rint((x + r) / (2 * r) * (BINS - 1)), 0, BINS - 1).astype(int)
-             for x, r in zip((angle, gradient), reach, strict=True)]  # fmt: skip
+    place = [
+        np.clip(np.rint((x + r) / (2 * r) * (BINS - 1)), 0, BINS - 1).astype(int)
+        for x, r in zip((angle, gradient), reach, strict=True)
+    ]
     mean = np.full((BINS, BINS), np.nan)
     for i in range(BINS):
         for j in range(BINS):
@@ -131,17 +141,24 @@ def _best(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> Claim:
     rank = float(spearmanr(away[full], mean[full]).statistic) if full.sum() > 3 else math.nan
     at_zero = float(mean[middle, middle])
     known = math.isfinite(at_zero)
-    middle_one = f"the one around (0, 0) has a mean loss of {at_zero:.2f}" if known else "none is around (0, 0)"
-    distance = (f"rank correlation of a cell's loss with its distance {rank:+.2f}" if math.isfinite(rank)
-                else "too few cells for a rank correlation with the distance")  # fmt: skip
+    middle_one = (
+        f"the one around (0, 0) has a mean loss of {at_zero:.2f}" if known else "none is around (0, 0)"
+    )
+    distance = (
+        f"rank correlation of a cell's loss with its distance {rank:+.2f}"
+        if math.isfinite(rank)
+        else "too few cells for a rank correlation with the distance"
+    )
     return Claim(
         f"As a function of both exponents performance is best at (0, 0) and worse away from it {TALK}.",
         f"Of {int(full.sum())} cells that hold at least {CROWD} runs, {middle_one}, and the lowest mean test loss is "
         f"{lowest:.2f} (0: best run of the task, 1: its worst tenth); {distance}. Held: (0, 0) "
         "within 0.05 of the lowest, and a correlation above 0.5.",
-        scale, _decided(points, at_zero < lowest + 0.05 and rank > 0.5) if known else None,
-        {"at_zero": at_zero, "lowest": lowest, "rank_correlation": rank}, rows=rows,
-    )  # fmt: skip
+        scale,
+        _decided(points, at_zero < lowest + 0.05 and rank > 0.5) if known else None,
+        {"at_zero": at_zero, "lowest": lowest, "rank_correlation": rank},
+        rows=rows,
+    )
 
 
 def fitted(points: Sequence[Point]) -> tuple[ThreeConstants, np.ndarray]:
@@ -170,19 +187,32 @@ def _constants(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> Cl
         f"to 1, its worst tenth; exponents per block, cut at {CUT:g}). Starts left out: correlation {r:.2f}, error "
         f"{error:.2f} where "
         f"losses scatter by {loss.std():.2f}. Held: a correlation of at least {CORRELATION:g}.",
-        scale, _decided(points, r >= CORRELATION),
-        {"c0": fit.base, "c1": fit.angle, "c2": fit.gradient, "correlation": r, "error": error, "scatter": loss.std()},
+        scale,
+        _decided(points, r >= CORRELATION),
+        {
+            "c0": fit.base,
+            "c1": fit.angle,
+            "c2": fit.gradient,
+            "correlation": r,
+            "error": error,
+            "scatter": loss.std(),
+        },
         rows=rows,
-    )  # fmt: skip
+    )
 
 
 def _equivalence(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> Claim:
     angle, gradient, depth, _ = _arrays(points)
     worst, trained = np.maximum(np.abs(angle), np.abs(gradient)) * depth, _trained(points)
     own = np.array([max(abs(x) for x in p.total) for p in points])
-    shares = {name: (float(np.mean(w[trained] > FAILS)) if trained.any() else math.nan,
-                     float(np.mean(trained[w < RISKY])) if (w < RISKY).any() else math.nan, int((w < RISKY).sum()))
-              for name, w in (("linearised at collapse", worst), ("of their own orbit", own))}  # fmt: skip
+    shares = {
+        name: (
+            float(np.mean(w[trained] > FAILS)) if trained.any() else math.nan,
+            float(np.mean(trained[w < RISKY])) if (w < RISKY).any() else math.nan,
+            int((w < RISKY).sum()),
+        )
+        for name, w in (("linearised at collapse", worst), ("of their own orbit", own))
+    }
     words = "; ".join(
         f"exponents {name}: {a:.0%} of the runs that train are beyond {FAILS:g} in one of both, and of {n} runs "
         f"within {RISKY:g} in both {b:.0%} train"
@@ -194,10 +224,14 @@ def _equivalence(points: Sequence[Point], scale: str, rows: tuple[str, ...]) -> 
         f"{TALK}.",
         f"{words[0].upper()}{words[1:]}. Held: with the talk's exponents at most {FEW:.0%} and at least "
         f"{1 - MANY:.0%}.",
-        scale, _decided(points, only <= FEW and if_ >= 1 - MANY, TRAINED),
-        {name: {"trained_and_far": a, "near_and_trained": b, "near": n} for name, (a, b, n) in shares.items()},
+        scale,
+        _decided(points, only <= FEW and if_ >= 1 - MANY, TRAINED),
+        {
+            name: {"trained_and_far": a, "near_and_trained": b, "near": n}
+            for name, (a, b, n) in shares.items()
+        },
         rows=rows,
-    )  # fmt: skip
+    )
 
 
 def spikes(points: Sequence[Point], scale: str) -> Claim:
@@ -205,32 +239,42 @@ def spikes(points: Sequence[Point], scale: str) -> Claim:
     spiked = np.array([p.rise > SPIKE for p in points])
     far = np.array([sum(abs(x) for x in p.total) for p in points])
     says = auroc(far, spiked) if spiked.any() and not spiked.all() else math.nan
-    near, away = (float(np.mean(spiked[part])) if part.any() else math.nan for part in (far < RISKY, far > FAILS))
+    near, away = (
+        float(np.mean(spiked[part])) if part.any() else math.nan for part in (far < RISKY, far > FAILS)
+    )
     return Claim(
         "Open question of the talk: who is to blame for loss spikes, the initialization or the trajectory?",
         f"In {int(spiked.sum())} of {len(points)} recorded curves the loss climbs by more than {SPIKE:g} of chance: "
         f"{near:.0%} of the runs that start within {RISKY:g} of both edges, {away:.0%} of those beyond {FAILS:g}; the "
         f"distance from the edges tells them apart with an AUROC of {says:.2f}. Read as held (not the initialization "
         "alone): below 0.65.",
-        scale, _decided(points, says < 0.65), {"auroc": says, "near": near, "far": away, "climbed": int(spiked.sum())},
+        scale,
+        _decided(points, says < 0.65),
+        {"auroc": says, "near": near, "far": away, "climbed": int(spiked.sum())},
         rows=("C39",),
-    )  # fmt: skip
+    )
 
 
 def draw(points: Sequence[Point], scale: str) -> Figure:
     """The four panels of the talk: loss against each exponent, over both, against the fit."""
-    alone = [_against(points, place, f"{'AB'[place]}  against the {name.split()[0]} exponent")
-             for place, name in enumerate(NAMES)]  # fmt: skip
+    alone = [
+        _against(points, place, f"{'AB'[place]}  against the {name.split()[0]} exponent")
+        for place, name in enumerate(NAMES)
+    ]
     foot = scale
     panels = (*alone, _plane(points), _scatter(points))
-    return Sheet("Test loss at the end of training, by the exponents of the start", panels, foot, columns=2).draw()
+    return Sheet(
+        "Test loss at the end of training, by the exponents of the start", panels, foot, columns=2
+    ).draw()
 
 
 def _against(points: Sequence[Point], place: int, title: str) -> Panel:
     arrays, loss, trained = _arrays(points), _arrays(points)[3], _trained(points)
     x = np.clip(arrays[place], -CUT, CUT)
-    curves = (Curve("trains", x[trained], loss[trained], 0, "points"),
-              Curve("does not", x[~trained], loss[~trained], 1, "hollow"))  # fmt: skip
+    curves = (
+        Curve("trains", x[trained], loss[trained], 0, "points"),
+        Curve("does not", x[~trained], loss[~trained], 1, "hollow"),
+    )
     return Panel(title, NAMES[place], LOSS, curves, levels=(1.0,), places=(0.0,))
 
 
@@ -261,7 +305,9 @@ def _scatter(points: Sequence[Point]) -> Panel:
     fit, out = fitted(points)
     known = out[np.isfinite(out)]
     ends = np.array([known.min(), known.max()]) if len(known) else np.array([0.0, 1.0])
-    curves = (Curve("equal", ends, ends, 6, "second"),
-              Curve("starts left out of the fit", out, _arrays(points)[3], 0, "points"))  # fmt: skip
+    curves = (
+        Curve("equal", ends, ends, 6, "second"),
+        Curve("starts left out of the fit", out, _arrays(points)[3], 0, "points"),
+    )
     note = f"c0 = {fit.base:.2f}, c1 = {fit.angle:.2f}, c2 = {fit.gradient:.2f}"
     return Panel("D  the fit of three constants", "fitted: c0 + max(c1 |λ_a|, c2 |λ_g|)", LOSS, curves, note)

@@ -41,7 +41,9 @@ def _whole(rows: Sequence[Row]) -> Any:
     scores = headline_scores(rows)
     _curves(curves, rows, tasks, scores)
     _bars(bars, rows, scores)
-    whole.suptitle("Which starts will train, told before training", fontsize=12, fontweight="bold", x=0.01, ha="left")
+    whole.suptitle(
+        "Which starts will train, told before training", fontsize=12, fontweight="bold", x=0.01, ha="left"
+    )
     words = f"{len(rows)} networks of width 48, 8 to 18 blocks, one seed each; scores from theory alone"
     whole.supxlabel(words, fontsize=9, color=QUIET, x=0.99, ha="right")
     whole.draw_without_rendering()
@@ -56,11 +58,18 @@ def _losses(part: Any, rows: Sequence[Row], tasks: list[str], families: list[str
         for j, family in enumerate(families):
             panel = axes[i][j]
             for optimizer, colour in COLOURS.items():
-                mine = [r for r in rows if (r.task, r.family, r.optimizer) == (task, family, optimizer.lower())]
+                mine = [
+                    r for r in rows if (r.task, r.family, r.optimizer) == (task, family, optimizer.lower())
+                ]
                 panel.scatter(
-                    [fits.plain(r) for r in mine], [min(r.held_out_loss, 1.2) for r in mine],
-                    s=[8 + 1.5 * r.depth for r in mine], color=colour, alpha=0.7, lw=0, label=optimizer,
-                )  # fmt: skip
+                    [fits.plain(r) for r in mine],
+                    [min(r.held_out_loss, 1.2) for r in mine],
+                    s=[8 + 1.5 * r.depth for r in mine],
+                    color=colour,
+                    alpha=0.7,
+                    lw=0,
+                    label=optimizer,
+                )
             panel.axhline(TRAINS, color=QUIET, ls=":", lw=1.2)
             panel.set_title(f"{task}, {family}", loc="left")
             panel.set_xscale("symlog")
@@ -95,7 +104,9 @@ def _roc(panel: Any, scores: dict[str, Array], rows: Sequence[Row]) -> None:
 def roc(score: Array, failed: NDArray[np.bool_]) -> Array:
     """Share of failed runs flagged where a share RATES of the trained ones is, by linear interpolation."""
     order = np.argsort(-score, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(score[order])), len(order) - 1)  # equal scores are flagged together
+    ends = np.append(
+        np.flatnonzero(np.diff(score[order])), len(order) - 1
+    )  # equal scores are flagged together
     hits, alarms = np.cumsum(failed[order])[ends], np.cumsum(~failed[order])[ends]
     x = np.concatenate([[0.0], alarms / max(alarms[-1], 1)])
     return np.interp(RATES, x, np.concatenate([[0.0], hits / max(hits[-1], 1)]))
@@ -118,7 +129,9 @@ def _band(score: Array, failed: NDArray[np.bool_], clusters: Sequence[object]) -
 
 def _reliability(panel: Any, rows: Sequence[Row]) -> None:
     trained = [not row.failed for row in rows]
-    for colour, (name, same_task) in zip(LINES, (("new family", True), ("new task and family", False)), strict=False):
+    for colour, (name, same_task) in zip(
+        LINES, (("new family", True), ("new task and family", False)), strict=False
+    ):
         p = fits.cross_fitted(rows, fits.fitted_probability, same_task)
         points = np.array(reliability(p, trained))
         panel.plot(points[:, 0], points[:, 1], "o-", label=name, color=colour, lw=1.6)

@@ -30,11 +30,16 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Every start on both tasks; small: one start of two families, each on a task of its own."""
     pairs = [(task, family) for task in TASKS for family in FAMILIES]
     return [
-        {"task": task, "family": family, "start": start, "knobs": starts(family, STARTS)[start],
-         "seed": start}
+        {
+            "task": task,
+            "family": family,
+            "start": start,
+            "knobs": starts(family, STARTS)[start],
+            "seed": start,
+        }
         for start in (range(STARTS) if scale == "full" else (QUICK,))
         for task, family in (pairs if scale == "full" else zip(TASKS, FEW, strict=True))
-    ]  # fmt: skip
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:

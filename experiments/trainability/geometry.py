@@ -41,13 +41,17 @@ def geometry(knobs: Knobs, task: Task, seed: int) -> dict[str, Any]:
 def theory(knobs: Knobs, task: Task) -> Orbit:
     """From the description and the overlap of the data alone: no network is built."""
     traces = {readout: _predicted(knobs, task, readout=readout) for readout in ("token", "pooled")}
-    orbit = _orbit(traces["token"]) | {readout: _gradient(trace, readout) for readout, trace in traces.items()}
+    orbit = _orbit(traces["token"]) | {
+        readout: _gradient(trace, readout) for readout, trace in traces.items()
+    }
     return orbit | {"forgotten": forgetting(knobs, task, orbit)}
 
 
 def forgetting(knobs: Knobs, task: Task, orbit: Orbit) -> list[float | None]:
     """The log-share of the stream that is no longer the input, after every block of an orbit."""
-    norms, separations = ([np.exp(-np.inf if v is None else v) for v in orbit[n]] for n in ("norm", "separation"))
+    norms, separations = (
+        [np.exp(-np.inf if v is None else v) for v in orbit[n]] for n in ("norm", "separation")
+    )
     return _rounded(forgotten(architecture(knobs, task), norms, separations))
 
 
@@ -80,7 +84,10 @@ def random_energy(knobs: Knobs, task: Task) -> dict[str, float | None]:
     start = max(input_overlap(task), 1 / task.tokens)
     trace = predict(bare, start_overlap=start, closure="random_energy")
     logs = _logs(trace.blocks("separation"))
-    return {"angle": _digits(logs[-1] - logs[0]), "condensation": _digits(np.nanmax(trace.statistics["condensation"]))}
+    return {
+        "angle": _digits(logs[-1] - logs[0]),
+        "condensation": _digits(np.nanmax(trace.statistics["condensation"])),
+    }
 
 
 def koopman(knobs: Knobs, task: Task, seed: int) -> dict[str, float | None]:

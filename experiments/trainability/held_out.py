@@ -60,13 +60,20 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     second = _train(case, case["seed"] + 500, [tuned.best.rate]).best
     value = {
         "scores": compact(before, "pooled" if reads_the_mean(case) else "token"),
-        "chance": round(data.chance, 6), "rate": tuned.best.rate,
-        "best": _run(tuned.best), "second": _lowest(_run(second)), "beyond": None,
-        "early": _number(sum(tuned.best.losses[16:20]) / 4 if len(tuned.best.losses) >= 20 else tuned.best.losses[-1]),
+        "chance": round(data.chance, 6),
+        "rate": tuned.best.rate,
+        "best": _run(tuned.best),
+        "second": _lowest(_run(second)),
+        "beyond": None,
+        "early": _number(
+            sum(tuned.best.losses[16:20]) / 4 if len(tuned.best.losses) >= 20 else tuned.best.losses[-1]
+        ),
         "gradient_norm": _number(tuned.best.first_gradient_norm),
-    }  # fmt: skip
+    }
     if not (tuned.best.final() + second.final()) / 2 < TRAINS * data.chance:
-        value["beyond"] = _lowest(_run(_train(case, case["seed"], [_beyond(tuned.best.rate, case["rates"])]).best))
+        value["beyond"] = _lowest(
+            _run(_train(case, case["seed"], [_beyond(tuned.best.rate, case["rates"])]).best)
+        )
     return value
 
 
@@ -78,9 +85,13 @@ def _train(case: dict[str, Any], seed: int, rates: list[float]) -> Tuned:
     data = task_of(case)
     size = max(2, PREDICTIONS // case["tokens"]) if case["task"] == "bytes" else IMAGES[case["tokens"]]
     return train(
-        seeded(network, seed, case), partial(data.batches, size, seed), rates=rates, steps=case["steps"], trial=TRIAL,
+        seeded(network, seed, case),
+        partial(data.batches, size, seed),
+        rates=rates,
+        steps=case["steps"],
+        trial=TRIAL,
         schedule=_rise,
-    )  # fmt: skip
+    )
 
 
 def _rise(fraction: float) -> float:
@@ -93,9 +104,11 @@ def _beyond(best: float, rates: list[float]) -> float:
 
 def _run(run: Run) -> dict[str, Any]:
     return {
-        "rate": _number(run.rate), "final": _number(run.final()), "diverged": run.diverged,
+        "rate": _number(run.rate),
+        "final": _number(run.final()),
+        "diverged": run.diverged,
         "curve": [_number(loss) for loss in thinned([x for x in run.losses if x == x], CURVE)],
-    }  # fmt: skip
+    }
 
 
 def _lowest(run: dict[str, Any]) -> dict[str, Any]:

@@ -32,17 +32,22 @@ def _probabilities(rows: Sequence[HeldOut]) -> Panel:
     for label in LABELS:
         points = [
             (forecast(row)[1].value, names.index(row.kind) + shift)
-            for row, shift in zip(rows, shifts, strict=True) if row.label == label
-        ]  # fmt: skip
+            for row, shift in zip(rows, shifts, strict=True)
+            if row.label == label
+        ]
         if points:
             x, y = np.array(points, float).T
             role = "cross" if label == "dead" else "points" if label == "trained" else "hollow"
             curves.append(Curve(label, x, y, GROUPS[label], role))
     return Panel(
-        "what was forecast", "probability of training, forecast", "", tuple(curves),
+        "what was forecast",
+        "probability of training, forecast",
+        "",
+        tuple(curves),
         y_names=tuple(name.replace("_", " ") for name in names),
-        places=(FAILS_UP_TO, TRAINS_FROM), legend_at="center",
-    )  # fmt: skip
+        places=(FAILS_UP_TO, TRAINS_FROM),
+        legend_at="center",
+    )
 
 
 def _scores(rows: Sequence[HeldOut]) -> Panel:
@@ -55,6 +60,11 @@ def _scores(rows: Sequence[HeldOut]) -> Panel:
     places = np.arange(len(ranked), dtype=float)
     curve = Curve("AUROC", middle, places, 0, "points", x_error=np.maximum(middle - low, high - middle))
     return Panel(
-        "dead or trained?", "AUROC within a task, 95 %", "", (curve,), legend=False,
-        y_names=tuple(name for name, _ in ranked), places=(0.5,),
-    )  # fmt: skip
+        "dead or trained?",
+        "AUROC within a task, 95 %",
+        "",
+        (curve,),
+        legend=False,
+        y_names=tuple(name for name, _ in ranked),
+        places=(0.5,),
+    )

@@ -76,7 +76,11 @@ class Patches(nn.Module):
 
     def __init__(self, model: nn.Module, features: int, width: int, std: float) -> None:
         super().__init__()
-        self.patch, self.first, self.model = nn.Linear(features, width), nn.Parameter(torch.empty(1, 1, width)), model
+        self.patch, self.first, self.model = (
+            nn.Linear(features, width),
+            nn.Parameter(torch.empty(1, 1, width)),
+            model,
+        )
         nn.init.normal_(self.patch.weight, std=std)
         nn.init.zeros_(self.patch.bias)
         nn.init.normal_(self.first, std=std)
@@ -96,7 +100,9 @@ class Pixels(nn.Module):
     def forward(self, patches: Tensor) -> Tensor:
         n, count, features = patches.shape
         side, size = math.isqrt(count), math.isqrt(features)
-        images = patches.reshape(n, side, side, size, size).transpose(2, 3).reshape(n, 1, side * size, side * size)
+        images = (
+            patches.reshape(n, side, side, size, size).transpose(2, 3).reshape(n, 1, side * size, side * size)
+        )
         return self.model(pixel_values=images).last_hidden_state  # type: ignore[no-any-return]
 
 
@@ -127,24 +133,44 @@ def _causal(case: Case, task: Task) -> nn.Module:
 
     width, depth, std = case["width"], case["depth"], case["initializer_range"]
     common = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-    sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": HEADS,
-             "max_position_embeddings": 2 * task.tokens}  # fmt: skip
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": depth,
+        "num_attention_heads": HEADS,
+        "max_position_embeddings": 2 * task.tokens,
+    }
     if case["kind"] == "gpt2":
         config: Any = transformers.GPT2Config(
-            n_embd=width, n_layer=depth, n_head=HEADS, n_inner=2 * width, n_positions=2 * task.tokens, resid_pdrop=0.0,
-            embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=std, **common,
-        )  # fmt: skip
+            n_embd=width,
+            n_layer=depth,
+            n_head=HEADS,
+            n_inner=2 * width,
+            n_positions=2 * task.tokens,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            initializer_range=std,
+            **common,
+        )
     elif case["kind"] == "llama":
         config = transformers.LlamaConfig(
             **sizes, intermediate_size=2 * width, num_key_value_heads=1, initializer_range=std, **common
         )
     elif case["kind"] == "gpt_neox":
-        config = transformers.GPTNeoXConfig(**sizes, intermediate_size=2 * width, initializer_range=std, **common)
+        config = transformers.GPTNeoXConfig(
+            **sizes, intermediate_size=2 * width, initializer_range=std, **common
+        )
     else:
         config = transformers.OPTConfig(
-            **sizes, ffn_dim=2 * width, word_embed_proj_dim=width, init_std=std, dropout=0.0, layerdrop=0.0,
-            do_layer_norm_before=case["norm"] == "pre", **(common | {"pad_token_id": 0}),
-        )  # fmt: skip
+            **sizes,
+            ffn_dim=2 * width,
+            word_embed_proj_dim=width,
+            init_std=std,
+            dropout=0.0,
+            layerdrop=0.0,
+            do_layer_norm_before=case["norm"] == "pre",
+            **(common | {"pad_token_id": 0}),
+        )
     return Headed(Logits(transformers.AutoModelForCausalLM.from_config(config)), task, None, "token")
 
 
@@ -153,10 +179,16 @@ def _bert(case: Case, task: Task) -> nn.Module:
 
     width, std = case["width"], case["initializer_range"]
     config = transformers.BertConfig(
-        vocab_size=2, hidden_size=width, num_hidden_layers=case["depth"], num_attention_heads=HEADS,
-        intermediate_size=2 * width, max_position_embeddings=task.tokens + 1, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0, initializer_range=std,
-    )  # fmt: skip
+        vocab_size=2,
+        hidden_size=width,
+        num_hidden_layers=case["depth"],
+        num_attention_heads=HEADS,
+        intermediate_size=2 * width,
+        max_position_embeddings=task.tokens + 1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=std,
+    )
     model = transformers.BertModel(config, add_pooling_layer=False)
     return Headed(Patches(model, task.inputs, width, std), task, width, "class")
 
@@ -166,10 +198,17 @@ def _vit(case: Case, task: Task) -> nn.Module:
 
     width = case["width"]
     config = transformers.ViTConfig(
-        hidden_size=width, num_hidden_layers=case["depth"], num_attention_heads=HEADS, intermediate_size=2 * width,
-        image_size=8, patch_size=math.isqrt(task.inputs), num_channels=1, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0, initializer_range=case["initializer_range"],
-    )  # fmt: skip
+        hidden_size=width,
+        num_hidden_layers=case["depth"],
+        num_attention_heads=HEADS,
+        intermediate_size=2 * width,
+        image_size=8,
+        patch_size=math.isqrt(task.inputs),
+        num_channels=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=case["initializer_range"],
+    )
     return Headed(Pixels(transformers.ViTModel(config, add_pooling_layer=False)), task, width, "class")
 
 
@@ -192,16 +231,28 @@ def _laboratory(case: Case, task: Task) -> nn.Module:
     sizes = {"depth": case["depth"], "width": case["width"], "mlp_width": 2 * case["width"]}
     described = transformer(**(sizes | case["knobs"] | sizes), tokens=task.tokens, causal=not task.pooled)
     model = network_of(
-        described, inputs=task.inputs, outputs=task.outputs, vectors=task.vectors, pooled=task.pooled,
+        described,
+        inputs=task.inputs,
+        outputs=task.outputs,
+        vectors=task.vectors,
+        pooled=task.pooled,
         readout_gain=READOUT_GAIN,
-    )  # fmt: skip
+    )
     with torch.no_grad():
         model.readout.bias.copy_(task.prior)
     return model
 
 
 BUILDERS: dict[str, Callable[[Case, Task], nn.Module]] = {
-    "gpt2": _causal, "llama": _causal, "gpt_neox": _causal, "opt": _causal, "bert": _bert, "vit": _vit,
-    "encoder_copied": _encoder, "encoder_drawn": _encoder,
-    "paper": _laboratory, "gpt": _laboratory, "llama_like": _laboratory,
-}  # fmt: skip
+    "gpt2": _causal,
+    "llama": _causal,
+    "gpt_neox": _causal,
+    "opt": _causal,
+    "bert": _bert,
+    "vit": _vit,
+    "encoder_copied": _encoder,
+    "encoder_drawn": _encoder,
+    "paper": _laboratory,
+    "gpt": _laboratory,
+    "llama_like": _laboratory,
+}

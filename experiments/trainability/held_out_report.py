@@ -1,6 +1,6 @@
 """The held-out population's numbers: ranking, calibration, bands, false alarms, slow starts, beside simpler rules.
 
-    edgewise run experiments/trainability/held_out.py --recorded
+edgewise run experiments/trainability/held_out.py --recorded
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ from .statistics import auroc, brier, interval
 from .table import recorded_runs, table
 
 RECORDED = Path(__file__).parent / "recorded"
-GOALS = {"auroc": 0.97, "auroc in a kind": 0.9, "brier": 0.08, "false alarms": 0.03, "misses": 0.05, "slow": 0.8}
+GOALS = {
+    "auroc": 0.97,
+    "auroc in a kind": 0.9,
+    "brier": 0.08,
+    "false alarms": 0.03,
+    "misses": 0.05,
+    "slow": 0.8,
+}
 GAINS = ((0.0, 1.0), (1.0, 3.0), (3.0, 6.0), (6.0, 100.0))  # of the scores
 WITHIN = 3.0  # factor of the steps
 DEEP = 12  # blocks, of the rule "post-norm and deep"
@@ -88,9 +95,10 @@ def ranking(score: Array, rows: Sequence[HeldOut]) -> dict[str, Any]:
 
     ends = interval(again, places, places, list(range(len(rows))), draws=DRAWS)
     return {
-        "within task": _three(within(score, rows, lambda row: row.task)), "interval": [_three(end) for end in ends],
+        "within task": _three(within(score, rows, lambda row: row.task)),
+        "interval": [_three(end) for end in ends],
         "within kind and task": _three(within(score, rows, lambda row: f"{row.kind} {row.task}")),
-    }  # fmt: skip
+    }
 
 
 def simple_scores(rows: Sequence[HeldOut]) -> dict[str, Array]:
@@ -103,7 +111,9 @@ def simple_scores(rows: Sequence[HeldOut]) -> dict[str, Array]:
         "random-energy diagram": _random_energy,
         "paper's three constants": _three_constants(),
         "depth alone": lambda row: float(row.case["depth"]),
-        "post-norm and deep": lambda row: float(row.post_norm and row.case["depth"] >= DEEP) + row.case["depth"] / 1e3,
+        "post-norm and deep": lambda row: (
+            float(row.post_norm and row.case["depth"] >= DEEP) + row.case["depth"] / 1e3
+        ),
         "score gain alone": lambda row: row.score_gain,
     }
     return {name: np.array([rule(row) for row in rows], float) for name, rule in each.items()}
@@ -168,10 +178,11 @@ def slow_starts(rows: Sequence[HeldOut]) -> dict[str, Any]:
     right = sum(SLOWER / WITHIN <= row.factor <= SLOWER * WITHIN for row in named)
     slow = [row for row in rows if row.label == "slow"]
     return {
-        "factor right": share(right, len(named)), "slow networks": len(slow),
+        "factor right": share(right, len(named)),
+        "slow networks": len(slow),
         "of them called slow": sum(map(_called_slow, slow)),
         "factors": sorted(round(row.factor, 1) for row in slow),
-    }  # fmt: skip
+    }
 
 
 def _called_slow(row: HeldOut) -> bool:
@@ -197,8 +208,11 @@ def left_out(rows: Sequence[HeldOut]) -> dict[str, Any]:
         mine = [i for i, each in enumerate(new) if (each.readout, each.family) == (readout, family)]
         values[mine] = fit.probability([new[i].features("described") for i in mine])
     trained = [not each.failed for each in new]
-    return {"auroc within task": _three(within(-values, rows, lambda row: row.task)),
-            "brier": _three(brier(values, trained)), "networks": len(new)}  # fmt: skip
+    return {
+        "auroc within task": _three(within(-values, rows, lambda row: row.task)),
+        "brier": _three(brier(values, trained)),
+        "networks": len(new),
+    }
 
 
 def numbers(rows: Sequence[HeldOut]) -> dict[str, Any]:
@@ -208,17 +222,22 @@ def numbers(rows: Sequence[HeldOut]) -> dict[str, Any]:
     words = bands(rows)
     kinds = dict.fromkeys(f"{row.kind} {row.task}" for row in clear)
     return {
-        "networks": len(rows), "outcomes": dict(Counter(row.label for row in rows)),
+        "networks": len(rows),
+        "outcomes": dict(Counter(row.label for row in rows)),
         "seeds that disagree": sum(_disagree(row) for row in rows),
         "ours": ranking(ours, clear),
-        "in a kind": {kind: _in_kind(kind, ours, clear) for kind in kinds if _in_kind(kind, ours, clear) is not None},
+        "in a kind": {
+            kind: _in_kind(kind, ours, clear) for kind in kinds if _in_kind(kind, ours, clear) is not None
+        },
         "others": {name: ranking(score, clear) for name, score in simple_scores(clear).items()},
         "brier": _three(brier(-ours, [row.label == "trained" for row in clear])),
-        "brier by score gain": by_score_gain(clear), "bands": words,
+        "brier by score gain": by_score_gain(clear),
+        "bands": words,
         "false alarms": share(words["trained"]["will not train"], sum(words["trained"].values())),
         "misses": share(words["dead"]["trains"], sum(words["dead"].values())),
-        "slow": slow_starts(rows), "old and new, family and task left out": left_out(clear),
-    }  # fmt: skip
+        "slow": slow_starts(rows),
+        "old and new, family and task left out": left_out(clear),
+    }
 
 
 def _in_kind(kind: str, score: Array, rows: Sequence[HeldOut]) -> float | None:
@@ -236,7 +255,9 @@ def _disagree(row: HeldOut) -> bool:
 def claim(results: Sequence[Result]) -> Claim:
     """The goals, on networks that nothing was fitted on."""
     rows = held_out(results)
-    published = f"(ours) Goals fixed beforehand: {', '.join(f'{name} {goal:g}' for name, goal in GOALS.items())}."
+    published = (
+        f"(ours) Goals fixed beforehand: {', '.join(f'{name} {goal:g}' for name, goal in GOALS.items())}."
+    )
     if len(rows) < ENOUGH:
         few = f"{len(rows)} networks"
         return Claim(published, f"{few}, too few to decide", few, None, rows=("C35",))
@@ -244,15 +265,19 @@ def claim(results: Sequence[Result]) -> Claim:
     alarms, misses = all_numbers["false alarms"], all_numbers["misses"]
     ours = all_numbers["ours"]["within task"]
     reached = (
-        ours >= GOALS["auroc"] and alarms["share"] <= GOALS["false alarms"] and misses["share"] <= GOALS["misses"]
+        ours >= GOALS["auroc"]
+        and alarms["share"] <= GOALS["false alarms"]
+        and misses["share"] <= GOALS["misses"]
         and all(value >= GOALS["auroc in a kind"] for value in all_numbers["in a kind"].values())
         and all(group["brier"] <= GOALS["brier"] for group in all_numbers["brier by score gain"].values())
-    )  # fmt: skip
+    )
     return Claim(
         published,
         f"AUROC within task {ours}; {alarms['count']} of {alarms['of']} trained networks called failing, "
         f"{misses['count']} of {misses['of']} dead ones called trainable",
-        f"{len(rows)} networks of eleven kinds, 100 steps", bool(reached), all_numbers,
+        f"{len(rows)} networks of eleven kinds, 100 steps",
+        bool(reached),
+        all_numbers,
         rows=("C35",),
     )
 

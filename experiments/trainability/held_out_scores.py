@@ -23,7 +23,13 @@ from .koopman import near_unit_share, streams_of
 SEQUENCES = 16
 KOOPMAN_SEQUENCES = 32
 NEAR_COLLAPSE = 1 - 1e-9
-UNUSED = ("assumed", "unmodelled", "name", "key_gain", "output_gain")  # the last two enter gradients of weights only
+UNUSED = (
+    "assumed",
+    "unmodelled",
+    "name",
+    "key_gain",
+    "output_gain",
+)  # the last two enter gradients of weights only
 
 
 def scores(model: nn.Module, data: Task, case: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +88,10 @@ def collapsed(described: Architecture) -> dict[str, float | None]:
     """As in `geometry`: the paper's two exponents per block, linearised at full collapse [Cowsik 2024]."""
     trace = edgewise.predict(_bare(described), start_overlap=NEAR_COLLAPSE, readout="pooled")
     logs, gradient = _logs(trace.blocks("separation")), _gradient_logs(trace, "pooled")
-    return {"angle": _digits((logs[-1] - logs[0]) / trace.depth), "gradient": _digits(gradient[0] / trace.depth)}
+    return {
+        "angle": _digits((logs[-1] - logs[0]) / trace.depth),
+        "gradient": _digits(gradient[0] / trace.depth),
+    }
 
 
 def random_energy(described: Architecture, measured: Trace) -> dict[str, float | None]:
@@ -90,7 +99,10 @@ def random_energy(described: Architecture, measured: Trace) -> dict[str, float |
     start = float(np.clip(measured.overlap[:, 0].mean(), 1 / described.tokens, 0.999))
     trace = edgewise.predict(_bare(described), start_overlap=start, closure="random_energy")
     logs = _logs(trace.blocks("separation"))
-    return {"angle": _digits(logs[-1] - logs[0]), "condensation": _largest(trace.statistics.get("condensation"))}
+    return {
+        "angle": _digits(logs[-1] - logs[0]),
+        "condensation": _largest(trace.statistics.get("condensation")),
+    }
 
 
 def koopman(model: nn.Module, data: Task, depth: int) -> dict[str, float | None]:

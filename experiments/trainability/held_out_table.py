@@ -65,7 +65,9 @@ class HeldOut:
     def score_gain(self) -> float:
         gain = self.case.get("knobs", {}).get("score_gain")
         network = self.architecture
-        return float(gain if gain is not None else np.mean(network.score_gain) if network is not None else math.nan)
+        return float(
+            gain if gain is not None else np.mean(network.score_gain) if network is not None else math.nan
+        )
 
     @property
     def post_norm(self) -> bool:
@@ -85,11 +87,16 @@ class HeldOut:
         depth, gradient = self.case["depth"], GRADIENTS[self.readout]
         logs = _curve(orbit[gradient])
         return Trace(
-            sites=("embed", *(f"block.{i}.mlp" for i in range(depth))), source=source,
-            norm=np.exp(_curve(orbit["norm"]))[None], separation=np.exp(_curve(orbit["separation"]))[None],
-            readouts=(gradient,), log_gradient=None if np.isnan(logs).any() else logs[None, None],
-            architecture=self.architecture, sampled=source == "measured", readout=self.readout,
-        )  # fmt: skip
+            sites=("embed", *(f"block.{i}.mlp" for i in range(depth))),
+            source=source,
+            norm=np.exp(_curve(orbit["norm"]))[None],
+            separation=np.exp(_curve(orbit["separation"]))[None],
+            readouts=(gradient,),
+            log_gradient=None if np.isnan(logs).any() else logs[None, None],
+            architecture=self.architecture,
+            sampled=source == "measured",
+            readout=self.readout,
+        )
 
     def score(self) -> Score | None:
         return score_of(read(self.trace()))

@@ -30,7 +30,9 @@ def streams_of(model: nn.Module, blocks: nn.ModuleList, inputs: Tensor) -> list[
     return [stream.detach().flatten(0, -2).double() for stream in caught]
 
 
-def near_unit_share(streams: Sequence[Tensor], own: bool = False, rank: int = RANK, near: float = NEAR) -> float:
+def near_unit_share(
+    streams: Sequence[Tensor], own: bool = False, rank: int = RANK, near: float = NEAR
+) -> float:
     """Mean over blocks of the share of modes with | |lambda| - 1 | < near [Kim 2026].
 
     Whitening is read in two ways: both neighbours by the first one's scales, or (`own`) each by its own.

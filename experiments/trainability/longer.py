@@ -50,9 +50,11 @@ def twins(rows: list[dict[str, Any]]) -> dict[str, Any]:
     pairs = {task: auroc(values) for task, values in scores.items()}
     total = sum(count for _, count in pairs.values())
     return {
-        "networks": len(rows), "disagree": apart, "by_task": {task: value for task, (value, _) in pairs.items()},
+        "networks": len(rows),
+        "disagree": apart,
+        "by_task": {task: value for task, (value, _) in pairs.items()},
         "auroc": sum(value * count for value, count in pairs.values()) / total,
-    }  # fmt: skip
+    }
 
 
 def auroc(values: list[tuple[float, bool]]) -> tuple[float, int]:
@@ -73,9 +75,13 @@ def longer(row: dict[str, Any]) -> dict[str, Any]:
     case, value = row["case"], row["value"]
     run = _train(case | {"steps": STEPS}, case["seed"], [value["rate"]]).best
     return {
-        "kind": case["kind"], "depth": case["depth"], "label": label(value), "loss at 100": value["best"]["final"],
-        "loss at 300": round(run.final(), 4), "trains": run.final() < TRAINS * value["chance"],
-    }  # fmt: skip
+        "kind": case["kind"],
+        "depth": case["depth"],
+        "label": label(value),
+        "loss at 100": value["best"]["final"],
+        "loss at 300": round(run.final(), 4),
+        "trains": run.final() < TRAINS * value["chance"],
+    }
 
 
 def _final(run: dict[str, Any]) -> float:

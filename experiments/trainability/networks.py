@@ -87,7 +87,11 @@ class Normed(nn.Module):
 
     def __init__(self, width: int, activation: str) -> None:
         super().__init__()
-        self.phi, self.linear, self.norm = ACTIVATIONS[activation], nn.Linear(width, width), nn.LayerNorm(width)
+        self.phi, self.linear, self.norm = (
+            ACTIVATIONS[activation],
+            nn.Linear(width, width),
+            nn.LayerNorm(width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.phi(self.norm(self.linear(x)))
@@ -167,7 +171,12 @@ def _described(**knobs: Any) -> nn.Module:
     return edgewise.nets.build(network, inputs=4, outputs=10, vectors=True, pooled=True, readout_gain=0.25)
 
 
-TORCH = {"value_gain": 1 / 3, "score_gain": 1 / 3, "mlp_in_gain": 3**-0.5, "mlp_out_gain": 3**-0.5}  # nn.Linear's own
+TORCH = {
+    "value_gain": 1 / 3,
+    "score_gain": 1 / 3,
+    "mlp_in_gain": 3**-0.5,
+    "mlp_out_gain": 3**-0.5,
+}  # nn.Linear's own
 LLAMA = {"activation": "silu", "gated": True, "norm_kind": "rms", "rope": True}
 Factory = Callable[[], nn.Module]
 REPORTED: dict[str, Factory] = {
@@ -177,13 +186,21 @@ REPORTED: dict[str, Factory] = {
     "torch encoder, copies, 24 layers": lambda: _encoder(24),
     "torch encoder, copies, gelu, 32 layers": lambda: _encoder(32, "gelu"),
     "torch encoder, copies, causal, 20 layers": lambda: _encoder(20, causal=True),
-    "voicebox-like, 24 layers": lambda: _described(depth=24, **LLAMA, **TORCH, mlp_linear_gain=3**-0.5, qk_norm=True),
+    "voicebox-like, 24 layers": lambda: _described(
+        depth=24, **LLAMA, **TORCH, mlp_linear_gain=3**-0.5, qk_norm=True
+    ),
     "BERT-like, matrices at torch's default, 24 layers": lambda: _described(depth=24, norm="post", **TORCH),
     "BERT-like, gains 1, 24 layers": lambda: _described(depth=24, norm="post"),
-    "Llama-like, all matrices of std 0.5, 24 layers":
-        lambda: _described(depth=24, **LLAMA, value_gain=8.0, score_gain=8.0, mlp_in_gain=2.8, mlp_linear_gain=2.8,
-                           mlp_out_gain=4.0),
-}  # fmt: skip
+    "Llama-like, all matrices of std 0.5, 24 layers": lambda: _described(
+        depth=24,
+        **LLAMA,
+        value_gain=8.0,
+        score_gain=8.0,
+        mlp_in_gain=2.8,
+        mlp_linear_gain=2.8,
+        mlp_out_gain=4.0,
+    ),
+}
 PLAIN: dict[str, Factory] = {
     "tanh perceptron, 20 layers, torch": lambda: Plain(20, "tanh"),
     "tanh perceptron, 40 layers, torch": lambda: Plain(40, "tanh"),
@@ -199,14 +216,19 @@ PLAIN: dict[str, Factory] = {
     "norm and relu, no skip, 60 layers": lambda: _stack(lambda: Normed(48, "relu"), 60),
     "tanh filters, 20 layers, torch": lambda: Filters(20, "tanh"),
     "relu filters, 20 layers, torch": lambda: Filters(20, "relu"),
-    "residual relu, no norm, gain 1.4, 40 layers": lambda: _stack(lambda: Residual(48, "relu", 1.4, False), 40),
+    "residual relu, no norm, gain 1.4, 40 layers": lambda: _stack(
+        lambda: Residual(48, "relu", 1.4, False), 40
+    ),
     "residual tanh, no norm, gain 4, 40 layers": lambda: _stack(lambda: Residual(48, "tanh", 4.0, False), 40),
-    "post-norm residual relu, gain 1.4, 60 layers": lambda: _stack(lambda: Residual(48, "relu", 1.4, True), 60),
+    "post-norm residual relu, gain 1.4, 60 layers": lambda: _stack(
+        lambda: Residual(48, "relu", 1.4, True), 60
+    ),
     "post-norm residual gelu, gain 2, 60 layers": lambda: _stack(lambda: Residual(48, "gelu", 2.0, True), 60),
     "post-norm gated block, gain 5, 30 layers": lambda: _stack(lambda: Gated(48, 5.0), 30),
-    "post-norm mixer, gain 3, 12 layers":
-        lambda: Streams(nn.Sequential(*(Mixer(16, 32, 3.0) for _ in range(12))), 32),
-}  # fmt: skip
+    "post-norm mixer, gain 3, 12 layers": lambda: Streams(
+        nn.Sequential(*(Mixer(16, 32, 3.0) for _ in range(12))), 32
+    ),
+}
 WHOLE: dict[str, Factory] = {
     "tanh perceptron, 3 layers, torch": lambda: Plain(3, "tanh"),
     "relu perceptron, 6 layers, gain 1.4": lambda: Plain(6, "relu", 1.4),

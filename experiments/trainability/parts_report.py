@@ -1,6 +1,6 @@
 """Whether new parts of the score help on the half of the held-out networks that nothing was fitted on.
 
-    python -m experiments.trainability.parts_report     writes recorded/parts_report.json; rules: `halves`
+python -m experiments.trainability.parts_report     writes recorded/parts_report.json; rules: `halves`
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def fitted(rows: Sequence[Network], names: Sequence[str]) -> Fits:
     fits = {}
     for readout in READOUTS:
         chosen = [row for row in rows if row.sample.readout == readout]
-        fits[readout] = fit_logistic([row.features(names) for row in chosen], [row.sample.failed for row in chosen])
+        fits[readout] = fit_logistic(
+            [row.features(names) for row in chosen], [row.sample.failed for row in chosen]
+        )
     return fits
 
 
@@ -70,7 +72,10 @@ def chance(fits: Fits, row: Network, names: Sequence[str]) -> float:
 
 def without_family(rows: Sequence[Network], of: Sequence[Network], names: Sequence[str]) -> list[float]:
     """The probability of each network by a fit without its family."""
-    fits = {name: fitted([row for row in rows if row.family != name], names) for name in {row.family for row in of}}
+    fits = {
+        name: fitted([row for row in rows if row.family != name], names)
+        for name in {row.family for row in of}
+    }
     return [chance(fits[row.family], row, names) for row in of]
 
 
@@ -83,17 +88,23 @@ def tested(rows: Sequence[Network], probability: Sequence[float]) -> dict[str, A
     failed = [row.sample.failed for row in rows]
     total = count = 0.0
     for readout in READOUTS:
-        chosen = [(-p, row.sample.failed) for p, row in zip(probability, rows, strict=True)
-                  if row.sample.readout == readout]  # fmt: skip
+        chosen = [
+            (-p, row.sample.failed)
+            for p, row in zip(probability, rows, strict=True)
+            if row.sample.readout == readout
+        ]
         pairs = sum(bad for _, bad in chosen) * sum(not bad for _, bad in chosen)
         total += pairs * auroc([p for p, _ in chosen], [bad for _, bad in chosen]) if pairs else 0.0
         count += pairs
     both = list(zip(probability, failed, strict=True))
     return {
-        "auroc": round(total / count, 3), "brier": round(brier(probability, [not bad for bad in failed]), 3),
-        "dead": sum(failed), "dead_called_trains": sum(bad and p >= TRAINS_FROM for p, bad in both),
-        "trained": len(both) - sum(failed), "trained_called_not": sum(not bad and p <= FAILS_UP_TO for p, bad in both),
-    }  # fmt: skip
+        "auroc": round(total / count, 3),
+        "brier": round(brier(probability, [not bad for bad in failed]), 3),
+        "dead": sum(failed),
+        "dead_called_trains": sum(bad and p >= TRAINS_FROM for p, bad in both),
+        "trained": len(both) - sum(failed),
+        "trained_called_not": sum(not bad and p <= FAILS_UP_TO for p, bad in both),
+    }
 
 
 def document() -> dict[str, Any]:
@@ -104,18 +115,27 @@ def document() -> dict[str, Any]:
     likelihoods = {names: likelihood(fit_on, names) for names in subsets}
     candidate = max(likelihoods, key=lambda names: likelihoods[names])
     old = fitted([row for row in rows if row.group == "old"], ())
-    new = {name: (fitted(fit_on, names), names) for name, names in (("refitted", ()), ("candidate", candidate))}
+    new = {
+        name: (fitted(fit_on, names), names) for name, names in (("refitted", ()), ("candidate", candidate))
+    }
     fits = {"shipped": (old, ())} | new
-    report = {name: tested(second, [chance(fit, row, names) for row in second]) for name, (fit, names) in fits.items()}
+    report = {
+        name: tested(second, [chance(fit, row, names) for row in second])
+        for name, (fit, names) in fits.items()
+    }
     return {
-        "made_by": "python -m experiments.trainability.parts_report", "candidate": list(candidate),
-        "log_likelihoods": {"+".join(names) or "none": round(value, 1) for names, value in likelihoods.items()},
-        "second_half": report, "kept": _kept(report),
+        "made_by": "python -m experiments.trainability.parts_report",
+        "candidate": list(candidate),
+        "log_likelihoods": {
+            "+".join(names) or "none": round(value, 1) for names, value in likelihoods.items()
+        },
+        "second_half": report,
+        "kept": _kept(report),
         "first_half_without_its_family": {
             "+".join(names) or "none": tested(first, without_family(fit_on, first, names))
             for names in ((), ("small",), candidate)
         },
-    }  # fmt: skip
+    }
 
 
 def _kept(report: dict[str, dict[str, Any]]) -> bool:
@@ -123,9 +143,10 @@ def _kept(report: dict[str, dict[str, Any]]) -> bool:
     new, old = report["candidate"], report["shipped"]
     alarms = new["trained_called_not"]
     return bool(
-        new["auroc"] >= old["auroc"] + GAIN and new["dead_called_trains"] < old["dead_called_trains"]
+        new["auroc"] >= old["auroc"] + GAIN
+        and new["dead_called_trains"] < old["dead_called_trains"]
         and alarms <= max(1, ALARMS * new["trained"])
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

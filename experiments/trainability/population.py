@@ -23,13 +23,23 @@ from .starts import FAMILIES
 FILE = Path(__file__).parent / "population.json"
 # How many of each kind, by task. A class token is read by BERT and ViT, the mean by the others on digits.
 COUNTS: dict[tuple[str, str], int] = {
-    ("gpt2", "bytes"): 16, ("llama", "bytes"): 16, ("gpt_neox", "bytes"): 16, ("opt", "bytes"): 16,
-    ("bert", "digits"): 14, ("vit", "digits"): 12,
-    ("encoder_copied", "digits"): 8, ("encoder_copied", "bytes"): 4,
-    ("encoder_drawn", "digits"): 8, ("encoder_drawn", "bytes"): 4,
-    ("paper", "digits"): 8, ("paper", "bytes"): 8, ("gpt", "digits"): 8, ("gpt", "bytes"): 8,
-    ("llama_like", "digits"): 8, ("llama_like", "bytes"): 8,
-}  # fmt: skip
+    ("gpt2", "bytes"): 16,
+    ("llama", "bytes"): 16,
+    ("gpt_neox", "bytes"): 16,
+    ("opt", "bytes"): 16,
+    ("bert", "digits"): 14,
+    ("vit", "digits"): 12,
+    ("encoder_copied", "digits"): 8,
+    ("encoder_copied", "bytes"): 4,
+    ("encoder_drawn", "digits"): 8,
+    ("encoder_drawn", "bytes"): 4,
+    ("paper", "digits"): 8,
+    ("paper", "bytes"): 8,
+    ("gpt", "digits"): 8,
+    ("gpt", "bytes"): 8,
+    ("llama_like", "digits"): 8,
+    ("llama_like", "bytes"): 8,
+}
 LABORATORY = {"paper": "paper", "gpt": "gpt", "llama_like": "llama"}  # by the family's name in `starts`
 DIMENSIONS = 12
 WIDTHS = ((0.7, 48), (0.9, 64), (0.97, 96), (1.0, 128))  # cumulative shares
@@ -56,7 +66,9 @@ def population() -> list[dict[str, Any]]:
         [_network(kind, task, u) | {"seed": 1000 * place + k} for k, u in enumerate(_points(place, count))]
         for place, ((kind, task), count) in enumerate(COUNTS.items())
     ]
-    ranked = [((k + 0.5) / len(each), place, each[k]) for place, each in enumerate(lists) for k in range(len(each))]
+    ranked = [
+        ((k + 0.5) / len(each), place, each[k]) for place, each in enumerate(lists) for k in range(len(each))
+    ]
     return [network for _, _, network in sorted(ranked, key=lambda item: item[:2])]
 
 

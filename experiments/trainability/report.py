@@ -22,9 +22,13 @@ FORGETTING = "plain sum and forgetting, theory"
 DRAWS = 300  # of the bootstrap
 ENOUGH = 100  # rows below which nothing is decided
 BASELINES = (
-    "paper's three constants", "random-energy diagram", "first gradient norm", "loss after 20 steps",
-    "Koopman near-unit share", "Koopman, whitened apart",
-)  # fmt: skip
+    "paper's three constants",
+    "random-energy diagram",
+    "first gradient norm",
+    "loss after 20 steps",
+    "Koopman near-unit share",
+    "Koopman, whitened apart",
+)
 
 
 def headline_scores(rows: Sequence[Row]) -> dict[str, Array]:
@@ -55,7 +59,9 @@ def variants(rows: Sequence[Row]) -> dict[str, Array]:
             for relative in (True, False):
                 for span in SPANS:
                     name = f"{source}, {readout}, {'relative' if relative else 'raw'}, {span}"
-                    scores[name] = np.array([combined(*r.changes(source, readout, relative, span)) for r in rows])
+                    scores[name] = np.array(
+                        [combined(*r.changes(source, readout, relative, span)) for r in rows]
+                    )
     return scores
 
 
@@ -122,8 +128,12 @@ def calibration(rows: Sequence[Row], same_task: bool) -> dict[str, Any]:
     for name, forecast in (("plain", fits.plain_probability), ("fitted", fits.fitted_probability)):
         p = fits.cross_fitted(rows, forecast, same_task)
         curve = [[_three(mean), _three(share), count] for mean, share, count in reliability(p, trained)]
-        numbers[name] = {"brier": _three(brier(p, trained)), "error": _three(calibration_error(p, trained)),
-                       "auroc": _three(auroc(-p, ~np.array(trained))), "reliability": curve}  # fmt: skip
+        numbers[name] = {
+            "brier": _three(brier(p, trained)),
+            "error": _three(calibration_error(p, trained)),
+            "auroc": _three(auroc(-p, ~np.array(trained))),
+            "reliability": curve,
+        }
     base = float(np.mean(trained))
     return numbers | {"brier of the base rate": _three(base * (1 - base))}
 
@@ -150,16 +160,19 @@ def claim(results: Sequence[Result], runs: Path) -> Claim:
         f"best baseline: {best}, {scores[best]['auroc within task']}."
     )
     reached = (
-        ours["auroc within task"] >= GOALS["auroc"] and low >= GOALS["auroc_low"]
+        ours["auroc within task"] >= GOALS["auroc"]
+        and low >= GOALS["auroc_low"]
         and ours["spearman mean"] >= GOALS["spearman"]
         and ours["auroc within task"] > scores[best]["auroc within task"]
-    )  # fmt: skip
+    )
     numbers = {
-        "trained": f"{sum(not row.failed for row in rows)} of {len(rows)}", "goals": GOALS, "scores": scores,
+        "trained": f"{sum(not row.failed for row in rows)} of {len(rows)}",
+        "goals": GOALS,
+        "scores": scores,
         "variants": {name: evaluate(score, rows, bootstrap=False) for name, score in variants(rows).items()},
         "calibration, new family": calibration(rows, same_task=True),
         "calibration, new task and family": calibration(rows, same_task=False),
-    }  # fmt: skip
+    }
     return Claim(published, ours_in_words, scale, bool(reached), numbers, rows=("C34", "C35"))
 
 

@@ -34,9 +34,17 @@ STEPS, SIZE, TRIAL = 200, 16, 0.2
 RATES = [3e-4, 1e-3, 2.5e-3]
 GOAL = 0.9
 FORECAST = Path(__file__).parent / "recorded" / "train.jsonl"
-LISTS: dict[str, dict[str, Callable[[], nn.Module]]] = {"reported": REPORTED, "whole": WHOLE, "literature": PLAIN}
+LISTS: dict[str, dict[str, Callable[[], nn.Module]]] = {
+    "reported": REPORTED,
+    "whole": WHOLE,
+    "literature": PLAIN,
+}
 ORDER = ("forecast", "reported", "whole", "trained", "literature")
-SEEDS = {"reported": 1, "literature": 1, "whole": 3}  # half of chance is far from seed noise; "not worse" is not
+SEEDS = {
+    "reported": 1,
+    "literature": 1,
+    "whole": 3,
+}  # half of chance is far from seed noise; "not worse" is not
 FIRST = 5  # starts per family whose trained networks must not get worse
 
 
@@ -45,18 +53,25 @@ def _recorded() -> list[dict[str, Any]]:
     runs = recorded_results(FORECAST)
     wanted = [run for run in runs if (run.case["task"], run.case["optimizer"]) == ("digits", "adamw")]
     return [
-        {"network": f"forecast, {run.case['family']} {run.case['start']}", "start": run.case["start"],
-         "seed": run.case["seed"], "knobs": run.case["knobs"], "recorded": run.value["final"],
-         "list": "forecast" if _fails([run.value["final"]], run.value["chance"]) else "trained"}
+        {
+            "network": f"forecast, {run.case['family']} {run.case['start']}",
+            "start": run.case["start"],
+            "seed": run.case["seed"],
+            "knobs": run.case["knobs"],
+            "recorded": run.value["final"],
+            "list": "forecast" if _fails([run.value["final"]], run.value["chance"]) else "trained",
+        }
         for run in wanted
-    ]  # fmt: skip
+    ]
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Every network at full scale; three quick ones otherwise."""
     if scale == "full":
         forecast = [case for case in _recorded() if case["list"] == "forecast" or case["start"] < FIRST]
-        named = [{"list": kind, "network": name, "seeds": SEEDS[kind]} for kind in LISTS for name in LISTS[kind]]
+        named = [
+            {"list": kind, "network": name, "seeds": SEEDS[kind]} for kind in LISTS for name in LISTS[kind]
+        ]
         ordered = sorted([*forecast, *named], key=lambda case: ORDER.index(case["list"]))
         return [case | {"steps": STEPS, "rates": RATES} for case in ordered]
     start = next(case for case in _recorded() if case["network"] == "forecast, gpt 16")
@@ -89,12 +104,22 @@ def _both_arms(case: dict[str, Any]) -> dict[str, Any]:
         return _after(case, options) | {"chance": chance}
     factory = LISTS[case["list"]][case["network"]]
     proof = prove(
-        factory, "critical", steps=case["steps"], seeds=case["seeds"], rates=case["rates"], size=SIZE, **options
+        factory,
+        "critical",
+        steps=case["steps"],
+        seeds=case["seeds"],
+        rates=case["rates"],
+        size=SIZE,
+        **options,
     )
     document = proof.json()
     arms = {arm: {key: document[arm][key] for key in ("finals", "rates")} for arm in ("plain", "planned")}
-    return arms | {"verdict": proof.verdict, "difference": proof.difference.mean, "chance": chance,
-                   "plan": _promise(proof.plan)}  # fmt: skip
+    return arms | {
+        "verdict": proof.verdict,
+        "difference": proof.difference.mean,
+        "chance": chance,
+        "plan": _promise(proof.plan),
+    }
 
 
 def _after(case: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -109,10 +134,15 @@ def _after(case: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
         return model
 
     batches = partial(data.batches, SIZE, seed)
-    best = train(planned, batches, optimizer="adamw", rates=case["rates"], steps=case["steps"], **options).best
+    best = train(
+        planned, batches, optimizer="adamw", rates=case["rates"], steps=case["steps"], **options
+    ).best
     final = best.losses[0] if math.isinf(best.final()) else best.final()
-    return {"plain": {"finals": [case["recorded"]], "rates": []}, "planned": {"finals": [final], "rates": [best.rate]},
-            "plan": _promise(str(plan))}  # fmt: skip
+    return {
+        "plain": {"finals": [case["recorded"]], "rates": []},
+        "planned": {"finals": [final], "rates": [best.rate]},
+        "plan": _promise(str(plan)),
+    }
 
 
 STARTS = ("Plan", "Total", "Expected", "Nothing")
@@ -138,7 +168,11 @@ def _rescue(results: list[Result], published: str, enough: int, scale: str) -> C
     """How many of those that fail as they come train afterwards."""
     broken = [r for r in results if _fails(r.value["plain"]["finals"], r.value["chance"])]
     lost = [r for r in broken if _fails(r.value["planned"]["finals"], r.value["chance"])]
-    refused = [r.case["network"] for r in lost if any(words in line for line in r.value["plan"] for words in REFUSALS)]
+    refused = [
+        r.case["network"]
+        for r in lost
+        if any(words in line for line in r.value["plan"] for words in REFUSALS)
+    ]
     rate = 1 - len(lost) / max(len(broken), 1)
     names = [r.case["network"] for r in lost]
     return Claim(
@@ -146,20 +180,26 @@ def _rescue(results: list[Result], published: str, enough: int, scale: str) -> C
         f"{len(broken) - len(lost)} of {len(broken)} ({rate:.0%}); not rescued: {'; '.join(names) or 'none'}; of "
         "these "
         f"the plan says NO beforehand to {len(refused)}.",
-        scale, rate >= GOAL if len(broken) >= enough else None,
+        scale,
+        rate >= GOAL if len(broken) >= enough else None,
         {"failed": len(broken), "rescued": len(broken) - len(lost), "lost": names, "refused": refused},
         rows=("C36",),
-    )  # fmt: skip
+    )
 
 
 def claim(results: list[Result]) -> Claim:
     """Nine of ten that fail train afterwards; those that train are not worse beyond the noise of seeds."""
     scale = f"{len(results)} networks on digits, {results[0].case['steps']} steps of {SIZE}"
     rescue = _rescue(
-        _of(results, "forecast", "reported"), "Of at least 30 networks that do not train as configured (the forecast's "
-        f"records, user reports) {GOAL:.0%} train after initialize_.", 30, scale,
-    )  # fmt: skip
-    beside = _rescue(_of(results, "literature"), "The same of plain deep networks of the literature.", 1, scale)
+        _of(results, "forecast", "reported"),
+        "Of at least 30 networks that do not train as configured (the forecast's "
+        f"records, user reports) {GOAL:.0%} train after initialize_.",
+        30,
+        scale,
+    )
+    beside = _rescue(
+        _of(results, "literature"), "The same of plain deep networks of the literature.", 1, scale
+    )
     whole = [r for r in _of(results, "whole") if not _fails(r.value["plain"]["finals"], r.value["chance"])]
     worse = [r.case["network"] for r in whole if r.value["verdict"] == "hurts"]
     trained = _of(results, "trained")
@@ -169,9 +209,11 @@ def claim(results: list[Result]) -> Claim:
         f"{len(whole)} with {SEEDS['whole']} seeds: worse beyond seed noise (p < 0.05): {'; '.join(worse) or 'none'}. "
         f"{len(gaps)} of the forecast: median change {np.median(gaps) if gaps else math.nan:+.3f}, "
         f"{sum(gap > 0 for gap in gaps)} higher and {sum(gap <= 0 for gap in gaps)} lower.",
-        scale, not worse if len(whole) > 1 else None, {"worse": worse, "gaps": [round(gap, 4) for gap in gaps]},
+        scale,
+        not worse if len(whole) > 1 else None,
+        {"worse": worse, "gaps": [round(gap, 4) for gap in gaps]},
         rows=("C36",),
-    )  # fmt: skip
+    )
     return Claim.all([rescue, harmless, beside])
 
 
@@ -183,10 +225,14 @@ SIDES = {
 
 def draw(results: list[Result]) -> Figure:
     """Final loss of every network, as it comes and after; the two sides of the claim beside each other."""
-    panels = tuple(_losses(title, [r for kind in kinds for r in _of(results, kind)]) for title, kinds in SIDES.items())
+    panels = tuple(
+        _losses(title, [r for kind in kinds for r in _of(results, kind)]) for title, kinds in SIDES.items()
+    )
     case = results[0].case
-    scale = (f"digits, {case['steps']} steps of {SIZE}, rates tuned per arm, a dot per seed; where no orange dot is "
-             "seen it lies under the blue one; dotted: chance and its half")  # fmt: skip
+    scale = (
+        f"digits, {case['steps']} steps of {SIZE}, rates tuned per arm, a dot per seed; where no orange dot is "
+        "seen it lies under the blue one; dotted: chance and its half"
+    )
     return Sheet("Final losses before and after initialize_", panels, scale).draw()
 
 
@@ -202,6 +248,11 @@ def _losses(title: str, listed: list[Result]) -> Panel:
         curves.append(Curve(label, x, y, group, "points"))
     chance = listed[0].value["chance"] if listed else 1.0
     return Panel(
-        title, "final loss (last 10 steps), at most four times chance", "", tuple(curves), log_x=True,
-        places=(chance, TRAINS * chance), y_names=tuple(r.case["network"] for r in listed),
-    )  # fmt: skip
+        title,
+        "final loss (last 10 steps), at most four times chance",
+        "",
+        tuple(curves),
+        log_x=True,
+        places=(chance, TRAINS * chance),
+        y_names=tuple(r.case["network"] for r in listed),
+    )

@@ -23,7 +23,9 @@ SPANS = ("total", "layer", "half")
 COMBINATIONS = ("sum", "max", "angle", "gradient")
 
 
-def changes(orbit: Mapping[str, Any], readout: str, relative: bool, span: str = "total") -> tuple[float, float]:
+def changes(
+    orbit: Mapping[str, Any], readout: str, relative: bool, span: str = "total"
+) -> tuple[float, float]:
     """(angle, gradient): the two signed log-changes of one orbit."""
     gradient = _curve(orbit, readout)
     if relative:

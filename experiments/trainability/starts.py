@@ -36,10 +36,15 @@ def _paper(u: np.ndarray) -> Knobs:
     """Cowsik et al.: x <- sqrt(1 - a^2) x + a branch(LN x), tanh, one head [Cowsik 2024]."""
     attention, mlp = round(0.1 + 0.85 * float(u[1]), 3), round(0.1 + 0.85 * float(u[2]), 3)
     return {
-        "heads": 1, "activation": "tanh", "attention_branch": attention, "attention_skip": _skip(attention),
-        "mlp_branch": mlp, "mlp_skip": _skip(mlp), "mlp_in_gain": _between(u[3], 0.5, 6),
+        "heads": 1,
+        "activation": "tanh",
+        "attention_branch": attention,
+        "attention_skip": _skip(attention),
+        "mlp_branch": mlp,
+        "mlp_skip": _skip(mlp),
+        "mlp_in_gain": _between(u[3], 0.5, 6),
         "score_gain": _between(u[4], 0.3, 4),
-    }  # fmt: skip
+    }
 
 
 def _usual(u: np.ndarray) -> Knobs:
@@ -47,10 +52,16 @@ def _usual(u: np.ndarray) -> Knobs:
     skip = 1.0 if u[1] < 0.4 else _between((u[1] - 0.4) / 0.6, 0.3, 1.0)
     branch = _between(u[2], 0.15, 2)
     return {
-        "norm": "pre" if u[6] < 0.5 else "post", "attention_skip": skip, "mlp_skip": skip, "attention_branch": branch,
-        "mlp_branch": branch, "value_gain": _between(u[3], 0.3, 3), "mlp_in_gain": _between(u[5], 0.5, 4),
-        "mlp_out_gain": 1.5, "score_gain": _between(u[4], 0.3, 6),
-    }  # fmt: skip
+        "norm": "pre" if u[6] < 0.5 else "post",
+        "attention_skip": skip,
+        "mlp_skip": skip,
+        "attention_branch": branch,
+        "mlp_branch": branch,
+        "value_gain": _between(u[3], 0.3, 3),
+        "mlp_in_gain": _between(u[5], 0.5, 4),
+        "mlp_out_gain": 1.5,
+        "score_gain": _between(u[4], 0.3, 6),
+    }
 
 
 def _gpt(u: np.ndarray) -> Knobs:
@@ -58,7 +69,14 @@ def _gpt(u: np.ndarray) -> Knobs:
 
 
 def _llama(u: np.ndarray) -> Knobs:
-    fixed: Knobs = {"heads": 2, "kv_heads": 1, "activation": "silu", "gated": True, "norm_kind": "rms", "rope": True}
+    fixed: Knobs = {
+        "heads": 2,
+        "kv_heads": 1,
+        "activation": "silu",
+        "gated": True,
+        "norm_kind": "rms",
+        "rope": True,
+    }
     return fixed | {"mlp_width": 64} | _usual(u)
 
 
@@ -91,9 +109,13 @@ def network(knobs: Knobs, task: Task) -> Transformer:
     rates that later prove too large.
     """
     model = network_of(
-        architecture(knobs, task), inputs=task.inputs, outputs=task.outputs, vectors=task.vectors,
-        pooled=task.pooled, readout_gain=READOUT_GAIN,
-    )  # fmt: skip
+        architecture(knobs, task),
+        inputs=task.inputs,
+        outputs=task.outputs,
+        vectors=task.vectors,
+        pooled=task.pooled,
+        readout_gain=READOUT_GAIN,
+    )
     with torch.no_grad():
         model.readout.bias.copy_(task.prior)
     return model

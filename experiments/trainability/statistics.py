@@ -19,7 +19,9 @@ def auroc(score: ArrayLike, failed: ArrayLike) -> float:
     trained, bad = np.sort(score[~failed]), score[failed]
     if not len(trained) or not len(bad) or np.isnan(score).any():
         return float("nan")
-    wins = np.searchsorted(trained, bad, "left") + np.searchsorted(trained, bad, "right")  # a tie counts once, of two
+    wins = np.searchsorted(trained, bad, "left") + np.searchsorted(
+        trained, bad, "right"
+    )  # a tie counts once, of two
     return float(wins.sum() / 2 / (len(trained) * len(bad)))
 
 
@@ -32,9 +34,14 @@ def spearman(score: ArrayLike, loss: ArrayLike) -> float:
 
 
 def interval(
-    statistic: Statistic, first: ArrayLike, second: ArrayLike, clusters: Sequence[object], draws: int = 2000,
-    level: float = 0.95, seed: int = 0,
-) -> tuple[float, float]:  # fmt: skip
+    statistic: Statistic,
+    first: ArrayLike,
+    second: ArrayLike,
+    clusters: Sequence[object],
+    draws: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
     """Percentile bootstrap over clusters [Efron 1979]: runs from the same start are not independent."""
     first, second = np.asarray(first, float), np.asarray(second, float)
     names = {cluster: i for i, cluster in enumerate(dict.fromkeys(clusters))}

@@ -24,37 +24,61 @@ TOLERANCE = 0.02  # of the largest number in an entry; sums of logarithms, one o
 CLOSE = 0.5
 WIDTH = 96
 NAMES = (
-    "post-norm BERT, 48", "torch encoder, 48", "Llama-like, 64", "ViT, 32", "tanh perceptron, 200", "tanh filters, "
-    "100",
+    "post-norm BERT, 48",
+    "torch encoder, 48",
+    "Llama-like, 64",
+    "ViT, 32",
+    "tanh perceptron, 200",
+    "tanh filters, 100",
     "post-norm MLP-Mixer, 48",
-)  # fmt: skip
+)
 
 
 def _bert() -> nn.Module:
     from transformers import BertConfig, BertModel
 
-    return BertModel(BertConfig(
-        hidden_size=WIDTH, num_hidden_layers=48, num_attention_heads=4, intermediate_size=4 * WIDTH, vocab_size=512,
-        initializer_range=0.1,
-    ))  # fmt: skip
+    return BertModel(
+        BertConfig(
+            hidden_size=WIDTH,
+            num_hidden_layers=48,
+            num_attention_heads=4,
+            intermediate_size=4 * WIDTH,
+            vocab_size=512,
+            initializer_range=0.1,
+        )
+    )
 
 
 def _llama() -> nn.Module:
     from transformers import LlamaConfig, LlamaModel
 
-    return LlamaModel(LlamaConfig(
-        hidden_size=WIDTH, num_hidden_layers=64, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=256, vocab_size=512, initializer_range=0.1,
-    ))  # fmt: skip
+    return LlamaModel(
+        LlamaConfig(
+            hidden_size=WIDTH,
+            num_hidden_layers=64,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=256,
+            vocab_size=512,
+            initializer_range=0.1,
+        )
+    )
 
 
 def _vit() -> nn.Module:
     from transformers import ViTConfig, ViTModel
 
-    return ViTModel(ViTConfig(
-        hidden_size=WIDTH, num_hidden_layers=32, num_attention_heads=4, intermediate_size=4 * WIDTH, image_size=32,
-        patch_size=8, initializer_range=0.1,
-    ))  # fmt: skip
+    return ViTModel(
+        ViTConfig(
+            hidden_size=WIDTH,
+            num_hidden_layers=32,
+            num_attention_heads=4,
+            intermediate_size=4 * WIDTH,
+            image_size=32,
+            patch_size=8,
+            initializer_range=0.1,
+        )
+    )
 
 
 def network(name: str) -> tuple[nn.Module, Any]:
@@ -64,16 +88,18 @@ def network(name: str) -> tuple[nn.Module, Any]:
     factories: dict[str, Any] = {
         "post-norm BERT, 48": lambda: (_bert(), ids),
         "torch encoder, 48": lambda: (
-            nn.TransformerEncoder(encoder, 48, enable_nested_tensor=False), torch.randn(2, 16, WIDTH)
+            nn.TransformerEncoder(encoder, 48, enable_nested_tensor=False),
+            torch.randn(2, 16, WIDTH),
         ),
         "Llama-like, 64": lambda: (_llama(), ids),
         "ViT, 32": lambda: (_vit(), {"pixel_values": torch.randn(2, 3, 32, 32)}),
         "tanh perceptron, 200": lambda: (Plain(200, "tanh", width=WIDTH), torch.randn(32, 64)),
         "tanh filters, 100": lambda: (Filters(100, "tanh"), torch.randn(8, 1, 8, 8)),
         "post-norm MLP-Mixer, 48": lambda: (
-            nn.Sequential(*(Mixer(16, WIDTH, 2.0) for _ in range(48))), torch.randn(2, 16, WIDTH)
+            nn.Sequential(*(Mixer(16, WIDTH, 2.0) for _ in range(48))),
+            torch.randn(2, 16, WIDTH),
         ),
-    }  # fmt: skip
+    }
     return factories[name]()  # type: ignore[no-any-return]
 
 
@@ -98,10 +124,16 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     before, expected = plan.before, plan.expected
     assert before is not None and expected is not None
     return {
-        "by": plan.source.split(" ")[0], "passes": plan.passes, "depth": plan.depth, "width": plan.width,
-        "before": [before.angle, before.gradient], "stated": [expected.angle, expected.gradient], "measured": measured,
-        "changed": len(plan.changes), "raw": expected.raw,
-    }  # fmt: skip
+        "by": plan.source.split(" ")[0],
+        "passes": plan.passes,
+        "depth": plan.depth,
+        "width": plan.width,
+        "before": [before.angle, before.gradient],
+        "stated": [expected.angle, expected.gradient],
+        "measured": measured,
+        "changed": len(plan.changes),
+        "raw": expected.raw,
+    }
 
 
 def _off(result: Result) -> float:
@@ -119,9 +151,10 @@ def claim(results: list[Result]) -> Claim:
         f"({worst}). "
         f"At most {passes} forward-backward passes per plan.",
         f"{len(off)} networks, {results[0].case['seeds']} draws each, width {WIDTH}, orthogonal weights",
-        all(o <= CLOSE for o in off.values()) and passes <= 30, {"off": off, "passes": passes},
+        all(o <= CLOSE for o in off.values()) and passes <= 30,
+        {"off": off, "passes": passes},
         rows=("C13", "C36"),
-    )  # fmt: skip
+    )
 
 
 def draw(results: list[Result]) -> Figure:
@@ -139,8 +172,16 @@ def _panel(results: list[Result], column: int, title: str) -> Panel:
     x, y = np.array(measured, dtype=float).T
     names = tuple(f"{r.case['network']} ({r.value['by']})" for r in results)
     return Panel(
-        title, f"total log-change of the {title} over depth", "",
-        (Curve("before", before, rows, 1, "cross"), Curve("promised", stated, rows, 6, "hollow"),
-         Curve("measured after", x, y, 0, "points")),
-        linear_x=1.0, places=(-1.0, 1.0), y_names=names if column == 0 else ("",) * len(names), legend=column == 1,
-    )  # fmt: skip
+        title,
+        f"total log-change of the {title} over depth",
+        "",
+        (
+            Curve("before", before, rows, 1, "cross"),
+            Curve("promised", stated, rows, 6, "hollow"),
+            Curve("measured after", x, y, 0, "points"),
+        ),
+        linear_x=1.0,
+        places=(-1.0, 1.0),
+        y_names=names if column == 0 else ("",) * len(names),
+        legend=column == 1,
+    )

@@ -41,11 +41,20 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
             for family in FAMILIES:
                 knobs = starts(family, STARTS)[start] | ({} if full else {"depth": 2})
                 for optimizer in RATES[task] if full else ("adamw",):
-                    runs.append({
-                        "task": task, "family": family, "start": start, "optimizer": optimizer, "knobs": knobs,
-                        "steps": STEPS[task] if full else 8, "batch": BATCH[task], "trial": TRIAL[task],
-                        "rates": RATES[task][optimizer] if full else [1e-3, 2.5e-3], "seed": start,
-                    })  # fmt: skip
+                    runs.append(
+                        {
+                            "task": task,
+                            "family": family,
+                            "start": start,
+                            "optimizer": optimizer,
+                            "knobs": knobs,
+                            "steps": STEPS[task] if full else 8,
+                            "batch": BATCH[task],
+                            "trial": TRIAL[task],
+                            "rates": RATES[task][optimizer] if full else [1e-3, 2.5e-3],
+                            "seed": start,
+                        }
+                    )
     return runs
 
 
@@ -56,18 +65,26 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     tuned = train(
         seeded(network, case["seed"], case["knobs"], data),
         lambda: data.batches(case["batch"], case["seed"]),
-        optimizer=case["optimizer"], rates=case["rates"], steps=case["steps"], trial=case["trial"],
-        second_look=TRAINS * data.chance if case["task"] in SECOND_LOOK else None, schedule=trapezoid,
-    )  # fmt: skip
+        optimizer=case["optimizer"],
+        rates=case["rates"],
+        steps=case["steps"],
+        trial=case["trial"],
+        second_look=TRAINS * data.chance if case["task"] in SECOND_LOOK else None,
+        schedule=trapezoid,
+    )
     best, tried = tuned.best, [[_number(rate), steps, _number(loss)] for rate, steps, loss in tuned.tried]
     held_out = evaluate(best.model, data.held_out(256 if data.pooled else 96))
     return {
-        "final": _number(best.final()), "validation": _number(held_out), "diverged": best.diverged,
-        "rate": _number(best.rate), "tried": tried,
+        "final": _number(best.final()),
+        "validation": _number(held_out),
+        "diverged": best.diverged,
+        "rate": _number(best.rate),
+        "tried": tried,
         "early": _number(sum(best.losses[16:20]) / 4 if len(best.losses) >= 20 else best.losses[-1]),
-        "gradient_norm": _number(best.first_gradient_norm), "chance": round(data.chance, 6),
+        "gradient_norm": _number(best.first_gradient_norm),
+        "chance": round(data.chance, 6),
         "curve": [_number(loss) for loss in thinned(best.losses, CURVE)[::-2][::-1]],
-    }  # fmt: skip
+    }
 
 
 def _number(value: float | None) -> float | None:

@@ -68,8 +68,11 @@ def draw(results: Sequence[Result]) -> Any:
     panels = []
     for place, ((task, family), group) in enumerate(groups(results).items()):
         limit = (TRAINS * group[0].value["chance"],)
-        panels.append(Panel(f"{task}, {family}", "step", "training loss", _curves(group), levels=limit,
-                            legend=place == 0))  # fmt: skip
+        panels.append(
+            Panel(
+                f"{task}, {family}", "step", "training loss", _curves(group), levels=limit, legend=place == 0
+            )
+        )
     foot = f"{len(results)} networks of width 48, 8 to 18 blocks, one seed each; dotted: half of chance"
     return Sheet("Which starts train: every run of the forecast", tuple(panels), foot, columns=3).draw()
 
@@ -79,7 +82,9 @@ def _curves(group: Sequence[Result]) -> tuple[Curve, ...]:
     curves = []
     for result in sorted(group, key=trains, reverse=True):
         curve = np.array([v for v in result.value["curve"] if v is not None])
-        steps = np.linspace(0, len(curve) / max(len(result.value["curve"]), 1) * result.case["steps"], len(curve))
+        steps = np.linspace(
+            0, len(curve) / max(len(result.value["curve"]), 1) * result.case["steps"], len(curve)
+        )
         name, colour = ("trains", 0) if trains(result) else ("does not", 1)
         curves.append(Curve(name, steps, curve, colour, "thin"))
     return tuple(curves)

@@ -32,16 +32,22 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Of every recorded run: test loss over chance, exponents linearised at collapse and of its own orbit, depth."""
     geometries = recorded_results(RECORDED / "forecast.jsonl")
-    rows = [row for row in table(geometries, recorded_runs(RECORDED / "train.jsonl"))
-            if (row.task, row.family) == (case["task"], case["family"])]  # fmt: skip
+    rows = [
+        row
+        for row in table(geometries, recorded_runs(RECORDED / "train.jsonl"))
+        if (row.task, row.family) == (case["task"], case["family"])
+    ]
     return {
-        "loss": [None if row.run["final"] is None or row.run["validation"] is None else round(row.held_out_loss, 4)
-                 for row in rows],
+        "loss": [
+            None if row.run["final"] is None or row.run["validation"] is None else round(row.held_out_loss, 4)
+            for row in rows
+        ],
         "linear": [[row.geometry["collapsed"][name] for name in ("angle", "gradient")] for row in rows],
         "total": [[round(x, 4) for x in row.changes(readout="pooled")] for row in rows],
-        "depth": [row.depth for row in rows], "start": [row.start for row in rows],
+        "depth": [row.depth for row in rows],
+        "start": [row.start for row in rows],
         "rise": [round(rise(row.run["curve"]) / row.run["chance"], 4) for row in rows],
-    }  # fmt: skip
+    }
 
 
 def rise(curve: list[float | None]) -> float:
@@ -54,7 +60,9 @@ def points(results: list[Result]) -> list[Point]:
     """One per run; a start is left out of a fit together with its two optimizers."""
     found = []
     for place, r in enumerate(results):
-        best = ends_of([x for other in results if other.case["task"] == r.case["task"] for x in other.value["loss"]])
+        best = ends_of(
+            [x for other in results if other.case["task"] == r.case["task"] for x in other.value["loss"]]
+        )
         names = ("loss", "linear", "total", "depth", "start", "rise")
         for loss, linear, total, depth, start, climb in zip(*(r.value[name] for name in names), strict=True):
             found.append(Point(loss, linear, total, depth, 100 * place + start, best, climb))

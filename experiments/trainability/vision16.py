@@ -38,11 +38,17 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     sizes = {"task": "fashion", "steps": 400} if full else {"task": "digits", "steps": 4}
     shape = {"depth": DEPTH if full else 2, "width": WIDTH, "mlp_width": 2 * WIDTH}
     return [
-        {"start": start, "seed": seed, "batch": 16, "rates": RATES, **sizes,
-         "knobs": starts("paper", STARTS)[start] | shape}
+        {
+            "start": start,
+            "seed": seed,
+            "batch": 16,
+            "rates": RATES,
+            **sizes,
+            "knobs": starts("paper", STARTS)[start] | shape,
+        }
         for seed in range(SEEDS if full else 1)
         for start in range(STARTS if full else 2)
-    ]  # fmt: skip
+    ]
 
 
 @lru_cache(maxsize=1)
@@ -65,29 +71,42 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     best = train(
         seeded(network, 1000 * case["seed"] + case["start"], case["knobs"], data),
         lambda: data.batches(case["batch"], case["seed"]),
-        optimizer="adamw", rates=case["rates"], steps=case["steps"], trial=0.2, schedule=trapezoid,
-    ).best  # fmt: skip
+        optimizer="adamw",
+        rates=case["rates"],
+        steps=case["steps"],
+        trial=0.2,
+        schedule=trapezoid,
+    ).best
     loss = None if best.diverged else evaluate(best.model, data.held_out(512)) / data.chance
-    linear, orbit = collapsed(case["knobs"], data), changes(theory(case["knobs"], data), "pooled", relative=True)
+    linear, orbit = (
+        collapsed(case["knobs"], data),
+        changes(theory(case["knobs"], data), "pooled", relative=True),
+    )
     return {
-        "loss": None if loss is None else round(loss, 4), "rate": best.rate,
-        "linear": [linear["angle"], linear["gradient"]], "total": [round(x, 4) for x in orbit],
-    }  # fmt: skip
+        "loss": None if loss is None else round(loss, 4),
+        "rate": best.rate,
+        "linear": [linear["angle"], linear["gradient"]],
+        "total": [round(x, 4) for x in orbit],
+    }
 
 
 def points(results: list[Any]) -> list[Point]:
     """One per run."""
     depth, best = results[0].case["knobs"]["depth"], ends_of([r.value["loss"] for r in results])
-    return [Point(*(r.value[name] for name in ("loss", "linear", "total")), depth, r.case["start"], best)
-            for r in results]  # fmt: skip
+    return [
+        Point(*(r.value[name] for name in ("loss", "linear", "total")), depth, r.case["start"], best)
+        for r in results
+    ]
 
 
 def _scale(results: list[Any]) -> str:
     case, seeds = results[0].case, len({r.case["seed"] for r in results})
     depth, width = case["knobs"]["depth"], case["knobs"]["width"]
     images = {"fashion": "Fashion-MNIST"}.get(case["task"], case["task"])
-    return (f"{images}, {depth} blocks of width {width}, {len(results)} runs of {case['steps']} steps, "
-            f"{seeds} seed{'s' * (seeds > 1)} (talk: 16 layers, a food dataset)")  # fmt: skip
+    return (
+        f"{images}, {depth} blocks of width {width}, {len(results)} runs of {case['steps']} steps, "
+        f"{seeds} seed{'s' * (seeds > 1)} (talk: 16 layers, a food dataset)"
+    )
 
 
 def claim(results: list[Any]) -> Any:

@@ -32,17 +32,25 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     size = {"depth": 8, "tokens": 8, "width": 96} if full else {"depth": 3, "tokens": 4, "width": 32}
     return [
         {"kind": kind, "phase": phase, "seed": seed, "size": size}
-        for kind in (KINDS if full else ("Gaussian", "sign", "circulant")) for phase in GAINS
+        for kind in (KINDS if full else ("Gaussian", "sign", "circulant"))
+        for phase in GAINS
         for seed in range(32 if full else 1)
-    ]  # fmt: skip
+    ]
 
 
 def _network(case: dict[str, Any]) -> edgewise.Architecture:
     return edgewise.transformer(
-        activation="tanh", norm="pre", heads=1, attention_branch=ATTENTION, attention_skip=math.sqrt(1 - ATTENTION**2),
-        mlp_branch=MLP, mlp_skip=math.sqrt(1 - MLP**2), mlp_in_gain=GAINS[case["phase"]],
-        mlp_width=case["size"]["width"], **case["size"],
-    )  # fmt: skip
+        activation="tanh",
+        norm="pre",
+        heads=1,
+        attention_branch=ATTENTION,
+        attention_skip=math.sqrt(1 - ATTENTION**2),
+        mlp_branch=MLP,
+        mlp_skip=math.sqrt(1 - MLP**2),
+        mlp_in_gain=GAINS[case["phase"]],
+        mlp_width=case["size"]["width"],
+        **case["size"],
+    )
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +82,10 @@ def _apart(x: torch.Tensor) -> float:
 
 @cache
 def _theory(phase: str, depth: int, tokens: int, width: int) -> dict[str, float]:
-    network, found = _network({"phase": phase, "size": {"depth": depth, "tokens": tokens, "width": width}}), {}
+    network, found = (
+        _network({"phase": phase, "size": {"depth": depth, "tokens": tokens, "width": width}}),
+        {},
+    )
     for readout in ("token", "pooled"):
         trace = edgewise.predict(network, start_overlap=OVERLAP, readout=readout)
         norm, rows = np.log(trace.blocks("norm")), np.log(trace.blocks("separation"))
@@ -119,7 +130,11 @@ def _differing(results: list[Result], kinds: Any) -> dict[str, str]:
     """Kinds with an exponent that differs from the Gaussian's by more than the limit, and by how much."""
     found = {}
     for kind in kinds:
-        off = {k: (gap, error) for k, (gap, error) in gaps(results, kind).items() if abs(gap) > WITHIN + 3 * error}
+        off = {
+            k: (gap, error)
+            for k, (gap, error) in gaps(results, kind).items()
+            if abs(gap) > WITHIN + 3 * error
+        }
         if off:
             worst = max(off, key=lambda k: abs(off[k][0]))
             found[kind] = f"{kind} by {off[worst][0]:+.3f} ± {off[worst][1]:.3f} ({worst})"
@@ -148,9 +163,11 @@ def _independent(results: list[Result]) -> Claim:
         f"than {WITHIN:g} per block beyond three standard errors; the largest difference seen is "
         f"{_largest(results, kinds)}. Held: none does; undecided where "
         "the seeds cannot resolve that (median standard error of a difference at most the limit).",
-        _scale(results), False if differing else True if resolved(results, kinds) else None,
-        {kind: gaps(results, kind) for kind in kinds}, rows=("C37",),
-    )  # fmt: skip
+        _scale(results),
+        False if differing else True if resolved(results, kinds) else None,
+        {kind: gaps(results, kind) for kind in kinds},
+        rows=("C37",),
+    )
 
 
 def _structured(results: list[Result]) -> Claim:
@@ -164,9 +181,11 @@ def _structured(results: list[Result]) -> Claim:
         "by more "
         f"than {WITHIN:g} per block beyond three standard errors. Held: at least one does; "
         "undecided where the seeds cannot resolve that.",
-        _scale(results), True if differing else False if resolved(results, kinds) else None,
-        {kind: gaps(results, kind) for kind in kinds}, rows=("C14",),
-    )  # fmt: skip
+        _scale(results),
+        True if differing else False if resolved(results, kinds) else None,
+        {kind: gaps(results, kind) for kind in kinds},
+        rows=("C14",),
+    )
 
 
 def _gaussian(results: list[Result]) -> Claim:
@@ -182,16 +201,22 @@ def _gaussian(results: list[Result]) -> Claim:
         f"Off by at most {abs(off[worst][0]):.3f} ({worst}; standard error {scatter:.3f}). Held: below {WITHIN:g} "
         "beside three "
         "standard errors.",
-        _scale(results), abs(off[worst][0]) < WITHIN + 3 * scatter if seed_count(results) > 1 else None, off,
+        _scale(results),
+        abs(off[worst][0]) < WITHIN + 3 * scatter if seed_count(results) > 1 else None,
+        off,
         rows=("C37",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: list[Result]) -> Figure:
     panels = tuple(_panel(results, name, phase) for phase in GAINS for name in NAMES)
     title = "Exponents by how the matrices are drawn, all of equal variance"
-    return Sheet(title, panels, f"{_scale(results)}; dotted: theory for independent entries; bars: standard error",
-                 columns=3).draw()  # fmt: skip
+    return Sheet(
+        title,
+        panels,
+        f"{_scale(results)}; dotted: theory for independent entries; bars: standard error",
+        columns=3,
+    ).draw()
 
 
 def _panel(results: list[Result], name: str, phase: str) -> Panel:
@@ -199,7 +224,16 @@ def _panel(results: list[Result], name: str, phase: str) -> Panel:
     mean, error = np.array([over_seeds(results, name, kind=kind, phase=phase) for kind in kinds]).T
     inside = np.array([kind in INDEPENDENT for kind in kinds])
     rows = np.arange(len(kinds))
-    curves = (Curve("independent", mean[inside], rows[inside], 0, "points", x_error=error[inside]),
-              Curve("structured", mean[~inside], rows[~inside], 1, "hollow", x_error=error[~inside]))  # fmt: skip
-    return Panel(f"{phase}: {NAMES[name]}", "log-rate per block", "", curves, y_names=tuple(kinds),
-                 places=(theory(results, phase)[name],), legend=name == "angle" and phase == "ordered")  # fmt: skip
+    curves = (
+        Curve("independent", mean[inside], rows[inside], 0, "points", x_error=error[inside]),
+        Curve("structured", mean[~inside], rows[~inside], 1, "hollow", x_error=error[~inside]),
+    )
+    return Panel(
+        f"{phase}: {NAMES[name]}",
+        "log-rate per block",
+        "",
+        curves,
+        y_names=tuple(kinds),
+        places=(theory(results, phase)[name],),
+        legend=name == "angle" and phase == "ordered",
+    )

@@ -53,7 +53,9 @@ def _toeplitz(rows: int, columns: int, g: torch.Generator) -> Tensor:
     return _shifted(rows, columns, g, lambda i, j, n: j - i + n - 1)
 
 
-def _shifted(rows: int, columns: int, g: torch.Generator, place: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
+def _shifted(
+    rows: int, columns: int, g: torch.Generator, place: Callable[[Tensor, Tensor, int], Tensor]
+) -> Tensor:
     """Square tiles, each from its own numbers."""
     n = min(rows, columns)
     i, j = torch.arange(n)[:, None], torch.arange(n)
@@ -77,12 +79,19 @@ def _blocks(rows: int, columns: int, g: torch.Generator) -> Tensor:
 
 
 INDEPENDENT: dict[str, Draw] = {
-    "Gaussian": _normal, "uniform": _uniform, "sign": _sign, "sparse": _sparse, "heavy-tailed": _heavy,
-}  # fmt: skip
+    "Gaussian": _normal,
+    "uniform": _uniform,
+    "sign": _sign,
+    "sparse": _sparse,
+    "heavy-tailed": _heavy,
+}
 STRUCTURED: dict[str, Draw] = {
-    "orthogonal": _orthogonal, "circulant": _circulant, "Toeplitz": _toeplitz, "low rank + diagonal": _low_rank,
+    "orthogonal": _orthogonal,
+    "circulant": _circulant,
+    "Toeplitz": _toeplitz,
+    "low rank + diagonal": _low_rank,
     "block diagonal": _blocks,
-}  # fmt: skip
+}
 KINDS = INDEPENDENT | STRUCTURED
 
 

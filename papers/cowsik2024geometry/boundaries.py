@@ -22,7 +22,11 @@ from .common import paper_block
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 NEAR = 1e-8  # 1 - overlap of the tokens at the start
 ATTENTION = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-FIELDS = {"angle": "near_angle", "token": "relative_gradient", "pooled": "near_gradient"}  # of a phase diagram
+FIELDS = {
+    "angle": "near_angle",
+    "token": "relative_gradient",
+    "pooled": "near_gradient",
+}  # of a phase diagram
 NAMES = {"angle": "angle", "token": "gradient, loss per token", "pooled": "gradient, pooled loss"}
 # what goes up the plane, from where to where; the others are fixed: MLP strength 0.5, input gain 2
 AXES = {"MLP strength": ("mlp_strength", 0.02, 0.98), "MLP input gain": ("mlp_in_gain", 0.05, 6.0)}
@@ -35,24 +39,33 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
         return [{"axis": "MLP input gain", "activation": "tanh", "bias": 0.0, "points": 7, "depth": 8}]
     return [
         {"axis": axis, "activation": activation, "bias": bias, "points": 41, "depth": 12}
-        for axis in AXES for activation in ("tanh", "relu") for bias in (0.0, 0.5)
-    ]  # fmt: skip
+        for axis in AXES
+        for activation in ("tanh", "relu")
+        for bias in (0.0, 0.5)
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """For each exponent and strength of attention: the lowest zero going up the plane; None where it has no zero."""
     name, low, high = AXES[case["axis"]]
     network = edgewise.transformer(**_knobs(case))
-    axes = {"attention_strength": (ATTENTION[0], ATTENTION[-1], len(ATTENTION)), name: (low, high, case["points"])}
+    axes = {
+        "attention_strength": (ATTENTION[0], ATTENTION[-1], len(ATTENTION)),
+        name: (low, high, case["points"]),
+    }
     diagram = compute_diagram(network, axes, start_overlap=1 - NEAR)
     y = np.linspace(low, high, case["points"])
-    found: dict[str, Any] = {exponent: [_zero(y, column) for column in getattr(diagram, field).T]
-                             for exponent, field in FIELDS.items()}  # fmt: skip
+    found: dict[str, Any] = {
+        exponent: [_zero(y, column) for column in getattr(diagram, field).T]
+        for exponent, field in FIELDS.items()
+    }
     return found | {"signs": {e: _signs(getattr(diagram, f)) for e, f in FIELDS.items()}}
 
 
 def _knobs(case: dict[str, Any]) -> dict[str, Any]:
-    block = paper_block(0.3, 0.5, mlp_in_gain=2.0, depth=case["depth"], tokens=16, width=256, mlp_bias=case["bias"])
+    block = paper_block(
+        0.3, 0.5, mlp_in_gain=2.0, depth=case["depth"], tokens=16, width=256, mlp_bias=case["bias"]
+    )
     return block | {"activation": case["activation"]}
 
 
@@ -103,19 +116,24 @@ def _rises(results: list[Result]) -> Claim:
         f"Planes in which the angle's boundary {', '.join(f'{k}: {v}' for k, v in found.items())}. Held: it falls in "
         "none, "
         "and rises in most of those where it exists.",
-        _scale(results), found.get("falls", 0) == 0 and found.get("rises", 0) > found.get("level", 0),
-        {"angle": found}, rows=("C29", "C30"),
-    )  # fmt: skip
+        _scale(results),
+        found.get("falls", 0) == 0 and found.get("rises", 0) > found.get("level", 0),
+        {"angle": found},
+        rows=("C29", "C30"),
+    )
 
 
 def _falls(results: list[Result]) -> Claim:
     found = {name: _count(results, name) for name in ("token", "pooled")}
-    words = "; ".join(f"{NAMES[name]}: {', '.join(f'{k} {v}' for k, v in row.items())}" for name, row in found.items())
+    words = "; ".join(
+        f"{NAMES[name]}: {', '.join(f'{k} {v}' for k, v in row.items())}" for name, row in found.items()
+    )
     level = "; ".join(
         f"{NAMES[name]} from {zeros[0]:.2f} to {zeros[-1]:.2f} ({r.case['axis']}, bias {r.case['bias']:g})"
-        for r in results for name in ("token", "pooled")
+        for r in results
+        for name in ("token", "pooled")
         if direction(r, name) == "level" and (zeros := [z for z in r.value[name] if z is not None])
-    )  # fmt: skip
+    )
     return Claim(
         "For the back-propagated gradient the phase boundary goes down as attention grows [talk].",
         f"Number of planes by what the boundary does: {words}. Level: {level or 'none'}. Where the pooled "
@@ -125,14 +143,20 @@ def _falls(results: list[Result]) -> Claim:
         "(0.1, 0.6, 6), 'mlp_in_gain': (0.05, 6, 11)}, start_overlap=1 - 1e-8). Held: it falls in a plane where the "
         "angle's rises.",
         _scale(results),
-        any(direction(r, "angle") == "rises" and direction(r, name) == "falls"
-            for r in results for name in ("token", "pooled")),
-        found, rows=("C30",),
-    )  # fmt: skip
+        any(
+            direction(r, "angle") == "rises" and direction(r, name) == "falls"
+            for r in results
+            for name in ("token", "pooled")
+        ),
+        found,
+        rows=("C30",),
+    )
 
 
 def draw(results: list[Result]) -> Figure:
-    panels = tuple(panel for r in results if (panel := _panel(r)).curves)  # ReLU has no boundary in these planes
+    panels = tuple(
+        panel for r in results if (panel := _panel(r)).curves
+    )  # ReLU has no boundary in these planes
     title = "Where the exponents vanish, over the strength of attention\n(theory, linearised near collapse)"
     foot = f"{_scale(results)}; ReLU: no boundary" if len(panels) < len(results) else _scale(results)
     return Sheet(title, panels, foot, columns=min(2, len(panels))).draw()
@@ -148,7 +172,10 @@ def _panel(result: Result) -> Panel:
             notes.append(f"{label}: {result.value['signs'][name]} everywhere")
     case = result.case
     bias = f", bias {case['bias']:g}" if case["bias"] else ""
-    return Panel(f"{case['activation']}{bias}", "attention strength a, skip √(1−a²)", f"{case['axis']} at the edge",
-                 tuple(curves), "\n".join(notes))  # fmt: skip
-
-
+    return Panel(
+        f"{case['activation']}{bias}",
+        "attention strength a, skip √(1−a²)",
+        f"{case['axis']} at the edge",
+        tuple(curves),
+        "\n".join(notes),
+    )

@@ -15,8 +15,12 @@ ABSTRACT = "[Cowsik 2024, abstract]"
 
 def paper_block(attention: float, mlp: float, **others: Any) -> dict[str, Any]:
     """Knobs of x <- sqrt(1 - a^2) x + a branch(norm(x)): tanh, one head, unit gains, no bias; a = 0: no layer."""
-    strengths = {"attention_skip": sqrt(1 - attention**2), "attention_branch": attention,
-                 "mlp_skip": sqrt(1 - mlp**2), "mlp_branch": mlp}  # fmt: skip
+    strengths = {
+        "attention_skip": sqrt(1 - attention**2),
+        "attention_branch": attention,
+        "mlp_skip": sqrt(1 - mlp**2),
+        "mlp_branch": mlp,
+    }
     without = {"mlp_width": 0} if mlp == 0 else {}
     return {"activation": "tanh", "norm": "pre", "heads": 1} | strengths | without | others
 

@@ -29,10 +29,17 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Two phases, five starts, several seeds."""
     size, seeds = (FULL, 6) if scale == "full" else (SMALL, 2)
     return [
-        {"phase": phase, "start": i, "start_overlap": overlap, "seed": seed,
-         "knobs": paper_block(0.5, 0.8, mlp_in_gain=gain, embedding_norm=norm, **size)}
-        for phase, gain in PHASES.items() for i, (norm, overlap) in enumerate(STARTS) for seed in range(seeds)
-    ]  # fmt: skip
+        {
+            "phase": phase,
+            "start": i,
+            "start_overlap": overlap,
+            "seed": seed,
+            "knobs": paper_block(0.5, 0.8, mlp_in_gain=gain, embedding_norm=norm, **size),
+        }
+        for phase, gain in PHASES.items()
+        for i, (norm, overlap) in enumerate(STARTS)
+        for seed in range(seeds)
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -69,9 +76,11 @@ def _collapse(results: list[Result]) -> Claim:
     return Claim(
         f"In the ordered phase the tokens attract each other and collapse to a line {ABSTRACT}.",
         f"1 - overlap falls in every later block, to at most {fall.max():.2g} of its start.",
-        scale_of(results, "start"), bool(falling and fall.max() < 0.1), {"largest_remaining_fraction": fall.max()},
+        scale_of(results, "start"),
+        bool(falling and fall.max() < 0.1),
+        {"largest_remaining_fraction": fall.max()},
         rows=("C17",),
-    )  # fmt: skip
+    )
 
 
 def _simplex(results: list[Result]) -> Claim:
@@ -85,14 +94,19 @@ def _simplex(results: list[Result]) -> Claim:
         f"In the chaotic phase they repel each other and converge to a regular simplex {ABSTRACT}.",
         f"Overlaps end between {ends.min():.3f} and {ends.max():.3f} from all starts, with standard errors of "
         f"{errors.mean():.3f}; the fixed point is {fixed:.3f}, theory at this depth still up to {left:.3f} away.",
-        scale_of(results, "start"), held, {"fixed_point": fixed, "ends": ends.tolist(), "theory_still_to_go": left},
+        scale_of(results, "start"),
+        held,
+        {"fixed_point": fixed, "ends": ends.tolist(), "theory_still_to_go": left},
         rows=("C18",),
-    )  # fmt: skip
+    )
 
 
 def _tracking(results: list[Result]) -> Claim:
     gaps = np.array([_gaps(results, phase, i) for phase in PHASES for i in range(len(STARTS))])
-    (overlap_gap, overlap_error), (norm_gap, norm_error) = gaps[:, 0].swapaxes(0, 1), gaps[:, 1].swapaxes(0, 1)
+    (overlap_gap, overlap_error), (norm_gap, norm_error) = (
+        gaps[:, 0].swapaxes(0, 1),
+        gaps[:, 1].swapaxes(0, 1),
+    )
     pairs = {"overlap": (overlap_gap, overlap_error), "log norm": (norm_gap, norm_error)}
     beyond = any(beyond_error(*pair, WITHIN[name]) for name, pair in pairs.items())
     worst = {name: float(np.abs(gap).max()) for name, (gap, _) in pairs.items()}
@@ -101,9 +115,11 @@ def _tracking(results: list[Result]) -> Claim:
         f"The update equations quantitatively track the geometry with MLP layers present {ABSTRACT}.",
         f"At the worst block of all starts theory is off by {worst['overlap']:.3f} in overlap and "
         f"{100 * worst['log norm']:.1f} % in norm (mean {mean['overlap']:.3f}, {100 * mean['log norm']:.1f} %).",
-        scale_of(results, "start"), not beyond, {"largest": worst, "mean": mean, "allowed": WITHIN},
+        scale_of(results, "start"),
+        not beyond,
+        {"largest": worst, "mean": mean, "allowed": WITHIN},
         rows=("C16", "C18"),
-    )  # fmt: skip
+    )
 
 
 def _gaps(results: list[Result], phase: str, start: int) -> list[list[np.ndarray]]:
@@ -140,8 +156,10 @@ def _panel(results: list[Result], phase: str, gain: float) -> Panel:
         q, q_error = over_seeds(results, "norm", phase=phase, start=i)
         s, s_error = over_seeds(results, "separation", phase=phase, start=i)
         hidden = "_" if i else ""  # one entry in the legend for all starts
-        curves += [Curve(hidden + "theory", norm, overlap, i),
-                   Curve(hidden + "random networks", q, 1 - s, i, "points", s_error, q_error)]  # fmt: skip
+        curves += [
+            Curve(hidden + "theory", norm, overlap, i),
+            Curve(hidden + "random networks", q, 1 - s, i, "points", s_error, q_error),
+        ]
     (plane,) = edgewise.view.vector_field(field).panels
     stable = next(point for point in field.fixed_points if point.stable)
     note = f"black: stable fixed point, q = {stable.norm:.3f}, overlap {stable.overlap:.3f}"

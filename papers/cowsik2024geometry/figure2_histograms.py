@@ -31,10 +31,17 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Two phases, several widths, several seeds."""
     widths, seeds, tokens = ((64, 128, 256, 512), 8, 32) if scale == "full" else ((64, 256), 2, 16)
     return [
-        {"phase": phase, "width": width, "seed": seed, "drawn": width == widths[-1],
-         "knobs": paper_block(0.4, 0.6, mlp_in_gain=gain, depth=16, tokens=tokens, width=width)}
-        for phase, gain in PHASES.items() for width in widths for seed in range(seeds)
-    ]  # fmt: skip
+        {
+            "phase": phase,
+            "width": width,
+            "seed": seed,
+            "drawn": width == widths[-1],
+            "knobs": paper_block(0.4, 0.6, mlp_in_gain=gain, depth=16, tokens=tokens, width=width),
+        }
+        for phase, gain in PHASES.items()
+        for width in widths
+        for seed in range(seeds)
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -100,9 +107,11 @@ def _means(results: list[Result]) -> Claim:
         f"The update equations quantitatively track the geometry of the tokens {ABSTRACT}.",
         f"At the worst of 16 blocks the mean angle is off by {worst['angle']:.2f} degrees, the mean length by "
         f"{worst['length']:.3f}.",
-        _scale(results, f"d = {width}"), not beyond, {"largest_gap": worst, "allowed": WITHIN},
+        _scale(results, f"d = {width}"),
+        not beyond,
+        {"largest_gap": worst, "allowed": WITHIN},
         rows=("C19",),
-    )  # fmt: skip
+    )
 
 
 def powers(results: list[Result]) -> dict[str, tuple[float, float]]:
@@ -125,10 +134,11 @@ def _narrowing(results: list[Result]) -> Claim:
     return Claim(
         f"The state is a regular simplex: all pairs of tokens have one angle, all tokens one length {ABSTRACT}.",
         f"True as the width grows: the histograms narrow like the width to the power {text}; expected -1/2.",
-        _scale(results, "several widths"), all(abs(power + 0.5) < 0.1 + 3 * error for power, error in found.values()),
+        _scale(results, "several widths"),
+        all(abs(power + 0.5) < 0.1 + 3 * error for power, error in found.values()),
         {"powers": found},
         rows=("C11", "C19"),
-    )  # fmt: skip
+    )
 
 
 def draw(results: list[Result]) -> Figure:
@@ -165,10 +175,19 @@ def _spreads(results: list[Result], name: str) -> Panel:
         pairs = [over_seeds(results, f"{name}_spread", phase=phase, width=int(w)) for w in widths]
         last, error = np.array([p[0][-1] for p in pairs]), np.array([p[1][-1] for p in pairs])
         through = np.exp(np.log(last * np.sqrt(widths)).mean()) / np.sqrt(widths)
-        curves += [Curve(f"{phase}, block 16", widths, last, group, "points", error),
-                   Curve("∝ 1/√d" if group == 0 else "_", widths, through, group, "second")]  # fmt: skip
+        curves += [
+            Curve(f"{phase}, block 16", widths, last, group, "points", error),
+            Curve("∝ 1/√d" if group == 0 else "_", widths, through, group, "second"),
+        ]
     fitted = {phase: powers(results)[f"{phase} {name}"] for phase in PHASES}
     note = "power of d: " + ", ".join(f"{power:.2f} ± {error:.2f}" for power, error in fitted.values())
     unit = "degrees" if name == "angle" else "over √d"
-    return Panel("spread within a network", "width d", f"standard deviation ({unit})", tuple(curves), note,
-                 log_x=True, log_y=True)  # fmt: skip
+    return Panel(
+        "spread within a network",
+        "width d",
+        f"standard deviation ({unit})",
+        tuple(curves),
+        note,
+        log_x=True,
+        log_y=True,
+    )

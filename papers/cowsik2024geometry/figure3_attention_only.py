@@ -29,13 +29,17 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     for seed in range(seeds):
         for strength in STRENGTHS:
             knobs = paper_block(strength, 0.0, depth=depth, tokens=tokens, width=width)
-            deep.append({"skip": True, "strength": strength, "start_overlap": 0.05, "seed": seed, "knobs": knobs})
+            deep.append(
+                {"skip": True, "strength": strength, "start_overlap": 0.05, "seed": seed, "knobs": knobs}
+            )
         for gain in SCORE_GAINS:
             knobs = paper_block(1.0, 0.0, depth=2, tokens=tokens, width=width, score_gain=gain)
             starts = ({"start_overlap": overlap, "seed": seed, "knobs": knobs} for overlap in START_OVERLAPS)
             bare += [{"skip": False, "gain": gain, "heads": 1} | start for start in starts]
         for heads in HEADS[1:]:
-            knobs = paper_block(1.0, 0.0, depth=2, tokens=tokens, width=width, score_gain=1.0) | {"heads": heads}
+            knobs = paper_block(1.0, 0.0, depth=2, tokens=tokens, width=width, score_gain=1.0) | {
+                "heads": heads
+            }
             start = {"start_overlap": 0.9, "seed": seed, "knobs": knobs}
             bare.append({"skip": False, "gain": 1.0, "heads": heads} | start)
     return deep + bare
@@ -63,9 +67,11 @@ def _collapse(results: list[Result]) -> Claim:
         f"Without MLP layers the tokens collapse to a line {ABSTRACT}.",
         f"1 - overlap falls in every block; after the last it is {', '.join(f'{end:.2g}' for end in ends)} "
         f"at strengths {', '.join(f'{a:g}' for a in STRENGTHS)}.",
-        scale_of(_deep(results)), all((fall < 0).all() for fall in falls), {"last_separation": ends},
+        scale_of(_deep(results)),
+        all((fall < 0).all() for fall in falls),
+        {"last_separation": ends},
         rows=("C20",),
-    )  # fmt: skip
+    )
 
 
 def rate(results: list[Result], strength: float) -> tuple[float, float]:
@@ -89,9 +95,11 @@ def _rates(results: list[Result]) -> Claim:
         "Theory, near collapse: the rate is log(1 - a^2) for strength a, whatever the length and the score gain.",
         f"Measured (predicted) over the second half: {text}; limits "
         f"{', '.join(format(n['limit'], '.3f') for n in numbers.values())}.",
-        scale_of(_deep(results)), held, numbers,
+        scale_of(_deep(results)),
+        held,
+        numbers,
         rows=("C20", "C28"),
-    )  # fmt: skip
+    )
 
 
 def _predicted_rate(case: dict[str, Any]) -> float:
@@ -124,14 +132,19 @@ def powers(results: list[Result]) -> dict[str, float]:
 
 def _cubes(results: list[Result]) -> Claim:
     found = powers(results)
-    text, held = ", ".join(f"{power:.2f}" for power in found.values()), all(abs(p - 3) < 0.15 for p in found.values())
+    text, held = (
+        ", ".join(f"{power:.2f}" for power in found.values()),
+        all(abs(p - 3) < 0.15 for p in found.values()),
+    )
     return Claim(
         "Pure attention loses rank doubly exponentially with depth [Dong 2021].",
         f"Near collapse 1 - overlap is cubed by every layer: measured powers {text} at score gains "
         f"{', '.join(found)}; theory says 3.",
-        scale_of(select(results, skip=False)), held, {"powers": found},
+        scale_of(select(results, skip=False)),
+        held,
+        {"powers": found},
         rows=("C20",),
-    )  # fmt: skip
+    )
 
 
 def excess(results: list[Result], heads: int) -> tuple[float, float]:
@@ -144,18 +157,24 @@ def excess(results: list[Result], heads: int) -> tuple[float, float]:
 
 def _second_layer(results: list[Result]) -> Claim:
     found = {heads: excess(results, heads) for heads in HEADS}
-    text = ", ".join(f"{np.exp(value):.2f} ({heads} head{'s' * (heads > 1)})" for heads, (value, _) in found.items())
+    text = ", ".join(
+        f"{np.exp(value):.2f} ({heads} head{'s' * (heads > 1)})" for heads, (value, _) in found.items()
+    )
     held = all(abs(value) < 0.1 + 3 * error for value, error in found.values())
     return Claim(
         f"The tokens stay a simplex, so one map describes every layer {ABSTRACT}.",
         f"Not without a skip at one head: after a second layer 1 - overlap is {text} times the prediction from where "
         "that layer starts. One attention matrix of n rows does not average itself; more heads do so better.",
-        scale_of(select(results, skip=False)), held, {"log_excess_and_error": {str(h): v for h, v in found.items()}},
+        scale_of(select(results, skip=False)),
+        held,
+        {"log_excess_and_error": {str(h): v for h, v in found.items()}},
         rows=("C16",),
-    )  # fmt: skip
+    )
 
 
-def gradient_rate(results: list[Result], readout: str, strength: float, half: bool = False) -> tuple[float, float]:
+def gradient_rate(
+    results: list[Result], readout: str, strength: float, half: bool = False
+) -> tuple[float, float]:
     """Log-rate per block of the gradient relative to the stream on its way to the input, and its standard error.
 
     half: over the blocks near the input alone, which are the last on the way.
@@ -171,9 +190,13 @@ def gradient_rate(results: list[Result], readout: str, strength: float, half: bo
 def _gradients(results: list[Result]) -> Claim:
     """Vanishing is below zero by more than three standard errors; per token that may be over the depth, or for "
     "good."""
-    found = {readout: [gradient_rate(results, readout, a) for a in STRENGTHS] for readout in ("token", "pooled")}
+    found = {
+        readout: [gradient_rate(results, readout, a) for a in STRENGTHS] for readout in ("token", "pooled")
+    }
     last = [gradient_rate(results, "token", a, half=True) for a in STRENGTHS]
-    said = {name: ", ".join(f"{rate:+.3f} ± {error:.3f}" for rate, error in rows) for name, rows in found.items()}
+    said = {
+        name: ", ".join(f"{rate:+.3f} ± {error:.3f}" for rate, error in rows) for name, rows in found.items()
+    }
     late = ", ".join(f"{rate:+.3f}" for rate, _ in last)
     both = all(rate < -3 * error for rows in found.values() for rate, error in rows)
     return Claim(
@@ -183,9 +206,11 @@ def _gradients(results: list[Result]) -> Claim:
         f"{said['pooled']}. Held: below zero by three standard errors for both readouts. Smallest counterexample: "
         "edgewise.predict(edgewise.transformer(mlp_width=0, heads=1, depth=24, tokens=32, attention_branch=0.5, "
         "attention_skip=0.866), readout='pooled').",
-        scale_of(_deep(results)), both, {"rates": found, "token_next_to_the_input": last},
+        scale_of(_deep(results)),
+        both,
+        {"rates": found, "token_next_to_the_input": last},
         rows=("C21",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: list[Result]) -> Figure:
@@ -199,8 +224,14 @@ def _heads(results: list[Result]) -> Panel:
     values, errors = np.array([excess(results, heads) for heads in HEADS]).T
     measured = Curve("second layer", np.array(HEADS), np.exp(values), 1, "points", np.exp(values) * errors)
     theory = Curve("theory", np.array([1.0, HEADS[-1]]), np.ones(2), 6)
-    return Panel("without a skip: few heads leave the simplex", "heads", "1 − overlap / predicted",
-                 (theory, measured), "from overlap 0.9, score gain 1", log_x=True)  # fmt: skip
+    return Panel(
+        "without a skip: few heads leave the simplex",
+        "heads",
+        "1 − overlap / predicted",
+        (theory, measured),
+        "from overlap 0.9, score gain 1",
+        log_x=True,
+    )
 
 
 def _decay(results: list[Result]) -> Panel:
@@ -210,12 +241,20 @@ def _decay(results: list[Result]) -> Panel:
         line = _separations(case["knobs"], case["start_overlap"])
         mean, error = over_seeds(_deep(results), "separation", strength=strength)
         blocks = np.arange(len(line))
-        curves += [Curve(f"strength {strength:g}", blocks, line, group),
-                   Curve("_", blocks, mean, group, "points", error)]  # fmt: skip
+        curves += [
+            Curve(f"strength {strength:g}", blocks, line, group),
+            Curve("_", blocks, mean, group, "points", error),
+        ]
         found, scatter = rate(results, strength)
         notes.append(f"strength {strength:g}: {found:.3f} ± {scatter:.3f}, limit {log(1 - strength**2):.3f}")
-    return Panel("with a skip: exponential", "block", "1 − overlap", tuple(curves),
-                 "rate per block over the second half, and log(1 − a²):\n" + "\n".join(notes), log_y=True)  # fmt: skip
+    return Panel(
+        "with a skip: exponential",
+        "block",
+        "1 − overlap",
+        tuple(curves),
+        "rate per block over the second half, and log(1 − a²):\n" + "\n".join(notes),
+        log_y=True,
+    )
 
 
 def _map(results: list[Result]) -> Panel:
@@ -225,9 +264,18 @@ def _map(results: list[Result]) -> Panel:
         starts = np.geomspace(1e-8, 0.999, 40)
         exact = np.array([_separations(knobs, 1 - start)[1] for start in starts])
         named = ("first layer", "second layer") if group == 0 else ("_", "_")
-        curves += [Curve(f"score gain {gain:g}", starts, exact, group),
-                   Curve(named[0], *steps(results, gain, 0), group, "points"),
-                   Curve(named[1], *steps(results, gain, 1), group, "hollow")]  # fmt: skip
+        curves += [
+            Curve(f"score gain {gain:g}", starts, exact, group),
+            Curve(named[0], *steps(results, gain, 0), group, "points"),
+            Curve(named[1], *steps(results, gain, 1), group, "hollow"),
+        ]
     note = "measured powers near collapse: " + ", ".join(f"{power:.2f}" for power in powers(results).values())
-    return Panel("without a skip: each layer cubes 1 − overlap", "1 − overlap before the layer", "1 − overlap after it",
-                 tuple(curves), note, log_x=True, log_y=True)  # fmt: skip
+    return Panel(
+        "without a skip: each layer cubes 1 − overlap",
+        "1 − overlap before the layer",
+        "1 − overlap after it",
+        tuple(curves),
+        note,
+        log_x=True,
+        log_y=True,
+    )

@@ -23,10 +23,17 @@ TOLERANCE = 0.006  # of the largest number in an entry; seeds scatter by 0.062 o
 GAIN = 3.0  # of the MLP's first matrix
 NEAR = 1e-8  # 1 - overlap of the tokens at the start: small at the end too, in every case
 RANGE = (0.1, 0.9)
-NAMES = {"angle": "angle exponent", "token": "gradient exponent, loss per token",
-         "pooled": "gradient exponent, pooled loss"}  # fmt: skip
+NAMES = {
+    "angle": "angle exponent",
+    "token": "gradient exponent, loss per token",
+    "pooled": "gradient exponent, pooled loss",
+}
 SHORT = {"angle": "angle", "token": "gradient, per token", "pooled": "gradient, pooled"}
-FIELDS = {"angle": "near_angle", "token": "relative_gradient", "pooled": "near_gradient"}  # of a phase diagram
+FIELDS = {
+    "angle": "near_angle",
+    "token": "relative_gradient",
+    "pooled": "near_gradient",
+}  # of a phase diagram
 WITHIN = 0.02  # allowed mean size of measured minus predicted
 
 
@@ -36,10 +43,17 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     strengths = np.round(np.linspace(*RANGE, count), 6).tolist()
     rows = [strengths[i] for i in (0, 1, 2, 3, 5)] if scale == "full" else strengths
     return [
-        {"attention": attention, "mlp": mlp, "seed": seed, "start_overlap": 1 - NEAR,
-         "knobs": paper_block(attention, mlp, mlp_in_gain=GAIN, depth=16, tokens=tokens, width=width)}
-        for mlp in rows for attention in strengths for seed in range(seeds)
-    ]  # fmt: skip
+        {
+            "attention": attention,
+            "mlp": mlp,
+            "seed": seed,
+            "start_overlap": 1 - NEAR,
+            "knobs": paper_block(attention, mlp, mlp_in_gain=GAIN, depth=16, tokens=tokens, width=width),
+        }
+        for mlp in rows
+        for attention in strengths
+        for seed in range(seeds)
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +70,9 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 @cache
 def predicted(count: int, depth: int, tokens: int, width: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The strengths of a grid, and the same exponents from theory, each (mlp, attention)."""
-    network = edgewise.transformer(**paper_block(0.5, 0.5, mlp_in_gain=GAIN, depth=depth, tokens=tokens, width=width))
+    network = edgewise.transformer(
+        **paper_block(0.5, 0.5, mlp_in_gain=GAIN, depth=depth, tokens=tokens, width=width)
+    )
     axes = {"attention_strength": (*RANGE, count), "mlp_strength": (*RANGE, count)}
     diagram = edgewise.phase_diagram(network, axes, start_overlap=1 - NEAR)
     return diagram.x, {name: getattr(diagram, field) for name, field in FIELDS.items()}
@@ -93,9 +109,13 @@ def agreement(results: list[Result], name: str) -> dict[str, float]:
     scatter = np.sqrt(np.mean(error**2))
     clear = np.abs(line) > WITHIN + 3 * scatter
     wrong = np.sign(found[clear]) != np.sign(line[clear])
-    return {"mean_gap": float(np.abs(found - line).mean()), "largest_gap": float(np.abs(found - line).max()),
-            "standard_error": float(scatter), "clear_points": int(clear.sum()),
-            "wrong_signs": int(wrong.sum())}  # fmt: skip
+    return {
+        "mean_gap": float(np.abs(found - line).mean()),
+        "largest_gap": float(np.abs(found - line).max()),
+        "standard_error": float(scatter),
+        "clear_points": int(clear.sum()),
+        "wrong_signs": int(wrong.sum()),
+    }
 
 
 def _good(numbers: dict[str, float]) -> bool:
@@ -110,20 +130,26 @@ def _transition(results: list[Result]) -> Claim:
         f"Both phases are there; predictions are off by {n['mean_gap']:.4f} per block on average and by "
         f"{n['largest_gap']:.3f} at worst (standard error {n['standard_error']:.4f}); of {n['clear_points']} clear "
         f"signs {n['wrong_signs']} are wrong.",
-        scale_of(results), both and _good(n), n,
+        scale_of(results),
+        both and _good(n),
+        n,
         rows=("C28", "C29"),
-    )  # fmt: skip
+    )
 
 
 def _gradients(results: list[Result]) -> Claim:
     numbers = {name: agreement(results, name) for name in ("token", "pooled")}
-    text = ", ".join(f"{n['mean_gap']:.4f} ({name}; at worst {n['largest_gap']:.3f})" for name, n in numbers.items())
+    text = ", ".join(
+        f"{n['mean_gap']:.4f} ({name}; at worst {n['largest_gap']:.3f})" for name, n in numbers.items()
+    )
     return Claim(
         f"A gradient exponent governs the growth or decay of backpropagated gradients {ABSTRACT}.",
         f"There are two, one per readout; predictions are off by {text}.",
-        scale_of(results), all(_good(n) for n in numbers.values()), numbers,
+        scale_of(results),
+        all(_good(n) for n in numbers.values()),
+        numbers,
         rows=("C27", "C29"),
-    )  # fmt: skip
+    )
 
 
 def on_the_edge(results: list[Result], name: str) -> list[tuple[float, float]]:
@@ -149,9 +175,11 @@ def _apart(results: list[Result]) -> Claim:
         f"{said['pooled']}, "
         f"of a loss per token {said['token']} at this depth: the edges part as attention grows, and meet only as it "
         f"fades. Held: beyond {allowed:.3f} at the strongest attention on the edge, for a pooled loss.",
-        scale_of(results), bool(abs(strong[-1]) > allowed) if strong else None,
-        {"on_the_angle_edge": edges}, rows=("C27", "C29"),
-    )  # fmt: skip
+        scale_of(results),
+        bool(abs(strong[-1]) > allowed) if strong else None,
+        {"on_the_angle_edge": edges},
+        rows=("C27", "C29"),
+    )
 
 
 def draw(results: list[Result]) -> Figure:
@@ -174,8 +202,16 @@ def _map(results: list[Result], name: str) -> Panel:
     curves += _lines(columns, rows, found, "zero, measured", 2, "second_boundary")
     x, y = (part.ravel() for part in np.meshgrid(columns, rows))
     note = f"from {maps[name].min():+.3f} to {maps[name].max():+.3f}" + ("" if curves else ": no zero line")
-    return Panel(NAMES[name], "attention strength a, skip √(1−a²)", "MLP strength", tuple(curves), note,
-                 background=background, dots=Dots("measured", x, y, found.ravel()), legend=False)  # fmt: skip
+    return Panel(
+        NAMES[name],
+        "attention strength a, skip √(1−a²)",
+        "MLP strength",
+        tuple(curves),
+        note,
+        background=background,
+        dots=Dots("measured", x, y, found.ravel()),
+        legend=False,
+    )
 
 
 def _scatter(results: list[Result]) -> Panel:
@@ -186,5 +222,11 @@ def _scatter(results: list[Result]) -> Panel:
         notes.append(f"{name} {agreement(results, name)['mean_gap']:.4f}")
     ends = np.array([min(c.x.min() for c in curves), max(c.x.max() for c in curves)])
     note = "mean gap: " + ", ".join(notes)
-    return Panel("measured against predicted", "predicted, per block", "measured, per block",
-                 (Curve("equal", ends, ends, 6, "second"), *curves), note, legend_at="upper left")  # fmt: skip
+    return Panel(
+        "measured against predicted",
+        "predicted, per block",
+        "measured, per block",
+        (Curve("equal", ends, ends, 6, "second"), *curves),
+        note,
+        legend_at="upper left",
+    )

@@ -24,7 +24,10 @@ ATTENTION, MLP = 0.4, 0.6
 PHASES = {"ordered": 0.5, "chaotic": 6.0}  # gain of the MLP's first matrix
 TINY = 1e-6  # relative size of the difference at the start
 SETTLED = 36  # blocks after which norms and angles have settled
-STILL, MOVED = 0.05, 0.3  # largest relative change of the statistics, smallest relative distance of the positions
+STILL, MOVED = (
+    0.05,
+    0.3,
+)  # largest relative change of the statistics, smallest relative distance of the positions
 SAMPLES = 36  # angles of the circle
 NUDGE = 1e-5  # of an angle, for its speed: the attention of torch has no forward derivative
 WITHIN = 0.02  # per block, of growth rates, beside three standard errors
@@ -35,8 +38,12 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     size = {"depth": 64, "tokens": 12, "width": 128} if full else {"depth": 6, "tokens": 4, "width": 48}
     round_size = size | {"depth": 12 if full else 4, "tokens": 6 if full else 3}
     parts = [("pair", size), ("circle", round_size)]
-    return [{"part": part, "phase": phase, "seed": seed, "size": s}
-            for part, s in parts for phase in PHASES for seed in range(4 if full else 1)]  # fmt: skip
+    return [
+        {"part": part, "phase": phase, "seed": seed, "size": s}
+        for part, s in parts
+        for phase in PHASES
+        for seed in range(4 if full else 1)
+    ]
 
 
 def knobs(case: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +60,9 @@ def _pair(case: dict[str, Any], stack: Any) -> dict[str, Any]:
     """Per block: mean norm, mean cosine, and the distance between the two runs over the length of the tokens."""
     n, d = case["size"]["tokens"], case["size"]["width"]
     first = tokens_of(0.3 + 0.7 * torch.eye(n), d, case["seed"])
-    other = first + TINY * torch.randn(first.shape, generator=torch.Generator().manual_seed(7), dtype=first.dtype)
+    other = first + TINY * torch.randn(
+        first.shape, generator=torch.Generator().manual_seed(7), dtype=first.dtype
+    )
     pairs = list(zip(stack.streams(first), stack.streams(other), strict=True))
     return {
         "norm": rounded([float(lengths(x[0]).mean()) for x, _ in pairs]),
@@ -86,8 +95,10 @@ def claim(results: list[Result]) -> Claim:
 
 def _scale(results: list[Result], part: str) -> str:
     size = select(results, part=part)[0].case["size"]
-    return (f"n = {size['tokens']}, d = {size['width']}, {size['depth']} blocks, attention {ATTENTION:g}, MLP {MLP:g}, "
-            f"{seed_count(results)} random networks")  # fmt: skip
+    return (
+        f"n = {size['tokens']}, d = {size['width']}, {size['depth']} blocks, attention {ATTENTION:g}, MLP {MLP:g}, "
+        f"{seed_count(results)} random networks"
+    )
 
 
 def _statistics(results: list[Result]) -> Claim:
@@ -104,9 +115,12 @@ def _statistics(results: list[Result]) -> Claim:
         "length "
         f"apart. Held: changes below {STILL:.0%}, and a distance above {MOVED:g}.",
         _scale(results, "pair"),
-        max(abs(d) for d in drift.values()) < STILL and distance[-1] > MOVED if len(distance) > SETTLED + 10 else None,
-        {"drift": drift, "range": range_, "distance": distance[-1]}, rows=("C24",),
-    )  # fmt: skip
+        max(abs(d) for d in drift.values()) < STILL and distance[-1] > MOVED
+        if len(distance) > SETTLED + 10
+        else None,
+        {"drift": drift, "range": range_, "distance": distance[-1]},
+        rows=("C24",),
+    )
 
 
 def _drift(row: np.ndarray) -> float:
@@ -127,7 +141,9 @@ def growth(results: list[Result], phase: str) -> tuple[float, float]:
         end = int(np.argmax(row > math.log(0.05))) or len(row)
         if end > 4:
             rates.append((row[end - 1] - row[2]) / (end - 3))
-    return float(np.mean(rates)), float(np.std(rates, ddof=1) / math.sqrt(len(rates))) if len(rates) > 1 else math.nan
+    return float(np.mean(rates)), float(np.std(rates, ddof=1) / math.sqrt(len(rates))) if len(
+        rates
+    ) > 1 else math.nan
 
 
 def _positions(results: list[Result]) -> Claim:
@@ -143,9 +159,11 @@ def _positions(results: list[Result]) -> Claim:
         "tokens merge with each other and copies do not: their common part is neutral, as a pooled gradient is.",
         _scale(results, "pair"),
         found["chaotic"][0] > 3 * found["chaotic"][1] and found["ordered"][0] < -3 * found["ordered"][1]
-        if decided else None,
-        found, rows=("C24",),
-    )  # fmt: skip
+        if decided
+        else None,
+        found,
+        rows=("C24",),
+    )
 
 
 def _manifold(results: list[Result]) -> Claim:
@@ -172,8 +190,9 @@ def _manifold(results: list[Result]) -> Claim:
         "per block and the autocorrelation becomes narrower.",
         _scale(results, "circle"),
         chaotic[0] > 3 * chaotic[1] and widths["chaotic"][1] < widths["chaotic"][0] if decided else None,
-        {"growth": found, "half_width": widths}, rows=("C25",),
-    )  # fmt: skip
+        {"growth": found, "half_width": widths},
+        rows=("C25",),
+    )
 
 
 def _width(row: np.ndarray) -> float:
@@ -212,7 +231,9 @@ def _correlation(results: list[Result]) -> Panel:
     x = np.degrees(2 * math.pi / SAMPLES * np.arange(mean.shape[1]))
     blocks = np.linspace(0, len(mean) - 1, 4).astype(int)
     curves = tuple(Curve(f"block {b}", x, mean[b], group, "orbit") for group, b in enumerate(blocks))
-    return Panel("C  autocorrelation of the circle, chaotic", "angle Δθ (degrees)", "mean cosine at that angle", curves)
+    return Panel(
+        "C  autocorrelation of the circle, chaotic", "angle Δθ (degrees)", "mean cosine at that angle", curves
+    )
 
 
 def _length(results: list[Result]) -> Panel:
@@ -221,5 +242,3 @@ def _length(results: list[Result]) -> Panel:
         mean, error = over_seeds(results, "length", part="circle", phase=phase)
         curves.append(Curve(phase, np.arange(len(mean)), mean, group, "orbit", error))
     return Panel("D  length of the circle", "block", "length / (2π √d)", tuple(curves), log_y=True)
-
-

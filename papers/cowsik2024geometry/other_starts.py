@@ -32,11 +32,14 @@ WITHIN = 0.03  # of mean cosines between starts and theory, beside three standar
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     size = {"depth": 16, "tokens": 12, "width": 128} if full else {"depth": 8, "tokens": 8, "width": 48}
-    kinds = [(phase, start, False) for phase in PHASES for start in STARTS] + [("ordered", "unequal norms", True)]
+    kinds = [(phase, start, False) for phase in PHASES for start in STARTS] + [
+        ("ordered", "unequal norms", True)
+    ]
     return [
         {"phase": phase, "start": start, "unit_skips": unit, "seed": seed, "size": size}
-        for phase, start, unit in kinds for seed in range(4 if full else 1)
-    ]  # fmt: skip
+        for phase, start, unit in kinds
+        for seed in range(4 if full else 1)
+    ]
 
 
 def gram(start: str, n: int) -> torch.Tensor:
@@ -63,17 +66,20 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     streams = [x[0] for x in random_stack(knobs(case), 100 + case["seed"]).streams(start)]
     each = [(cosines(x), lengths(x).sqrt()) for x in streams]
     return {
-        "cosine": rounded([float(c.mean()) for c, _ in each]), "spread": rounded([float(c.std()) for c, _ in each]),
+        "cosine": rounded([float(c.mean()) for c, _ in each]),
+        "spread": rounded([float(c.std()) for c, _ in each]),
         "narrowest": rounded([float((1 - c).max()) for c, _ in each]),
         "ratio": rounded([float(s.min() / s.max()) for _, s in each]),
-    }  # fmt: skip
+    }
 
 
 def expected_ratio(case: dict[str, Any]) -> np.ndarray:
     """Smallest over largest norm by the skips alone, with the branches' mean square from the simplex theory."""
     network = edgewise.transformer(**knobs(case))
     squares = gram("unequal norms", network.tokens).diagonal().numpy()
-    mean = edgewise.predict(network.replace(embedding_norm=float(squares.mean())), start_overlap=0.3).blocks("norm")
+    mean = edgewise.predict(network.replace(embedding_norm=float(squares.mean())), start_overlap=0.3).blocks(
+        "norm"
+    )
     kept = np.array([knobs(case)["attention_skip"] * knobs(case)["mlp_skip"]]) ** (2 * np.arange(len(mean)))
     low, high = (mean + kept * (end - squares.mean()) for end in (squares.min(), squares.max()))
     return np.asarray(np.sqrt(low / high))
@@ -85,25 +91,37 @@ def claim(results: list[Result]) -> Claim:
 
 def _scale(results: list[Result]) -> str:
     size = results[0].case["size"]
-    return (f"n = {size['tokens']}, d = {size['width']}, {size['depth']} blocks, attention {ATTENTION:g}, MLP {MLP:g}, "
-            f"{seed_count(results)} random networks")  # fmt: skip
+    return (
+        f"n = {size['tokens']}, d = {size['width']}, {size['depth']} blocks, attention {ATTENTION:g}, MLP {MLP:g}, "
+        f"{seed_count(results)} random networks"
+    )
 
 
 def _line(results: list[Result]) -> Claim:
     """Where the tokens are first on a line: are they also a point?"""
     at: dict[str, Any] = {}
     for name, unit in (("the paper's skips", False), ("skips of one", True)):
-        angle, ratio = (over_seeds(results, key, phase="ordered", start="unequal norms", unit_skips=unit)[0]
-                        for key in ("narrowest", "ratio"))  # fmt: skip
+        angle, ratio = (
+            over_seeds(results, key, phase="ordered", start="unequal norms", unit_skips=unit)[0]
+            for key in ("narrowest", "ratio")
+        )
         near = np.flatnonzero(angle < NARROW)
         first = int(near[0]) if len(near) else None
-        at[name] = {"block": first, "ratio": None if first is None else float(ratio[first]),
-                    "last_angle": float(angle[-1]), "last_ratio": float(ratio[-1])}  # fmt: skip
+        at[name] = {
+            "block": first,
+            "ratio": None if first is None else float(ratio[first]),
+            "last_angle": float(angle[-1]),
+            "last_ratio": float(ratio[-1]),
+        }
     paper, ones = at.values()
-    said = "never on a line" if paper["block"] is None else (
-        f"on a line (1 - cosine below {NARROW:g} for every pair) after {paper['block']} blocks, the smallest norm "
-        "then "
-        f"{paper['ratio']:.2f} of the largest: a point"
+    said = (
+        "never on a line"
+        if paper["block"] is None
+        else (
+            f"on a line (1 - cosine below {NARROW:g} for every pair) after {paper['block']} blocks, the smallest norm "
+            "then "
+            f"{paper['ratio']:.2f} of the largest: a point"
+        )
     )
     return Claim(
         "If the norms start off differently, the tokens collapse to a straight line and not to a point [talk].",
@@ -113,8 +131,11 @@ def _line(results: list[Result]) -> Claim:
         f"widest pair 1 - cosine = {ones['last_angle']:.2f}). Held: below {EQUAL:g} of the largest where the tokens "
         "are "
         "first on a line, in the paper's block.",
-        _scale(results), None if paper["block"] is None else bool(paper["ratio"] < EQUAL), at, rows=("C22",),
-    )  # fmt: skip
+        _scale(results),
+        None if paper["block"] is None else bool(paper["ratio"] < EQUAL),
+        at,
+        rows=("C22",),
+    )
 
 
 def _norms(results: list[Result]) -> Claim:
@@ -129,25 +150,35 @@ def _norms(results: list[Result]) -> Claim:
         f"The ratio of smallest to largest norm is off by at most {worst:.3f} beyond three standard errors. Held: "
         "below "
         f"{WITHIN:g}.",
-        _scale(results), worst < WITHIN if seed_count(results) > 1 else None, {"largest_gap": worst}, rows=("C22",),
-    )  # fmt: skip
+        _scale(results),
+        worst < WITHIN if seed_count(results) > 1 else None,
+        {"largest_gap": worst},
+        rows=("C22",),
+    )
 
 
 def _same_end(results: list[Result]) -> Claim:
     ends: dict[str, Any] = {}
     for phase in PHASES:
         for start in STARTS:
-            (mean, error), spread = (over_seeds(results, name, phase=phase, start=start, unit_skips=False)
-                                     for name in ("cosine", "spread"))  # fmt: skip
-            ends[f"{phase}, {start}"] = {"cosine": float(mean[-1]), "error": float(error[-1]),
-                                         "spread": float(spread[0][-1] / max(spread[0][0], 1e-9))}  # fmt: skip
+            (mean, error), spread = (
+                over_seeds(results, name, phase=phase, start=start, unit_skips=False)
+                for name in ("cosine", "spread")
+            )
+            ends[f"{phase}, {start}"] = {
+                "cosine": float(mean[-1]),
+                "error": float(error[-1]),
+                "spread": float(spread[0][-1] / max(spread[0][0], 1e-9)),
+            }
     far = max(
         abs(ends[f"{p}, {s}"]["cosine"] - ends[f"{p}, simplex"]["cosine"])
         - 3 * np.hypot(ends[f"{p}, {s}"]["error"], ends[f"{p}, simplex"]["error"])
-        for p in PHASES for s in STARTS[1:]
-    )  # fmt: skip
+        for p in PHASES
+        for s in STARTS[1:]
+    )
     words = "; ".join(
-        f"{phase}: " + ", ".join(f"{s} {ends[f'{phase}, {s}']['cosine']:.3f}" for s in STARTS) for phase in PHASES
+        f"{phase}: " + ", ".join(f"{s} {ends[f'{phase}, {s}']['cosine']:.3f}" for s in STARTS)
+        for phase in PHASES
     )
     return Claim(
         "Question of the talk: do the assumptions about the start (a simplex, not a Toeplitz matrix) drive the "
@@ -155,8 +186,11 @@ def _same_end(results: list[Result]) -> Claim:
         f"No: mean cosines after the last block are {words}. Held (the start does not matter): all within {WITHIN:g} "
         "of the "
         "simplex beyond three standard errors.",
-        _scale(results), far < WITHIN if seed_count(results) > 1 else None, ends, rows=("C23",),
-    )  # fmt: skip
+        _scale(results),
+        far < WITHIN if seed_count(results) > 1 else None,
+        ends,
+        rows=("C23",),
+    )
 
 
 def draw(results: list[Result]) -> Figure:
@@ -179,6 +213,8 @@ def _ratios(results: list[Result]) -> Panel:
         rows = select(results, phase="ordered", start="unequal norms", unit_skips=unit)
         mean, error = over_seeds(rows, "ratio")
         name = "skips of one" if unit else "skips √(1−a²)"
-        curves += [Curve(name, np.arange(len(mean)), expected_ratio(rows[0].case), group),
-                   Curve("_", np.arange(len(mean)), mean, group, "points", error)]  # fmt: skip
+        curves += [
+            Curve(name, np.arange(len(mean)), expected_ratio(rows[0].case), group),
+            Curve("_", np.arange(len(mean)), mean, group, "points", error),
+        ]
     return Panel("unequal norms, ordered phase", "block", "smallest norm over largest", tuple(curves))

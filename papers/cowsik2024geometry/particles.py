@@ -35,10 +35,17 @@ FOLLOWS = 0.01  # of overlaps, between particles and the equation for g
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     size = {"tokens": 12, "width": 96, "time": 5.0} if full else {"tokens": 4, "width": 24, "time": 1.0}
-    flows = [{"model": "flow", "sharp": beta, "start": start, "seed": seed, **size}
-             for beta in SHARP for start in ("orthogonal", "random") for seed in range(2 if full else 1)]  # fmt: skip
-    random = [{"model": "random", "sharp": beta, "start": "random", "seed": seed, **size}
-              for beta in SHARP for seed in range(4 if full else 1)]  # fmt: skip
+    flows = [
+        {"model": "flow", "sharp": beta, "start": start, "seed": seed, **size}
+        for beta in SHARP
+        for start in ("orthogonal", "random")
+        for seed in range(2 if full else 1)
+    ]
+    random = [
+        {"model": "random", "sharp": beta, "start": "random", "seed": seed, **size}
+        for beta in SHARP
+        for seed in range(4 if full else 1)
+    ]
     return flows + random
 
 
@@ -76,8 +83,14 @@ def _runge_kutta(x: torch.Tensor, beta: float) -> torch.Tensor:
 
 
 def _knobs(case: dict[str, Any]) -> dict[str, Any]:
-    return paper_block(ATTENTION, 0.0, score_gain=math.sqrt(case["sharp"]), depth=round(case["time"] / ATTENTION**2),
-                       tokens=case["tokens"], width=case["width"])  # fmt: skip
+    return paper_block(
+        ATTENTION,
+        0.0,
+        score_gain=math.sqrt(case["sharp"]),
+        depth=round(case["time"] / ATTENTION**2),
+        tokens=case["tokens"],
+        width=case["width"],
+    )
 
 
 def _random(case: dict[str, Any]) -> dict[str, Any]:
@@ -126,8 +139,10 @@ def claim(results: list[Result]) -> Claim:
 
 def _scale(results: list[Result]) -> str:
     case = results[0].case
-    return (f"n = {case['tokens']}, d = {case['width']}, time {case['time']:g}, random networks of attention strength "
-            f"{ATTENTION:g}, {seed_count(results)} seeds")  # fmt: skip
+    return (
+        f"n = {case['tokens']}, d = {case['width']}, time {case['time']:g}, random networks of attention strength "
+        f"{ATTENTION:g}, {seed_count(results)} seeds"
+    )
 
 
 def _decided(results: list[Result]) -> bool:
@@ -135,8 +150,11 @@ def _decided(results: list[Result]) -> bool:
 
 
 def _consistent(results: list[Result]) -> Claim:
-    ends = {f"{m}, beta {b:g}": max(r.value["apart"][-1] for r in select(results, model=m, sharp=b))
-            for m in ("flow", "random") for b in SHARP}  # fmt: skip
+    ends = {
+        f"{m}, beta {b:g}": max(r.value["apart"][-1] for r in select(results, model=m, sharp=b))
+        for m in ("flow", "random")
+        for b in SHARP
+    }
     falling = all(r.value["apart"][-1] < r.value["apart"][0] for r in results if r.case["start"] == "random")
     words = ", ".join(f"{k} {v:.3g}" for k, v in ends.items())
     return Claim(
@@ -147,9 +165,12 @@ def _consistent(results: list[Result]) -> Claim:
         "in every one. "
         f"Held: it falls in both models, to below {COLLAPSED:g} at beta = 1.",
         _scale(results),
-        falling and max(ends[f"{m}, beta 1"] for m in ("flow", "random")) < COLLAPSED if _decided(results) else None,
-        ends, rows=("C42",),
-    )  # fmt: skip
+        falling and max(ends[f"{m}, beta 1"] for m in ("flow", "random")) < COLLAPSED
+        if _decided(results)
+        else None,
+        ends,
+        rows=("C42",),
+    )
 
 
 def _equation(results: list[Result]) -> Claim:
@@ -159,15 +180,19 @@ def _equation(results: list[Result]) -> Claim:
         for r in select(results, model="flow", sharp=beta, start="orthogonal"):
             gap = max(gap, float(np.abs(np.array(r.value["apart"]) - line).max()))
     random = [select(results, model="random", sharp=b) for b in SHARP]
-    ours = max(float(np.abs(over_seeds(rows, "apart")[0] - random_theory(rows[0].case)).max()) for rows in random)
+    ours = max(
+        float(np.abs(over_seeds(rows, "apart")[0] - random_theory(rows[0].case)).max()) for rows in random
+    )
     return Claim(
         "(ours) One equation for the overlap describes each: the flow's from orthogonal tokens, ours from random "
         "ones.",
         f"Off by at most {gap:.2g} (flow) and {ours:.3f} (random networks at this width). Held: below {FOLLOWS:g} "
         "and 0.05.",
-        _scale(results), gap < FOLLOWS and ours < 0.05 if seed_count(results) > 1 else None,
-        {"flow": gap, "random": ours}, rows=("C42",),
-    )  # fmt: skip
+        _scale(results),
+        gap < FOLLOWS and ours < 0.05 if seed_count(results) > 1 else None,
+        {"flow": gap, "random": ours},
+        rows=("C42",),
+    )
 
 
 def _sharpness(results: list[Result]) -> Claim:
@@ -185,8 +210,11 @@ def _sharpness(results: list[Result]) -> Claim:
         f"Time in which 1 - overlap halves, for beta = 1, 4, 9: {words}. Held: the last is more than 3 times the "
         "first in the "
         "flow, and less than 2 times in random networks.",
-        _scale(results), ratio["flow"] > 3 and ratio["random"] < 2 if _decided(results) else None, found, rows=("C42",),
-    )  # fmt: skip
+        _scale(results),
+        ratio["flow"] > 3 and ratio["random"] < 2 if _decided(results) else None,
+        found,
+        rows=("C42",),
+    )
 
 
 def draw(results: list[Result]) -> Figure:
@@ -200,8 +228,10 @@ def _flow_panel(results: list[Result]) -> Panel:
     for group, beta in enumerate(SHARP):
         r = select(results, model="flow", sharp=beta, start="orthogonal")[0]
         t, apart = np.array(r.value["time"]), np.array(r.value["apart"])
-        curves += [Curve(f"β = {beta:g}", t, flow_theory(case["tokens"], beta, case["time"]), group),
-                   Curve("_", t[::6], apart[::6], group, "points")]  # fmt: skip
+        curves += [
+            Curve(f"β = {beta:g}", t, flow_theory(case["tokens"], beta, case["time"]), group),
+            Curve("_", t[::6], apart[::6], group, "points"),
+        ]
     return Panel("the flow, from orthogonal tokens", "time", "1 − overlap", tuple(curves), log_y=True)
 
 
@@ -211,6 +241,10 @@ def _random_panel(results: list[Result]) -> Panel:
         rows = select(results, model="random", sharp=beta)
         mean, error = over_seeds(rows, "apart")
         t = np.array(rows[0].value["time"])
-        curves += [Curve(f"score gain {np.sqrt(beta):g}", t, random_theory(rows[0].case), group),
-                   Curve("_", t[::5], mean[::5], group, "points", error[::5])]  # fmt: skip
-    return Panel("random attention, from random tokens", "time: a² × blocks", "1 − overlap", tuple(curves), log_y=True)
+        curves += [
+            Curve(f"score gain {np.sqrt(beta):g}", t, random_theory(rows[0].case), group),
+            Curve("_", t[::5], mean[::5], group, "points", error[::5]),
+        ]
+    return Panel(
+        "random attention, from random tokens", "time: a² × blocks", "1 − overlap", tuple(curves), log_y=True
+    )

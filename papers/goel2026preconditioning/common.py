@@ -43,7 +43,11 @@ class Both:
     def __init__(self, sample: Sample, population: Population) -> None:
         self.sample, self.population = sample, population
         self.excess: list[float] = []
-        self.covariance, self.correlation, self.gradient = sample.covariance, sample.correlation, sample.gradient
+        self.covariance, self.correlation, self.gradient = (
+            sample.covariance,
+            sample.correlation,
+            sample.gradient,
+        )
 
     def loss(self, at: Parameters) -> float:
         self.excess.append(self.population.excess(at))
@@ -51,7 +55,9 @@ class Both:
 
 
 def problem_of(case: dict[str, Any]) -> SoftmaxRegression:
-    return random_problem(case["width"], case["width"], case["condition"], case["target_condition"], case["seed"])
+    return random_problem(
+        case["width"], case["width"], case["condition"], case["target_condition"], case["seed"]
+    )
 
 
 def method_of(case: dict[str, Any]) -> Any:
@@ -65,13 +71,22 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     """Losses every so many steps; `zero` is the loss of predicting nothing. Infinite where a run diverged: None."""
     problem = problem_of(case)
     sample, population = problem.sample(case["tokens"], 100 + case["seed"]), problem.population()
-    start = spectral_start(sample) if case["start"] == "spectral" else gaussian_start(problem, 1.0, 200 + case["seed"])
+    start = (
+        spectral_start(sample)
+        if case["start"] == "spectral"
+        else gaussian_start(problem, 1.0, 200 + case["seed"])
+    )
     both = Both(sample, population)
     descent = descend(sample, start, method_of(case), case["steps"], every=case["every"], judge=both)
     nothing = Parameters(0 * start.value, 0 * start.score)
     losses = [loss if np.isfinite(loss) else None for loss in descent.losses]
-    return {"steps": list(descent.steps), "losses": losses, "excess": both.excess, "zero": population.loss(nothing),
-            "spectral": population.excess(spectral_start(sample))}  # fmt: skip
+    return {
+        "steps": list(descent.steps),
+        "losses": losses,
+        "excess": both.excess,
+        "zero": population.loss(nothing),
+        "spectral": population.excess(spectral_start(sample)),
+    }
 
 
 def end(result: Result, key: str = "losses") -> float:
@@ -107,7 +122,13 @@ def curve(results: dict[int, Result], key: str = "losses") -> tuple[list[int], n
 def scale_of(results: Sequence[Result]) -> str:
     c = results[0].case
     tokens = sorted({r.case["tokens"] for r in results if r.case.get("tokens")})
-    size = f"n = {tokens[0]}" if len(tokens) == 1 else f"n = {tokens[0]} to {tokens[-1]}" if tokens else "population"
+    size = (
+        f"n = {tokens[0]}"
+        if len(tokens) == 1
+        else f"n = {tokens[0]} to {tokens[-1]}"
+        if tokens
+        else "population"
+    )
     return (
         f"d = m = {c['width']}, {size}, cond(Σ) = {c['condition']:g}, cond(M) = {c['target_condition']:g}, "
         f"{len({r.case['seed'] for r in results})} seeds"

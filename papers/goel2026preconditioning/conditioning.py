@@ -26,13 +26,22 @@ METHODS = ("all parts", "GD", "Adam")
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     seeds, budget = (9, 3000) if scale == "full" else (2, 300)
     return [
-        {"width": 6, "condition": condition, "target_condition": 3.0, "method": method, "step": step, "seed": seed,
-         "steps": budget}
+        {
+            "width": 6,
+            "condition": condition,
+            "target_condition": 3.0,
+            "method": method,
+            "step": step,
+            "seed": seed,
+            "steps": budget,
+        }
         for condition in LIMITS
         for method in METHODS
-        for step in (GRID.get(method, (None,)) if scale == "full" else GRID.get(method, (None,))[2:4] or (None,))
+        for step in (
+            GRID.get(method, (None,)) if scale == "full" else GRID.get(method, (None,))[2:4] or (None,)
+        )
         for seed in range(seeds if method == "all parts" else max(seeds // 3, 1))
-    ]  # fmt: skip
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -72,8 +81,11 @@ def _geometric(results: Sequence[Result]) -> Claim:
         "A simple first-order algorithm converges to the globally optimal parameters at a geometric rate.",
         f"{reached} of {len(ours)} runs reach 1e-8 of the first loss within {results[0].case['steps']} "
         f"steps; fitted factor per step {min(rates):.2f} to {max(rates):.2f}, the slower the larger cond(Σ).",
-        _scale(results), reached == len(ours) and max(rates) < 1, {"slowest": max(rates)}, rows=("D10", "D5"),
-    )  # fmt: skip
+        _scale(results),
+        reached == len(ours) and max(rates) < 1,
+        {"slowest": max(rates)},
+        rows=("D10", "D5"),
+    )
 
 
 def _insensitive(results: Sequence[Result]) -> Claim:
@@ -90,9 +102,11 @@ def _insensitive(results: Sequence[Result]) -> Claim:
         f"{'; '.join(words)} (-: not within {results[0].case['steps']}); worst of ours "
         f"{'/'.join('-' if np.isinf(v[-1]) else f'{v[-1]:.0f}' for v in ours.values())}. Much less than the others; "
         f"our own goal of {'/'.join(str(most) for most in LIMITS.values())} is {'met' if _met(medians) else 'missed'}.",
-        _scale(results), None if len(ours[1.0]) < 5 else bool(growth < 1.5),
-        {"ours": {str(c): m for c, m in medians.items()}}, rows=("D10",),
-    )  # fmt: skip
+        _scale(results),
+        None if len(ours[1.0]) < 5 else bool(growth < 1.5),
+        {"ours": {str(c): m for c, m in medians.items()}},
+        rows=("D10",),
+    )
 
 
 def _met(medians: dict[float, float]) -> bool:
@@ -103,10 +117,16 @@ def draw(results: Sequence[Result]) -> Figure:
     curves = tuple(each for k, method in enumerate(METHODS) for each in _curves(results, method, k))
     seeds = len(counts(results, "all parts", 1.0))
     panel = Panel(
-        "", "condition number of the inputs' covariance", "steps to 1e-8 of the first loss", curves,
-        log_x=True, log_y=True,
-    )  # fmt: skip
-    scale = f"population, d = m = 6, cond(M) = 3, medians of {seeds} seeds\n(baselines fewer); cross: not reached"
+        "",
+        "condition number of the inputs' covariance",
+        "steps to 1e-8 of the first loss",
+        curves,
+        log_x=True,
+        log_y=True,
+    )
+    scale = (
+        f"population, d = m = 6, cond(M) = 3, medians of {seeds} seeds\n(baselines fewer); cross: not reached"
+    )
     return Sheet("How many steps an ill-conditioned input costs", (panel,), scale).draw()
 
 

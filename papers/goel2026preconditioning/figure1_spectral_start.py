@@ -27,7 +27,9 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     return [
         shared | {"method": method, "start": start, "step": step, "seed": seed}
         for method, start in LINES
-        for step in (GRID.get(method, (None,)) if scale == "full" else GRID.get(method, (None,))[2:4] or (None,))
+        for step in (
+            GRID.get(method, (None,)) if scale == "full" else GRID.get(method, (None,))[2:4] or (None,)
+        )
         for seed in range(seeds)
     ]
 
@@ -45,20 +47,29 @@ def claim(results: Sequence[Result]) -> Claim:
         "From its spectral start the algorithm converges where SGD from a random start stalls.",
         f"After {results[0].case['steps']} steps the loss is {ours:.2g} with ours, {sgd:.2g} with SGD (best step); "
         f"from the spectral start SGD ends at {middle(found[LINES[2]]):.2g}, Adam at {middle(found[LINES[3]]):.2g}.",
-        scale_of(results), ours < sgd / 10, {"ours": ours, "sgd": sgd}, rows=("D11", "D6"),
-    )  # fmt: skip
+        scale_of(results),
+        ours < sgd / 10,
+        {"ours": ours, "sgd": sgd},
+        rows=("D11", "D6"),
+    )
     second = Claim(
         "(ours) The gain in the population is the descent's, not the start's.",
         f"The population excess is {there:.2g} at the spectral start, before any step, and {after:.2g} after ours: "
         f"{there * n:.1f}/n and {after * n:.1f}/n. The start alone sits at the statistical floor within a factor "
         f"{there / after:.1f}.",
-        scale_of(results), there > 10 * after, {"start": there, "end": after}, rows=("D11",),
-    )  # fmt: skip
+        scale_of(results),
+        there > 10 * after,
+        {"start": there, "end": after},
+        rows=("D11",),
+    )
     return Claim.all([first, second])
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    panels = (("losses", "on the sample", "loss"), ("excess", "in the population", "loss above the best possible"))
+    panels = (
+        ("losses", "on the sample", "loss"),
+        ("excess", "in the population", "loss above the best possible"),
+    )
     return Sheet(
         "What the spectral start is worth",
         tuple(Panel(title, "step", label, _curves(results, key), log_y=True) for key, title, label in panels),

@@ -16,8 +16,14 @@ from .common import BASELINES, HARD, NAMES, curve, end, middle, run, scale_of, t
 TOLERANCE = 0.008  # of the largest number in an entry; seeds scatter by 0.076 or more
 PARTS = ("all parts", "no preconditioner", "no balancing", "no renormalization")
 FORMS = ("first version", "preconditioner only", "ScaledGD")  # what else one could run
-GRID = {"SGD": (0.001, 0.003, 0.01, 0.03, 0.1), "GD": (0.003, 0.01, 0.03, 0.1), "Adam": (0.01, 0.03, 0.1, 0.3)}
-GRID |= dict.fromkeys((*PARTS[1:], *FORMS), (0.01, 0.03, 0.1, 0.3, 0.8, 1.6))  # all parts: the default, 0.8, alone
+GRID = {
+    "SGD": (0.001, 0.003, 0.01, 0.03, 0.1),
+    "GD": (0.003, 0.01, 0.03, 0.1),
+    "Adam": (0.01, 0.03, 0.1, 0.3),
+}
+GRID |= dict.fromkeys(
+    (*PARTS[1:], *FORMS), (0.01, 0.03, 0.1, 0.3, 0.8, 1.6)
+)  # all parts: the default, 0.8, alone
 GRID["ScaledGD"] = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03)
 RANGE = (5e-4, 3e3)  # of the losses drawn
 
@@ -48,19 +54,27 @@ def claim(results: Sequence[Result]) -> Claim:
         "From the same random start the algorithm converges where SGD stalls.",
         f"After {results[0].case['steps']} steps the median loss is {ends['all parts']:.2g} with ours; {words}, each "
         f"at its best step. Adam's over ours: median {np.median(ratios):.0f}, {ratios[0]:.0f} to {ratios[-1]:.0f}.",
-        scale_of(results), bool(np.median(ratios) >= 20), {"ends": _finite(ends), "adam_over_ours": ratios},
+        scale_of(results),
+        bool(np.median(ratios) >= 20),
+        {"ends": _finite(ends), "adam_over_ours": ratios},
         rows=("D11", "D1"),
-    )  # fmt: skip
+    )
     second = Claim(
-        "(ours) Every part is needed.", _ablation(found, PARTS), scale_of(results),
-        all(ends[m] > 2 * ends["all parts"] for m in PARTS[1:]), _finite({m: ends[m] for m in PARTS}),
+        "(ours) Every part is needed.",
+        _ablation(found, PARTS),
+        scale_of(results),
+        all(ends[m] > 2 * ends["all parts"] for m in PARTS[1:]),
+        _finite({m: ends[m] for m in PARTS}),
         rows=("D5", "D4"),
-    )  # fmt: skip
+    )
     third = Claim(
         "(ours) No simpler form does as well: the first version, the preconditioner alone, ScaledGD.",
-        _ablation(found, ("all parts", *FORMS)), scale_of(results),
-        all(ends[m] > 2 * ends["all parts"] for m in FORMS), _finite({m: ends[m] for m in FORMS}), rows=("D5",),
-    )  # fmt: skip
+        _ablation(found, ("all parts", *FORMS)),
+        scale_of(results),
+        all(ends[m] > 2 * ends["all parts"] for m in FORMS),
+        _finite({m: ends[m] for m in FORMS}),
+        rows=("D5",),
+    )
     return Claim.all([first, second, third])
 
 
@@ -81,15 +95,18 @@ def _finite(ends: dict[str, float]) -> dict[str, float | None]:
 
 def draw(results: Sequence[Result]) -> Figure:
     panels = (
-        ("against the usual methods", ("all parts", *BASELINES)), ("without one of its parts", PARTS),
+        ("against the usual methods", ("all parts", *BASELINES)),
+        ("without one of its parts", PARTS),
         ("other forms of it", ("all parts", *FORMS)),
-    )  # fmt: skip
+    )
     return Sheet(
         "Descent on softmax regression from the same random start",
-        tuple(Panel(title, "step", "loss on the sample", _curves(results, methods), log_y=True, y_range=RANGE)
-              for title, methods in panels),
+        tuple(
+            Panel(title, "step", "loss on the sample", _curves(results, methods), log_y=True, y_range=RANGE)
+            for title, methods in panels
+        ),
         f"start N(0, 1); {scale_of(results)}; medians at the best step; above 1000 not drawn",
-    ).draw()  # fmt: skip
+    ).draw()
 
 
 def _curves(results: Sequence[Result], methods: Sequence[str]) -> tuple[Curve, ...]:

@@ -31,7 +31,15 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     seeds, length = (8, 150) if scale == "full" else (2, 20)
     data: tuple[int | None, ...] = (None, 100, 400) if scale == "full" else (None, 60)
     return [
-        {"width": 4, "condition": 10.0, "start": start, "tokens": tokens, "step": step, "steps": length, "seed": seed}
+        {
+            "width": 4,
+            "condition": 10.0,
+            "start": start,
+            "tokens": tokens,
+            "step": step,
+            "steps": length,
+            "seed": seed,
+        }
         for start in ("gaussian", "spectral")
         for tokens in data
         for step in STEPS
@@ -44,7 +52,9 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Q and what the lemma promises, along one run; the method is gradient descent on Q in whitened variables."""
     problem = random_problem(case["width"], case["width"], case["condition"], 3.0, case["seed"])
     q = Factorization.of(problem, BALANCING)
-    objective = problem.population() if case["tokens"] is None else problem.sample(case["tokens"], 100 + case["seed"])
+    objective = (
+        problem.population() if case["tokens"] is None else problem.sample(case["tokens"], 100 + case["seed"])
+    )
     random = case["start"] == "gaussian"
     start = gaussian_start(problem, 0.3, 200 + case["seed"]) if random else spectral_start(objective)
     method = StructureAware(step=case["step"], balancing=BALANCING, radius=None, invariant=False)
@@ -59,7 +69,11 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count(results: Sequence[Result], **wanted: Any) -> tuple[int, int]:
-    pairs = [(r.value["short"], r.value["resolved"]) for r in results if all(r.case[k] == v for k, v in wanted.items())]
+    pairs = [
+        (r.value["short"], r.value["resolved"])
+        for r in results
+        if all(r.case[k] == v for k, v in wanted.items())
+    ]
     return sum(a for a, _ in pairs), sum(b for _, b in pairs)
 
 
@@ -73,9 +87,11 @@ def _population(results: Sequence[Result]) -> Claim:
     return Claim(
         "For a small enough step size every step lowers the regularized loss (descent lemma).",
         f"Steps of the population's runs that fall short of (η/2)‖∇Q‖²: {words}.",
-        _scale(results), counts[STEPS[0]][0] == 0,
-        {f"{step:g}": list(pair) for step, pair in counts.items()}, rows=("D7",),
-    )  # fmt: skip
+        _scale(results),
+        counts[STEPS[0]][0] == 0,
+        {f"{step:g}": list(pair) for step, pair in counts.items()},
+        rows=("D7",),
+    )
 
 
 def _samples(results: Sequence[Result]) -> Claim:
@@ -92,8 +108,11 @@ def _samples(results: Sequence[Result]) -> Claim:
         "(ours) It lowers the population's regularized loss also when the gradient is a sample's.",
         f"Steps that fall short: {'; '.join(parts)}. From random starts {sum(ends)} of {len(ends)} runs end lower than "
         "they began; near the minimum the sample's own error rules.",
-        _scale(results), all(a == 0 for a, _ in totals), {"short": [list(pair) for pair in totals]}, rows=("D7",),
-    )  # fmt: skip
+        _scale(results),
+        all(a == 0 for a, _ in totals),
+        {"short": [list(pair) for pair in totals]},
+        rows=("D7",),
+    )
 
 
 def _scale(results: Sequence[Result]) -> str:
@@ -109,9 +128,15 @@ def draw(results: Sequence[Result]) -> Figure:
         curves = []
         for group, n in enumerate(sizes):
             values = np.median([r.value["values"] for r in chosen if r.case["tokens"] == n], axis=0)
-            name, steps = "population" if n is None else f"n = {n}", EVERY * np.arange(len(values), dtype=float)
+            name, steps = (
+                "population" if n is None else f"n = {n}",
+                EVERY * np.arange(len(values), dtype=float),
+            )
             curves.append(Curve(name, steps, values, group))
         title = f"{start} start".replace("gauss", "Gauss")
         panels.append(Panel(title, "step", "regularized loss of the population", tuple(curves), log_y=True))
-    return Sheet("Descent on the regularized loss, with the true gradient and with a sample's", tuple(panels),
-                 f"{_scale(results)}; medians at η = {STEPS[-1]:g}/‖M̃‖").draw()  # fmt: skip
+    return Sheet(
+        "Descent on the regularized loss, with the true gradient and with a sample's",
+        tuple(panels),
+        f"{_scale(results)}; medians at η = {STEPS[-1]:g}/‖M̃‖",
+    ).draw()

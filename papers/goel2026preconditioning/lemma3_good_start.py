@@ -56,7 +56,9 @@ def interval(good: int, draws: int) -> tuple[float, float]:
 def claim(results: Sequence[Result]) -> Claim:
     words, held, exponents = [], True, []
     for condition in CONDITIONS:
-        rows = sorted((r for r in results if r.case["condition"] == condition), key=lambda r: r.case["tokens"])
+        rows = sorted(
+            (r for r in results if r.case["condition"] == condition), key=lambda r: r.case["tokens"]
+        )
         last = rows[-1]
         low, high = interval(last.value["good"], last.case["draws"])
         held = held and low > ENOUGH
@@ -72,14 +74,18 @@ def claim(results: Sequence[Result]) -> Claim:
         f"Good starts at n = {sizes}: {'; '.join(words)}. The median excess falls like n to the power "
         f"{', '.join(f'{e:.2f}' for e in exponents)}. Random starts: at most {100 * random:.1f} % are good.",
         f"d = m = 4, cond(M) = 3, noise {NOISE:g}, {draws} problems and samples a point",
-        bool(held) if draws >= 200 else None, {"exponents": exponents, "random": random}, rows=("D7", "D6"),
-    )  # fmt: skip
+        bool(held) if draws >= 200 else None,
+        {"exponents": exponents, "random": random},
+        rows=("D7", "D6"),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
     shares, excess = [], []
     for group, condition in enumerate(CONDITIONS):
-        rows = sorted((r for r in results if r.case["condition"] == condition), key=lambda r: r.case["tokens"])
+        rows = sorted(
+            (r for r in results if r.case["condition"] == condition), key=lambda r: r.case["tokens"]
+        )
         n, draws = np.array([float(r.case["tokens"]) for r in rows]), rows[0].case["draws"]
         good = np.array([r.value["good"] for r in rows])
         name = f"cond(Σ) = {condition:g}"
@@ -89,7 +95,11 @@ def draw(results: Sequence[Result]) -> Figure:
     excess.append(Curve("lowest saddle", size, np.ones(len(size)), 6, "third"))
     return Sheet(
         "With enough samples the spectral start lies below every saddle",
-        (Panel("how often", "samples n", "share of good starts", tuple(shares), log_x=True),
-         Panel("how far", "samples n", "median excess / lowest saddle", tuple(excess), log_x=True, log_y=True)),
+        (
+            Panel("how often", "samples n", "share of good starts", tuple(shares), log_x=True),
+            Panel(
+                "how far", "samples n", "median excess / lowest saddle", tuple(excess), log_x=True, log_y=True
+            ),
+        ),
         f"d = m = 4, cond(M) = 3, noise {NOISE:g}, {results[0].case['draws']} problems and samples a point",
-    ).draw()  # fmt: skip
+    ).draw()

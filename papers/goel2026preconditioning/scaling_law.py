@@ -87,20 +87,35 @@ def law(results: Sequence[Result]) -> dict[str, float]:
     gaps: dict[str, list[Array]] = {name: [] for name in fits}
     for seed in sorted({r.case["seed"] for r in results}):
         mine = [r for r in results if r.case["seed"] == seed]
-        seen, unseen = (_points([r for r in mine if (r.case["tokens"] in learned) == k]) for k in (True, False))
+        seen, unseen = (
+            _points([r for r in mine if (r.case["tokens"] in learned) == k]) for k in (True, False)
+        )
         for name, terms in (("both", (1, 1)), ("floor", (0, 1)), ("transient", (1, 0))):
             fits[name].append(_fit(seen, *terms))
             gaps[name].append(np.log(unseen[2]) - _log_law(fits[name][-1], *unseen[:2]))
     a, b, c = np.exp(np.median(fits["both"], axis=0))
     above = np.array([np.mean(each > np.log(MARGIN)) for each in gaps["both"]])  # of every problem
     error = float(above.std(ddof=1) / np.sqrt(len(above)))
-    scatter = {f"scatter_{name}": float(np.sqrt(np.mean(np.concatenate(each) ** 2))) for name, each in gaps.items()}
-    return {"a": float(a), "b": float(b), "c": float(c), "above": float(above.mean()), "above_error": error, **scatter}
+    scatter = {
+        f"scatter_{name}": float(np.sqrt(np.mean(np.concatenate(each) ** 2))) for name, each in gaps.items()
+    }
+    return {
+        "a": float(a),
+        "b": float(b),
+        "c": float(c),
+        "above": float(above.mean()),
+        "above_error": error,
+        **scatter,
+    }
 
 
 def _points(results: Sequence[Result]) -> tuple[Array, Array, Array]:
     """(t, n, error) of every stored step."""
-    rows = [(t, r.case["tokens"], e) for r in results for t, e in zip(r.value["steps"], r.value["excess"], strict=True)]
+    rows = [
+        (t, r.case["tokens"], e)
+        for r in results
+        for t, e in zip(r.value["steps"], r.value["excess"], strict=True)
+    ]
     t, n, error = np.array(rows, dtype=float).T
     return t, n, error
 
@@ -146,15 +161,20 @@ def _law(results: Sequence[Result]) -> list[Claim]:
             f"per step. At the other n {100 * fit['above']:.1f} ± {100 * fit['above_error']:.1f} % of the errors are "
             f"above {MARGIN:g} times the law. Held: at most {100 * ABOVE:g} %; undecided within two standard errors "
             "of that.",
-            scale, fit["above"] <= ABOVE if certain else None, fit, rows=("D8",),
+            scale,
+            fit["above"] <= ABOVE if certain else None,
+            fit,
+            rows=("D8",),
         ),
         Claim(
             BOTH,
             f"Scatter in logs at the other n {fit['scatter_both']:.2f}, with b/n alone {fit['scatter_floor']:.2f}, "
             f"with a exp(-ct) alone {fit['scatter_transient']:.2f}. Held: {WORSE:g} times as large without either.",
-            scale, others >= WORSE * fit["scatter_both"], rows=("D8",),
+            scale,
+            others >= WORSE * fit["scatter_both"],
+            rows=("D8",),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _floor(results: Sequence[Result]) -> Claim:
@@ -171,8 +191,11 @@ def _floor(results: Sequence[Result]) -> Claim:
         f"Floor ~ n^({p:.2f} ± {error:.2f}), n · floor = {', '.join(f'{v:.1f}' for v in ended * n)}; the spectral "
         f"start alone ~ n^({q:.2f} ± {other:.2f}). The transient falls by a factor {rate:.2f} per step. Along the "
         f"frontier the error falls like compute^({r:.2f}), n² per step (1/n in a fixed number of steps: -0.5).",
-        scale_of(results), bool(abs(p + 1) < 0.2 and error < 0.1) if len(n) > 2 else None, numbers, rows=("D8",),
-    )  # fmt: skip
+        scale_of(results),
+        bool(abs(p + 1) < 0.2 and error < 0.1) if len(n) > 2 else None,
+        numbers,
+        rows=("D8",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -180,21 +203,34 @@ def draw(results: Sequence[Result]) -> Figure:
     runs = [curve(tuned(results, tokens=int(size)), "excess") for size in n]
     each = list(zip(n, runs, strict=True))
     by_step = [Curve(f"n = {size:g}", np.asarray(t), loss, k) for k, (size, (t, loss)) in enumerate(each)]
-    by_work = [Curve("", size**2 * np.asarray(t)[1:], loss[1:], k) for k, (size, (t, loss)) in enumerate(each)]
+    by_work = [
+        Curve("", size**2 * np.asarray(t)[1:], loss[1:], k) for k, (size, (t, loss)) in enumerate(each)
+    ]
     best = Curve("best at that work", *map(np.asarray, frontier(results)), 6, "second")
     label = "loss above the best possible"
     return Sheet(
         "More samples lower the floor, more work reaches it",
-        (Panel("by step", "step", label, tuple(by_step), log_y=True),
-         Panel("the floor", "samples n", label, _floors(results, n), log_x=True, log_y=True),
-         Panel("by work", "work n² t", label, (*by_work, best), "dashed: best at that work", log_x=True, log_y=True)),
+        (
+            Panel("by step", "step", label, tuple(by_step), log_y=True),
+            Panel("the floor", "samples n", label, _floors(results, n), log_x=True, log_y=True),
+            Panel(
+                "by work",
+                "work n² t",
+                label,
+                (*by_work, best),
+                "dashed: best at that work",
+                log_x=True,
+                log_y=True,
+            ),
+        ),
         f"{scale_of(results)}; medians",
-    ).draw()  # fmt: skip
+    ).draw()
 
 
 def _floors(results: Sequence[Result], n: Array) -> tuple[Curve, ...]:
     end, spectral = (np.asarray(floors(results, key)) for key in ("end", "spectral"))
     return (
-        Curve("after descent", n, end, 0, "orbit"), Curve("spectral start alone", n, spectral, 1, "orbit"),
+        Curve("after descent", n, end, 0, "orbit"),
+        Curve("spectral start alone", n, spectral, 1, "orbit"),
         Curve("1/n", n, end[0] * n[0] / n, 6, "third"),
-    )  # fmt: skip
+    )

@@ -29,7 +29,14 @@ BALANCED = 1e-6  # largest |ṼᵀṼ − ÃᵀÃ| at a stationary point, as a s
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     seeds, starts = (10, 24) if scale == "full" else (1, 3)
     return [
-        {"width": 4, "outputs": outputs, "condition": condition, "balancing": 0.1, "starts": starts, "seed": seed}
+        {
+            "width": 4,
+            "outputs": outputs,
+            "condition": condition,
+            "balancing": 0.1,
+            "starts": starts,
+            "seed": seed,
+        }
         for outputs in (2, 4)
         for condition in CONDITIONS
         for seed in range(seeds)
@@ -48,13 +55,15 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     best = q.stationary(range(len(sizes)))
     return {
         "built": [q.kind(at) for _, at in built],
-        "down": [[float(q.curvatures(at)[0]), -float(sizes[_first_missing(set_)])] for set_, at in built[:-1]],
+        "down": [
+            [float(q.curvatures(at)[0]), -float(sizes[_first_missing(set_)])] for set_, at in built[:-1]
+        ],
         "found": [q.kind(at) for at in found],
         "unbalance": [_unbalance(q, at) for at in found if q.kind(at) != "moving"],
         "condition_q": _condition(q, best),
         "condition_l": [_condition(Factorization(q.target, 0.0), _stretched(best, s)) for s in STRETCHES],
         "slope_q": [float(np.linalg.norm(flat(q.gradient(_stretched(best, s))))) for s in STRETCHES],
-    }  # fmt: skip
+    }
 
 
 def _sets(rank: int) -> list[tuple[int, ...]]:
@@ -106,8 +115,11 @@ def _no_spurious(results: Sequence[Result]) -> Claim:
         f"minimum, each other a strict saddle whose steepest way down is the largest value left out (to "
         f"{max(gaps):.0e}). Searches from random starts: {counts['global minimum']} minima, "
         f"{counts['strict saddle']} saddles, {counts['spurious']} others; {counts['moving']} did not end.",
-        _scale(results), bool(held), {"found": counts, "largest_gap": max(gaps)}, rows=("D3",),
-    )  # fmt: skip
+        _scale(results),
+        bool(held),
+        {"found": counts, "largest_gap": max(gaps)},
+        rows=("D3",),
+    )
 
 
 def _balanced(results: Sequence[Result]) -> Claim:
@@ -116,8 +128,11 @@ def _balanced(results: Sequence[Result]) -> Claim:
         "The regularizer keeps the two factors of one size.",
         f"At every stationary point that was found they agree: largest difference of their Gram matrices "
         f"{worst:.0e} of the target's norm.",
-        _scale(results), bool(worst < BALANCED), {"largest_unbalance": worst}, rows=("D3", "D4"),
-    )  # fmt: skip
+        _scale(results),
+        bool(worst < BALANCED),
+        {"largest_unbalance": worst},
+        rows=("D3", "D4"),
+    )
 
 
 def _conditions(results: Sequence[Result]) -> Claim:
@@ -131,8 +146,11 @@ def _conditions(results: Sequence[Result]) -> Claim:
         f"One column of V longer and its partner in A shorter by {', '.join(f'{s:g}' for s in STRETCHES)}: L stays at "
         f"its minimum and its condition number is {', '.join(f'{value:.3g}' for value in l)} (s to the power "
         f"{power:.2f}); Q leaves its minimum there, and has {q:.3g} at its own.",
-        _scale(results), held, {"condition_q": q, "condition_l": [float(value) for value in l]}, rows=("D3", "D4"),
-    )  # fmt: skip
+        _scale(results),
+        held,
+        {"condition_q": q, "condition_l": [float(value) for value in l]},
+        rows=("D3", "D4"),
+    )
 
 
 def _scale(results: Sequence[Result]) -> str:
@@ -151,14 +169,27 @@ def draw(results: Sequence[Result]) -> Figure:
         l = np.median([r.value["condition_l"] for r in chosen], axis=0)
         q = float(np.median([r.value["condition_q"] for r in chosen]))
         curves.append(Curve(f"L, cond(Σ) = {condition:g}", stretch, l, group, "orbit"))
-        curves.append(Curve(f"Q, cond(Σ) = {condition:g}", stretch, np.full(len(stretch), q), group, "second"))
+        curves.append(
+            Curve(f"Q, cond(Σ) = {condition:g}", stretch, np.full(len(stretch), q), group, "second")
+        )
     saddles = np.array([pair for r in results for pair in r.value["down"]])
     ends = np.array([saddles.min(), saddles.max()])
-    down = (Curve("built saddles", saddles[:, 1], saddles[:, 0], 0, "points"), Curve("equal", ends, ends, 6, "third"))
+    down = (
+        Curve("built saddles", saddles[:, 1], saddles[:, 0], 0, "points"),
+        Curve("equal", ends, ends, 6, "third"),
+    )
     return Sheet(
         "The regularized loss has one kind of minimum, and only strict saddles",
-        (Panel("minima", "one column longer, its partner shorter by", "condition number", tuple(curves),
-               log_x=True, log_y=True),
-         Panel("saddles", "minus the largest value left out", "smallest curvature", down)),
+        (
+            Panel(
+                "minima",
+                "one column longer, its partner shorter by",
+                "condition number",
+                tuple(curves),
+                log_x=True,
+                log_y=True,
+            ),
+            Panel("saddles", "minus the largest value left out", "smallest curvature", down),
+        ),
         f"{_scale(results)}; medians",
-    ).draw()  # fmt: skip
+    ).draw()

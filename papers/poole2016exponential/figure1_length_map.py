@@ -61,10 +61,11 @@ def _agreement(results: Sequence[Result]) -> Claim:
         "The length map of theory matches individual random networks of width 1000.",
         f"After one layer the mean over networks is within {gaps.mean():.1%} of the map on average, {gaps.max():.1%} "
         f"at most ({gaps.size} points; chance allows {tolerance:.1%}).",
-        scale_of(results), bool(gaps.max() < tolerance),
+        scale_of(results),
+        bool(gaps.max() < tolerance),
         {"mean_gap": gaps.mean(), "largest_gap": gaps.max(), "allowed": tolerance},
         rows=("C1", "C2"),
-    )  # fmt: skip
+    )
 
 
 def _convergence(results: Sequence[Result]) -> Claim:
@@ -81,10 +82,15 @@ def _convergence(results: Sequence[Result]) -> Claim:
         f"Theory is within 1 % of q* after {np.median(needed):.0f} layers in the median and {needed.max()} at most, "
         f"for starts from {LENGTHS[0]:g} to {LENGTHS[-1]:g}; networks at layer 10 are off by {off.max():.1%} at most "
         f"(chance allows {tolerance:.1%}).",
-        scale_of(results), bool(needed.max() <= 10 and off.max() < tolerance),
-        {"median_layers": np.median(needed), "most_layers": needed.max(), "largest_gap_at_layer_10": off.max()},
+        scale_of(results),
+        bool(needed.max() <= 10 and off.max() < tolerance),
+        {
+            "median_layers": np.median(needed),
+            "most_layers": needed.max(),
+            "largest_gap_at_layer_10": off.max(),
+        },
         rows=("C2",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -113,8 +119,13 @@ def _map_panel(results: Sequence[Result]) -> Panel:
         curves.append(Curve(f"σ_w = {strength}", q, maps.length(q), group))
         curves.append(Curve("_networks", np.array(LENGTHS), mean[1], group, "points", error[1]))
         marks.append(Marker("fixed point q*", at, at))
-    return Panel("A  length map, one layer (σ_b = 0.3)", "length in, q", "length out, q'", tuple(curves),
-                 markers=(marks[0], *(Marker("", m.x, m.y) for m in marks[1:])))  # fmt: skip
+    return Panel(
+        "A  length map, one layer (σ_b = 0.3)",
+        "length in, q",
+        "length out, q'",
+        tuple(curves),
+        markers=(marks[0], *(Marker("", m.x, m.y) for m in marks[1:])),
+    )
 
 
 def _orbit_panel(results: Sequence[Result]) -> Panel:
@@ -138,8 +149,10 @@ def _sweep_panel(results: Sequence[Result]) -> Panel:
         found = [over_seeds(results, "lengths", strength=s, bias=bias) for s in at]
         mean, error = (np.array([pair[k][-1, 0] for pair in found]) for k in (0, 1))
         line = [_maps(s, bias).limits.length_fixed_point for s in strengths]
-        curves += [Curve(f"σ_b = {bias:g}: q*", strengths, np.array(line), group),
-                   Curve("_networks", at, mean, group, "points", error)]  # fmt: skip
+        curves += [
+            Curve(f"σ_b = {bias:g}: q*", strengths, np.array(line), group),
+            Curve("_networks", at, mean, group, "points", error),
+        ]
     return Panel("C  fixed point; networks at layer 20", "weight strength σ_w", "length q", tuple(curves))
 
 
@@ -150,8 +163,14 @@ def _rate_panel(results: Sequence[Result]) -> Panel:
         maps = _maps(strength)
         goal, orbit = maps.limits.length_fixed_point, maps.orbit(LENGTHS[-1]).length
         away = np.abs(orbit / goal - 1)
-        curves.append(Curve(f"σ_w = {strength}: slope χ_q = {maps.limits.chi_q:.2f}", np.arange(len(orbit)),
-                            np.where(away > 1e-4, away, np.nan), group))  # fmt: skip
+        curves.append(
+            Curve(
+                f"σ_w = {strength}: slope χ_q = {maps.limits.chi_q:.2f}",
+                np.arange(len(orbit)),
+                np.where(away > 1e-4, away, np.nan),
+                group,
+            )
+        )
         curves.append(
             Curve("_networks", np.arange(len(orbit)), np.abs(mean[:, -1] / goal - 1), group, "points")
         )

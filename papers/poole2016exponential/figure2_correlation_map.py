@@ -66,10 +66,11 @@ def _agreement(results: Sequence[Result]) -> Claim:
         "The correlation map of theory matches random networks of width 1000.",
         f"After one layer the mean cosine over networks is within {gaps.mean():.4f} of the map on average, "
         f"{gaps.max():.4f} at most ({gaps.size} points; chance allows {tolerance:.4f}).",
-        scale_of(results), bool(gaps.max() < tolerance),
+        scale_of(results),
+        bool(gaps.max() < tolerance),
         {"mean_gap": gaps.mean(), "largest_gap": gaps.max(), "allowed": tolerance},
         rows=("C3",),
-    )  # fmt: skip
+    )
 
 
 def _transition(results: Sequence[Result]) -> Claim:
@@ -88,10 +89,11 @@ def _transition(results: Sequence[Result]) -> Claim:
         "Below chi_1 = 1 all inputs merge (c* = 1); above it c = 1 is unstable and pairs go to c* < 1.",
         f"Over layers {LATE} to {DEEP}, away from the edge: 1 - c is at most {merged:.1e} below it, and c is "
         f"within {off:.3f} of c* above it (chance allows {tolerance:.3f}).",
-        scale_of(results), bool(merged < 0.05 and off < tolerance),
+        scale_of(results),
+        bool(merged < 0.05 and off < tolerance),
         {"largest_separation_ordered": merged, "largest_gap_chaotic": off, "allowed": tolerance},
         rows=("C3", "C5"),
-    )  # fmt: skip
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -147,5 +149,5 @@ def _sweep_panel(results: Sequence[Result]) -> Panel:
         Curve(f"theory, layers {LATE} to {DEEP}", strengths, finite, 1, "second"),
         Curve(f"networks, layers {LATE} to {DEEP}", at, 1 - mean, 1, "points", error),
         Curve(f"χ₁ = 1 at σ_w = {edge:.3f}", np.full(2, edge), np.array([0.0, 1.0]), 6, "third"),
-    )  # fmt: skip
+    )
     return Panel("C  order to chaos (σ_b = 0.3)", "weight strength σ_w", "correlation c", curves)

@@ -36,8 +36,10 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     width, depth, seeds, weights, biases = sizes.values()
     return [
         {"weight_variance": sw2, "bias_variance": sb2, "width": width, "depth": depth, "seed": seed}
-        for sb2 in biases for sw2 in weights for seed in range(seeds)
-    ]  # fmt: skip
+        for sb2 in biases
+        for sw2 in weights
+        for seed in range(seeds)
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -78,10 +80,15 @@ def _line(results: Sequence[Result]) -> Claim:
         f"The weight variance at which the measured growth crosses zero differs from that of theory over the same "
         f"layers by {np.mean(np.abs(off)):.3f} on average and {largest:.3f} at most ({len(off)} bias variances), and "
         f"from the line itself by {max(map(abs, from_line.values())):.3f} at most.",
-        scale_of(results), bool(largest < allowed),
-        {"from_theory_over_the_same_layers": off, "from_the_line_by_bias_variance": from_line, "allowed": allowed},
+        scale_of(results),
+        bool(largest < allowed),
+        {
+            "from_theory_over_the_same_layers": off,
+            "from_the_line_by_bias_variance": from_line,
+            "allowed": allowed,
+        },
         rows=("C4", "C11"),
-    )  # fmt: skip
+    )
 
 
 def _both_ways(results: Sequence[Result]) -> Claim:
@@ -94,10 +101,12 @@ def _both_ways(results: Sequence[Result]) -> Claim:
         f"log chi_1 over {len(points)} points of the plane: differences are off by {gaps['forward'].mean():.4f} on "
         f"average and {gaps['forward'].max():.3f} at most, gradients by {gaps['backward'].mean():.4f} and "
         f"{gaps['backward'].max():.3f} (chance allows {allowed:.3f}).",
-        scale_of(results), bool(largest < allowed),
-        {name: {"mean": gap.mean(), "largest": gap.max()} for name, gap in gaps.items()} | {"allowed": allowed},
+        scale_of(results),
+        bool(largest < allowed),
+        {name: {"mean": gap.mean(), "largest": gap.max()} for name, gap in gaps.items()}
+        | {"allowed": allowed},
         rows=("C4", "C6"),
-    )  # fmt: skip
+    )
 
 
 def _chance(results: Sequence[Result]) -> float:
@@ -171,7 +180,9 @@ def _plane(results: Sequence[Result]) -> Panel:
     crossing = Curve("measured growth crosses zero", sw2, sb2, 1, "hollow", x_error=error)
     dots = Dots("networks: growth of differences", at[:, 0], at[:, 1], values)
     note = "line: χ₁ = 1, edge of chaos; circles: differences\nin networks; squares: where their growth crosses zero"
-    return replace(plane, title="A  phases", dots=dots, curves=(*plane.curves, crossing), note=note, legend=False)
+    return replace(
+        plane, title="A  phases", dots=dots, curves=(*plane.curves, crossing), note=note, legend=False
+    )
 
 
 def _rates(results: Sequence[Result]) -> Panel:

@@ -26,7 +26,11 @@ POINTS = 128
 ANGLES = 2 * np.pi * np.arange(POINTS) / POINTS
 LAYERS = (0, 2, 5, 10)
 COMPONENTS = 16
-FINE = {1.3: 200, 2.5: 900, 4.0: 2400}  # angles of the curves that are shown: folds are 1/sqrt(chi_1)^10 of a turn
+FINE = {
+    1.3: 200,
+    2.5: 900,
+    4.0: 2400,
+}  # angles of the curves that are shown: folds are 1/sqrt(chi_1)^10 of a turn
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
@@ -88,9 +92,11 @@ def _autocorrelation(results: Sequence[Result]) -> Claim:
         f"Over layers {', '.join(map(str, LAYERS))} and 65 offsets it is off by "
         f"{gaps.mean():.4f} on average and {gaps.max():.4f} at most "
         f"(chance allows {allowed:.4f}).",
-        scale_of(results), bool(gaps.max() < allowed), {"mean_gap": gaps.mean(), "largest_gap": gaps.max()},
+        scale_of(results),
+        bool(gaps.max() < allowed),
+        {"mean_gap": gaps.mean(), "largest_gap": gaps.max()},
         rows=("C7",),
-    )  # fmt: skip
+    )
 
 
 def _spreading(results: Sequence[Result]) -> Claim:
@@ -101,10 +107,11 @@ def _spreading(results: Sequence[Result]) -> Claim:
     return Claim(
         "With strong weights the circle spreads over many components; with weak ones it stays nearly flat.",
         f"Share of the first two components at layer {LAYERS[-1]} for sigma_w = 1.3, 2.5, 4: {words}.",
-        scale_of(results), bool(first[0] > 0.7 and first[0] > first[1] > first[2] and first[2] < 0.3),
+        scale_of(results),
+        bool(first[0] > 0.7 and first[0] > first[1] > first[2] and first[2] < 0.3),
         {"measured": first, "theory": expected},
         rows=("C7",),
-    )  # fmt: skip
+    )
 
 
 def _shares(results: Sequence[Result]) -> Claim:
@@ -118,9 +125,11 @@ def _shares(results: Sequence[Result]) -> Claim:
         "(ours) The shares are the Fourier coefficients of the autocorrelation.",
         f"The largest share over its prediction is between {ratio.min():.2f} and {ratio.max():.2f}; it is worst where "
         f"the spectrum is flat, where random directions alone give up to {edge:.2f}.",
-        scale_of(results), bool(ratio.max() < 1.15 * edge), {"ratios": ratio.tolist(), "edge": edge},
+        scale_of(results),
+        bool(ratio.max() < 1.15 * edge),
+        {"ratios": ratio.tolist(), "edge": edge},
         rows=("C7",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -158,7 +167,9 @@ def _decay(strength: float, theory: np.ndarray, mean: np.ndarray, error: np.ndar
     for group, layer in enumerate(LAYERS):
         curves.append(Curve(f"layer {layer}", degrees, theory[group, : len(degrees)], group))
         curves.append(Curve("_", degrees[every], mean[group, every], group, "points", error[group, every]))
-    return Panel(f"σ_w = {strength}: autocorrelation", "angle Δθ (degrees)", "correlation c(Δθ)", tuple(curves))
+    return Panel(
+        f"σ_w = {strength}: autocorrelation", "angle Δθ (degrees)", "correlation c(Δθ)", tuple(curves)
+    )
 
 
 def _spectrum(strength: float, theory: np.ndarray, mean: np.ndarray, error: np.ndarray) -> Panel:

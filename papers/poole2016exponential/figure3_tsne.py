@@ -30,9 +30,19 @@ NEIGHBOURS = 50  # a mean is over this part of the circle
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    return [{"strength": STRENGTH, "bias": BIAS, "depth": LAYERS[-1], "width": 300 if full else 50, "angles": angles,
-             "steps": 1000 if full else 250, "seed": seed}
-            for angles, seeds in (SEEDS if full else {60: range(1)}).items() for seed in seeds]  # fmt: skip
+    return [
+        {
+            "strength": STRENGTH,
+            "bias": BIAS,
+            "depth": LAYERS[-1],
+            "width": 300 if full else 50,
+            "angles": angles,
+            "steps": 1000 if full else 250,
+            "seed": seed,
+        }
+        for angles, seeds in (SEEDS if full else {60: range(1)}).items()
+        for seed in seeds
+    ]
 
 
 @torch.no_grad()
@@ -43,8 +53,12 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     angles = (2 * np.pi * np.arange(case["angles"]) / case["angles"]).tolist()
     length = PerceptronMaps(perceptron(case)).limits.length_fixed_point
     h = network(case).preactivations(circle(angles, case["width"], length, seed=case["seed"]))
-    plane = [TSNE(perplexity=20 if case["angles"] < 100 else 30, init="pca", random_state=0, max_iter=case["steps"])
-             .fit_transform(h[layer].numpy()) for layer in LAYERS]  # fmt: skip
+    plane = [
+        TSNE(
+            perplexity=20 if case["angles"] < 100 else 30, init="pca", random_state=0, max_iter=case["steps"]
+        ).fit_transform(h[layer].numpy())
+        for layer in LAYERS
+    ]
     value = {"turns": rounded([turning(smooth(x)) for x in plane])}
     shown = case["angles"] <= 1200 and case["seed"] <= 1
     return value | ({"curves": rounded([x.T for x in plane], 4)} if shown else {})
@@ -94,9 +108,11 @@ def _more(results: list[Result]) -> Claim:
         "In a t-SNE plot of the circle through multiple layers you get more and more wiggles [talk].",
         f"Total turning of the embedded curve over 2 pi at layers {', '.join(map(str, LAYERS))}, "
         f"{few[0].case['angles']:,} angles: {_said(mean, error)}. Held: more at every one, by two standard errors.",
-        _scale(results), more if len(few) > 1 else None, {"turns": mean.tolist(), "error": error.tolist()},
+        _scale(results),
+        more if len(few) > 1 else None,
+        {"turns": mean.tolist(), "error": error.tolist()},
         rows=("C8",),
-    )  # fmt: skip
+    )
 
 
 def _finer(results: list[Result]) -> Claim:
@@ -106,13 +122,17 @@ def _finer(results: list[Result]) -> Claim:
         mean, error = over_seeds(_sampled(results, angles), "turns")
         rise, scatter = float(mean[-1] - mean[0]), float(np.hypot(error[0], error[-1]))
         rises.append((rise, scatter))
-        words.append(f"{angles:,} angles: {mean[0]:.1f} at layer 0, {rise:+.1f} ± {scatter:.1f} to layer {LAYERS[-1]}")
+        words.append(
+            f"{angles:,} angles: {mean[0]:.1f} at layer 0, {rise:+.1f} ± {scatter:.1f} to layer {LAYERS[-1]}"
+        )
     return Claim(
         "(ours) The wiggles are the network's: they grow however finely the circle is sampled.",
         f"{'; '.join(words)}. A circle has 1. Held: they grow by two standard errors at both.",
-        _scale(results), all(rise > 2 * error for rise, error in rises) if len(rises) > 1 else None,
-        {"rises": rises}, rows=("C8",),
-    )  # fmt: skip
+        _scale(results),
+        all(rise > 2 * error for rise, error in rises) if len(rises) > 1 else None,
+        {"rises": rises},
+        rows=("C8",),
+    )
 
 
 def draw(results: list[Result]) -> Figure:
@@ -124,8 +144,10 @@ def draw(results: list[Result]) -> Figure:
         curve, note = Curve("", x, y, 6), f"turns {turns:.1f} times, mean of networks"
         panels.append(Panel(f"layer {layer}", "t-SNE 1", "t-SNE 2", (curve,), note, legend=False))
     title = "A circle through a chaotic network, embedded by t-SNE"
-    foot = (f"{_scale(results)}, σ_w = {STRENGTH:g}, perplexity 30; curves: the first of the networks with "
-            f"{shown.case['angles']:,} angles")  # fmt: skip
+    foot = (
+        f"{_scale(results)}, σ_w = {STRENGTH:g}, perplexity 30; curves: the first of the networks with "
+        f"{shown.case['angles']:,} angles"
+    )
     return Sheet(title, (*panels, _turns(results)), foot, columns=3).draw()
 
 
@@ -135,5 +157,11 @@ def _turns(results: list[Result]) -> Panel:
     for group, angles in enumerate(sorted({r.case["angles"] for r in results})):
         mean, error = over_seeds(_sampled(results, angles), "turns")
         curves.append(Curve(f"{angles:,} angles", np.array(LAYERS, float), mean, group, "orbit", error))
-    return Panel("all networks", "layer", "turns of the embedded curve", tuple(curves), "dotted: a circle turns once",
-                 levels=(1.0,))  # fmt: skip
+    return Panel(
+        "all networks",
+        "layer",
+        "turns of the embedded curve",
+        tuple(curves),
+        "dotted: a circle turns once",
+        levels=(1.0,),
+    )

@@ -82,10 +82,11 @@ def _agreement(results: Sequence[Result]) -> Claim:
         f"Mean and largest difference over all layers: {words}. Held: means below {CLOSE:.0%}, so that a theory that "
         "is wrong "
         "by 4 % would not be.",
-        scale_of(results), bool(average < CLOSE) if decided else None,
+        scale_of(results),
+        bool(average < CLOSE) if decided else None,
         {name: {"mean": gap.mean(), "largest": gap.max()} for name, gap in gaps.items()},
         rows=("C9",),
-    )  # fmt: skip
+    )
 
 
 def _growth(results: Sequence[Result]) -> Claim:
@@ -111,9 +112,11 @@ def _growth(results: Sequence[Result]) -> Claim:
         "Chaotic: both lengths grow exponentially while the curvature tends to a constant. Ordered: the curve shrinks "
         "and its curvature grows.",
         f"Factor per layer over the last half of the layers: {words}.",
-        scale_of(results), bool(close and shape), {str(s): row for s, row in rows.items()},
+        scale_of(results),
+        bool(close and shape),
+        {str(s): row for s, row in rows.items()},
         rows=("C9",),
-    )  # fmt: skip
+    )
 
 
 def _rate(values: np.ndarray) -> float:

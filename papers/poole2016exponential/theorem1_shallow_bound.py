@@ -78,9 +78,11 @@ def _bound(results: Sequence[Result]) -> Claim:
         "curve is (1 + s) R N1; ours for a closed one is s R N1 = 4 N1 for tanh.)",
         f"{len(shares)} shallow networks with weights up to {max(distinct(results, 'strength')):g}: the longest "
         f"reaches {max(shares):.1%} of 4 N1, so the bound is nearly met and never passed.",
-        scale_of(results), bool(max(shares) <= 1), {"largest_share_of_bound": max(shares)},
+        scale_of(results),
+        bool(max(shares) <= 1),
+        {"largest_share_of_bound": max(shares)},
         rows=("C10",),
-    )  # fmt: skip
+    )
 
 
 def _depth(results: Sequence[Result]) -> Claim:
@@ -97,10 +99,11 @@ def _depth(results: Sequence[Result]) -> Claim:
         "Chaotic networks of fixed width lengthen the circle exponentially with depth; ordered ones do not.",
         f"Factor per layer (sqrt chi_1) for sigma_w = 1.3, 2.5, 4: {words}. The layer at which a bound is passed "
         f"differs from theory by at most {max(misses, default=0)} in {len(misses)} cases.",
-        scale_of(results), bool(close and misses and max(misses) <= 1),
+        scale_of(results),
+        bool(close and misses and max(misses) <= 1),
         {"factors": {str(s): row for s, row in rows.items()}, "layers_off": misses},
         rows=("C10",),
-    )  # fmt: skip
+    )
 
 
 def _maps(results: Sequence[Result], strength: float) -> Any:

@@ -119,9 +119,11 @@ def _forward(results: Sequence[Result]) -> Claim:
         "Correlations decay exponentially with the depth scale xi_c of theory.",
         f"Over {len(off)} weight variances the fitted scale differs from theory over the same layers by "
         f"{np.mean(np.abs(off)):.1%} on average (allowed {allowed:.0%}) and {np.max(np.abs(off)):.1%} at most.",
-        _scale(results), held, {"relative_differences": off.tolist()},
+        _scale(results),
+        held,
+        {"relative_differences": off.tolist()},
         rows=("C3", "C12"),
-    )  # fmt: skip
+    )
 
 
 def _backward(results: Sequence[Result]) -> Claim:
@@ -134,9 +136,11 @@ def _backward(results: Sequence[Result]) -> Claim:
         "Gradients vanish in the ordered and explode in the chaotic phase, by chi_1 per layer.",
         f"log chi_1 per layer is off by {np.mean(np.abs(off)):.4f} on average and {np.max(np.abs(off)):.3f} at most; "
         f"the sign is {'right' if signs else 'not right'} at all {len(weights)} weight variances.",
-        _scale(results), signs, {"differences": off.tolist()},
+        _scale(results),
+        signs,
+        {"differences": off.tolist()},
         rows=("C6",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -163,8 +167,16 @@ def _gradient_panel(results: Sequence[Result]) -> Panel:
         theory = np.log10(maps.orbit(maps.limits.length_fixed_point).gradient)
         curves.append(Curve(f"σ_w² = {w}", np.arange(depth + 1), theory, group))
         shown = slice(0, None, 3)
-        curves.append(Curve("_", np.arange(depth + 1)[shown], (mean / np.log(10))[shown], group, "points",
-                            (error / np.log(10))[shown]))  # fmt: skip
+        curves.append(
+            Curve(
+                "_",
+                np.arange(depth + 1)[shown],
+                (mean / np.log(10))[shown],
+                group,
+                "points",
+                (error / np.log(10))[shown],
+            )
+        )
     return Panel("B  gradient on its way back", "layer", "log₁₀ |g_l|² / |g_L|²", tuple(curves))
 
 
@@ -172,16 +184,19 @@ def _scales(results: Sequence[Result]) -> Panel:
     edge = _maps(1.0).limits.boundary_weight_variance
     fine = np.concatenate([np.linspace(1.0, edge - 0.04, 18), [np.nan], np.linspace(edge + 0.04, 4.0, 26)])
     limits = [_maps(w).limits if math.isfinite(w) else None for w in fine]
-    lines = {name: np.array([getattr(x, f"depth_scale_{name}") if x else np.nan for x in limits])
-             for name in ("correlation", "gradient")}  # fmt: skip
+    lines = {
+        name: np.array([getattr(x, f"depth_scale_{name}") if x else np.nan for x in limits])
+        for name in ("correlation", "gradient")
+    }
     at = np.array(_weights(results))
     back = np.array([_backward_scale(results, w) for w in at]).T
     fitted = np.array([_forward_scales(results, w) for w in at])
     curves = (
-        Curve("ξ_c", fine, lines["correlation"]), Curve("ξ_∇", fine, lines["gradient"], 1, "second"),
+        Curve("ξ_c", fine, lines["correlation"]),
+        Curve("ξ_∇", fine, lines["gradient"], 1, "second"),
         Curve(f"ξ_c over {results[0].case['depth']} layers", at, fitted[:, 0], 0, "third"),
         Curve("ξ_c of networks", at, fitted[:, 1], 0, "points"),
         Curve("ξ_∇ of networks", at, back[0], 1, "hollow", back[1]),
-    )  # fmt: skip
+    )
     note = f"edge of chaos at σ_w² = {edge:.3f}"
     return Panel("C  depth scales", "weight variance σ_w²", "layers", curves, note, log_y=True)

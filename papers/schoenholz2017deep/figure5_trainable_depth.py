@@ -51,10 +51,18 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     training = {"width": 300 if full else 50, "batch": 32, "steps": list(STEPS if full else (10, 20))}
     images = os.environ.get("EDGEWISE_IMAGES", "fashion" if full else "digits")
     return [
-        {"task": images, "weight_variance": w, "depth": depth, "seed": seed,
-         "rates": [round(rate / depth, 5) for rate in RATES], **training}
-        for seed in range(SEEDS if full else 1) for w, depths in grid.items() for depth in depths
-    ]  # fmt: skip
+        {
+            "task": images,
+            "weight_variance": w,
+            "depth": depth,
+            "seed": seed,
+            "rates": [round(rate / depth, 5) for rate in RATES],
+            **training,
+        }
+        for seed in range(SEEDS if full else 1)
+        for w, depths in grid.items()
+        for depth in depths
+    ]
 
 
 def _depths(w: float) -> list[int]:
@@ -95,8 +103,14 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         return images.batches(case["batch"], case["seed"])
 
     torch.set_num_threads(1)
-    best = train(lambda: _Classifier(case, images), batches, optimizer=_descent, rates=case["rates"],
-                 steps=case["steps"][-1], trial=TRIAL).best  # fmt: skip
+    best = train(
+        lambda: _Classifier(case, images),
+        batches,
+        optimizer=_descent,
+        rates=case["rates"],
+        steps=case["steps"][-1],
+        trial=TRIAL,
+    ).best
     losses = [
         float(np.mean(best.losses[mark - 10 : mark])) if len(best.losses) >= mark else None
         for mark in case["steps"]
@@ -212,9 +226,11 @@ def _peak(results: Sequence[Result]) -> Claim:
         "The deepest networks train at the edge of chaos [Schoenholz 2017, Fig. 5].",
         f"Largest trainable depth, by seed, at weight variance {_listed(best) or 'unknown'}; the edge is {edge:.2f} "
         f"({said or 'unknown'}). Held: at the weight variance nearest to the edge for every seed that has all.",
-        _scale(results), all(w == nearest for w in best) if len(best) > 1 else None,
-        {"best": best, "edge": edge, "reach": {f"{w:g}": row for w, row in depths.items()}}, rows=("C12",),
-    )  # fmt: skip
+        _scale(results),
+        all(w == nearest for w in best) if len(best) > 1 else None,
+        {"best": best, "edge": edge, "reach": {f"{w:g}": row for w, row in depths.items()}},
+        rows=("C12",),
+    )
 
 
 def _closer(results: Sequence[Result]) -> Claim:
@@ -224,19 +240,25 @@ def _closer(results: Sequence[Result]) -> Claim:
         weights = [w for w in _weights(results) if inside(w)]
         seeds = [s for s in _seeds(results) if all(_has(results, w, s) for w in weights)]
         away = [abs(math.log(_limits(w).chi_1)) for w in weights]
-        found[phase] = [
-            float(spearmanr(away, [_reach(select(results, seed=seed), w) for w in weights]).statistic)
-            for seed in seeds
-        ] if len(weights) > 3 else []  # fmt: skip
+        found[phase] = (
+            [
+                float(spearmanr(away, [_reach(select(results, seed=seed), w) for w in weights]).statistic)
+                for seed in seeds
+            ]
+            if len(weights) > 3
+            else []
+        )
     words = ", ".join(f"{phase} {' / '.join(f'{x:+.2f}' for x in row)}" for phase, row in found.items())
     enough = all(len(row) > 1 for row in found.values())
     return Claim(
         "The closer you initialize to the edge of chaos, the deeper a network you can train [talk].",
         f"Rank correlation of the trainable depth with the distance from the edge, by seed: {words or 'unknown'}. "
         f"Held: at most {CLOSER} for every seed, in both phases.",
-        _scale(results), all(x <= CLOSER for row in found.values() for x in row) if enough else None, found,
+        _scale(results),
+        all(x <= CLOSER for row in found.values() for x in row) if enough else None,
+        found,
         rows=("C12",),
-    )  # fmt: skip
+    )
 
 
 def _six(results: Sequence[Result]) -> list[Claim]:
@@ -252,12 +274,17 @@ def _six(results: Sequence[Result]) -> list[Claim]:
         words = ", ".join(f"{phase} {_text(row)}" for phase, row in found.items())
         close = [_is_near(row) for row in found.values()]
         held = False if False in close else None if None in close else True
-        claims.append(Claim(
-            sentence, f"Median (range over weight variances, standard error over seeds) of the constant: {words}. "
-            f"Held: both within a factor {FACTOR:g} of 6; undecided where that limit lies within two standard errors.",
-            _scale(results), held if steps >= LONG_ENOUGH else None, numbers if scale == "correlation" else {},
-            rows=("C12",),
-        ))  # fmt: skip
+        claims.append(
+            Claim(
+                sentence,
+                f"Median (range over weight variances, standard error over seeds) of the constant: {words}. "
+                f"Held: both within a factor {FACTOR:g} of 6; undecided if that limit lies within two standard errors.",
+                _scale(results),
+                held if steps >= LONG_ENOUGH else None,
+                numbers if scale == "correlation" else {},
+                rows=("C12",),
+            )
+        )
     return claims
 
 
@@ -275,8 +302,12 @@ def _all_constants(results: Sequence[Result]) -> dict[str, Any]:
     for mark, steps in enumerate(results[0].case["steps"]):
         for scale in SCALES:
             rows = [_constants(select(results, seed=seed), scale, mark) for seed in _seeds(results)]
-            numbers[f"{scale}, ordered, {steps} steps"] = _summary([[x for w, x in row if w < edge] for row in rows])
-            numbers[f"{scale}, chaotic, {steps} steps"] = _summary([[x for w, x in row if w > edge] for row in rows])
+            numbers[f"{scale}, ordered, {steps} steps"] = _summary(
+                [[x for w, x in row if w < edge] for row in rows]
+            )
+            numbers[f"{scale}, chaotic, {steps} steps"] = _summary(
+                [[x for w, x in row if w > edge] for row in rows]
+            )
     return numbers
 
 
@@ -293,7 +324,13 @@ def _summary(by_seed: Sequence[Sequence[float]]) -> dict[str, Any]:
     if not values:
         return {"median": None, "low": None, "high": None, "error": None, "count": 0}
     error = float(np.std(medians, ddof=1) / math.sqrt(len(medians))) if len(medians) > 1 else None
-    return {"median": np.median(values), "low": min(values), "high": max(values), "error": error, "count": len(values)}
+    return {
+        "median": np.median(values),
+        "low": min(values),
+        "high": max(values),
+        "error": error,
+        "count": len(values),
+    }
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -317,12 +354,21 @@ def _map(results: Sequence[Result]) -> Panel:
         for (name, line), role in zip(lines.items(), ("line", "third"), strict=True)
     ]
     shares = np.array([(w, d, _share(results, w, d)) for w in weights for d in _depths_of(results, w)])
-    kinds = (("all seeds train", 0, "points", shares[:, 2] == 1), ("none trains", 1, "cross", shares[:, 2] == 0),
-             ("some train", 5, "hollow", (shares[:, 2] > 0) & (shares[:, 2] < 1)))  # fmt: skip
+    kinds = (
+        ("all seeds train", 0, "points", shares[:, 2] == 1),
+        ("none trains", 1, "cross", shares[:, 2] == 0),
+        ("some train", 5, "hollow", (shares[:, 2] > 0) & (shares[:, 2] < 1)),
+    )
     curves += [Curve(name, *shares[at, :2].T, group, role) for name, group, role, at in kinds if at.any()]
     title = f"A  which networks train in {results[0].case['steps'][-1]} steps"
-    return Panel(title, "weight variance σ_w² (σ_b² = 0.05)",
-                 "depth (layers)", tuple(curves), log_y=True, legend_at="upper right")  # fmt: skip
+    return Panel(
+        title,
+        "weight variance σ_w² (σ_b² = 0.05)",
+        "depth (layers)",
+        tuple(curves),
+        log_y=True,
+        legend_at="upper right",
+    )
 
 
 def _share(results: Sequence[Result], w: float, depth: int) -> float:

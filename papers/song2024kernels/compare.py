@@ -25,7 +25,9 @@ def kernels_of(results: Sequence[Result]) -> list[str]:
 
 def complete(results: Sequence[Result]) -> list[Result]:
     """The seeds that every kernel has: only these can be compared in pairs."""
-    seeds = [{r.case["seed"] for r in results if r.case["kernel"] == kernel} for kernel in kernels_of(results)]
+    seeds = [
+        {r.case["seed"] for r in results if r.case["kernel"] == kernel} for kernel in kernels_of(results)
+    ]
     return [r for r in results if r.case["seed"] in set.intersection(*seeds)]
 
 
@@ -62,7 +64,11 @@ class Difference:
 
     def said(self, words: dict[int, str]) -> str:
         """The words for its sign; with too few seeds there is no sign to speak of."""
-        return words[self.sign] if self.count >= LEAST else f"not judged by {self.count} seed{'s' * (self.count > 1)}"
+        return (
+            words[self.sign]
+            if self.count >= LEAST
+            else f"not judged by {self.count} seed{'s' * (self.count > 1)}"
+        )
 
     def decided(self, held: bool) -> bool | None:
         """The outcome, where there are seeds enough for one."""

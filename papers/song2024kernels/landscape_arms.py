@@ -1,7 +1,7 @@
 """Three trained networks per seed, and the plane of their queries against their keys.
 
-    kept      softmax, then more steps of softmax         swapped   the same start, then as many steps of Gaussian
-    gaussian  Gaussian from the first step to the last
+kept      softmax, then more steps of softmax         swapped   the same start, then as many steps of Gaussian
+gaussian  Gaussian from the first step to the last
 """
 
 from __future__ import annotations
@@ -52,7 +52,13 @@ def _stage(model: Encoder, case: dict[str, Any], task: Task, steps: int, stage: 
 def surveyed(case: dict[str, Any], model: Encoder, batch: Pair, rebalance: bool) -> dict[str, Any]:
     """Roughness for every direction seed, and the picture of the first."""
     found = landscape.survey(
-        model, loss_of, batch, seeds=range(case["directions"]), points=case["points"], reach=1.0, rebalance=rebalance
+        model,
+        loss_of,
+        batch,
+        seeds=range(case["directions"]),
+        points=case["points"],
+        reach=1.0,
+        rebalance=rebalance,
     )
     names = ("range", "residual", "minima", "sharpness")
     numbers = {name: [rounded(getattr(r, name), 5) for r in found.roughness] for name in names}

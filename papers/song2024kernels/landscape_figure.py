@@ -14,8 +14,12 @@ from matplotlib.ticker import MaxNLocator
 from edgewise.study import Result
 from edgewise.view.draw import INK, LINES, QUIET, SETTINGS
 
-NAMES = {"kept": "softmax", "swapped": "softmax, then Gaussian", "gaussian": "Gaussian", "kept, rebalanced":
-         "softmax, QK rebalanced"}  # fmt: skip
+NAMES = {
+    "kept": "softmax",
+    "swapped": "softmax, then Gaussian",
+    "gaussian": "Gaussian",
+    "kept, rebalanced": "softmax, QK rebalanced",
+}
 COLOURS = dict(zip(NAMES, (LINES[0], LINES[1], LINES[2], LINES[4]), strict=True))
 PATHS = {  # of two stages: name and colour by the kernel before and after
     ("softmax", "softmax"): ("softmax", COLOURS["kept"]),
@@ -23,8 +27,12 @@ PATHS = {  # of two stages: name and colour by the kernel before and after
     ("gaussian", "gaussian"): ("Gaussian", COLOURS["gaussian"]),
     ("gaussian", "softmax"): ("Gaussian, then softmax", LINES[3]),
 }
-NUMBERS = {"residual": "distance from the best\nquadratic, share of the range", "minima": "interior minima",
-           "range": "range of the loss", "sharpness": "largest curvature"}  # fmt: skip
+NUMBERS = {
+    "residual": "distance from the best\nquadratic, share of the range",
+    "minima": "interior minima",
+    "range": "range of the loss",
+    "sharpness": "largest curvature",
+}
 HEIGHTS, LEVELS = "viridis", 25
 TICKS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 ROOM = 0.3  # of the height of a picture, for its legend
@@ -36,12 +44,20 @@ def pictures(results: Sequence[Result], scale: str, stages: Sequence[Result] = (
     With runs of two stages a fourth row shows their test loss.
     """
     first = min(results, key=lambda r: r.case["seed"])
-    with matplotlib.rc_context(SETTINGS | {"font.size": 12.0, "axes.titlesize": 13.0, "axes.labelsize": 12.0}):  # type: ignore[arg-type]
+    with matplotlib.rc_context(
+        SETTINGS | {"font.size": 12.0, "axes.titlesize": 13.0, "axes.labelsize": 12.0}
+    ):  # type: ignore[arg-type]
         figure = Figure(figsize=(14, 14 if stages else 11), layout="constrained")
         task = scale.partition(",")[0].partition(";")[0]
-        figure.suptitle(f"{task}: the loss over queries and keys, by attention kernel", fontweight="bold", x=0.01,
-                        ha="left")  # fmt: skip
-        grid = figure.add_gridspec(3 + bool(stages), 4, height_ratios=(1.15, 1.0, 0.75, 0.85)[: 3 + bool(stages)])
+        figure.suptitle(
+            f"{task}: the loss over queries and keys, by attention kernel",
+            fontweight="bold",
+            x=0.01,
+            ha="left",
+        )
+        grid = figure.add_gridspec(
+            3 + bool(stages), 4, height_ratios=(1.15, 1.0, 0.75, 0.85)[: 3 + bool(stages)]
+        )
         _planes(figure, grid, first)
         for column, (name, label) in enumerate(NUMBERS.items()):
             _numbers(figure.add_subplot(grid[2, column]), results, name, label)
@@ -65,8 +81,17 @@ def _planes(figure: Figure, grid: Any, first: Result) -> None:
     for column, (arm, name) in enumerate(NAMES.items()):
         losses = np.array(first.value[arm]["losses"])
         surface: Any = figure.add_subplot(grid[0, column], projection="3d")
-        surface.plot_surface(*np.meshgrid(x, x), losses, cmap=HEIGHTS, vmin=low, vmax=high, linewidth=0.1,
-                             edgecolor="#0003", rcount=len(x), ccount=len(x))  # fmt: skip
+        surface.plot_surface(
+            *np.meshgrid(x, x),
+            losses,
+            cmap=HEIGHTS,
+            vmin=low,
+            vmax=high,
+            linewidth=0.1,
+            edgecolor="#0003",
+            rcount=len(x),
+            ccount=len(x),
+        )
         surface.set(zlim=(low, high), title=name)
         surface.set_box_aspect(None, zoom=1.0)
         surface.tick_params(labelsize=9, pad=-2)
@@ -78,7 +103,9 @@ def _planes(figure: Figure, grid: Any, first: Result) -> None:
         own = np.linspace(losses.min(), losses.max(), 10)
         contour.contour(x, x, losses, levels=own, colors="white", linewidths=0.6)
         contour.plot(0, 0, "*", color="white", markeredgecolor=INK, markersize=12)
-        contour.set(xlabel="along the queries", ylabel="along the keys" if column == 0 else "", aspect="equal")
+        contour.set(
+            xlabel="along the queries", ylabel="along the keys" if column == 0 else "", aspect="equal"
+        )
         contour.set(xticks=TICKS, yticks=TICKS)
         contour.grid(False)
         contours.append(contour)

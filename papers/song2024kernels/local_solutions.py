@@ -30,26 +30,44 @@ POINTS = 40
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     seeds, steps = (8, 2000) if scale == "full" else (1, 8)
     return [
-        {"samples": 3, "tokens": 5, "size": size, "kernel": kernel, "query_key_scale": qk, "seed": seed, "steps": steps}
-        for seed in range(seeds) for size in SIZES for qk in SCALES for kernel in KERNELS
-    ]  # fmt: skip
+        {
+            "samples": 3,
+            "tokens": 5,
+            "size": size,
+            "kernel": kernel,
+            "query_key_scale": qk,
+            "seed": seed,
+            "steps": steps,
+        }
+        for seed in range(seeds)
+        for size in SIZES
+        for qk in SCALES
+        for kernel in KERNELS
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Where a run from one draw of queries ends whose targets come from another draw; slopes are |grad f|^2 / 2f."""
     shape = (case["samples"], case["tokens"], *SIZES[case["size"]], case["kernel"])
-    layer, other = (random_layer(*shape, query_key_scale=case["query_key_scale"], seed=case["seed"] + more)
-                    for more in (0, 1000))  # fmt: skip
+    layer, other = (
+        random_layer(*shape, query_key_scale=case["query_key_scale"], seed=case["seed"] + more)
+        for more in (0, 1000)
+    )
     teacher = layer.with_weights(query=other.query)
     run = descend_queries(layer.with_weights(targets=teacher.outputs()), case["steps"])
     last = float(1 - run.losses[-1] / run.losses[-2]) if len(run.losses) > 1 else 0.0
     kept = np.unique(np.geomspace(1, max(len(run.steps), 1), POINTS).astype(int)) - 1
     slopes = (run.slopes / run.slopes[0])[kept].tolist() if len(run.steps) else []
     return {
-        "fell_to": run.fell_to, "last_fall": last, "steps": len(run.steps), "gamma": run.start.gamma,
-        "at": kept.tolist(), "loss": rounded((run.losses / run.losses[0])[kept], 4), "slopes": rounded(slopes, 4),
+        "fell_to": run.fell_to,
+        "last_fall": last,
+        "steps": len(run.steps),
+        "gamma": run.start.gamma,
+        "at": kept.tolist(),
+        "loss": rounded((run.losses / run.losses[0])[kept], 4),
+        "slopes": rounded(slopes, 4),
         "least_slope": float(run.slopes.amin() / run.slopes[0]) if len(run.steps) else 0.0,
-    }  # fmt: skip
+    }
 
 
 def claim(results: Sequence[Result]) -> Claim:
@@ -81,18 +99,26 @@ def _local(results: Sequence[Result], size: str) -> Claim:
         f"At rest above zero: softmax {rests['softmax']} and Gaussian {rests['gaussian']} of {count} runs "
         f"(chance of as many more: {chance:.2g}); not solved within the run: {unsolved['softmax']} and "
         f"{unsolved['gaussian']}.",
-        scale_of(results), None if count < 9 or not any(rests.values()) or (not fewer and chance > 0.05) else not fewer,
-        {"at_rest": rests, "not_solved": unsolved, "runs": count, "chance": chance}, rows=("B8",),
-    )  # fmt: skip
+        scale_of(results),
+        None if count < 9 or not any(rests.values()) or (not fewer and chance > 0.05) else not fewer,
+        {"at_rest": rests, "not_solved": unsolved, "runs": count, "chance": chance},
+        rows=("B8",),
+    )
 
 
 def _vanishing(results: Sequence[Result]) -> Claim:
     """In pairs of the same draw: whose least |grad f|^2 / 2f on the way, over that at the start, is smaller?"""
     from scipy.stats import binomtest
 
-    pairs = [(r.value["least_slope"],
-              select(results, kernel="gaussian", **{k: r.case[k] for k in ("size", "query_key_scale", "seed")})[0]
-              .value["least_slope"]) for r in select(results, kernel="softmax")]  # fmt: skip
+    pairs = [
+        (
+            r.value["least_slope"],
+            select(results, kernel="gaussian", **{k: r.case[k] for k in ("size", "query_key_scale", "seed")})[
+                0
+            ].value["least_slope"],
+        )
+        for r in select(results, kernel="softmax")
+    ]
     smaller = sum(a < b for a, b in pairs)
     chance = float(binomtest(smaller, len(pairs)).pvalue)
     medians = [float(np.median([pair[k] for pair in pairs])) for k in (0, 1)]
@@ -100,9 +126,11 @@ def _vanishing(results: Sequence[Result]) -> Claim:
         "There is a vanishing gradient issue in softmax attention that the Gaussian does not have [poster].",
         f"Least |grad f|^2 / 2f of a run over that at its start, median: softmax {medians[0]:.2g}, Gaussian "
         f"{medians[1]:.2g}; smaller with softmax in {smaller} of {len(pairs)} pairs (two-sided chance {chance:.2g}).",
-        scale_of(results), None if len(pairs) < 9 or chance > 0.05 else smaller > len(pairs) / 2,
-        {"softmax_smaller": smaller, "pairs": len(pairs), "medians": medians, "chance": chance}, rows=("B8",),
-    )  # fmt: skip
+        scale_of(results),
+        None if len(pairs) < 9 or chance > 0.05 else smaller > len(pairs) / 2,
+        {"softmax_smaller": smaller, "pairs": len(pairs), "medians": medians, "chance": chance},
+        rows=("B8",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -114,8 +142,9 @@ def draw(results: Sequence[Result]) -> Figure:
     slopes = [
         _panel(results, kernel, "wide", "slopes", "|grad f|² / 2f over its start") for kernel in KERNELS
     ]
-    return Sheet("Targets that the queries can reach: who gets there", (*losses, *slopes), scale_of(results),
-                 columns=2).draw()  # fmt: skip
+    return Sheet(
+        "Targets that the queries can reach: who gets there", (*losses, *slopes), scale_of(results), columns=2
+    ).draw()
 
 
 def _panel(results: Sequence[Result], kernel: str, size: str, name: str, label: str) -> Panel:
@@ -127,5 +156,14 @@ def _panel(results: Sequence[Result], kernel: str, size: str, name: str, label: 
             curves.append(Curve(f"queries and keys x {strength:g}", x, y, group, "thin"))
     first = (kernel, size, name) == (KERNELS[0], "tight", "loss")  # where curves leave room for a legend
     name_of = {"gaussian": "Gaussian"}.get(kernel, kernel)
-    return Panel(f"{name_of}, {size} layer", "step + 1", label, tuple(curves), log_x=True, log_y=True, legend=first,
-                 legend_at="lower left", y_range=(1e-15, 30.0) if name == "loss" else (1e-7, 1e2))  # fmt: skip
+    return Panel(
+        f"{name_of}, {size} layer",
+        "step + 1",
+        label,
+        tuple(curves),
+        log_x=True,
+        log_y=True,
+        legend=first,
+        legend_at="lower left",
+        y_range=(1e-15, 30.0) if name == "loss" else (1e-7, 1e2),
+    )

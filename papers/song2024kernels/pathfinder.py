@@ -27,9 +27,23 @@ from .training import two_stages
 TOLERANCE = 0.002  # of the largest number in an entry; seeds scatter by 0.019 or more
 KERNELS = ("softmax", "gaussian")
 FULL = dict(
-    size=16, patch=4, tokens=16, easy=2, paddles=3, distractors=1, tolerance=0.05, images=40_000, batch=64, rate=1e-3,
-    steps=3600, easy_steps=800, more=0, every=200, glance=2000, state="fresh",
-)  # fmt: skip
+    size=16,
+    patch=4,
+    tokens=16,
+    easy=2,
+    paddles=3,
+    distractors=1,
+    tolerance=0.05,
+    images=40_000,
+    batch=64,
+    rate=1e-3,
+    steps=3600,
+    easy_steps=800,
+    more=0,
+    every=200,
+    glance=2000,
+    state="fresh",
+)
 SMALL = FULL | dict(images=200, batch=16, steps=12, easy_steps=4, every=4, glance=60, tolerance=0.2)
 
 
@@ -62,7 +76,9 @@ def levels(
 
     def pair(made: Pathfinder) -> tuple[Tensor, Tensor]:
         scaled = (torch.from_numpy(made.images)[:, None] - mean) / std
-        return F.unfold(scaled, patch, stride=patch).transpose(1, 2).contiguous(), torch.from_numpy(made.labels)
+        return F.unfold(scaled, patch, stride=patch).transpose(1, 2).contiguous(), torch.from_numpy(
+            made.labels
+        )
 
     first, second, held = map(pair, sets)
     tasks = [Task("pathfinder", patch**2, 2, True, True, part, held) for part in (first, second)]
@@ -74,6 +90,8 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    size = f"{results[0].case['paddles']} dashes on {results[0].case['size']} x {results[0].case['size']} pixels"
+    size = (
+        f"{results[0].case['paddles']} dashes on {results[0].case['size']} x {results[0].case['size']} pixels"
+    )
     title = "Are two dots joined? Pathfinder with softmax and with Gaussian attention"
     return one_stage_figure(results, title, f"{size}; {scale_of(results)}; bands: standard error")

@@ -29,8 +29,11 @@ SMALL = pathfinder.SMALL | LARGER
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     shared, seeds = (FULL, 3) if scale == "full" else (SMALL, 1)
-    return [shared | {"kernel": kernel, "others": [], "seed": seed} for seed in range(seeds)
-            for kernel in pathfinder.KERNELS]  # fmt: skip
+    return [
+        shared | {"kernel": kernel, "others": [], "seed": seed}
+        for seed in range(seeds)
+        for kernel in pathfinder.KERNELS
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:

@@ -27,15 +27,30 @@ TOLERANCE = 0.002  # of the largest number in an entry; seeds scatter by 0.017 o
 OTHERS = {"softmax": ["softmax", "gaussian"], "gaussian": ["gaussian"]}  # kernels of stage two
 MAPS = dict(drawn=64, points=21, directions=3)
 FULL = pathfinder.FULL | MAPS | dict(more=500, held_out=2000)
-SMALL = FULL | dict(images=100, batch=8, steps=6, easy_steps=2, every=3, glance=40, tolerance=0.2, more=3, held_out=40,
-                    drawn=8, points=5, directions=1)  # fmt: skip
+SMALL = FULL | dict(
+    images=100,
+    batch=8,
+    steps=6,
+    easy_steps=2,
+    every=3,
+    glance=40,
+    tolerance=0.2,
+    more=3,
+    held_out=40,
+    drawn=8,
+    points=5,
+    directions=1,
+)
 ROWS = ("B14", "B16")
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     shared, seeds = (FULL, 3) if scale == "full" else (SMALL, 1)
-    return [shared | {"kernel": k, "others": others, "seed": seed} for seed in range(seeds)
-            for k, others in OTHERS.items()]  # fmt: skip
+    return [
+        shared | {"kernel": k, "others": others, "seed": seed}
+        for seed in range(seeds)
+        for k, others in OTHERS.items()
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -56,16 +71,20 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 def claim(results: Sequence[Result]) -> Claim:
     maps, scale = networks(results), _scale(results)
-    return Claim.all([
-        swap(results, "softmax", "gaussian", rows=("B14",)),
-        smoother(maps, "swapped", "kept", scale, rows=("B16", "B17")),
-        smoother(maps, "gaussian", "kept, rebalanced", scale, rows=("B16", "B17")),
-    ])  # fmt: skip
+    return Claim.all(
+        [
+            swap(results, "softmax", "gaussian", rows=("B14",)),
+            smoother(maps, "swapped", "kept", scale, rows=("B16", "B17")),
+            smoother(maps, "gaussian", "kept, rebalanced", scale, rows=("B16", "B17")),
+        ]
+    )
 
 
 def _scale(results: Sequence[Result]) -> str:
     case = results[0].case
-    return f"Pathfinder, {case['size']} x {case['size']} pixels; {scale_of(results)} (published: 20,000 + 500)"
+    return (
+        f"Pathfinder, {case['size']} x {case['size']} pixels; {scale_of(results)} (published: 20,000 + 500)"
+    )
 
 
 def networks(results: Sequence[Result]) -> list[Result]:
@@ -74,8 +93,12 @@ def networks(results: Sequence[Result]) -> list[Result]:
     for softmax in select(results, kernel="softmax"):
         alone = select(results, kernel="gaussian", seed=softmax.case["seed"])[0].value["maps"]["gaussian"]
         maps = softmax.value["maps"]
-        arms = {"kept": maps["softmax"], "swapped": maps["gaussian"], "gaussian": alone,
-                "kept, rebalanced": maps["softmax, rebalanced"]}  # fmt: skip
+        arms = {
+            "kept": maps["softmax"],
+            "swapped": maps["gaussian"],
+            "gaussian": alone,
+            "kept, rebalanced": maps["softmax, rebalanced"],
+        }
         merged.append(Result(softmax.case, arms))
     return merged
 

@@ -34,15 +34,20 @@ def one_stage_claims(results: Sequence[Result], name: str, rows: tuple[str, ...]
         f"{FAVOURABLE} On {name}, at the end.",
         f"Test loss / accuracy after stage one: Gaussian {summary(gaussian)}, softmax {summary(softmax)}; differences "
         f"in pairs {loss} in loss ({loss.said(WORDS)}), {right} in accuracy.",
-        scale_of(results), loss.decided(loss.sign < 0), {"loss": vars(loss), "accuracy": vars(right)},
+        scale_of(results),
+        loss.decided(loss.sign < 0),
+        {"loss": vars(loss), "accuracy": vars(right)},
         rows=rows,
-    )  # fmt: skip
+    )
     speed = Claim(
         f"The same, on {name}: it trains faster.",
         f"Mean test loss along stage one{f' after step {easy}' if easy else ''}, Gaussian minus softmax: {way} "
         f"({way.said(WORDS)}){f'; with the easy level {whole}' if easy else ''}.",
-        scale_of(results), way.decided(way.sign < 0), {"way": vars(way), "whole": vars(whole)}, rows=rows,
-    )  # fmt: skip
+        scale_of(results),
+        way.decided(way.sign < 0),
+        {"way": vars(way), "whole": vars(whole)},
+        rows=rows,
+    )
     return [end, speed]
 
 
@@ -61,7 +66,10 @@ def _end(results: Sequence[Result], kernel: str) -> np.ndarray:
 
 def swap_claims(results: Sequence[Result]) -> list[Claim]:
     """What a swap costs at once, and whether stage two repairs it; one statement per direction."""
-    return [swap(complete(results), a, b, rows=("B13",)) for a, b in (("softmax", "gaussian"), ("gaussian", "softmax"))]
+    return [
+        swap(complete(results), a, b, rows=("B13",))
+        for a, b in (("softmax", "gaussian"), ("gaussian", "softmax"))
+    ]
 
 
 def swap(results: Sequence[Result], first: str, second: str, rows: tuple[str, ...]) -> Claim:
@@ -78,26 +86,34 @@ def swap(results: Sequence[Result], first: str, second: str, rows: tuple[str, ..
         "stage "
         f"two {summary(kept)} kept and {summary(swapped)} swapped; in pairs {gap} in loss ({words}), "
         f"{right} in accuracy.",
-        scale_of(results), gap.decided(gap.sign < 0),
-        {name: pair.mean(0).tolist() for name, pair in numbers.items()} | {"loss": vars(gap), "accuracy": vars(right)},
+        scale_of(results),
+        gap.decided(gap.sign < 0),
+        {name: pair.mean(0).tolist() for name, pair in numbers.items()}
+        | {"loss": vars(gap), "accuracy": vars(right)},
         rows=rows,
-    )  # fmt: skip
+    )
 
 
 def plateau_claim(results: Sequence[Result]) -> Claim:
     """How long each kernel stays at chance."""
     results = complete(results)
     left = {kernel: [_left(curve) for curve in curves(results, kernel)] for kernel in ("gaussian", "softmax")}
-    words = "; ".join(f"{NAMES[kernel]} {', '.join(str(s or 'never') for s in left[kernel])}" for kernel in left)
+    words = "; ".join(
+        f"{NAMES[kernel]} {', '.join(str(s or 'never') for s in left[kernel])}" for kernel in left
+    )
     end = results[0].case["steps"] + results[0].case["every"]  # never is later than the last step
-    pairs = Difference(*(np.array([end if s is None else s for s in left[k]]) for k in ("gaussian", "softmax")))
+    pairs = Difference(
+        *(np.array([end if s is None else s for s in left[k]]) for k in ("gaussian", "softmax"))
+    )
     return Claim(
         "(our question) The Gaussian kernel leaves the plateau at chance earlier.",
         f"First step with a test accuracy above {LEARNED:.0%}, by seed: {words}; in pairs {pairs.mean:+.0f} steps "
         f"({pairs.said(WORDS)}). The distance of the dots alone would give {results[0].value['shortcut']:.1%}.",
-        scale_of(results), pairs.decided(pairs.sign < 0), {"left_chance": left, "difference": vars(pairs)},
+        scale_of(results),
+        pairs.decided(pairs.sign < 0),
+        {"left_chance": left, "difference": vars(pairs)},
         rows=("B11",),
-    )  # fmt: skip
+    )
 
 
 def _left(curve: np.ndarray) -> int | None:

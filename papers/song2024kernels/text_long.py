@@ -56,8 +56,11 @@ def lowest(results: Sequence[Result], rows: tuple[str, ...]) -> Claim:
     return Claim(
         f"{FAVOURABLE} On IMDb, at the lowest test loss of a long training.",
         f"Lowest test loss along stage one with its accuracy, on {glance} reviews. {'; '.join(sentences)}.",
-        scale_of(results), None, numbers, rows=rows,
-    )  # fmt: skip
+        scale_of(results),
+        None,
+        numbers,
+        rows=rows,
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:

@@ -51,7 +51,9 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 def landscape_claims(results: Sequence[Result]) -> list[Claim]:
     """Is the Gaussian's landscape smoother, after a swap and from the first step?"""
     pairs = (("swapped", "kept"), ("gaussian", "kept, rebalanced"))
-    return [smoother(networks(results), ours, theirs, landscape_scale(results), ROWS) for ours, theirs in pairs]
+    return [
+        smoother(networks(results), ours, theirs, landscape_scale(results), ROWS) for ours, theirs in pairs
+    ]
 
 
 def landscape_scale(results: Sequence[Result]) -> str:

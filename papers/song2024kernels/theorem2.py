@@ -41,8 +41,11 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
         for qk in SCALES
         for kernel in KERNELS
     ]
-    more = [shared | SUITABLE | {"kernel": kernel, "seed": seed} for seed in range(seeds, 3 * seeds)
-            for kernel in KERNELS]  # fmt: skip
+    more = [
+        shared | SUITABLE | {"kernel": kernel, "seed": seed}
+        for seed in range(seeds, 3 * seeds)
+        for kernel in KERNELS
+    ]
     return starts + [case | {"share": share} for share in SHARES for case in starts + more]
 
 
@@ -50,14 +53,19 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     value_scale, target_scale = TARGETS[case["targets"]]
     sizes = (case[name] for name in ("samples", "tokens", "width", "heads", "head_width"))
     layer = random_layer(
-        *sizes, case["kernel"], query_key_scale=case["query_key_scale"], value_scale=value_scale,
-        target_scale=target_scale, seed=case["seed"],
-    )  # fmt: skip
+        *sizes,
+        case["kernel"],
+        query_key_scale=case["query_key_scale"],
+        value_scale=value_scale,
+        target_scale=target_scale,
+        seed=case["seed"],
+    )
     if "share" in case:
         run = descend_queries(layer, case["steps"], step=case["share"] * check_theorem2(layer).step)
         return _numbers(case, run) | {
-            "descent_violations": run.descent_violations(), "whole_violations": run.descent_violations(1.0)
-        }  # fmt: skip
+            "descent_violations": run.descent_violations(),
+            "whole_violations": run.descent_violations(1.0),
+        }
     return _numbers(case, descend_queries(layer, case["steps"]))
 
 
@@ -65,19 +73,28 @@ def _numbers(case: dict[str, Any], run: QueryRun) -> dict[str, Any]:
     first = float(run.losses[0])
     kept = np.unique(np.geomspace(1, len(run.losses), POINTS).astype(int)) - 1
     return {
-        "fell_to": run.fell_to, "floor": run.start.floor / first, "gamma": run.start.gamma,
-        "gamma_kept": float(run.gammas.min()) / run.start.gamma if len(run.gammas) and run.start.gamma > 0 else None,
-        "bound": float(run.rate_bound[-1]) / first, "violations": run.violations, "steps": len(run.steps),
+        "fell_to": run.fell_to,
+        "floor": run.start.floor / first,
+        "gamma": run.start.gamma,
+        "gamma_kept": float(run.gammas.min()) / run.start.gamma
+        if len(run.gammas) and run.start.gamma > 0
+        else None,
+        "bound": float(run.rate_bound[-1]) / first,
+        "violations": run.violations,
+        "steps": len(run.steps),
         "exponent": run.start.mean_exponent if case["kernel"] == "gaussian" else None,
-        "at": kept.tolist(), "loss": rounded((run.losses / first)[kept], 4),
+        "at": kept.tolist(),
+        "loss": rounded((run.losses / first)[kept], 4),
         "rate_bound": rounded((run.rate_bound / first)[kept], 4),
-    }  # fmt: skip
+    }
 
 
 def scale_of(results: Sequence[Result]) -> str:
     case, seeds = results[0].case, len({r.case["seed"] for r in results})
     rows, columns = case["samples"] * case["tokens"], case["heads"] * case["width"]
-    sizes = f"{rows} targets (samples times tokens), heads times width {columns}, queries of {case['head_width']}"
+    sizes = (
+        f"{rows} targets (samples times tokens), heads times width {columns}, queries of {case['head_width']}"
+    )
     return f"{sizes}, at most {case['steps']} steps, {seeds} seeds"
 
 
@@ -101,9 +118,9 @@ def searched(results: Sequence[Result]) -> list[Result]:
 
 
 def claim(results: Sequence[Result]) -> Claim:
-    return Claim.all([
-        _rate(results), _every(results), _descent(results), _whole(results), _favourable(searched(results))
-    ])  # fmt: skip
+    return Claim.all(
+        [_rate(results), _every(results), _descent(results), _whole(results), _favourable(searched(results))]
+    )
 
 
 def _kept(results: Sequence[Result], kernel: str, name: str) -> dict[str, list[int]]:
@@ -127,8 +144,11 @@ def _rate(results: Sequence[Result]) -> Claim:
     return Claim(
         "Gaussian kernel, only W^Q trained: a start and a step exist with f_t <= (1 - eta gamma)^t f_0 [Theorem 2].",
         f"The bound was kept at every step in {kept} of {count} runs with a fixed step: {_told(table)}.",
-        scale_of(results), kept > 0 if enough(results) else None, table, rows=("B6", "B9"),
-    )  # fmt: skip
+        scale_of(results),
+        kept > 0 if enough(results) else None,
+        table,
+        rows=("B6", "B9"),
+    )
 
 
 def _every(results: Sequence[Result]) -> Claim:
@@ -142,8 +162,11 @@ def _every(results: Sequence[Result]) -> Claim:
         f"Kept at every step in {kept} of {len(good)} runs; the rate was at least {shares[0]:.2g} times the promised "
         f"one in all of them. The loss fell to {fell:.2g} of its start, the bound to {bound:.2g} (medians): "
         "gamma falls along the way.",
-        scale_of(results), kept == len(good) if enough(results) else None, {"earned": shares}, rows=("B6",),
-    )  # fmt: skip
+        scale_of(results),
+        kept == len(good) if enough(results) else None,
+        {"earned": shares},
+        rows=("B6",),
+    )
 
 
 def _earned(run: Result) -> float:
@@ -159,8 +182,11 @@ def _descent(results: Sequence[Result]) -> Claim:
         "Softmax, only W^Q trained: there are a start and a step with f_t <= f_0 - (eta/2) sum |grad f|^2 [Theorem 2 "
         "with the factor of the descent lemma].",
         f"Runs in which it was kept at every step, eta fixed: {_told(table)}.",
-        scale_of(results), kept == count if enough(results) else None, table, rows=("B7", "B9"),
-    )  # fmt: skip
+        scale_of(results),
+        kept == count if enough(results) else None,
+        table,
+        rows=("B7", "B9"),
+    )
 
 
 def _whole(results: Sequence[Result]) -> Claim:
@@ -169,35 +195,50 @@ def _whole(results: Sequence[Result]) -> Claim:
         "The same without the half: f_t <= f_0 - eta sum |grad f|^2 [poster, as its text was extracted].",
         f"Runs in which it was kept at every step: {_told(table)}. A step brings eta |grad f|^2 less half of eta^2 "
         "times the curvature along it: where that is positive no step keeps it (f = x^2/2 from any x).",
-        scale_of(results), any(kept for kept, _ in table.values()) if enough(results) else None, table, rows=("B7",),
-    )  # fmt: skip
+        scale_of(results),
+        any(kept for kept, _ in table.values()) if enough(results) else None,
+        table,
+        rows=("B7",),
+    )
 
 
 def _favourable(results: Sequence[Result]) -> Claim:
     table = {
-        f"{name}, scale {qk:g}": {k: converged(results, kernel=k, targets=name, query_key_scale=qk) for k in KERNELS}
-        for name in TARGETS for qk in SCALES
-    }  # fmt: skip
+        f"{name}, scale {qk:g}": {
+            k: converged(results, kernel=k, targets=name, query_key_scale=qk) for k in KERNELS
+        }
+        for name in TARGETS
+        for qk in SCALES
+    }
     totals = {k: sum(row[k][0] for row in table.values()) for k in KERNELS}
     words = "; ".join(f"{name}: {row['softmax'][0]} and {row['gaussian'][0]}" for name, row in table.items())
     return Claim(
         "The Gaussian kernel exhibits a much favorable behavior [abstract]; read as: it stalls less often.",
         f"Converged of {table[next(iter(table))]['softmax'][1]} with softmax and Gaussian: {words}; together "
         f"{totals['softmax']} and {totals['gaussian']}.",
-        scale_of(results), totals["gaussian"] > totals["softmax"] if enough(results) else None, table,
+        scale_of(results),
+        totals["gaussian"] > totals["softmax"] if enough(results) else None,
+        table,
         rows=("B8",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
     label = "loss over the first loss"
     panels = tuple(
-        Panel(f"{kernel}, {targets} targets".replace("gauss", "Gauss"), "step + 1", label,
-              _curves(results, kernel, targets), log_x=True, log_y=True, y_range=RANGE,
-              legend=(kernel, targets) == (KERNELS[0], "easy"))
+        Panel(
+            f"{kernel}, {targets} targets".replace("gauss", "Gauss"),
+            "step + 1",
+            label,
+            _curves(results, kernel, targets),
+            log_x=True,
+            log_y=True,
+            y_range=RANGE,
+            legend=(kernel, targets) == (KERNELS[0], "easy"),
+        )
         for kernel in KERNELS
         for targets in TARGETS
-    )  # fmt: skip
+    )
     words = "fixed step of 0.1 / lambda_max; dotted: the promised rate (Gaussian), thin level: no query goes below"
     scale = f"{words}; {scale_of(results)}"
     return Sheet("Theorem 2: only the queries are trained", panels, scale, columns=len(TARGETS)).draw()

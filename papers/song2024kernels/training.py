@@ -1,6 +1,6 @@
 """Two-stage training: stage one with one kernel, then the same weights go on with each kernel, on the same data.
 
-    stage one: `steps` with kernel a;    stage two: `more` steps with a (kept) and with b (swapped)        [Song 2024]
+stage one: `steps` with kernel a;    stage two: `more` steps with a (kept) and with b (swapped)        [Song 2024]
 """
 
 from __future__ import annotations
@@ -53,7 +53,12 @@ def trained_stages(
 
 
 def _stage(
-    model: nn.Module, case: Case, task: Task, steps: int, batches: Iterator[Pair], state: dict[str, Any] | None
+    model: nn.Module,
+    case: Case,
+    task: Task,
+    steps: int,
+    batches: Iterator[Pair],
+    state: dict[str, Any] | None,
 ) -> tuple[Run, list[list[float]]]:
     """Warm-up and linear decay as published; with the optimizer's state of the stage before, or a fresh one."""
 
@@ -70,9 +75,15 @@ def _stage(
     glance = task.held_out(case["glance"])
     curve = [[0, *rounded(evaluated(model, glance), 5)]]
     outcome = train(
-        lambda: model, lambda: batches, optimizer=optimizer, rates=(case["rate"],), steps=steps, schedule=trapezoid,
-        clip=1.0, progress=look,
-    )  # fmt: skip
+        lambda: model,
+        lambda: batches,
+        optimizer=optimizer,
+        rates=(case["rate"],),
+        steps=steps,
+        schedule=trapezoid,
+        clip=1.0,
+        progress=look,
+    )
     return outcome.best, curve
 
 

@@ -29,8 +29,12 @@ POINTS, FLOOR = 40, 1e-24
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     seeds, steps = (32, 300) if scale == "full" else (1, 5)
     size = {"samples": 3, "tokens": 5, "width": 16, "heads": 4, "head_width": 16}
-    return [size | {"kernel": kernel, "trained": trained, "seed": seed, "steps": steps}
-            for seed in range(seeds) for kernel in KERNELS for trained in TRAINED]  # fmt: skip
+    return [
+        size | {"kernel": kernel, "trained": trained, "seed": seed, "steps": steps}
+        for seed in range(seeds)
+        for kernel in KERNELS
+        for trained in TRAINED
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -68,10 +72,14 @@ def _larger(gaps: np.ndarray) -> bool | None:
 
 def _said(results: Sequence[Result], trained: Sequence[str]) -> str:
     return "; ".join(
-        f"{name} trained: " + ", ".join(f"{kernel.replace('g', 'G', 1) if kernel == 'gaussian' else kernel} "
-                                        f"10^{_ends(results, kernel, name).mean():.1f}" for kernel in KERNELS)
+        f"{name} trained: "
+        + ", ".join(
+            f"{kernel.replace('g', 'G', 1) if kernel == 'gaussian' else kernel} "
+            f"10^{_ends(results, kernel, name).mean():.1f}"
+            for kernel in KERNELS
+        )
         for name in trained
-    )  # fmt: skip
+    )
 
 
 def _outcome(judged: Sequence[bool | None], results: Sequence[Result]) -> bool | None:
@@ -80,13 +88,18 @@ def _outcome(judged: Sequence[bool | None], results: Sequence[Result]) -> bool |
 
 
 def _variables(results: Sequence[Result]) -> Claim:
-    judged = [_larger(_ends(results, kernel, "queries") - _ends(results, kernel, "all")) for kernel in KERNELS]
+    judged = [
+        _larger(_ends(results, kernel, "queries") - _ends(results, kernel, "all")) for kernel in KERNELS
+    ]
     return Claim(
         "The variables to be optimized are a key factor in the optimization of Transformer models [poster].",
         f"Share of the loss that is left, mean of logs: {_said(results, tuple(TRAINED))}. Held: with both kernels ten "
         "times as much is left when queries alone are trained as when all are; undecided within two standard errors.",
-        scale_of(results), _outcome(judged, results), {}, rows=("B9",),
-    )  # fmt: skip
+        scale_of(results),
+        _outcome(judged, results),
+        {},
+        rows=("B9",),
+    )
 
 
 def _kernel(results: Sequence[Result]) -> Claim:
@@ -97,8 +110,11 @@ def _kernel(results: Sequence[Result]) -> Claim:
         "[poster]; read as: when queries alone are trained.",
         f"log10 of what is left, Gaussian minus softmax, in pairs: {gaps.mean():+.2f} ± {error:.2f}. Held: ten times, "
         "either way; undecided within two standard errors.",
-        scale_of(results), _outcome([_larger(np.sign(gaps.mean()) * gaps)], results), {}, rows=("B9",),
-    )  # fmt: skip
+        scale_of(results),
+        _outcome([_larger(np.sign(gaps.mean()) * gaps)], results),
+        {},
+        rows=("B9",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -114,5 +130,13 @@ def _panel(results: Sequence[Result], trained: str) -> Panel:
             x, y = np.array(run.value["at"]) + 1.0, np.maximum(run.value["loss"], 1e-12)
             curves.append(Curve(label, x, y, group, "thin"))
     title = "all are trained" if trained == "all" else f"{trained} alone"
-    return Panel(title, "step + 1", "loss over the first loss", tuple(curves), log_x=True, log_y=True,
-                 y_range=(1e-18, 3.0), legend_at="lower left")  # fmt: skip
+    return Panel(
+        title,
+        "step + 1",
+        "loss over the first loss",
+        tuple(curves),
+        log_x=True,
+        log_y=True,
+        y_range=(1e-18, 3.0),
+        legend_at="lower left",
+    )

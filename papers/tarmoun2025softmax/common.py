@@ -78,6 +78,11 @@ def finals(results: Sequence[Result]) -> np.ndarray:
 
 def shown(name: str) -> str:
     """A method or loss as it is written in a picture."""
-    for word, spelled in (("sgd", "SGD"), ("adam", "Adam"), ("gauss-newton", "Gauss-Newton"), ("huber", "Huber")):
+    for word, spelled in (
+        ("sgd", "SGD"),
+        ("adam", "Adam"),
+        ("gauss-newton", "Gauss-Newton"),
+        ("huber", "Huber"),
+    ):
         name = name.replace(word, spelled)
     return name

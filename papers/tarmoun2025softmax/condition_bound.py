@@ -27,24 +27,41 @@ KEPT = 12  # points per case that are drawn
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     sizes, count = ((2, 3, 5, 8, 16, 32), 400) if full else ((2, 3, 8), 60)
-    rows = [{"kind": "random", "tokens": n, "sharpness": sharp, "curvature": curvature, "count": count, "seed": 0}
-            for n in sizes for sharp in (0.3, 1.0, 2.0, 3.0) for curvature in (0.0, 0.5, 2.0)]  # fmt: skip
-    return rows + [{"kind": "one-hot", "tokens": n, "rest": rest} for n in sizes for rest in (1e-2, 1e-3, 1e-4, 1e-6)]
+    rows = [
+        {"kind": "random", "tokens": n, "sharpness": sharp, "curvature": curvature, "count": count, "seed": 0}
+        for n in sizes
+        for sharp in (0.3, 1.0, 2.0, 3.0)
+        for curvature in (0.0, 0.5, 2.0)
+    ]
+    return rows + [
+        {"kind": "one-hot", "tokens": n, "rest": rest} for n in sizes for rest in (1e-2, 1e-3, 1e-4, 1e-6)
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Violations of both bounds, by how much, and a few points to draw (log10)."""
-    log_x, H = _one_hot(case) if case["kind"] == "one-hot" else random_cases(
-        case["count"], case["tokens"], case["sharpness"], case["curvature"], case["seed"] + 7 * case["tokens"]
-    )  # fmt: skip
+    log_x, H = (
+        _one_hot(case)
+        if case["kind"] == "one-hot"
+        else random_cases(
+            case["count"],
+            case["tokens"],
+            case["sharpness"],
+            case["curvature"],
+            case["seed"] + 7 * case["tokens"],
+        )
+    )
     found = condition_bounds(log_x, H)
     over = (found.original - found.exact) / math.log(10)
     return {
-        "count": len(log_x), "corrected": int(found.violated("corrected").sum()),
-        "spectral": int(found.violated("spectral").sum()), "spoken": int(found.violated("original").sum()),
-        "spoken_tenfold": int((over > 1).sum()), "slack": float((found.exact - found.corrected).median().exp()),
+        "count": len(log_x),
+        "corrected": int(found.violated("corrected").sum()),
+        "spectral": int(found.violated("spectral").sum()),
+        "spoken": int(found.violated("original").sum()),
+        "spoken_tenfold": int((over > 1).sum()),
+        "slack": float((found.exact - found.corrected).median().exp()),
         "points": rounded(_points(found)),
-    }  # fmt: skip
+    }
 
 
 def _one_hot(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,7 +72,9 @@ def _one_hot(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _points(found: ConditionBounds) -> list[list[float]]:
-    return [(getattr(found, name)[:KEPT] / math.log(10)).tolist() for name in ("exact", "corrected", "original")]
+    return [
+        (getattr(found, name)[:KEPT] / math.log(10)).tolist() for name in ("exact", "corrected", "original")
+    ]
 
 
 def claim(results: Sequence[Result]) -> Claim:
@@ -72,43 +91,64 @@ def _of_the_talk(results: Sequence[Result]) -> Claim:
     for curvature in distinct(results, "curvature"):
         group = [r.value for r in results if r.case.get("curvature") == curvature]
         total = sum(v["count"] for v in group)
-        rates[f"{curvature:g}"] = [sum(v[name] for v in group) / total for name in ("spoken", "spoken_tenfold")]
+        rates[f"{curvature:g}"] = [
+            sum(v[name] for v in group) / total for name in ("spoken", "spoken_tenfold")
+        ]
     hot = [r for r in results if r.case["kind"] == "one-hot"]
     failed = sum(r.value["spoken"] for r in hot)
-    said = ", ".join(f"{rate:.0%} (tenfold or more {ten:.0%}) at curvature {c}" for c, (rate, ten) in rates.items())
+    said = ", ".join(
+        f"{rate:.0%} (tenfold or more {ten:.0%}) at curvature {c}" for c, (rate, ten) in rates.items()
+    )
     return Claim(
         "kappa_T(J H J) >= (mu/L)(max s / min s)^2 [talk].",
         f"Violated in {said} (H = I at 0), and in {failed} of {len(hot)} one-hot rows. With H = I it fails always: "
         "max/min is an upper bound of kappa(J). Uneven Hessians hide it, their mu/L makes every bound loose.",
-        _scale(results), all(rate == 0 for rate, _ in rates.values()), {"rates": rates, "one_hot": failed},
+        _scale(results),
+        all(rate == 0 for rate, _ in rates.values()),
+        {"rates": rates, "one_hot": failed},
         rows=("A28",),
-    )  # fmt: skip
+    )
 
 
 def _corrected(results: Sequence[Result]) -> Claim:
     failed = sum(r.value["corrected"] + r.value["spectral"] for r in results)
-    slack = {f"{c:g}": float(np.median([r.value["slack"] for r in results if r.case.get("curvature") == c]))
-             for c in distinct(results, "curvature")}  # fmt: skip
+    slack = {
+        f"{c:g}": float(np.median([r.value["slack"] for r in results if r.case.get("curvature") == c]))
+        for c in distinct(results, "curvature")
+    }
     said = ", ".join(f"{value:.2f} at curvature {c}" for c, value in slack.items())
-    return Claim("(ours) kappa_T(J H J) >= (mu/L) [s_max (1 - s_max) / (s_min (1 - s_min))]^2.",
-                 f"{failed} violations; median slack factor {said}.", _scale(results), failed == 0,
-                 {"violations": failed, "slack": slack}, rows=("A28",))  # fmt: skip
+    return Claim(
+        "(ours) kappa_T(J H J) >= (mu/L) [s_max (1 - s_max) / (s_min (1 - s_min))]^2.",
+        f"{failed} violations; median slack factor {said}.",
+        _scale(results),
+        failed == 0,
+        {"violations": failed, "slack": slack},
+        rows=("A28",),
+    )
 
 
 def _corollary(results: Sequence[Result]) -> Claim:
     """One-hot rows with H = I, whose smallest entry falls from 1e-2 to 1e-6: does the condition number grow tenfold?"""
     hot = [r for r in results if r.case["kind"] == "one-hot"]
-    exact = {n: [10 ** r.value["points"][0][0] for r in sorted(hot, key=lambda r: -r.case["rest"])
-                 if r.case["tokens"] == n] for n in distinct(hot, "tokens")}  # fmt: skip
+    exact = {
+        n: [
+            10 ** r.value["points"][0][0]
+            for r in sorted(hot, key=lambda r: -r.case["rest"])
+            if r.case["tokens"] == n
+        ]
+        for n in distinct(hot, "tokens")
+    }
     growth = {n: values[-1] / values[0] for n, values in exact.items()}
     said = ", ".join(f"{values[-1]:.4g} with {n} tokens" for n, values in exact.items())
     return Claim(
         "If the smallest coordinate of x* goes to zero, the condition number goes to infinity [corollary of the talk].",
         f"One-hot rows, H = I: as the smallest entry falls from 1e-2 to 1e-6 the condition number grows at most "
         f"{max(growth.values()):.3g} times and ends at {said}. With two tokens it is one for every row.",
-        f"{len(hot)} one-hot rows, n = {', '.join(map(str, growth))}", min(growth.values()) > 10,
-        {str(n): values for n, values in exact.items()}, rows=("A29",),
-    )  # fmt: skip
+        f"{len(hot)} one-hot rows, n = {', '.join(map(str, growth))}",
+        min(growth.values()) > 10,
+        {str(n): values for n, values in exact.items()},
+        rows=("A29",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -118,13 +158,18 @@ def draw(results: Sequence[Result]) -> Figure:
 
 def _scatter(results: Sequence[Result], which: int, name: str) -> Panel:
     curves = [Curve("bound = exact", np.array([0.0, 14.0]), np.array([0.0, 14.0]), 6, "third")]
-    kinds = [("H = I", lambda c: c.get("curvature") == 0), ("uneven H", lambda c: c.get("curvature", 0) > 0),
-             ("one-hot rows", lambda c: c["kind"] == "one-hot")]  # fmt: skip
+    kinds = [
+        ("H = I", lambda c: c.get("curvature") == 0),
+        ("uneven H", lambda c: c.get("curvature", 0) > 0),
+        ("one-hot rows", lambda c: c["kind"] == "one-hot"),
+    ]
     for group, (label, wanted) in enumerate(kinds):
         points = [r.value["points"] for r in results if wanted(r.case)]
         x, y = (np.concatenate([p[i] for p in points]) for i in (0, which))
         curves.append(Curve(label, x, y, group, "points"))
-    return Panel(f"{name}: above the line is false", "log10 of the exact value", "log10 of the bound", tuple(curves))
+    return Panel(
+        f"{name}: above the line is false", "log10 of the exact value", "log10 of the bound", tuple(curves)
+    )
 
 
 def _rates(results: Sequence[Result]) -> Panel:
@@ -132,7 +177,11 @@ def _rates(results: Sequence[Result]) -> Panel:
     for group, c in enumerate(distinct(results, "curvature")):
         rates = []
         for sharp in at:
-            group_of = [r.value for r in results if r.case.get("curvature") == c and r.case["sharpness"] == sharp]
+            group_of = [
+                r.value for r in results if r.case.get("curvature") == c and r.case["sharpness"] == sharp
+            ]
             rates.append(sum(v["spoken"] for v in group_of) / sum(v["count"] for v in group_of))
         curves.append(Curve(f"curvature {c:g}", np.array(at), np.array(rates), group))
-    return Panel("how often the talk's bound fails", "sharpness: deviation of the logits", "share", tuple(curves))
+    return Panel(
+        "how often the talk's bound fails", "sharpness: deviation of the logits", "share", tuple(curves)
+    )

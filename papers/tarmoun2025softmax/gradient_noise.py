@@ -31,9 +31,14 @@ ESTIMATES = {"hill": "Hill's exponent of the sizes", "stable": "exponent of a st
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    how = (dict(images="fashion", examples=320, steps=100, batch=16) if full
-           else dict(images="digits", examples=17, steps=1, batch=2))  # fmt: skip
-    return [how | {"network": network, "seed": seed} for seed in range(4 if full else 1) for network in NETWORKS]
+    how = (
+        dict(images="fashion", examples=320, steps=100, batch=16)
+        if full
+        else dict(images="digits", examples=17, steps=1, batch=2)
+    )
+    return [
+        how | {"network": network, "seed": seed} for seed in range(4 if full else 1) for network in NETWORKS
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -59,11 +64,15 @@ def _tails(model: nn.Module, case: dict[str, Any]) -> dict[str, Any]:
     some = some[:, some.abs().amax(0) > 0]
     normal = torch.randn(some.shape, generator=generator) * some.std(0)
     normal = normal - normal.mean(0)
-    return rounded_all({
-        "hill": hill(norms), "stable": stable_exponent(some), "stable of Gaussian noise": stable_exponent(normal),
-        "kurtosis": float(((norms - norms.mean()) ** 4).mean() / norms.var(correction=0) ** 2),
-        "largest over median": float(norms.max() / norms.median()),
-    }) | {"norms": rounded(np.quantile(norms / norms.median(), np.linspace(0, 1, 41)), 4)}  # fmt: skip
+    return rounded_all(
+        {
+            "hill": hill(norms),
+            "stable": stable_exponent(some),
+            "stable of Gaussian noise": stable_exponent(normal),
+            "kurtosis": float(((norms - norms.mean()) ** 4).mean() / norms.var(correction=0) ** 2),
+            "largest over median": float(norms.max() / norms.median()),
+        }
+    ) | {"norms": rounded(np.quantile(norms / norms.median(), np.linspace(0, 1, 41)), 4)}
 
 
 def rounded_all(numbers: dict[str, float]) -> dict[str, float]:
@@ -100,7 +109,9 @@ def numbers(results: Sequence[Result], network: str, moment: str, name: str) -> 
 
 def _scale(results: Sequence[Result]) -> str:
     case, seeds = results[0].case, len({r.case["seed"] for r in results})
-    words = f"{case['examples']} examples, {COORDINATES} coordinates, later: after {case['steps']} steps of Adam"
+    words = (
+        f"{case['examples']} examples, {COORDINATES} coordinates, later: after {case['steps']} steps of Adam"
+    )
     return f"networks of the opening figure, {words}, {seeds} seeds"
 
 
@@ -110,17 +121,23 @@ def _heavier(results: Sequence[Result], moment: str) -> Claim:
     said = "; ".join(
         f"{ESTIMATES[name]}: " + ", ".join(f"{n} {v.mean():.2f} ± {_error(v):.2f}" for n, v in table.items())
         for name, table in tables.items()
-    )  # fmt: skip
-    normal = float(np.mean([numbers(results, n, moment, "stable of Gaussian noise").mean() for n in NETWORKS]))
-    held = all(max(table["text transformer"]) < min(table[n].min() for n in NETWORKS if n not in TRANSFORMERS)
-               for table in tables.values())  # fmt: skip
+    )
+    normal = float(
+        np.mean([numbers(results, n, moment, "stable of Gaussian noise").mean() for n in NETWORKS])
+    )
+    held = all(
+        max(table["text transformer"]) < min(table[n].min() for n in NETWORKS if n not in TRANSFORMERS)
+        for table in tables.values()
+    )
     when = "at the start" if moment == "start" else "after training began"
     return Claim(
         f"The gradient noise is heavy-tailed in language tasks for transformers, and elsewhere not [talk]; {when}.",
         f"Tail exponents (smaller is heavier; Gaussian noise gives {normal:.2f} by the second): {said}.",
-        _scale(results), bool(held) if len({r.case["seed"] for r in results}) >= 3 else None,
-        {name: {n: v.tolist() for n, v in table.items()} for name, table in tables.items()}, rows=("A2",),
-    )  # fmt: skip
+        _scale(results),
+        bool(held) if len({r.case["seed"] for r in results}) >= 3 else None,
+        {name: {n: v.tolist() for n, v in table.items()} for name, table in tables.items()},
+        rows=("A2",),
+    )
 
 
 def _error(values: np.ndarray) -> float:
@@ -128,7 +145,11 @@ def _error(values: np.ndarray) -> float:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    panels = (_norms(results, "start"), _norms(results, "later"), *(_indices(results, n) for n in ("hill", "stable")))
+    panels = (
+        _norms(results, "start"),
+        _norms(results, "later"),
+        *(_indices(results, n) for n in ("hill", "stable")),
+    )
     return Sheet("Noise of the gradients of single examples", panels, _scale(results), columns=2).draw()
 
 
@@ -140,8 +161,15 @@ def _norms(results: Sequence[Result], moment: str) -> Panel:
         share = 1 - np.linspace(0, 1, 41)
         curves.append(Curve(network, np.maximum(x[:-1], 1e-3), share[:-1], group))
     when = {"start": "at the start", "later": "after training began"}[moment]
-    return Panel(f"size of the noise, {when}", "size over its median", "share of examples above", tuple(curves),
-                 log_x=True, log_y=True, legend_at="lower left")  # fmt: skip
+    return Panel(
+        f"size of the noise, {when}",
+        "size over its median",
+        "share of examples above",
+        tuple(curves),
+        log_x=True,
+        log_y=True,
+        legend_at="lower left",
+    )
 
 
 def _indices(results: Sequence[Result], name: str) -> Panel:
@@ -151,5 +179,11 @@ def _indices(results: Sequence[Result], name: str) -> Panel:
             values = numbers(results, network, moment, name)
             curves.append(Curve(moment, np.full(len(values), k + 0.2 * group - 0.1), values, group, "points"))
     title = ESTIMATES[name]
-    return Panel(title, "", "exponent, smaller is heavier", tuple(curves), x_names=tuple(NETWORKS),
-                 levels=(2.0,) if name == "stable" else ())  # fmt: skip
+    return Panel(
+        title,
+        "",
+        "exponent, smaller is heavier",
+        tuple(curves),
+        x_names=tuple(NETWORKS),
+        levels=(2.0,) if name == "stable" else (),
+    )

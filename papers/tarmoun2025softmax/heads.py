@@ -35,11 +35,19 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     seeds, steps = (9, 200) if full else (1, 3)
     size = dict(samples=40, tokens=8, width=8) if full else dict(samples=6, tokens=4, width=4)
-    flows = [{"kind": "flow", "heads": 3, "samples": 5, "tokens": 4, "width": 6, "shared": c, "seed": seed}
-             for c in SHARED for seed in range(seeds)]  # fmt: skip
-    return flows + [size | {"kind": "descent", "heads": h, "ratio": ratio, "shared": c, "steps": steps, "seed": seed}
-                    for h in HEADS for ratio in RATIOS for c in (0.0, 1.0) for seed in range(seeds)
-                    if h > 1 or c == 0]  # fmt: skip
+    flows = [
+        {"kind": "flow", "heads": 3, "samples": 5, "tokens": 4, "width": 6, "shared": c, "seed": seed}
+        for c in SHARED
+        for seed in range(seeds)
+    ]
+    return flows + [
+        size | {"kind": "descent", "heads": h, "ratio": ratio, "shared": c, "steps": steps, "seed": seed}
+        for h in HEADS
+        for ratio in RATIOS
+        for c in (0.0, 1.0)
+        for seed in range(seeds)
+        if h > 1 or c == 0
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -52,8 +60,10 @@ def _problem(case: dict[str, Any], ratio: float) -> tuple[PromptHeads, Tensor, T
     Head h writes to output h, and with weight `shared` to all others: V_h = v_h (e_h + shared rest).
     """
     H = case["heads"]
-    made = [teacher_student(case["samples"], case["tokens"], case["width"], ratio, 100 * case["seed"] + h)
-            for h in range(H)]  # fmt: skip
+    made = [
+        teacher_student(case["samples"], case["tokens"], case["width"], ratio, 100 * case["seed"] + h)
+        for h in range(H)
+    ]
     keys = torch.stack([made[0].model.tokens @ _matrix(pair.model.tokens, pair.model.keys) for pair in made])
     mixing = torch.eye(H, dtype=torch.float64) + case["shared"] * (1 - torch.eye(H, dtype=torch.float64))
     V = torch.einsum("hd,ho->hdo", torch.stack([pair.teacher_value[:, 0] for pair in made]), mixing)
@@ -73,15 +83,23 @@ def _flow(case: dict[str, Any]) -> dict[str, Any]:
     model, P, teacher, V = _problem(case, 10.0)
     times = [0.1, 0.3, 1.0]
     together = flow(model.field(V), model.rows(P), times)
-    each = [prompt_flow(model.alone(h, torch.einsum("ijd,ij,do->io", model.tokens, model.rows(teacher)[h], V[h])),
-                        V[h], P[h], times) for h in range(case["heads"])]  # fmt: skip
+    each = [
+        prompt_flow(
+            model.alone(h, torch.einsum("ijd,ij,do->io", model.tokens, model.rows(teacher)[h], V[h])),
+            V[h],
+            P[h],
+            times,
+        )
+        for h in range(case["heads"])
+    ]
     logits = torch.einsum("hjk,hk->hj", model.keys[:, 0], P)
     exact = torch.autograd.functional.jacobian(lambda z: torch.softmax(z, -1), logits)
     size = logits.numel()
     return {
-        "interaction": interaction(V), "apart": float((together - torch.stack(each, 1)).abs().max()),
+        "interaction": interaction(V),
+        "apart": float((together - torch.stack(each, 1)).abs().max()),
         "blocks": float((exact.reshape(size, size) - block_jacobian(torch.softmax(logits, -1))).abs().max()),
-    }  # fmt: skip
+    }
 
 
 def _descent(case: dict[str, Any]) -> dict[str, Any]:
@@ -118,39 +136,52 @@ def _blocks(results: Sequence[Result]) -> Claim:
     return Claim(
         "With p a matrix and the softmax applied by rows one gets a block-diagonal matrix of the J's [talk].",
         f"It differs from autograd's Jacobian of all logits by {worst:.0e} at most.",
-        _scale(results), worst < 1e-14, {"largest_difference": worst}, rows=("A19",),
-    )  # fmt: skip
+        _scale(results),
+        worst < 1e-14,
+        {"largest_difference": worst},
+        rows=("A19",),
+    )
 
 
 def _decoupled(results: Sequence[Result]) -> Claim:
     """The tolerance is that of the integration; heads that share outputs must be further apart than that."""
-    found = {c: [float(over_seeds(results, name, kind="flow", shared=c)[0]) for name in ("interaction", "apart")]
-             for c in SHARED}  # fmt: skip
+    found = {
+        c: [float(over_seeds(results, name, kind="flow", shared=c)[0]) for name in ("interaction", "apart")]
+        for c in SHARED
+    }
     said = ", ".join(f"{apart:.1g} at interaction {meet:.2g}" for meet, apart in found.values())
     return Claim(
         "Heads keep the dynamics decoupled, or interact with each other [talk].",
         f"Rows of all heads against each head alone, up to t = 1: {said}. They decouple exactly where the heads write "
         "to different outputs, also for a matrix prompt.",
-        _scale(results), found[0.0][1] < 1e-7 < 1e-4 < found[1.0][1], {f"{c:g}": pair for c, pair in found.items()},
+        _scale(results),
+        found[0.0][1] < 1e-7 < 1e-4 < found[1.0][1],
+        {f"{c:g}": pair for c, pair in found.items()},
         rows=("A36", "A19"),
-    )  # fmt: skip
+    )
 
 
 def _similar(results: Sequence[Result]) -> Claim:
     runs = select(results, kind="descent")
-    flat, sharp = ({h: finals(select(runs, heads=h, shared=0.0, ratio=ratio)) for h in HEADS} for ratio in RATIOS)
+    flat, sharp = (
+        {h: finals(select(runs, heads=h, shared=0.0, ratio=ratio)) for h in HEADS} for ratio in RATIOS
+    )
     judged = [below(flat[h] + math.log(SLOWER) - sharp[h]) for h in HEADS]
     held = False if False in judged else None if None in judged else True
     growth = {h: math.exp((sharp[h] - flat[h]).mean()) for h in HEADS}
-    said = ", ".join(f"{value:.2g} times with {h} {'heads' if h > 1 else 'head'}" for h, value in growth.items())
+    said = ", ".join(
+        f"{value:.2g} times with {h} {'heads' if h > 1 else 'head'}" for h, value in growth.items()
+    )
     return Claim(
         "If you decouple everything, you get similar results with several heads [talk]: sharp teachers are slower.",
         f"Share of the loss that is left for teachers of ratio {RATIOS[1]:g}, over that of ratio 10, geometric mean: "
         f"{said}. Held: {SLOWER:g} times as much with every number of heads; undecided within two standard errors over "
         "seeds.",
-        _scale(results), held if runs[0].case["steps"] >= LONG else None, {str(h): g for h, g in growth.items()},
+        _scale(results),
+        held if runs[0].case["steps"] >= LONG else None,
+        {str(h): g for h, g in growth.items()},
         rows=("A36",),
-    )  # fmt: skip
+    )
 
 
 def _harder(results: Sequence[Result]) -> Claim:
@@ -165,9 +196,11 @@ def _harder(results: Sequence[Result]) -> Claim:
         "(question after the talk) Heads that interact strongly are harder for gradient descent than decoupled ones.",
         f"More of the loss is left with interacting heads in {worse} of {len(pairs)} pairs; {ratio:.2g} times as much "
         "in the median.",
-        _scale(results), decided(worse > 0.75 * len(pairs), runs, LONG), {"worse": worse, "pairs": len(pairs)},
+        _scale(results),
+        decided(worse > 0.75 * len(pairs), runs, LONG),
+        {"worse": worse, "pairs": len(pairs)},
         rows=("A36",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -179,8 +212,14 @@ def _apart(results: Sequence[Result]) -> Panel:
     runs = select(results, kind="flow")
     x = np.array([r.value["interaction"] for r in runs])
     curve = Curve("", x, np.array([max(r.value["apart"], 1e-12) for r in runs]), 0, "points")
-    return Panel("each head alone, or all together", "interaction of the heads' values", "rows differ by", (curve,),
-                 log_y=True, legend=False)  # fmt: skip
+    return Panel(
+        "each head alone, or all together",
+        "interaction of the heads' values",
+        "rows differ by",
+        (curve,),
+        log_y=True,
+        legend=False,
+    )
 
 
 def _losses(results: Sequence[Result], shared: float) -> Panel:
@@ -194,5 +233,13 @@ def _losses(results: Sequence[Result], shared: float) -> Panel:
             name = f"{heads} {'heads' if heads > 1 else 'head'}, teacher {ratio:g}"
             curves.append(Curve(name, np.array(runs[0].value["steps"]) + 1.0, y, group, role))
     title = "heads that interact" if shared else "decoupled heads"
-    return Panel(title, "step + 1", "loss over the first loss, median", tuple(curves), log_x=True, log_y=True,
-                 y_range=(1e-7, 3.0), legend_at="lower left")  # fmt: skip
+    return Panel(
+        title,
+        "step + 1",
+        "loss over the first loss, median",
+        tuple(curves),
+        log_x=True,
+        log_y=True,
+        y_range=(1e-7, 3.0),
+        legend_at="lower left",
+    )

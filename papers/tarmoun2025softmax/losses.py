@@ -38,9 +38,11 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     seeds, steps = (3, 150) if scale == "full" else (1, 3)
     return [
         {"kind": kind, "loss": name, "ratio": ratio, "seed": seed, "steps": steps}
-        for kind in SIZES for name in LOSSES for ratio in (RATIOS if kind == "sharp" else RATIOS[:1])
+        for kind in SIZES
+        for name in LOSSES
+        for ratio in (RATIOS if kind == "sharp" else RATIOS[:1])
         for seed in range(seeds)
-    ]  # fmt: skip
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -51,9 +53,14 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     if case["kind"] == "certified":
         weak = PromptAttention(model.tokens, 1e-4 * model.keys, model.targets)
         promise = certificate(weak, made.prompt, made.value, loss)
-        losses = _run(weak, loss, made.prompt, made.value, promise.step if promise.applies else 0.0, case["steps"])
-        return {"applies": promise.applies, "promised": promise.rate,
-                "worst": max(losses[t + 1] / losses[t] for t in range(case["steps"]))}  # fmt: skip
+        losses = _run(
+            weak, loss, made.prompt, made.value, promise.step if promise.applies else 0.0, case["steps"]
+        )
+        return {
+            "applies": promise.applies,
+            "promised": promise.rate,
+            "worst": max(losses[t + 1] / losses[t] for t in range(case["steps"])),
+        }
     return _descent(case, model, loss, made.prompt, made.value)
 
 
@@ -65,7 +72,9 @@ def _flow(model: PromptAttention, loss: ConvexLoss, p: Tensor, V: Tensor) -> dic
     return {"apart": float((rows - truth).abs().max()), "moved": float((truth[-1] - truth[0]).abs().max())}
 
 
-def _run(model: PromptAttention, loss: ConvexLoss, p: Tensor, V: Tensor, step: float, steps: int) -> list[float]:
+def _run(
+    model: PromptAttention, loss: ConvexLoss, p: Tensor, V: Tensor, step: float, steps: int
+) -> list[float]:
     losses = [risk(model, loss, p, V)]
     for _ in range(steps):
         first, second = risk_gradients(model, loss, p, V)
@@ -74,7 +83,9 @@ def _run(model: PromptAttention, loss: ConvexLoss, p: Tensor, V: Tensor, step: f
     return losses
 
 
-def _descent(case: dict[str, Any], model: PromptAttention, loss: ConvexLoss, p: Tensor, V: Tensor) -> dict[str, Any]:
+def _descent(
+    case: dict[str, Any], model: PromptAttention, loss: ConvexLoss, p: Tensor, V: Tensor
+) -> dict[str, Any]:
     """Prompt and value by gradient descent; the grid is in units of one over the curvature at the start."""
     J = torch.cat([model.prompt_jacobian(p, V), model.value_jacobian(p)], -1)
     unit = 1 / (loss.curvatures[1] * float(torch.linalg.matrix_norm(J, 2)) ** 2)
@@ -83,8 +94,14 @@ def _descent(case: dict[str, Any], model: PromptAttention, loss: ConvexLoss, p: 
     steps, losses = thinned(torch.tensor(best), 30)
     late = np.log(np.maximum(best[len(best) // 2 :], 1e-300))
     straight = float(np.corrcoef(np.arange(len(late)), late)[0, 1] ** 2)
-    return {"share": share, "steps": steps, "losses": rounded(losses, 5), "final": best[-1] / best[0],
-            "straightness": straight, "factor": math.exp((late[-1] - late[0]) / max(len(late) - 1, 1))}  # fmt: skip
+    return {
+        "share": share,
+        "steps": steps,
+        "losses": rounded(losses, 5),
+        "final": best[-1] / best[0],
+        "straightness": straight,
+        "factor": math.exp((late[-1] - late[0]) / max(len(late) - 1, 1)),
+    }
 
 
 def claim(results: Sequence[Result]) -> Claim:
@@ -92,7 +109,9 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def _scale(results: Sequence[Result], *kinds: str) -> str:
-    sizes = "; ".join(f"{kind}: N = {N}, n = {n}, d = {d}" for kind, (N, n, d) in SIZES.items() if kind in kinds)
+    sizes = "; ".join(
+        f"{kind}: N = {N}, n = {n}, d = {d}" for kind, (N, n, d) in SIZES.items() if kind in kinds
+    )
     return f"{sizes}, {results[0].case['steps']} steps, {seeds_of(results)} seeds"
 
 
@@ -101,8 +120,11 @@ def _replicates(results: Sequence[Result]) -> Claim:
     return Claim(
         "Under gradient flow the rows follow a replicator equation, for a loss that is differentiable [talk].",
         f"Rows differ from the softmax of the prompt's flow by at most {_told(worst, '.0e')}.",
-        _scale(results, "flow"), max(worst.values()) < 1e-6, worst, rows=("A10", "A21"),
-    )  # fmt: skip
+        _scale(results, "flow"),
+        max(worst.values()) < 1e-6,
+        worst,
+        rows=("A10", "A21"),
+    )
 
 
 def _told(numbers: dict[str, float], form: str) -> str:
@@ -132,9 +154,11 @@ def _linear(results: Sequence[Result]) -> Claim:
         "With d >= N gradient descent converges at a linear rate for the square or a strongly convex loss [talk]; here "
         "also for logistic and Huber, which are not.",
         f"Factor per step, median: {_told(factors, '.4f')}; R^2 of the straight line: {_told(straight, '.3f')}.",
-        _scale(results, "rate"), decided(held, results, LONG), {"factors": factors, "straightness": straight},
+        _scale(results, "rate"),
+        decided(held, results, LONG),
+        {"factors": factors, "straightness": straight},
         rows=("A10", "A12"),
-    )  # fmt: skip
+    )
 
 
 def _certified(results: Sequence[Result]) -> Claim:
@@ -147,28 +171,37 @@ def _certified(results: Sequence[Result]) -> Claim:
         "(ours) The certificate of the start holds for every loss of curvature between m > 0 and M.",
         f"It applied to {_told(applied, 'd')} of {seeds} seeds with keys scaled by 1e-4; "
         f"{'every' if kept else 'not every'} step kept the rate. It says nothing about logistic and Huber (m = 0).",
-        _scale(results, "certified"), decided(held, results, LONG), {"applied": applied, "kept": kept},
+        _scale(results, "certified"),
+        decided(held, results, LONG),
+        {"applied": applied, "kept": kept},
         rows=("A10", "A13"),
-    )  # fmt: skip
+    )
 
 
 def _slower(results: Sequence[Result]) -> Claim:
     growth = {}
     for name in LOSSES:
-        mild, sharp = (middle_of(select(results, kind="sharp", loss=name, ratio=ratio), "final") for ratio in RATIOS)
+        mild, sharp = (
+            middle_of(select(results, kind="sharp", loss=name, ratio=ratio), "final") for ratio in RATIOS
+        )
         growth[name] = sharp / mild
     return Claim(
         "Gradient descent struggles with sharp teachers [talk], also with other convex losses.",
         f"Share of the loss that is left with ratio {RATIOS[1]:g} over that with ratio 10, medians: "
         f"{_told(growth, '.2g')}.",
-        _scale(results, "sharp"), decided(min(growth.values()) > SLOWER, results, LONG), growth, rows=("A10",),
-    )  # fmt: skip
+        _scale(results, "sharp"),
+        decided(min(growth.values()) > SLOWER, results, LONG),
+        growth,
+        rows=("A10",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    panels = (_curves(results, "rate", RATIOS[0], "more coordinates than samples"),
-              _curves(results, "sharp", RATIOS[0], "fewer, teacher of ratio 10"),
-              _curves(results, "sharp", RATIOS[1], f"fewer, teacher of ratio {RATIOS[1]:g}"))  # fmt: skip
+    panels = (
+        _curves(results, "rate", RATIOS[0], "more coordinates than samples"),
+        _curves(results, "sharp", RATIOS[0], "fewer, teacher of ratio 10"),
+        _curves(results, "sharp", RATIOS[1], f"fewer, teacher of ratio {RATIOS[1]:g}"),
+    )
     return Sheet("Prompt attention with four convex losses", panels, _scale(results, "rate", "sharp")).draw()
 
 
@@ -179,4 +212,6 @@ def _curves(results: Sequence[Result], kind: str, ratio: float, title: str) -> P
             y = np.maximum(np.array(run.value["losses"]) / run.value["losses"][0], 1e-14)
             role = "line" if kind == "rate" else "thin"
             curves.append(Curve(shown(name), np.array(run.value["steps"]) + 1.0, y, group, role))
-    return Panel(title, "step + 1", "loss over the first loss", tuple(curves), log_x=kind != "rate", log_y=True)
+    return Panel(
+        title, "step + 1", "loss over the first loss", tuple(curves), log_x=kind != "rate", log_y=True
+    )

@@ -26,9 +26,15 @@ def digits() -> tuple[Tensor, Tensor]:
 
 def convolutional() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
-        nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, 2, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
 
 
 class ResidualBlock(nn.Module):
@@ -37,9 +43,13 @@ class ResidualBlock(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.inside = nn.Sequential(
-            nn.GroupNorm(4, width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1),
-            nn.GroupNorm(4, width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1),
-        )  # fmt: skip
+            nn.GroupNorm(4, width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.GroupNorm(4, width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.inside(x)
@@ -47,9 +57,14 @@ class ResidualBlock(nn.Module):
 
 def residual() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 20, 3, 2, 1), ResidualBlock(20), ResidualBlock(20), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(20, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 20, 3, 2, 1),
+        ResidualBlock(20),
+        ResidualBlock(20),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(20, 10),
+    )
 
 
 class AttentionBlock(nn.Module):
@@ -86,8 +101,10 @@ class Transformer(nn.Module):
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "convolutional": convolutional, "residual": residual, "transformer": Transformer,
-}  # fmt: skip
+    "convolutional": convolutional,
+    "residual": residual,
+    "transformer": Transformer,
+}
 
 
 def make(name: str, seed: int) -> nn.Module:
@@ -97,7 +114,9 @@ def make(name: str, seed: int) -> nn.Module:
         return NETWORKS[name]()
 
 
-def geometry(model: nn.Module, batch: tuple[Tensor, Tensor], update: list[Tensor], probes: int) -> dict[str, Any]:
+def geometry(
+    model: nn.Module, batch: tuple[Tensor, Tensor], update: list[Tensor], probes: int
+) -> dict[str, Any]:
     """What the explanations are about, at one point of a run: imbalance, curvature, and sharpness along the update.
 
     imbalance    largest over smallest RMS gradient among the weight matrices
@@ -112,7 +131,9 @@ def geometry(model: nn.Module, batch: tuple[Tensor, Tensor], update: list[Tensor
         return list(torch.autograd.grad(gradient, parameters, vectors, retain_graph=True))
 
     plain = [g.detach() for g in gradient]
-    sizes = torch.stack([g.square().mean().sqrt() for g, p in zip(plain, parameters, strict=True) if p.ndim > 1])
+    sizes = torch.stack(
+        [g.square().mean().sqrt() for g, p in zip(plain, parameters, strict=True) if p.ndim > 1]
+    )
     generator = torch.Generator().manual_seed(0)
     diagonal = [torch.zeros_like(p) for p in parameters]
     for _ in range(probes):
@@ -121,10 +142,12 @@ def geometry(model: nn.Module, batch: tuple[Tensor, Tensor], update: list[Tensor
             total += z * Hz / probes
     flat = torch.cat([d.flatten() for d in diagonal]).abs()
     return {
-        "imbalance": float(sizes.max() / sizes.min()), "condition": float(flat.max() / flat.median()),
-        "top": _top(product, parameters, generator, probes), "along_update": _along(product, update),
+        "imbalance": float(sizes.max() / sizes.min()),
+        "condition": float(flat.max() / flat.median()),
+        "top": _top(product, parameters, generator, probes),
+        "along_update": _along(product, update),
         "along_gradient": _along(product, plain),
-    }  # fmt: skip
+    }
 
 
 def _top(product: Any, parameters: list[Tensor], generator: torch.Generator, steps: int) -> float:

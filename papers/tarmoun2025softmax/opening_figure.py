@@ -26,9 +26,10 @@ from .opening_networks import NETWORKS, TRANSFORMERS, batches, loss_of, make
 TOLERANCE = 0.0001  # of the largest number in an entry; deterministic, or one seed: rounding alone
 RATES = {"sgd": (0.005, 0.015, 0.05, 0.15, 0.5), "adam": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)}
 BEYOND = {  # beyond the ends at which the best of these five lay
-    ("ResNet-18", "sgd"): (1.5e-4, 5e-4, 1.5e-3), ("ResNet-18", "adam"): (1e-5, 3e-5, 1e-4),
+    ("ResNet-18", "sgd"): (1.5e-4, 5e-4, 1.5e-3),
+    ("ResNet-18", "adam"): (1e-5, 3e-5, 1e-4),
     ("text transformer", "adam"): (0.1, 0.3, 1.0),
-}  # fmt: skip
+}
 NAMES = {"sgd": "SGD", "adam": "Adam"}
 TUNED = 3  # rates of which the best is taken, from which SGD and Adam can be compared
 LEAST = 0.1  # lag that counts as being behind at all
@@ -37,10 +38,17 @@ LONG = 100  # steps from which a run can decide
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    how = (dict(images="fashion", steps=300, batch=32, lanczos=12, seeds=3) if full
-           else dict(images="digits", steps=3, batch=2, lanczos=2, seeds=1))  # fmt: skip
-    return [how | {"network": network, "optimizer": name, "rates": _grid(network, name) if full else [RATES[name][2]]}
-            for network in NETWORKS for name in RATES]  # fmt: skip
+    how = (
+        dict(images="fashion", steps=300, batch=32, lanczos=12, seeds=3)
+        if full
+        else dict(images="digits", steps=3, batch=2, lanczos=2, seeds=1)
+    )
+    return [
+        how
+        | {"network": network, "optimizer": name, "rates": _grid(network, name) if full else [RATES[name][2]]}
+        for network in NETWORKS
+        for name in RATES
+    ]
 
 
 def _grid(network: str, optimizer: str) -> list[float]:
@@ -58,11 +66,13 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         if all(math.isfinite(losses[-1]) for losses, _ in runs):
             break
     return {
-        "rate": best, "tried": {f"{rate:g}": value for rate, value in tried.items()},
-        "finals": [_final(losses) for losses, _ in runs], "firsts": [losses[0] for losses, _ in runs],
+        "rate": best,
+        "tried": {f"{rate:g}": value for rate, value in tried.items()},
+        "finals": [_final(losses) for losses, _ in runs],
+        "firsts": [losses[0] for losses, _ in runs],
         "losses": [rounded(losses[:: max(1, last // 100)], 4) for losses, _ in runs],
         "spectra": [seen for _, seen in runs],
-    }  # fmt: skip
+    }
 
 
 def _final(losses: list[float]) -> float:
@@ -72,16 +82,23 @@ def _final(losses: list[float]) -> float:
     return mean if math.isfinite(mean) else 1e9
 
 
-def _train(case: dict[str, Any], rate: float, seed: int, looks: Sequence[int]) -> tuple[list[float], list[list[float]]]:
+def _train(
+    case: dict[str, Any], rate: float, seed: int, looks: Sequence[int]
+) -> tuple[list[float], list[list[float]]]:
     model = make(case["network"], seed)
-    makers = {"sgd": lambda p: torch.optim.SGD(p, rate, momentum=0.9), "adam": lambda p: torch.optim.Adam(p, rate)}
+    makers = {
+        "sgd": lambda p: torch.optim.SGD(p, rate, momentum=0.9),
+        "adam": lambda p: torch.optim.Adam(p, rate),
+    }
     optimizer = makers[case["optimizer"]](list(model.parameters()))
     stream = batches(case["network"], case["images"], case["batch"], seed)
     fixed, losses, seen = next(stream), [], []
     for step in range(case["steps"]):
         if step in looks and math.isfinite(float(loss_of(model, fixed).detach())):
             spectrum = hessian_spectrum(model, loss_of, fixed, steps=case["lanczos"])
-            seen.append(rounded([spectrum.largest, spectrum.smallest, spectrum.condition, spectrum.spread], 5))
+            seen.append(
+                rounded([spectrum.largest, spectrum.smallest, spectrum.condition, spectrum.spread], 5)
+            )
         loss = loss_of(model, next(stream))
         if not math.isfinite(float(loss.detach())):
             return [*losses, math.inf], seen
@@ -102,7 +119,9 @@ def _scale(results: Sequence[Result]) -> str:
     rates = f"best of {' to '.join(map(str, (counts[0], counts[-1])[: len(counts)]))} rates"
     size = f"{case['steps']} steps of {case['batch']}, {rates}, {case['seeds']} seeds"
     images = {"fashion": "Fashion-MNIST", "digits": "digits"}[case["images"]]
-    return f"{images} and English bytes, ResNet-18 with 8 filters, transformers of 2 blocks of width 32, {size}"
+    return (
+        f"{images} and English bytes, ResNet-18 with 8 filters, transformers of 2 blocks of width 32, {size}"
+    )
 
 
 def lags(results: Sequence[Result], network: str) -> np.ndarray:
@@ -113,8 +132,10 @@ def lags(results: Sequence[Result], network: str) -> np.ndarray:
 
 
 def _told(found: dict[str, np.ndarray], digits: str = ".3f") -> str:
-    return ", ".join(f"{name} {values.mean():{digits}} ({values.min():{digits}} to {values.max():{digits}})"
-                     for name, values in found.items())  # fmt: skip
+    return ", ".join(
+        f"{name} {values.mean():{digits}} ({values.min():{digits}} to {values.max():{digits}})"
+        for name, values in found.items()
+    )
 
 
 def _decided(results: Sequence[Result], held: bool, rates: int = 1) -> bool | None:
@@ -136,9 +157,11 @@ def _observation(results: Sequence[Result]) -> Claim:
         f"Lag of SGD behind Adam, mean over seeds (smallest to largest): {_told(found)}. "
         f"Best rates: {_best(results)}. Held: on both transformers above {LEAST:g} and above "
         "every seed of the convolutional nets; undecided where a best rate is an end of its grid.",
-        _scale(results), _decided(results, _behind(found, TRANSFORMERS), TUNED) if _inside(results, NETWORKS) else None,
-        {name: values.tolist() for name, values in found.items()}, rows=("A1",),
-    )  # fmt: skip
+        _scale(results),
+        _decided(results, _behind(found, TRANSFORMERS), TUNED) if _inside(results, NETWORKS) else None,
+        {name: values.tolist() for name, values in found.items()},
+        rows=("A1",),
+    )
 
 
 def _inside(results: Sequence[Result], networks: Sequence[str]) -> bool:
@@ -163,15 +186,18 @@ def _best(results: Sequence[Result]) -> str:
 def _modality(results: Sequence[Result]) -> Claim:
     found = {network: lags(results, network) for network in NETWORKS}
     outcome = {name: _behind(found, (name,)) for name in TRANSFORMERS}
-    words = " and ".join(f"{'is' if held else 'is not'} behind on the {name}" for name, held in outcome.items())
+    words = " and ".join(
+        f"{'is' if held else 'is not'} behind on the {name}" for name, held in outcome.items()
+    )
     return Claim(
         "It is not the data modality: the problem persists with vision transformers as with language [talk].",
         f"SGD {words} by a tenth and by more than on the convolutional nets with any seed "
         f"({_told({n: found[n] for n in TRANSFORMERS})}). Undecided where a best rate is an end of its grid.",
         _scale(results),
-        _decided(results, all(outcome.values()), TUNED) if _inside(results, TRANSFORMERS) else None, outcome,
+        _decided(results, all(outcome.values()), TUNED) if _inside(results, TRANSFORMERS) else None,
+        outcome,
         rows=("A3",),
-    )  # fmt: skip
+    )
 
 
 def spectra(results: Sequence[Result], network: str) -> np.ndarray:
@@ -184,24 +210,34 @@ def _condition(results: Sequence[Result]) -> Claim:
     found = {n: 10 ** np.log10(np.maximum(spectra(results, n)[..., 3], 1e-9)).mean(-1) for n in NETWORKS}
     ritz = {n: 10 ** np.log10(np.minimum(spectra(results, n)[..., 2], 1e30)).mean(-1) for n in NETWORKS}
     tops = {n: spectra(results, n)[..., 0].mean(-1) for n in NETWORKS}
-    held = all(min(a[n].min() for n in TRANSFORMERS) > max(a[n].max() for n in NETWORKS if n not in TRANSFORMERS)
-               for a in (found, ritz))  # fmt: skip
+    held = all(
+        min(a[n].min() for n in TRANSFORMERS) > max(a[n].max() for n in NETWORKS if n not in TRANSFORMERS)
+        for a in (found, ritz)
+    )
     return Claim(
         "On the path taken by SGD there is a large condition number [talk]; read as: larger on transformers.",
         f"Lanczos along SGD's path: largest eigenvalue over the root mean square of all, {_told(found, '.3g')}; "
         f"largest over smallest Ritz value (the Hessian is singular, so this is a lower bound), "
         f"{', '.join(f'{n} {v.mean():.2g}' for n, v in ritz.items())}; largest eigenvalue, {_told(tops, '.3g')}.",
-        _scale(results), _decided(results, held),
-        {"spread": {n: v.tolist() for n, v in found.items()}, "ritz": {n: v.tolist() for n, v in ritz.items()}},
+        _scale(results),
+        _decided(results, held),
+        {
+            "spread": {n: v.tolist() for n, v in found.items()},
+            "ritz": {n: v.tolist() for n, v in ritz.items()},
+        },
         rows=("A5",),
-    )  # fmt: skip
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
     panels = [_losses(results, network) for network in NETWORKS]
     marks = [_lags(results), _spectra(results, 3, "largest eigenvalue over the r.m.s.")]
-    return Sheet("SGD and Adam on the networks of the talk's opening figure", (*panels, *marks), _scale(results),
-                 columns=3).draw()  # fmt: skip
+    return Sheet(
+        "SGD and Adam on the networks of the talk's opening figure",
+        (*panels, *marks),
+        _scale(results),
+        columns=3,
+    ).draw()
 
 
 def _losses(results: Sequence[Result], network: str) -> Panel:
@@ -218,10 +254,20 @@ def _losses(results: Sequence[Result], network: str) -> Panel:
 
 
 def _lags(results: Sequence[Result]) -> Panel:
-    curves = tuple(Curve(name, np.full(len(v), float(k)), v, k, "points")
-                   for k, name in enumerate(NETWORKS) for v in (lags(results, name),))  # fmt: skip
-    return Panel("how far SGD lags behind Adam", "", "share of what Adam learned", curves, legend=False,
-                 x_names=tuple(NETWORKS), levels=(0.0,))  # fmt: skip
+    curves = tuple(
+        Curve(name, np.full(len(v), float(k)), v, k, "points")
+        for k, name in enumerate(NETWORKS)
+        for v in (lags(results, name),)
+    )
+    return Panel(
+        "how far SGD lags behind Adam",
+        "",
+        "share of what Adam learned",
+        curves,
+        legend=False,
+        x_names=tuple(NETWORKS),
+        levels=(0.0,),
+    )
 
 
 def _spectra(results: Sequence[Result], column: int, label: str) -> Panel:

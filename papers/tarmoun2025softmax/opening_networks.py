@@ -23,9 +23,19 @@ Pair = tuple[Tensor, Tensor]
 def lenet() -> nn.Module:
     """61,706 weights, with ReLU and largest values in place of the original's sigmoids and means [LeCun 1998]."""
     return nn.Sequential(
-        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )
 
 
 class BasicBlock(nn.Module):
@@ -34,9 +44,12 @@ class BasicBlock(nn.Module):
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
         self.inside = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.GroupNorm(4, after), nn.ReLU(),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.GroupNorm(4, after),
-        )  # fmt: skip
+            nn.Conv2d(before, after, 3, stride, 1, bias=False),
+            nn.GroupNorm(4, after),
+            nn.ReLU(),
+            nn.Conv2d(after, after, 3, 1, 1, bias=False),
+            nn.GroupNorm(4, after),
+        )
         plain = stride == 1 and before == after
         self.skip = nn.Identity() if plain else nn.Conv2d(before, after, 1, stride, bias=False)
 
@@ -49,11 +62,19 @@ def resnet18(width: int = 8) -> nn.Module:
     sizes = [width, width, 2 * width, 4 * width, 8 * width]
     blocks: list[nn.Module] = []
     for k in range(4):
-        blocks += [BasicBlock(sizes[k], sizes[k + 1], 1 if k == 0 else 2), BasicBlock(sizes[k + 1], sizes[k + 1], 1)]
+        blocks += [
+            BasicBlock(sizes[k], sizes[k + 1], 1 if k == 0 else 2),
+            BasicBlock(sizes[k + 1], sizes[k + 1], 1),
+        ]
     return nn.Sequential(
-        nn.Conv2d(1, width, 3, 1, 1, bias=False), nn.GroupNorm(4, width), nn.ReLU(), *blocks, nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(8 * width, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, width, 3, 1, 1, bias=False),
+        nn.GroupNorm(4, width),
+        nn.ReLU(),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8 * width, 10),
+    )
 
 
 class Block(nn.Module):
@@ -97,9 +118,11 @@ def _byte_transformer() -> nn.Module:
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "LeNet-5": lenet, "ResNet-18": resnet18, "image transformer": _images_transformer,
+    "LeNet-5": lenet,
+    "ResNet-18": resnet18,
+    "image transformer": _images_transformer,
     "text transformer": _byte_transformer,
-}  # fmt: skip
+}
 TRANSFORMERS = ("image transformer", "text transformer")
 
 

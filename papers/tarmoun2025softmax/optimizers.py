@@ -30,14 +30,27 @@ NUMBERS = ("imbalance", "condition", "top", "along_update", "along_gradient")
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
-    steps, size, seeds = ({"full": 80, "stochastic": 120}, 128, 3) if full else ({"full": 2, "stochastic": 3}, 16, 1)
+    steps, size, seeds = (
+        ({"full": 80, "stochastic": 120}, 128, 3) if full else ({"full": 2, "stochastic": 3}, 16, 1)
+    )
     rates = {name: list(grid if full else grid[2:3]) for name, grid in RATES.items()}
     return [
-        {"network": network, "optimizer": optimizer, "batch": batch, "size": size if batch == "full" else 32,
-         "steps": steps[batch], "probes": 6 if full else 1, "look": 64 if full else 8,
-         "rates": rates[optimizer], "seed": seed}
-        for seed in range(seeds) for network in NETWORKS for batch in steps for optimizer in RATES
-    ]  # fmt: skip
+        {
+            "network": network,
+            "optimizer": optimizer,
+            "batch": batch,
+            "size": size if batch == "full" else 32,
+            "steps": steps[batch],
+            "probes": 6 if full else 1,
+            "look": 64 if full else 8,
+            "rates": rates[optimizer],
+            "seed": seed,
+        }
+        for seed in range(seeds)
+        for network in NETWORKS
+        for batch in steps
+        for optimizer in RATES
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -48,9 +61,12 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     last = case["steps"] - 1
     losses, seen = _train(case, best, looks=(0, last // 3, 2 * last // 3, last))
     return {
-        "rate": best, "final": _final(losses), "finals": {f"{rate:g}": value for rate, value in finals.items()},
-        "losses": rounded(losses, 4), "geometry": {name: rounded([s[name] for s in seen], 4) for name in NUMBERS},
-    }  # fmt: skip
+        "rate": best,
+        "final": _final(losses),
+        "finals": {f"{rate:g}": value for rate, value in finals.items()},
+        "losses": rounded(losses, 4),
+        "geometry": {name: rounded([s[name] for s in seen], 4) for name in NUMBERS},
+    }
 
 
 def _final(losses: list[float]) -> float:
@@ -60,9 +76,14 @@ def _final(losses: list[float]) -> float:
     return mean if math.isfinite(mean) else 1e9
 
 
-def _train(case: dict[str, Any], rate: float, looks: Sequence[int]) -> tuple[list[float], list[dict[str, float]]]:
+def _train(
+    case: dict[str, Any], rate: float, looks: Sequence[int]
+) -> tuple[list[float], list[dict[str, float]]]:
     model = make(case["network"], case["seed"])
-    makers = {"sgd": lambda p: torch.optim.SGD(p, rate, momentum=0.9), "adam": lambda p: torch.optim.Adam(p, rate)}
+    makers = {
+        "sgd": lambda p: torch.optim.SGD(p, rate, momentum=0.9),
+        "adam": lambda p: torch.optim.Adam(p, rate),
+    }
     optimizer = makers[case["optimizer"]](list(model.parameters()))
     x, y = digits()
     generator = torch.Generator().manual_seed(case["seed"])
@@ -87,7 +108,9 @@ def _batch(case: dict[str, Any], x: Tensor, y: Tensor, generator: torch.Generato
     return x[chosen_ones], y[chosen_ones]
 
 
-def _look(model: torch.nn.Module, before: list[Tensor], batch: tuple[Tensor, Tensor], probes: int) -> dict[str, float]:
+def _look(
+    model: torch.nn.Module, before: list[Tensor], batch: tuple[Tensor, Tensor], probes: int
+) -> dict[str, float]:
     """Geometry at the point before the step, along the step; the weights are put back afterwards."""
     after = [p.detach().clone() for p in model.parameters()]
     with torch.no_grad():
@@ -102,7 +125,9 @@ def _look(model: torch.nn.Module, before: list[Tensor], batch: tuple[Tensor, Ten
 
 def claim(results: Sequence[Result]) -> Claim:
     kinds = ("full", "stochastic")
-    observed = [_observation(results, batch) for batch in kinds] + [_difference(results, batch) for batch in kinds]
+    observed = [_observation(results, batch) for batch in kinds] + [
+        _difference(results, batch) for batch in kinds
+    ]
     return Claim.all([*observed, _explanations(results)])
 
 
@@ -125,10 +150,14 @@ def _observation(results: Sequence[Result], batch: str) -> Claim:
     gaps = {network: float(np.mean(sgd - adam)) for network, (sgd, adam) in logs.items()}
     others = max(gap for network, gap in gaps.items() if network != "transformer")
     said = ", ".join(f"{10**gap:.2g} on the {network}" for network, gap in gaps.items())
-    return Claim(f"SGD is far behind Adam on transformers and not on convolutional nets ({batch} batch).",
-                 f"Final loss of SGD over that of Adam: {said}.", _scale(results),
-                 decided(gaps["transformer"] > others + math.log10(2), results, LONG), gaps,
-                 rows=("A1", "A2"))  # fmt: skip
+    return Claim(
+        f"SGD is far behind Adam on transformers and not on convolutional nets ({batch} batch).",
+        f"Final loss of SGD over that of Adam: {said}.",
+        _scale(results),
+        decided(gaps["transformer"] > others + math.log10(2), results, LONG),
+        gaps,
+        rows=("A1", "A2"),
+    )
 
 
 def _difference(results: Sequence[Result], batch: str) -> Claim:
@@ -136,11 +165,17 @@ def _difference(results: Sequence[Result], batch: str) -> Claim:
     pairs = {network: _finals(results, network, batch) for network in NETWORKS}
     gaps = {network: sgd - adam for network, (sgd, adam) in pairs.items()}
     others = max(float(gap.max()) for network, gap in gaps.items() if network != "transformer")
-    said = ", ".join(f"{gap.mean():.2g} ({gap.min():.2g} to {gap.max():.2g}) on the {n}" for n, gap in gaps.items())
-    return Claim(f"The same by the difference of the losses, chosen after seeing the data ({batch} batch).",
-                 f"Final loss of SGD minus that of Adam, nats: {said}.", _scale(results),
-                 decided(float(gaps["transformer"].min()) > others, results, LONG),
-                 {network: float(gap.mean()) for network, gap in gaps.items()}, rows=("A1", "A2"))  # fmt: skip
+    said = ", ".join(
+        f"{gap.mean():.2g} ({gap.min():.2g} to {gap.max():.2g}) on the {n}" for n, gap in gaps.items()
+    )
+    return Claim(
+        f"The same by the difference of the losses, chosen after seeing the data ({batch} batch).",
+        f"Final loss of SGD minus that of Adam, nats: {said}.",
+        _scale(results),
+        decided(float(gaps["transformer"].min()) > others, results, LONG),
+        {network: float(gap.mean()) for network, gap in gaps.items()},
+        rows=("A1", "A2"),
+    )
 
 
 def _explanations(results: Sequence[Result]) -> Claim:
@@ -151,23 +186,38 @@ def _explanations(results: Sequence[Result]) -> Claim:
             runs = select(results, network=network, batch="full", optimizer="sgd")
             values = np.array([r.value["geometry"][name] for r in runs])
             found[f"{name}, {network}"] = float(np.mean(np.log10(np.maximum(np.abs(values), 1e-12))))
-    worst = {name: max(NETWORKS, key=lambda n, name=name: found[f"{name}, {n}"]) for name in ("imbalance", "condition",
-             "along_gradient")}  # fmt: skip
-    words = {"imbalance": "the imbalance of gradients", "condition": "the stand-in for the condition number",
-             "along_gradient": "the sharpness along the gradient"}  # fmt: skip
-    said = "; ".join(f"{words[name]} is largest on the {network} (10^{found[f'{name}, {network}']:.1f})"
-                     for name, network in worst.items())  # fmt: skip
+    worst = {
+        name: max(NETWORKS, key=lambda n, name=name: found[f"{name}, {n}"])
+        for name in ("imbalance", "condition", "along_gradient")
+    }
+    words = {
+        "imbalance": "the imbalance of gradients",
+        "condition": "the stand-in for the condition number",
+        "along_gradient": "the sharpness along the gradient",
+    }
+    said = "; ".join(
+        f"{words[name]} is largest on the {network} (10^{found[f'{name}, {network}']:.1f})"
+        for name, network in worst.items()
+    )
     held = all(network == "transformer" for network in worst.values())
-    return Claim("Gradient imbalance, ill-conditioning and directional sharpness single out the transformer.",
-                 f"Along SGD's full-batch path, means of log10: {said}.", _scale(results),
-                 decided(held, results, LONG), found, rows=("A4", "A5", "A6"))  # fmt: skip
+    return Claim(
+        "Gradient imbalance, ill-conditioning and directional sharpness single out the transformer.",
+        f"Along SGD's full-batch path, means of log10: {said}.",
+        _scale(results),
+        decided(held, results, LONG),
+        found,
+        rows=("A4", "A5", "A6"),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
     panels = [_losses(results, network, batch) for batch in ("full", "stochastic") for network in NETWORKS]
-    return Sheet("SGD and Adam on three networks, the same digits",
-                 (*panels, *(_geometry(results, name) for name in ("imbalance", "condition", "along_update"))),
-                 _scale(results), columns=3).draw()  # fmt: skip
+    return Sheet(
+        "SGD and Adam on three networks, the same digits",
+        (*panels, *(_geometry(results, name) for name in ("imbalance", "condition", "along_update"))),
+        _scale(results),
+        columns=3,
+    ).draw()
 
 
 def _losses(results: Sequence[Result], network: str, batch: str) -> Panel:
@@ -182,13 +232,19 @@ def _losses(results: Sequence[Result], network: str, batch: str) -> Panel:
 
 
 def _geometry(results: Sequence[Result], name: str) -> Panel:
-    titles = {"imbalance": "gradient imbalance between matrices", "condition": "max / median of the Hessian's diagonal",
-              "along_update": "sharpness along the step taken"}  # fmt: skip
+    titles = {
+        "imbalance": "gradient imbalance between matrices",
+        "condition": "max / median of the Hessian's diagonal",
+        "along_update": "sharpness along the step taken",
+    }
     curves = []
     for group, network in enumerate(NETWORKS):
         for optimizer, role in (("sgd", "line"), ("adam", "third")):
             runs = select(results, network=network, batch="full", optimizer=optimizer)
-            y = np.exp(np.mean([np.log(np.maximum(np.abs(r.value["geometry"][name]), 1e-9)) for r in runs], 0))
+            y = np.exp(
+                np.mean([np.log(np.maximum(np.abs(r.value["geometry"][name]), 1e-9)) for r in runs], 0)
+            )
             curves.append(Curve(f"{network}, {shown(optimizer)}", np.arange(len(y)) / 3, y, group, role))
-    return Panel(titles[name], "share of the full-batch run", "", tuple(curves), log_y=True,
-                 legend=name == "imbalance")  # the same three times  # fmt: skip
+    return Panel(
+        titles[name], "share of the full-batch run", "", tuple(curves), log_y=True, legend=name == "imbalance"
+    )  # the same three times

@@ -36,10 +36,15 @@ RATIOS = (10.0, 1e25)  # of the teachers on the left
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     sizes = FULL if scale == "full" else SMALL
     seeds = 3 if scale == "full" else 1
-    runs = [{**size, "tokens": size["width"], "ratio": 1e25, "keys": 1.0, "seed": seed}
-            for size in sizes for seed in range(seeds)]  # fmt: skip
+    runs = [
+        {**size, "tokens": size["width"], "ratio": 1e25, "keys": 1.0, "seed": seed}
+        for size in sizes
+        for seed in range(seeds)
+    ]
     tiny = {"samples": 10, "tokens": 6, "width": 40, "steps": 400 if scale == "full" else 150, "ratio": 1e3}
-    return runs + [{**tiny, "keys": keys, "seed": seed} for keys in (1.0, 1e-2, WEAK) for seed in range(seeds)]
+    return runs + [
+        {**tiny, "keys": keys, "seed": seed} for keys in (1.0, 1e-2, WEAK) for seed in range(seeds)
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -50,19 +55,30 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     start, problem = model.join(made.prompt, made.value), model.joint()
     unit = 1 / largest_curvature(model, start, steps=30)
     grid = [promise.step] if promise.applies else [unit * share for share in GRID]
-    step, run = descent.tuned(problem, start, lambda s: descent.gradient_descent(problem, s), grid, case["steps"])
+    step, run = descent.tuned(
+        problem, start, lambda s: descent.gradient_descent(problem, s), grid, case["steps"]
+    )
     p, _ = model.split(run.last)
     steps, losses = thinned(run.losses)
     late = run.losses[len(run.losses) // 3 :]
     return {
-        "steps": steps, "losses": losses, "step": step, "step_in_curvatures": step / unit,
+        "steps": steps,
+        "losses": losses,
+        "step": step,
+        "step_in_curvatures": step / unit,
         "factor": math.exp(math.log(float(late[-1] / late[0])) / (len(late) - 1)),
-        "straightness": _straightness(late), "worst_factor": float((run.losses[1:] / run.losses[:-1]).max()),
-        "certified": promise.applies, "promised": promise.rate, "radius": promise.radius, "path": promise.prompt_path,
-        "moved": float((p - made.prompt).norm()), "feature": [promise.smallest_feature, _feature(model, p)],
+        "straightness": _straightness(late),
+        "worst_factor": float((run.losses[1:] / run.losses[:-1]).max()),
+        "certified": promise.applies,
+        "promised": promise.rate,
+        "radius": promise.radius,
+        "path": promise.prompt_path,
+        "moved": float((p - made.prompt).norm()),
+        "feature": [promise.smallest_feature, _feature(model, p)],
         "teacher": log_mean_ratio(made.model, made.teacher_prompt) / math.log(10),
-        "student": log_mean_ratio(model, p) / math.log(10), "start": log_mean_ratio(model, made.prompt) / math.log(10),
-    }  # fmt: skip
+        "student": log_mean_ratio(model, p) / math.log(10),
+        "start": log_mean_ratio(model, made.prompt) / math.log(10),
+    }
 
 
 def _straightness(losses: Any) -> float:
@@ -78,13 +94,17 @@ def _feature(model: PromptAttention, p: Any) -> float:
 
 def claim(results: Sequence[Result]) -> Claim:
     large = [r for r in results if r.case["tokens"] == r.case["width"]]
-    return Claim.all([_both(large), _linear(large), _flat(large), _certified([r for r in results if r not in large])])
+    return Claim.all(
+        [_both(large), _linear(large), _flat(large), _certified([r for r in results if r not in large])]
+    )
 
 
 def under() -> list[Result]:
     """The left side: gradient descent on prompt and value, as recorded beside this file."""
     runs = recorded_results(Path(__file__).parent / "recorded" / "teacher_student.jsonl")
-    return [r for ratio in RATIOS for r in select(runs, method="gradient descent", value="joint", ratio=ratio)]
+    return [
+        r for ratio in RATIOS for r in select(runs, method="gradient descent", value="joint", ratio=ratio)
+    ]
 
 
 def _both(large: Sequence[Result]) -> Claim:
@@ -99,9 +119,11 @@ def _both(large: Sequence[Result]) -> Claim:
         "descent does well for small r and really struggles when r is large [talk].",
         f"Share of the loss that is left: under-parametrized (median of {seeds_of(under())} seeds, 1,500 steps) "
         f"{said}; over-parametrized (the most of {seeds_of(large)} seeds) {told}.",
-        f"left: N = 100, d = n = 20; right: {_scale(large)}", decided(held, large, 100, "samples"),
-        {"under": {f"{r:g}": v for r, v in left.items()}, "over": right}, rows=("A35", "A30", "A31"),
-    )  # fmt: skip
+        f"left: N = 100, d = n = 20; right: {_scale(large)}",
+        decided(held, large, 100, "samples"),
+        {"under": {f"{r:g}": v for r, v in left.items()}, "over": right},
+        rows=("A35", "A30", "A31"),
+    )
 
 
 def _left_of(run: Result) -> float:
@@ -110,7 +132,9 @@ def _left_of(run: Result) -> float:
 
 def by_width(large: Sequence[Result]) -> dict[str, list[Result]]:
     """The runs of each width, one per seed."""
-    return {f"d = {width}": select(large, width=width) for width in dict.fromkeys(r.case["width"] for r in large)}
+    return {
+        f"d = {width}": select(large, width=width) for width in dict.fromkeys(r.case["width"] for r in large)
+    }
 
 
 def _scale(results: Sequence[Result]) -> str:
@@ -136,61 +160,94 @@ def _linear(large: Sequence[Result]) -> Claim:
         f"{name}: factor {_between(_of(runs, 'factor'), '.4f')} per step (R^2 of the straight line "
         f"{_between(_of(runs, 'straightness'), '.3f')}), loss at the end {_between(_of(runs, 'losses', -1), '.2g')}, "
         f"smallest feature at the start {_between(_of(runs, 'feature', 0), '.2f')}, at the end "
-        f"{_between(_of(runs, 'feature', 1), '.2f')}" for name, runs in by_width(large).items()
-    )  # fmt: skip
-    return Claim("With d >= N gradient descent converges at a linear rate [talk].", f"{said}.", _scale(large),
-                 decided(held, large, 100, "samples"),
-                 {name: _of(runs, "factor") for name, runs in by_width(large).items()},
-                 rows=("A12", "A31"))  # fmt: skip
+        f"{_between(_of(runs, 'feature', 1), '.2f')}"
+        for name, runs in by_width(large).items()
+    )
+    return Claim(
+        "With d >= N gradient descent converges at a linear rate [talk].",
+        f"{said}.",
+        _scale(large),
+        decided(held, large, 100, "samples"),
+        {name: _of(runs, "factor") for name, runs in by_width(large).items()},
+        rows=("A12", "A31"),
+    )
 
 
 def _flat(large: Sequence[Result]) -> Claim:
     said = "; ".join(
         f"{name}: |p - p_0| = {_between(_of(runs, 'moved'), '.2f')}, decimal logarithm of the mean ratio "
         f"{_between(_of(runs, 'start'), '.1f')} at the start and {_between(_of(runs, 'student'), '.1f')} at the end, "
-        f"{_between(_of(runs, 'teacher'), '.0f')} in the teacher" for name, runs in by_width(large).items()
-    )  # fmt: skip
+        f"{_between(_of(runs, 'teacher'), '.0f')} in the teacher"
+        for name, runs in by_width(large).items()
+    )
     held = all(r.value["student"] < 0.5 * r.value["teacher"] for r in large)
-    return Claim("The prompt stays bounded, and the ratios are far smaller than the teacher's [talk].",
-                 f"{said}.", _scale(large), decided(held, large, 100, "samples"),
-                 {name: _of(runs, "student") for name, runs in by_width(large).items()},
-                 rows=("A14", "A31", "A34"))  # fmt: skip
+    return Claim(
+        "The prompt stays bounded, and the ratios are far smaller than the teacher's [talk].",
+        f"{said}.",
+        _scale(large),
+        decided(held, large, 100, "samples"),
+        {name: _of(runs, "student") for name, runs in by_width(large).items()},
+        rows=("A14", "A31", "A34"),
+    )
 
 
 def _certified(tiny: Sequence[Result]) -> Claim:
     kept = all(r.value["worst_factor"] <= r.value["promised"] for r in tiny if r.value["certified"])
-    counts = {f"keys x {k:g}": sum(r.value["certified"] for r in select(tiny, keys=k)) for k in (1.0, 1e-2, WEAK)}
+    counts = {
+        f"keys x {k:g}": sum(r.value["certified"] for r in select(tiny, keys=k)) for k in (1.0, 1e-2, WEAK)
+    }
     weak = [r for r in select(tiny, keys=WEAK) if r.value["certified"]]
-    pairs = ", ".join(f"{r.value['promised']:.5f} promised, {r.value['worst_factor']:.5f} the worst seen" for r in weak)
+    pairs = ", ".join(
+        f"{r.value['promised']:.5f} promised, {r.value['worst_factor']:.5f} the worst seen" for r in weak
+    )
     applied = ", ".join(f"{count} with {name}" for name, count in counts.items())
     applies_to_ordinary = counts["keys x 1"] > 0
     return Claim(
         "A condition on the initialization guarantees the rate a priori [talk].",
         f"It applied to {applied}, of 3 seeds each: only when the logits are scaled down. Where it applied every step "
         f"kept it ({pairs}).",
-        "N = 10, n = 6, d = 40, 3 seeds", decided(kept and applies_to_ordinary, tiny, 400),
-        {"applied": counts, "kept": kept}, rows=("A13",),
-    )  # fmt: skip
+        "N = 10, n = 6, d = 40, 3 seeds",
+        decided(kept and applies_to_ordinary, tiny, 400),
+        {"applied": counts, "kept": kept},
+        rows=("A13",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
     large = [r for r in results if r.case["tokens"] == r.case["width"]]
     weak = [r for r in results if r.value["certified"]]
-    words = f"left: N = 100, every seed; middle: {_scale(large)}; right: N = 10, n = 6, d = 40, keys x {WEAK:g}"
+    words = (
+        f"left: N = 100, every seed; middle: {_scale(large)}; right: N = 10, n = 6, d = 40, keys x {WEAK:g}"
+    )
     title = "Prompt attention learns from a teacher: fewer coordinates than samples, and more"
     return Sheet(title, (_under(), _curves(large), _promise(weak)), words).draw()
 
 
 def _under() -> Panel:
-    curves = [Curve(f"teacher ratio {ratio:g}", np.array(r.value["steps"]) + 1.0, np.array(r.value["losses"]), group)
-              for group, ratio in enumerate(RATIOS) for r in select(under(), ratio=ratio)]  # fmt: skip
-    return Panel("under-parametrized, d = n = 20", "step + 1", "loss", tuple(curves), log_x=True, log_y=True,
-                 legend_at="lower left")  # fmt: skip
+    curves = [
+        Curve(
+            f"teacher ratio {ratio:g}", np.array(r.value["steps"]) + 1.0, np.array(r.value["losses"]), group
+        )
+        for group, ratio in enumerate(RATIOS)
+        for r in select(under(), ratio=ratio)
+    ]
+    return Panel(
+        "under-parametrized, d = n = 20",
+        "step + 1",
+        "loss",
+        tuple(curves),
+        log_x=True,
+        log_y=True,
+        legend_at="lower left",
+    )
 
 
 def _curves(large: Sequence[Result]) -> Panel:
-    curves = [Curve(f"d = n = {r.case['width']}", np.array(r.value["steps"]), np.array(r.value["losses"]), i)
-              for i, runs in enumerate(by_width(large).values()) for r in runs]  # fmt: skip
+    curves = [
+        Curve(f"d = n = {r.case['width']}", np.array(r.value["steps"]), np.array(r.value["losses"]), i)
+        for i, runs in enumerate(by_width(large).values())
+        for r in runs
+    ]
     return Panel("over-parametrized, teacher ratio 1e25", "step", "loss", tuple(curves), log_y=True)
 
 
@@ -199,6 +256,8 @@ def _promise(weak: Sequence[Result]) -> Panel:
     for i, r in enumerate(weak):
         steps, losses = np.array(r.value["steps"]), np.array(r.value["losses"])
         promised = losses[0] * r.value["promised"] ** steps
-        curves += [Curve("run" if i == 0 else "_", steps, losses, i),
-                   Curve("certified" if i == 0 else "_", steps, promised, i, "third")]  # fmt: skip
+        curves += [
+            Curve("run" if i == 0 else "_", steps, losses, i),
+            Curve("certified" if i == 0 else "_", steps, promised, i, "third"),
+        ]
     return Panel("where the certificate applies, step 1/L", "step", "loss", tuple(curves), log_y=True)

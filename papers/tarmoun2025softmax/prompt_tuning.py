@@ -52,8 +52,12 @@ class Prompted(nn.Module):
 
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     seeds, before, steps, batch = (3, 300, 300, 16) if scale == "full" else (1, 2, 2, 4)
-    return [{"tuned": tuned, "method": method, "before": before, "steps": steps, "batch": batch, "seed": seed}
-            for seed in range(seeds) for tuned in TUNED for method in RATES]  # fmt: skip
+    return [
+        {"tuned": tuned, "method": method, "before": before, "steps": steps, "batch": batch, "seed": seed}
+        for seed in range(seeds)
+        for tuned in TUNED
+        for method in RATES
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -95,8 +99,10 @@ def _tune(model: Prompted, case: dict[str, Any], rate: float) -> list[float]:
     weights = few if case["tuned"] == "prompts" else list(model.parameters())
     for weight in model.parameters():
         weight.requires_grad_(any(weight is chosen for chosen in weights))
-    makers = {"sgd": lambda: torch.optim.SGD(weights, rate, momentum=0.9),
-              "adam": lambda: torch.optim.Adam(weights, rate)}  # fmt: skip
+    makers = {
+        "sgd": lambda: torch.optim.SGD(weights, rate, momentum=0.9),
+        "adam": lambda: torch.optim.Adam(weights, rate),
+    }
     optimizer, (x, y) = makers[case["method"]](), digits()
     generator = torch.Generator().manual_seed(case["seed"] + 1)
     losses = []
@@ -112,8 +118,10 @@ def claim(results: Sequence[Result]) -> Claim:
 
 def _scale(results: Sequence[Result]) -> str:
     case = results[0].case
-    return (f"8x8 digits, 2 blocks of width {WIDTH}, {case['before']} steps upright and {case['steps']} turned, "
-            f"best of {len(RATES['sgd'])} rates, {seeds_of(results)} seeds")  # fmt: skip
+    return (
+        f"8x8 digits, 2 blocks of width {WIDTH}, {case['before']} steps upright and {case['steps']} turned, "
+        f"best of {len(RATES['sgd'])} rates, {seeds_of(results)} seeds"
+    )
 
 
 def _final(results: Sequence[Result], tuned: str, method: str, name: str = "final") -> float:
@@ -134,36 +142,51 @@ def _learns(results: Sequence[Result]) -> Claim:
         "Instead of training the weights one can freeze them and tune a prompt with the class token [talk].",
         f"Training loss on turned digits with Adam, median: {said}; a uniform guess has {math.log(10):.2f}. "
         f"{_best(results)}",
-        _scale(results), _decided(all(b < 0.5 * a for a, b in found.values()), results, method="adam"), found,
+        _scale(results),
+        _decided(all(b < 0.5 * a for a, b in found.values()), results, method="adam"),
+        found,
         rows=("A9",),
-    )  # fmt: skip
+    )
 
 
 def _best(results: Sequence[Result]) -> str:
     """The rates that were best, by seed."""
-    groups = {(tuned, method): [f"{r.value['rate']:g}" for r in select(results, tuned=tuned, method=method)]
-              for tuned in TUNED for method in RATES}  # fmt: skip
-    told = "; ".join(f"{tuned}, {shown(method)} {', '.join(rates)}" for (tuned, method), rates in groups.items())
+    groups = {
+        (tuned, method): [f"{r.value['rate']:g}" for r in select(results, tuned=tuned, method=method)]
+        for tuned in TUNED
+        for method in RATES
+    }
+    told = "; ".join(
+        f"{tuned}, {shown(method)} {', '.join(rates)}" for (tuned, method), rates in groups.items()
+    )
     return f"Best rates by seed: {told}."
 
 
 def lags(results: Sequence[Result], tuned: str, method: str) -> np.ndarray:
     """(L - L_adam) / (L_0 - L_adam) by seed."""
     ours, adam = (select(results, tuned=tuned, method=name) for name in (method, "adam"))
-    return np.array([(a.value["final"] - b.value["final"]) / (b.value["first"] - b.value["final"])
-                     for a, b in zip(ours, adam, strict=True)])  # fmt: skip
+    return np.array(
+        [
+            (a.value["final"] - b.value["final"]) / (b.value["first"] - b.value["final"])
+            for a, b in zip(ours, adam, strict=True)
+        ]
+    )
 
 
 def _behind(results: Sequence[Result]) -> Claim:
     found = {tuned: lags(results, tuned, "sgd") for tuned in TUNED}
-    said = "; ".join(f"{tuned} {v.mean():+.2f} ({v.min():+.2f} to {v.max():+.2f})" for tuned, v in found.items())
+    said = "; ".join(
+        f"{tuned} {v.mean():+.2f} ({v.min():+.2f} to {v.max():+.2f})" for tuned, v in found.items()
+    )
     held = found["prompts"].min() > LEAST
     return Claim(
         "Gradient descent struggles where a prompt is learned through a softmax; Adam does not [talk].",
-        f"Lag of SGD behind Adam, mean over seeds: {said}.", _scale(results),
+        f"Lag of SGD behind Adam, mean over seeds: {said}.",
+        _scale(results),
         _decided(held, results, tuned="prompts"),
-        {tuned: values.tolist() for tuned, values in found.items()}, rows=("A9",),
-    )  # fmt: skip
+        {tuned: values.tolist() for tuned, values in found.items()},
+        rows=("A9",),
+    )
 
 
 def _expressive(results: Sequence[Result]) -> Claim:
@@ -172,9 +195,11 @@ def _expressive(results: Sequence[Result]) -> Claim:
         "There are preliminary results that prompt tuning can be more expressive than fine-tuning [talk].",
         f"Training loss reached on turned digits, median: {prompts:.2g} with {PROMPTS} prompts and the class token "
         f"(288 numbers), {weights:.2g} with all weights.",
-        _scale(results), _decided(prompts < weights, results, method="adam"),
-        {"prompts": prompts, "all weights": weights}, rows=("A9",),
-    )  # fmt: skip
+        _scale(results),
+        _decided(prompts < weights, results, method="adam"),
+        {"prompts": prompts, "all weights": weights},
+        rows=("A9",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:

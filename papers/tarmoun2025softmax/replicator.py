@@ -40,12 +40,19 @@ MIXINGS = (0.0, 0.01, 0.03, 0.1, 0.3)
 def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     starts, pairs, decades = (STARTS, FACES, 5) if full else (STARTS[:2], FACES[:2], 4)
-    simplex = [{"kind": "simplex", "target": target, "start": start, "squared": squared}
-               for target in TARGETS for start in starts for squared in (True, False)]  # fmt: skip
+    simplex = [
+        {"kind": "simplex", "target": target, "start": start, "squared": squared}
+        for target in TARGETS
+        for start in starts
+        for squared in (True, False)
+    ]
     faces = [{"kind": "face", "tokens": n, "support": face, "decades": decades} for n, face in pairs]
     samples, tokens, seeds = (6, 5, 6) if full else (2, 3, 1)
-    mixed = [{"kind": "mixed", "samples": samples, "tokens": tokens, "mixing": m, "seed": seed}
-             for m in MIXINGS for seed in range(seeds)]  # fmt: skip
+    mixed = [
+        {"kind": "mixed", "samples": samples, "tokens": tokens, "mixing": m, "seed": seed}
+        for m in MIXINGS
+        for seed in range(seeds)
+    ]
     return simplex + faces + mixed
 
 
@@ -58,8 +65,14 @@ def _trajectory(case: dict[str, Any]) -> dict[str, Any]:
     c = torch.tensor(TARGETS[case["target"]], dtype=torch.float64)
     out = torch.where(c > 0, 0.0, 0.5)
     times = np.concatenate([np.geomspace(0.01, 1000, 90)]).tolist()
-    x = follow(lambda x: 4 * (x - c) + out, torch.tensor(case["start"]).double(), times, squared=case["squared"]).exp()
-    return {"times": rounded(times), "rows": rounded(x.tolist()), "distance": rounded((x - c).norm(dim=-1).tolist())}
+    x = follow(
+        lambda x: 4 * (x - c) + out, torch.tensor(case["start"]).double(), times, squared=case["squared"]
+    ).exp()
+    return {
+        "times": rounded(times),
+        "rows": rounded(x.tolist()),
+        "distance": rounded((x - c).norm(dim=-1).tolist()),
+    }
 
 
 def _face(case: dict[str, Any]) -> dict[str, Any]:
@@ -78,8 +91,12 @@ def _face(case: dict[str, Any]) -> dict[str, Any]:
     short = [t for t in times if t < 40]
     natural = follow(slope, start, short, squared=False).exp()
     ratio = (rows / law)[:, face:]
-    return {"times": rounded(times), "entry": rounded(rows[:, face].tolist()),
-            "natural": rounded(natural[:, face].tolist()), "ratio": rounded(ratio.tolist())}  # fmt: skip
+    return {
+        "times": rounded(times),
+        "entry": rounded(rows[:, face].tolist()),
+        "natural": rounded(natural[:, face].tolist()),
+        "ratio": rounded(ratio.tolist()),
+    }
 
 
 def _mixed(case: dict[str, Any]) -> dict[str, Any]:
@@ -87,13 +104,23 @@ def _mixed(case: dict[str, Any]) -> dict[str, Any]:
     keys = orthogonal_keys(case["samples"], case["tokens"], 1.0, case["mixing"], case["seed"])
     generator = torch.Generator().manual_seed(case["seed"])
     X = torch.randn(case["samples"], case["tokens"], 4, generator=generator, dtype=torch.float64)
-    V, Y = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((4, 3), (case["samples"], 3)))
+    V, Y = (
+        torch.randn(*size, generator=generator, dtype=torch.float64)
+        for size in ((4, 3), (case["samples"], 3))
+    )
     model, found = PromptAttention(X, keys, Y), coherence(keys)
     p, times = torch.zeros(keys.shape[-1], dtype=torch.float64), [0.3, 1.0, 3.0]
     truth, slope, start = prompt_flow(model, V, p, times), output_slope(model, V), model.log_rows(p).exp()
-    errors = [float((flow(field, start, times) - truth).abs().max())
-              for field in (coupled(keys, slope), decoupled(slope, found.scale))]  # fmt: skip
-    return {"coupled": errors[0], "decoupled": errors[1], "deviation": found.deviation, "cosine": found.largest_entry}
+    errors = [
+        float((flow(field, start, times) - truth).abs().max())
+        for field in (coupled(keys, slope), decoupled(slope, found.scale))
+    ]
+    return {
+        "coupled": errors[0],
+        "decoupled": errors[1],
+        "deviation": found.deviation,
+        "cosine": found.largest_entry,
+    }
 
 
 def claim(results: Sequence[Result]) -> Claim:
@@ -102,31 +129,48 @@ def claim(results: Sequence[Result]) -> Claim:
 
 def _replicates(results: Sequence[Result]) -> Claim:
     worst = max(r.value["coupled"] for r in select(results, kind="mixed"))
-    return Claim("Under gradient flow on the prompt the attention rows follow a replicator equation.",
-                 f"The coupled form agrees with the softmax of the prompt's flow to {worst:.0e}, for any keys.",
-                 _scale(results), worst < 1e-6, {"largest_difference": worst},
-                 rows=("A16", "A17", "A21", "A25"))  # fmt: skip
+    return Claim(
+        "Under gradient flow on the prompt the attention rows follow a replicator equation.",
+        f"The coupled form agrees with the softmax of the prompt's flow to {worst:.0e}, for any keys.",
+        _scale(results),
+        worst < 1e-6,
+        {"largest_difference": worst},
+        rows=("A16", "A17", "A21", "A25"),
+    )
 
 
 def _decouples(results: Sequence[Result]) -> Claim:
-    found = {m: (float(over_seeds(results, "decoupled", kind="mixed", mixing=m)[0]),
-                 float(over_seeds(results, "deviation", kind="mixed", mixing=m)[0])) for m in MIXINGS}  # fmt: skip
+    found = {
+        m: (
+            float(over_seeds(results, "decoupled", kind="mixed", mixing=m)[0]),
+            float(over_seeds(results, "deviation", kind="mixed", mixing=m)[0]),
+        )
+        for m in MIXINGS
+    }
     said = ", ".join(f"{error:.1g} at deviation {deviation:.2g}" for error, deviation in found.values())
-    return Claim("The rows decouple, x' = -kappa J(x)^2 grad l(x) each, for almost orthogonal keys.",
-                 f"Exact for orthogonal keys only (which needs d >= N n): rows are off by {said}.", _scale(results),
-                 found[0.03][0] < 0.01, {f"{m:g}": list(pair) for m, pair in found.items()},
-                 rows=("A22", "A23"))  # fmt: skip
+    return Claim(
+        "The rows decouple, x' = -kappa J(x)^2 grad l(x) each, for almost orthogonal keys.",
+        f"Exact for orthogonal keys only (which needs d >= N n): rows are off by {said}.",
+        _scale(results),
+        found[0.03][0] < 0.01,
+        {f"{m:g}": list(pair) for m, pair in found.items()},
+        rows=("A22", "A23"),
+    )
 
 
 def _kkt(results: Sequence[Result]) -> Claim:
     flows = select(results, kind="simplex", target="interior", squared=True)
     ends = [r.value["distance"][-1] for r in flows]
     stable = sum(_end(r).standing is Standing.STABLE for r in flows)
-    return Claim("Interior stationary points are the KKT points of the loss on the simplex.",
-                 f"Flows from {len(ends)} starts end within {max(ends):.0e} of the minimum; {stable} of the "
-                 "ends are judged stable KKT points.",
-                 _scale(results), max(ends) < 1e-4 and stable == len(ends), {"distance": max(ends)},
-                 rows=("A24", "A26", "A27"))  # fmt: skip
+    return Claim(
+        "Interior stationary points are the KKT points of the loss on the simplex.",
+        f"Flows from {len(ends)} starts end within {max(ends):.0e} of the minimum; {stable} of the "
+        "ends are judged stable KKT points.",
+        _scale(results),
+        max(ends) < 1e-4 and stable == len(ends),
+        {"distance": max(ends)},
+        rows=("A24", "A26", "A27"),
+    )
 
 
 def _end(result: Result) -> Stationary:
@@ -145,9 +189,12 @@ def _algebraic(results: Sequence[Result]) -> Claim:
         "(ours) Missing entries die like |S| / (kappa n gap t): sparsity is approached algebraically.",
         f"At the last time the entries over their law are within {off:.1%} of one; under the natural gradient they "
         "are "
-        f"at {gone:.0e} before t = 40.", _scale(results), off < 0.05, {"ratios": last, "natural": gone},
+        f"at {gone:.0e} before t = 40.",
+        _scale(results),
+        off < 0.05,
+        {"ratios": last, "natural": gone},
         rows=("A15",),
-    )  # fmt: skip
+    )
 
 
 def _scale(results: Sequence[Result]) -> str:
@@ -159,8 +206,12 @@ def _scale(results: Sequence[Result]) -> str:
 
 def draw(results: Sequence[Result]) -> Figure:
     panels = [_simplex(results, target, squared) for target in TARGETS for squared in (True, False)]
-    return Sheet("Softmax rows under gradient flow", (*panels, _law(results), _errors(results)), _scale(results),
-                 columns=2).draw()  # fmt: skip
+    return Sheet(
+        "Softmax rows under gradient flow",
+        (*panels, _law(results), _errors(results)),
+        _scale(results),
+        columns=2,
+    ).draw()
 
 
 def _simplex(results: Sequence[Result], target: str, squared: bool) -> Panel:
@@ -174,9 +225,15 @@ def _simplex(results: Sequence[Result], target: str, squared: bool) -> Panel:
         curves.append(Curve("_", marks[:, 0], marks[:, 1], i, "points"))
     goal = np.array(TARGETS[target]) @ CORNERS
     name = "gradient flow, x' = -J² grad" if squared else "natural, x' = -J grad"
-    return Panel(f"{name}, {target} minimum", "corners: all weight on one token", "", tuple(curves),
-                 "dots: time 1, 10 and 100; star: the minimum", legend=False,
-                 markers=(Marker("minimum", float(goal[0]), float(goal[1])),))  # fmt: skip
+    return Panel(
+        f"{name}, {target} minimum",
+        "corners: all weight on one token",
+        "",
+        tuple(curves),
+        "dots: time 1, 10 and 100; star: the minimum",
+        legend=False,
+        markers=(Marker("minimum", float(goal[0]), float(goal[1])),),
+    )
 
 
 def _law(results: Sequence[Result]) -> Panel:
@@ -190,13 +247,24 @@ def _law(results: Sequence[Result]) -> Panel:
     first = select(results, kind="face")[0].value
     alive = [(t, x) for t, x in zip(first["times"], first["natural"], strict=False) if x > 1e-12]
     curves.append(Curve("natural gradient", *np.array(alive).T, group=5))
-    return Panel("a missing entry dies like 1/t", "time", "weight of the entry", tuple(curves), log_x=True, log_y=True)
+    return Panel(
+        "a missing entry dies like 1/t", "time", "weight of the entry", tuple(curves), log_x=True, log_y=True
+    )
 
 
 def _errors(results: Sequence[Result]) -> Panel:
     mixed = [r for r in select(results, kind="mixed") if r.case["mixing"] > 0]
-    x = np.log10([r.value["deviation"] for r in mixed])  # less than two decades: a logarithmic axis would be crowded
-    curves = [Curve(name, x, np.maximum([r.value[name] for r in mixed], 1e-12), group, "points")
-              for group, name in enumerate(("coupled", "decoupled"))]  # fmt: skip
-    return Panel("error of the rows at t <= 3", "log10 of the keys' deviation from orthogonal", "largest difference",
-                 tuple(curves), log_y=True)  # fmt: skip
+    x = np.log10(
+        [r.value["deviation"] for r in mixed]
+    )  # less than two decades: a logarithmic axis would be crowded
+    curves = [
+        Curve(name, x, np.maximum([r.value[name] for r in mixed], 1e-12), group, "points")
+        for group, name in enumerate(("coupled", "decoupled"))
+    ]
+    return Panel(
+        "error of the rows at t <= 3",
+        "log10 of the keys' deviation from orthogonal",
+        "largest difference",
+        tuple(curves),
+        log_y=True,
+    )

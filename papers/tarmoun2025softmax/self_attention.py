@@ -31,9 +31,13 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     size = dict(samples=12, tokens=8, width=6) if full else dict(samples=5, tokens=4, width=3)
     seeds, steps = (3, 200) if full else (1, 4)
-    return [size | {"ratio": ratio, "value": value, "method": method, "seed": seed, "steps": steps}
-            for seed in range(seeds) for ratio in (10.0, 1e25) for value in ("frozen", "joint")
-            for method in GRID]  # fmt: skip
+    return [
+        size | {"ratio": ratio, "value": value, "method": method, "seed": seed, "steps": steps}
+        for seed in range(seeds)
+        for ratio in (10.0, 1e25)
+        for value in ("frozen", "joint")
+        for method in GRID
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -42,15 +46,21 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     squares = model.joint() if joint else model.frozen(value)
     point = model.join(start, first) if joint else start
     unit = 1 / float(torch.linalg.matrix_norm(squares.jacobian(point), 2)) ** 2
-    methods = {"gradient descent": lambda s: descent.gradient_descent(squares, s * unit),
-               "adam": lambda s: descent.adam(squares, s)}  # fmt: skip
-    step, run = descent.tuned(squares, point, methods[case["method"]], GRID[case["method"]], case["steps"], until=1e-12)
+    methods = {
+        "gradient descent": lambda s: descent.gradient_descent(squares, s * unit),
+        "adam": lambda s: descent.adam(squares, s),
+    }
+    step, run = descent.tuned(
+        squares, point, methods[case["method"]], GRID[case["method"]], case["steps"], until=1e-12
+    )
     steps, losses = thinned(run.losses, 40)
     there = portrait(model, teacher, value)
     return {"step": step, "steps": steps, "losses": losses, "final": losses[-1] / losses[0], "teacher": there}
 
 
-def problem(case: dict[str, Any]) -> tuple[PromptAttention, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def problem(
+    case: dict[str, Any],
+) -> tuple[PromptAttention, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rows as samples; the teacher's W and v, and the student's."""
     generator = torch.Generator().manual_seed(case["seed"])
     N, n, d = case["samples"], case["tokens"], case["width"]
@@ -62,7 +72,12 @@ def problem(case: dict[str, Any]) -> tuple[PromptAttention, torch.Tensor, torch.
     keys = torch.einsum("ije,ikd->ikjed", X, X).reshape(N * n, n, d * d)  # logit kj = x_j W x_k
     tokens = X[:, None].expand(N, n, n, d).reshape(N * n, n, d)
     bare = PromptAttention(tokens, keys, torch.zeros(N * n, 1, dtype=torch.float64))
-    direction, value, start, first = normal(d * d), normal(d, 1) / d**0.5, normal(d * d) / d, normal(d, 1) / d**0.5
+    direction, value, start, first = (
+        normal(d * d),
+        normal(d, 1) / d**0.5,
+        normal(d * d) / d,
+        normal(d, 1) / d**0.5,
+    )
     teacher = prompt_of_ratio(bare, direction, case["ratio"])
     return PromptAttention(tokens, keys, bare.predictions(teacher, value)), teacher, value, start, first
 
@@ -79,21 +94,30 @@ def _scale(results: Sequence[Result]) -> str:
 
 def _holds(results: Sequence[Result]) -> Claim:
     mild, sharp = distinct(results, "ratio")[0], distinct(results, "ratio")[-1]
-    final = {(value, method, ratio): middle_of(select(results, value=value, method=method, ratio=ratio), "final")
-             for value in ("frozen", "joint") for method in GRID for ratio in (mild, sharp)}  # fmt: skip
-    growth = {value: final[value, "gradient descent", sharp] / final[value, "gradient descent", mild]
-              for value in ("frozen", "joint")}  # fmt: skip
+    final = {
+        (value, method, ratio): middle_of(select(results, value=value, method=method, ratio=ratio), "final")
+        for value in ("frozen", "joint")
+        for method in GRID
+        for ratio in (mild, sharp)
+    }
+    growth = {
+        value: final[value, "gradient descent", sharp] / final[value, "gradient descent", mild]
+        for value in ("frozen", "joint")
+    }
     said = "; ".join(
         f"value {value}: gradient descent {final[value, 'gradient descent', mild]:.2g} and "
         f"{final[value, 'gradient descent', sharp]:.2g}, Adam {final[value, 'adam', mild]:.2g} and "
-        f"{final[value, 'adam', sharp]:.2g}" for value in growth
-    )  # fmt: skip
+        f"{final[value, 'adam', sharp]:.2g}"
+        for value in growth
+    )
     return Claim(
         "In experiments with self-attention, a big softmax with different rows, these observations hold [talk].",
         f"Share of the loss that is left, median, for teachers of ratio {mild:g} and {sharp:g}: {said}.",
-        _scale(results), decided(min(growth.values()) > SLOWER, results, LONG),
-        {f"{value}, {method}, {ratio:g}": loss for (value, method, ratio), loss in final.items()}, rows=("A20",),
-    )  # fmt: skip
+        _scale(results),
+        decided(min(growth.values()) > SLOWER, results, LONG),
+        {f"{value}, {method}, {ratio:g}": loss for (value, method, ratio), loss in final.items()},
+        rows=("A20",),
+    )
 
 
 def _rows(results: Sequence[Result]) -> Claim:
@@ -103,16 +127,21 @@ def _rows(results: Sequence[Result]) -> Claim:
     for ratio in (mild, sharp):
         runs = select(results, ratio=ratio, value="frozen", method="adam")
         rows[ratio] = middle_of(runs, "row_condition", "teacher")
-        hessian[ratio] = float(np.median([r.value["teacher"]["hessian_largest"] / r.value["teacher"]["hessian_smallest"]
-                                          for r in runs]))  # fmt: skip
+        hessian[ratio] = float(
+            np.median(
+                [r.value["teacher"]["hessian_largest"] / r.value["teacher"]["hessian_smallest"] for r in runs]
+            )
+        )
     growth = hessian[sharp] / hessian[mild], rows[sharp] / rows[mild]
     return Claim(
         "There, too, the cause is the condition number of the softmax's Jacobian, row by row [talk].",
         f"From the flat to the sharp teacher the median condition number of a row's J grows {growth[1]:.1g} times, "
         f"that of the Hessian in W {growth[0]:.2g} times.",
-        _scale(results), decided(growth[0] > growth[1], results, LONG),
-        {"hessian": list(hessian.values()), "rows": list(rows.values())}, rows=("A20",),
-    )  # fmt: skip
+        _scale(results),
+        decided(growth[0] > growth[1], results, LONG),
+        {"hessian": list(hessian.values()), "rows": list(rows.values())},
+        rows=("A20",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -128,4 +157,6 @@ def _losses(results: Sequence[Result], value: str) -> Panel:
                 y = np.maximum(np.array(run.value["losses"]) / run.value["losses"][0], 1e-13)
                 x, label = np.array(run.value["steps"]) + 1.0, f"{shown(method)}, teacher {ratio:g}"
                 curves.append(Curve(label, x, y, group, role))
-    return Panel(f"value {value}", "step + 1", "loss over the first loss", tuple(curves), log_x=True, log_y=True)
+    return Panel(
+        f"value {value}", "step + 1", "loss over the first loss", tuple(curves), log_x=True, log_y=True
+    )

@@ -25,7 +25,10 @@ TOLERANCE = 0.01  # of the largest number in an entry; seeds scatter by 0.12 or 
 METHODS = ("gradient descent", "normalized", "sign", "adam")
 GRID = dict.fromkeys(METHODS[1:], (0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
 GRID["gradient descent"] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # in units of 1/L at the start
-NEAR, LONG = 3.0, 300  # factor within which two losses count as alike, fixed beforehand; steps that can decide
+NEAR, LONG = (
+    3.0,
+    300,
+)  # factor within which two losses count as alike, fixed beforehand; steps that can decide
 LOWEST, HIGHEST = 1e-3, 1e3  # losses that are drawn
 
 
@@ -33,9 +36,13 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     size = dict(samples=60, tokens=12, width=12) if full else dict(samples=20, tokens=6, width=6)
     seeds, steps = (9, 300) if full else (1, 5)
-    return [size | {"ratio": ratio, "value": value, "method": method, "seed": seed, "steps": steps}
-            for seed in range(seeds) for ratio in (1e25,) for value in ("frozen", "joint")
-            for method in METHODS]  # fmt: skip
+    return [
+        size | {"ratio": ratio, "value": value, "method": method, "seed": seed, "steps": steps}
+        for seed in range(seeds)
+        for ratio in (1e25,)
+        for value in ("frozen", "joint")
+        for method in METHODS
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -85,8 +92,11 @@ def _as_signs(results: Sequence[Result], value: str) -> Claim:
         f"{longer} of {len(plain)} seeds. Held: signs within a factor {NEAR:g} of Adam, and lower by as much than the "
         "better of the two that go along the gradient, in the mean of logs; undecided within two standard errors over "
         "seeds.",
-        _scale(results), held if results[0].case["steps"] >= LONG else None, final, rows=("A37",),
-    )  # fmt: skip
+        _scale(results),
+        held if results[0].case["steps"] >= LONG else None,
+        final,
+        rows=("A37",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -100,7 +110,11 @@ def _losses(results: Sequence[Result], value: str) -> Panel:
         for run in select(results, value=value, method=method):
             x = np.array(run.value["steps"], dtype=float) + 1
             curves.append(Curve(shown(method), x, np.maximum(run.value["losses"], 1e-13), group, "thin"))
-    below = "step + 1" if max(c.y.max() for c in curves) < HIGHEST else "step + 1\ncurves that leave the top diverge"
+    below = (
+        "step + 1"
+        if max(c.y.max() for c in curves) < HIGHEST
+        else "step + 1\ncurves that leave the top diverge"
+    )
     return Panel(
         f"value {value}", below, "loss", tuple(curves), log_x=True, log_y=True, y_range=(LOWEST, HIGHEST)
     )

@@ -32,10 +32,18 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     full = scale == "full"
     samples, tokens, seeds, steps = (20, 5, 9, 100) if full else (8, 4, 1, 3)
     shared = {"samples": samples, "tokens": tokens, "steps": steps}
-    width = [shared | {"kind": "width", "width": int(samples * share), "ratio": RATIOS[1], "layers": 1, "seed": seed}
-             for share in (0.25, 0.5, 1.0, 1.5, 3.0) for seed in range(seeds)]  # fmt: skip
-    return width + [shared | {"kind": "layers", "width": 8, "ratio": ratio, "layers": count, "seed": seed}
-                    for count in LAYERS for ratio in RATIOS for seed in range(seeds)]  # fmt: skip
+    width = [
+        shared
+        | {"kind": "width", "width": int(samples * share), "ratio": RATIOS[1], "layers": 1, "seed": seed}
+        for share in (0.25, 0.5, 1.0, 1.5, 3.0)
+        for seed in range(seeds)
+    ]
+    return width + [
+        shared | {"kind": "layers", "width": 8, "ratio": ratio, "layers": count, "seed": seed}
+        for count in LAYERS
+        for ratio in RATIOS
+        for seed in range(seeds)
+    ]
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +75,9 @@ def _curvature(model: PromptAttention, p: Tensor, V: Tensor, layers: int) -> flo
     return float(torch.linalg.matrix_norm(torch.cat([part.flatten(1) for part in parts], -1), 2)) ** 2
 
 
-def _run(model: PromptAttention, y: Tensor, p: Tensor, V: Tensor, layers: int, step: float, steps: int) -> list[float]:
+def _run(
+    model: PromptAttention, y: Tensor, p: Tensor, V: Tensor, layers: int, step: float, steps: int
+) -> list[float]:
     p, V, losses = p.clone().requires_grad_(), V.clone().requires_grad_(), []
     for _ in range(steps + 1):
         loss = 0.5 * (outputs(model, p, V, layers) - y).square().sum()
@@ -97,41 +107,71 @@ def _width(results: Sequence[Result]) -> Claim:
     return Claim(
         "Over-parametrization refers to the dimension of the tokens compared to the number of samples, like the width "
         "of other networks [answer after the talk].",
-        f"Share of the loss that is left, median, N = {samples}: {said}.", _scale(results),
-        decided(min(below) > 10 * max(above), results, LONG), {str(d): value for d, value in left.items()},
+        f"Share of the loss that is left, median, N = {samples}: {said}.",
+        _scale(results),
+        decided(min(below) > 10 * max(above), results, LONG),
+        {str(d): value for d, value in left.items()},
         rows=("A38",),
-    )  # fmt: skip
+    )
 
 
 def _layers(results: Sequence[Result]) -> Claim:
-    left = {(count, ratio): middle_of(select(results, kind="layers", layers=count, ratio=ratio), "final")
-            for count in LAYERS for ratio in RATIOS}  # fmt: skip
-    flat, sharp = ({count: finals(select(results, kind="layers", layers=count, ratio=ratio)) for count in LAYERS}
-                   for ratio in RATIOS)  # fmt: skip
+    left = {
+        (count, ratio): middle_of(select(results, kind="layers", layers=count, ratio=ratio), "final")
+        for count in LAYERS
+        for ratio in RATIOS
+    }
+    flat, sharp = (
+        {count: finals(select(results, kind="layers", layers=count, ratio=ratio)) for count in LAYERS}
+        for ratio in RATIOS
+    )
     judged = [below(flat[count] + math.log(SLOWER) - sharp[count]) for count in LAYERS]
     held = False if False in judged else None if None in judged else True
-    said = "; ".join(f"{count}: {left[count, RATIOS[0]]:.1g} and {left[count, RATIOS[1]]:.1g}" for count in LAYERS)
+    said = "; ".join(
+        f"{count}: {left[count, RATIOS[0]]:.1g} and {left[count, RATIOS[1]]:.1g}" for count in LAYERS
+    )
     return Claim(
         "(open in the talk: with additional layers I cannot predict) Sharp teachers stay slower with more layers.",
         f"Share of the loss that is left, median, for teachers of ratio 10 and {RATIOS[1]:g}, by layers: {said}. "
         f"Held: {SLOWER:g} times as much with every number of layers, in the mean of logs; undecided within two "
         "standard errors over seeds.",
-        _scale(results), held if results[0].case["steps"] >= LONG else None,
-        {str(c): float((sharp[c] - flat[c]).mean()) for c in LAYERS}, rows=("A38",),
-    )  # fmt: skip
+        _scale(results),
+        held if results[0].case["steps"] >= LONG else None,
+        {str(c): float((sharp[c] - flat[c]).mean()) for c in LAYERS},
+        rows=("A38",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
     runs = select(results, kind="width")
-    wide = [Curve(f"d = {d}", np.array(r.value["steps"]) + 1.0, np.maximum(r.value["losses"], 1e-16), group)
-            for group, d in enumerate(distinct(runs, "width")) for r in select(runs, width=d)]  # fmt: skip
-    deep = [Curve(f"{count} layer{'s' * (count > 1)}, teacher {ratio:g}", np.array(r.value["steps"]) + 1.0,
-                  np.maximum(r.value["losses"], 1e-16), group, role)
-            for group, count in enumerate(LAYERS) for ratio, role in zip(RATIOS, ("third", "line"), strict=True)
-            for r in select(results, kind="layers", layers=count, ratio=ratio)]  # fmt: skip
+    wide = [
+        Curve(f"d = {d}", np.array(r.value["steps"]) + 1.0, np.maximum(r.value["losses"], 1e-16), group)
+        for group, d in enumerate(distinct(runs, "width"))
+        for r in select(runs, width=d)
+    ]
+    deep = [
+        Curve(
+            f"{count} layer{'s' * (count > 1)}, teacher {ratio:g}",
+            np.array(r.value["steps"]) + 1.0,
+            np.maximum(r.value["losses"], 1e-16),
+            group,
+            role,
+        )
+        for group, count in enumerate(LAYERS)
+        for ratio, role in zip(RATIOS, ("third", "line"), strict=True)
+        for r in select(results, kind="layers", layers=count, ratio=ratio)
+    ]
     label = "loss over the first loss"
     title = f"width, N = {runs[0].case['samples']} samples"
     left = Panel(title, "step + 1", label, tuple(wide), log_y=True)
-    right = Panel("layers of equally many weights", "step + 1", label, tuple(deep), log_x=True, log_y=True,
-                  y_range=(1e-8, 3.0), legend_at="lower left")  # fmt: skip
+    right = Panel(
+        "layers of equally many weights",
+        "step + 1",
+        label,
+        tuple(deep),
+        log_x=True,
+        log_y=True,
+        y_range=(1e-8, 3.0),
+        legend_at="lower left",
+    )
     return Sheet("More coordinates, and more layers", (left, right), _scale(results)).draw()

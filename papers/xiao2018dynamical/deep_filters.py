@@ -60,11 +60,17 @@ def cases(scale: str = "small") -> list[dict[str, Any]]:
     """Depths, seeds and starts; fewer steps where nothing moves and a step takes seconds."""
     full = scale == "full"
     return [
-        {"depth": depth, "start": start, "trains": trains, "seed": seed,
-         "steps": (FEW if depth == 10_000 and start in ORDINARY else STEPS) if full else 4}
+        {
+            "depth": depth,
+            "start": start,
+            "trains": trains,
+            "seed": seed,
+            "steps": (FEW if depth == 10_000 and start in ORDINARY else STEPS) if full else 4,
+        }
         for depth, seeds in (SEEDS if full else {6: 1, 12: 1}).items()
-        for seed in range(seeds) for start, trains in ARMS
-    ]  # fmt: skip
+        for seed in range(seeds)
+        for start, trains in ARMS
+    ]
 
 
 def _images(patches: Tensor) -> Tensor:
@@ -84,8 +90,12 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         _start(model, inputs, case)
         totals = edgewise.total_changes(model, inputs)
         losses = list(_train(model, readout, case))
-    return {"angle": round(totals.angle, 3), "gradient": round(totals.gradient, 3),
-            "losses": [round(x, 4) for x in losses], "chance": data.chance}  # fmt: skip
+    return {
+        "angle": round(totals.angle, 3),
+        "gradient": round(totals.gradient, 3),
+        "losses": [round(x, 4) for x in losses],
+        "chance": data.chance,
+    }
 
 
 def _start(model: Filters, inputs: Tensor, case: dict[str, Any]) -> None:
@@ -135,8 +145,10 @@ def _scale(results: Sequence[Result]) -> str:
 def _signals(results: Sequence[Result]) -> Claim:
     depths = _depths(results)
     rows = {start: {depth: _totals(results, start, depth) for depth in depths} for start in STARTS}
-    said = {start: "; ".join(f"{depth} layers {a:+.2f} / {g:+.2f}" for depth, (a, g) in row.items())
-            for start, row in rows.items()}  # fmt: skip
+    said = {
+        start: "; ".join(f"{depth} layers {a:+.2f} / {g:+.2f}" for depth, (a, g) in row.items())
+        for start, row in rows.items()
+    }
     kept = all(abs(x) < BUDGET for pair in rows[GOOD].values() for x in pair)
     lost = all(max(abs(x) for x in rows[start][depths[-1]]) > LOST for start in ORDINARY)
     return Claim(
@@ -145,9 +157,11 @@ def _signals(results: Sequence[Result]) -> Claim:
         f"Total log-changes of angle / gradient over the layers, the largest of the seeds: {said[GOOD]} after "
         f"initialize_; {said[ORDINARY[0]]} as torch draws them; {said[ORDINARY[1]]} with Xavier. Held: within "
         f"{BUDGET:g} at every depth after it, beyond {LOST:g} at the deepest from both ordinary starts.",
-        _scale(results), kept and lost if depths[-1] >= DEEP else None,
-        {start: {str(depth): pair for depth, pair in row.items()} for start, row in rows.items()}, rows=("C13",),
-    )  # fmt: skip
+        _scale(results),
+        kept and lost if depths[-1] >= DEEP else None,
+        {start: {str(depth): pair for depth, pair in row.items()} for start, row in rows.items()},
+        rows=("C13",),
+    )
 
 
 def _totals(results: Sequence[Result], start: str, depth: int) -> tuple[float, float]:
@@ -187,9 +201,11 @@ def _learning(results: Sequence[Result]) -> Claim:
         "Such networks are trained with no tricks but their start [talk, Xiao 2018].",
         f"Mean loss of the last ten steps, over chance, by start, depth and seed: {said}. Held: from {DEEP} layers on, "
         f"for every seed, below {LEARNS:g} after initialize_ and not below it from either ordinary start.",
-        _scale(results), learns and stays if deep else None,
-        {start: _numbers(row) for start, row in ends.items()}, rows=("C13",),
-    )  # fmt: skip
+        _scale(results),
+        learns and stays if deep else None,
+        {start: _numbers(row) for start, row in ends.items()},
+        rows=("C13",),
+    )
 
 
 def _body(results: Sequence[Result]) -> Claim:
@@ -201,9 +217,11 @@ def _body(results: Sequence[Result]) -> Claim:
         f"After initialize_, loss at the end over that of the readout trained alone, by depth and seed: "
         f"{_words(shares)} (the readout alone, over chance: {_words(alone)}). Held: below {BODY:g} from {DEEP} layers "
         "on, for every seed.",
-        _scale(results), all(x < BODY for depth in deep for x in shares[depth]) if deep else None,
-        {"share": _numbers(shares), READOUT: _numbers(alone)}, rows=("C13",),
-    )  # fmt: skip
+        _scale(results),
+        all(x < BODY for depth in deep for x in shares[depth]) if deep else None,
+        {"share": _numbers(shares), READOUT: _numbers(alone)},
+        rows=("C13",),
+    )
 
 
 def draw(results: Sequence[Result]) -> Figure:
@@ -218,37 +236,64 @@ def _signal(results: Sequence[Result], name: str) -> Panel:
         totals = [_totals(results, start, depth)[("angle", "gradient").index(name)] for depth in depths]
         curves.append(Curve(start, np.array(depths), np.clip(totals, -LIMIT, LIMIT), group, "orbit"))
     label = f"log-change (cut at ±{LIMIT:g})"
-    return Panel(f"{'AB'[name == 'gradient']}  total log-change of the {name}", "layers", label, tuple(curves),
-                 log_x=True, levels=(0.0,))  # fmt: skip
+    return Panel(
+        f"{'AB'[name == 'gradient']}  total log-change of the {name}",
+        "layers",
+        label,
+        tuple(curves),
+        log_x=True,
+        levels=(0.0,),
+    )
 
 
 def _final(results: Sequence[Result]) -> Panel:
     """The loss at the end against depth, every seed a point; what left the range of numbers has none."""
-    looks = {(ORDINARY[0], ALL): (2, "points"), ("Xavier", ALL): (1, "cross"), (GOOD, READOUT): (3, "hollow"),
-             (GOOD, ALL): (0, "points")}  # fmt: skip
+    looks = {
+        (ORDINARY[0], ALL): (2, "points"),
+        ("Xavier", ALL): (1, "cross"),
+        (GOOD, READOUT): (3, "hollow"),
+        (GOOD, ALL): (0, "points"),
+    }
     curves = []
     for (start, trains), (group, role) in looks.items():
-        runs = [r for r in select(results, start=start, trains=trains) if len(r.value["losses"]) == r.case["steps"]]
+        runs = [
+            r
+            for r in select(results, start=start, trains=trains)
+            if len(r.value["losses"]) == r.case["steps"]
+        ]
         at = np.array([(r.case["depth"], np.mean(r.value["losses"][-10:])) for r in runs])
         label = f"{start}, {READOUT}" if trains == READOUT else start
         curves.append(Curve(label, at[:, 0], at[:, 1], group, role))
-    return Panel("C  loss at the end, every seed", "layers", "loss, mean of the last ten steps", tuple(curves),
-                 log_x=True, levels=(results[0].value["chance"],))  # fmt: skip
+    return Panel(
+        "C  loss at the end, every seed",
+        "layers",
+        "loss, mean of the last ten steps",
+        tuple(curves),
+        log_x=True,
+        levels=(results[0].value["chance"],),
+    )
 
 
 def _losses(results: Sequence[Result]) -> Panel:
     """Of the first seed: every depth after initialize_, and at the deepest the others."""
     runs, depths = select(results, seed=0), _depths(results)
-    curves = [_curve(r, f"{r.case['depth']} layers, {GOOD}", depths.index(r.case["depth"]) + 2, "line")
-              for r in select(runs, start=GOOD, trains=ALL)]  # fmt: skip
+    curves = [
+        _curve(r, f"{r.case['depth']} layers, {GOOD}", depths.index(r.case["depth"]) + 2, "line")
+        for r in select(runs, start=GOOD, trains=ALL)
+    ]
     for r in select(runs, depth=depths[-1]):
         if (r.case["start"], r.case["trains"]) != (GOOD, ALL):
             name = READOUT if r.case["start"] == GOOD else r.case["start"]
             name += f" (not a number after {len(r.value['losses'])} steps)" * (not math.isfinite(_end(r)))
             group = {READOUT: depths.index(depths[-1]) + 2, ORDINARY[0]: 6}.get(name, 1)
             curves.append(_curve(r, f"{depths[-1]} layers, {name}", group, "second"))
-    return Panel("D  learning, one seed", "step", "loss, mean of five steps", tuple(curves),
-                 levels=(results[0].value["chance"],))  # fmt: skip
+    return Panel(
+        "D  learning, one seed",
+        "step",
+        "loss, mean of five steps",
+        tuple(curves),
+        levels=(results[0].value["chance"],),
+    )
 
 
 def _curve(run: Result, label: str, group: int, role: str) -> Curve:

@@ -88,7 +88,9 @@ class Architecture:
         if "depth" in changes and changes["depth"] != self.depth:
             stuck = [k for k, v in knobs.items() if isinstance(v, tuple) and k not in changes]
             if stuck:
-                raise BadInput(f"depth cannot change while {', '.join(stuck)} are lists of length {self.depth}.")
+                raise BadInput(
+                    f"depth cannot change while {', '.join(stuck)} are lists of length {self.depth}."
+                )
         notes = {"name": self.name, "assumed": self.assumed, "unmodelled": self.unmodelled} | notes
         return replace(transformer(**knobs), **notes)
 
@@ -138,7 +140,9 @@ def _follow(width: int, heads: int) -> dict[str, int]:
 def _refuse_impossible(values: dict[str, Any], arguments: Mapping[str, Any]) -> None:
     heads, width = values["heads"], values["width"]
     if heads and arguments.get("head_width") is None and width % heads:
-        raise BadInput(f"width {width} does not divide into {heads} heads. Give head_width, or another heads.")
+        raise BadInput(
+            f"width {width} does not divide into {heads} heads. Give head_width, or another heads."
+        )
     if heads and heads % values["kv_heads"]:
         raise BadInput(
             f"heads {heads} is not a multiple of kv_heads {values['kv_heads']}. Every key head serves as many query "

@@ -10,14 +10,18 @@ from edgewise.screen import Line
 from edgewise.verdict import Exponent, FixedPoint, Probability, Verdict
 
 LOSSES = {
-    "token": "a loss per token", "pooled": "a loss of the mean over tokens", "class": "a loss of one token",
+    "token": "a loss per token",
+    "pooled": "a loss of the mean over tokens",
+    "class": "a loss of one token",
     "own": "the model's own loss",
-}  # fmt: skip
+}
 
 
 def explain(verdict: Verdict) -> Iterator[Line]:
     """Exponents, forecast, attention, findings with all their remedies, what was ruled out, what is extrapolated."""
-    yield from _in_its_words(verdict, (*map(Line, _numbers(verdict)), *_findings(verdict), *map(Line, _rest(verdict))))
+    yield from _in_its_words(
+        verdict, (*map(Line, _numbers(verdict)), *_findings(verdict), *map(Line, _rest(verdict)))
+    )
 
 
 def details(verdict: Verdict) -> Iterator[Line]:
@@ -75,7 +79,9 @@ def _probability(forecast: Probability) -> str:
 def _change(exponent: Exponent) -> str:
     if exponent.change is None or not math.isfinite(exponent.change):
         return ""
-    error = f" ± {exponent.change_error:.2f}" if exponent.change_error and exponent.change_error >= 0.005 else ""
+    error = (
+        f" ± {exponent.change_error:.2f}" if exponent.change_error and exponent.change_error >= 0.005 else ""
+    )
     return f" At the rate of the second half the whole depth changes it by a factor e^{exponent.change:.2f}{error}."
 
 
@@ -110,7 +116,11 @@ def _details(verdict: Verdict) -> Iterator[str]:
         if value is not None:  # a scale or a limit that this network does not have
             yield f"{name.replace('_', ' ').capitalize()}: {f'{value:.6g}' if isinstance(value, float) else value}"
     if verdict.remedies:
-        yield "Remedies: " + "; ".join(f"{r.sentence} ({words.then(r)}; {r.changes})" for r in verdict.remedies) + "."
+        yield (
+            "Remedies: "
+            + "; ".join(f"{r.sentence} ({words.then(r)}; {r.changes})" for r in verdict.remedies)
+            + "."
+        )
 
 
 def _fixed_point(point: FixedPoint) -> str:

@@ -12,9 +12,20 @@ from typing import Any
 from edgewise.errors import BadInput
 
 ACTIVATIONS = (
-    "linear", "relu", "leaky_relu", "erf", "tanh", "gelu", "gelu_tanh", "quick_gelu", "silu", "sigmoid",
-    "relu2", "softplus", "sin",
-)  # fmt: skip
+    "linear",
+    "relu",
+    "leaky_relu",
+    "erf",
+    "tanh",
+    "gelu",
+    "gelu_tanh",
+    "quick_gelu",
+    "silu",
+    "sigmoid",
+    "relu2",
+    "softplus",
+    "sin",
+)
 NORMS = ("pre", "post", "sandwich", "branch", "none")
 NORM_KINDS = ("layer", "rms", "tanh", "erf")
 KERNELS = ("softmax", "gaussian", "bilinear")
@@ -55,9 +66,13 @@ class Knob:
             raise BadInput(
                 f"{self.name} has {len(values)} entries and depth is {depth}. Give one value or {depth} values."
             )
-        nested = next((v for v in values if isinstance(v, (Sequence, set, dict)) and not isinstance(v, str)), None)
+        nested = next(
+            (v for v in values if isinstance(v, (Sequence, set, dict)) and not isinstance(v, str)), None
+        )
         if nested is not None:
-            raise BadInput(f"{self.name} must be a list of single values, got a {type(nested).__name__} inside it.")
+            raise BadInput(
+                f"{self.name} must be a list of single values, got a {type(nested).__name__} inside it."
+            )
         checked = tuple(self.check(value, depth) for value in values)
         return checked[0] if len(set(checked)) == 1 else checked
 
@@ -125,14 +140,25 @@ def _activation(knob: Knob, value: Any) -> str | Callable[..., Any]:
 
 
 _CHECKS: dict[str, Callable[[Knob, Any], Any]] = {
-    "integer": _integer, "number": _number, "flag": _flag, "choice": _choice, "activation": _activation,
+    "integer": _integer,
+    "number": _number,
+    "flag": _flag,
+    "choice": _choice,
+    "activation": _activation,
     "fraction": _fraction,
-}  # fmt: skip
+}
 
 
 def _gain(name: str, meaning: str, default: float | None = 1.0) -> Knob:
     return Knob(
-        name, "number", default, meaning, minimum=0.0, maximum=LARGEST_NUMBER, per_block=True, optional=default is None
+        name,
+        "number",
+        default,
+        meaning,
+        minimum=0.0,
+        maximum=LARGEST_NUMBER,
+        per_block=True,
+        optional=default is None,
     )
 
 
@@ -140,25 +166,73 @@ KNOBS: dict[str, Knob] = {
     knob.name: knob
     for knob in (
         Knob("depth", "integer", 12, "number of blocks", minimum=1, maximum=DEEPEST),
-        Knob("tokens", "integer", 256, "sequence length n; an overlap needs two", minimum=2, maximum=LARGEST_COUNT),
+        Knob(
+            "tokens",
+            "integer",
+            256,
+            "sequence length n; an overlap needs two",
+            minimum=2,
+            maximum=LARGEST_COUNT,
+        ),
         Knob("width", "integer", 512, "width of the residual stream d", minimum=1, maximum=LARGEST_COUNT),
-        Knob("heads", "integer", 8, "attention heads; 0 leaves attention out", minimum=0,
-             maximum=LARGEST_COUNT),
-        Knob("head_width", "integer", None, "width of one head; width/heads unless given", minimum=1,
-             maximum=LARGEST_COUNT, optional=True),
-        Knob("kv_heads", "integer", None, "key and value heads; heads unless given", minimum=1, maximum=LARGEST_COUNT,
-             optional=True),
-        Knob("mlp_width", "integer", None, "hidden width; 4 width unless given, 0 leaves the MLP out",
-             minimum=0, maximum=4 * LARGEST_COUNT, optional=True),
+        Knob(
+            "heads", "integer", 8, "attention heads; 0 leaves attention out", minimum=0, maximum=LARGEST_COUNT
+        ),
+        Knob(
+            "head_width",
+            "integer",
+            None,
+            "width of one head; width/heads unless given",
+            minimum=1,
+            maximum=LARGEST_COUNT,
+            optional=True,
+        ),
+        Knob(
+            "kv_heads",
+            "integer",
+            None,
+            "key and value heads; heads unless given",
+            minimum=1,
+            maximum=LARGEST_COUNT,
+            optional=True,
+        ),
+        Knob(
+            "mlp_width",
+            "integer",
+            None,
+            "hidden width; 4 width unless given, 0 leaves the MLP out",
+            minimum=0,
+            maximum=4 * LARGEST_COUNT,
+            optional=True,
+        ),
         Knob("activation", "activation", "gelu", "activation of the MLP"),
         Knob("gated", "flag", False, "gated MLP (SwiGLU, GEGLU)"),
         Knob("norm", "choice", "pre", "where the norms stand", choices=NORMS),
-        Knob("norm_kind", "choice", "layer", "LayerNorm, RMSNorm, or elementwise tanh (DyT), erf (Derf)",
-             choices=NORM_KINDS),
-        Knob("norm_slope", "number", 1.0, "slope inside an elementwise norm, tanh(slope x)", minimum=0.0,
-             maximum=LARGEST_NUMBER, exclusive=True),
-        Knob("embedding_norm", "number", 1.0, "mean square per coordinate q at the input", minimum=0.0,
-             maximum=LARGEST_NUMBER, exclusive=True),
+        Knob(
+            "norm_kind",
+            "choice",
+            "layer",
+            "LayerNorm, RMSNorm, or elementwise tanh (DyT), erf (Derf)",
+            choices=NORM_KINDS,
+        ),
+        Knob(
+            "norm_slope",
+            "number",
+            1.0,
+            "slope inside an elementwise norm, tanh(slope x)",
+            minimum=0.0,
+            maximum=LARGEST_NUMBER,
+            exclusive=True,
+        ),
+        Knob(
+            "embedding_norm",
+            "number",
+            1.0,
+            "mean square per coordinate q at the input",
+            minimum=0.0,
+            maximum=LARGEST_NUMBER,
+            exclusive=True,
+        ),
         _gain("score_gain", "gain_Q gain_K: the standard deviation of a logit at q = 1"),
         _gain("value_gain", "gain_V gain_O: value and output projections together"),
         _gain("key_gain", "gain_K alone (weight gradients only); sqrt(score_gain) unless given", None),
@@ -167,29 +241,87 @@ KNOBS: dict[str, Knob] = {
         _gain("mlp_linear_gain", "gain of the linear half of a gated MLP"),
         _gain("mlp_out_gain", "gain of the MLP output matrix"),
         _gain("mlp_bias", "standard deviation of the hidden bias", 0.0),
-        Knob("attention_skip", "number", 1.0, "multiplier of the stream around attention", maximum=LARGEST_NUMBER,
-             per_block=True),
-        Knob("attention_branch", "number", 1.0, "multiplier of the attention branch", maximum=LARGEST_NUMBER,
-             per_block=True),
-        Knob("mlp_skip", "number", 1.0, "multiplier of the stream around the MLP", maximum=LARGEST_NUMBER,
-             per_block=True),
-        Knob("mlp_branch", "number", 1.0, "multiplier of the MLP branch", maximum=LARGEST_NUMBER,
-             per_block=True),
+        Knob(
+            "attention_skip",
+            "number",
+            1.0,
+            "multiplier of the stream around attention",
+            maximum=LARGEST_NUMBER,
+            per_block=True,
+        ),
+        Knob(
+            "attention_branch",
+            "number",
+            1.0,
+            "multiplier of the attention branch",
+            maximum=LARGEST_NUMBER,
+            per_block=True,
+        ),
+        Knob(
+            "mlp_skip",
+            "number",
+            1.0,
+            "multiplier of the stream around the MLP",
+            maximum=LARGEST_NUMBER,
+            per_block=True,
+        ),
+        Knob(
+            "mlp_branch",
+            "number",
+            1.0,
+            "multiplier of the MLP branch",
+            maximum=LARGEST_NUMBER,
+            per_block=True,
+        ),
         Knob("parallel", "flag", False, "attention and MLP read the same input and are added together"),
         Knob("causal", "flag", False, "a token sees itself and earlier tokens only"),
-        Knob("window", "integer", None, "keys seen to one side, the token itself included", minimum=1,
-             per_block=True, optional=True),
-        Knob("rope", "fraction", 0.0, "rotary positions: true, or the rotated fraction of a head", per_block=True),
-        Knob("rope_base", "number", 10000.0, "base of the rotary frequencies", minimum=1.0, maximum=LARGEST_NUMBER,
-             per_block=True),
+        Knob(
+            "window",
+            "integer",
+            None,
+            "keys seen to one side, the token itself included",
+            minimum=1,
+            per_block=True,
+            optional=True,
+        ),
+        Knob(
+            "rope",
+            "fraction",
+            0.0,
+            "rotary positions: true, or the rotated fraction of a head",
+            per_block=True,
+        ),
+        Knob(
+            "rope_base",
+            "number",
+            10000.0,
+            "base of the rotary frequencies",
+            minimum=1.0,
+            maximum=LARGEST_NUMBER,
+            per_block=True,
+        ),
         Knob("alibi", "flag", False, "linear position bias on the logits"),
-        _gain("position_bias", "standard deviation of a bias of the logits by distance, drawn for every head", 0.0),
-        Knob("qk_norm", "flag", False, "queries and keys normalised; score_gain is then the product of their gains"),
-        Knob("kernel", "choice", "softmax",
-             "weights of the keys, with s = 1/sqrt(head_width): softmax of s q.k; gaussian, exp(-s (q-k)^2/2), rows "
-             "not normalised; bilinear, s q.k over the number of tokens", choices=KERNELS),
+        _gain(
+            "position_bias",
+            "standard deviation of a bias of the logits by distance, drawn for every head",
+            0.0,
+        ),
+        Knob(
+            "qk_norm",
+            "flag",
+            False,
+            "queries and keys normalised; score_gain is then the product of their gains",
+        ),
+        Knob(
+            "kernel",
+            "choice",
+            "softmax",
+            "weights of the keys, with s = 1/sqrt(head_width): softmax of s q.k; gaussian, exp(-s (q-k)^2/2), rows "
+            "not normalised; bilinear, s q.k over the number of tokens",
+            choices=KERNELS,
+        ),
     )
-}  # fmt: skip
+}
 
 
 def refuse_unknown(names: Iterable[str], choices: Iterable[str], what: str = "knob") -> None:
@@ -198,5 +330,9 @@ def refuse_unknown(names: Iterable[str], choices: Iterable[str], what: str = "kn
     for name in names:
         if name not in choices:
             near = get_close_matches(str(name), choices, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else "expected one of " + ", ".join(choices) + "."
+            hint = (
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else "expected one of " + ", ".join(choices) + "."
+            )
             raise BadInput(f"{name!r} is not a {what}; {hint}")

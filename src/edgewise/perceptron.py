@@ -12,13 +12,19 @@ PERCEPTRON_KNOBS: dict[str, Knob] = {
     knob.name: knob
     for knob in (
         Knob("activation", "activation", "tanh", KNOBS["activation"].meaning),
-        Knob("weight_variance", "number", 1.0, "weight variance times fan-in, sigma_w^2", minimum=0.0,
-             maximum=LARGEST_NUMBER),
+        Knob(
+            "weight_variance",
+            "number",
+            1.0,
+            "weight variance times fan-in, sigma_w^2",
+            minimum=0.0,
+            maximum=LARGEST_NUMBER,
+        ),
         Knob("bias_variance", "number", 0.0, "bias variance sigma_b^2", minimum=0.0, maximum=LARGEST_NUMBER),
         Knob("depth", "integer", 50, "number of layers", minimum=1, maximum=DEEPEST),
         Knob("width", "integer", 1000, "units per layer", minimum=1, maximum=LARGEST_COUNT),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,13 @@ class ProgressBar:
     def __init__(
         self, step: str = "starting", quiet_seconds: float = QUIET_SECONDS, visible: bool | None = None
     ) -> None:
-        self._state: dict[str, Any] = {"description": step, "total": None, "completed": 0, "count": "", "left": ""}
+        self._state: dict[str, Any] = {
+            "description": step,
+            "total": None,
+            "completed": 0,
+            "count": "",
+            "left": "",
+        }
         self._quiet_seconds, self._visible = quiet_seconds, visible
         self._lock = threading.Lock()
         self._progress: Progress | None = None

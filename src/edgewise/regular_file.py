@@ -30,9 +30,13 @@ def open_regular(path: str | Path, largest: int | None = None) -> BinaryIO:
     Looked at after it was opened, so that nothing can take its place in between.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe without a writer opens at once
+        handle = os.open(
+            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+        )  # a pipe without a writer opens at once
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {path}: {getattr(error, 'strerror', None) or error}. Check the path.") from error
+        raise BadInput(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}. Check the path."
+        ) from error
     status = os.fstat(handle)
     problem = _problem(status, largest)
     if problem:
@@ -114,6 +118,11 @@ def _problem(status: os.stat_result, largest: int | None) -> str:
 
 
 def _kind(mode: int) -> str:
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
-             stat.S_IFSOCK: "a socket"}  # fmt: skip
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFSOCK: "a socket",
+    }
     return kinds.get(stat.S_IFMT(mode), "no file")

@@ -30,7 +30,11 @@ def text(verdict: Verdict) -> str:
 
 
 def lines(
-    verdict: Verdict, width: int = WIDTH, seconds: float | None = None, lead: Sequence[str] = (), more: str = MORE
+    verdict: Verdict,
+    width: int = WIDTH,
+    seconds: float | None = None,
+    lead: Sequence[str] = (),
+    more: str = MORE,
 ) -> Iterator[Line]:
     """The whole screen; `lead` comes before all other sentences, such as errors in the weights, `more` after them."""
     width = max(width, NARROWEST)
@@ -121,7 +125,9 @@ def table(verdict: Verdict, width: int) -> list[str]:
     first = max(len(row[0]) for row in rows)
     widths = [max(7, *(len(row[i]) for row in rows)) for i in range(1, len(blocks) + 1)]
     return [
-        INDENT + row[0].ljust(first) + "".join(f" {cell.rjust(w)}" for cell, w in zip(row[1:], widths, strict=True))
+        INDENT
+        + row[0].ljust(first)
+        + "".join(f" {cell.rjust(w)}" for cell, w in zip(row[1:], widths, strict=True))
         for row in rows
     ]
 
@@ -162,7 +168,12 @@ def wrapped(sentence: str, width: int, indent: str, further: str | None = None) 
     glued = sentence.replace(" %", f"{GLUE}%")
     further = indent + INDENT if further is None else further
     broken = textwrap.wrap(
-        glued, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False, break_long_words=False
+        glued,
+        width,
+        initial_indent=indent,
+        subsequent_indent=further,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
     return (Line(line.replace(GLUE, " ")) for line in broken)
 

@@ -23,7 +23,15 @@ from edgewise.whole_file import whole_file
 READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
 # A class token is one token with a gradient of its own: what is known of a loss per token holds for it.
 GRADIENTS = {"token": "token", "class": "token", "pooled": "pooled"}
-WEIGHTS = ("query", "key", "value", "output", "mlp_in", "mlp_linear", "mlp_out")  # of statistics weight_gradient.NAME
+WEIGHTS = (
+    "query",
+    "key",
+    "value",
+    "output",
+    "mlp_in",
+    "mlp_linear",
+    "mlp_out",
+)  # of statistics weight_gradient.NAME
 
 
 @dataclass(frozen=True)
@@ -56,15 +64,21 @@ class Trace:
     extrapolated: tuple[str, ...] = ()
     departure: str = ""  # why a prediction was given up for this measurement: where the two part, and why
     sampled: bool = True  # False when the numbers are exact for the ensemble, so that one seed has no scatter
-    readout: str = ""  # how the model reads its output: "token", "pooled" or "class"; empty where it was not looked at
-    left_out: str = ""  # which tokens of the input were not measured, and why: "3 of 64 tokens left out: padding"
+    readout: str = (
+        ""  # how the model reads its output: "token", "pooled" or "class"; empty where it was not looked at
+    )
+    left_out: str = (
+        ""  # which tokens of the input were not measured, and why: "3 of 64 tokens left out: padding"
+    )
     first_loss: FirstLoss | None = None  # None where the model has no logits over classes
 
     def __post_init__(self) -> None:
         expected = (self.norm.shape[0], len(self.sites))
         for name in ("norm", "separation"):
             if getattr(self, name).shape != expected:
-                raise BadInput(f"{name} has shape {getattr(self, name).shape}, expected (seeds, sites) {expected}.")
+                raise BadInput(
+                    f"{name} has shape {getattr(self, name).shape}, expected (seeds, sites) {expected}."
+                )
         if self.log_gradient is not None and self.log_gradient.shape != (len(self.readouts), *expected):
             shape = (len(self.readouts), *expected)
             raise BadInput(f"log_gradient has shape {self.log_gradient.shape}, expected {shape}.")
@@ -123,7 +137,9 @@ class Trace:
     def save(self, path: str | Path) -> None:
         """Write one .npz file (arrays and JSON, no pickle), whole or not at all."""
         if self.architecture is not None and callable(self.architecture.activation):
-            raise BadInput("a trace of a callable activation cannot be saved: a file cannot carry the function.")
+            raise BadInput(
+                "a trace of a callable activation cannot be saved: a file cannot carry the function."
+            )
         arrays = {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
         arrays |= {f"statistics/{name}": value for name, value in self.statistics.items()}
         size = sum(value.nbytes for value in arrays.values())
@@ -138,11 +154,19 @@ class Trace:
         kind = type(self.architecture).__name__ if self.architecture is not None else None
         described = None if self.architecture is None else self.architecture.to_dict()
         return {
-            "sites": self.sites, "source": self.source, "readouts": self.readouts, "step": self.step,
-            "sampled": self.sampled, "departure": self.departure, "readout": self.readout, "left_out": self.left_out,
-            "extrapolated": self.extrapolated, "kind": kind, "architecture": described,
+            "sites": self.sites,
+            "source": self.source,
+            "readouts": self.readouts,
+            "step": self.step,
+            "sampled": self.sampled,
+            "departure": self.departure,
+            "readout": self.readout,
+            "left_out": self.left_out,
+            "extrapolated": self.extrapolated,
+            "kind": kind,
+            "architecture": described,
             "first_loss": self.first_loss and asdict(self.first_loss),
-        }  # fmt: skip
+        }
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:

@@ -15,7 +15,7 @@ def register(path: str | Path) -> None:
 
 
 def line_of(error: BaseException, package: str | Path = Path(__file__).parent) -> str | None:
-    """"file.py, line 3" where the user's own code raised this, itself or in a library; None where ours did."""
+    """ "file.py, line 3" where the user's own code raised this, itself or in a library; None where ours did."""
     if isinstance(error, SyntaxError) and error.filename in _files:
         return _place(error.filename, error.lineno or 1)
     place, frame = None, error.__traceback__

@@ -64,7 +64,12 @@ def predict(
     network = describe(source) if read is None else read
     theory = replace(
         predict_network(
-            network, start=start, start_overlap=start_overlap, readout=gradient, progress=progress, closure=closure
+            network,
+            start=start,
+            start_overlap=start_overlap,
+            readout=gradient,
+            progress=progress,
+            closure=closure,
         ),
         readout=kind,
     )
@@ -88,7 +93,11 @@ def _measured(source: Any, start: Any, readout: str | None) -> Trace | None:
     if content.model is None and content.factory is None:
         return None
     wanted = None if readout is None else (GRADIENTS[readout],)
-    if isinstance(start, Trace) and start.sampled and (wanted or (start.decisive_readout,))[0] in start.readouts:
+    if (
+        isinstance(start, Trace)
+        and start.sampled
+        and (wanted or (start.decisive_readout,))[0] in start.readouts
+    ):
         return start
     from edgewise.probe.measure import measure  # here: it imports torch, which a description does without
 
@@ -105,7 +114,9 @@ def _undescribed(source: Any, measured: Trace, allowed: bool) -> Trace:
         from edgewise.adapters.reading.describe import not_covered
 
         return replace(measured, departure=not_covered(str(refusal)))
-    raise BadInput("this model was measured without a description. Give a batch to edgewise.measure, and judge that.")
+    raise BadInput(
+        "this model was measured without a description. Give a batch to edgewise.measure, and judge that."
+    )
 
 
 def judge(trace: Trace, *, audit: Sequence[AuditFinding] = ()) -> Verdict:
@@ -150,7 +161,14 @@ def compare(
 
     networks = describe(first), describe(second)
     one, other = (
-        predict(network, start=start, start_overlap=start_overlap, readout=readout, progress=progress, closure=closure)
+        predict(
+            network,
+            start=start,
+            start_overlap=start_overlap,
+            readout=readout,
+            progress=progress,
+            closure=closure,
+        )
         for network in networks
     )
     return Comparison((one, other), (judge(one), judge(other)), differences(*networks))
@@ -181,7 +199,11 @@ def phase_diagram(
 
 
 def critical_point(
-    source: Any, free: Sequence[str] | str | None = None, *, readout: str = "token", start_overlap: float = 0.0
+    source: Any,
+    free: Sequence[str] | str | None = None,
+    *,
+    readout: str = "token",
+    start_overlap: float = 0.0,
 ) -> CriticalPoint:
     """Values of the free knobs at which the exponents vanish over this depth, or what is left of them.
 
@@ -227,7 +249,9 @@ def perceptron_maps(source: Any) -> PerceptronMaps:
 
     network = describe(source)
     if not isinstance(network, Perceptron):
-        raise BadInput('perceptron_maps takes a perceptron, got a transformer. Give a Perceptron or "mlp:tanh".')
+        raise BadInput(
+            'perceptron_maps takes a perceptron, got a transformer. Give a Perceptron or "mlp:tanh".'
+        )
     return PerceptronMaps(network)
 
 
@@ -238,4 +262,12 @@ def _transformer(source: Any) -> Architecture:
     return network
 
 
-__all__ = ["compare", "critical_point", "judge", "perceptron_maps", "phase_diagram", "predict", "vector_field"]
+__all__ = [
+    "compare",
+    "critical_point",
+    "judge",
+    "perceptron_maps",
+    "phase_diagram",
+    "predict",
+    "vector_field",
+]

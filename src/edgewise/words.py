@@ -11,13 +11,19 @@ from typing import NamedTuple
 
 from edgewise.verdict import Kind, Outcome, Probability, Profile, Remedy, Verdict
 
-EVEN, MILD = 2.0, 10.0  # gradients within these factors of the last block's are called even, or uneven somewhat
+EVEN, MILD = (
+    2.0,
+    10.0,
+)  # gradients within these factors of the last block's are called even, or uneven somewhat
 ALIKE = 0.05  # a starting overlap below this is called a right angle
 MERGING = math.log(2) * 3  # halvings over the depth from which tokens are said to merge
 NORMS = {
-    "pre": "pre-norm", "post": "post-norm", "none": "no norm", "sandwich": "norms before and after each branch",
+    "pre": "pre-norm",
+    "post": "post-norm",
+    "none": "no norm",
+    "sandwich": "norms before and after each branch",
     "branch": "norm after each branch",
-}  # fmt: skip
+}
 
 
 class Nouns(NamedTuple):
@@ -112,7 +118,9 @@ def sentences(verdict: Verdict) -> Iterator[str]:
         yield tokens(verdict.profile, names)
         if verdict.profile.gradient:
             yield gradients(verdict.profile, names)
-    others = [finding for finding in verdict.findings if finding.kind not in _TOLD and finding.severity != "note"]
+    others = [
+        finding for finding in verdict.findings if finding.kind not in _TOLD and finding.severity != "note"
+    ]
     if others:
         yield others[0].sentence
     elif verdict.profile.keys is not None:
@@ -120,9 +128,16 @@ def sentences(verdict: Verdict) -> Iterator[str]:
 
 
 _TOLD = {
-    Kind.STREAM_OUT_OF_RANGE, Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.TOKENS_SEPARATE, Kind.VANISHING_GRADIENT,
-    Kind.EXPLODING_GRADIENT, Kind.ENTROPY_COLLAPSE, Kind.INITIALIZATION_ERROR, Kind.LARGE_FIRST_LOSS,
-}  # fmt: skip
+    Kind.STREAM_OUT_OF_RANGE,
+    Kind.RANK_COLLAPSE,
+    Kind.FULL_COLLAPSE,
+    Kind.TOKENS_SEPARATE,
+    Kind.VANISHING_GRADIENT,
+    Kind.EXPLODING_GRADIENT,
+    Kind.ENTROPY_COLLAPSE,
+    Kind.INITIALIZATION_ERROR,
+    Kind.LARGE_FIRST_LOSS,
+}
 
 
 def tokens(profile: Profile, names: Nouns = BLOCKS) -> str:
@@ -138,7 +153,9 @@ def tokens(profile: Profile, names: Nouns = BLOCKS) -> str:
         return f"{things} merge: {fact}, and half of what tells them apart is lost every {pace}."
     if changes <= -MERGING:
         pace = _pace(profile.halving, names)
-        return f"{things} drift apart: {fact}, and a small difference between two of them doubles every {pace}."
+        return (
+            f"{things} drift apart: {fact}, and a small difference between two of them doubles every {pace}."
+        )
     return f"{things} stay distinct: {fact}."
 
 

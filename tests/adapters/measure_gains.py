@@ -26,8 +26,8 @@ GATED = TEXT | {"intermediate_size": 512, "num_key_value_heads": 2, "max_positio
 WIDE = {"initializer_range": 0.06}  # large enough to see every matrix in the stream at this small width
 FAMILIES = {
     "gpt2": {"n_embd": 256, "n_layer": 4, "n_head": 4, "vocab_size": 2000, "n_positions": 512} | WIDE,
-    "opt": TEXT | {"ffn_dim": 512, "max_position_embeddings": 512, "init_std": 0.06,
-                   "word_embed_proj_dim": 256},
+    "opt": TEXT
+    | {"ffn_dim": 512, "max_position_embeddings": 512, "init_std": 0.06, "word_embed_proj_dim": 256},
     "gpt_neox": TEXT | {"intermediate_size": 512, "max_position_embeddings": 512} | WIDE,
     "phi": GATED | WIDE,
     "falcon": TEXT | {"max_position_embeddings": 512} | WIDE,
@@ -37,32 +37,69 @@ FAMILIES = {
     "qwen3": GATED | {"head_dim": 96} | WIDE,
     "phi3": GATED | {"pad_token_id": 0} | WIDE,
     "olmo2": GATED | WIDE,
-    "granite": GATED | {"attention_multiplier": 0.2, "residual_multiplier": 0.3,
-                        "embedding_multiplier": 12.0} | WIDE,
+    "granite": GATED
+    | {"attention_multiplier": 0.2, "residual_multiplier": 0.3, "embedding_multiplier": 12.0}
+    | WIDE,
     "gemma2": GATED | {"head_dim": 96, "query_pre_attn_scalar": 64, "sliding_window": 16} | WIDE,
     "gemma3_text": GATED | {"head_dim": 96, "query_pre_attn_scalar": 64, "sliding_window": 16} | WIDE,
     "mixtral": GATED | {"num_local_experts": 8, "num_experts_per_tok": 2} | WIDE,
-    "qwen3_moe": GATED | {"moe_intermediate_size": 256, "num_experts": 16, "num_experts_per_tok": 4,
-                          "head_dim": 64, "norm_topk_prob": True, "mlp_only_layers": [1]} | WIDE,
-    "deepseek_v3": GATED | {"num_key_value_heads": 4, "moe_intermediate_size": 256, "n_routed_experts": 16,
-                            "num_experts_per_tok": 4, "n_group": 1, "topk_group": 1, "kv_lora_rank": 64,
-                            "q_lora_rank": 96, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64,
-                            "v_head_dim": 48, "first_k_dense_replace": 1} | WIDE,
-    "gpt_oss": GATED | {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 64,
-                        "sliding_window": 16} | WIDE,
+    "qwen3_moe": GATED
+    | {
+        "moe_intermediate_size": 256,
+        "num_experts": 16,
+        "num_experts_per_tok": 4,
+        "head_dim": 64,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [1],
+    }
+    | WIDE,
+    "deepseek_v3": GATED
+    | {
+        "num_key_value_heads": 4,
+        "moe_intermediate_size": 256,
+        "n_routed_experts": 16,
+        "num_experts_per_tok": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "kv_lora_rank": 64,
+        "q_lora_rank": 96,
+        "qk_rope_head_dim": 32,
+        "qk_nope_head_dim": 64,
+        "v_head_dim": 48,
+        "first_k_dense_replace": 1,
+    }
+    | WIDE,
+    "gpt_oss": GATED
+    | {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 64, "sliding_window": 16}
+    | WIDE,
     "bert": TEXT | {"intermediate_size": 512} | WIDE,
     "roberta": TEXT | {"intermediate_size": 512} | WIDE,
-    "modernbert": TEXT | {"intermediate_size": 512, "local_attention": 16, "max_position_embeddings": 512,
-                           "pad_token_id": 0} | WIDE,
+    "modernbert": TEXT
+    | {"intermediate_size": 512, "local_attention": 16, "max_position_embeddings": 512, "pad_token_id": 0}
+    | WIDE,
     "t5": {"d_model": 256, "num_layers": 4, "num_heads": 4, "d_kv": 48, "d_ff": 512, "vocab_size": 2000},
     "vit": TEXT | {"intermediate_size": 512, "image_size": 64, "patch_size": 8} | WIDE,
     "deit": TEXT | {"intermediate_size": 512, "image_size": 64, "patch_size": 8} | WIDE,
     "dinov2": TEXT | {"image_size": 56, "patch_size": 7, "layerscale_value": 0.5} | WIDE,
-}  # fmt: skip
+}
 DULL = (
-    "token_id", "drop", "label", "dtype", "cache", "tie_word", "output_", "_eps", "return_dict", "summary",
-    "problem_type", "chunk_size", "architectures", "transformers_version", "aux_loss", "vocab",
-)  # fmt: skip
+    "token_id",
+    "drop",
+    "label",
+    "dtype",
+    "cache",
+    "tie_word",
+    "output_",
+    "_eps",
+    "return_dict",
+    "summary",
+    "problem_type",
+    "chunk_size",
+    "architectures",
+    "transformers_version",
+    "aux_loss",
+    "vocab",
+)
 
 
 def small_config(config) -> dict:
@@ -102,14 +139,38 @@ ROLES = {
     "q": ("q_proj", "c_attn", "query_key_value", "query", "Wqkv", "qkv_proj", "SelfAttention.q"),
     "k": ("k_proj", "c_attn", "query_key_value", "key", "Wqkv", "qkv_proj", "SelfAttention.k"),
     "v": ("v_proj", "c_attn", "query_key_value", "value", "Wqkv", "qkv_proj", "SelfAttention.v"),
-    "o": ("o_proj", "attn.c_proj", "attention.dense", "self_attn.dense", "attention.output.dense", "attn.Wo",
-          "self_attention.dense", "out_proj", "SelfAttention.o"),
-    "in": ("gate_proj", "c_fc", "dense_h_to_4h", "intermediate.dense", "fc1", "mlp.Wi", "gate_up_proj",
-           "DenseReluDense.wi"),
+    "o": (
+        "o_proj",
+        "attn.c_proj",
+        "attention.dense",
+        "self_attn.dense",
+        "attention.output.dense",
+        "attn.Wo",
+        "self_attention.dense",
+        "out_proj",
+        "SelfAttention.o",
+    ),
+    "in": (
+        "gate_proj",
+        "c_fc",
+        "dense_h_to_4h",
+        "intermediate.dense",
+        "fc1",
+        "mlp.Wi",
+        "gate_up_proj",
+        "DenseReluDense.wi",
+    ),
     "linear": ("up_proj", "gate_up_proj", "mlp.Wi"),
-    "out": ("down_proj", "mlp.c_proj", "dense_4h_to_h", "layer.output.dense", "fc2", "mlp.Wo",
-            "DenseReluDense.wo"),
-}  # fmt: skip
+    "out": (
+        "down_proj",
+        "mlp.c_proj",
+        "dense_4h_to_h",
+        "layer.output.dense",
+        "fc2",
+        "mlp.Wo",
+        "DenseReluDense.wo",
+    ),
+}
 
 
 def matrices(model, family: str) -> dict[str, float]:
@@ -214,10 +275,13 @@ def torch_encoder() -> dict:
     layer = nn.TransformerEncoderLayer(512, 8, 2048)
     q, k, v = layer.self_attn.in_proj_weight.chunk(3)
     gains = {
-        "q": gain(q, 512), "k": gain(k, 512), "v": gain(v, 512),
+        "q": gain(q, 512),
+        "k": gain(k, 512),
+        "v": gain(v, 512),
         "o": gain(layer.self_attn.out_proj.weight, 512),
-        "in": gain(layer.linear1.weight, 512), "out": gain(layer.linear2.weight, 2048),
-    }  # fmt: skip
+        "in": gain(layer.linear1.weight, 512),
+        "out": gain(layer.linear2.weight, 2048),
+    }
     sizes = {"num_layers": 6, "d_model": 512, "nhead": 8, "dim_feedforward": 2048}
     return {
         "config": {"model_type": "torch_encoder", **sizes},
@@ -229,8 +293,13 @@ def torch_encoder() -> dict:
 
 def main() -> None:
     found = {family: measure(family) for family in FAMILIES} | {"torch_encoder": torch_encoder()}
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__,
-                "python": sys.version.split()[0], "tokens": TOKENS, "seeds": SEEDS}  # fmt: skip
+    versions = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": sys.version.split()[0],
+        "tokens": TOKENS,
+        "seeds": SEEDS,
+    }
     path = Path(__file__).with_name("measured_gains.json")
     path.write_text(json.dumps({"made_with": versions, "families": found}, indent=1) + "\n")
     print("wrote", path.name, "with", len(found), "families")

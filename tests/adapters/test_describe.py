@@ -19,10 +19,17 @@ from edgewise.errors import BadInput
 from edgewise.perceptron import Perceptron
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6,
-    "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_act": "silu", "max_position_embeddings": 4096,
-    "rope_theta": 500000.0, "initializer_range": 0.02,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "hidden_act": "silu",
+    "max_position_embeddings": 4096,
+    "rope_theta": 500000.0,
+    "initializer_range": 0.02,
+}
 FLAT = {"depth": 5, "width": 128, "heads": 4, "tokens": 32, "norm": "post"}
 
 
@@ -172,19 +179,31 @@ def without(key: str) -> dict[str, object]:
         (LLAMA | {"model_type": None}, ["model_type None"]),
         (without("hidden_size"), ["llama config has no hidden_size"]),
         (without("num_hidden_layers"), ["no num_hidden_layers or n_layer or num_layers"]),
-        (LLAMA | {"hidden_size": "wide"}, ["hidden_size in a llama config must be a whole number", "got 'wide'"]),
-        (LLAMA | {"hidden_size": math.inf}, ["hidden_size in a llama config must be a whole number", "got inf"]),
-        (LLAMA | {"initializer_range": -1.0}, ["initializer_range in a llama config", "from 0 to", "got -1.0"]),
+        (
+            LLAMA | {"hidden_size": "wide"},
+            ["hidden_size in a llama config must be a whole number", "got 'wide'"],
+        ),
+        (
+            LLAMA | {"hidden_size": math.inf},
+            ["hidden_size in a llama config must be a whole number", "got inf"],
+        ),
+        (
+            LLAMA | {"initializer_range": -1.0},
+            ["initializer_range in a llama config", "from 0 to", "got -1.0"],
+        ),
         (LLAMA | {"num_attention_heads": 6}, ["width of 256 is not a multiple of 6 heads"]),
         (LLAMA | {"num_key_value_heads": 3}, ["heads 8 is not a multiple of kv_heads 3", "divide heads"]),
-        (preset_config("gpt2") | {"scale_attn_weights": 1}, ["scale_attn_weights in a gpt2", "true or false, got 1"]),
+        (
+            preset_config("gpt2") | {"scale_attn_weights": 1},
+            ["scale_attn_weights in a gpt2", "true or false, got 1"],
+        ),
         (preset_config("gemma-2-9b") | {"layer_types": ["x"]}, ["layer_types has 1", "42 layers"]),
         (preset_config("pythia-160m") | {"init_method": "orthogonal"}, ["'orthogonal'", "small_init"]),
         (preset_config("vit-base") | {"patch_size": 300}, ["patch_size", "image_size"]),
         (preset_config("vit-base") | {"image_size": [224, "x"]}, ["image_size in a vit config", "got 'x'"]),
         ("mlp:nothing", ["activation must be", "got 'nothing'"]),
     ],
-)  # fmt: skip
+)
 def test_refusals_say_what_was_seen_and_what_to_do(source: object, words: list[str]) -> None:
     with pytest.raises(BadInput) as refusal:
         describe(source)

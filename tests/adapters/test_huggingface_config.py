@@ -31,10 +31,13 @@ def expected(row: dict) -> dict[str, float]:
     """Our knobs from measured matrices."""
     gains = row["gains"]
     found = {
-        "value_gain": gains["v"] * gains["o"], "output_gain": gains["o"], "mlp_in_gain": gains["in"],
-        "mlp_out_gain": gains["out"], "score_gain": gains["q"] * gains["k"] * row["logit_scaling"],
+        "value_gain": gains["v"] * gains["o"],
+        "output_gain": gains["o"],
+        "mlp_in_gain": gains["in"],
+        "mlp_out_gain": gains["out"],
+        "score_gain": gains["q"] * gains["k"] * row["logit_scaling"],
         "key_gain": gains["k"],
-    }  # fmt: skip
+    }
     found |= {"mlp_linear_gain": gains["linear"]} if "linear" in gains else {}
     found |= {"embedding_norm": row["norm"][0]} if "norm" in row else {}
     return found | ({"mlp_bias": row["bias"]} if "bias" in row else {})
@@ -105,17 +108,27 @@ def test_long_context_scaling_enters_the_logits() -> None:
     phi3 = small("phi3", **long, max_position_embeddings=131072)
     root = math.sqrt(1 + math.log(32) / math.log(4096))
     assert phi3.score_gain == pytest.approx(small("phi3").score_gain * root**2)
-    deepseek = {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
-                "original_max_position_embeddings": 4096}  # fmt: skip
+    deepseek = {
+        "type": "yarn",
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+    }
     scaled = small("deepseek_v3", rope_parameters=deepseek)
     assert scaled.score_gain == pytest.approx(small("deepseek_v3").score_gain * (0.1 * math.log(40) + 1) ** 2)
 
 
 def test_activations() -> None:
     names = {
-        "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu": "gelu", "swish": "silu", "relu": "relu",
-        "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh",
-    }  # fmt: skip
+        "gelu_new": "gelu_tanh",
+        "gelu_fast": "gelu_tanh",
+        "gelu": "gelu",
+        "swish": "silu",
+        "relu": "relu",
+        "quick_gelu": "quick_gelu",
+        "gelu_pytorch_tanh": "gelu_tanh",
+    }
     for theirs, ours in names.items():
         described = small("llama", hidden_act=theirs)
         assert (described.activation, described.unmodelled) == (ours, ())

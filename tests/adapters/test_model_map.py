@@ -49,7 +49,9 @@ def test_new_weights_are_read_with_their_gains_and_are_no_copies() -> None:
             if parameter.dim() == 2:
                 parameter.copy_(torch.randn_like(parameter) * 0.3)
     after, anew = where.reading(), read_anew(model)
-    assert before is not None and before.copies and after.default is not None and after.default.copies is False
+    assert (
+        before is not None and before.copies and after.default is not None and after.default.copies is False
+    )
     kept, fresh = (describe_read_module(model, reading).knobs() for reading in (after, anew))
     for gain in ("value_gain", "score_gain", "mlp_in_gain", "mlp_out_gain"):
         assert kept[gain] == pytest.approx(fresh[gain], rel=1e-6)
@@ -64,9 +66,12 @@ class Calls(dict[str, int]):
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         super().__init__(blocks=0, stacks=0, configs=0, readings=0)
         for owner, name, key in (
-            (OpenBlock, "__init__", "blocks"), (roles, "find_stacks", "stacks"), (translating, "translate", "configs"),
-            (behavior, "read", "readings"), (behavior, "read_closely", "readings"),
-        ):  # fmt: skip
+            (OpenBlock, "__init__", "blocks"),
+            (roles, "find_stacks", "stacks"),
+            (translating, "translate", "configs"),
+            (behavior, "read", "readings"),
+            (behavior, "read_closely", "readings"),
+        ):
             patch.setattr(owner, name, self._counting(getattr(owner, name), key))
 
     def _counting(self, function: Any, key: str) -> Any:
@@ -96,7 +101,7 @@ VERBS: dict[str, tuple[Callable[[nn.Module], Any], dict[str, int]]] = {
         {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0},
     ),
     "rebalanced": (rebalanced, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -114,7 +119,9 @@ def test_a_field_is_a_value_or_none_with_a_reason() -> None:
     unread = {"branches", "skips", "gates", "shared", "token_axis"}
     assert {name for name, field in before.items() if field.value is None} == unread
     assert all(bool(field.why) == (field.value is None) for field in before.values())
-    assert before["blocks"].value == ("transformer.h.0", "transformer.h.1") and before["devices"].value == ("cpu",)
+    assert before["blocks"].value == ("transformer.h.0", "transformer.h.1") and before["devices"].value == (
+        "cpu",
+    )
     assert before["ties"].value == (("transformer.wte.weight", "lm_head.weight"),)
     where.reading()
     after = where.fields()

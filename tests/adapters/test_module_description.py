@@ -21,7 +21,15 @@ from tests.support import handwritten
 from tests.support.handwritten import EXPECTED, HANDWRITTEN, NanoBlock, NanoGPT, attend
 from tests.support.models import FAMILIES, build
 
-GAINS = ("score_gain", "value_gain", "key_gain", "output_gain", "mlp_in_gain", "mlp_linear_gain", "mlp_out_gain")
+GAINS = (
+    "score_gain",
+    "value_gain",
+    "key_gain",
+    "output_gain",
+    "mlp_in_gain",
+    "mlp_linear_gain",
+    "mlp_out_gain",
+)
 MEASURED = (*GAINS, "embedding_norm", "mlp_bias", "attention_branch", "mlp_branch", "position_bias")
 
 
@@ -53,7 +61,15 @@ def test_every_family_equals_its_config(name: str) -> None:
 @pytest.mark.parametrize("name", HANDWRITTEN)
 def test_classes_never_seen(name: str) -> None:
     found = describe(HANDWRITTEN[name]())
-    seen = (found.depth, found.width, found.heads, found.kv_heads, found.mlp_width, found.norm, found.parallel)
+    seen = (
+        found.depth,
+        found.width,
+        found.heads,
+        found.kv_heads,
+        found.mlp_width,
+        found.norm,
+        found.parallel,
+    )
     assert seen == EXPECTED[name]
 
 
@@ -91,7 +107,9 @@ def test_layers_that_differ_are_described_one_by_one() -> None:
         model.transformer["h"][1].mlp.c_proj.weight.mul_(3)
     found, block = describe(model), model.transformer["h"][1]
     assert isinstance(found.mlp_out_gain, tuple) and isinstance(found.mlp_in_gain, float)
-    assert found.mlp_out_gain[1] == pytest.approx(block.mlp.c_proj.weight.pow(2).mean().sqrt().item() * 80**0.5)
+    assert found.mlp_out_gain[1] == pytest.approx(
+        block.mlp.c_proj.weight.pow(2).mean().sqrt().item() * 80**0.5
+    )
     assert found.mlp_out_gain[1] / found.mlp_out_gain[0] == pytest.approx(3, rel=0.05)
 
 
@@ -195,14 +213,38 @@ def test_every_position_is_seen(kind: type[nn.Module], norm: str) -> None:
     assert any("positions do inside attention" in line for line in found.unmodelled) == (kind is Rotary)
 
 
-TEXT = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 96, "pad_token_id": 0,
-        "intermediate_size": 80, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
-SEQUENCE = {"d_model": 48, "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4, "encoder_ffn_dim": 80, "decoder_ffn_dim": 80, "vocab_size": 96}  # fmt: skip
+TEXT = {
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "vocab_size": 96,
+    "pad_token_id": 0,
+    "intermediate_size": 80,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+SEQUENCE = {
+    "d_model": 48,
+    "encoder_layers": 3,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 80,
+    "decoder_ffn_dim": 80,
+    "vocab_size": 96,
+}
 OTHERS = {  # families without a translation of their config: (config, norm, parallel, causal, activation, rope)
     "gemma": (TEXT | {"head_dim": 16, "num_key_value_heads": 2}, "pre", False, True, "gelu_tanh", 1.0),
     "cohere": (TEXT, "pre", True, True, "silu", 1.0),
-    "bloom": ({"hidden_size": 48, "n_layer": 3, "n_head": 4, "vocab_size": 96}, "pre", False, True, "gelu_tanh", 0.0),
+    "bloom": (
+        {"hidden_size": 48, "n_layer": 3, "n_head": 4, "vocab_size": 96},
+        "pre",
+        False,
+        True,
+        "gelu_tanh",
+        0.0,
+    ),
     "electra": (TEXT | {"embedding_size": 48}, "post", False, False, "gelu", 0.0),
     "bart": (SEQUENCE, "post", False, False, "gelu", 0.0),
     "albert": (TEXT | {"embedding_size": 48}, "post", False, False, "gelu_tanh", 0.0),
@@ -303,7 +345,13 @@ def test_the_usual_scales_of_scores() -> None:
 
 def test_an_encoder_of_torch_stands_behind_an_embedding_of_unit_size() -> None:
     """Xavier over the joint matrix gives q, k and v the gain sqrt(1/2), nn.Linear has sqrt(1/3)."""
-    config = {"model_type": "torch_encoder", "d_model": 32, "nhead": 4, "num_layers": 2, "dim_feedforward": 64}
+    config = {
+        "model_type": "torch_encoder",
+        "d_model": 32,
+        "nhead": 4,
+        "num_layers": 2,
+        "dim_feedforward": 64,
+    }
     post, pre = describe(config), describe(config | {"norm_first": True})
     assert (post.norm, pre.norm, post.embedding_norm, post.activation) == ("post", "pre", 1.0, "relu")
     gains = (post.score_gain, post.value_gain, post.mlp_in_gain, post.mlp_out_gain, post.mlp_bias)

@@ -84,7 +84,9 @@ def test_every_block_has_every_role(name: str, found: dict[str, tuple[nn.Module,
     assert places.depth == (EXPECTED[name][0] if name in EXPECTED else 3)
     assert places.width == 48
     assert not places.assumed
-    assert all(UNRECOGNISED.get(name.partition(",")[0], "\0") in parameter for parameter in places.unrecognised)
+    assert all(
+        UNRECOGNISED.get(name.partition(",")[0], "\0") in parameter for parameter in places.unrecognised
+    )
     for block in places.blocks:
         assert block.attention.heads == 4
         for matrix in block.projections:
@@ -96,12 +98,21 @@ def test_every_block_has_every_role(name: str, found: dict[str, tuple[nn.Module,
 
 
 @pytest.mark.parametrize("name", HANDWRITTEN)
-def test_sizes_and_norms_of_classes_never_seen(name: str, found: dict[str, tuple[nn.Module, ModelSites]]) -> None:
+def test_sizes_and_norms_of_classes_never_seen(
+    name: str, found: dict[str, tuple[nn.Module, ModelSites]]
+) -> None:
     _, places = found[name]
     block, stack = places.blocks[-1], places.stacks[0]
     attention = block.attention
-    seen = (places.depth, places.width, attention.heads, attention.kv_heads, block.mlp.width, stack.norm,
-            stack.parallel)  # fmt: skip
+    seen = (
+        places.depth,
+        places.width,
+        attention.heads,
+        attention.kv_heads,
+        block.mlp.width,
+        stack.norm,
+        stack.parallel,
+    )
     assert seen == EXPECTED[name]
 
 
@@ -142,7 +153,11 @@ def fresh(name: str) -> tuple[nn.Module, BlockSite]:
     block = sites(model).blocks[1]  # the second: the first of a post-norm network reads the bare embedding
     with torch.no_grad():
         for matrix in block.attention.projections:
-            if matrix.rows is None or matrix.role in ("query", "key_value_down") or "kv_b" in matrix.parameter:
+            if (
+                matrix.rows is None
+                or matrix.role in ("query", "key_value_down")
+                or "kv_b" in matrix.parameter
+            ):
                 for parameter in matrix.parameters:
                     weight = model.get_parameter(parameter)
                     weight.mul_(1.5 / (weight.std() * matrix.fan_in**0.5))
@@ -203,7 +218,9 @@ def test_the_interleaved_gate_of_gpt_oss() -> None:
         model = FAMILIES["gptoss"]()
         block = sites(model).blocks[0]
         matrix = block.mlp.gate if role == "gate" else block.mlp.input
-        assert matrix is not None and matrix.rows == Rows(80, 2, 0 if role == "gate" else 1, 1 if role == "gate" else 2)
+        assert matrix is not None and matrix.rows == Rows(
+            80, 2, 0 if role == "gate" else 1, 1 if role == "gate" else 2
+        )
         zero(model, matrix)
         for parameter in matrix.biases:
             nn.init.zeros_(model.get_parameter(parameter))
@@ -226,7 +243,8 @@ def test_the_stream_between_the_branches_enters_the_middle(name: str) -> None:
         zero(model, matrix)
     caught: list[Tensor] = []
     handle = model.get_submodule(block.middle).register_forward_pre_hook(
-        lambda _, args, kwargs: caught.append((args or tuple(kwargs.values()))[0].detach().clone()), with_kwargs=True
+        lambda _, args, kwargs: caught.append((args or tuple(kwargs.values()))[0].detach().clone()),
+        with_kwargs=True,
     )
     whole = output_of(name, model, block.name)
     handle.remove()
@@ -274,7 +292,10 @@ def test_looking_changes_nothing() -> None:
 
 def test_two_stacks_encoder_first() -> None:
     places = sites(FAMILIES["t5"]())
-    assert [(stack.name, len(stack.blocks)) for stack in places.stacks] == [("encoder.block", 3), ("decoder.block", 2)]
+    assert [(stack.name, len(stack.blocks)) for stack in places.stacks] == [
+        ("encoder.block", 3),
+        ("decoder.block", 2),
+    ]
     assert places.blocks[0].cross_attention is None
     decoder = places.stacks[1].blocks[0]
     assert decoder.cross_attention is not None
@@ -295,7 +316,9 @@ def test_a_block_that_lacks_a_norm_is_named() -> None:
         sites(model)
 
 
-@pytest.mark.parametrize("model", [nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))])
+@pytest.mark.parametrize(
+    "model", [nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))]
+)
 def test_what_has_no_blocks_is_refused(model: nn.Module) -> None:
     with pytest.raises(BadInput, match="no list of blocks"):
         sites(model)

@@ -19,7 +19,7 @@ from edgewise.view import measurement
 from tests.support.models import build
 
 Capture = pytest.CaptureFixture[str]
-SCRIPT = '''
+SCRIPT = """
 import torch
 from torch import nn
 
@@ -31,7 +31,7 @@ def nothing():
     return 3
 
 number = 3
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,9 @@ MEASURED = ["torch-encoder", "{}/bare/config.json", "{}/checkpoint", "{}/mine.py
 
 
 @pytest.mark.parametrize("template", MEASURED)
-def test_measure_reads_the_same_subject_in_python_and_in_the_shell(template: str, place: Path, capsys: Capture) -> None:
+def test_measure_reads_the_same_subject_in_python_and_in_the_shell(
+    template: str, place: Path, capsys: Capture
+) -> None:
     source = template.format(place)
     run(["measure", source, "--tokens", "8", "--seeds", "1", "--json"])
     shell = json.loads(capsys.readouterr().out)["measured"]

@@ -27,8 +27,20 @@ from tests.support.strange_names import (
     Turning,
 )
 
-USUAL = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj", "inward": "fc1", "outward": "fc2"}
-KINDS = {"apart": {}, "gated": {"gated": True}, "stacked": {"fused": "stacked"}, "by head": {"fused": "by head"}}
+USUAL = {
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "output": "o_proj",
+    "inward": "fc1",
+    "outward": "fc2",
+}
+KINDS = {
+    "apart": {},
+    "gated": {"gated": True},
+    "stacked": {"fused": "stacked"},
+    "by head": {"fused": "by head"},
+}
 
 
 def true_matrices(model: Strange, kind: str, block: int) -> dict[str, Tensor]:
@@ -37,7 +49,9 @@ def true_matrices(model: Strange, kind: str, block: int) -> dict[str, Tensor]:
     if kind == "stacked":
         key, query, value = room.zeta.weight.chunk(3)
     elif kind == "by head":
-        key, value, query = (part.flatten(0, 1) for part in room.zeta.weight.unflatten(0, (HEADS, 3, -1)).unbind(1))
+        key, value, query = (
+            part.flatten(0, 1) for part in room.zeta.weight.unflatten(0, (HEADS, 3, -1)).unbind(1)
+        )
     else:
         query, key, value = (room.part(role).weight for role in ("query", "key", "value"))
     return {"query": query, "key": key, "value": value, "output": room.part("output").weight}
@@ -67,7 +81,9 @@ def test_matrices_with_unusual_names_have_their_roles(kind: str) -> None:
 def test_an_audit_finds_a_wrong_matrix_under_an_unusual_name(kind: str) -> None:
     model = Strange(**KINDS[kind])
     room = model.rooms[1]
-    keys = room.zeta.weight.unflatten(0, (HEADS, 3, -1))[:, 0] if kind == "by head" else room.part("key").weight
+    keys = (
+        room.zeta.weight.unflatten(0, (HEADS, 3, -1))[:, 0] if kind == "by head" else room.part("key").weight
+    )
     with torch.no_grad():
         keys.mul_(5)
     departures = [f for f in edgewise.audit_initialization(model) if f.kind is Kind.DEPARTS_FROM_SIBLINGS]
@@ -141,7 +157,12 @@ def _renamed(model: Strange) -> Strange:
 
 def test_roles_survive_json() -> None:
     reading = ModelMap(Strange(fused="by head")).reading(rows=True)
-    assert reading.stacks[0].attentions[0].matrices[0].rows == (HEADS, 3 * WIDTH // HEADS, 2 * WIDTH // HEADS, 24)
+    assert reading.stacks[0].attentions[0].matrices[0].rows == (
+        HEADS,
+        3 * WIDTH // HEADS,
+        2 * WIDTH // HEADS,
+        24,
+    )
     assert Reading.from_dict(reading.to_dict()) == reading
 
 

@@ -29,7 +29,9 @@ def theirs(name: str) -> tuple[nn.Module, Sizes, int]:
     return timm.create_model(name, **sizes).eval(), (DEPTH, WIDTH, HEADS, HIDDEN), SIDE
 
 
-real = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed: its names stand in for it")
+real = pytest.mark.skipif(
+    find_spec("timm") is None, reason="timm is not installed: its names stand in for it"
+)
 
 
 @pytest.mark.parametrize(

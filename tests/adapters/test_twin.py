@@ -35,7 +35,9 @@ def test_the_same_numbers_from_the_same_parameters(name: str) -> None:
         assert torch.equal(value, loss(model.eval(), batch()))
 
 
-@pytest.mark.parametrize("name", ["module twice", "block twice", "tied readout", "tied q and k", "parametrized"])
+@pytest.mark.parametrize(
+    "name", ["module twice", "block twice", "tied readout", "tied q and k", "parametrized"]
+)
 def test_other_values_are_held_under_every_name(name: str) -> None:
     """Against a deep copy into which the same values are written."""
     model = ZOO[name]()
@@ -81,7 +83,9 @@ def test_a_compiled_block_runs_in_the_copy() -> None:
     other = twin(model)
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         plain = loss(other, batch())
-        with holding(other.blocks[0], {key: torch.zeros_like(p) for key, p in other.blocks[0].named_parameters()}):
+        with holding(
+            other.blocks[0], {key: torch.zeros_like(p) for key, p in other.blocks[0].named_parameters()}
+        ):
             assert not torch.equal(loss(other, batch()), plain)
         assert torch.equal(plain, loss(model.eval(), batch()))
 
@@ -94,9 +98,15 @@ def test_a_module_that_cannot_be_copied_is_an_error_that_says_so() -> None:
     model = ZOO["plain"]()
     model.blocks[0].mlp[0] = Single(16, 24)
     before = everything(model)
-    with pytest.raises(edgewise.BadInput, match=r"cannot be copied.*Single raised TypeError: there is one of me"):
+    with pytest.raises(
+        edgewise.BadInput, match=r"cannot be copied.*Single raised TypeError: there is one of me"
+    ):
         edgewise.total_changes(model, batch())
-    assert edgewise.sites(model).assumed[0].startswith("norm: pre, assumed because a module of the model cannot be")
+    assert (
+        edgewise.sites(model)
+        .assumed[0]
+        .startswith("norm: pre, assumed because a module of the model cannot be")
+    )
     assert differences(before, everything(model)) == []
 
 

@@ -20,17 +20,47 @@ class Case:
 
 
 BASE = {"depth": 16, "tokens": 64, "width": 512, "heads": 8, "activation": "relu"}
-LLAMA = {"activation": "silu", "gated": True, "norm_kind": "rms", "causal": True, "rope": True, "kv_heads": 2,
-         "mlp_in_gain": sqrt(2), "mlp_out_gain": 1.2}  # fmt: skip
+LLAMA = {
+    "activation": "silu",
+    "gated": True,
+    "norm_kind": "rms",
+    "causal": True,
+    "rope": True,
+    "kv_heads": 2,
+    "mlp_in_gain": sqrt(2),
+    "mlp_out_gain": 1.2,
+}
 
-NOISY = frozenset({
-    "pre relu one head", "pre gelu overlap 0.5", "pre leaky relu 8 layers overlap 0.9", "pre value gain 2",
-    "pre small embedding", "post relu", "post gelu pooled", "post rms sharp", "sandwich gelu", "no norm tanh",
-    "dyt pre slope 0.5 overlap 0.3", "cowsik ordered", "cowsik gain 2", "cowsik gain 2 pooled", "cowsik sharp", "mqa",
-    "causal relu pooled", "causal post", "rope overlap 0.8", "attention only", "attention only pooled sharp",
-    "attention only weak skip", "sharp 8 post", "chaotic without mlp skip", "explosive cowsik sharp 8",
-    "explosive attention only",
-})  # a pilot of 32 seeds had a standard error above a third of some limit: these get 64  # fmt: skip
+NOISY = frozenset(
+    {
+        "pre relu one head",
+        "pre gelu overlap 0.5",
+        "pre leaky relu 8 layers overlap 0.9",
+        "pre value gain 2",
+        "pre small embedding",
+        "post relu",
+        "post gelu pooled",
+        "post rms sharp",
+        "sandwich gelu",
+        "no norm tanh",
+        "dyt pre slope 0.5 overlap 0.3",
+        "cowsik ordered",
+        "cowsik gain 2",
+        "cowsik gain 2 pooled",
+        "cowsik sharp",
+        "mqa",
+        "causal relu pooled",
+        "causal post",
+        "rope overlap 0.8",
+        "attention only",
+        "attention only pooled sharp",
+        "attention only weak skip",
+        "sharp 8 post",
+        "chaotic without mlp skip",
+        "explosive cowsik sharp 8",
+        "explosive attention only",
+    }
+)  # a pilot of 32 seeds had a standard error above a third of some limit: these get 64
 
 
 def case(
@@ -43,9 +73,17 @@ def case(
 
 def cowsik(attention: float, perceptron: float, gain: float, **knobs: Any) -> dict[str, Any]:
     """The family of Cowsik et al.: tanh, pre-norm, one head, skip sqrt(1 - alpha^2), branch alpha."""
-    return {"heads": 1, "tokens": 32, "activation": "tanh", "mlp_in_gain": gain,
-            "attention_skip": sqrt(1 - attention**2), "attention_branch": attention,
-            "mlp_skip": sqrt(1 - perceptron**2), "mlp_branch": perceptron, **knobs}  # fmt: skip
+    return {
+        "heads": 1,
+        "tokens": 32,
+        "activation": "tanh",
+        "mlp_in_gain": gain,
+        "attention_skip": sqrt(1 - attention**2),
+        "attention_branch": attention,
+        "mlp_skip": sqrt(1 - perceptron**2),
+        "mlp_branch": perceptron,
+        **knobs,
+    }
 
 
 def shallow(depth: int, total: float = 1.0) -> dict[str, Any]:
@@ -156,12 +194,20 @@ POSITIONS = [
 ]
 PARTS = [
     case("mlp only relu", attention_branch=0.0, mlp_in_gain=sqrt(2)),
-    case("mlp only chaotic tanh", attention_branch=0.0, mlp_skip=0.0, norm="none", activation="tanh",
-         mlp_in_gain=1.5, mlp_out_gain=1.0, start_overlap=0.6),
+    case(
+        "mlp only chaotic tanh",
+        attention_branch=0.0,
+        mlp_skip=0.0,
+        norm="none",
+        activation="tanh",
+        mlp_in_gain=1.5,
+        mlp_out_gain=1.0,
+        start_overlap=0.6,
+    ),
     case("attention only", mlp_branch=0.0, score_gain=1.5),
     case("attention only pooled sharp", mlp_branch=0.0, score_gain=3.0, heads=1, readout="pooled"),
     case("attention only weak skip", mlp_branch=0.0, attention_skip=0.8, attention_branch=0.6, depth=12),
-]  # fmt: skip
+]
 EXPLOSIVE = [
     case("sharp 8 post", norm="post", score_gain=8.0, heads=1, mlp_in_gain=sqrt(2)),
     case(

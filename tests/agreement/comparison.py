@@ -72,11 +72,8 @@ def compare(record: dict[str, Any], trace: Trace) -> Comparison:
     differences = {
         "norm": (trace.blocks("norm") / norm - 1, np.array(record["norm"]["error"]) / norm),
         "overlap": (np.array(record["separation"]["mean"]) - separation, record["separation"]["error"]),
-        **{
-            key: (value - record[key]["mean"], record[key]["error"])
-            for key, value in exponents.items()
-        },
-    }  # fmt: skip
+        **{key: (value - record[key]["mean"], record[key]["error"]) for key, value in exponents.items()},
+    }
     stretch = record["seeds"] >= ENOUGH_SEEDS or record["knobs"]["width"] >= ENOUGH_WIDTH
     gaps = {
         key: Gap.worst(difference, np.array(error) * stretch, LIMITS[key])

@@ -27,27 +27,53 @@ NARROW_RECORD = Path(__file__).with_name("families_256.json")
 WIDTH, DEPTH, HEADS, TOKENS, SEEDS = 512, 6, 8, 32, 8
 NARROW = 256  # the least width at which the project asks for agreement
 OVERLAP, EXPONENT = 0.03, 0.015  # what the project asks for: these, or two standard errors for an exponent
-UNEQUAL = ("vit", "dinov2")  # the class token starts 25 times shorter: theory is given the whole first Gram matrix
+UNEQUAL = (
+    "vit",
+    "dinov2",
+)  # the class token starts 25 times shorter: theory is given the whole first Gram matrix
 
 
 def sizes_of(name: str, width: int) -> dict[str, Any]:
     """What makes the family's config this wide; everything else as in tests/support/models.py."""
-    common = {"hidden_size": width, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "vocab_size": 512}
+    common = {
+        "hidden_size": width,
+        "num_hidden_layers": DEPTH,
+        "num_attention_heads": HEADS,
+        "vocab_size": 512,
+    }
     head = width // HEADS
     own: dict[str, dict[str, Any]] = {
         "gpt2": {"n_embd": width, "n_layer": DEPTH, "n_head": HEADS, "vocab_size": 512},
-        "t5": {"d_model": width, "num_layers": DEPTH, "num_decoder_layers": 2, "num_heads": HEADS, "d_kv": head,
-               "d_ff": 3 * width, "vocab_size": 512},
+        "t5": {
+            "d_model": width,
+            "num_layers": DEPTH,
+            "num_decoder_layers": 2,
+            "num_heads": HEADS,
+            "d_kv": head,
+            "d_ff": 3 * width,
+            "vocab_size": 512,
+        },
         "opt": common | {"ffn_dim": 4 * width, "word_embed_proj_dim": width},
         "falcon": common,
         "dinov2": common | {"image_size": 32},
-        "qwen3moe": common | {"mlp_only_layers": [], "moe_intermediate_size": width, "num_key_value_heads": HEADS,
-                              "head_dim": head},
-        "deepseek3": common | {"num_key_value_heads": HEADS, "moe_intermediate_size": width,
-                               "intermediate_size": 3 * width},
-    }  # fmt: skip
-    wide = {"num_key_value_heads": HEADS, "head_dim": head, "query_pre_attn_scalar": head, "sliding_window": 24,
-            "local_attention": 24, "image_size": 32}  # fmt: skip
+        "qwen3moe": common
+        | {
+            "mlp_only_layers": [],
+            "moe_intermediate_size": width,
+            "num_key_value_heads": HEADS,
+            "head_dim": head,
+        },
+        "deepseek3": common
+        | {"num_key_value_heads": HEADS, "moe_intermediate_size": width, "intermediate_size": 3 * width},
+    }
+    wide = {
+        "num_key_value_heads": HEADS,
+        "head_dim": head,
+        "query_pre_attn_scalar": head,
+        "sliding_window": 24,
+        "local_attention": 24,
+        "image_size": 32,
+    }
     known = {key: value for key, value in wide.items() if key in CONFIGS[name][2]}
     return known | own.get(name, common | {"intermediate_size": 3 * width})
 
@@ -64,8 +90,10 @@ def compare(name: str, seeds: int = SEEDS, width: int = WIDTH, **changes: Any) -
     """Largest difference of the overlap over depth, and both exponents with their standard errors."""
     tokens = None if "image_size" in CONFIGS[name][2] else TOKENS
     built = config(name, width, **changes)
-    return against_theory(measure(built, tokens=tokens, seeds=seeds, readouts=("token",), pair=False),
-                          first_gram(built, seeds) if name in UNEQUAL else None)  # fmt: skip
+    return against_theory(
+        measure(built, tokens=tokens, seeds=seeds, readouts=("token",), pair=False),
+        first_gram(built, seeds) if name in UNEQUAL else None,
+    )
 
 
 def against_theory(measured: Trace, first: np.ndarray | None = None) -> dict[str, Any]:

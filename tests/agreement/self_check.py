@@ -25,12 +25,21 @@ def network(number: int) -> Architecture:
     """One of the population: sizes and gains drawn from its number alone."""
     draw = random.Random(number)
     return transformer(
-        depth=draw.choice((2, 4, 8, 16, 32)), width=draw.choice((32, 64, 128, 256)), heads=draw.choice((2, 4)),
-        tokens=draw.choice((12, 24, 48)), norm=draw.choice(("pre", "post", "sandwich")),
-        causal=draw.random() < 0.4, gated=draw.random() < 0.3, activation=draw.choice(("relu", "gelu", "tanh")),
-        score_gain=draw.choice((0.1, 1.0, 3.0)), value_gain=_gain(draw), mlp_in_gain=_gain(draw),
-        mlp_out_gain=_gain(draw), attention_branch=_gain(draw), mlp_branch=_gain(draw),
-    )  # fmt: skip
+        depth=draw.choice((2, 4, 8, 16, 32)),
+        width=draw.choice((32, 64, 128, 256)),
+        heads=draw.choice((2, 4)),
+        tokens=draw.choice((12, 24, 48)),
+        norm=draw.choice(("pre", "post", "sandwich")),
+        causal=draw.random() < 0.4,
+        gated=draw.random() < 0.3,
+        activation=draw.choice(("relu", "gelu", "tanh")),
+        score_gain=draw.choice((0.1, 1.0, 3.0)),
+        value_gain=_gain(draw),
+        mlp_in_gain=_gain(draw),
+        mlp_out_gain=_gain(draw),
+        attention_branch=_gain(draw),
+        mlp_branch=_gain(draw),
+    )
 
 
 def _gain(draw: random.Random) -> float:
@@ -46,10 +55,14 @@ def row(number: int) -> dict[str, Any]:
     trace = measure(model, ids, attention=False, pair=False, readouts=("token",))
     theory = predict(description, start=trace)
     return {
-        "number": number, "width": description.width, "depth": description.depth, "tokens": description.tokens,
-        "position": description.norm, "causal": description.causal,
+        "number": number,
+        "width": description.width,
+        "depth": description.depth,
+        "tokens": description.tokens,
+        "position": description.norm,
+        "causal": description.causal,
         **{gap.quantity: round(gap.size, 4) for gap in gaps(trace, theory)},
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

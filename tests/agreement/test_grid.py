@@ -68,7 +68,9 @@ def test_weight_gradients(name: str, traces: dict[str, Trace]):
     for matrix, (ratio, error) in weight_ratios(RECORDS[name], traces[name]).items():
         limit = LIMIT + width_bias(RECORDS[name]) + 2 * error
         above = limit + excess_allowed(matrix, RECORDS[name])
-        assert ((-limit <= ratio) & (ratio <= above)).all(), f"{matrix}: {ratio.round(3)}, allowed {above.round(3)}"
+        assert ((-limit <= ratio) & (ratio <= above)).all(), (
+            f"{matrix}: {ratio.round(3)}, allowed {above.round(3)}"
+        )
 
 
 SMALL = {"depth": 5, "tokens": 24, "width": 256, "mlp_width": 512}

@@ -38,8 +38,10 @@ def test_scatter_is_all_there_is(name: str) -> None:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES])
 def test_gap_halves_when_width_doubles(name: str) -> None:
     """Freshly measured, 16 networks at each of three widths: slope -1 within three standard errors, 0 excluded."""
-    table = {width: {key: summary(gaps) for key, gaps in squared_gaps(name, width, 16).items()}
-             for width in (64, 128, 256)}  # fmt: skip
+    table = {
+        width: {key: summary(gaps) for key, gaps in squared_gaps(name, width, 16).items()}
+        for width in (64, 128, 256)
+    }
     slope, error = rates(table)["gradient"]
     assert slope == pytest.approx(-1, abs=3 * error)
     assert slope + 3 * error < 0

@@ -8,8 +8,15 @@ import numpy as np
 
 from edgewise.trace import Trace
 
-MATRICES = {"W_Q": "query", "W_K": "key", "W_V": "value", "W_O": "output",
-            "W_1": "mlp_in", "W_linear": "mlp_linear", "W_2": "mlp_out"}  # fmt: skip
+MATRICES = {
+    "W_Q": "query",
+    "W_K": "key",
+    "W_V": "value",
+    "W_O": "output",
+    "W_1": "mlp_in",
+    "W_linear": "mlp_linear",
+    "W_2": "mlp_out",
+}
 LIMIT = 0.05  # of |dL/dW|^2, besides two standard errors and the bias of finite width
 
 

@@ -35,12 +35,22 @@ def config(name: str, width: int) -> Any:
     heads = width // HEAD_WIDTH
     if name == "gpt2":
         return transformers.GPT2Config(
-            n_embd=width, n_layer=DEPTH, n_head=heads, n_positions=TOKENS, bos_token_id=1, eos_token_id=2, **common
+            n_embd=width,
+            n_layer=DEPTH,
+            n_head=heads,
+            n_positions=TOKENS,
+            bos_token_id=1,
+            eos_token_id=2,
+            **common,
         )
     return transformers.BertConfig(
-        hidden_size=width, num_hidden_layers=DEPTH, num_attention_heads=heads, intermediate_size=4 * width,
-        max_position_embeddings=TOKENS, **common,
-    )  # fmt: skip
+        hidden_size=width,
+        num_hidden_layers=DEPTH,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        max_position_embeddings=TOKENS,
+        **common,
+    )
 
 
 def network(name: str, width: int) -> nn.Module:
@@ -65,7 +75,11 @@ def squared_gaps(name: str, width: int, seeds: int) -> dict[str, np.ndarray]:
     }
     if name != "bert":  # behind BERT's last norm q is one, exactly
         gaps["norm"] = np.log(measured.norm / theory.norm.mean(axis=0))
-    places = {"overlap": ends, "norm": ends, "gradient": [0, *ends[:-1]]}  # the last gradient is one by definition
+    places = {
+        "overlap": ends,
+        "norm": ends,
+        "gradient": [0, *ends[:-1]],
+    }  # the last gradient is one by definition
     found = {key: np.square(gap[:, places[key]]).mean(axis=1) for key, gap in gaps.items()}
     for key, gap in gaps.items():
         apart = (gap - gap.mean(axis=0))[:, places[key]]

@@ -155,8 +155,12 @@ WRONG: list[tuple[str, Callable[[nn.Module], None], Kind, str]] = [
     ("nanogpt", scale_one_branch_only, Kind.RESIDUAL_SCALING_MISSING, "transformer.h.0.mlp.c_proj.weight"),
     ("nanogpt", scale_the_wrong_matrix, Kind.RESIDUAL_SCALING_MISPLACED, "transformer.h.0.mlp.c_fc.weight"),
     ("pythia", draw_a_layer_larger, Kind.DEPARTS_FROM_SIBLINGS, "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"),
-    ("pythia", draw_the_keys_of_a_layer_larger, Kind.DEPARTS_FROM_SIBLINGS,
-     "gpt_neox.layers.2.attention.query_key_value.weight"),
+    (
+        "pythia",
+        draw_the_keys_of_a_layer_larger,
+        Kind.DEPARTS_FROM_SIBLINGS,
+        "gpt_neox.layers.2.attention.query_key_value.weight",
+    ),
     ("llama", draw_a_role_larger, Kind.DEPARTS_FROM_RECIPE, "model.layers.0.mlp.up_proj.weight"),
     ("deepseek3", draw_a_latent_larger, Kind.DEPARTS_FROM_RECIPE, "model.layers.0.self_attn.q_a_proj.weight"),
     ("gemma3", raise_a_norm, Kind.NORM_GAIN_NOT_ONE, "model.norm.weight"),
@@ -164,7 +168,7 @@ WRONG: list[tuple[str, Callable[[nn.Module], None], Kind, str]] = [
     ("bert", draw_a_bias, Kind.BIAS_NOT_ZERO, "bert.encoder.layer.1.attention.self.key.bias"),
     ("nanogpt", tie_two_modules, Kind.TIED, "transformer.h.0.mlp.c_fc.weight"),
     ("nanogpt", tie_two_parameters, Kind.TIED, "transformer.h.1.attn.c_proj.weight"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("name, spoil, kind, parameter", WRONG, ids=[entry[1].__name__ for entry in WRONG])
@@ -177,7 +181,9 @@ def test_caught_named_and_repaired(
     found = audit_initialization(model)
     new = [f for f in found if f.kind is kind and f not in before]
     assert parameter in {named for finding in new for named in finding.parameters}
-    assert all(finding.observation and finding.expected and parameter_exists(model, finding) for finding in found)
+    assert all(
+        finding.observation and finding.expected and parameter_exists(model, finding) for finding in found
+    )
     repair(model, tuple(new), kind)
     assert [f for f in audit_initialization(model) if f.kind is kind] == before
 
@@ -251,7 +257,9 @@ def test_worst_first_and_readable() -> None:
     found = audit_initialization(model)
     ranks = [list(Severity)[::-1].index(finding.severity) for finding in found]
     assert ranks == sorted(ranks)
-    assert str(found[0]).startswith("warning: layers start with identical weights: layers.1.self_attn.in_proj_weight")
+    assert str(found[0]).startswith(
+        "warning: layers start with identical weights: layers.1.self_attn.in_proj_weight"
+    )
 
 
 def test_wrapped_models_and_empty_ones() -> None:

@@ -28,7 +28,9 @@ class NoSites:
     stacks = ()
 
 
-def summary(rms: float = 0.02, block: int = 0, role: str = "attention.query", **values: float) -> MatrixSummary:
+def summary(
+    rms: float = 0.02, block: int = 0, role: str = "attention.query", **values: float
+) -> MatrixSummary:
     matrix = Projection(role.split(".")[1], (f"{block}.{role}",), 512, 256)
     measured = {"spread": rms, "largest": 4 * rms, "count": COUNT} | values
     return MatrixSummary("blocks", block, role, matrix, rms, **measured)  # type: ignore[arg-type]
@@ -59,8 +61,14 @@ def test_up_to_a_third_of_the_layers_can_be_odd(odd: int, found: int) -> None:
 def test_a_factor_on_one_output_is_missed_on_the_other() -> None:
     """1/sqrt(2 depth) on attention's output alone: the MLP's is named, and no other."""
     depth, small = 8, 0.02 / 4
-    roles = {"attention.query": 0.02, "attention.key": 0.02, "attention.value": 0.02, "mlp.input": 0.02,
-             "attention.output": small, "mlp.output": 0.02}  # fmt: skip
+    roles = {
+        "attention.query": 0.02,
+        "attention.key": 0.02,
+        "attention.value": 0.02,
+        "mlp.input": 0.02,
+        "attention.output": small,
+        "mlp.output": 0.02,
+    }
     layers = [summary(std, block, role) for role, std in roles.items() for block in range(depth)]
     (finding,) = residual_scaling(None, depth, layers)
     assert finding.kind is Kind.RESIDUAL_SCALING_MISSING and finding.observation.startswith("mlp.output")
@@ -97,24 +105,33 @@ def test_a_summary_holds_size_spread_and_the_largest_entry() -> None:
 
 def test_t5_without_a_factor_has_the_factor_one() -> None:
     """Queries are smaller by sqrt(d_kv), and norms start at the factor, which the gains hold."""
-    network = SimpleNamespace(head_width=4, value_gain=1.0, output_gain=1.0, mlp_in_gain=1.0, mlp_out_gain=1.0)
+    network = SimpleNamespace(
+        head_width=4, value_gain=1.0, output_gain=1.0, mlp_in_gain=1.0, mlp_out_gain=1.0
+    )
     matrix = SimpleNamespace(fan_in=16)
     block = SimpleNamespace(
-        attention=SimpleNamespace(value=matrix, output=matrix), mlp=SimpleNamespace(input=matrix, output=matrix)
+        attention=SimpleNamespace(value=matrix, output=matrix),
+        mlp=SimpleNamespace(input=matrix, output=matrix),
     )
     bare, one, two = (
         recipe_of({"model_type": "t5"} | given, network, SimpleNamespace(blocks=[block]))  # type: ignore[arg-type]
         for given in ({}, {"initializer_factor": 1.0}, {"initializer_factor": 2.0})
     )
     assert bare == one and bare["attention.key", 0] == pytest.approx(1 / 4)
-    assert bare["attention.query", 0] == pytest.approx(1 / 8) and two["attention.key", 0] == pytest.approx(1 / 8)
+    assert bare["attention.query", 0] == pytest.approx(1 / 8) and two["attention.key", 0] == pytest.approx(
+        1 / 8
+    )
 
 
 def test_the_scaling_of_outputs_is_looked_for_from_three_blocks_on() -> None:
     """With two, 1/sqrt(2 depth) is one half, which other recipes have too."""
     for depth, found in ((2, 0), (3, 1)):
-        roles = {"attention.query": 0.02, "mlp.input": 0.02, "attention.output": 0.02 / math.sqrt(2 * depth),
-                 "mlp.output": 0.02}  # fmt: skip
+        roles = {
+            "attention.query": 0.02,
+            "mlp.input": 0.02,
+            "attention.output": 0.02 / math.sqrt(2 * depth),
+            "mlp.output": 0.02,
+        }
         layers = [summary(std, block, role) for role, std in roles.items() for block in range(depth)]
         assert len(list(residual_scaling(None, depth, layers))) == found
 
@@ -129,15 +146,21 @@ def test_blocks_in_a_row_are_named_by_their_ends(blocks: list[int], text: str) -
 
 @pytest.mark.parametrize(
     "config, gain",
-    [({}, 1.0), ({"model_type": "t5"}, 1.0), ({"model_type": "t5", "initializer_factor": 0.5}, 0.5),
-     ({"model_type": "bert", "initializer_factor": 0.5}, 1.0)],
-)  # fmt: skip
+    [
+        ({}, 1.0),
+        ({"model_type": "t5"}, 1.0),
+        ({"model_type": "t5", "initializer_factor": 0.5}, 0.5),
+        ({"model_type": "bert", "initializer_factor": 0.5}, 1.0),
+    ],
+)
 def test_norms_start_at_one_but_those_of_t5_at_its_factor(config: dict[str, object], gain: float) -> None:
     assert _published_norm_gain(config) == gain
 
 
-@pytest.mark.parametrize("expected, off, found", [(1.0, 9e-4, 0), (1.0, 1.5e-3, 1), (0.5, 9e-4, 0), (4.0, 3e-3, 0),
-                                                  (4.0, 5e-3, 1), (1.0, math.nan, 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    "expected, off, found",
+    [(1.0, 9e-4, 0), (1.0, 1.5e-3, 1), (0.5, 9e-4, 0), (4.0, 3e-3, 0), (4.0, 5e-3, 1), (1.0, math.nan, 1)],
+)
 def test_a_gain_of_a_norm_may_be_off_by_a_thousandth(expected: float, off: float, found: int) -> None:
     """Of one, or of the gain itself where that is larger; one entry is enough."""
     model = nn.Sequential(nn.LayerNorm(8, dtype=torch.float64))

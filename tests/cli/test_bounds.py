@@ -21,10 +21,18 @@ from edgewise.theory.gram.recursion import default_samples, propagate_gram
 
 Capture = pytest.CaptureFixture[str]
 LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "intermediate_size": 128, "max_position_embeddings": 64, "vocab_size": 100, "rms_norm_eps": 1e-5,
-    "num_key_value_heads": 4, "hidden_act": "silu", "initializer_range": 0.02,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 64,
+    "vocab_size": 100,
+    "rms_norm_eps": 1e-5,
+    "num_key_value_heads": 4,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+}
 PAIRS = zip("abcdefghijk", "bcdefghijkl", strict=True)
 BOMB = "a: &a [1, 1]\n" + "\n".join(f"{c}: &{c} [*{b}, *{b}, *{b}, *{b}]" for b, c in PAIRS)
 MERGE_BOMB = "a: &a {x: 1}\nb: {<<: [*a, *a]}\n"
@@ -51,7 +59,7 @@ def refused(arguments: list[str], words: str, capsys: Capture) -> None:
         (["transformer", "--set", "value_gain=[[1]]"], "value_gain"),
         (["transformer", "--tokens", "20000", "--set", "causal=true"], "would need"),
     ],
-)  # fmt: skip
+)
 def test_numbers_beyond_reach_are_refused_at_once(words: list[str], message: str, capsys: Capture) -> None:
     refused(["predict", *words], message, capsys)
 
@@ -82,7 +90,12 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, capsys: Capture) -> 
     (tmp_path / "zero.yaml").symlink_to("/dev/zero")
     (tmp_path / "config.json").symlink_to("config.json")
     (tmp_path / "folder.json").mkdir()
-    words = {"pipe.json": "a pipe", "zero.yaml": "a device", "config.json": "symbolic links", "folder.json": "has no"}
+    words = {
+        "pipe.json": "a pipe",
+        "zero.yaml": "a device",
+        "config.json": "symbolic links",
+        "folder.json": "has no",
+    }
     for name, message in words.items():
         refused(["predict", str(tmp_path / name)], message, capsys)
 
@@ -138,7 +151,9 @@ def test_the_refusal_of_long_masks_says_what_would_fit(monkeypatch: pytest.Monke
     """The named length is accepted, and twice of it is not."""
     monkeypatch.setattr(cost, "physical_memory", lambda: 24e9)
     sampling = Sampling(4, np.float32, keep=False)
-    with pytest.raises(BadInput, match=r"would need [\d,.]+ GB and about \d.*tokens = (\d[\d,]*) needs") as refusal:
+    with pytest.raises(
+        BadInput, match=r"would need [\d,.]+ GB and about \d.*tokens = (\d[\d,]*) needs"
+    ) as refusal:
         cost.affordable(20_000, 12, 2, sampling)
     fitting = int(str(refusal.value).split("tokens = ")[1].split(" needs")[0].replace(",", ""))
     cost.affordable(fitting, 12, 2, sampling)

@@ -15,7 +15,9 @@ from edgewise.cli.completion import SHELLS, VARIABLE
 from edgewise.cli.main import VERBS, run
 
 
-def completions(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def completions(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
     """What bash would offer for the last of these words."""
     monkeypatch.setenv(VARIABLE, "bash_complete")
     monkeypatch.setenv("COMP_WORDS", " ".join(["edgewise", *words]))

@@ -37,7 +37,10 @@ def source(tmp_path: Path, text: str) -> str:
         ("import sys\ndef make():\n    sys.exit()\n", ["called sys.exit()", "mine.py, line 3"]),
         ("def make(:\n", ["SyntaxError", "mine.py, line 1"]),
         ("import absent_module\n", ["ModuleNotFoundError", "absent_module", "mine.py, line 1"]),
-        ("def make():\n    raise ValueError('no such size')\n", ["ValueError: no such size", "mine.py, line 2"]),
+        (
+            "def make():\n    raise ValueError('no such size')\n",
+            ["ValueError: no such size", "mine.py, line 2"],
+        ),
         ("def make():\n    return make()\n", ["RecursionError", "mine.py, line 2"]),
         ("def make():\n    open('/nowhere/x')\n", ["FileNotFoundError", "mine.py, line 2"]),
         (
@@ -47,7 +50,7 @@ def source(tmp_path: Path, text: str) -> str:
             ["called sys.exit(0)", "mine.py, line 7"],
         ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_of_user_code_are_bad_input_with_their_own_words(
     text: str, words: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
@@ -66,7 +69,6 @@ def test_a_file_named_from_here_is_the_user_s_own(
     monkeypatch.chdir(tmp_path)
     assert run(["rate", "mine.py:model", "--json"]) == 64
     assert "mine.py, line 2" in json.loads(capsys.readouterr().out)["error"]
-
 
 
 @pytest.mark.parametrize("function", ["cases", "claim", "draw"])
@@ -110,7 +112,7 @@ def test_usage_errors_are_documents_too(capsys: Capture) -> None:
         (KeyboardInterrupt(), 130, "interrupted"),
         (AssertionError(), 70, "internal error, AssertionError: no message"),
     ],
-)  # fmt: skip
+)
 def test_every_exception_has_its_code(error: BaseException, code: int, words: str) -> None:
     assert ending(error)[0] == code and words in ending(error)[1]
 
@@ -151,13 +153,26 @@ def test_a_reader_that_is_gone_is_no_verdict() -> None:
 
 
 COMMANDS = {  # every verb that prints an answer, in a form that is quick; RUN is a watched run
-    "predict": "predict gpt2 --json", "screen": "predict gpt2", "measure": "measure SOURCE --tokens 8 --json",
-    "describe": "describe gpt2", "fix": "fix SOURCE --json", "report": "report gpt2 -o OUT.html",
-    "watch": "watch RUN --once", "watch json": "watch RUN --json", "alarms": "alarms RUN",
-    "alarms json": "alarms RUN --json", "export": "export RUN --to OUT.csv --json", "run": "run --list papers",
-    "presets": "presets", "completion": "completion bash", "doctor": "doctor", "help": "--help",
-    "version": "--version", "help of a verb": "predict --help", "bad input": "predict nothing --json",
-}  # fmt: skip
+    "predict": "predict gpt2 --json",
+    "screen": "predict gpt2",
+    "measure": "measure SOURCE --tokens 8 --json",
+    "describe": "describe gpt2",
+    "fix": "fix SOURCE --json",
+    "report": "report gpt2 -o OUT.html",
+    "watch": "watch RUN --once",
+    "watch json": "watch RUN --json",
+    "alarms": "alarms RUN",
+    "alarms json": "alarms RUN --json",
+    "export": "export RUN --to OUT.csv --json",
+    "run": "run --list papers",
+    "presets": "presets",
+    "completion": "completion bash",
+    "doctor": "doctor",
+    "help": "--help",
+    "version": "--version",
+    "help of a verb": "predict --help",
+    "bad input": "predict nothing --json",
+}
 
 
 @pytest.fixture(scope="module")
@@ -186,27 +201,38 @@ def test_an_output_that_cannot_be_written_has_a_code_of_its_own(
     with Path("/dev/full").open("w", encoding="utf-8") as full, monkeypatch.context() as patch:
         patch.setattr("sys.stdout", full)
         assert run(words) == 74
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("edgewise: standard output")]
+    lines = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("edgewise: standard output")
+    ]
     reason = "No space left on device"
     assert lines == [f"edgewise: standard output could not be written: {reason}. The answer is lost."]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("command", ["predict", "screen", "alarms", "version"])
-@pytest.mark.parametrize(("where", "reason"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")])
-def test_a_shell_s_output_that_cannot_be_written(command: str, where: str, reason: str, written: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "reason"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")]
+)
+def test_a_shell_s_output_that_cannot_be_written(
+    command: str, where: str, reason: str, written: Path
+) -> None:
     """Also while the interpreter shuts down, and where standard output is closed."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     done = subprocess.run(
         ["sh", "-c", f'exec "{sys.executable}" -m edgewise {words_of(command, written)} {where}'],
-        capture_output=True, text=True, env=environment, cwd=ROOT,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+    )
     assert done.returncode == 74, (done.returncode, done.stderr)
     assert done.stderr == f"edgewise: standard output could not be written: {reason}. The answer is lost.\n"
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "-5", "many", "9" * 30])
-def test_a_strange_width_prints_normally(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_strange_width_prints_normally(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     run(["predict", "transformer", "--depth", "2", "--tokens", "8"])
     printed = capsys.readouterr().out

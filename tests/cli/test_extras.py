@@ -10,13 +10,13 @@ import pytest
 from edgewise.cli.main import run
 from edgewise.study.tasks.images import digits
 
-MODEL = '''
+MODEL = """
 from torch import nn
 
 def make():
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
     return nn.TransformerEncoder(layer, 16, enable_nested_tensor=False)
-'''
+"""
 RECIPE = '''
 """A recipe."""
 def cases(scale="small"): return [{"x": 1}]

@@ -13,7 +13,7 @@ import referencing
 from edgewise.cli.main import run
 from tests.cli.test_measurement_schema import loaded
 
-MODELS = '''
+MODELS = """
 import torch
 from torch import nn
 
@@ -49,7 +49,7 @@ def batches(seed):
 pairs = [(torch.randn(4, 16), torch.zeros(4, dtype=torch.long))]
 number = 3
 singles = [torch.randn(4, 16)]
-'''
+"""
 
 
 @pytest.fixture
@@ -85,12 +85,24 @@ def test_json_follows_its_schema_and_the_module_is_written(models: Path, tmp_pat
 
 def test_a_proof_trains_both_arms_on_ones_own_data(models: Path, tmp_path: Path, capsys) -> None:
     figure = tmp_path / "proof.svg"
-    words = ["fix", f"{models}:plain", "--data", f"{models}:batches", "--prove", "--steps", "6", "--seeds", "2"]
+    words = [
+        "fix",
+        f"{models}:plain",
+        "--data",
+        f"{models}:batches",
+        "--prove",
+        "--steps",
+        "6",
+        "--seeds",
+        "2",
+    ]
     code = run([*words, "--figure", str(figure)])
     printed = capsys.readouterr().out
     verdict = re.search(r"Proof: (The plan helps|The plan hurts|No difference is shown)", printed)
     assert code == {"The plan helps": 0, "No difference is shown": 1, "The plan hurts": 2}[verdict[1]]
-    rows = {line.split("  ")[1].strip(): line.split()[-3:] for line in printed.splitlines() if "with plan" in line}
+    rows = {
+        line.split("  ")[1].strip(): line.split()[-3:] for line in printed.splitlines() if "with plan" in line
+    }
     assert len(rows) == 1 and "<svg" in figure.read_text()
     assert "Now: from input to output differences shrink" in printed
 
@@ -106,7 +118,10 @@ def test_a_built_in_task_is_found(models: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["healthy", "--tokens", "8"], "there is nothing to fix in the weights of healthy. It is judged as: trains"),
+        (
+            ["healthy", "--tokens", "8"],
+            "there is nothing to fix in the weights of healthy. It is judged as: trains",
+        ),
         (["plain", "--data", "{}:number"], "number in {} is a int; expected a list"),
         (["plain", "--data", "{}:nothing"], "nothing in {} is a NoneType"),
         (["plain", "--data", "{}"], "is not file.py:name"),
@@ -129,10 +144,14 @@ def test_a_perceptron_of_knobs_is_told_what_to_do(capsys: pytest.CaptureFixture[
     assert "a perceptron has no tokens to measure" in capsys.readouterr().err
 
 
-def test_frozen_weights_are_kept_and_named(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_frozen_weights_are_kept_and_named(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = run(["fix", f"{models}:partly", "--tokens", "8", "--write", str(tmp_path / "init.py")])
     printed = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"\d+ frozen parameters \(requires_grad=False\) stay as they are: layers\.\{0\.\.11\}", printed)
+    assert re.search(
+        r"\d+ frozen parameters \(requires_grad=False\) stay as they are: layers\.\{0\.\.11\}", printed
+    )
     assert run(["fix", f"{models}:partly", "--tokens", "8", "--json"]) == code
     document = json.loads(capsys.readouterr().out)
     assert document["plan"]["kept"] and not document["plan"]["frozen"]
@@ -148,4 +167,7 @@ def test_frozen_weights_alone_cannot_be_fixed(models: Path, capsys: pytest.Captu
     assert run(["fix", f"{models}:frozen", "--tokens", "8", "--frozen"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^Then  TRAINS", printed, re.MULTILINE)
-    assert "edgewise.initialize_(model, frozen=True)" in printed and ":frozen --frozen --write init.py" in printed
+    assert (
+        "edgewise.initialize_(model, frozen=True)" in printed
+        and ":frozen --frozen --write init.py" in printed
+    )

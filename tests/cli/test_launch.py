@@ -41,7 +41,9 @@ def folder(tmp_path: Path) -> Path:
         ("absent", 1, False, "not started: edgewise could not judge absent.json"),
     ],
 )
-def test_the_script_starts_what_can_train(folder: Path, config: str, code: int, started: bool, message: str) -> None:
+def test_the_script_starts_what_can_train(
+    folder: Path, config: str, code: int, started: bool, message: str
+) -> None:
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = ["sh", "launch.sh", f"{config}.json", "sh", "-c", "echo started $0; exit 7", "--lr"]

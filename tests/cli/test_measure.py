@@ -18,7 +18,7 @@ from edgewise.probe.subjects import as_config, model_class
 from edgewise.verdict import Outcome
 from tests.support.models import build
 
-MODEL = '''
+MODEL = """
 import torch
 from tests.support.probe_networks import Net
 
@@ -35,7 +35,7 @@ def bare():
     return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 number = 3
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,9 @@ def test_function_as_json(script: Path, tmp_path: Path, capsys: pytest.CaptureFi
     code = run(["measure", f"{script}:make", "--tokens", "12", "--json", "--figure", str(figure)])
     document = json.loads(capsys.readouterr().out)
     assert code == Outcome(document["measured"]["verdict"]["outcome"]).exit_code
-    assert len(document["measured"]["trace"]["blocks"]["norm"]) == len(document["standard_errors"]["norm"]) == 4
+    assert (
+        len(document["measured"]["trace"]["blocks"]["norm"]) == len(document["standard_errors"]["norm"]) == 4
+    )
     assert document["standard_errors"]["norm"][-1] > 0  # two initializations
     assert document["measured"]["trace"]["readout"] == "token"
     assert document["predicted"]["architecture"]["depth"] == 3
@@ -76,7 +78,11 @@ def test_checkpoint_with_text(folder: Path, tmp_path: Path, capsys: pytest.Captu
 
 def test_text_for_a_model_of_ones_own(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its forward takes ids by position, under a name of its own."""
-    assert run(["measure", f"{script}:wide", "--text", str(script), "--tokens", "20", "--seeds", "1"]) in (0, 1, 2)
+    assert run(["measure", f"{script}:wide", "--text", str(script), "--tokens", "20", "--seeds", "1"]) in (
+        0,
+        1,
+        2,
+    )
     assert "20 tokens" in capsys.readouterr().out
 
 
@@ -98,7 +104,9 @@ def test_a_folder_with_weights_that_are_not_read_is_not_measured_as_a_new_draw(
     assert name in printed and "to safetensors" in printed
 
 
-def test_pickles_are_refused_by_name(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pickles_are_refused_by_name(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     assert run(["measure", str(tmp_path)]) == 64
@@ -113,8 +121,11 @@ def test_incomplete_and_broken_checkpoints_are_refused(
     weights = load_file(folder / "model.safetensors")
     lost = "model.layers.1.mlp.down_proj.weight"
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    save_file({name: value for name, value in weights.items() if name != lost}, tmp_path / "model.safetensors",
-              metadata={"format": "pt"})  # fmt: skip
+    save_file(
+        {name: value for name, value in weights.items() if name != lost},
+        tmp_path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     assert run(["measure", str(tmp_path)]) == 64
     assert f"no weights for {lost}" in capsys.readouterr().err
     (tmp_path / "model.safetensors").write_bytes(b"not a header")
@@ -151,7 +162,18 @@ def test_repair_is_a_file_that_mends_the_weights(tmp_path: Path, capsys: pytest.
     from tests.support.screen_models import copies
 
     path = tmp_path / "repair.py"
-    run(["measure", "tests/support/screen_models.py:copies", "--tokens", "8", "--seeds", "1", "--repair", str(path)])
+    run(
+        [
+            "measure",
+            "tests/support/screen_models.py:copies",
+            "--tokens",
+            "8",
+            "--seeds",
+            "1",
+            "--repair",
+            str(path),
+        ]
+    )
     printed = capsys.readouterr()
     assert "layers.1-23" in printed.out and "torch.nn.init" not in printed.out
     assert f"Wrote {path} (1 repairs)" in printed.err
@@ -230,14 +252,18 @@ def test_the_code_of_a_model_is_never_run(folder: Path, tmp_path: Path) -> None:
     (place / "config.json").write_text(json.dumps(config | {"auto_map": names}))
     (place / "custom_generate").mkdir()
     for file in (place / "own.py", place / "custom_generate" / "generate.py"):
-        file.write_text(RUNS.format(marker=str(marker)) + "def generate(model, **options):\n    return None\n")
+        file.write_text(
+            RUNS.format(marker=str(marker)) + "def generate(model, **options):\n    return None\n"
+        )
     done = _measure_with_yes([str(place)], tmp_path)
     assert done.returncode in (0, 1, 2), done.stderr
     assert not marker.exists()
 
 
 @pytest.mark.parametrize("name", ["pipeline", "AutoModel", "PretrainedConfig", "logging", "set_seed"])
-def test_architectures_name_models_only(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_architectures_name_models_only(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Another name is passed over, as one that the installed transformers does not have."""
     config = build("llama", vocab_size=256).config.to_dict() | {"architectures": [name]}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -21,15 +21,21 @@ from tests.support.probe_networks import Net, ids
 
 
 def loaded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(resources.files("edgewise").joinpath(f"schema/{name}-1.json").read_text())
+    found: dict[str, Any] = json.loads(
+        resources.files("edgewise").joinpath(f"schema/{name}-1.json").read_text()
+    )
     jsonschema.Draft202012Validator.check_schema(found)
     return found
 
 
 @pytest.fixture(scope="module")
 def validator() -> jsonschema.Draft202012Validator:
-    named = [(schema["$id"], referencing.Resource.from_contents(schema)) for schema in map(loaded, ("prediction",))]
-    return jsonschema.Draft202012Validator(loaded("measurement"), registry=referencing.Registry().with_resources(named))
+    named = [
+        (schema["$id"], referencing.Resource.from_contents(schema)) for schema in map(loaded, ("prediction",))
+    ]
+    return jsonschema.Draft202012Validator(
+        loaded("measurement"), registry=referencing.Registry().with_resources(named)
+    )
 
 
 def document(model: torch.nn.Module, inputs: Any, **options: Any) -> dict[str, Any]:
@@ -39,7 +45,14 @@ def document(model: torch.nn.Module, inputs: Any, **options: Any) -> dict[str, A
     return found
 
 
-QUICK = ("gpt2", "llama", "bert", "t5", "vit", "mixtral")  # the other families differ in nothing that the schema sees
+QUICK = (
+    "gpt2",
+    "llama",
+    "bert",
+    "t5",
+    "vit",
+    "mixtral",
+)  # the other families differ in nothing that the schema sees
 
 
 @pytest.mark.parametrize(
@@ -93,7 +106,9 @@ def test_an_explosion_follows_the_schema(validator: jsonschema.Draft202012Valida
         (("audit",), [{"kind": "bad luck"}]),
     ],
 )
-def test_the_schema_refuses(path: tuple[str, ...], wrong: Any, validator: jsonschema.Draft202012Validator) -> None:
+def test_the_schema_refuses(
+    path: tuple[str, ...], wrong: Any, validator: jsonschema.Draft202012Validator
+) -> None:
     found = document(Net(), ids())
     place = found
     for key in path[:-1]:

@@ -18,12 +18,26 @@ from edgewise.errors import BadInput
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("2", 2), ("2.5", 2.5), ("1e-3", 0.001), ("+1e3", 1000.0), (".5", 0.5), ("-1", -1), ("true", True),
-        ("yes", True), ("false", False), ("null", None), ("~", None), ("post", "post"), ("none", "none"),
-        ("leaky_relu:0.2", "leaky_relu:0.2"), ("[1, 2.5, 3]", [1, 2.5, 3]), ("[1e-3]", [0.001]),
-        ('"tanh"', "tanh"), ("[a, b]", ["a", "b"]),
+        ("2", 2),
+        ("2.5", 2.5),
+        ("1e-3", 0.001),
+        ("+1e3", 1000.0),
+        (".5", 0.5),
+        ("-1", -1),
+        ("true", True),
+        ("yes", True),
+        ("false", False),
+        ("null", None),
+        ("~", None),
+        ("post", "post"),
+        ("none", "none"),
+        ("leaky_relu:0.2", "leaky_relu:0.2"),
+        ("[1, 2.5, 3]", [1, 2.5, 3]),
+        ("[1e-3]", [0.001]),
+        ('"tanh"', "tanh"),
+        ("[a, b]", ["a", "b"]),
     ],
-)  # fmt: skip
+)
 def test_values(text: str, value: Any) -> None:
     parsed = parse_value(text)
     assert parsed == value
@@ -36,8 +50,10 @@ def test_not_a_number_reaches_the_knob_that_refuses_it() -> None:
 
 def test_settings_become_a_dict_and_dashes_are_forgiven() -> None:
     assert parse_settings(["score_gain=2", "mlp-in-gain = 1.5", "activation=a=b"]) == {
-        "score_gain": 2, "mlp_in_gain": 1.5, "activation": "a=b",
-    }  # fmt: skip
+        "score_gain": 2,
+        "mlp_in_gain": 1.5,
+        "activation": "a=b",
+    }
 
 
 @pytest.mark.parametrize("text", ["score_gain", "=2", "score_gain=", "score_gain= ", ""])

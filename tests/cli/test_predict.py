@@ -52,12 +52,15 @@ def test_text_has_headline_paragraph_table_and_time(capsys: pytest.CaptureFixtur
     title, *_ = re.split(r"theory, \d+\.\d s\n", printed)
     assert " ".join(title.split()) == f"{name} · 16 blocks · no norm · 16 tokens"
     answer = next(line for line in lines if line.startswith("WILL NOT TRAIN"))
-    said = " ".join(str(verdict).split())  # the same words as print(verdict), which has no seconds and no options
-    assert said.removeprefix(f"{name} · 16 blocks · no norm · 16 tokens theory").rpartition("Start of")[0] in " ".join(
-        printed.split()
-    )
+    said = " ".join(
+        str(verdict).split()
+    )  # the same words as print(verdict), which has no seconds and no options
+    assert said.removeprefix(f"{name} · 16 blocks · no norm · 16 tokens theory").rpartition("Start of")[
+        0
+    ] in " ".join(printed.split())
     block, overlap, gradient = (
-        next(line for line in lines if line.startswith(f"  {row} ")) for row in ("block", "overlap", "gradient")
+        next(line for line in lines if line.startswith(f"  {row} "))
+        for row in ("block", "overlap", "gradient")
     )
     assert block.split() == ["block", "0", "4", "8", "12", "16"]
     assert float(gradient.split()[1]) == pytest.approx(verdict.profile.gradient[0], abs=5e-4)
@@ -79,7 +82,9 @@ def test_verbose_has_the_table_of_all_numbers(capsys: pytest.CaptureFixture[str]
 def test_explain_says_what_each_number_is(capsys: pytest.CaptureFixture[str]) -> None:
     run(["predict", *FAILS, "--explain"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "About the start of training only. More: --verbose, docs/predict.md"  # not what is shown
+    assert (
+        lines[-1] == "About the start of training only. More: --verbose, docs/predict.md"
+    )  # not what is shown
     printed = " ".join(" ".join(lines).split())
     verdict = edgewise.judge(edgewise.predict(network(16)))
     assert f"Angle exponent: {verdict.angle}. The growth rate of 1 - overlap" in printed
@@ -116,7 +121,19 @@ def test_a_file_of_knobs_is_a_source(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_lists_and_null_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
-    run(["predict", *STACK, "--depth", "4", "--set", "mlp_branch=[1, 1, 1, 0.5]", "--set", "mlp_width=null", "--json"])
+    run(
+        [
+            "predict",
+            *STACK,
+            "--depth",
+            "4",
+            "--set",
+            "mlp_branch=[1, 1, 1, 0.5]",
+            "--set",
+            "mlp_width=null",
+            "--json",
+        ]
+    )
     document = json.loads(capsys.readouterr().out)
     assert document["architecture"]["mlp_branch"] == [1, 1, 1, 0.5]
     assert document["architecture"]["mlp_width"] == 4 * document["architecture"]["width"]
@@ -127,14 +144,23 @@ def test_lists_and_null_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["gtp2"], "Nearest presets: gpt2"),
         (["transformer", "--set", "score_gian=2"], "'score_gian' is not a knob; did you mean score_gain"),
-        (["transformer", "--set", "norm=before"], "norm must be one of pre, post, sandwich, branch, none, got"),
-        (["transformer", "--set", "embedding_norm=NaN"], "embedding_norm must be a finite number above 0, got nan"),
+        (
+            ["transformer", "--set", "norm=before"],
+            "norm must be one of pre, post, sandwich, branch, none, got",
+        ),
+        (
+            ["transformer", "--set", "embedding_norm=NaN"],
+            "embedding_norm must be a finite number above 0, got nan",
+        ),
         (["transformer", "--set", "name=x"], "'name' is not a knob"),
         (["transformer", "--set", "depth"], "is not a setting"),
         (["transformer", "--depth", "3", "--set", "depth=4"], "--depth and --set depth were both given"),
         (["transformer", "--depth", "0"], "depth must be a whole number of at least 1, got 0"),
         (["transformer", "--start-overlap", "1.5"], "below 1, got 1.5"),
-        (["mlp:tanh", "--set", "weight_varience=2"], "is not a knob of a perceptron; did you mean weight_variance"),
+        (
+            ["mlp:tanh", "--set", "weight_varience=2"],
+            "is not a knob of a perceptron; did you mean weight_variance",
+        ),
         (["mlp:tanh", "--tokens", "8"], "a perceptron has no tokens"),
         (["gpt2", "gpt2", "gpt2"], "3 sources were given"),
         (["transformer", "--figure", "curves.gif"], "cannot be written as 'curves.gif'"),
@@ -167,7 +193,9 @@ def test_two_sources_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run(["predict", str(tmp_path / "calm.json"), str(tmp_path / "dead.json")]) == 2
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "calm dead"
-    assert {"outcome trains will not train", "norm pre none", "mlp_skip 1 0", "dead: will not train"} <= set(lines)
+    assert {"outcome trains will not train", "norm pre none", "mlp_skip 1 0", "dead: will not train"} <= set(
+        lines
+    )
     assert any(line.startswith(("Fix", "What to do:")) for line in lines)
 
 
@@ -218,7 +246,9 @@ def test_each_source_is_looked_up_and_translated_once(
 
 def test_each_finding_has_the_colour_of_its_severity(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
-    colourful = Console(file=stream, force_terminal=True, color_system="standard", width=10_000, highlight=False)
+    colourful = Console(
+        file=stream, force_terminal=True, color_system="standard", width=10_000, highlight=False
+    )
     monkeypatch.setattr(terminal, "console", lambda: colourful)
     trace = edgewise.predict(network(16))
     verdict = edgewise.judge(trace)

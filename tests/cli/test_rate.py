@@ -74,12 +74,18 @@ def test_json_of_every_optimizer(file: str, optimizer: str, capsys: pytest.Captu
     assert ("SGD" in rate.optimizer) == ("sgd" in optimizer)
 
 
-@pytest.mark.parametrize("options, sentence", [
-    (["--data", "FILE:one"], "at least 2 are needed"), (["--data", "nowhere.py:f"], "does not exist"),
-    (["--data", "batches"], "file.py:name"), (["--optimizer", "adam"], "must be one of"),
-    (["--data", "FILE:nothing"], "has no 'nothing'"), (["--steps", "1"], "at least 2"),
-    (["--figure", "rates.txt"], ".png"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (["--data", "FILE:one"], "at least 2 are needed"),
+        (["--data", "nowhere.py:f"], "does not exist"),
+        (["--data", "batches"], "file.py:name"),
+        (["--optimizer", "adam"], "must be one of"),
+        (["--data", "FILE:nothing"], "has no 'nothing'"),
+        (["--steps", "1"], "at least 2"),
+        (["--figure", "rates.txt"], ".png"),
+    ],
+)
 def test_refusals(file: str, options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(ask(file, *[word.replace("FILE", file) for word in options])) == 64
     assert sentence in capsys.readouterr().err
@@ -87,8 +93,20 @@ def test_refusals(file: str, options: list[str], sentence: str, capsys: pytest.C
 
 def test_without_data_it_says_what_that_is_worth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 40,
-                                  "n_positions": 16, "bos_token_id": 0, "eos_token_id": 0}))  # fmt: skip
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "gpt2",
+                "n_layer": 2,
+                "n_embd": 16,
+                "n_head": 2,
+                "vocab_size": 40,
+                "n_positions": 16,
+                "bos_token_id": 0,
+                "eos_token_id": 0,
+            }
+        )
+    )
     assert run(["rate", str(config), *SHORT]) in (0, 1)
     assert "made-up batches" in " ".join(capsys.readouterr().out.split()).lower()
 

@@ -68,7 +68,9 @@ def test_json_is_one_document(tmp_path: Path, capsys: Capture) -> None:
     assert run(["run", recipe(tmp_path, claim=nan), "--workers", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["claim"]["numbers"] == {"gap": {"__float__": "nan"}}
-    counts = {name: document[name] for name in ("cases", "measured", "computed", "missing", "damaged", "failures")}
+    counts = {
+        name: document[name] for name in ("cases", "measured", "computed", "missing", "damaged", "failures")
+    }
     assert counts == {"cases": 6, "measured": 6, "computed": 6, "missing": 0, "damaged": 0, "failures": []}
 
 
@@ -124,13 +126,21 @@ def test_a_measure_that_is_not_deterministic_is_told(tmp_path: Path, capsys: Cap
     [
         ({"draw": ""}, "has no function draw"),
         ({"cases": "def cases(scale):\n    return [{}, {}]\n"}, "cases 0 and 1 of cases('small') are equal"),
-        ({"cases": "def cases(scale):\n    return [{'x': {1}}]\n"}, "is a builtins.set, which JSON cannot hold"),
-        ({"measure": "def measure(case):\n    return {'y': math}\n"}, "measure(case)['y'] is a builtins.module"),
+        (
+            {"cases": "def cases(scale):\n    return [{'x': {1}}]\n"},
+            "is a builtins.set, which JSON cannot hold",
+        ),
+        (
+            {"measure": "def measure(case):\n    return {'y': math}\n"},
+            "measure(case)['y'] is a builtins.module",
+        ),
         ({"claim": "def claim(results):\n    return 1 / 0\n"}, "claim raised ZeroDivisionError"),
         ({"draw": "def draw(results):\n    return 1\n"}, "draw returned a int"),
     ],
 )
-def test_bad_recipes_exit_64_by_name(tmp_path: Path, changed: dict[str, str], message: str, capsys: Capture) -> None:
+def test_bad_recipes_exit_64_by_name(
+    tmp_path: Path, changed: dict[str, str], message: str, capsys: Capture
+) -> None:
     assert run(["run", recipe(tmp_path, **changed), "--workers", "1"]) == exit_codes.BAD_INPUT
     printed = capsys.readouterr()
     assert message in printed.err
@@ -162,8 +172,10 @@ def test_results_are_kept_and_read_back(tmp_path: Path, capsys: Capture) -> None
     path = recipe(tmp_path)
     assert run(["run", path, "--workers", "1", "--full", "--keep"]) == 0
     assert sorted(item.name for item in (Path(path).parent / "recorded").iterdir()) == [
-        "figure1.json", "figure1.jsonl", "figure1.png",
-    ]  # fmt: skip
+        "figure1.json",
+        "figure1.jsonl",
+        "figure1.png",
+    ]
     capsys.readouterr()
     assert run(["run", path, "--recorded", "--into", "other"]) == 0
     printed = capsys.readouterr()
@@ -285,10 +297,13 @@ def test_an_interrupt_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     path = recipe(tmp_path, measure=slow, cases=many)
     command = [sys.executable, "-m", "edgewise", "run", path, "--workers", "2"]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
         # Tests started in the background of a script ignore SIGINT, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     folder = tmp_path / "runs" / "paper2020idea" / "figure1" / "records"
     while not (folder.is_dir() and sum(file.stat().st_size for file in folder.iterdir()) > 2000):
         assert process.poll() is None

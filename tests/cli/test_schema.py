@@ -21,7 +21,17 @@ SOURCES = {
     "lists": ["transformer", "--depth", "2", "--set", "score_gain=[1, 2]", "--set", "value_gain=[0.5, 1e-3]"],
     "MLP only": ["transformer", "--depth", "3", "--set", "heads=0"],
     "no skip, no MLP": ["transformer", "--depth", "40", "--set", "mlp_width=0", "--set", "attention_skip=0"],
-    "causal, rotary": ["transformer", "--depth", "2", "--tokens", "8", "--set", "causal=true", "--set", "rope=true"],
+    "causal, rotary": [
+        "transformer",
+        "--depth",
+        "2",
+        "--tokens",
+        "8",
+        "--set",
+        "causal=true",
+        "--set",
+        "rope=true",
+    ],
     "preset": ["gpt2", "--depth", "2", "--tokens", "16"],
     "perceptron": ["mlp:tanh", "--set", "weight_variance=1.5", "--set", "bias_variance=0.05"],
     "critical": ["transformer", "--depth", "2", "--set", "heads=0", "--critical"],
@@ -33,14 +43,18 @@ SOURCES = {
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(resources.files("edgewise").joinpath("schema/prediction-1.json").read_text())
+    loaded: dict[str, Any] = json.loads(
+        resources.files("edgewise").joinpath("schema/prediction-1.json").read_text()
+    )
     jsonschema.Draft202012Validator.check_schema(loaded)
     return loaded
 
 
 def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert run(["predict", *words, "--json"]) in (0, 1, 2)
-    document: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # no NaN, no Infinity
+    document: dict[str, Any] = json.loads(
+        capsys.readouterr().out, parse_constant=pytest.fail
+    )  # no NaN, no Infinity
     return document
 
 
@@ -65,7 +79,9 @@ def test_documents_follow_the_schema(words: list[str], schema: dict[str, Any], c
         (("verdict", "angle"), {"at_depth": 1.0}),
     ],
 )
-def test_the_schema_refuses_what_is_wrong(path: tuple[str, ...], wrong: Any, schema: dict[str, Any], capsys) -> None:
+def test_the_schema_refuses_what_is_wrong(
+    path: tuple[str, ...], wrong: Any, schema: dict[str, Any], capsys
+) -> None:
     document = printed(SOURCES["MLP only"], capsys)
     place = document
     for key in path[:-1]:

@@ -70,14 +70,27 @@ def test_a_stranger_understands_every_word(name: str) -> None:
 def test_forty_columns_are_enough(name: str) -> None:
     lines = shown(SCREENS[name], 40).splitlines()
     assert max(len(line) for line in lines) <= 40
-    narrow, wide = (" ".join(" ".join(x).split()) for x in (lines, (HERE / f"{name}.txt").read_text().splitlines()))
+    narrow, wide = (
+        " ".join(" ".join(x).split()) for x in (lines, (HERE / f"{name}.txt").read_text().splitlines())
+    )
     for sentence in re.findall(r"(?:Tokens|Gradients|Attention)[^.]*(?:\.\d[^.]*)*\.", wide):
         assert sentence in narrow
 
 
 def test_an_output_without_these_letters_gets_plain_ones() -> None:
     """In a pipe whose encoding is ASCII nothing becomes a question mark."""
-    command = [sys.executable, "-m", "edgewise", "predict", "transformer", "--depth", "2", "--tokens", "8", "--verbose"]
+    command = [
+        sys.executable,
+        "-m",
+        "edgewise",
+        "predict",
+        "transformer",
+        "--depth",
+        "2",
+        "--tokens",
+        "8",
+        "--verbose",
+    ]
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.run(command, capture_output=True, env=environment, check=False).stdout.decode("ascii")
     assert "2 blocks - pre-norm" in output and "+/-" in output and "?" not in output
@@ -102,15 +115,22 @@ def test_shares_are_never_nothing_or_all(value: float, low: float, high: float, 
     [
         ((0.12, 0.4, 1.0), "fade somewhat towards the input: the first block gets 12 % of the last block's."),
         ((0.02, 0.4, 1.0), "fade towards the input: the first block gets 2 % of the last block's."),
-        ((1.49, 0.17, 1.0),
-         "fade somewhat towards the input: the first block gets 149 % of the last block's, and block 1 only 17 %."),
+        (
+            (1.49, 0.17, 1.0),
+            "fade somewhat towards the input: the first block gets 149 % of the last block's, and block 1 only 17 %.",
+        ),
         ((14.2, 3.0, 1.0), "grow towards the input: the first block gets 14 times the last block's."),
-        ((float("inf"), 3e7, 1.0),
-         "grow towards the input: the first block gets more than a million times the last block's."),
-        ((0.0, 0.4, 1.0), "fade towards the input: the first block gets less than 0.1 % of the last block's."),
+        (
+            (float("inf"), 3e7, 1.0),
+            "grow towards the input: the first block gets more than a million times the last block's.",
+        ),
+        (
+            (0.0, 0.4, 1.0),
+            "fade towards the input: the first block gets less than 0.1 % of the last block's.",
+        ),
         ((0.97, 1.1, 1.0), "stay even: the first block gets as much as the last block."),
     ],
-)  # fmt: skip
+)
 def test_gradients_in_words(row: tuple[float, ...], expected: str) -> None:
     assert words.gradients(words.Profile((0.0, 0.1, 0.2), (1.0, 0.9, 0.8), row)) == f"Gradients {expected}"
 
@@ -127,7 +147,9 @@ def test_groups_of_parameters() -> None:
     assert group(copies) == "layers.1-23"
     assert group(["encoder.layers.0.mlp.b", "encoder.layers.2.mlp.b"]) == "encoder.layers.0,2.mlp.b"
     assert group([f"{i}.weight" for i in range(0, 40, 2)]) == "0..38.weight"
-    assert group([f"1.layers.{i}.linear1.bias" for i in range(24)]) == "1.layers.0-23.linear1.bias"  # in a Sequential
+    assert (
+        group([f"1.layers.{i}.linear1.bias" for i in range(24)]) == "1.layers.0-23.linear1.bias"
+    )  # in a Sequential
     assert group(["layers.3.mlp.a", "layers.3.attn.a"]) == "layers.3.*.a"
     assert group(["head.weight"]) == "head.weight"
     assert group(["head.weight", "embedding.weight"]) == "head.weight and 1 more"

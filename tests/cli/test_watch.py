@@ -38,7 +38,9 @@ def with_alarm(tmp_path: Path, kind: AlarmKind) -> Path:
     model, criterion = encoder(), nn.CrossEntropyLoss()
     with edgewise.watch(model, everything=True, to=tmp_path / "run", loss=criterion, quiet=True) as handle:
         train(model, 2, criterion)
-        handle._raise(Alarm(kind, 1, "block.1", 3, 0, "It grows.", "attention", ruled_out=("the rate",), rows=40))
+        handle._raise(
+            Alarm(kind, 1, "block.1", 3, 0, "It grows.", "attention", ruled_out=("the rate",), rows=40)
+        )
     return tmp_path / "run"
 
 
@@ -69,8 +71,15 @@ def test_a_run_without_alarms_is_fine(folder: Path, capsys: Capture) -> None:
     assert "No alarm in 24 rows of Sequential." in capsys.readouterr().out
     assert run(["alarms", str(folder), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document == {"run": str(folder), "model": "Sequential", "rows": 24, "unseen": [], "damaged_rows": 0,
-                        "damaged_events": 0, "alarms": []}  # fmt: skip
+    assert document == {
+        "run": str(folder),
+        "model": "Sequential",
+        "rows": 24,
+        "unseen": [],
+        "damaged_rows": 0,
+        "damaged_events": 0,
+        "alarms": [],
+    }
     assert run(["alarms", str(folder), "--again"]) == 0
     assert "No alarm in 24 rows of Sequential." in capsys.readouterr().out
 
@@ -94,7 +103,10 @@ def test_an_alarm_that_was_cut_off_is_not_no_alarm(tmp_path: Path, capsys: Captu
     events.write_text(text[: text.index('"alarm"') + 30])
     assert run(["alarms", str(path)]) == 3
     printed = capsys.readouterr().out
-    assert printed.startswith("Not everything was seen:") and "The last event of the run is incomplete" in printed
+    assert (
+        printed.startswith("Not everything was seen:")
+        and "The last event of the run is incomplete" in printed
+    )
     assert run(["alarms", str(path), "--again"]) == 3
     assert "The last event" not in capsys.readouterr().out
 
@@ -108,7 +120,10 @@ def test_what_a_terminal_would_obey_is_shown_and_not_sent(tmp_path: Path, capsys
     for event in events:
         del event["check"]
         if event["kind"] == "alarm":
-            event |= {"sentence": "ALARM\x1b]8;;http://x\x07here", "what": "It\x1b[2J grows.\r\nNo alarm in 9 rows"}
+            event |= {
+                "sentence": "ALARM\x1b]8;;http://x\x07here",
+                "what": "It\x1b[2J grows.\r\nNo alarm in 9 rows",
+            }
     (path / "events-rank0-000.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     for words in (["watch", str(path), "--once"], ["alarms", str(path)]):
         run(words)
@@ -123,7 +138,9 @@ def test_a_run_that_was_taken_up_again_goes_on(
 ) -> None:
     path, model, criterion = tmp_path / "run", encoder(), nn.CrossEntropyLoss()
     for first_step in (0, 2):
-        handle = edgewise.watch(model, everything=True, to=path, loss=criterion, quiet=True, first_step=first_step)
+        handle = edgewise.watch(
+            model, everything=True, to=path, loss=criterion, quiet=True, first_step=first_step
+        )
         train(model, 2, criterion)
         if not first_step:
             handle.close()
@@ -158,7 +175,9 @@ def test_a_run_as_one_json_document(folder: Path, tmp_path: Path, capsys: Captur
     assert run(["watch", str(folder), "--json"]) == 0
     document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     frame = edgewise.read(folder)
-    assert document["step"] == 23 and document["rows"] == 24 and document["ended"] and document["alarms"] == []
+    assert (
+        document["step"] == 23 and document["rows"] == 24 and document["ended"] and document["alarms"] == []
+    )
     assert document["row"]["block.1.entropy"] == frame["block.1.entropy"].iloc[-1]
     assert document["row"]["stream_change_of_edge"] is None  # not observed
     path = with_alarm(tmp_path, AlarmKind.LOGIT_GROWTH)
@@ -235,7 +254,10 @@ def unread(path: Path) -> None:
 
 UNSEEN = {
     "few rows": (lambda path: watched(path, 19), "Only 19 rows were stored, and most alarms need 20."),
-    "no loss": (lambda path: watched(path, 25, loss=None), "The loss was never reported. Give the criterion as loss="),
+    "no loss": (
+        lambda path: watched(path, 25, loss=None),
+        "The loss was never reported. Give the criterion as loss=",
+    ),
     "off": (off, "The monitor switched itself off at step 25, and nothing after that was watched"),
     "killed": (killed, "The run stopped without an end"),
     "columns": (unread, "Attention of block.0, block.1 was not observed"),
@@ -243,7 +265,9 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("how", UNSEEN)
-def test_what_could_not_be_seen_is_said_first_and_is_not_no_alarm(how: str, tmp_path: Path, capsys: Capture) -> None:
+def test_what_could_not_be_seen_is_said_first_and_is_not_no_alarm(
+    how: str, tmp_path: Path, capsys: Capture
+) -> None:
     make, words = UNSEEN[how]
     path = tmp_path / "run"
     make(path)

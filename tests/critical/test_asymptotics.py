@@ -14,10 +14,17 @@ from edgewise.theory.simplex.recursion import propagate_simplex
 
 def cowsik(alpha_a, alpha_m, gain, **knobs):
     return transformer(
-        tokens=32, depth=16, heads=4, activation="tanh", mlp_in_gain=gain,
-        attention_skip=math.sqrt(1 - alpha_a**2), attention_branch=alpha_a,
-        mlp_skip=math.sqrt(1 - alpha_m**2), mlp_branch=alpha_m, **knobs,
-    )  # fmt: skip
+        tokens=32,
+        depth=16,
+        heads=4,
+        activation="tanh",
+        mlp_in_gain=gain,
+        attention_skip=math.sqrt(1 - alpha_a**2),
+        attention_branch=alpha_a,
+        mlp_skip=math.sqrt(1 - alpha_m**2),
+        mlp_branch=alpha_m,
+        **knobs,
+    )
 
 
 @pytest.mark.parametrize("alpha_a,alpha_m,gain", [(0.5, 0.5, 2.0), (0.3, 0.7, 1.0), (0.8, 0.4, 3.0)])
@@ -41,7 +48,9 @@ def test_the_identity_between_the_two_exponents(alpha_a, alpha_m, gain):
     found = asymptotics(cowsik(alpha_a, alpha_m, gain))
     q = found.fixed_points[0].norm
     assert found.modes[1] == pytest.approx(found.angle, abs=1e-6)
-    assert found.modes[0] == pytest.approx(found.angle + math.log1p(alpha_a**2 / ((1 - alpha_a**2) * q)), abs=1e-6)
+    assert found.modes[0] == pytest.approx(
+        found.angle + math.log1p(alpha_a**2 / ((1 - alpha_a**2) * q)), abs=1e-6
+    )
 
 
 def test_post_norm_mean_mode_comes_from_the_mlp_alone():

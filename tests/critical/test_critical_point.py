@@ -34,7 +34,9 @@ def test_a_perceptron_without_an_edge_says_so() -> None:
     assert str(point).startswith("No critical point. No weight variance")
 
 
-@pytest.mark.parametrize("how", [{"free": "bias_variance"}, {"readout": "pooled"}, {"free": ("weight_variance",) * 2}])
+@pytest.mark.parametrize(
+    "how", [{"free": "bias_variance"}, {"readout": "pooled"}, {"free": ("weight_variance",) * 2}]
+)
 def test_what_cannot_be_freed_in_a_perceptron_is_refused(how: dict[str, object]) -> None:
     with pytest.raises(edgewise.BadInput, match="weight variance"):
         edgewise.critical_point("mlp:tanh", **how)  # type: ignore[arg-type]

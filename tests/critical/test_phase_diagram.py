@@ -14,14 +14,25 @@ from edgewise.theory.simplex.recursion import propagate_simplex
 
 
 def family(**knobs):
-    base = dict(depth=32, tokens=32, width=512, heads=4, activation="tanh", attention_skip=math.sqrt(0.96),
-                attention_branch=0.2, mlp_skip=math.sqrt(0.75), mlp_branch=0.5)  # fmt: skip
+    base = dict(
+        depth=32,
+        tokens=32,
+        width=512,
+        heads=4,
+        activation="tanh",
+        attention_skip=math.sqrt(0.96),
+        attention_branch=0.2,
+        mlp_skip=math.sqrt(0.75),
+        mlp_branch=0.5,
+    )
     return edgewise.transformer(**(base | knobs))
 
 
 @pytest.fixture(scope="module")
 def diagram():
-    return edgewise.phase_diagram(family(), {"mlp_in_gain": (0.5, 4.0, 15), "attention_branch": (0.05, 0.9, 9)})
+    return edgewise.phase_diagram(
+        family(), {"mlp_in_gain": (0.5, 4.0, 15), "attention_branch": (0.05, 0.9, 9)}
+    )
 
 
 def test_a_cell_is_the_network_it_stands_for(diagram):
@@ -53,7 +64,9 @@ def test_cells_that_explode_do_not_train():
 @pytest.mark.parametrize("swap", [False, True])
 def test_a_diagram_over_depth_is_judged_network_by_network(swap):
     axes = {"depth": (4, 12, 3), "mlp_in_gain": (0.5, 3.0, 2)}
-    shown = edgewise.phase_diagram(family(), dict(reversed(axes.items())) if swap else axes, start_overlap=0.2)
+    shown = edgewise.phase_diagram(
+        family(), dict(reversed(axes.items())) if swap else axes, start_overlap=0.2
+    )
     share = shown.share if swap else shown.share.T
     for j, depth in enumerate((4, 8, 12)):
         for i, gain in enumerate((0.5, 3.0)):
@@ -128,7 +141,9 @@ def test_bad_axes_are_refused(axes, words):
 
 
 def test_positions_left_out_of_a_diagram_are_said():
-    made = edgewise.phase_diagram(family(depth=2, causal=True), {"score_gain": (0, 1, 2), "mlp_in_gain": (0.5, 1, 2)})
+    made = edgewise.phase_diagram(
+        family(depth=2, causal=True), {"score_gain": (0, 1, 2), "mlp_in_gain": (0.5, 1, 2)}
+    )
     assert "positions" in made.extrapolated[0]
 
 
@@ -197,8 +212,9 @@ def test_the_vector_field_vanishes_at_its_fixed_points():
     assert field.d_overlap.shape == (7, 9) and len(field.trajectories) == 4
     stable = [p for p in field.fixed_points if p.stable]
     assert stable
-    at = edgewise.vector_field(network, norms=(stable[0].norm, stable[0].norm * 1.01, 2),
-                               overlaps=(stable[0].overlap, 0.99, 2))  # fmt: skip
+    at = edgewise.vector_field(
+        network, norms=(stable[0].norm, stable[0].norm * 1.01, 2), overlaps=(stable[0].overlap, 0.99, 2)
+    )
     assert abs(at.d_log_norm[0, 0]) < 1e-6 and abs(at.d_overlap[0, 0]) < 1e-6
     json.dumps(field.json())
     whole = edgewise.vector_field(network.replace(depth=1)).norm
@@ -209,7 +225,9 @@ def test_the_vector_field_vanishes_at_its_fixed_points():
 
 def test_orbits_are_those_of_the_recursion_also_where_a_stream_is_lost():
     starts = (0.0, 0.6)
-    lost = family(norm="none", activation="relu", value_gain=1e3, mlp_in_gain=60.0, mlp_out_gain=60.0, depth=60)
+    lost = family(
+        norm="none", activation="relu", value_gain=1e3, mlp_in_gain=60.0, mlp_out_gain=60.0, depth=60
+    )
     for network in (family(), family(norm="post"), lost):
         for start, orbit in zip(starts, orbits(network, starts), strict=True):
             trace = propagate_simplex(network, start)
@@ -219,10 +237,14 @@ def test_orbits_are_those_of_the_recursion_also_where_a_stream_is_lost():
 
 
 def test_strengths_move_a_branch_and_its_skip_together():
-    made = edgewise.phase_diagram(family(), {"attention_strength": (0.2, 0.8, 3), "mlp_strength": (0.1, 0.5, 3)})
+    made = edgewise.phase_diagram(
+        family(), {"attention_strength": (0.2, 0.8, 3), "mlp_strength": (0.1, 0.5, 3)}
+    )
     assert made.marker == (0.2, 0.5)
     network = family(attention_branch=0.8, attention_skip=0.6, mlp_branch=0.3, mlp_skip=math.sqrt(0.91))
-    assert made.angle[1, 2] == pytest.approx(edgewise.judge(edgewise.predict(network)).angle.at_depth, rel=1e-9)
+    assert made.angle[1, 2] == pytest.approx(
+        edgewise.judge(edgewise.predict(network)).angle.at_depth, rel=1e-9
+    )
     axes = {"attention_strength": (0.1, 0.9, 2), "mlp_in_gain": (1, 2, 2)}
     assert edgewise.phase_diagram(network, axes).marker == (0.8, 1.0)
     unpaired = family(attention_skip=1.0)

@@ -45,7 +45,11 @@ from experiments.census.trial import checked
 CENSUS = Path(__file__).parents[2] / "experiments" / "census"
 LABELS = json.loads((CENSUS / "labels.json").read_text())
 SITE = Path(transformers.__file__).parents[1]
-SOURCES = {"transformers": "transformers/models", "timm": "timm", "vit-pytorch": "vit_pytorch"}  # where labels quote
+SOURCES = {
+    "transformers": "transformers/models",
+    "timm": "timm",
+    "vit-pytorch": "vit_pytorch",
+}  # where labels quote
 
 
 def facts_of(name: str) -> Facts:
@@ -68,7 +72,11 @@ def test_the_source_decides_for_a_refusal_only_where_its_message_names_the_struc
     listed = {case.get("type") or case.get("model") for group in table.GROUPS for case in table.cases(group)}
     assert set(overruled.decisions("refusals")) <= listed
     assert set(overruled.decisions("overruled")) <= listed
-    refused = {"type": "llama4_text", "outcome": "refused wrongly", "why": "attention sees causal blocks, not covered"}
+    refused = {
+        "type": "llama4_text",
+        "outcome": "refused wrongly",
+        "why": "attention sees causal blocks, not covered",
+    }
     assert overruled.decided(refused)["outcome"] == "refused rightly"
     assert overruled.decided({**refused, "why": "heads could not be read"})["outcome"] == "refused wrongly"
     wrong = {**refused, "outcome": "silently wrong", "wrong": ["norm: says pre, is post"]}
@@ -146,9 +154,22 @@ def test_the_checker_shares_no_code_with_edgewise() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["causal bias", "window", "strided mask", "ALiBi", "post", "sandwich", "queries and keys normed",
-             "multipliers", "parallel", "caller's mask", "torch encoder, sequence first", "shared block"]
-)  # fmt: skip
+    "name",
+    [
+        "causal bias",
+        "window",
+        "strided mask",
+        "ALiBi",
+        "post",
+        "sandwich",
+        "queries and keys normed",
+        "multipliers",
+        "parallel",
+        "caller's mask",
+        "torch encoder, sequence first",
+        "shared block",
+    ],
+)
 def test_the_checker_agrees_with_the_labels_of_hand_written_models(name: str) -> None:
     facts = facts_of(name)
     label = MODELS[name].label[0]
@@ -176,9 +197,20 @@ def test_a_wrong_label_is_noticed() -> None:
 
 # what edgewise says against what is true ---------------------------------------------------------------------
 NETWORK = edgewise.transformer(depth=4, width=64, heads=4, tokens=40, causal=True, norm="pre")
-TRUE: dict[str, Any] = {"name": "layers", "depth": 4, "causal": True, "window": None, "norm": "pre", "gated": False,
-                        "qk_norm": False, "parallel": False, "attention": "softmax", "skip": 1.0, "branch": 1.0,
-                        "positions": "absolute"}  # fmt: skip
+TRUE: dict[str, Any] = {
+    "name": "layers",
+    "depth": 4,
+    "causal": True,
+    "window": None,
+    "norm": "pre",
+    "gated": False,
+    "qk_norm": False,
+    "parallel": False,
+    "attention": "softmax",
+    "skip": 1.0,
+    "branch": 1.0,
+    "positions": "absolute",
+}
 
 
 def differing(**facts: Any) -> list[str]:
@@ -192,19 +224,40 @@ def test_a_right_description_has_no_differences() -> None:
 
 @pytest.mark.parametrize(
     ("fact", "value"),
-    [("depth", 5), ("causal", False), ("window", 16), ("window", [None, 16, None, 16]), ("norm", "post"),
-     ("positions", "rotary"), ("positions", "alibi"), ("positions", "relative"), ("gated", True), ("qk_norm", True),
-     ("parallel", True), ("skip", 0.9), ("branch", 0.22), ("attention", "softmax with sinks"),
-     ("attention", ["linear", "softmax", "linear", "softmax"]), ("copies", True)],
-)  # fmt: skip
+    [
+        ("depth", 5),
+        ("causal", False),
+        ("window", 16),
+        ("window", [None, 16, None, 16]),
+        ("norm", "post"),
+        ("positions", "rotary"),
+        ("positions", "alibi"),
+        ("positions", "relative"),
+        ("gated", True),
+        ("qk_norm", True),
+        ("parallel", True),
+        ("skip", 0.9),
+        ("branch", 0.22),
+        ("attention", "softmax with sinks"),
+        ("attention", ["linear", "softmax", "linear", "softmax"]),
+        ("copies", True),
+    ],
+)
 def test_every_wrong_fact_is_seen(fact: str, value: Any) -> None:
     assert fact in differing(**{fact: value})
 
 
 def evidence(**changes: Any) -> Evidence:
-    kept: dict[str, Any] = {"described": said.Answer(NETWORK), "measured": said.Answer(edgewise.predict(NETWORK)),
-                            "stacks": {"layers": None}, "labels": [TRUE], "facts": [], "trouble": "", "altered": [],
-                            "gap": 0.01}  # fmt: skip
+    kept: dict[str, Any] = {
+        "described": said.Answer(NETWORK),
+        "measured": said.Answer(edgewise.predict(NETWORK)),
+        "stacks": {"layers": None},
+        "labels": [TRUE],
+        "facts": [],
+        "trouble": "",
+        "altered": [],
+        "gap": 0.01,
+    }
     return Evidence(**{**kept, **changes})
 
 
@@ -213,21 +266,36 @@ def evidence(**changes: Any) -> Evidence:
     [
         ({}, "right"),
         ({"labels": [{**TRUE, "window": 16}]}, "silently wrong"),
-        ({"labels": [{**TRUE, "window": 16}], "described": said.Answer(
-            NETWORK.replace(unmodelled=("the window of layer 2 was not read",)))}, "wrong with a note"),
+        (
+            {
+                "labels": [{**TRUE, "window": 16}],
+                "described": said.Answer(NETWORK.replace(unmodelled=("the window of layer 2 was not read",))),
+            },
+            "wrong with a note",
+        ),
         ({"gap": 1.0}, "silently wrong"),
         ({"measured": said.Answer(refusal="no")}, "described but not measured"),
         ({"described": said.Answer(refusal="no attention was found")}, "refused wrongly"),
-        ({"described": said.Answer(refusal="no attention was found"),
-          "labels": [{**TRUE, "attention": "none"}]}, "refused rightly"),
-        ({"described": said.Answer(refusal="no attention was recognised: rename its parts"),
-          "labels": [{**TRUE, "attention": "none"}]}, "refused for a wrong reason"),
+        (
+            {
+                "described": said.Answer(refusal="no attention was found"),
+                "labels": [{**TRUE, "attention": "none"}],
+            },
+            "refused rightly",
+        ),
+        (
+            {
+                "described": said.Answer(refusal="no attention was recognised: rename its parts"),
+                "labels": [{**TRUE, "attention": "none"}],
+            },
+            "refused for a wrong reason",
+        ),
         ({"measured": said.Answer(crash="KeyError: 'x' (forward)")}, "raw traceback"),
         ({"labels": []}, "not judged"),
         ({"labels": [], "described": said.Answer(refusal="no"), "softmax_calls": 4}, "refused wrongly"),
         ({"labels": [], "described": said.Answer(refusal="no attention was found")}, "refused rightly"),
     ],
-)  # fmt: skip
+)
 def test_outcomes(changes: dict[str, Any], outcome: str) -> None:
     assert decide(evidence(**changes))["outcome"] == outcome
 
@@ -305,7 +373,9 @@ def test_every_model_that_is_not_right_has_a_cause() -> None:
     missed = [r for r in records if r["outcome"] not in fine]
     assert missed and "other" not in {causes.cause_of(record) for record in missed}
     page = list(causes.lines([{"outcome": "right", "measured": True}, *missed]))
-    assert any(f"Of {len(missed) + 1} softmax transformers that build, {len(missed)} are neither" in x for x in page)
+    assert any(
+        f"Of {len(missed) + 1} softmax transformers that build, {len(missed)} are neither" in x for x in page
+    )
 
 
 def test_a_structure_outside_the_theory_counts_only_where_it_is_known_whole_and_true() -> None:
@@ -317,7 +387,10 @@ def test_a_structure_outside_the_theory_counts_only_where_it_is_known_whole_and_
     assert overruled.decided({**refused, "outcome": "refused wrongly"})["outcome"] == "refused wrongly"
     wrong = whole | {"wrong": ["norm: says pre, is post"]}
     for outcome in ("right", "refused rightly", "wrong with a note"):
-        assert overruled.decided({**refused, "outcome": outcome, "structure": wrong})["outcome"] == "silently wrong"
+        assert (
+            overruled.decided({**refused, "outcome": outcome, "structure": wrong})["outcome"]
+            == "silently wrong"
+        )
 
 
 def test_a_fact_that_a_structure_does_not_state_is_neither_right_nor_wrong() -> None:
@@ -328,7 +401,9 @@ def test_a_fact_that_a_structure_does_not_state_is_neither_right_nor_wrong() -> 
     known = {"skip": [1.0] * 4, "norm": ["pre"] * 4, "heads": 4}
     kept = said_structure.masked(stated, known)
     assert kept["skip"] == [None] * 4 and not list(compare.differences(stated, kept, 40))
-    assert list(compare.differences(stated, said_structure.masked(stated, known | {"norm": ["post"] * 4}), 40))
+    assert list(
+        compare.differences(stated, said_structure.masked(stated, known | {"norm": ["post"] * 4}), 40)
+    )
     assert said_structure.open_facts(found, attends=True) == [], "what weighs the stream is what is outside"
     bare = dataclasses.replace(found, outside=())
     assert said_structure.open_facts(bare, attends=True) == ["multipliers"]

@@ -66,7 +66,10 @@ def test_calibration_of_known_forecasts() -> None:
     assert brier(p, happened) == pytest.approx(0.09)
     assert calibration_error(p, happened, bins=2) == pytest.approx(0.0, abs=1e-12)
     assert calibration_error(1 - p, happened, bins=2) == pytest.approx(0.8)
-    assert reliability(p, happened, bins=2) == [(pytest.approx(0.1), 0.1, 500), (pytest.approx(0.9), 0.9, 500)]
+    assert reliability(p, happened, bins=2) == [
+        (pytest.approx(0.1), 0.1, 500),
+        (pytest.approx(0.9), 0.9, 500),
+    ]
 
 
 def test_logistic_fit_finds_its_constants_and_refuses_the_wrong_sign() -> None:
@@ -91,9 +94,10 @@ def orbit(angle: float, gradient: float, growth: float, depth: int) -> dict[str,
     """Constant exponents: separation e^(a l), stream e^(r l), gradient e^(g (L - l))."""
     layers = range(depth + 1)
     return {
-        "separation": [angle * l for l in layers], "norm": [growth * l for l in layers],
+        "separation": [angle * l for l in layers],
+        "norm": [growth * l for l in layers],
         "token": [gradient * (depth - l) for l in layers],
-    }  # fmt: skip
+    }
 
 
 def test_changes_of_constant_exponents() -> None:
@@ -126,7 +130,9 @@ def test_rows_know_what_became_of_them() -> None:
     assert fits.with_forgetting(ROWS[3]) == pytest.approx(5.0)
     assert ROWS[7].failed
     assert not ROWS[5].failed
-    assert Row("digits", "gpt", 0, "sgd", 8, {}, {"final": None, "validation": 3.0, "chance": 1.0}).loss == 2.0
+    assert (
+        Row("digits", "gpt", 0, "sgd", 8, {}, {"final": None, "validation": 3.0, "chance": 1.0}).loss == 2.0
+    )
 
 
 def test_cross_fits_see_neither_task_nor_family() -> None:
@@ -203,7 +209,9 @@ def test_koopman_modes_of_a_linear_map() -> None:
 
 
 def test_koopman_reads_the_streams_of_a_network() -> None:
-    architecture = edgewise.transformer(depth=3, width=12, heads=2, tokens=5, attention_branch=0.0, mlp_branch=0.0)
+    architecture = edgewise.transformer(
+        depth=3, width=12, heads=2, tokens=5, attention_branch=0.0, mlp_branch=0.0
+    )
     net = nets.build(architecture, inputs=20, outputs=3)
     streams = koopman.streams_of(net, net.blocks, torch.randint(20, (8, 5)))
     assert [tuple(stream.shape) for stream in streams] == [(40, 12)] * 4

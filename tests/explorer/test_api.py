@@ -24,7 +24,10 @@ from edgewise.explorer.guard import LARGEST_BODY, Guard  # noqa: E402
 from edgewise.explorer.serve import _listener, allowed_hosts, serve  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
 
-AXES = {"x": {"knob": "mlp_in_gain", "low": 0.1, "high": 2}, "y": {"knob": "attention_branch", "low": 0, "high": 1}}
+AXES = {
+    "x": {"knob": "mlp_in_gain", "low": 0.1, "high": 2},
+    "y": {"knob": "attention_branch", "low": 0, "high": 1},
+}
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "src" / "edgewise" / "explorer" / "static"
 FILES = [path for end in ("js", "css", "html") for path in FOLDER.rglob(f"*.{end}")]
@@ -50,16 +53,23 @@ def test_the_verdict_of_a_point_is_the_exact_one_in_the_shells_words(client: Any
     assert answer["sentences"].replace("\u00a0", " ") == " ".join(words.sentences(verdict))
     assert answer["curves"]["overlap"] == list(verdict.profile.overlap)
     names: dict[str, Any] = {}
-    exec(answer["code"].replace("print", "verdict = (lambda v: v)"), names)  # our own lines, as a user would paste them
+    exec(
+        answer["code"].replace("print", "verdict = (lambda v: v)"), names
+    )  # our own lines, as a user would paste them
     assert names["network"] == network and names["verdict"].outcome is verdict.outcome
 
 
 def test_fixes_are_those_of_the_verdict(client: Any) -> None:
-    source = {"config": json.dumps({"depth": 24, "tokens": 32, "norm": "post", "activation": "tanh"}), "name": "mine"}
+    source = {
+        "config": json.dumps({"depth": 24, "tokens": 32, "norm": "post", "activation": "tanh"}),
+        "name": "mine",
+    }
     answer = client.post("/api/1/point", json={"source": source, "fixes": True}).json()
     network = edgewise.transformer(depth=24, tokens=32, norm="post", activation="tanh")
     verdict = edgewise.judge(edgewise.predict(network))
-    assert [row["change"] for row in answer["fixes"]["rows"]] == [remedy.sentence for remedy in verdict.remedies[:3]]
+    assert [row["change"] for row in answer["fixes"]["rows"]] == [
+        remedy.sentence for remedy in verdict.remedies[:3]
+    ]
     assert answer["title"].startswith("mine")
 
 
@@ -84,21 +94,29 @@ def test_a_report_is_a_file_without_script(client: Any) -> None:
     assert "Content-Security-Policy" in answer.text and answer.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("path, body, sentence", [
-    ("network", {"preset": "nothing"}, "is not a preset"),
-    ("network", {}, "a preset or a config"),
-    ("network", {"preset": "gpt2", "tokens": 4000}, "more than this page follows"),
-    ("network", {"config": '{"model_type": "mamba"}', "name": "c.json"}, "mamba"),
-    ("network", {"config": "[1]"}, "holds no config"),
-    ("network", {"config": '{"weight_variance": 1}'}, "perceptron"),
-    ("network", {"config": '{"depth": 1000, "tokens": 8}'}, "more than"),
-    ("network", {"preset": "gpt2", "surprise": 1}, "surprise"),
-    ("map", {"source": SMALL, "x": AXES["x"], "y": AXES["x"]}, "two knobs"),
-    ("map", {"source": SMALL, "x": {"knob": "mlp_in_gain", "low": 2, "high": 1}, "y": AXES["y"]}, "low below high"),
-    ("map", {"source": SMALL, **AXES, "points": 9999}, "points"),
-    ("point", {"source": SMALL, "knobs": {"depth": 3}}, "knobs"),
-    ("point", {"source": SMALL, "knobs": {"value_gain": -1}}, "value_gain"),
-], ids=lambda value: str(value)[:40])  # fmt: skip
+@pytest.mark.parametrize(
+    "path, body, sentence",
+    [
+        ("network", {"preset": "nothing"}, "is not a preset"),
+        ("network", {}, "a preset or a config"),
+        ("network", {"preset": "gpt2", "tokens": 4000}, "more than this page follows"),
+        ("network", {"config": '{"model_type": "mamba"}', "name": "c.json"}, "mamba"),
+        ("network", {"config": "[1]"}, "holds no config"),
+        ("network", {"config": '{"weight_variance": 1}'}, "perceptron"),
+        ("network", {"config": '{"depth": 1000, "tokens": 8}'}, "more than"),
+        ("network", {"preset": "gpt2", "surprise": 1}, "surprise"),
+        ("map", {"source": SMALL, "x": AXES["x"], "y": AXES["x"]}, "two knobs"),
+        (
+            "map",
+            {"source": SMALL, "x": {"knob": "mlp_in_gain", "low": 2, "high": 1}, "y": AXES["y"]},
+            "low below high",
+        ),
+        ("map", {"source": SMALL, **AXES, "points": 9999}, "points"),
+        ("point", {"source": SMALL, "knobs": {"depth": 3}}, "knobs"),
+        ("point", {"source": SMALL, "knobs": {"value_gain": -1}}, "value_gain"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
 def test_refusals_are_sentences(client: Any, path: str, body: dict[str, Any], sentence: str) -> None:
     answer = client.post(f"/api/1/{path}", json=body)
     assert answer.status_code == 422 and sentence in answer.json()["error"]
@@ -116,18 +134,24 @@ def test_a_hostile_config_gets_a_sentence(client: Any, config: str) -> None:
 def test_only_this_machines_own_page_is_answered(client: Any) -> None:
     point = {"source": SMALL}
     for headers, status in [
-        ({"host": "evil.example:8765"}, 421), ({"host": "127.0.0.1:80"}, 421), ({"host": ""}, 421),
-        ({"origin": "http://evil.example"}, 403), ({"origin": "null"}, 403), ({"sec-fetch-site": "cross-site"}, 403),
+        ({"host": "evil.example:8765"}, 421),
+        ({"host": "127.0.0.1:80"}, 421),
+        ({"host": ""}, 421),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
         ({"origin": "http://127.0.0.1:8765"}, 200),
         ({"host": "localhost:8765", "origin": "http://localhost:8765"}, 200),
-    ]:  # fmt: skip
+    ]:
         answer = client.post("/api/1/point", json=point, headers=headers)
         assert answer.status_code == status, headers
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
         assert "access-control-allow-origin" not in answer.headers
     plain = client.post("/api/1/point", content=json.dumps(point), headers={"content-type": "text/plain"})
     assert plain.status_code == 422  # what a foreign form could send is not read
-    big = client.post("/api/1/network", content=b" " * (LARGEST_BODY + 1), headers={"content-type": "application/json"})
+    big = client.post(
+        "/api/1/network", content=b" " * (LARGEST_BODY + 1), headers={"content-type": "application/json"}
+    )
     assert big.status_code == 413
 
 
@@ -144,7 +168,9 @@ def test_others_need_the_token() -> None:
         serve("0.0.0.0", 0, False, print)
 
 
-@pytest.mark.parametrize("path", ["/../server.py", "/..%2fserver.py", "/server.py", "/static/app.js", "/docs", "/%00"])
+@pytest.mark.parametrize(
+    "path", ["/../server.py", "/..%2fserver.py", "/server.py", "/static/app.js", "/docs", "/%00"]
+)
 def test_nothing_but_the_page_is_served(client: Any, path: str) -> None:
     assert client.get(path).status_code in (404, 422)
 
@@ -162,7 +188,9 @@ def test_the_page_and_its_schema(client: Any) -> None:
 
 
 def test_every_view_of_the_bar_is_a_module_and_every_module_in_the_bar(client: Any) -> None:
-    bar = re.findall(r'\["(\w+)", "\w+", \(\) => import\("\./views/(\w+)\.js"\)\]', client.get("/app.js").text)
+    bar = re.findall(
+        r'\["(\w+)", "\w+", \(\) => import\("\./views/(\w+)\.js"\)\]', client.get("/app.js").text
+    )
     assert bar and all(name == module for name, module in bar)
     assert {f"views/{name}.js" for name, _ in bar} == {name for name in STATIC if name.startswith("views/")}
 
@@ -185,7 +213,9 @@ def test_an_address_that_is_told_can_be_opened_at_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: None)
 
     def connect(address: str) -> None:
-        socket.create_connection(("127.0.0.1", int(address.rstrip("/").rpartition(":")[2])), timeout=5).close()
+        socket.create_connection(
+            ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2])), timeout=5
+        ).close()
 
     serve("127.0.0.1", 0, False, connect)
 

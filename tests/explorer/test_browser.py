@@ -101,9 +101,13 @@ def test_a_config_is_taken_and_another_refused_in_words(browser: Any, address: s
     page.set_input_files("#file", config)
     page.wait_for_selector("path.iso", state="attached")
     assert "mine · 14 blocks · post-norm" in page.inner_text("#meta").replace(".json", "")
-    edgewise.predict(edgewise.transformer(depth=3, tokens=8).replace(name="saved")).save(tmp_path / "saved.npz")
+    edgewise.predict(edgewise.transformer(depth=3, tokens=8).replace(name="saved")).save(
+        tmp_path / "saved.npz"
+    )
     page.set_input_files("#file", tmp_path / "saved.npz")
-    sync_api.expect(page.locator("#note")).to_contain_text("The dot is the description (saved) of a predicted trace")
+    sync_api.expect(page.locator("#note")).to_contain_text(
+        "The dot is the description (saved) of a predicted trace"
+    )
     sync_api.expect(page.locator("#meta")).to_contain_text("saved · 3 blocks")
     hostile = tmp_path / "<img src=x onerror=alert(1)>.json"
     hostile.write_text(json.dumps({"model_type": "<script>alert(1)</script>"}))
@@ -112,7 +116,9 @@ def test_a_config_is_taken_and_another_refused_in_words(browser: Any, address: s
     page.wait_for_selector("text=This cannot be shown")
     assert "alert(1)" in page.inner_text("#state") and page.locator("#state img, #state script").count() == 0
     assert page.inner_text("#outcome") == "No verdict" and page.locator("path.iso").count() == 0
-    visit.complaints = [text for text in visit.complaints if "422" not in text]  # the browser's note of the refusal
+    visit.complaints = [
+        text for text in visit.complaints if "422" not in text
+    ]  # the browser's note of the refusal
     visit.close()
 
 
@@ -155,7 +161,9 @@ def test_a_phone_needs_no_scrolling_sideways(browser: Any, address: str, scheme:
     visit.close()
 
 
-def test_another_origin_can_neither_read_nor_start_anything(browser: Any, address: str, tmp_path: Path) -> None:
+def test_another_origin_can_neither_read_nor_start_anything(
+    browser: Any, address: str, tmp_path: Path
+) -> None:
     (tmp_path / "index.html").write_text("<!doctype html><title>elsewhere</title>")
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
@@ -168,9 +176,11 @@ def test_another_origin_can_neither_read_nor_start_anything(browser: Any, addres
         )
         body = json.dumps({"source": {"preset": "gpt2"}})
         for options in (
-            {}, {"mode": "no-cors"}, {"method": "POST", "mode": "no-cors", "body": body},
+            {},
+            {"mode": "no-cors"},
+            {"method": "POST", "mode": "no-cors", "body": body},
             {"method": "POST", "body": body, "headers": {"content-type": "application/json"}},
-        ):  # fmt: skip
+        ):
             path = "api/1/point" if "body" in options else "api/1/catalogue"
             assert page.evaluate(attempt, [address + path, options]) == "TypeError", options
         page.close()

@@ -85,7 +85,9 @@ def test_a_run_is_followed_while_it_grows(browser: Any, address: str, home: Path
     append(folder, range(3))
     visit = visited(browser, address, "runs")
     page, note = visit.page, visit.page.locator(".run .meta")
-    sync_api.expect(note).to_contain_text("3 rows, to step 2 · going on")  # the run that is going on is chosen
+    sync_api.expect(note).to_contain_text(
+        "3 rows, to step 2 · going on"
+    )  # the run that is going on is chosen
     sync_api.expect(page.locator(".alarm")).to_contain_text("No alarm")
     append(folder, range(3, 9))
     sync_api.expect(note).to_contain_text("9 rows, to step 8 · going on")
@@ -100,7 +102,9 @@ def test_a_run_is_followed_while_it_grows(browser: Any, address: str, home: Path
     page.locator(".run .box[role=slider]").focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
-    sync_api.expect(page.locator(".readout")).to_contain_text("step 1 · largest logit 2 (block 0) · loss 2.99")
+    sync_api.expect(page.locator(".readout")).to_contain_text(
+        "step 1 · largest logit 2 (block 0) · loss 2.99"
+    )
     page.locator("#with").select_option("old")
     page.wait_for_url("**with=old*")
     sync_api.expect(page.locator(".run")).to_have_count(2)
@@ -117,7 +121,9 @@ def append(folder: RunFolder, steps: range) -> None:
     folder.flush()
 
 
-def test_a_rehearsed_run_shows_how_far_its_steps_are_from_the_edge(browser: Any, address: str, home: Path) -> None:
+def test_a_rehearsed_run_shows_how_far_its_steps_are_from_the_edge(
+    browser: Any, address: str, home: Path
+) -> None:
     """A real rehearsal and a real training whose rate grows beyond it; the report of the run is a file."""
     highest = rehearsed(home / "rehearsed")
     assert highest > 1
@@ -133,7 +139,9 @@ def test_a_rehearsed_run_shows_how_far_its_steps_are_from_the_edge(browser: Any,
     with page.expect_download() as download:
         page.get_by_role("button", name="Report").click()
     report = Path(download.value.path()).read_text()
-    assert "Step against the rehearsed edge" in report and "rehearsed · " in report and "<script" not in report
+    assert (
+        "Step against the rehearsed edge" in report and "rehearsed · " in report and "<script" not in report
+    )
     visit.check_everywhere()
     visit.close()
 
@@ -173,7 +181,9 @@ def test_a_hostile_run_is_named_with_the_reason(browser: Any, address: str) -> N
     page.get_by_role("button", name=HOSTILE).click()
     sync_api.expect(page.locator(".refused")).to_contain_text("is not the folder of a watched run")
     assert page.locator("main img").count() == 0
-    visit.complaints = [text for text in visit.complaints if "422" not in text]  # the browser's note of the refusal
+    visit.complaints = [
+        text for text in visit.complaints if "422" not in text
+    ]  # the browser's note of the refusal
     visit.close()
 
 

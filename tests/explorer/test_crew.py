@@ -27,8 +27,12 @@ from tests.support.browser import alive, children
 
 PROC = Path("/proc")
 SMALL = json.dumps({"source": {"preset": "gpt2", "depth": 2, "tokens": 8}})
-LONG = json.dumps({"source": {"preset": "gpt2", "tokens": 64}, "depths": [96, 90, 70]})  # the longest that is answered
-SHORT = json.dumps({"source": {"preset": "gpt2", "tokens": 4}, "depths": [2]})  # the same, with all that is imported
+LONG = json.dumps(
+    {"source": {"preset": "gpt2", "tokens": 64}, "depths": [96, 90, 70]}
+)  # the longest that is answered
+SHORT = json.dumps(
+    {"source": {"preset": "gpt2", "tokens": 4}, "depths": [2]}
+)  # the same, with all that is imported
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,9 @@ def test_a_worker_gives_the_same_answer_refuses_in_the_same_words_and_loads_no_t
         assert "libtorch" not in (PROC / str(process) / "maps").read_text()
 
 
-def test_what_is_given_up_stops_and_its_worker_goes_on(workers: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_given_up_stops_and_its_worker_goes_on(
+    workers: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(crew, "GRACE", 600.0)  # it stops by itself, however busy the machine is
     workers.ask("depth", SHORT).future.result(60)
     before = workers.processes
@@ -78,7 +84,9 @@ def test_what_is_given_up_stops_and_its_worker_goes_on(workers: Crew, monkeypatc
     assert workers.ask("point", SMALL).future.result(60) and workers.processes == before
 
 
-def test_what_does_not_stop_is_killed_and_a_new_worker_answers(workers: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_stop_is_killed_and_a_new_worker_answers(
+    workers: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workers.ask("ready", "").future.result(60)
     (first,) = workers.processes
     monkeypatch.setattr(crew, "GRACE", 0.1)
@@ -126,7 +134,12 @@ def test_answers_are_kept_until_there_is_no_room() -> None:
     kept = replies.Kept(1000)
     for number in range(4):
         kept.keep(b"x" * 100, "task", str(number))
-    assert [kept.get("task", str(number)) for number in range(4)] == [None, b"x" * 100, b"x" * 100, b"x" * 100]
+    assert [kept.get("task", str(number)) for number in range(4)] == [
+        None,
+        b"x" * 100,
+        b"x" * 100,
+        b"x" * 100,
+    ]
     kept.keep(b"y", "task", "1")
     assert kept.get("task", "1") == b"y" and kept.size == 3 * 300 - 99
 

@@ -56,17 +56,29 @@ def test_the_limit_is_the_last_depth_before_the_share_falls_below_three_in_four(
     assert beyond["then"] == "to 200 blocks and beyond" and "extrapolated" in beyond["sentence"]
 
 
-@pytest.mark.parametrize("path, wanted, sentence", [
-    ("depth", {"depths": []}, "depths"),
-    ("depth", {"depths": [257]}, "depths"),
-    ("depth", {"depths": list(range(1, 14))}, "depths"),
-    ("depth", {"depths": [4], "fix": 2, "at": 1}, "none has the number 3"),
-    ("depth", {"depths": [200], "source": {"preset": "gpt2", "tokens": 256}}, "more than this page follows at once"),
-    ("depth", {"depths": [250] * 12}, "more than this page follows at once"),
-    ("depth/limit", {"trains": 9, "above": 8}, "must be less than"),
-    ("depth/limit", {"trains": 9, "above": 90, "source": {"preset": "gpt2", "tokens": 256}}, "more than this page"),
-    ("depth/fixes", {"source": {"preset": "nothing"}}, "is not a preset"),
-], ids=lambda value: str(value)[:30])  # fmt: skip
+@pytest.mark.parametrize(
+    "path, wanted, sentence",
+    [
+        ("depth", {"depths": []}, "depths"),
+        ("depth", {"depths": [257]}, "depths"),
+        ("depth", {"depths": list(range(1, 14))}, "depths"),
+        ("depth", {"depths": [4], "fix": 2, "at": 1}, "none has the number 3"),
+        (
+            "depth",
+            {"depths": [200], "source": {"preset": "gpt2", "tokens": 256}},
+            "more than this page follows at once",
+        ),
+        ("depth", {"depths": [250] * 12}, "more than this page follows at once"),
+        ("depth/limit", {"trains": 9, "above": 8}, "must be less than"),
+        (
+            "depth/limit",
+            {"trains": 9, "above": 90, "source": {"preset": "gpt2", "tokens": 256}},
+            "more than this page",
+        ),
+        ("depth/fixes", {"source": {"preset": "nothing"}}, "is not a preset"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
 def test_refusals_are_sentences(path: str, wanted: dict[str, Any], sentence: str) -> None:
     answer = ask(path, **wanted)
     assert answer.status_code == 422 and sentence in answer.json()["error"]

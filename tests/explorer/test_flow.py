@@ -26,7 +26,9 @@ def test_arrows_paths_and_points_are_those_of_vector_field() -> None:
     network = plain_block().replace(mlp_in_gain=3.0)
     low, high = drawn["extent"]
     across, up = flow.GRID
-    field = edgewise.vector_field(network, norms=(low, high, across), overlaps=(0.0, 1 - 1e-9, up), starts=flow.STARTS)
+    field = edgewise.vector_field(
+        network, norms=(low, high, across), overlaps=(0.0, 1 - 1e-9, up), starts=flow.STARTS
+    )
     np.testing.assert_allclose(drawn["arrows"][0], field.d_log_norm.ravel(), rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(drawn["arrows"][1], field.d_overlap.ravel(), rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(drawn["paths"][:-1], field.trajectories, rtol=1e-4)
@@ -77,4 +79,8 @@ def test_sliders_are_strengths_where_skip_and_branch_are_a_pair() -> None:
     moved = flow.moved(plain_block(), {"attention_strength": 0.6})
     assert (moved.attention_branch, moved.attention_skip) == (0.6, pytest.approx(0.8))
     attention_only = asked(source={"config": '{"mlp_width": 0, "depth": 3}'})
-    assert {row["knob"] for row in attention_only["sliders"]} == {"value_gain", "score_gain", "attention_branch"}
+    assert {row["knob"] for row in attention_only["sliders"]} == {
+        "value_gain",
+        "score_gain",
+        "attention_branch",
+    }

@@ -17,9 +17,16 @@ from tests.explorer.test_runs import write
 
 pytestmark = pytest.mark.slow
 SECONDS = 120.0  # of one answer, on a machine that does other things too
-QUESTIONS = [(path, method) for path, methods in application().openapi()["paths"].items() for method in methods]
-FUZZED = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate],
-                  derandomize=True)  # fmt: skip
+QUESTIONS = [
+    (path, method) for path, methods in application().openapi()["paths"].items() for method in methods
+]
+FUZZED = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate],
+    derandomize=True,
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +42,16 @@ def sensible(body: Any) -> Any:
     """Random names are refused at once; every other question names something that is there, so that more is reached."""
     if isinstance(body, dict) and isinstance(body.get("source"), dict) and len(str(body)) % 2:
         sizes = {key: body["source"].get(key) for key in ("depth", "tokens")}
-        return body | {"source": {"preset": ("transformer", "gpt2", "torch-encoder")[len(str(body)) % 3], **sizes}}
+        return body | {
+            "source": {"preset": ("transformer", "gpt2", "torch-encoder")[len(str(body)) % 3], **sizes}
+        }
     return body | {"name": "a"} if isinstance(body, dict) and isinstance(body.get("name"), str) else body
 
 
 @pytest.mark.parametrize("path, method", QUESTIONS)
-def test_no_question_makes_a_fault(schema: Any, path: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_question_makes_a_fault(
+    schema: Any, path: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(positions_stream, "SECONDS", 2.0)  # a map that grows ends when it is told to
     FUZZED(given(questions(schema[path][method]))(check_answer))()
 

@@ -87,31 +87,54 @@ def hostile(folder: Path) -> dict[str, str]:
     store(folder / "lost.npz", np.full((5, 5), np.nan))
     np.savez(folder / "line.npz", losses=np.ones(5), rows=5, facts=json.dumps(facts([5])))
     wide = io.BytesIO()
-    np.lib.format.write_array_header_1_0(wide, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)})
+    np.lib.format.write_array_header_1_0(
+        wide, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}
+    )
     with zipfile.ZipFile(folder / "claims.npz", "w") as archive:
         archive.writestr("losses.npy", wide.getvalue())
     with zipfile.ZipFile(folder / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         buffer = io.BytesIO()
-        np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": (2**18,)})
+        np.lib.format.write_array_header_1_0(
+            buffer, {"descr": "<f8", "fortran_order": False, "shape": (2**18,)}
+        )
         archive.writestr("losses.npy", buffer.getvalue() + bytes(2**21))
     huge = facts([5, 5]) | {"grid": [[0, 1, 2, 3, 10**400], [0, 1, 2, 3, 4]]}
     np.savez(folder / "huge.npz", losses=bowl(5), rows=5, facts=json.dumps(huge))
     flat = facts([5, 5]) | {"grid": [[0.0] * 5, [0, 1, 2, 3, 4]]}
     np.savez(folder / "flat.npz", losses=bowl(5), rows=5, facts=json.dumps(flat))
     cannot = "cannot be read as a landscape"
-    return {"cut.npz": cannot, "text.npz": cannot, "tiny.npz": "at least 3", "lost.npz": "no finite loss",
-            "line.npz": "at least 3", "claims.npz": cannot, "bomb.npz": cannot, "huge.npz": cannot,
-            "flat.npz": "without extent"}  # fmt: skip
+    return {
+        "cut.npz": cannot,
+        "text.npz": cannot,
+        "tiny.npz": "at least 3",
+        "lost.npz": "no finite loss",
+        "line.npz": "at least 3",
+        "claims.npz": cannot,
+        "bomb.npz": cannot,
+        "huge.npz": cannot,
+        "flat.npz": "without extent",
+    }
 
 
 def facts(shape: list[int]) -> dict[str, Any]:
     grid = [np.linspace(-1, 1, size).tolist() for size in shape]
-    return {"grid": grid, "names": ["queries", "keys"][: len(shape)], "seed": 0, "path": None,
-            "normalization": "filter", "rebalanced": False, "method": "direct"}  # fmt: skip
+    return {
+        "grid": grid,
+        "names": ["queries", "keys"][: len(shape)],
+        "seed": 0,
+        "path": None,
+        "normalization": "filter",
+        "rebalanced": False,
+        "method": "direct",
+    }
 
 
-def test_hostile_grids_give_a_message_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regular_file, "LARGEST_ARRAYS", 2**20)  # a bomb of a few kB stands for one of gigabytes
+def test_hostile_grids_give_a_message_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        regular_file, "LARGEST_ARRAYS", 2**20
+    )  # a bomb of a few kB stands for one of gigabytes
     expected = hostile(tmp_path)
     notes = {row["name"]: row["note"] for row in listing(tmp_path)["planes"]}
     for name, sentence in expected.items():
@@ -132,7 +155,9 @@ def test_examples_are_there_without_a_folder() -> None:
     assert dips == ["0", "1"] and np.array(after["z"]).shape == (25, 25)
 
 
-@pytest.mark.parametrize("name", ["../outside.npz", "link.npz", "/etc/passwd", "deep/../smooth.npz", "rows.npz\0", ""])
+@pytest.mark.parametrize(
+    "name", ["../outside.npz", "link.npz", "/etc/passwd", "deep/../smooth.npz", "rows.npz\0", ""]
+)
 def test_no_path_outside_the_folder(folder: Path, name: str) -> None:
     with pytest.raises(BadInput, match="not among the planes"):
         answer(folder, [name])

@@ -29,13 +29,17 @@ def recorded() -> list[dict[str, Any]]:
 
 def test_every_recorded_statement_is_shown_with_its_outcome() -> None:
     answer = client.get("/api/1/papers").json()
-    statements = [each for source in answer["sources"] for recipe in source["recipes"] for each in recipe["statements"]]
+    statements = [
+        each for source in answer["sources"] for recipe in source["recipes"] for each in recipe["statements"]
+    ]
     expected = recorded()
     assert len(statements) == len(expected) > 100
     plain = sorted(each["published"].replace("\u00a0", " ") for each in statements)
     assert plain == sorted(each["published"] for each in expected)
     words = {True: "held", False: "not held", None: "undecided"}
-    assert answer["counts"] == {word: sum(each["held"] is held for each in expected) for held, word in words.items()}
+    assert answer["counts"] == {
+        word: sum(each["held"] is held for each in expected) for held, word in words.items()
+    }
 
 
 def test_commands_name_recipes_and_figures_are_theirs() -> None:

@@ -31,13 +31,18 @@ def test_maps_orbits_and_limits_are_the_librarys() -> None:
     drawn = maps_answer(request(**CHAOS, length=0.5, correlation=0.9))
     maps = edgewise.perceptron_maps(edgewise.Perceptron("tanh", 4.0, 0.05))
     np.testing.assert_allclose(drawn["length"]["y"], maps.length(drawn["length"]["x"]), rtol=1e-3)
-    np.testing.assert_allclose(drawn["correlation"]["y"], maps.correlation(drawn["correlation"]["x"]), rtol=2e-3)
+    np.testing.assert_allclose(
+        drawn["correlation"]["y"], maps.correlation(drawn["correlation"]["x"]), rtol=2e-3
+    )
     steps = drawn["length"]["orbit"]
     np.testing.assert_allclose(steps[1:], maps.length(steps[:-1]), rtol=1e-3)
     assert steps[-1] == pytest.approx(maps.limits.length_fixed_point, rel=1e-3)
     assert drawn["phase"] == maps.limits.phase and drawn["title"] == "Chaos: inputs part"
     below, one = drawn["correlation"]["points"]
-    assert below["at"] == maps.limits.correlation_fixed_point and (below["stable"], one["stable"]) == (True, False)
+    assert below["at"] == maps.limits.correlation_fixed_point and (below["stable"], one["stable"]) == (
+        True,
+        False,
+    )
 
 
 def test_the_plane_has_the_edge_where_growth_vanishes() -> None:

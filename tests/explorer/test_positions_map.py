@@ -16,9 +16,19 @@ from edgewise.explorer.requests import AxesRequest  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
 
 client = fastapi_client.TestClient(application())
-KNOBS: dict[str, Any] = {"depth": 6, "tokens": 20, "norm": "post", "activation": "relu", "causal": True, "width": 128,
-                         "heads": 2}  # fmt: skip
-AXES = {"x": {"knob": "mlp_in_gain", "low": 0.2, "high": 3}, "y": {"knob": "attention_branch", "low": 0.1, "high": 1.2}}
+KNOBS: dict[str, Any] = {
+    "depth": 6,
+    "tokens": 20,
+    "norm": "post",
+    "activation": "relu",
+    "causal": True,
+    "width": 128,
+    "heads": 2,
+}
+AXES = {
+    "x": {"knob": "mlp_in_gain", "low": 0.2, "high": 3},
+    "y": {"knob": "attention_branch", "low": 0.1, "high": 1.2},
+}
 WANTED: dict[str, Any] = {"source": {"config": json.dumps(KNOBS), "name": "mine"}, **AXES}
 
 
@@ -72,7 +82,9 @@ def test_it_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_network_without_positions_has_no_such_map() -> None:
-    answer = client.post("/api/1/map/positions", json={**WANTED, "source": {"preset": "transformer", "depth": 2}})
+    answer = client.post(
+        "/api/1/map/positions", json={**WANTED, "source": {"preset": "transformer", "depth": 2}}
+    )
     assert answer.status_code == 422 and "neither a mask nor positions" in answer.json()["error"]
 
 

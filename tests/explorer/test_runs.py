@@ -47,11 +47,17 @@ def test_the_pictures_hold_the_numbers_of_the_folder(client: Any, home: Path) ->
     assert answer["heat"]["worst"] == [max(2.0, 2.0**step) for step in range(12)] and answer["heat"]["log"]
     assert answer["curves"]["loss"]["values"] == pytest.approx([3.0 - 0.01 * step for step in range(12)])
     assert answer["steps"] == [[step, step] for step in range(12)] and list(answer["curves"]) == ["loss"]
-    assert "12 rows, to step 11 · ended" in answer["state"] and answer["note"].startswith("Tiny · 2 blocks · width 8")
-    assert ask(client, "a", statistic="separation").json()["error"].startswith("'separation' was not observed")
+    assert "12 rows, to step 11 · ended" in answer["state"] and answer["note"].startswith(
+        "Tiny · 2 blocks · width 8"
+    )
+    assert (
+        ask(client, "a", statistic="separation").json()["error"].startswith("'separation' was not observed")
+    )
 
 
-def test_an_alarm_is_told_in_the_monitors_sentences_with_blocks_counted_as_modules_are(client: Any, home: Path) -> None:
+def test_an_alarm_is_told_in_the_monitors_sentences_with_blocks_counted_as_modules_are(
+    client: Any, home: Path
+) -> None:
     write(home / "a", 9, alarm=True)
     [card] = ask(client, "a").json()["alarms"]
     assert card["title"] == "Logit growth in block 1, head 0" and card["step"] == 7
@@ -68,7 +74,10 @@ def test_the_list_says_what_can_be_read_and_why_not(client: Any, home: Path) -> 
     rows = {row["name"]: row for row in client.get("/api/1/runs").json()["runs"]}
     assert sorted(rows) == ["b", "broken", "deep/a"]
     assert rows["b"]["live"] and rows["b"]["alarms"] == 1 and not rows["deep/a"]["live"]
-    assert "not the folder of a watched run" in rows["broken"]["refused"] and str(home) not in rows["broken"]["refused"]
+    assert (
+        "not the folder of a watched run" in rows["broken"]["refused"]
+        and str(home) not in rows["broken"]["refused"]
+    )
 
 
 def test_a_long_run_shows_the_worst_row_of_each_column() -> None:
@@ -160,7 +169,10 @@ def test_numbers_that_are_not_finite_are_left_out(client: Any, home: Path) -> No
 def test_what_was_never_observed_is_no_curve_and_what_was_has_its_range() -> None:
     rows = run_picture.Rows(np.arange(3), np.zeros(3), np.array([[1, 0.01], [2, 0.02], [3, 0.5]], np.float32))
     curves = run_picture.picture(["loss", "update_ratio"], rows, None)["curves"]
-    assert curves["update_ratio"]["values"] == [0.01, 0.02, 0.5] and curves["update_ratio"]["healthy"] == [1e-5, 0.03]
+    assert curves["update_ratio"]["values"] == [0.01, 0.02, 0.5] and curves["update_ratio"]["healthy"] == [
+        1e-5,
+        0.03,
+    ]
     assert set(curves) == {"loss", "update_ratio"}
 
 

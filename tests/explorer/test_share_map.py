@@ -42,7 +42,9 @@ def test_lines_lie_where_the_share_has_their_level() -> None:
     for level, lines in result.levels.items():
         assert lines
         for x, y in lines[0][::5]:
-            i, j = (int(np.abs(axis - v).argmin()) for axis, v in ((result.diagram.x, x), (result.diagram.y, y)))
+            i, j = (
+                int(np.abs(axis - v).argmin()) for axis, v in ((result.diagram.x, x), (result.diagram.y, y))
+            )
             near = result.share[max(j - 1, 0) : j + 2, max(i - 1, 0) : i + 2]
             assert near.min() <= level <= near.max()
 

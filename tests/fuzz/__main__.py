@@ -28,8 +28,16 @@ from tests.fuzz.inputs import FAMILIES, Input
 from tests.fuzz.processes import try_as_process
 
 RECORD = Path(__file__).with_name("counts.json")
-SHARES = {"runs": 10, "files": 18, "configs": 18, "perceptrons": 12, "streams": 8, "words": 12, "knobs": 18,
-          "models": 4}  # fmt: skip
+SHARES = {
+    "runs": 10,
+    "files": 18,
+    "configs": 18,
+    "perceptrons": 12,
+    "streams": 8,
+    "words": 12,
+    "knobs": 18,
+    "models": 4,
+}
 AS_PROCESSES = "as processes"
 
 
@@ -77,8 +85,13 @@ def drawn(family: str, count: int, number: int, corpus: Path) -> list[Input]:
     examples: list[Input] = []
 
     @seed(number)
-    @settings(max_examples=count, database=DirectoryBasedExampleDatabase(corpus / "examples"), deadline=None,
-              phases=[Phase.reuse, Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=count,
+        database=DirectoryBasedExampleDatabase(corpus / "examples"),
+        deadline=None,
+        phases=[Phase.reuse, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(FAMILIES[family])
     def draw(example: Input) -> None:
         examples.append(example)

@@ -81,7 +81,9 @@ def _perceptrons(given: Input) -> None:
         _judged(edgewise.predict(network))
     elif given["verb"] == "critical_point":
         point = edgewise.critical_point(network)
-        require(not any(np.isnan(value) for value in point.values.values()), f"a critical point at {point.values}")
+        require(
+            not any(np.isnan(value) for value in point.values.values()), f"a critical point at {point.values}"
+        )
         json.dumps(point.json(), allow_nan=False)
     else:
         limits = edgewise.perceptron_maps(network).limits
@@ -92,7 +94,11 @@ def _perceptrons(given: Input) -> None:
 def _configs(given: Input) -> None:
     network = edgewise.describe(given["config"], tokens=16)
     require(network.depth >= 1 and network.width >= 1, f"{network.depth} blocks of width {network.width}")
-    small = network.replace(depth=2) if not any(isinstance(v, tuple) for v in network.knobs().values()) else network
+    small = (
+        network.replace(depth=2)
+        if not any(isinstance(v, tuple) for v in network.knobs().values())
+        else network
+    )
     if small.depth <= 8:
         _judged(edgewise.predict(small))
 
@@ -134,7 +140,9 @@ def _models(given: Input) -> None:
         VERBS[given["verb"]](model, given)
     finally:
         if before is not None:
-            require(not (changed := differences(before, everything(model))), f"the model is changed: {changed}")
+            require(
+                not (changed := differences(before, everything(model))), f"the model is changed: {changed}"
+            )
 
 
 def _measure(model: torch.nn.Module, given: Input) -> None:
@@ -189,8 +197,16 @@ def _start(given: Input) -> Any:
 def _batch(given: Input) -> Any:
     ids = torch.full(given["shape"], given["value"])
     floats = torch.randn(given["shape"], generator=torch.Generator().manual_seed(0))
-    forms = {"ids": ids, "floats": floats, "keywords": {"ids": ids}, "tuple": (ids, ids), "list": ids.tolist(),
-             "text": "some words", "none": None, "meta": ids.to("meta")}  # fmt: skip
+    forms = {
+        "ids": ids,
+        "floats": floats,
+        "keywords": {"ids": ids},
+        "tuple": (ids, ids),
+        "list": ids.tolist(),
+        "text": "some words",
+        "none": None,
+        "meta": ids.to("meta"),
+    }
     return forms[given["batch"]]
 
 
@@ -220,9 +236,17 @@ def check_shell(code: int, words: list[str], out: str, err: str) -> None:
     if code == exit_codes.INTERNAL_ERROR:
         raise TooLong(err) if TooLong.__name__ in err else Internal(err)
     require("Traceback" not in err, err)
-    allowed = (*VERDICTS, exit_codes.BAD_INPUT, *([exit_codes.UNSEEN] if words[:1] in (["alarms"], ["watch"]) else []))
+    allowed = (
+        *VERDICTS,
+        exit_codes.BAD_INPUT,
+        *([exit_codes.UNSEEN] if words[:1] in (["alarms"], ["watch"]) else []),
+    )
     require(code in allowed, f"exit code {code}: {err}")
-    if "--json" in words and not {"--help", "--version", "-h"} & set(words) and words[0] in ("predict", "measure"):
+    if (
+        "--json" in words
+        and not {"--help", "--version", "-h"} & set(words)
+        and words[0] in ("predict", "measure")
+    ):
         document = json.loads(out, parse_constant=lambda name: require(False, f"{name} in JSON"))
         require(("error" in document) == (code == exit_codes.BAD_INPUT), f"exit code {code}: {out}")
     if code == exit_codes.BAD_INPUT:
@@ -231,6 +255,12 @@ def check_shell(code: int, words: list[str], out: str, err: str) -> None:
 
 
 TRIALS: dict[str, Callable[[Input], None]] = {
-    "knobs": _knobs, "perceptrons": _perceptrons, "configs": _configs, "files": _files, "models": _models,
-    "streams": _streams, "runs": _runs, "words": _words,
-}  # fmt: skip
+    "knobs": _knobs,
+    "perceptrons": _perceptrons,
+    "configs": _configs,
+    "files": _files,
+    "models": _models,
+    "streams": _streams,
+    "runs": _runs,
+    "words": _words,
+}

@@ -18,27 +18,73 @@ from tests.support.models import CONFIGS
 
 Input = dict[str, Any]
 STRANGE: SearchStrategy[Any] = st.one_of(
-    st.sampled_from([
-        None, True, False, 0, -1, 1, 2**31, 10**12, 10**400, -(10**30), 0.0, -0.0, 1e-320, 1e-30, 1e30, 1e300, -1e300,
-        "nan", "inf", "", " ", "relu", "null", "0x10", "١٢", "1e-3", "\x00", "{{data}}", "<img src=x onerror=a()>",
-        [], {}, [[]], [None], [1, "a"], {"a": {"a": {}}}, "a" * 500,
-    ]),
+    st.sampled_from(
+        [
+            None,
+            True,
+            False,
+            0,
+            -1,
+            1,
+            2**31,
+            10**12,
+            10**400,
+            -(10**30),
+            0.0,
+            -0.0,
+            1e-320,
+            1e-30,
+            1e30,
+            1e300,
+            -1e300,
+            "nan",
+            "inf",
+            "",
+            " ",
+            "relu",
+            "null",
+            "0x10",
+            "١٢",
+            "1e-3",
+            "\x00",
+            "{{data}}",
+            "<img src=x onerror=a()>",
+            [],
+            {},
+            [[]],
+            [None],
+            [1, "a"],
+            {"a": {"a": {}}},
+            "a" * 500,
+        ]
+    ),
     st.integers(-3, 100),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=8),
     st.lists(st.floats(0, 3), max_size=5),
-)  # fmt: skip
+)
 GAINS = st.floats(0, 4).map(lambda x: round(x, 3))
 PLAIN: dict[str, SearchStrategy[Any]] = {
-    "depth": st.integers(1, 24), "tokens": st.integers(2, 48), "width": st.sampled_from([8, 48, 512, 4096]),
-    "heads": st.sampled_from([0, 1, 2, 4, 8]), "head_width": st.sampled_from([None, 1, 16, 64]),
-    "kv_heads": st.sampled_from([None, 1, 2]), "mlp_width": st.sampled_from([None, 0, 1, 64, 2048]),
-    "activation": st.sampled_from((*ACTIVATIONS, "leaky_relu:0.2")), "gated": st.booleans(),
-    "norm": st.sampled_from(NORMS), "norm_kind": st.sampled_from(NORM_KINDS), "norm_slope": st.floats(0.05, 3),
-    "embedding_norm": st.sampled_from([1e-4, 0.02, 1.0, 30.0, 1e6]), "window": st.sampled_from([None, 1, 2, 7, 100]),
-    "rope": st.sampled_from([True, False, 0.25, 1.0]), "rope_base": st.sampled_from([1.0, 10000.0, 5e5]),
-    "kernel": st.sampled_from(KERNELS), "key_gain": st.none() | GAINS, "output_gain": st.none() | GAINS,
-}  # fmt: skip
+    "depth": st.integers(1, 24),
+    "tokens": st.integers(2, 48),
+    "width": st.sampled_from([8, 48, 512, 4096]),
+    "heads": st.sampled_from([0, 1, 2, 4, 8]),
+    "head_width": st.sampled_from([None, 1, 16, 64]),
+    "kv_heads": st.sampled_from([None, 1, 2]),
+    "mlp_width": st.sampled_from([None, 0, 1, 64, 2048]),
+    "activation": st.sampled_from((*ACTIVATIONS, "leaky_relu:0.2")),
+    "gated": st.booleans(),
+    "norm": st.sampled_from(NORMS),
+    "norm_kind": st.sampled_from(NORM_KINDS),
+    "norm_slope": st.floats(0.05, 3),
+    "embedding_norm": st.sampled_from([1e-4, 0.02, 1.0, 30.0, 1e6]),
+    "window": st.sampled_from([None, 1, 2, 7, 100]),
+    "rope": st.sampled_from([True, False, 0.25, 1.0]),
+    "rope_base": st.sampled_from([1.0, 10000.0, 5e5]),
+    "kernel": st.sampled_from(KERNELS),
+    "key_gain": st.none() | GAINS,
+    "output_gain": st.none() | GAINS,
+}
 OVERLAPS = st.sampled_from([0.0, 0.0, 0.0, -0.04, 0.3, 0.999, 1.0]) | STRANGE
 
 
@@ -60,16 +106,21 @@ def _knobs(draw: st.DrawFn) -> Input:
     options = {"readout": draw(st.sampled_from(["token", "pooled"]))}
     if draw(st.integers(0, 3)) == 0:
         options["start_overlap"] = draw(OVERLAPS)
-    verb = draw(st.sampled_from(["predict", "predict", "predict", "compare", "vector_field", "phase_diagram"]))
+    verb = draw(
+        st.sampled_from(["predict", "predict", "predict", "compare", "vector_field", "phase_diagram"])
+    )
     return {"family": "knobs", "knobs": knobs, "options": options, "verb": verb}
 
 
 @st.composite
 def _perceptrons(draw: st.DrawFn) -> Input:
     knobs = {
-        "activation": draw(PLAIN["activation"]), "weight_variance": draw(GAINS), "bias_variance": draw(GAINS),
-        "depth": draw(st.integers(1, 60)), "width": draw(st.sampled_from([1, 10, 1000])),
-    }  # fmt: skip
+        "activation": draw(PLAIN["activation"]),
+        "weight_variance": draw(GAINS),
+        "bias_variance": draw(GAINS),
+        "depth": draw(st.integers(1, 60)),
+        "width": draw(st.sampled_from([1, 10, 1000])),
+    }
     if draw(st.booleans()):
         knobs[draw(st.sampled_from([*PERCEPTRON_KNOBS, "sigma"]))] = draw(STRANGE)
     verb = draw(st.sampled_from(["predict", "perceptron_maps", "critical_point"]))
@@ -88,17 +139,60 @@ def _configs(draw: st.DrawFn) -> Input:
     return {"family": "configs", "config": config}
 
 
-MODEL_TYPES = {"pythia": "gpt_neox", "qwen3moe": "qwen3_moe", "deepseek3": "deepseek_v3", "gptoss": "gpt_oss",
-               "gemma3": "gemma3_text"}  # fmt: skip
-ADDED = ("rope_scaling", "rope_theta", "hidden_act", "activation_function", "initializer_range", "layer_types",
-         "tie_word_embeddings", "auto_map", "trust_remote_code", "quantization_config", "torch_dtype",
-         "attention_dropout", "layer_norm_eps", "text_config", "num_key_value_heads", "architectures")  # fmt: skip
+MODEL_TYPES = {
+    "pythia": "gpt_neox",
+    "qwen3moe": "qwen3_moe",
+    "deepseek3": "deepseek_v3",
+    "gptoss": "gpt_oss",
+    "gemma3": "gemma3_text",
+}
+ADDED = (
+    "rope_scaling",
+    "rope_theta",
+    "hidden_act",
+    "activation_function",
+    "initializer_range",
+    "layer_types",
+    "tie_word_embeddings",
+    "auto_map",
+    "trust_remote_code",
+    "quantization_config",
+    "torch_dtype",
+    "attention_dropout",
+    "layer_norm_eps",
+    "text_config",
+    "num_key_value_heads",
+    "architectures",
+)
 KNOB_FILES = st.fixed_dictionaries(
     {"depth": PLAIN["depth"], "tokens": PLAIN["tokens"]}, optional={"norm": PLAIN["norm"]}
 )
-PIECES = st.sampled_from(["[", "{", '"', "\x00", ",", ":", "\n", "- ", "&a ", "*a", "!!python/object:os.system", "1e9",
-                          "1e999", "NaN", "-", "\\u0000", "\ufeff", "'", "}" * 9, "[" * 3000, "9" * 5000,
-                          "<<: *a"])  # fmt: skip
+PIECES = st.sampled_from(
+    [
+        "[",
+        "{",
+        '"',
+        "\x00",
+        ",",
+        ":",
+        "\n",
+        "- ",
+        "&a ",
+        "*a",
+        "!!python/object:os.system",
+        "1e9",
+        "1e999",
+        "NaN",
+        "-",
+        "\\u0000",
+        "\ufeff",
+        "'",
+        "}" * 9,
+        "[" * 3000,
+        "9" * 5000,
+        "<<: *a",
+    ]
+)
 
 
 @st.composite
@@ -127,15 +221,37 @@ def _models(draw: st.DrawFn) -> Input:
         "width": draw(st.sampled_from([8, 16, 16, 16, 3])),
         "depth": draw(st.sampled_from([1, 2, 2, 3])),
         "dtype": draw(st.sampled_from(["float32", "float32", "float32", "float64", "float16", "bfloat16"])),
-        "weights": draw(st.sampled_from(["drawn"] * 5 + ["zero", "huge", "nan", "inf", "constant", "frozen", "meta"])),
+        "weights": draw(
+            st.sampled_from(["drawn"] * 5 + ["zero", "huge", "nan", "inf", "constant", "frozen", "meta"])
+        ),
         "training": draw(st.booleans()),
         "tokens": draw(st.sampled_from([None, None, 2, 8, 8, 8, 8, 0, 40, 10**7])),
-        "verb": draw(st.sampled_from(["measure", "measure", "describe", "predict", "audit", "plan", "total_changes"])),
+        "verb": draw(
+            st.sampled_from(["measure", "measure", "describe", "predict", "audit", "plan", "total_changes"])
+        ),
     }
 
 
-MODELS = ("encoder", "encoder", "post", "tokens", "tokens", "tied", "batch_norm", "spectral", "weight_norm", "parallel",
-          "gru", "convolution", "linear", "no_parameters", "raises", "dictionary", "in_place", "shared")  # fmt: skip
+MODELS = (
+    "encoder",
+    "encoder",
+    "post",
+    "tokens",
+    "tokens",
+    "tied",
+    "batch_norm",
+    "spectral",
+    "weight_norm",
+    "parallel",
+    "gru",
+    "convolution",
+    "linear",
+    "no_parameters",
+    "raises",
+    "dictionary",
+    "in_place",
+    "shared",
+)
 
 
 @st.composite
@@ -143,16 +259,28 @@ def _streams(draw: st.DrawFn) -> Input:
     """What is sent through a network: a start for theory, or a batch for a model."""
     if draw(st.booleans()):
         rows = draw(st.integers(0, 5))
-        matrix = [[draw(st.floats(-2, 2) | st.sampled_from(["nan", "inf", 0.0, 1e200])) for _ in range(rows)]
-                  for _ in range(rows)]  # fmt: skip
+        matrix = [
+            [draw(st.floats(-2, 2) | st.sampled_from(["nan", "inf", 0.0, 1e200])) for _ in range(rows)]
+            for _ in range(rows)
+        ]
         kind = draw(st.sampled_from(["as is", "gram", "gram", "gram", "correlation", "ragged"]))
         tokens = max(2, rows) if draw(st.integers(0, 5)) else 8
-        return {"family": "streams", "start": matrix, "kind": kind, "tokens": tokens, "causal": draw(st.booleans())}
+        return {
+            "family": "streams",
+            "start": matrix,
+            "kind": kind,
+            "tokens": tokens,
+            "causal": draw(st.booleans()),
+        }
     return {
         "family": "streams",
-        "batch": draw(st.sampled_from(["ids", "ids", "floats", "keywords", "tuple", "list", "text", "none", "meta"])),
-        "shape": draw(st.sampled_from([[1, 8], [2, 8], [1, 8, 16], [2, 16, 16]])
-                      | st.lists(st.sampled_from([0, 1, 2, 5, 8, 16]), max_size=3)),
+        "batch": draw(
+            st.sampled_from(["ids", "ids", "floats", "keywords", "tuple", "list", "text", "none", "meta"])
+        ),
+        "shape": draw(
+            st.sampled_from([[1, 8], [2, 8], [1, 8, 16], [2, 16, 16]])
+            | st.lists(st.sampled_from([0, 1, 2, 5, 8, 16]), max_size=3)
+        ),
         "value": draw(st.sampled_from([0, 3, 31, 32, -1, 2**40])),
         "model": draw(st.sampled_from(["tokens", "encoder"])),
     }
@@ -168,9 +296,16 @@ def _words(draw: st.DrawFn) -> Input:
     source = draw(good | BAD_SOURCES if described else BAD_SOURCES)
     words = [verb, source]
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2, 4]))):
-        name, value = draw(st.sampled_from(OPTIONS)), draw(STRANGE | st.sampled_from(["2", "4", "8", "fails"]))
+        name, value = (
+            draw(st.sampled_from(OPTIONS)),
+            draw(STRANGE | st.sampled_from(["2", "4", "8", "fails"])),
+        )
         words += [name, value if isinstance(value, str) else json.dumps(value)]
-    small = ["--depth", "2", "--tokens", "8"] if verb == "report" or (verb == "predict" and draw(st.booleans())) else []
+    small = (
+        ["--depth", "2", "--tokens", "8"]
+        if verb == "report" or (verb == "predict" and draw(st.booleans()))
+        else []
+    )
     settings = []
     for name in draw(st.lists(st.sampled_from(sorted(KNOBS)), max_size=2, unique=True)) if described else []:
         value = _plain(name) if draw(st.integers(0, 3)) else STRANGE
@@ -181,12 +316,45 @@ def _words(draw: st.DrawFn) -> Input:
 
 
 NEWER = ["rate", "fix", "report", "report", "watch", "alarms", "export", "replay"]
-BAD_SOURCES = st.sampled_from(["mlp:", "gpt-2", "a/b", ".", "", "-", "absent.json", "absent.py:make", "~", "/dev/null",
-                               "transformer:"])  # fmt: skip
-OPTIONS = ("--depth", "--tokens", "--set", "--readout", "--start-overlap", "--fail-on", "--figure", "--seeds", "--text",
-           "--stack", "--workers", "--scale", "--bogus", "--steps", "--rates", "--optimizer", "--loss", "--data",
-           "--goal", "--write", "--keep", "--to", "--rank", "--once", "--every", "--output", "--measure")  # fmt: skip
+BAD_SOURCES = st.sampled_from(
+    ["mlp:", "gpt-2", "a/b", ".", "", "-", "absent.json", "absent.py:make", "~", "/dev/null", "transformer:"]
+)
+OPTIONS = (
+    "--depth",
+    "--tokens",
+    "--set",
+    "--readout",
+    "--start-overlap",
+    "--fail-on",
+    "--figure",
+    "--seeds",
+    "--text",
+    "--stack",
+    "--workers",
+    "--scale",
+    "--bogus",
+    "--steps",
+    "--rates",
+    "--optimizer",
+    "--loss",
+    "--data",
+    "--goal",
+    "--write",
+    "--keep",
+    "--to",
+    "--rank",
+    "--once",
+    "--every",
+    "--output",
+    "--measure",
+)
 FAMILIES: dict[str, SearchStrategy[Input]] = {
-    "knobs": _knobs(), "perceptrons": _perceptrons(), "configs": _configs(), "files": _files(), "models": _models(),
-    "streams": _streams(), "runs": runs(STRANGE), "words": _words(),
-}  # fmt: skip
+    "knobs": _knobs(),
+    "perceptrons": _perceptrons(),
+    "configs": _configs(),
+    "files": _files(),
+    "models": _models(),
+    "streams": _streams(),
+    "runs": runs(STRANGE),
+    "words": _words(),
+}

@@ -25,11 +25,16 @@ def check_trace(trace: Trace) -> None:
     require(not np.isnan(trace.norm).any() and (trace.norm >= 0).all(), f"norm {trace.norm}")
     inside = np.isfinite(trace.norm)
     apart = trace.separation[inside]
-    require(not np.isnan(apart).any() and (apart >= -1e-6).all() and (apart <= 2 + 1e-6).all(), f"separation {apart}")
+    require(
+        not np.isnan(apart).any() and (apart >= -1e-6).all() and (apart <= 2 + 1e-6).all(),
+        f"separation {apart}",
+    )
     if trace.log_gradient is not None:
         require(not np.isnan(trace.log_gradient[:, inside]).any(), f"log gradient {trace.log_gradient}")
         last = trace.log_gradient[..., -1]
-        require(((last == 0) | ~np.isfinite(last)).all(), f"the gradient is not relative to the last site: {last}")
+        require(
+            ((last == 0) | ~np.isfinite(last)).all(), f"the gradient is not relative to the last site: {last}"
+        )
     require(len(set(trace.sites)) == len(trace.sites), "a site twice")
 
 
@@ -52,14 +57,21 @@ def check_verdict(trace: Trace, verdict: Verdict) -> None:
     words = str(verdict)
     require(words.strip() and "nan" not in words.lower().split(), f"the words {words!r}")
     exploded = not np.isfinite(trace.norm).all()
-    require(not (exploded and verdict.outcome.value == "trains"), "the stream leaves the numbers and `trains`")
+    require(
+        not (exploded and verdict.outcome.value == "trains"), "the stream leaves the numbers and `trains`"
+    )
 
 
 def same(one: Trace, other: Trace, tolerance: float = 0.0) -> bool:
     """Whether two traces hold the same numbers."""
-    pairs = [(one.norm, other.norm), (one.separation, other.separation), (one.log_gradient, other.log_gradient)]
+    pairs = [
+        (one.norm, other.norm),
+        (one.separation, other.separation),
+        (one.log_gradient, other.log_gradient),
+    ]
     return all(
-        (a is None) == (b is None) and (a is None or np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
+        (a is None) == (b is None)
+        and (a is None or np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
         for a, b in pairs
     )
 
@@ -72,18 +84,27 @@ def check_description(network: Architecture, trace: Trace, **options: Any) -> No
     absent = {"score_gain": 1.7, "value_gain": 0.3} if network.heads == 0 else {}
     absent |= {"mlp_in_gain": 1.7, "mlp_out_gain": 0.3, "mlp_bias": 0.1} if network.mlp_width == 0 else {}
     if absent and network.activation != "sin":
-        require(same(edgewise.predict(network.replace(**absent), **options), trace), "knobs of an absent part count")
+        require(
+            same(edgewise.predict(network.replace(**absent), **options), trace),
+            "knobs of an absent part count",
+        )
 
 
 def check_scale(network: Architecture, trace: Trace, **options: Any) -> None:
     """Pre-norm: a stream twice as long with branches twice as large is the same network, q four times as large."""
-    if network.norm != "pre" or network.norm_kind not in ("layer", "rms") or not np.isfinite(trace.norm).all():
+    if (
+        network.norm != "pre"
+        or network.norm_kind not in ("layer", "rms")
+        or not np.isfinite(trace.norm).all()
+    ):
         return
     doubled = {name: _doubled(getattr(network, name)) for name in ("attention_branch", "mlp_branch")}
     larger = network.replace(embedding_norm=4 * network.embedding_norm, **doubled)
     other = edgewise.predict(larger, **options)
     require(np.allclose(other.norm, 4 * trace.norm, rtol=1e-6), "q does not scale with the stream")
-    require(np.allclose(other.separation, trace.separation, rtol=1e-5, atol=1e-9), "angles depend on the unit")
+    require(
+        np.allclose(other.separation, trace.separation, rtol=1e-5, atol=1e-9), "angles depend on the unit"
+    )
 
 
 def _doubled(value: Any) -> Any:

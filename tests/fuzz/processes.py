@@ -25,9 +25,13 @@ def try_as_process(words: list[str]) -> Ending:
     files = tempfile.TemporaryFile
     with tempfile.TemporaryDirectory() as folder, files("w+") as out, files("w+") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "edgewise", *words], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-            stdout=out, stderr=err,
-        )  # fmt: skip
+            [sys.executable, "-m", "edgewise", *words],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+        )
         usage = _wait(process)
         for file in (out, err):
             file.seek(0)

@@ -81,14 +81,26 @@ def test_more_tokens_than_the_machine_can_hold_are_refused_at_once() -> None:
 
 
 def test_a_model_that_raises_is_refused_with_its_own_words() -> None:
-    with pytest.raises(edgewise.BadInput, match="no plan is possible for this Tokens: ValueError: no such size"):
+    with pytest.raises(
+        edgewise.BadInput, match="no plan is possible for this Tokens: ValueError: no such size"
+    ):
         edgewise.critical_plan(Tokens(width=16, depth=3, kind="raises"), torch.zeros(1, 8, dtype=torch.long))
-    with pytest.raises(edgewise.BadInput, match="the totals of this Tokens cannot be read: ValueError: no such size"):
+    with pytest.raises(
+        edgewise.BadInput, match="the totals of this Tokens cannot be read: ValueError: no such size"
+    ):
         edgewise.total_changes(Tokens(width=16, depth=3, kind="raises"), torch.zeros(1, 8, dtype=torch.long))
 
 
-LLAMA = {"model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
-         "intermediate_size": 128, "max_position_embeddings": 64, "vocab_size": 100}  # fmt: skip
+LLAMA = {
+    "model_type": "gemma2",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "max_position_embeddings": 64,
+    "vocab_size": 100,
+}
 
 
 @pytest.mark.parametrize(
@@ -96,12 +108,22 @@ LLAMA = {"model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 2, "num
     [
         ({"layer_types": 76}, "layer_types in a gemma2 config must be a list of names"),
         ({"layer_types": [1, 2]}, "layer_types in a gemma2 config must be a list of names"),
-        ({"max_position_embeddings": 10**400}, "max_position_embeddings in a gemma2 config must be a number from 0"),
+        (
+            {"max_position_embeddings": 10**400},
+            "max_position_embeddings in a gemma2 config must be a number from 0",
+        ),
         ({"num_key_value_heads": 10**400}, "num_key_value_heads in a gemma2 config must be a whole number"),
-        ({"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "initializer_range": 1e30},
-         "router logits of standard deviation"),
+        (
+            {
+                "model_type": "gpt_oss",
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "initializer_range": 1e30,
+            },
+            "router logits of standard deviation",
+        ),
     ],
-)  # fmt: skip
+)
 def test_configs_with_impossible_values_are_refused_by_name(changes: dict[str, object], words: str) -> None:
     with pytest.raises(edgewise.BadInput, match=words):
         edgewise.describe(LLAMA | changes)
@@ -128,7 +150,9 @@ def test_a_recipe_without_a_name_is_refused(name: str) -> None:
         load_recipe(name)
 
 
-def test_alarms_are_refused_before_anything_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_alarms_are_refused_before_anything_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A folder whose rows cannot be read: one refusal, and no alarm above it."""
     change = {"file": "schema", "how": "cut", "place": 0.5}
     words = watched.prepare(tmp_path, {"changes": [change], "verb": "alarms"})
@@ -144,11 +168,27 @@ def test_logits_are_not_divided_by_zero() -> None:
 
 def test_a_search_that_leaves_the_numbers_goes_on() -> None:
     """Newton's steps from a block without a skip reach lengths whose separation is 0/0."""
-    knobs = {"norm": "none", "norm_kind": "rms", "parallel": True, "heads": 0, "depth": 13, "width": 256, "tokens": 16,
-             "activation": "gelu", "embedding_norm": 0.426, "attention_skip": 5e-324, "attention_branch": 1.1008,
-             "mlp_branch": 0.99999, "mlp_in_gain": 0.45, "mlp_out_gain": 3.3932, "value_gain": 3.3932,
-             "score_gain": 7.8617}  # fmt: skip
-    assert edgewise.judge(edgewise.predict(knobs, readout="pooled", start_overlap=0.918)).probability is not None
+    knobs = {
+        "norm": "none",
+        "norm_kind": "rms",
+        "parallel": True,
+        "heads": 0,
+        "depth": 13,
+        "width": 256,
+        "tokens": 16,
+        "activation": "gelu",
+        "embedding_norm": 0.426,
+        "attention_skip": 5e-324,
+        "attention_branch": 1.1008,
+        "mlp_branch": 0.99999,
+        "mlp_in_gain": 0.45,
+        "mlp_out_gain": 3.3932,
+        "value_gain": 3.3932,
+        "score_gain": 7.8617,
+    }
+    assert (
+        edgewise.judge(edgewise.predict(knobs, readout="pooled", start_overlap=0.918)).probability is not None
+    )
 
 
 def test_what_is_not_a_number_stays_one_in_the_averages_of_a_pair() -> None:
@@ -165,7 +205,9 @@ def test_a_deep_network_with_one_wide_head_is_not_predicted_again_for_every_reme
     sizes, not by a clock, so that every machine names the same remedies."""
     begun: list[str] = []
     monkeypatch.setattr(gram, "Orbit", lambda *_: begun.append("run"))
-    network = edgewise.describe("gpt2").replace(depth=400, tokens=512, heads=1, head_width=768)  # dear for sure
+    network = edgewise.describe("gpt2").replace(
+        depth=400, tokens=512, heads=1, head_width=768
+    )  # dear for sure
     with effort.limited(remedies.EFFORT), pytest.raises(effort.OutOfEffort):
         theory.predict(network)
     assert not begun
@@ -174,12 +216,20 @@ def test_a_deep_network_with_one_wide_head_is_not_predicted_again_for_every_reme
     assert len(begun) == 2
 
 
-def test_a_search_that_is_cut_off_says_so_and_ends_at_the_same_step_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_is_cut_off_says_so_and_ends_at_the_same_step_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of all remedies of a post-norm network with a mask as many are tried as the effort allows."""
-    network = edgewise.transformer(norm="post", depth=8, tokens=4, causal=True, attention_branch=4.0, mlp_branch=4.0)
+    network = edgewise.transformer(
+        norm="post", depth=8, tokens=4, causal=True, attention_branch=4.0, mlp_branch=4.0
+    )
     trace = edgewise.predict(network)
     whole = edgewise.judge(trace)
-    assert whole.remedies and not whole.findings[0].search.cut_off and "every change" not in whole.findings[0].remedy
+    assert (
+        whole.remedies
+        and not whole.findings[0].search.cut_off
+        and "every change" not in whole.findings[0].remedy
+    )
     monkeypatch.setattr(remedies, "EFFORT", 0.0)
     first, second = edgewise.judge(trace), edgewise.judge(trace)
     assert first.remedies == second.remedies == ()
@@ -187,7 +237,9 @@ def test_a_search_that_is_cut_off_says_so_and_ends_at_the_same_step_again(monkey
     assert "No remedy was found. Not every change was tried" in str(first)
 
 
-@pytest.mark.parametrize("depth", [4, 24])  # condensed attention, and a stream that leaves the range of numbers
+@pytest.mark.parametrize(
+    "depth", [4, 24]
+)  # condensed attention, and a stream that leaves the range of numbers
 def test_logits_beyond_the_table_of_moments_do_not_make_a_search_endless(
     depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

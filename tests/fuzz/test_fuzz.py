@@ -9,8 +9,16 @@ from tests.fuzz.attempts import try_one
 from tests.fuzz.classes import ANSWERED
 from tests.fuzz.inputs import FAMILIES, Input
 
-EXAMPLES = {"knobs": 40, "perceptrons": 30, "configs": 50, "files": 50, "models": 14,
-            "streams": 30, "runs": 40, "words": 30}  # fmt: skip
+EXAMPLES = {
+    "knobs": 40,
+    "perceptrons": 30,
+    "configs": 50,
+    "files": 50,
+    "models": 14,
+    "streams": 30,
+    "runs": 40,
+    "words": 30,
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

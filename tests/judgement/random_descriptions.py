@@ -47,7 +47,11 @@ def verdict_of(case: tuple[dict[str, Any], str, float]) -> list[str]:
 
 def named(verdict: Verdict) -> list[str]:
     """What is counted of one verdict."""
-    return ["descriptions", verdict.outcome.value, *(f"CONTRADICTION: {name}" for name in contradictions(verdict))]
+    return [
+        "descriptions",
+        verdict.outcome.value,
+        *(f"CONTRADICTION: {name}" for name in contradictions(verdict)),
+    ]
 
 
 def remedies_of(case: Any) -> list[str]:
@@ -75,8 +79,13 @@ def piece(kind: str, number: int) -> Counter[str]:
     found: Counter[str] = Counter()
 
     @seed(number)
-    @settings(max_examples=PIECE, deadline=None, database=None, phases=[Phase.generate],
-              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=PIECE,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(strategy)
     def run(case: Any) -> None:
         found.update(["descriptions", *count(case)])
@@ -96,7 +105,9 @@ def trained_networks() -> Counter[str]:
     for run in recorded_runs(FOLDER / "forecast.jsonl"):
         data = tasks.task(run.case["task"])
         readout = "pooled" if data.pooled else "token"
-        verdict = edgewise.judge(edgewise.predict(starts.architecture(run.case["knobs"], data), readout=readout))
+        verdict = edgewise.judge(
+            edgewise.predict(starts.architecture(run.case["knobs"], data), readout=readout)
+        )
         found.update([*named(verdict), *named(verdict)])  # each start was trained with two optimizers
     for each in held_out(recorded_runs(FOLDER / "held_out.jsonl")):
         found.update(named(edgewise.judge(each.trace())))

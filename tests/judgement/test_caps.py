@@ -32,7 +32,8 @@ class Words(nn.Module):
         super().__init__()
         self.table = nn.Embedding(WORDS, 32)
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True, dropout=0.0) for _ in range(4)
+            nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True, dropout=0.0)
+            for _ in range(4)
         )
         self.norm = nn.LayerNorm(32)
         self.head = nn.Linear(32, WORDS)
@@ -84,7 +85,10 @@ def test_an_error_of_the_audit_caps_the_outcome(broken: nn.Module) -> None:
     assert lines[1].startswith("RISKY  because of an error in its weights")
     assert lines[4].strip().startswith("Never initialized")
     assert "%" not in lines[1] + lines[2] and "TRAINS" not in str(both)
-    assert both.json()["training_probability"] is None and both.json()["capped"] == "because of an error in its weights"
+    assert (
+        both.json()["training_probability"] is None
+        and both.json()["capped"] == "because of an error in its weights"
+    )
     warnings = tuple(finding for finding in audit if finding.severity is not Severity.ERROR)
     assert edgewise.judge(trace, audit=warnings).outcome is Outcome.TRAINS
 
@@ -126,7 +130,9 @@ def test_no_screen_shows_trains_beside_an_error(tmp_path: Path) -> None:
     assert whole.return_value == 1 and document["measured"]["verdict"]["outcome"] == "risky"
     assert document["audit"][0]["severity"] == "error"
     page = tmp_path / "report.html"
-    CliRunner().invoke(shell, ["report", source, "--measure", "--tokens", "24", "-o", str(page)], standalone_mode=False)
+    CliRunner().invoke(
+        shell, ["report", source, "--measure", "--tokens", "24", "-o", str(page)], standalone_mode=False
+    )
     shown = page.read_text()
     assert "Because of an error in its weights" in shown and "of such networks trained (" not in shown
 
@@ -168,7 +174,10 @@ def test_the_loss_of_random_labels_is_that_of_its_definition() -> None:
 def test_the_limit_is_twice_chance(ratio: float, outcome: Outcome) -> None:
     trace = edgewise.predict("gpt2")
     chance = math.log(50257)
-    assert edgewise.judge(replace(trace, first_loss=FirstLoss(ratio * FIRST_LOSS * chance, chance))).outcome is outcome
+    assert (
+        edgewise.judge(replace(trace, first_loss=FirstLoss(ratio * FIRST_LOSS * chance, chance))).outcome
+        is outcome
+    )
 
 
 def test_the_models_own_labels_count() -> None:
@@ -197,7 +206,11 @@ def test_a_saved_trace_keeps_its_first_loss(tmp_path: Path) -> None:
 
 
 # Without a skip the first two blocks average over all tokens; the others keep what is left.
-MERGING = {"attention_skip": (0.0, 0.0, *[1.0] * 10), "mlp_branch": 0.1, "attention_branch": (1.0, 1.0, *[0.1] * 10)}
+MERGING = {
+    "attention_skip": (0.0, 0.0, *[1.0] * 10),
+    "mlp_branch": 0.1,
+    "attention_branch": (1.0, 1.0, *[0.1] * 10),
+}
 
 
 def merging(readout: str | None = None) -> tuple[Trace, Verdict]:

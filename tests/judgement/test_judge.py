@@ -74,10 +74,13 @@ def test_a_power_law_does_not_decide():
     depth = 80
     layers = np.arange(depth + 1)
     trace = Trace(
-        sites=("embed", *(f"block.{i}.mlp" for i in range(depth))), source="made",
-        norm=np.ones((1, depth + 1)), separation=(1.0 / (1 + layers))[None] ** 2,
-        readouts=("pooled",), log_gradient=np.zeros((1, 1, depth + 1)),
-    )  # fmt: skip
+        sites=("embed", *(f"block.{i}.mlp" for i in range(depth))),
+        source="made",
+        norm=np.ones((1, depth + 1)),
+        separation=(1.0 / (1 + layers))[None] ** 2,
+        readouts=("pooled",),
+        log_gradient=np.zeros((1, 1, depth + 1)),
+    )
     verdict = judge(trace)
     assert abs(verdict.angle.at_depth * depth) > 7  # the total alone would have raised an alarm
     assert verdict.outcome is Outcome.TRAINS
@@ -178,7 +181,9 @@ def test_the_advised_factors_are_the_ones_that_help():
     sharp = transformer(depth=3, tokens=16, width=64, heads=2, score_gain=4.0)
     (condensed,) = [f for f in judge(predict(sharp)).findings if f.kind is Kind.ENTROPY_COLLAPSE]
     factor = float(re.search(r"score_gain by ([\d.]+)", condensed.remedy).group(1))
-    assert judge(predict(sharp.replace(score_gain=4.0 / factor))).attention.condensation == pytest.approx(0.5, rel=0.02)
+    assert judge(predict(sharp.replace(score_gain=4.0 / factor))).attention.condensation == pytest.approx(
+        0.5, rel=0.02
+    )
 
 
 def test_where_theory_was_given_up_the_advice_is_to_measure():
@@ -194,9 +199,16 @@ def test_where_theory_was_given_up_the_advice_is_to_measure():
 
 @pytest.mark.parametrize(
     "rate, limit, phase",
-    [(-0.5, None, "ordered"), (0.5, None, "chaotic"), (0.001, None, "undecided"), (-0.5, 0.0, "critical"),
-     (0.5, -1e-13, "critical"), (0.5, -0.1, "ordered"), (-0.5, 0.1, "chaotic")],
-)  # fmt: skip
+    [
+        (-0.5, None, "ordered"),
+        (0.5, None, "chaotic"),
+        (0.001, None, "undecided"),
+        (-0.5, 0.0, "critical"),
+        (0.5, -1e-13, "critical"),
+        (0.5, -0.1, "ordered"),
+        (-0.5, 0.1, "chaotic"),
+    ],
+)
 def test_the_phase_is_the_sign_at_infinite_depth_where_that_is_known(
     rate: float, limit: float | None, phase: str
 ) -> None:

@@ -23,9 +23,14 @@ from edgewise.verdict import Kind, Outcome, Probability, Verdict
 ORDER = {"note": 0, "risky": 1, "fails": 2}
 WORST = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
 CAUSES = {
-    "rank_collapse", "full_collapse", "tokens_separate", "vanishing_gradient", "exploding_gradient", "forgets_input",
+    "rank_collapse",
+    "full_collapse",
+    "tokens_separate",
+    "vanishing_gradient",
+    "exploding_gradient",
+    "forgets_input",
     "stream_out_of_range",
-}  # fmt: skip
+}
 
 
 def contradictions(verdict: Verdict) -> list[str]:
@@ -50,15 +55,28 @@ def around(low: float, high: float) -> st.SearchStrategy[float]:
     return st.one_of(st.just(1.0), st.floats(low, high))
 
 
-knobs = st.fixed_dictionaries({
-    "depth": st.integers(1, 32), "width": st.sampled_from([32, 256]), "tokens": st.sampled_from([2, 16, 64]),
-    "heads": st.sampled_from([0, 1, 4]), "norm": st.sampled_from(["pre", "post", "sandwich"]),
-    "norm_kind": st.sampled_from(["layer", "rms"]), "activation": st.sampled_from(["gelu", "tanh"]),
-    "gated": st.booleans(), "parallel": st.booleans(), "score_gain": st.floats(0.0, 2.0),
-    "value_gain": around(0.01, 4.0), "mlp_in_gain": around(0.01, 6.0), "mlp_out_gain": around(0.01, 4.0),
-    "attention_branch": st.floats(0.0, 1.5), "mlp_branch": st.floats(0.0, 1.5), "attention_skip": around(0.0, 1.2),
-    "mlp_skip": around(0.0, 1.2), "embedding_norm": around(1e-4, 10.0),
-})  # fmt: skip
+knobs = st.fixed_dictionaries(
+    {
+        "depth": st.integers(1, 32),
+        "width": st.sampled_from([32, 256]),
+        "tokens": st.sampled_from([2, 16, 64]),
+        "heads": st.sampled_from([0, 1, 4]),
+        "norm": st.sampled_from(["pre", "post", "sandwich"]),
+        "norm_kind": st.sampled_from(["layer", "rms"]),
+        "activation": st.sampled_from(["gelu", "tanh"]),
+        "gated": st.booleans(),
+        "parallel": st.booleans(),
+        "score_gain": st.floats(0.0, 2.0),
+        "value_gain": around(0.01, 4.0),
+        "mlp_in_gain": around(0.01, 6.0),
+        "mlp_out_gain": around(0.01, 4.0),
+        "attention_branch": st.floats(0.0, 1.5),
+        "mlp_branch": st.floats(0.0, 1.5),
+        "attention_skip": around(0.0, 1.2),
+        "mlp_skip": around(0.0, 1.2),
+        "embedding_norm": around(1e-4, 10.0),
+    }
+)
 # Very sharp attention, and attention without a norm, take seconds each.
 wide = st.tuples(knobs, st.sampled_from(["pre", "post", "none"]), st.floats(0.0, 12.0)).map(
     lambda parts: parts[0] | {"norm": parts[1], "score_gain": parts[2]}
@@ -80,7 +98,9 @@ def _agrees(described: dict[str, Any], readout: str, overlap: float) -> None:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(knobs, st.sampled_from(["token", "pooled", "class"]), st.floats(0.0, 0.99))
-def test_no_contradiction_on_random_descriptions(described: dict[str, Any], readout: str, overlap: float) -> None:
+def test_no_contradiction_on_random_descriptions(
+    described: dict[str, Any], readout: str, overlap: float
+) -> None:
     _agrees(described, readout, overlap)
 
 
@@ -100,11 +120,13 @@ def test_the_recorded_counts_hold_no_contradiction() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(["tanh", "relu", "erf"]), st.integers(2, 200), st.floats(0.2, 6.0), st.floats(0.0, 1.0))
+@given(
+    st.sampled_from(["tanh", "relu", "erf"]), st.integers(2, 200), st.floats(0.2, 6.0), st.floats(0.0, 1.0)
+)
 def test_no_contradiction_on_random_perceptrons(name: str, depth: int, weights: float, bias: float) -> None:
     network = edgewise.Perceptron(
         depth=depth, width=64, activation=name, weight_variance=weights, bias_variance=bias
-    )  # fmt: skip
+    )
     assert contradictions(edgewise.judge(edgewise.predict(network))) == []
 
 
@@ -120,7 +142,12 @@ def test_a_wide_interval_and_a_depth_far_beyond_are_open() -> None:
     assert why_open(Probability(0.9, 0.3, 0.95), trace) == ""
     ones, sites = np.ones((1, 2001)), ("embed", *(f"block.{i}.mlp" for i in range(2000)))
     deep = Trace(
-        sites=sites, source="made", norm=ones, separation=ones, readouts=("token",), log_gradient=0 * ones[None]
+        sites=sites,
+        source="made",
+        norm=ones,
+        separation=ones,
+        readouts=("token",),
+        log_gradient=0 * ones[None],
     )
     assert "far beyond" in why_open(Probability(0.9, 0.8, 0.95), deep)
 
@@ -131,7 +158,10 @@ class Classifier(nn.Module):
     def __init__(self, readout: str) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
-        self.embedding, self.encoder = nn.Linear(3, 16), nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.embedding, self.encoder = (
+            nn.Linear(3, 16),
+            nn.TransformerEncoder(layer, 3, enable_nested_tensor=False),
+        )
         self.head, self.readout = nn.Linear(16, 5), readout
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +180,9 @@ def test_the_readout_is_found_from_the_output(readout: str) -> None:
 
 
 def test_a_readout_that_nobody_said_is_noted() -> None:
-    silent, asked = (edgewise.judge(edgewise.predict({"depth": 6, "tokens": 16}, readout=r)) for r in (None, "pooled"))
+    silent, asked = (
+        edgewise.judge(edgewise.predict({"depth": 6, "tokens": 16}, readout=r)) for r in (None, "pooled")
+    )
     assert any("one label per token" in note for note in silent.notes)
     assert not any(note.startswith("readout") for note in asked.notes)
     assert asked.probability.value != silent.probability.value
@@ -172,12 +204,16 @@ def test_a_measurement_without_description_has_a_probability_of_its_own() -> Non
 
 def test_a_small_start_of_a_class_token_is_slow_and_others_are_not() -> None:
     """By hand: one block of attention whose values are uncorrelated writes (v g)^2 / n of a token of norm one."""
-    small = edgewise.transformer(depth=1, tokens=16, heads=1, mlp_width=0, norm="post", score_gain=0.0, value_gain=0.1)
+    small = edgewise.transformer(
+        depth=1, tokens=16, heads=1, mlp_width=0, norm="post", score_gain=0.0, value_gain=0.1
+    )
     verdict = edgewise.judge(edgewise.predict(small, readout="class"))
     slow = [finding for finding in verdict.findings if finding.kind is Kind.SLOW_START]
     assert len(slow) == 1 and slow[0].severity == "note" and "0.1%" in slow[0].sentence  # 0.01 / 16
     for readout in ("token", "pooled"):
-        kinds = {finding.kind for finding in edgewise.judge(edgewise.predict(small, readout=readout)).findings}
+        kinds = {
+            finding.kind for finding in edgewise.judge(edgewise.predict(small, readout=readout)).findings
+        }
         assert Kind.SLOW_START not in kinds
     usual = edgewise.judge(edgewise.predict(edgewise.transformer(depth=12, tokens=16), readout="class"))
     assert Kind.SLOW_START not in {finding.kind for finding in usual.findings}

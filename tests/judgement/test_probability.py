@@ -36,10 +36,16 @@ def test_the_curve_is_the_table() -> None:
     lost = forgotten(trace.architecture, trace.blocks("norm").tolist(), trace.blocks("separation").tolist())
     constants = calibration()["curves"]["token"]["described"]["all"]
     score = abs(verdict.angle.change) + abs(verdict.relative_gradient.change)
-    risk = constants["exponents"] * score + constants["forgetting"] * 2 * (lost[12] - lost[6]) - constants["offset"]
+    risk = (
+        constants["exponents"] * score
+        + constants["forgetting"] * 2 * (lost[12] - lost[6])
+        - constants["offset"]
+    )
     assert verdict.probability.value == pytest.approx(1 / (1 + math.exp(risk)))
     assert verdict.probability.low <= verdict.probability.value <= verdict.probability.high
-    assert verdict.json()["training_probability"]["value"] == pytest.approx(verdict.probability.value, abs=1e-4)
+    assert verdict.json()["training_probability"]["value"] == pytest.approx(
+        verdict.probability.value, abs=1e-4
+    )
     assert chance(verdict.probability) in str(verdict)
 
 
@@ -73,15 +79,25 @@ def test_a_stream_out_of_range_never_trains() -> None:
     assert verdict.findings[0].kind.value == "stream_out_of_range"
 
 
-@pytest.mark.parametrize(("name", "readout"), [("gpt2", "token"), ("bert-base", "token"), ("vit-base", "pooled")])
+@pytest.mark.parametrize(
+    ("name", "readout"), [("gpt2", "token"), ("bert-base", "token"), ("vit-base", "pooled")]
+)
 def test_published_recipes_are_expected_to_train(name: str, readout: str) -> None:
     assert expected_of(edgewise.describe(name, tokens=32), readout).value > 0.9
 
 
 def test_forgetting_in_closed_form() -> None:
     """Without attention, a linear MLP of gain 2 under pre-norm: q <- s^2 q + b^2 4; under post-norm q stays one."""
-    knobs = {"depth": 3, "width": 8, "tokens": 4, "heads": 0, "activation": "linear", "mlp_in_gain": 2.0,
-             "mlp_skip": 0.5, "mlp_branch": 0.3}  # fmt: skip
+    knobs = {
+        "depth": 3,
+        "width": 8,
+        "tokens": 4,
+        "heads": 0,
+        "activation": "linear",
+        "mlp_in_gain": 2.0,
+        "mlp_skip": 0.5,
+        "mlp_branch": 0.3,
+    }
     pre, norm, expected = edgewise.transformer(**knobs), 1.0, [0.0]
     norms = [norm]
     for _ in range(3):
@@ -101,11 +117,18 @@ def test_what_is_forgotten_adds_up_block_by_block() -> None:
     network = edgewise.transformer(depth=3, tokens=8, width=32, heads=2, attention_branch=[0.5, 1.0, 2.0])
     norms, apart = [1.0, 2.0, 4.0, 5.0], [1.0, 0.3, 0.05, 0.01]
     each = [
-        forgotten(network.replace(depth=1, attention_branch=network.attention_branch[i]), norms[i:], apart[i : i + 2])
+        forgotten(
+            network.replace(depth=1, attention_branch=network.attention_branch[i]),
+            norms[i:],
+            apart[i : i + 2],
+        )
         for i in range(3)
     ]
     assert forgotten(network, norms, apart) == pytest.approx([0.0, *np.cumsum([one[1] for one in each])])
-    assert abs(each[0][1] - forgotten(network.replace(depth=1, attention_branch=0.5), norms, [0.1, 0.1])[1]) > 0.01
+    assert (
+        abs(each[0][1] - forgotten(network.replace(depth=1, attention_branch=0.5), norms, [0.1, 0.1])[1])
+        > 0.01
+    )
 
 
 def test_an_unknown_readout_is_said() -> None:

@@ -35,16 +35,26 @@ def descriptions(draw: Any, sharpest: float = 5.0, deepest: int = 24) -> tuple[A
     unnormed = ["branch", "none"] if sharpest > 2 else []
     positions = draw(st.sampled_from([{}, {}, {}, {"causal": True}, {"causal": True, "rope": 1.0}]))
     knobs = {
-        "depth": draw(st.integers(2, deepest)), "tokens": draw(st.sampled_from([4, 8, 16])),
-        "width": 64, "heads": draw(st.sampled_from([0, 2, 4])), "head_width": 16,
+        "depth": draw(st.integers(2, deepest)),
+        "tokens": draw(st.sampled_from([4, 8, 16])),
+        "width": 64,
+        "heads": draw(st.sampled_from([0, 2, 4])),
+        "head_width": 16,
         "mlp_width": draw(st.sampled_from([256, 256, 256, 0])),
         "norm": draw(st.sampled_from(["pre", "post", "post", "sandwich", *unnormed])),
-        "activation": draw(st.sampled_from(["gelu", "relu", "tanh", "silu"])), "gated": draw(st.booleans()),
-        "parallel": draw(st.booleans()), "score_gain": draw(gains(0.2, sharpest)), "value_gain": draw(gains(0.3, 3.0)),
-        "mlp_in_gain": draw(gains(0.3, 4.0)), "mlp_out_gain": draw(gains(0.3, 3.0)),
-        "attention_skip": draw(st.sampled_from([1.0, 1.0, 0.7, 0.0])), "attention_branch": draw(gains(0.1, 1.5)),
-        "mlp_skip": draw(st.sampled_from([1.0, 1.0, 0.7])), "mlp_branch": draw(gains(0.1, 1.5)), **positions,
-    }  # fmt: skip
+        "activation": draw(st.sampled_from(["gelu", "relu", "tanh", "silu"])),
+        "gated": draw(st.booleans()),
+        "parallel": draw(st.booleans()),
+        "score_gain": draw(gains(0.2, sharpest)),
+        "value_gain": draw(gains(0.3, 3.0)),
+        "mlp_in_gain": draw(gains(0.3, 4.0)),
+        "mlp_out_gain": draw(gains(0.3, 3.0)),
+        "attention_skip": draw(st.sampled_from([1.0, 1.0, 0.7, 0.0])),
+        "attention_branch": draw(gains(0.1, 1.5)),
+        "mlp_skip": draw(st.sampled_from([1.0, 1.0, 0.7])),
+        "mlp_branch": draw(gains(0.1, 1.5)),
+        **positions,
+    }
     if knobs["parallel"]:
         knobs["mlp_skip"] = knobs["attention_skip"]
     if not knobs["heads"] and not knobs["mlp_width"]:
@@ -71,7 +81,9 @@ def check(network: Architecture, readout: str, overlap: float) -> tuple[Outcome,
         after = judged(changed, readout, overlap)
         assert after.outcome is remedy.outcome, remedy
         assert RANK[after.outcome] < RANK[verdict.outcome], remedy
-        assert after.outcome is not Outcome.TRAINS or after.probability is None or after.probability.value >= 0.5
+        assert (
+            after.outcome is not Outcome.TRAINS or after.probability is None or after.probability.value >= 0.5
+        )
         assert any(str(remedy) in line.text for line in explain(verdict)) or not verdict.findings
         before, _, there = remedy.sentence.partition(" instead of ")
         assert before.rpartition(" ")[2] != there
@@ -112,14 +124,22 @@ def test_every_kind_of_remedy_occurs() -> None:
     """Else the random test would prove nothing about it."""
     networks = [
         edgewise.describe("torch-encoder", depth=48, tokens=16),
-        edgewise.transformer(depth=64, tokens=16, activation="tanh", mlp_in_gain=4, mlp_skip=0, attention_branch=0.1),
-        edgewise.transformer(depth=32, tokens=16, width=64, heads=4, norm="post", score_gain=8.0, attention_branch=0.7),
+        edgewise.transformer(
+            depth=64, tokens=16, activation="tanh", mlp_in_gain=4, mlp_skip=0, attention_branch=0.1
+        ),
+        edgewise.transformer(
+            depth=32, tokens=16, width=64, heads=4, norm="post", score_gain=8.0, attention_branch=0.7
+        ),
         edgewise.transformer(depth=48, width=256, tokens=16, heads=4, norm="branch", value_gain=1.5),
     ]
     first = Counter(
-        remedy.sentence.split(" ")[0].rstrip(",") for network in networks for remedy in check(network, "token", 0.0)[1]
+        remedy.sentence.split(" ")[0].rstrip(",")
+        for network in networks
+        for remedy in check(network, "token", 0.0)[1]
     )
-    assert {"edgewise.initialize_(model)", "attention_branch", "norm", "mlp_skip", "score_gain"} <= set(first), first
+    assert {"edgewise.initialize_(model)", "attention_branch", "norm", "mlp_skip", "score_gain"} <= set(
+        first
+    ), first
 
 
 def test_judging_does_not_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +217,9 @@ def test_the_three_nearest_gains_of_the_first_matrix_are_tried(monkeypatch: pyte
 
 def test_a_remedy_that_only_makes_skips_whole_says_that() -> None:
     """`attention_skip = 1` alone takes nothing from the branches."""
-    network = edgewise.transformer(depth=24, width=64, tokens=8, heads=2, attention_branch=0.05, mlp_branch=0.05)
+    network = edgewise.transformer(
+        depth=24, width=64, tokens=8, heads=2, attention_branch=0.05, mlp_branch=0.05
+    )
     candidate = _branches(network.replace(attention_skip=0.5), "token")
     assert candidate is not None and set(candidate.values[0]) == {"attention_skip"}
     assert candidate.note == WHOLE

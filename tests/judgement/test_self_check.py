@@ -17,7 +17,9 @@ from edgewise import Trace, nets, transformer
 from edgewise.judgement.self_check import LIMITS, departure, gaps
 from tests.agreement.self_check import RECORDED, row
 
-EXACT = transformer(depth=6, width=128, heads=4, tokens=24, mlp_in_gain=1.2, attention_branch=0.8, activation="gelu")
+EXACT = transformer(
+    depth=6, width=128, heads=4, tokens=24, mlp_in_gain=1.2, attention_branch=0.8, activation="gelu"
+)
 
 
 def encoder(copies: bool, depth: int = 24) -> nn.Module:
@@ -43,7 +45,9 @@ def test_copied_layers_are_judged_by_the_measurement() -> None:
     assert "copies" in trace.departure and trace.source.startswith("measured")
     verdict = edgewise.judge(trace)
     assert verdict.outcome.value == "will not train"
-    assert trace.departure in " ".join(str(verdict).split()) and verdict.json()["departure"] == trace.departure
+    assert (
+        trace.departure in " ".join(str(verdict).split()) and verdict.json()["departure"] == trace.departure
+    )
     assert any("initialize_" in finding.remedy for finding in verdict.findings)
     assert not any("By theory" in finding.remedy for finding in verdict.findings)
     assert edgewise.judge(edgewise.predict(trace.architecture, readout="pooled")).outcome.value == "trains"
@@ -73,11 +77,15 @@ def test_the_largest_gap_is_the_one_that_is_told() -> None:
     measured = replace(theory, norm=theory.norm * 2, separation=shrunk)
     by_name = {gap.quantity: gap for gap in gaps(measured, theory)}
     assert by_name["norm"].size == pytest.approx(math.log(2))
-    assert by_name["overlap"].block == 6 and by_name["overlap"].size == pytest.approx(0.8 * theory.separation[0, -1])
+    assert by_name["overlap"].block == 6 and by_name["overlap"].size == pytest.approx(
+        0.8 * theory.separation[0, -1]
+    )
     assert by_name["gradient"].size == 0
     worst = max(by_name.values(), key=lambda gap: gap.size / gap.limit)
     assert worst.sentence in departure(measured, theory)
-    assert by_name["overlap"].limit == pytest.approx(LIMITS["overlap"][0] + LIMITS["overlap"][1] * math.sqrt(12 / 128))
+    assert by_name["overlap"].limit == pytest.approx(
+        LIMITS["overlap"][0] + LIMITS["overlap"][1] * math.sqrt(12 / 128)
+    )
 
 
 def test_a_gradient_is_told_in_the_units_of_the_screen() -> None:
@@ -85,8 +93,12 @@ def test_a_gradient_is_told_in_the_units_of_the_screen() -> None:
     assert theory.log_gradient is not None
     quarter = theory.log_gradient.copy()
     quarter[:, 0] = math.log(1 / 16)  # |g|^2: the gradient itself is a quarter of that at the output
-    gap = next(gap for gap in gaps(replace(theory, log_gradient=quarter), theory) if gap.quantity == "gradient")
-    assert gap.sentence.startswith("the gradient at the embedding is 0.25 times that at the output, predicted ")
+    gap = next(
+        gap for gap in gaps(replace(theory, log_gradient=quarter), theory) if gap.quantity == "gradient"
+    )
+    assert gap.sentence.startswith(
+        "the gradient at the embedding is 0.25 times that at the output, predicted "
+    )
 
 
 def test_a_stream_that_leaves_the_numbers_parts_from_one_that_does_not() -> None:

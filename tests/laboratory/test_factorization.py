@@ -42,16 +42,22 @@ def test_curvatures_are_those_of_differences() -> None:
 def test_without_balancing_it_is_the_population_loss() -> None:
     start = gaussian_start(PROBLEM, 0.5, 2)
     bare = Factorization.of(PROBLEM, 0.0)
-    assert bare.value(whitened(PROBLEM, start)) == pytest.approx(PROBLEM.population().excess(start), rel=1e-12)
+    assert bare.value(whitened(PROBLEM, start)) == pytest.approx(
+        PROBLEM.population().excess(start), rel=1e-12
+    )
 
 
 def test_one_step_of_the_first_version_is_a_gradient_step_on_it() -> None:
     """The method of `regression`, in its plain form, goes down this very function."""
     start = gaussian_start(PROBLEM, 0.5, 2)
-    path = StructureAware(step=0.05, balancing=0.3, radius=None, invariant=False).path(PROBLEM.population(), start)
+    path = StructureAware(step=0.05, balancing=0.3, radius=None, invariant=False).path(
+        PROBLEM.population(), start
+    )
     before, after = (whitened(PROBLEM, next(path)) for _ in range(2))
     eta = 0.05 / np.linalg.norm(Q.target, 2)
-    np.testing.assert_allclose(flat(after), flat(before) - eta * flat(Q.gradient(before)), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        flat(after), flat(before) - eta * flat(Q.gradient(before)), rtol=1e-9, atol=1e-12
+    )
 
 
 def test_kinds_of_points() -> None:

@@ -62,7 +62,7 @@ def line(steepness: tuple[float, float] = (1.0, 10.0)) -> descent.LeastSquares:
     A = torch.diag(torch.tensor(steepness, dtype=torch.float64))
     return descent.LeastSquares(
         lambda x: A @ (x - 1), lambda x: A.T @ A @ (x - 1), lambda _: A, lambda _: A.T @ A
-    )  # fmt: skip
+    )
 
 
 def test_loops_on_a_quadratic() -> None:
@@ -78,7 +78,9 @@ def test_loops_on_a_quadratic() -> None:
     assert newton.losses[-1] < 1e-20 and (newton.losses.diff() < 0).all()
     t = [0.5, 1.0]
     path = descent.flow(lambda x: -problem.gradient(x), start, t)
-    exact = torch.stack([1 - torch.exp(-torch.tensor([1.0, 100.0], dtype=torch.float64) * time) for time in t])
+    exact = torch.stack(
+        [1 - torch.exp(-torch.tensor([1.0, 100.0], dtype=torch.float64) * time) for time in t]
+    )
     torch.testing.assert_close(path, exact, atol=1e-9, rtol=0)
 
 
@@ -95,7 +97,9 @@ def test_adam_is_that_of_torch() -> None:
 
 def test_tuned_takes_the_best_step_and_no_divergent_one() -> None:
     problem, start = line(), torch.zeros(2, dtype=torch.float64)
-    step, run = descent.tuned(problem, start, lambda s: descent.gradient_descent(problem, s), [1e-3, 1e-2, 1.0], 200)
+    step, run = descent.tuned(
+        problem, start, lambda s: descent.gradient_descent(problem, s), [1e-3, 1e-2, 1.0], 200
+    )
     assert step == 1e-2
     assert run.first_below(0.5 * float(run.losses[0])) is not None
     assert run.first_below(0.0) is None

@@ -9,7 +9,9 @@ from edgewise.errors import BadInput
 from edgewise.laboratory.prompt_heads import PromptHeads, block_jacobian, interaction, row_values
 
 
-def problem(heads: int = 3, outputs: int = 2, seed: int = 0) -> tuple[PromptHeads, torch.Tensor, torch.Tensor]:
+def problem(
+    heads: int = 3, outputs: int = 2, seed: int = 0
+) -> tuple[PromptHeads, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:

@@ -47,7 +47,9 @@ def test_gradients_of_queries_average_to_the_whole() -> None:
     sample, at = problem.sample(30, seed=4), gaussian_start(problem, 0.5, seed=5)
     each = [sample.gradient(at, np.array([i])) for i in range(30)]
     for side in (0, 1):
-        np.testing.assert_allclose(np.mean([g[side] for g in each], axis=0), sample.gradient(at)[side], atol=1e-12)
+        np.testing.assert_allclose(
+            np.mean([g[side] for g in each], axis=0), sample.gradient(at)[side], atol=1e-12
+        )
 
 
 def test_gradient_of_the_population_by_differences() -> None:
@@ -55,7 +57,9 @@ def test_gradient_of_the_population_by_differences() -> None:
     population, at = problem.population(), gaussian_start(problem, 0.5, seed=7)
     for side, slope in enumerate(population.gradient(at)):
         bump = np.random.default_rng(8).standard_normal(slope.shape)
-        moved = [Parameters(*(p + s * 1e-5 * bump if i == side else p for i, p in enumerate(at))) for s in (1, -1)]
+        moved = [
+            Parameters(*(p + s * 1e-5 * bump if i == side else p for i, p in enumerate(at))) for s in (1, -1)
+        ]
         measured = (population.loss(moved[0]) - population.loss(moved[1])) / 2e-5
         assert measured == pytest.approx(float(np.sum(slope * bump)), rel=1e-6)
 
@@ -65,7 +69,9 @@ def test_many_tokens_reach_the_population() -> None:
     problem = random_problem(3, 2, 4.0, 2.0, seed=9, noise=0.3)
     at = Parameters(gaussian_start(problem, 0.6, seed=10).value, 0.3 * np.eye(3))
     limit = problem.population().loss(at)
-    gaps = {n: np.mean([abs(problem.sample(n, seed=s).loss(at) - limit) for s in range(12)]) for n in (50, 1250)}
+    gaps = {
+        n: np.mean([abs(problem.sample(n, seed=s).loss(at) - limit) for s in range(12)]) for n in (50, 1250)
+    }
     assert gaps[1250] < 0.1 * limit
     assert gaps[1250] < gaps[50] / 2.5  # 5 in the mean
 

@@ -65,7 +65,9 @@ def test_natural_flow_of_a_linear_loss_is_exponential() -> None:
     start = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     exact = torch.stack([torch.softmax(start.log() - g * t, -1) for t in TIMES])
     torch.testing.assert_close(flow(natural(lambda _: g), start, TIMES), exact, atol=1e-8, rtol=0)
-    torch.testing.assert_close(follow(lambda _: g, start, TIMES, squared=False).exp(), exact, atol=1e-8, rtol=0)
+    torch.testing.assert_close(
+        follow(lambda _: g, start, TIMES, squared=False).exp(), exact, atol=1e-8, rtol=0
+    )
 
 
 @pytest.mark.parametrize("mixing", [0.0, 0.01, 0.1, 0.5])

@@ -94,9 +94,13 @@ def test_ties_of_a_linear_loss_polarize_with_another_constant() -> None:
     gaps = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
     start = torch.tensor([0.3, 0.25, 0.22, 0.23], dtype=torch.float64)
     before, end = follow(lambda x: gaps, start, [1e5, 1e6]).exp()
-    torch.testing.assert_close(1e6 * end[2:], torch.full((2,), 1 / 3, dtype=torch.float64), rtol=0.005, atol=0)
+    torch.testing.assert_close(
+        1e6 * end[2:], torch.full((2,), 1 / 3, dtype=torch.float64), rtol=0.005, atol=0
+    )
     loser = float(end[1] / before[1])
-    assert loser == pytest.approx(10 ** (-2 / 3), rel=0.01)  # the other tied entry dies even more slowly, t^(-2/3)
+    assert loser == pytest.approx(
+        10 ** (-2 / 3), rel=0.01
+    )  # the other tied entry dies even more slowly, t^(-2/3)
 
 
 def test_what_is_no_point_of_the_simplex_is_refused() -> None:
@@ -111,7 +115,10 @@ def test_what_is_no_point_of_the_simplex_is_refused() -> None:
 
 def test_one_reason_is_enough_to_refuse() -> None:
     x, slope, H = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([1.0, 1.0, 2.0]), torch.eye(3)
-    for point in (torch.tensor([0.7, 0.7, -0.4]), torch.tensor([0.5, 0.4, 0.0])):  # a sum of 1, no negative entry
+    for point in (
+        torch.tensor([0.7, 0.7, -0.4]),
+        torch.tensor([0.5, 0.4, 0.0]),
+    ):  # a sum of 1, no negative entry
         with pytest.raises(BadInput, match="simplex"):
             judge_point(point, slope, H)
     assert missing_entries(x, slope, 10.0)[2] == pytest.approx(2 / (3 * 10.0))

@@ -121,7 +121,9 @@ def test_roughness_of_known_surfaces() -> None:
     assert eggs.range == pytest.approx(2.0)
     assert eggs.curvature[0][0] == pytest.approx(-9 * np.pi**2, rel=0.02)
     cubic = roughness((x, x), X**3)
-    fitted = X**3 - (np.sum(x**4) / np.sum(x**2)) * X  # the best line to x^3, even powers being orthogonal to it
+    fitted = (
+        X**3 - (np.sum(x**4) / np.sum(x**2)) * X
+    )  # the best line to x^3, even powers being orthogonal to it
     assert cubic.residual == pytest.approx(np.sqrt(np.mean(fitted**2)) / 2, rel=1e-6)
     assert cubic.minima == 0
     flat = roughness((x,), np.ones(41))

@@ -62,7 +62,9 @@ def test_every_layer_of_both_stacks() -> None:
 
 def test_filter_layer_and_model_lengths() -> None:
     model = seeded(networks.convolutions)
-    made = {kind: landscape.random_direction(model, normalization=kind) for kind in ("filter", "layer", "model")}
+    made = {
+        kind: landscape.random_direction(model, normalization=kind) for kind in ("filter", "layer", "model")
+    }
     total = sum(float(p.detach().square().sum()) for p in model.parameters() if p.ndim > 1) ** 0.5
     for name, p in model.named_parameters():
         if p.ndim > 1:
@@ -70,7 +72,9 @@ def test_filter_layer_and_model_lengths() -> None:
             torch.testing.assert_close(rows, own)
             torch.testing.assert_close(made["layer"].tensors[name].norm(), p.detach().norm())
     assert made["model"].length == pytest.approx(total, rel=1e-5)
-    assert all(name.endswith("weight") and "1." not in name for name in made["filter"].tensors)  # no batch norm
+    assert all(
+        name.endswith("weight") and "1." not in name for name in made["filter"].tensors
+    )  # no batch norm
 
 
 def test_filters_of_a_transposed_matrix_are_columns() -> None:
@@ -125,8 +129,10 @@ def test_rebalancing_keeps_the_function_and_equals_the_norms(family: str) -> Non
         for name, tensor in new.items():
             model.get_parameter(name).copy_(tensor)
     for site in landscape.support.attentions(model):
-        query, key = (p.weight(model).detach().unflatten(0, (-1, site.head_width)).square().sum((1, 2))
-                      for p in (site.query, site.key))  # fmt: skip
+        query, key = (
+            p.weight(model).detach().unflatten(0, (-1, site.head_width)).square().sum((1, 2))
+            for p in (site.query, site.key)
+        )
         torch.testing.assert_close(query.unflatten(0, (len(key), -1)).mean(1), key)
 
 
@@ -138,7 +144,9 @@ def test_rebalanced_pictures_of_one_network_agree() -> None:
         for block in model.blocks:
             block[0].attention.q_proj.weight *= 5.0
             block[0].attention.k_proj.weight /= 5.0
-    np.testing.assert_allclose(landscape.plane(model, cross_entropy, batch, **how).losses, before.losses, atol=3e-6)
+    np.testing.assert_allclose(
+        landscape.plane(model, cross_entropy, batch, **how).losses, before.losses, atol=3e-6
+    )
     layer = landscape.plane(model, cross_entropy, batch, points=5, normalization="none").losses
     assert np.abs(layer - before.losses).max() > 1e-3
 
@@ -177,7 +185,9 @@ def test_unmodified_models_of_hugging_face(family: str) -> None:
 def test_two_kernels_get_the_same_directions() -> None:
     one, other = models.build("bert", seed=0), models.build("bert", seed=1)
     edgewise.use_kernel(other, "softmax")
-    a, b = (landscape.random_direction(model, "queries", normalization="none", seed=4) for model in (one, other))
+    a, b = (
+        landscape.random_direction(model, "queries", normalization="none", seed=4) for model in (one, other)
+    )
     assert all(torch.equal(a.tensors[name], b.tensors[name]) for name in a.tensors)
 
 
@@ -197,7 +207,9 @@ def test_a_state_of_another_network_is_no_direction(spoil: str) -> None:
     state = {name: torch.ones_like(p) for name, p in model.named_parameters()}
     assert torch.allclose(toward(model, state).tensors["weight"], 1 - model.weight.detach())
     state.pop("weight") if spoil == "missing" else state.update(weight=torch.ones(2, 2))
-    with pytest.raises(BadInput, match=r"weight is \(2, 3\) in the model and (nothing|\(2, 2\)) in the state"):
+    with pytest.raises(
+        BadInput, match=r"weight is \(2, 3\) in the model and (nothing|\(2, 2\)) in the state"
+    ):
         toward(model, state)
     with pytest.raises(BadInput, match="the state equals this model"):
         toward(model, dict(model.named_parameters()))

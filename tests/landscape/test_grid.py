@@ -63,7 +63,10 @@ def other_loss(model: nn.Module, batch: Any) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda: {"model": networks.seeded(networks.library_net, depth=3, width=16, score_gain=2.0)}, "another model"),
+        (
+            lambda: {"model": networks.seeded(networks.library_net, depth=3, width=16, score_gain=2.0)},
+            "another model",
+        ),
         (lambda: {"batch": networks.tokens(4)}, "another batch"),
         (lambda: {"loss": other_loss}, "another loss"),
         (lambda: {"seed": 3}, "another directions"),
@@ -111,8 +114,14 @@ def _nan(model: nn.Module, _: Any) -> torch.Tensor:
         ({"directions": (1, 2)}, "one name, Along or Direction"),
         ({"directions": (landscape.Along("*", heads=[0]), "*")}, "only queries"),
         ({"directions": (landscape.Along("*", layers=[-1]), "*")}, "counted from 0"),
-        ({"directions": (landscape.Direction("zero", {"weight": torch.zeros(3, 4)}),) * 2}, "zero' has length 0"),
-        ({"directions": (landscape.Direction("odd", {"other": torch.ones(3, 4)}),) * 2}, "the model does not have"),
+        (
+            {"directions": (landscape.Direction("zero", {"weight": torch.zeros(3, 4)}),) * 2},
+            "zero' has length 0",
+        ),
+        (
+            {"directions": (landscape.Direction("odd", {"other": torch.ones(3, 4)}),) * 2},
+            "the model does not have",
+        ),
         ({"directions": (landscape.Direction("twin", {"weight": torch.ones(3, 4)}),) * 2}, "parallel"),
         ({"batch": []}, "list of batches is empty"),
         ({"batch": torch.zeros(0, 3)}, "batch is empty"),

@@ -71,22 +71,44 @@ def test_an_automatic_reach_ends_before_the_loss_has_risen_by_more(width: float)
 
 SUBJECTS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], tuple[Any, Any]]] = {
     "library": (networks.library_net, networks.tokens, ("queries", "keys")),
-    "library, last block": (networks.library_net, networks.tokens, (Along("queries", [2]), Along("keys", [2]))),
-    "library, one head": (networks.library_net, networks.tokens, (Along("queries", [1], [0]), Along("keys", [1], [1]))),
+    "library, last block": (
+        networks.library_net,
+        networks.tokens,
+        (Along("queries", [2]), Along("keys", [2])),
+    ),
+    "library, one head": (
+        networks.library_net,
+        networks.tokens,
+        (Along("queries", [1], [0]), Along("keys", [1], [1])),
+    ),
     "library, causal, grouped": (
-        lambda: networks.library_net(causal=True, kv_heads=1, rope=1.0, qk_norm=True), networks.tokens,
-        ("queries", "keys")),
-    "library, one direction moves both": (networks.library_net, networks.tokens, ("blocks.2.*", "blocks.2.*k_proj*")),
+        lambda: networks.library_net(causal=True, kv_heads=1, rope=1.0, qk_norm=True),
+        networks.tokens,
+        ("queries", "keys"),
+    ),
+    "library, one direction moves both": (
+        networks.library_net,
+        networks.tokens,
+        ("blocks.2.*", "blocks.2.*k_proj*"),
+    ),
     "library, values": (networks.library_net, networks.tokens, ("values", "outputs")),
     "library, all": (networks.library_net, networks.tokens, ("*", Along("*", vectors=True))),
     "torch encoder": (networks.encoder, networks.tokens, ("queries", "keys")),
-    "torch encoder, last block": (networks.encoder, networks.tokens, (Along("queries", [2]), Along("keys", [2]))),
-    "torch encoder, post": (lambda: networks.encoder(False), networks.tokens, (Along("keys", [1]), "readout.weight")),
+    "torch encoder, last block": (
+        networks.encoder,
+        networks.tokens,
+        (Along("queries", [2]), Along("keys", [2])),
+    ),
+    "torch encoder, post": (
+        lambda: networks.encoder(False),
+        networks.tokens,
+        (Along("keys", [1]), "readout.weight"),
+    ),
     "convolutions": (networks.convolutions, networks.images, ("4.weight", "7.weight")),
     "in place": (lambda: networks.Pooled(networks.WritesInPlace()), networks.tokens, ("*second*", "*third*")),
     "branches": (lambda: networks.Pooled(networks.Branches()), networks.tokens, ("*gate*", "*gate*")),
     "twice": (lambda: networks.Pooled(networks.Twice()), networks.tokens, ("*layer*", "readout.weight")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
@@ -106,7 +128,9 @@ def test_the_short_way_gives_the_numbers_of_the_long_one(name: str) -> None:
     assert np.ptp(expected) > 1e-4
 
 
-def _reference(model: nn.Module, batch: Any, directions: tuple[Any, Any], found: landscape.Plane) -> np.ndarray:
+def _reference(
+    model: nn.Module, batch: Any, directions: tuple[Any, Any], found: landscape.Plane
+) -> np.ndarray:
     """Weights written into the model itself, point by point."""
     drawn = [landscape.random_direction(model, d, seed=k) for k, d in enumerate(directions)]
     kept = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -116,7 +140,9 @@ def _reference(model: nn.Module, batch: Any, directions: tuple[Any, Any], found:
         for i, y in enumerate(found.y):
             for j, x in enumerate(found.x):
                 for name, p in model.named_parameters():
-                    steps = [c * d.tensors.get(name, torch.zeros(())) for c, d in zip((x, y), drawn, strict=True)]
+                    steps = [
+                        c * d.tensors.get(name, torch.zeros(())) for c, d in zip((x, y), drawn, strict=True)
+                    ]
                     p.copy_(kept[name] + sum(steps))
                 expected[i, j] = float(cross_entropy(model, batch))
         for name, p in model.named_parameters():
@@ -125,10 +151,13 @@ def _reference(model: nn.Module, batch: Any, directions: tuple[Any, Any], found:
 
 
 METHODS = {
-    "library": "modules from memory", "library, last block": "modules from memory",
+    "library": "modules from memory",
+    "library, last block": "modules from memory",
     "torch encoder, last block": "modules from memory",
-    "convolutions": "modules from memory", "library, all": "direct", "branches": "direct",
-}  # fmt: skip
+    "convolutions": "modules from memory",
+    "library, all": "direct",
+    "branches": "direct",
+}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -150,7 +179,9 @@ def test_blocks_before_the_first_moved_one_are_run_once() -> None:
 
     for place in (0, 2):
         model.blocks[place][1].mlp.up_proj.register_forward_hook(counted(place // 2))
-    landscape.plane(model, cross_entropy, networks.tokens(), (Along("queries", [2]), Along("keys", [2])), points=11)
+    landscape.plane(
+        model, cross_entropy, networks.tokens(), (Along("queries", [2]), Along("keys", [2])), points=11
+    )
     assert runs[0] < 10 < 121 <= runs[1]
 
 

@@ -15,14 +15,29 @@ DEPTH = 3
 COLUMNS = fast_columns(DEPTH)
 NAMES = [column.name for column in COLUMNS]
 LEVELS = {
-    "loss": 2.0, "gradient_norm": 1.0, "update_ratio": 1e-3, "norm": 2.0, "separation": 0.8, "gradient": 0.1,
-    "gradient_growth": -1.0, "headroom": 100.0, "largest_logit": 6.0, "entropy": 2.0, "softmax_gain": 0.1,
-    "head_share_min": 0.7, "update_ratio.attention": 1e-3, "update_ratio.mlp": 1e-3,
-}  # fmt: skip
+    "loss": 2.0,
+    "gradient_norm": 1.0,
+    "update_ratio": 1e-3,
+    "norm": 2.0,
+    "separation": 0.8,
+    "gradient": 0.1,
+    "gradient_growth": -1.0,
+    "headroom": 100.0,
+    "largest_logit": 6.0,
+    "entropy": 2.0,
+    "softmax_gain": 0.1,
+    "head_share_min": 0.7,
+    "update_ratio.attention": 1e-3,
+    "update_ratio.mlp": 1e-3,
+}
 
 
 def run(
-    changes: dict[str, object] | None = None, steps: int = 160, seed: int = 0, noise: float = 0.03, gap: int = 1
+    changes: dict[str, object] | None = None,
+    steps: int = 160,
+    seed: int = 0,
+    noise: float = 0.03,
+    gap: int = 1,
 ) -> list[Alarm]:
     """Rows with 3 % of scatter around fixed levels, a falling loss, and `changes`: column to a factor of the step.
 

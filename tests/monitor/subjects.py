@@ -11,7 +11,9 @@ from torch import Tensor, nn
 VOCABULARY = 64
 
 
-def encoder(depth: int = 2, width: int = 32, heads: int = 4, dropout: float = 0.0, seed: int = 0) -> nn.Module:
+def encoder(
+    depth: int = 2, width: int = 32, heads: int = 4, dropout: float = 0.0, seed: int = 0
+) -> nn.Module:
     """torch's own encoder between an embedding and a head."""
     torch.manual_seed(seed)
     layer = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, batch_first=True, norm_first=True)
@@ -28,19 +30,40 @@ def hugging_face(kind: str, seed: int = 0, dropout: float = 0.0) -> Any:
     import transformers as t
 
     torch.manual_seed(seed)
-    size = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=VOCABULARY)
+    size = dict(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        vocab_size=VOCABULARY,
+    )
     makers = {
-        "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(
-            n_embd=32, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=64, bos_token_id=0, eos_token_id=0,
-            attn_pdrop=dropout, resid_pdrop=dropout, embd_pdrop=dropout)),
+        "gpt2": lambda: t.GPT2LMHeadModel(
+            t.GPT2Config(
+                n_embd=32,
+                n_layer=2,
+                n_head=4,
+                vocab_size=VOCABULARY,
+                n_positions=64,
+                bos_token_id=0,
+                eos_token_id=0,
+                attn_pdrop=dropout,
+                resid_pdrop=dropout,
+                embd_pdrop=dropout,
+            )
+        ),
         "llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**size, num_key_value_heads=2)),
         "qwen3": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**size, num_key_value_heads=2, head_dim=8)),
         "pythia": lambda: t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**size)),
-        "bert": lambda: t.BertForMaskedLM(t.BertConfig(
-            **size, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, pad_token_id=None)),
-        "bloom": lambda: t.BloomForCausalLM(t.BloomConfig(
-            hidden_size=32, n_layer=2, n_head=4, vocab_size=VOCABULARY, hidden_dropout=dropout)),
-    }  # fmt: skip
+        "bert": lambda: t.BertForMaskedLM(
+            t.BertConfig(
+                **size, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, pad_token_id=None
+            )
+        ),
+        "bloom": lambda: t.BloomForCausalLM(
+            t.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=VOCABULARY, hidden_dropout=dropout)
+        ),
+    }
     model = makers[kind]().train()
     model.config.use_cache = False  # a cache, and a warning about the loss, break the graph of torch.compile
     if kind == "gpt2":

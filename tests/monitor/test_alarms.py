@@ -136,7 +136,10 @@ def test_the_same_stream_is_left_alone_while_the_loss_falls() -> None:
 
 
 def test_a_jump_with_nothing_before_it_is_the_batch() -> None:
-    jump = {name: (lambda step: 8.0 if step == 100 else 1.0) for name in ("loss", "gradient_norm", "block.0.gradient")}
+    jump = {
+        name: (lambda step: 8.0 if step == 100 else 1.0)
+        for name in ("loss", "gradient_norm", "block.0.gradient")
+    }
     alarms = run(jump)
     assert kinds(alarms) == ["bad_batch"]
     assert alarms[0].step == 100 and "points to its batch" in alarms[0].cause
@@ -144,7 +147,10 @@ def test_a_jump_with_nothing_before_it_is_the_batch() -> None:
 
 def test_what_drifts_slowly_is_not_named_before_a_bad_batch() -> None:
     """Logits that learn grow all the time; an alarm that says "nothing moved before" must not list them first."""
-    jump = {name: (lambda step: 8.0 if step == 100 else 1.0) for name in ("loss", "gradient_norm", "block.0.gradient")}
+    jump = {
+        name: (lambda step: 8.0 if step == 100 else 1.0)
+        for name in ("loss", "gradient_norm", "block.0.gradient")
+    }
     alarms = run({**jump, "block.1.largest_logit": lambda step: math.exp(step / 300)}, noise=0.01)
     assert kinds(alarms) == ["bad_batch"]
     assert "points to its batch" in alarms[0].cause
@@ -192,15 +198,22 @@ def test_what_is_not_a_number_is_said_at_once() -> None:
 
 def test_a_block_that_is_skipped_is_not_one_whose_numbers_have_ended() -> None:
     """Layer drop: no stream, no gradient and no update of a block in some steps, and the loss is as before."""
-    names = ("block.1.norm", "block.1.gradient", "embed.gradient", "gradient_norm", "block.1.update_ratio.mlp")
+    names = (
+        "block.1.norm",
+        "block.1.gradient",
+        "embed.gradient",
+        "gradient_norm",
+        "block.1.update_ratio.mlp",
+    )
     assert run({name: lambda step: math.nan if step % 3 == 2 else 1.0 for name in names}) == []
-    assert kinds(run({name: lambda step: math.nan if step == 9 else 1.0 for name in (*names, "loss")}, steps=12)) == [
-        "not_a_number"
-    ]
+    assert kinds(
+        run({name: lambda step: math.nan if step == 9 else 1.0 for name in (*names, "loss")}, steps=12)
+    ) == ["not_a_number"]
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("block.1.gradient", math.nan), ("block.1.gradient", math.inf), ("embed.norm", math.inf)]
+    ("name", "value"),
+    [("block.1.gradient", math.nan), ("block.1.gradient", math.inf), ("embed.norm", math.inf)],
 )
 def test_numbers_may_end_before_the_loss_does(name: str, value: float) -> None:
     alarms = run({name: lambda step: value if step == 9 else 1.0}, steps=12)
@@ -225,7 +238,10 @@ def test_a_start_that_is_thrown_off_is_named_before_there_is_a_past() -> None:
 
 def test_an_input_unlike_the_others_is_the_batch() -> None:
     """The loss scatters too much to jump, but what enters jumps with it."""
-    once = {"embed.norm": lambda step: 50.0 if step == 100 else 1.0, "loss": lambda step: 2.0 if step == 100 else 1.0}
+    once = {
+        "embed.norm": lambda step: 50.0 if step == 100 else 1.0,
+        "loss": lambda step: 2.0 if step == 100 else 1.0,
+    }
     alarms = run(once)
     assert kinds(alarms) == ["bad_batch"] and alarms[0].step == 100
     assert run({"embed.norm": once["embed.norm"]}) == []  # a loss that does not mind is no harm
@@ -273,9 +289,12 @@ def test_driven_failures_of_real_training_are_named(tmp_path: Path) -> None:
 
     base = dict(task="bytes", depth=3, width=64, heads=4, norm="pre", batch=4, rate=3e-3, seed=0, steps=260)
     expected = {
-        "none": set(), "logits ramped": {"logit_growth", "entropy_collapse"}, "rate ramped": {"update_too_large"},
-        "bad batch": {"bad_batch"}, "dead head": {"dead_head"},
-    }  # fmt: skip
+        "none": set(),
+        "logits ramped": {"logit_growth", "entropy_collapse"},
+        "rate ramped": {"update_too_large"},
+        "bad batch": {"bad_batch"},
+        "dead head": {"dead_head"},
+    }
     for failure, wanted in expected.items():
         folder = tmp_path / failure
         trained(base | {"failure": failure}, folder)
@@ -303,9 +322,12 @@ def test_a_growing_gradient_needs_a_trend_a_tenfold_change_and_a_loss_that_stall
     t: float, change: float, stalled: bool, named: bool
 ) -> None:
     bands = SimpleNamespace(
-        at=lambda _: np.array([4, 5]), trend=lambda _: (np.array([0.0, t]), np.array([0.0, change])), threshold=5.0,
-        stalled=stalled, rows=40,
-    )  # fmt: skip
+        at=lambda _: np.array([4, 5]),
+        trend=lambda _: (np.array([0.0, t]), np.array([0.0, change])),
+        threshold=5.0,
+        stalled=stalled,
+        rows=40,
+    )
     hit = exploding_gradient(bands)  # type: ignore[arg-type]
     assert (hit is not None and hit.series == 5 and "factor 20.1 within 40 rows" in hit.sentence) is named
 
@@ -320,10 +342,14 @@ def test_a_head_is_dead_below_a_twentieth_of_the_mean(share: float, dead: bool) 
 
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("batch, length", [(1, 6), (5, 6), (5, 2)])
-def test_a_window_takes_tokens_of_as_many_sequences_as_it_holds(batch_first: bool, batch: int, length: int) -> None:
+def test_a_window_takes_tokens_of_as_many_sequences_as_it_holds(
+    batch_first: bool, batch: int, length: int
+) -> None:
     """(2, 3, 4) hold two sequences of three tokens, every second one of longer ones."""
     buffer = torch.zeros(2, 3, 4)
-    window = SimpleNamespace(buffer=buffer, batch_first=batch_first, _slices=lambda n: slice(0, n, 2 if n > 3 else 1))
+    window = SimpleNamespace(
+        buffer=buffer, batch_first=batch_first, _slices=lambda n: slice(0, n, 2 if n > 3 else 1)
+    )
     x = torch.randn(batch, length, 4)
     given = x if batch_first else x.transpose(0, 1)
     fit = Window._fitted(window, given.shape)  # type: ignore[arg-type]

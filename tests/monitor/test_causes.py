@@ -41,8 +41,13 @@ def test_only_what_one_batch_can_do_is_put_down_to_a_batch() -> None:
 
 
 def test_loss_and_gradient_in_one_row_point_to_the_data() -> None:
-    moved = [Moved("gradient of the stream", "block.0", 30, 3.0, 9.0, False), Moved("loss", "", 30, 7.0, 9.0, False)]
-    assert _cause(AlarmKind.LOSS_SPIKE, moved, 30, 32).endswith("with nothing before them, which points to the data.")
+    moved = [
+        Moved("gradient of the stream", "block.0", 30, 3.0, 9.0, False),
+        Moved("loss", "", 30, 7.0, 9.0, False),
+    ]
+    assert _cause(AlarmKind.LOSS_SPIKE, moved, 30, 32).endswith(
+        "with nothing before them, which points to the data."
+    )
     assert "points to the gradient" in _cause(AlarmKind.LOSS_SPIKE, moved[:1], 30, 32)
 
 
@@ -61,7 +66,11 @@ def test_what_went_the_other_way_or_hardly_moved_is_no_cause(moved: Moved, count
 
 def test_without_a_loss_what_moved_first_names_the_alarm() -> None:
     """Logits that grow after the stream did: there is no loss to say that the stream was learning."""
-    unheard = {"loss": lambda step: math.nan, "block.1.largest_logit": ramp(60, 25), "block.1.entropy": ramp(80, -60)}
+    unheard = {
+        "loss": lambda step: math.nan,
+        "block.1.largest_logit": ramp(60, 25),
+        "block.1.entropy": ramp(80, -60),
+    }
     assert kinds(run(unheard)) == ["logit_growth"]
     alarm = run({**unheard, **{f"block.{i}.norm": ramp(30, 30) for i in range(DEPTH)}})[0]
     assert alarm.kind is AlarmKind.UPDATE_TOO_LARGE and "the learning rate" in alarm.cause
@@ -70,7 +79,10 @@ def test_without_a_loss_what_moved_first_names_the_alarm() -> None:
 
 def test_labels_that_are_wrong_from_a_step_on_are_not_the_rate() -> None:
     """Loss and gradient jump and stay; that steps are larger from then on is what they do and not why."""
-    jump = {name: (lambda step: 8.0 if step >= 100 else 1.0) for name in ("loss", "gradient_norm", "block.0.gradient")}
+    jump = {
+        name: (lambda step: 8.0 if step >= 100 else 1.0)
+        for name in ("loss", "gradient_norm", "block.0.gradient")
+    }
     alarms = run({**jump, "update_ratio": lambda step: 3.0 if step >= 103 else 1.0})
     assert kinds(alarms)[0] == "bad_batch" and set(kinds(alarms)) <= {"bad_batch", "loss_spike"}
 
@@ -100,9 +112,13 @@ def test_the_loss_alone_is_an_alarm_where_no_row_is_paid_for() -> None:
     assert heard(lambda step: 5.0 if step >= 60 else 1.0, row=66) == []
 
 
-@pytest.mark.parametrize(("first", "words"), [
-    ("embed", "What enters the first block is not finite already"), ("block.1", "The output of block.1 is the first"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ("embed", "What enters the first block is not finite already"),
+        ("block.1", "The output of block.1 is the first"),
+    ],
+)
 def test_where_numbers_end_is_said(first: str, words: str) -> None:
     sites = ["embed", *(f"block.{i}" for i in range(DEPTH))]
     broken = ["loss", *(f"{site}.norm" for site in sites[sites.index(first) :])]
@@ -126,18 +142,22 @@ def test_logits_that_grow_after_the_steps_did_are_the_rate() -> None:
 
 
 def test_everything_that_moved_is_printed_once() -> None:
-    alarm = Alarm(AlarmKind.BAD_BATCH, 9, "", None, 9, "It is up.", "nothing moved before.", ("loss grew", "norm grew"))
+    alarm = Alarm(
+        AlarmKind.BAD_BATCH, 9, "", None, 9, "It is up.", "nothing moved before.", ("loss grew", "norm grew")
+    )
     assert "  Then:  loss grew\n  Then:  norm grew\n" in str(alarm)
     assert str(replace(alarm, cause="loss grew. That points to data.")).count("loss grew") == 1
 
 
 @pytest.mark.parametrize(
     "factor, score, trend, text",
-    [(3.0, 2.5, True, "norm of block.1 grew by a factor 3 since step 10 (t = 2)"),
-     (0.25, -7.0, False, "norm of block.1 fell by a factor 4 since step 10 (7 times its scatter)"),
-     (3.0, 1.9, True, "norm of block.1 grew by a factor 3 since step 10"),
-     (0.0, -3.0, True, "norm of block.1 fell by a factor inf since step 10 (t = 3)")],
-)  # fmt: skip
+    [
+        (3.0, 2.5, True, "norm of block.1 grew by a factor 3 since step 10 (t = 2)"),
+        (0.25, -7.0, False, "norm of block.1 fell by a factor 4 since step 10 (7 times its scatter)"),
+        (3.0, 1.9, True, "norm of block.1 grew by a factor 3 since step 10"),
+        (0.0, -3.0, True, "norm of block.1 fell by a factor inf since step 10 (t = 3)"),
+    ],
+)
 def test_what_moved_is_said_with_its_size_and_how_sure_it_is(
     factor: float, score: float, trend: bool, text: str
 ) -> None:

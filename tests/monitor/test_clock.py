@@ -30,7 +30,13 @@ def fail(error: Exception) -> None:
 
 
 def trained(
-    step: float, sample: float, slow: float, steps: int = 200, together: bool = False, near: int = -99, jump: int = -99
+    step: float,
+    sample: float,
+    slow: float,
+    steps: int = 200,
+    together: bool = False,
+    near: int = -99,
+    jump: int = -99,
 ) -> tuple[Budget, list[int]]:
     """A run as `watch` makes it: first step and first sample `slow` times as long, later samples scatter by a third.
 
@@ -48,13 +54,17 @@ def trained(
             following = i + gap
             taken.append(i)
         budget.stepped()
-        due = i + 1 >= following if together else budget.due(near in range(i - 40, i), jump in range(i - 4, i))
+        due = (
+            i + 1 >= following if together else budget.due(near in range(i - 40, i), jump in range(i - 4, i))
+        )
     return budget, taken
 
 
 @pytest.mark.parametrize("slow", [1.0, 2.0, 4.0])
 @pytest.mark.parametrize("sample", [0.0001, 0.001, 0.004])
-def test_the_budget_is_kept_though_the_first_step_says_little_about_the_others(sample: float, slow: float) -> None:
+def test_the_budget_is_kept_though_the_first_step_says_little_about_the_others(
+    sample: float, slow: float
+) -> None:
     budget, _ = trained(0.004, sample, slow)
     assert budget.price <= 0.02 or budget.samples == 1
 
@@ -148,7 +158,13 @@ def test_the_price_of_a_sample_is_a_running_mean() -> None:
     """The first counts a fourth, because it is dearer than all others; the second stands for itself; later ones count
     with their share, and the dearest fades."""
     budget = SimpleNamespace(
-        clock=SimpleNamespace(total=0.0), _at_sample=0.0, samples=0, sample_seconds=0.0, _dear=0.0, _dearest=0.0, gap=1
+        clock=SimpleNamespace(total=0.0),
+        _at_sample=0.0,
+        samples=0,
+        sample_seconds=0.0,
+        _dear=0.0,
+        _dearest=0.0,
+        gap=1,
     )
     for total, mean in ((9.0, 2.25), (11.0, 2.0), (15.0, (1 - MEMORY) * 2.0 + MEMORY * 4.0)):
         budget.clock.total = total

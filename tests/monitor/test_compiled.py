@@ -18,7 +18,9 @@ from tests.monitor.subjects import batches, encoder, hugging_face, loss_of
 from tests.monitor.test_innocence import fingerprint
 
 
-def train_compiled(model: nn.Module, backend: str, watched: bool, when: str = "before") -> tuple[Any, int, Any]:
+def train_compiled(
+    model: nn.Module, backend: str, watched: bool, when: str = "before"
+) -> tuple[Any, int, Any]:
     """(what training leaves, number of graphs, handle) after four steps of the compiled model."""
     torch._dynamo.reset()
     optimizer, counter = torch.optim.AdamW(model.parameters(), 1e-3), CompileCounterWithBackend(backend)
@@ -43,9 +45,10 @@ def train_compiled(model: nn.Module, backend: str, watched: bool, when: str = "b
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "encoder": lambda: encoder(dropout=0.1), "gpt2": lambda: hugging_face("gpt2", dropout=0.1),
+    "encoder": lambda: encoder(dropout=0.1),
+    "gpt2": lambda: hugging_face("gpt2", dropout=0.1),
     "llama": lambda: hugging_face("llama"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -85,7 +88,9 @@ def test_blocks_compiled_one_by_one_train(watched: bool) -> None:
 def test_what_backward_passes_write_to_is_counted_apart() -> None:
     """torch refuses a backward pass where a kept tensor has changed, and views of one buffer share their count."""
     with edgewise.watch(encoder(), everything=True, quiet=True) as handle:
-        hooks = [h for block in handle.places.blocks for h in _hooks(handle.places.model.get_submodule(block.name))]
+        hooks = [
+            h for block in handle.places.blocks for h in _hooks(handle.places.model.get_submodule(block.name))
+        ]
         norms = [hook.__self__.hook.__self__.norm.buffer for hook in hooks]
         norms[1].fill_(1.0)
         assert len(norms) == 2 and norms[0]._version == 0
@@ -144,7 +149,9 @@ class Detour(nn.Module):
         return self.inner[2](hidden)
 
 
-def test_a_model_that_runs_past_its_hooks_is_measured_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_runs_past_its_hooks_is_measured_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     prints = []
     for watched in (False, True):
         model = Detour()

@@ -23,16 +23,22 @@ from tests.monitor.subjects import VOCABULARY, batches, encoder, hugging_face, l
 
 
 def dossier_of(
-    model: nn.Module, folder: Path, last: torch.Tensor, criterion: nn.Module | None = None, half: bool = False,
+    model: nn.Module,
+    folder: Path,
+    last: torch.Tensor,
+    criterion: nn.Module | None = None,
+    half: bool = False,
     **options: Any,
-) -> tuple[Path, list[float]]:  # fmt: skip
+) -> tuple[Path, list[float]]:
     """Train a little, end with the batch `last`, and raise an alarm at that step by hand."""
     optimizer, losses = torch.optim.AdamW(model.parameters(), 1e-3), []
     with edgewise.watch(model, everything=True, quiet=True, to=folder, loss=criterion, **options) as handle:
         for x in [*batches(4), last]:
             if x is last:
                 handle.detection.see = lambda step, heads: [  # type: ignore[method-assign]
-                    Alarm(AlarmKind.BAD_BATCH, step, "", None, step, "On purpose.", "nothing moved before it.")
+                    Alarm(
+                        AlarmKind.BAD_BATCH, step, "", None, step, "On purpose.", "nothing moved before it."
+                    )
                 ]
             optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
@@ -57,7 +63,13 @@ def test_the_step_is_repeated_to_the_bit_with_dropout(tmp_path: Path) -> None:
     assert statement(outcome, "The attention kernel") is False
     assert statement(outcome, "The number format") is False
     assert statement(outcome, "The batch") is False
-    assert {p.name for p in path.iterdir()} == {"README.txt", "about.json", "rows.csv", "batch.pt", "state.pt"}
+    assert {p.name for p in path.iterdir()} == {
+        "README.txt",
+        "about.json",
+        "rows.csv",
+        "batch.pt",
+        "state.pt",
+    }
     assert "On purpose." in (path / "README.txt").read_text()
 
 
@@ -111,19 +123,42 @@ def test_half_precision_is_told_from_single(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("run", "single", "other", "before", "held"),
     [
-        ((2.0, 1.0), (2.0, 1.0), (2.0, 1.0), (2.0, 0.9), (False, False, False, False, False)),  # stored was nan
-        ((math.nan, math.inf), (2.0, 1.0), (math.nan, math.inf), (2.0, 1.0), (True, True, False, True, False)),
-        ((math.inf, math.inf), (math.inf, math.inf), (2.0, 1.0), (9.0, 1.0), (True, False, True, False, True)),
+        (
+            (2.0, 1.0),
+            (2.0, 1.0),
+            (2.0, 1.0),
+            (2.0, 0.9),
+            (False, False, False, False, False),
+        ),  # stored was nan
+        (
+            (math.nan, math.inf),
+            (2.0, 1.0),
+            (math.nan, math.inf),
+            (2.0, 1.0),
+            (True, True, False, True, False),
+        ),
+        (
+            (math.inf, math.inf),
+            (math.inf, math.inf),
+            (2.0, 1.0),
+            (9.0, 1.0),
+            (True, False, True, False, True),
+        ),
     ],
 )
 def test_what_a_step_that_ended_in_nan_says(
-    run: tuple[float, float], single: tuple[float, float], other: tuple[float, float], before: tuple[float, float],
+    run: tuple[float, float],
+    single: tuple[float, float],
+    other: tuple[float, float],
+    before: tuple[float, float],
     held: tuple[bool, ...],
-) -> None:  # fmt: skip
+) -> None:
     """Reproduced if it ends in nan again; the format if float32 does not; the kernel if the other one does not; the
     batch if the one before is finite; the weights if that one's loss is far above the usual 2."""
     names = ("as run", "float32", "other attention", "batch before")
-    tries = {name: Try(name, *numbers) for name, numbers in zip(names, (run, single, other, before), strict=True)}
+    tries = {
+        name: Try(name, *numbers) for name, numbers in zip(names, (run, single, other, before), strict=True)
+    }
     assert tuple(each[1] for each in _statements(tries, math.nan, 2.0, {"state": True})) == held
 
 
@@ -132,7 +167,9 @@ def test_a_batch_whose_loss_alone_is_high_survives(loss: float, usual: float, he
     """Inputs ten thousand times too large saturate the network: the loss is high, and its gradient is not."""
     tries = {name: Try(name, loss, 2.0) for name in ("as run", "float32", "other attention")}
     tries["batch before"] = Try("batch before", 0.9, 3.0)
-    assert {words: value for words, value, _ in _statements(tries, loss, usual, {"state": True})}["The batch"] is held
+    assert {words: value for words, value, _ in _statements(tries, loss, usual, {"state": True})}[
+        "The batch"
+    ] is held
 
 
 def test_a_folder_with_spaces_can_be_replayed_as_its_readme_says(tmp_path: Path) -> None:
@@ -159,8 +196,10 @@ def test_the_shell_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     document = json.loads(capsys.readouterr().out)
     assert document["tries"][0]["loss"] == pytest.approx(losses[-1])
     assert document["statements"][0] == {
-        "explanation": "That the step is reproduced", "survives": True, "why": document["statements"][0]["why"],
-    }  # fmt: skip
+        "explanation": "That the step is reproduced",
+        "survives": True,
+        "why": document["statements"][0]["why"],
+    }
     assert shell(["replay", str(tmp_path / "missing"), f"{tmp_path}/missing.py:both"]) == 64
     assert "missing is not a dossier" in capsys.readouterr().err  # and not that the module is missing
     assert shell(["replay", str(tmp_path), f"{tmp_path}/mine.py:both"]) == 64
@@ -171,11 +210,17 @@ def test_above_the_limit_the_last_checkpoint_is_named(tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "model.pt").write_bytes(b"")
     path, _ = dossier_of(
-        encoder(), tmp_path / "run", list(batches(6))[5], nn.CrossEntropyLoss(), state_limit=1000,
+        encoder(),
+        tmp_path / "run",
+        list(batches(6))[5],
+        nn.CrossEntropyLoss(),
+        state_limit=1000,
         checkpoints=tmp_path / "saved",
-    )  # fmt: skip
+    )
     assert not (path / "state.pt").exists()
-    with pytest.raises(BadInput, match=r"above the size limit, or in shards. The last checkpoint was .*saved/model.pt"):
+    with pytest.raises(
+        BadInput, match=r"above the size limit, or in shards. The last checkpoint was .*saved/model.pt"
+    ):
         replay(path, encoder(), nn.CrossEntropyLoss())
 
 
@@ -196,7 +241,9 @@ def test_an_alarm_is_written_down_where_its_dossier_cannot_be(tmp_path: Path) ->
     (run / "dossiers").write_text("in the way")
     with edgewise.watch(model, everything=True, to=run, loss=criterion, quiet=True) as handle:
         train(model, 2, criterion)
-        handle._guarded(handle._raise, Alarm(AlarmKind.LOGIT_GROWTH, 1, "", None, 1, "It grows.", "attention"))
+        handle._guarded(
+            handle._raise, Alarm(AlarmKind.LOGIT_GROWTH, 1, "", None, 1, "It grows.", "attention")
+        )
         train(model, 2, criterion)
     assert not handle.error and handle.step == 4
     kinds = [event["kind"] for event in Run(run).events()]

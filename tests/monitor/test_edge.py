@@ -24,7 +24,9 @@ START = Moment(0, 4.0, 0.0, 0.8, 1.0)
 def rehearsed(change: float | None, reason: str | None = None) -> Rate:
     """A rehearsal whose one rate moved the stream by `change` in its last step."""
     end = Moment(20, 3.0, 0.5, 0.4, 1.0)
-    return Rate(1e-3, 5e-4, 2e-3, 2e-3, (Rehearsal(1e-3, (4.0, 3.0), (end,), change, reason),), START, "AdamW")
+    return Rate(
+        1e-3, 5e-4, 2e-3, 2e-3, (Rehearsal(1e-3, (4.0, 3.0), (end,), change, reason),), START, "AdamW"
+    )
 
 
 def test_the_change_is_that_of_the_last_block() -> None:
@@ -55,7 +57,9 @@ def test_rows_hold_the_step_against_the_edge_and_training_is_the_same(tmp_path: 
         model, criterion = encoder(dropout=0.1), nn.CrossEntropyLoss()
         torch.manual_seed(3)
         if watched:
-            with edgewise.watch(model, to=tmp_path, everything=True, loss=criterion, quiet=True, rate=rehearsed(0.2)):
+            with edgewise.watch(
+                model, to=tmp_path, everything=True, loss=criterion, quiet=True, rate=rehearsed(0.2)
+            ):
                 train(model, 12, criterion)
         else:
             train(model, 12, criterion)

@@ -40,7 +40,9 @@ def test_lightning(tmp_path: Path) -> None:
     assert np.isfinite(edgewise.read(tmp_path / "run", frame=False)["loss"]).all()
 
 
-SLOWER = [pytest.param(f"watch_{name}", marks=pytest.mark.slow) for name in ("failing", "lightning", "trainer")]
+SLOWER = [
+    pytest.param(f"watch_{name}", marks=pytest.mark.slow) for name in ("failing", "lightning", "trainer")
+]
 
 
 @pytest.mark.parametrize("name", ["watch_loop", *SLOWER])
@@ -51,6 +53,11 @@ def test_an_example_starts_by_the_command_that_it_names(name: str) -> None:
     assert command is not None
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, *command[1].split()], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *command[1].split()],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1 and command[0].strip() in done.stderr, done.stderr

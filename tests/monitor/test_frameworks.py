@@ -44,9 +44,17 @@ def trainer(folder: Path, **options: Any) -> Any:
     from transformers import Trainer, TrainingArguments
 
     arguments = TrainingArguments(
-        str(folder), per_device_train_batch_size=4, max_steps=6, report_to=[], save_strategy="no", use_cpu=True,
-        disable_tqdm=True, logging_steps=1, seed=0, **options,
-    )  # fmt: skip
+        str(folder),
+        per_device_train_batch_size=4,
+        max_steps=6,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_steps=1,
+        seed=0,
+        **options,
+    )
     return Trainer(model=hugging_face("gpt2", dropout=0.1), args=arguments, train_dataset=Texts(24))
 
 
@@ -69,7 +77,9 @@ def test_the_trainer_of_transformers(tmp_path: Path, accumulation: int) -> None:
     assert frame[["loss", "block.1.entropy", "update_ratio", "learning_rate"]].notna().all().all()
 
 
-def test_a_callback_says_at_the_end_what_was_not_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_callback_says_at_the_end_what_was_not_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Called as a Trainer does, which is not needed for it."""
     needed("transformers")
     model, criterion = hugging_face("gpt2"), None
@@ -78,7 +88,10 @@ def test_a_callback_says_at_the_end_what_was_not_seen(tmp_path: Path, capsys: py
     callback.on_train_begin(arguments, state, None, model=model)
     train(model, 3, criterion)
     callback.on_train_end(arguments, state, None)
-    assert "did not see enough to say that nothing is wrong:\n  Only 3 rows were stored" in capsys.readouterr().err
+    assert (
+        "did not see enough to say that nothing is wrong:\n  Only 3 rows were stored"
+        in capsys.readouterr().err
+    )
     assert callback.handle is not None and callback.handle.unseen == Run(tmp_path / "edgewise").unseen()
 
 
@@ -138,9 +151,15 @@ def test_lightning(tmp_path: Path) -> None:
         module = Module()
         callback = edgewise.LightningCallback(everything=True, to=tmp_path / "run", quiet=True)
         run = lightning.Trainer(
-            max_steps=5, callbacks=[callback] if watched else [], default_root_dir=tmp_path, logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
-        )  # fmt: skip
+            max_steps=5,
+            callbacks=[callback] if watched else [],
+            default_root_dir=tmp_path,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            accelerator="cpu",
+        )
         run.fit(module, torch.utils.data.DataLoader(torch.cat(list(batches(5))), batch_size=4))
         weights.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
     assert torch.equal(*weights)
@@ -235,7 +254,9 @@ def test_a_sink_that_fails_is_left_alone(capsys: pytest.CaptureFixture[str], tmp
             raise OSError("no space left")
 
     model, criterion = encoder(), nn.CrossEntropyLoss()
-    with edgewise.watch(model, everything=True, loss=criterion, mirror=Writer(), to=tmp_path / "run") as handle:
+    with edgewise.watch(
+        model, everything=True, loss=criterion, mirror=Writer(), to=tmp_path / "run"
+    ) as handle:
         train(model, 3, criterion)
     assert handle.error == "" and len(edgewise.read(tmp_path / "run")) == 3
     assert capsys.readouterr().err.count("no longer mirrored to TensorBoard 1 (OSError: no space left)") == 1
@@ -246,8 +267,13 @@ def test_a_sink_that_fails_is_left_alone(capsys: pytest.CaptureFixture[str], tmp
 def test_the_callbacks_name_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    for name in ("lightning", "lightning.pytorch", "lightning.pytorch.callbacks", "pytorch_lightning",
-                 "pytorch_lightning.callbacks"):  # fmt: skip
+    for name in (
+        "lightning",
+        "lightning.pytorch",
+        "lightning.pytorch.callbacks",
+        "pytorch_lightning",
+        "pytorch_lightning.callbacks",
+    ):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "edgewise.monitor.lightning", raising=False)
     with pytest.raises(BadInput, match="needs lightning, which is not installed"):

@@ -27,11 +27,14 @@ Loop = Callable[[nn.Module, torch.optim.Optimizer], list[Tensor]]
 def fingerprint(model: nn.Module, optimizer: torch.optim.Optimizer, losses: list[Tensor]) -> dict[str, bytes]:
     """Everything that training leaves behind, as bytes."""
     parts = {
-        "losses": losses, "weights": list(model.parameters()), "buffers": list(model.buffers()),
+        "losses": losses,
+        "weights": list(model.parameters()),
+        "buffers": list(model.buffers()),
         "gradients": [p.grad for p in model.parameters()],
         "optimizer": [v for s in optimizer.state.values() for v in s.values()],
-        "random": [torch.get_rng_state()], "checkpoint": [_file(model), _file(optimizer)],
-    }  # fmt: skip
+        "random": [torch.get_rng_state()],
+        "checkpoint": [_file(model), _file(optimizer)],
+    }
     return {name: b"".join(_bytes(value) for value in values) for name, values in parts.items()}
 
 
@@ -55,7 +58,9 @@ def autocast(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]
     return _loop(model, optimizer, torch.autocast("cpu", torch.bfloat16))
 
 
-def _loop(model: nn.Module, optimizer: torch.optim.Optimizer, mode: AbstractContextManager[Any]) -> list[Tensor]:
+def _loop(
+    model: nn.Module, optimizer: torch.optim.Optimizer, mode: AbstractContextManager[Any]
+) -> list[Tensor]:
     losses = []
     for x in batches(4):
         optimizer.zero_grad()
@@ -145,7 +150,11 @@ def test_gpt2_trains_bit_for_bit_the_same(loop: Loop, tmp_path: Path) -> None:
     handle = both(gpt2, loop, to=tmp_path / "run")
     frame = edgewise.read(tmp_path / "run")
     assert len(frame) == handle.step > 0
-    for column in ("loss", "update_ratio", *(f"block.1.{n}" for n in ("norm", "gradient", "entropy", "softmax_gain"))):
+    for column in (
+        "loss",
+        "update_ratio",
+        *(f"block.1.{n}" for n in ("norm", "gradient", "entropy", "softmax_gain")),
+    ):
         assert frame[column].notna().all(), column
 
 
@@ -175,8 +184,17 @@ def test_checkpointing_leaves_the_statistics_the_same(tmp_path: Path) -> None:
     for other in rows[1:]:
         for name in set(rows[0]) - {"time"}:
             # Checkpointing itself adds gradients in another order; only the first forward pass is the same to the bit.
-            forward = name.rpartition(".")[2] in ("loss", "norm", "separation", "largest", "entropy", "largest_logit")
-            np.testing.assert_allclose(rows[0][name][0], other[name][0], rtol=0 if forward else 1e-4, err_msg=name)
+            forward = name.rpartition(".")[2] in (
+                "loss",
+                "norm",
+                "separation",
+                "largest",
+                "entropy",
+                "largest_logit",
+            )
+            np.testing.assert_allclose(
+                rows[0][name][0], other[name][0], rtol=0 if forward else 1e-4, err_msg=name
+            )
             np.testing.assert_allclose(rows[0][name], other[name], rtol=1e-3, err_msg=name)
 
 
@@ -216,24 +234,50 @@ class Broken(Exception):
 
 M = "edgewise.monitor"
 PLACES = [  # every way from a training step into the monitor, and what lies behind it
-    f"{M}.instrument.Instrument.before_step", f"{M}.instrument.Instrument.after_step",
-    f"{M}.instrument.Instrument.clear", f"{M}.copies.Switch.run", f"{M}.copies.StreamCopy.enter",
-    f"{M}.copies.StreamCopy.leave", f"{M}.copies.StreamCopy._see_gradient", f"{M}.copies.StreamCopy._keep",
-    f"{M}.copies.StreamCopy._keep_gradient", f"{M}.copies.TokenCopy.leave", f"{M}.copies.QueryCopy.enter",
-    f"{M}.copies.QueryCopy._see_gradient", f"{M}.copies.LossCopy.leave", f"{M}.copies.Window.see",
-    f"{M}.copies._tensor_of", f"{M}.copies.tensor_in", f"{M}.masks.Masks.enter", f"{M}.aside.BatchMemory.enter",
-    f"{M}.clock.Clock.run", f"{M}.clock.Budget.stepped", f"{M}.clock.Budget.due",
-    f"{M}.own_optimizer.OwnOptimizer.begins", f"{M}.own_optimizer.OwnOptimizer.ends", f"{M}.watch.Watch._store",
-    f"{M}.watch.Watch._step_begins", f"{M}.watch.Watch._before_step", f"{M}.watch.Watch._after_step",
-    f"{M}.watch.Watch._due", f"{M}.dossier.Dossiers.before_step", f"{M}.run_folder.RunFolder.append",
-    f"{M}.order.Detection.see", f"{M}.bands.Bands.see", f"{M}.sinks.Sinks.send",
-]  # fmt: skip
+    f"{M}.instrument.Instrument.before_step",
+    f"{M}.instrument.Instrument.after_step",
+    f"{M}.instrument.Instrument.clear",
+    f"{M}.copies.Switch.run",
+    f"{M}.copies.StreamCopy.enter",
+    f"{M}.copies.StreamCopy.leave",
+    f"{M}.copies.StreamCopy._see_gradient",
+    f"{M}.copies.StreamCopy._keep",
+    f"{M}.copies.StreamCopy._keep_gradient",
+    f"{M}.copies.TokenCopy.leave",
+    f"{M}.copies.QueryCopy.enter",
+    f"{M}.copies.QueryCopy._see_gradient",
+    f"{M}.copies.LossCopy.leave",
+    f"{M}.copies.Window.see",
+    f"{M}.copies._tensor_of",
+    f"{M}.copies.tensor_in",
+    f"{M}.masks.Masks.enter",
+    f"{M}.aside.BatchMemory.enter",
+    f"{M}.clock.Clock.run",
+    f"{M}.clock.Budget.stepped",
+    f"{M}.clock.Budget.due",
+    f"{M}.own_optimizer.OwnOptimizer.begins",
+    f"{M}.own_optimizer.OwnOptimizer.ends",
+    f"{M}.watch.Watch._store",
+    f"{M}.watch.Watch._step_begins",
+    f"{M}.watch.Watch._before_step",
+    f"{M}.watch.Watch._after_step",
+    f"{M}.watch.Watch._due",
+    f"{M}.dossier.Dossiers.before_step",
+    f"{M}.run_folder.RunFolder.append",
+    f"{M}.order.Detection.see",
+    f"{M}.bands.Bands.see",
+    f"{M}.sinks.Sinks.send",
+]
 
 
 @pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("place", PLACES)
 def test_no_error_of_the_monitor_reaches_the_loop(
-    place: str, quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str,
+    quiet: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The same losses and weights, bit for bit, and one sentence, which quiet=True does not silence."""
 

@@ -84,7 +84,9 @@ def by_hand(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     attention, stack = model[1].layers[0].self_attn, model[1]
     hidden = model[0](x)
     normed = stack.layers[0].norm1(hidden)
-    q, k, v = torch.nn.functional.linear(normed, attention.in_proj_weight, attention.in_proj_bias).chunk(3, -1)
+    q, k, v = torch.nn.functional.linear(normed, attention.in_proj_weight, attention.in_proj_bias).chunk(
+        3, -1
+    )
     q, k, v = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in (q, k, v))
     s = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
     s.retain_grad()
@@ -115,10 +117,14 @@ def test_norms_of_all_rows_are_those_of_the_matrices(monkeypatch: pytest.MonkeyP
     def norm(tensors: list[torch.Tensor]) -> float:
         return float(torch.cat([t.detach().flatten() for t in tensors]).norm())
 
-    attentions = [(m[1].layers[1].self_attn.in_proj_weight, m[1].layers[1].self_attn.out_proj.weight)
-                  for m in (before, model)]  # fmt: skip
+    attentions = [
+        (m[1].layers[1].self_attn.in_proj_weight, m[1].layers[1].self_attn.out_proj.weight)
+        for m in (before, model)
+    ]
     assert row["block.1.weight_norm.attention"] == pytest.approx(norm(list(attentions[0])), rel=1e-5)
-    assert row["block.1.gradient_norm.attention"] == pytest.approx(norm([p.grad for p in attentions[1]]), rel=1e-5)
+    assert row["block.1.gradient_norm.attention"] == pytest.approx(
+        norm([p.grad for p in attentions[1]]), rel=1e-5
+    )
     moved = [after - old for old, after in zip(*attentions, strict=True)]
     assert row["block.1.update_norm.attention"] == pytest.approx(norm(moved), rel=1e-4)
     fused, output = (p.grad for p in attentions[1])
@@ -133,7 +139,9 @@ def test_norms_of_all_rows_are_those_of_the_matrices(monkeypatch: pytest.MonkeyP
 def test_a_block_without_any_gradient_prints_no_warning() -> None:
     model = encoder()
     for parameter in model[1].layers[0].self_attn.parameters():
-        parameter.register_hook(torch.zeros_like)  # neither queries and keys nor values of the first block have one
+        parameter.register_hook(
+            torch.zeros_like
+        )  # neither queries and keys nor values of the first block have one
     row = one_step(model)[0].row()
     assert math.isnan(row["block.0.starvation"]) and math.isfinite(row["block.1.starvation"])
 
@@ -266,19 +274,30 @@ def test_a_model_that_cannot_be_read_is_watched_by_its_loss() -> None:
 def test_bad_arguments_are_refused() -> None:
     model = encoder()
     for arguments, words in (
-        ({"budget": 0}, "budget must be a share"), ({"budget": 2.0}, "budget must be a share"),
-        ({"budget": True}, "budget must be a share"), ({"budget": math.nan}, "budget must be a share"),
+        ({"budget": 0}, "budget must be a share"),
+        ({"budget": 2.0}, "budget must be a share"),
+        ({"budget": True}, "budget must be a share"),
+        ({"budget": math.nan}, "budget must be a share"),
         ({"loss": torch.nn.functional.cross_entropy}, "loss must be a module"),
-        ({"first_step": "x"}, "first_step must be a whole number"), ({"first_step": -1}, "first_step must be"),
-        ({"first_step": 2.5}, "first_step must be"), ({"first_step": None}, "first_step must be"),
-        ({"first_step": True}, "first_step must be"), ({"state_limit": "1 GB"}, "state_limit must be a whole number"),
-        ({"state_limit": -1}, "state_limit must be"), ({"to": 3}, "to must be the path of a folder"),
-        ({"to": ""}, "to must be the path of a folder"), ({"checkpoints": 3}, "checkpoints must be the path"),
-        ({"optimizer": "adam"}, "optimizer must be a torch optimizer"), ({"optimizer": model}, "optimizer must be"),
-        ({"scaler": 2.0}, "scaler must be a gradient scaler"), ({"on_alarm": "stop"}, "on_alarm must be a function"),
-        ({"everything": "yes"}, "everything must be True or False"), ({"quiet": 1}, "quiet must be True or False"),
-        ({"mirror": "runs"}, "mirror takes TensorBoard writers"), ({"rate": 1e-3}, "rate takes what"),
-    ):  # fmt: skip
+        ({"first_step": "x"}, "first_step must be a whole number"),
+        ({"first_step": -1}, "first_step must be"),
+        ({"first_step": 2.5}, "first_step must be"),
+        ({"first_step": None}, "first_step must be"),
+        ({"first_step": True}, "first_step must be"),
+        ({"state_limit": "1 GB"}, "state_limit must be a whole number"),
+        ({"state_limit": -1}, "state_limit must be"),
+        ({"to": 3}, "to must be the path of a folder"),
+        ({"to": ""}, "to must be the path of a folder"),
+        ({"checkpoints": 3}, "checkpoints must be the path"),
+        ({"optimizer": "adam"}, "optimizer must be a torch optimizer"),
+        ({"optimizer": model}, "optimizer must be"),
+        ({"scaler": 2.0}, "scaler must be a gradient scaler"),
+        ({"on_alarm": "stop"}, "on_alarm must be a function"),
+        ({"everything": "yes"}, "everything must be True or False"),
+        ({"quiet": 1}, "quiet must be True or False"),
+        ({"mirror": "runs"}, "mirror takes TensorBoard writers"),
+        ({"rate": 1e-3}, "rate takes what"),
+    ):
         with pytest.raises(BadInput, match=words):
             edgewise.watch(model, **arguments)
         assert not any(module._forward_hooks for module in model.modules())
@@ -303,7 +322,9 @@ def test_queries_keys_and_values_of_one_matrix_are_copied_as_one() -> None:
     with edgewise.watch(encoder(), quiet=True) as handle:
         matrices = handle.instrument.matrices
         assert matrices is not None
-        assert len(matrices.slices) == 2 * 6 + 1 and len(matrices._copied) == 2 * 4 + 1  # QKV, O and the MLP's two
+        assert (
+            len(matrices.slices) == 2 * 6 + 1 and len(matrices._copied) == 2 * 4 + 1
+        )  # QKV, O and the MLP's two
 
 
 def test_every_share_that_attention_may_drop_is_a_candidate() -> None:
@@ -361,7 +382,8 @@ def test_the_gradient_of_the_run_is_that_of_what_trains() -> None:
 
 
 @pytest.mark.parametrize(
-    ("still", "words"), [((), "2 blocks, "), ((1,), "2 blocks (1 frozen), "), ((0, 1), "2 blocks (all frozen), ")]
+    ("still", "words"),
+    [((), "2 blocks, "), ((1,), "2 blocks (1 frozen), "), ((0, 1), "2 blocks (all frozen), ")],
 )
 def test_blocks_that_do_not_train_are_named(
     still: tuple[int, ...], words: str, capsys: pytest.CaptureFixture[str]
@@ -376,7 +398,9 @@ def test_blocks_that_do_not_train_are_named(
 def test_a_network_without_blocks_is_watched_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Gradient, weights and updates of all matrices that train; a plain step is the rate times the gradient."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 32), nn.Linear(32, 4))
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 32), nn.Linear(32, 4)
+    )
     model[4].requires_grad_(False)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
@@ -387,7 +411,9 @@ def test_a_network_without_blocks_is_watched_as_a_whole(capsys: pytest.CaptureFi
             optimizer.step()
     row = handle.row()
     assert handle.error == "" and "loss, gradient, weights and updates as a whole" in capsys.readouterr().err
-    assert row["update_norm"] == pytest.approx(0.1 * row["gradient_norm"], rel=1e-3) and row["gradient_norm"] > 0
+    assert (
+        row["update_norm"] == pytest.approx(0.1 * row["gradient_norm"], rel=1e-3) and row["gradient_norm"] > 0
+    )
     assert row["update_ratio"] == pytest.approx(row["update_norm"] / row["weight_norm"], rel=1e-5)
     trained = sum(float(p.detach().square().sum()) for p in (model[0].weight, model[3].weight))
     assert row["weight_norm"] == pytest.approx(math.sqrt(trained), rel=0.3)  # from one row in 16
@@ -402,7 +428,9 @@ def test_a_network_without_matrices_is_watched_by_its_loss() -> None:
     assert handle.error == "" and handle.row()["loss"] > 0 and math.isnan(handle.row()["gradient_norm"])
 
 
-def test_what_is_not_recognised_is_said_without_advice_for_other_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_recognised_is_said_without_advice_for_other_verbs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Mixers of tokens without attention: no knob that describes them would help who watches."""
     block = [nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(3)]
     with edgewise.watch(nn.Sequential(nn.Linear(4, 8), nn.ModuleList(block))):

@@ -127,7 +127,9 @@ def test_a_handle_says_what_it_does() -> None:
     model, criterion = encoder(), nn.CrossEntropyLoss()
     with edgewise.watch(model, everything=True, loss=criterion, quiet=True) as handle:
         train(model, 2, criterion)
-        assert repr(handle).startswith("<watch of Sequential, at step 2: sampled 2 of 2 steps, now every step;")
+        assert repr(handle).startswith(
+            "<watch of Sequential, at step 2: sampled 2 of 2 steps, now every step;"
+        )
     assert "closed" in repr(handle) and repr(handle).endswith("0 alarms>")
 
 
@@ -219,7 +221,9 @@ def test_on_another_device_a_broken_loss_is_read_with_the_next_row_or_at_the_end
     with edgewise.watch(model, loss=criterion, quiet=True) as handle:
         train(model, 40, criterion)
     assert handle.budget.samples == 2 and reads == []
-    assert [(each.kind.value, each.step, each.since) for each in handle.alarms][:1] == [("not_a_number", alarm, since)]
+    assert [(each.kind.value, each.step, each.since) for each in handle.alarms][:1] == [
+        ("not_a_number", alarm, since)
+    ]
 
 
 def test_a_negative_loss_is_a_number_and_is_reported() -> None:

@@ -22,7 +22,9 @@ def padded(x: Tensor, left: bool = False) -> Tensor:
     return torch.stack([(places >= x.shape[1] - n if left else places < n).long() for n in LENGTHS])
 
 
-def steps(model: nn.Module, masks: list[Tensor | None], watched: bool = True) -> tuple[list[Any], list[float]]:
+def steps(
+    model: nn.Module, masks: list[Tensor | None], watched: bool = True
+) -> tuple[list[Any], list[float]]:
     """Rows and losses of one step for every mask."""
     rows, losses, optimizer = [], [], torch.optim.SGD(model.parameters(), 0.1)
     handle = edgewise.watch(model, everything=True, quiet=True) if watched else None
@@ -89,8 +91,12 @@ def test_a_sliding_window_is_read() -> None:
     from transformers import MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
-    size: dict[str, Any] = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
-    config = MistralConfig(**size, intermediate_size=64, vocab_size=VOCABULARY, sliding_window=4, use_cache=False)
+    size: dict[str, Any] = dict(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+    )
+    config = MistralConfig(
+        **size, intermediate_size=64, vocab_size=VOCABULARY, sliding_window=4, use_cache=False
+    )
     row = steps(MistralForCausalLM(config).train(), [None])[0][0]
     expected = (math.log(2) + math.log(3) + 13 * math.log(4)) / 15  # nearly flat rows of 2, 3, 4, 4 ... keys
     assert row["block.1.entropy"] == pytest.approx(expected, rel=1e-3)
@@ -155,7 +161,9 @@ class Hiding(nn.Module):
         return self.inner[1](stream, mask=self.mask(stream), src_key_padding_mask=hide)
 
     def mask(self, stream: Tensor) -> Tensor | None:
-        return nn.Transformer.generate_square_subsequent_mask(stream.shape[1]).isinf() if self.causal else None
+        return (
+            nn.Transformer.generate_square_subsequent_mask(stream.shape[1]).isinf() if self.causal else None
+        )
 
     @torch.no_grad()
     def entropies(self, x: Tensor, hide: Tensor | None) -> list[float]:
@@ -273,12 +281,20 @@ def test_what_cannot_be_a_mask_is_looked_at_once() -> None:
     ("mask", "reading"),
     [
         (torch.tensor([[1, 1, 0], [1, 0, 0]]), Reading("m", "B K", "seen", alone=False)),
-        (torch.tensor([[False, False, True], [False, True, True]]), Reading("m", "B K", "hidden", alone=False)),
-        (torch.tensor([[0, 0, -1e4], [0, -1e4, -1e4]])[:, None, None], Reading("m", "B H Q K", "added", alone=False)),
-        (torch.tensor([[1, 1, 0], [1, 0, 0]]).bool().repeat_interleave(2, 0)[:, None].expand(-1, 3, -1),
-         Reading("m", "BH Q K", "seen", alone=False)),
+        (
+            torch.tensor([[False, False, True], [False, True, True]]),
+            Reading("m", "B K", "hidden", alone=False),
+        ),
+        (
+            torch.tensor([[0, 0, -1e4], [0, -1e4, -1e4]])[:, None, None],
+            Reading("m", "B H Q K", "added", alone=False),
+        ),
+        (
+            torch.tensor([[1, 1, 0], [1, 0, 0]]).bool().repeat_interleave(2, 0)[:, None].expand(-1, 3, -1),
+            Reading("m", "BH Q K", "seen", alone=False),
+        ),
     ],
-)  # fmt: skip
+)
 def test_readings_of_one_mask(mask: Tensor, reading: Reading) -> None:
     """Two sequences of two tokens and of one, two heads, written in four ways."""
     masks = Masks(None, set(), None)  # type: ignore[arg-type]

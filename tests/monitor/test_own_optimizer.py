@@ -67,7 +67,12 @@ def test_an_optimizer_that_moves_little_is_watched_and_named(capsys: pytest.Capt
     with edgewise.watch(model, everything=True) as handle:
         run(model, [torch.optim.SGD(model[2].parameters(), 0.1)], steps=4)
     assert handle.step >= 3 and handle.row()["gradient_norm"] > 0
-    assert capsys.readouterr().err.count("of the parameters that require a gradient; the others keep their values") == 1
+    assert (
+        capsys.readouterr().err.count(
+            "of the parameters that require a gradient; the others keep their values"
+        )
+        == 1
+    )
 
 
 def test_the_named_optimizer_alone_counts() -> None:

@@ -27,9 +27,13 @@ def seen(seat: Seat, x: Tensor) -> None:
         seat.keep(x, x.numel() <= seat.pending.small)
 
 
-@pytest.mark.parametrize(("make", "read"), [
-    (window, lambda x: x), (lambda pending: NormSeat(pending, torch.full((), torch.nan)), torch.linalg.vector_norm),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [
+        (window, lambda x: x),
+        (lambda pending: NormSeat(pending, torch.full((), torch.nan)), torch.linalg.vector_norm),
+    ],
+)
 def test_a_tensor_that_lasts_is_read_when_the_pass_is_over(make: Any, read: Any) -> None:
     pending = Pending()
     seat = make(pending)
@@ -78,7 +82,9 @@ def test_a_storage_that_is_freed_behind_a_tensor_is_not_read() -> None:
     assert seat.at_once and torch.equal(seat.buffer, expected)
 
 
-def test_the_last_pass_of_a_step_counts_also_where_only_the_first_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_pass_of_a_step_counts_also_where_only_the_first_was_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("edgewise.monitor.pending.SMALL", 24)
     pending = Pending()
     seat = window(pending)

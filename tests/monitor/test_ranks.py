@@ -95,7 +95,9 @@ def test_replicas_and_shards_train_bit_for_bit_the_same(tmp_path: Path) -> None:
         frames = [edgewise.read(tmp_path / name.replace(" ", "-"), rank=rank) for rank in range(2)]
         assert [list(frame.index) for frame in frames] == [list(range(STEPS))] * 2
         if name != "ddp encoder":  # its criterion is a function, which is not watched
-            assert frames[0]["loss"].iloc[-1] == pytest.approx(np.mean([o["losses"][-1] for o in outcomes]), rel=1e-5)
+            assert frames[0]["loss"].iloc[-1] == pytest.approx(
+                np.mean([o["losses"][-1] for o in outcomes]), rel=1e-5
+            )
         row, other = outcomes[0]["row"], outcomes[1]["row"]
         assert row["block.1.norm"] != other["block.1.norm"]  # of all processes, and of one
         for column in ("entropy", "gradient", "softmax_gain", "update_ratio.mlp"):
@@ -130,7 +132,12 @@ def work_padded(folder: str) -> None:
                 model(x, hide).square().mean().backward()
                 optimizer.step()
                 rows.append([handle.row()[f"block.{i}.entropy"] for i in range(2)])
-        outcome[name] = {"expected": expected, "rows": rows, "error": handle.error, "blind": handle.places.blind}
+        outcome[name] = {
+            "expected": expected,
+            "rows": rows,
+            "error": handle.error,
+            "blind": handle.places.blind,
+        }
     Path(folder, f"padded{rank}.json").write_text(json.dumps(outcome))
 
 
@@ -150,7 +157,9 @@ def test_padding_of_one_process_alone(tmp_path: Path) -> None:
 def test_rows_are_joined_part_by_part() -> None:
     each = torch.tensor([[1.0, 2.0, 3.0, 4.0], [3.0, 8.0, 1.0, 6.0]])
     assert joined(each, [1, 2, 1], [mean, largest, total]).tolist() == [2.0, 8.0, 3.0, 10.0]
-    assert joined(torch.tensor([[1.0], [float("nan")]]), [1], [mean]).isnan().all()  # one bad process is enough
+    assert (
+        joined(torch.tensor([[1.0], [float("nan")]]), [1], [mean]).isnan().all()
+    )  # one bad process is enough
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -164,13 +173,19 @@ def test_the_longest_wait_is_everybodys_and_alarms_of_others_are_raised_here(ran
         return torch.stack([flat, torch.tensor([5.0, 8.0, *other])])
 
     watch = SimpleNamespace(
-        budget=SimpleNamespace(proposal=lambda: 3), ranks=SimpleNamespace(size=2, rank=rank, gather=gather), _raised=0,
+        budget=SimpleNamespace(proposal=lambda: 3),
+        ranks=SimpleNamespace(size=2, rank=rank, gather=gather),
+        _raised=0,
         instrument=SimpleNamespace(
             rules=lambda: [mean, largest], after_step=lambda join: join(torch.tensor([1.0, 2.0]), [1, 1])
         ),
-        alarms=[], step=11, _raise=raised.append,
-    )  # fmt: skip
+        alarms=[],
+        step=11,
+        _raise=raised.append,
+    )
     watch._join_alarms = lambda bits: Watch._join_alarms(watch, bits)  # type: ignore[arg-type]
     row, gap = Watch._sample(watch)  # type: ignore[arg-type]
     assert gap == 7 and row.tolist() == ([1.0, 2.0] if rank else [3.0, 8.0])
-    assert [(alarm.kind, alarm.step) for alarm in raised] == [(KINDS[2], 11)] and "Process 1" in raised[0].what
+    assert [(alarm.kind, alarm.step) for alarm in raised] == [(KINDS[2], 11)] and "Process 1" in raised[
+        0
+    ].what

@@ -35,7 +35,9 @@ def test_what_misses_under_dropout_is_looked_at_again(missed: int, monkeypatch: 
             optimizer.step()
             entropies.append(handle.row()["block.0.entropy"])
     assert handle.error == ""
-    assert np.isfinite(entropies).tolist() == ([False, True, True, True, True] if missed == 1 else [False] * 5)
+    assert np.isfinite(entropies).tolist() == (
+        [False, True, True, True, True] if missed == 1 else [False] * 5
+    )
     assert bool(handle.places.blind) == (missed == 9)
 
 
@@ -53,7 +55,10 @@ def test_the_search_for_a_mask_ends_where_nothing_can_fit_better(monkeypatch: py
     model, tries = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), []
     rebuild = referee.AttentionGroup.rebuild
     monkeypatch.setattr(referee.AttentionGroup, "rebuild", lambda *a: tries.append(a[3:]) or rebuild(*a))
-    optimizer, mask = torch.optim.SGD(model.parameters(), 0.01), nn.Transformer.generate_square_subsequent_mask(6)
+    optimizer, mask = (
+        torch.optim.SGD(model.parameters(), 0.01),
+        nn.Transformer.generate_square_subsequent_mask(6),
+    )
     with edgewise.watch(model, everything=True, quiet=True) as handle:
         model(torch.randn(2, 6, 16), mask=mask).square().sum().backward()
         optimizer.step()

@@ -17,7 +17,9 @@ STANDS = {"loss": lambda step: math.exp(step / 200)}  # cancels the fall
 
 def rises(start: int, factor: float):  # type: ignore[no-untyped-def]
     """A loss that falls to a tenth by then, and grows to `factor` times that within 30 steps."""
-    return lambda step: 0.1 * factor ** min(max(step - start, 0) / 30, 1) if step > 60 else math.exp(step * -0.038)
+    return lambda step: (
+        0.1 * factor ** min(max(step - start, 0) / 30, 1) if step > 60 else math.exp(step * -0.038)
+    )
 
 
 def test_a_loss_has_risen_by_a_part_of_the_first_one_and_more_than_it_scatters() -> None:
@@ -40,7 +42,9 @@ def test_a_loss_that_rises_within_its_scatter_is_put_down_to_what_moved(gap: int
     assert kinds(run(risen, 280, noise=0.25, gap=gap))[:1] == ["loss_spike"]
     steps = run(risen | {"update_ratio": ramp(205, 15)}, 280, noise=0.25, gap=gap)
     assert kinds(steps)[:1] == ["update_too_large"] and "above its lowest by" in steps[0].what
-    logits = run(risen | {"block.1.entropy": lambda step: 0.05 if step > 9 else 1.0}, 280, noise=0.25, gap=gap)
+    logits = run(
+        risen | {"block.1.entropy": lambda step: 0.05 if step > 9 else 1.0}, 280, noise=0.25, gap=gap
+    )
     assert kinds(logits)[:1] == ["logit_growth"] and logits[0].place == "block.1"
 
 

@@ -154,7 +154,9 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         edgewise.read(tmp_path / "run", rank=3)
     about = tmp_path / "run" / "run.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"format": 2}))
-    with pytest.raises(BadInput, match=r"of format 2, which a newer edgewise wrote; this one reads format 1\. Update"):
+    with pytest.raises(
+        BadInput, match=r"of format 2, which a newer edgewise wrote; this one reads format 1\. Update"
+    ):
         edgewise.read(tmp_path / "run")
 
 
@@ -206,8 +208,11 @@ def test_a_line_of_events_that_is_damaged_is_skipped_and_counted(tmp_path: Path)
     expected = with_events(tmp_path / "run")
     file = events_file(tmp_path / "run")
     first, second, third = file.read_bytes().splitlines(keepends=True)
-    damaged = [bytes([*second[:i], second[i] ^ 1 << bit, *second[i + 1 :]])
-               for i in range(0, len(second) - 1, 7) for bit in range(8)]  # fmt: skip
+    damaged = [
+        bytes([*second[:i], second[i] ^ 1 << bit, *second[i + 1 :]])
+        for i in range(0, len(second) - 1, 7)
+        for bit in range(8)
+    ]
     for middle in [*damaged, b"\n", b"\xff\xfe\n", b"\0" * 40 + b"\n", b"[]\n", b'{"kind": 3}\n']:
         file.write_bytes(first + middle + third)
         run = Run(tmp_path / "run")
@@ -265,7 +270,9 @@ def test_a_full_disk_tears_no_event_and_keeps_those_it_did_not_take(
     assert run.damaged_events() == 0 and len(said) == 1 and "cannot be written" in said[0]
 
 
-def test_a_disk_that_stays_full_leaves_a_run_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_stays_full_leaves_a_run_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def write(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -287,7 +294,11 @@ def test_another_shape_is_rejected_before_anything_is_changed(tmp_path: Path) ->
     path = filled(tmp_path / "run", range(4))
     before = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "rank0.lock"}
     for columns, about, words in (
-        (fast_columns(DEPTH + 2), {"depth": DEPTH + 2}, f"with {DEPTH} blocks, and this model has {DEPTH + 2}"),
+        (
+            fast_columns(DEPTH + 2),
+            {"depth": DEPTH + 2},
+            f"with {DEPTH} blocks, and this model has {DEPTH + 2}",
+        ),
         (COLUMNS, {"depth": DEPTH}, "other columns"),
     ):
         with pytest.raises(BadInput, match=words) as refusal:
@@ -320,7 +331,9 @@ time.sleep(60)
 @pytest.mark.parametrize("how", ["close", "kill"])
 def test_a_lock_is_free_after_the_end_though_a_worker_was_forked(tmp_path: Path, how: str) -> None:
     """Workers of a DataLoader have all files of their parent open."""
-    process = subprocess.Popen([sys.executable, "-c", HELD, str(tmp_path / "run"), how], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HELD, str(tmp_path / "run"), how], stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     child = int(process.stdout.readline())
     try:

@@ -84,7 +84,11 @@ def where_it_acts(file: str, line: int) -> Iterable[int]:
     if not functions:
         return reach()[1].get(file, {})
     inner = max(functions, key=lambda node: node.lineno)
-    return [line] if line >= inner.body[0].lineno else range(inner.body[0].lineno, (inner.end_lineno or line) + 1)
+    return (
+        [line]
+        if line >= inner.body[0].lineno
+        else range(inner.body[0].lineno, (inner.end_lineno or line) + 1)
+    )
 
 
 def in_turn(nodes: Iterable[str]) -> list[str]:

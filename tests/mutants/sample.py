@@ -160,8 +160,14 @@ def main(name: str, seed: str, share: str = "1") -> None:
         if room := room_of(path):
             files.setdefault(room, []).append(path)
     drawn = []
-    lists = [file for file in Path(__file__).parent.glob("*.json") if file.stem in ("first", "fresh", "held", "named")]
-    known = {mutant["before"].strip() for file in lists for mutant in json.loads(file.read_text(encoding="utf-8"))}
+    lists = [
+        file
+        for file in Path(__file__).parent.glob("*.json")
+        if file.stem in ("first", "fresh", "held", "named")
+    ]
+    known = {
+        mutant["before"].strip() for file in lists for mutant in json.loads(file.read_text(encoding="utf-8"))
+    }
     for room, count in ROOMS.items():
         for mutant in draw(round(count * float(share)), files[room], random.Random(f"{seed} {room}"), known):
             drawn.append({"room": room, **mutant})

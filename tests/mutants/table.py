@@ -25,7 +25,9 @@ def records(name: str) -> list[dict[str, Any]]:
     file = HERE / f"{name}.results.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     equivalent = json.loads((HERE / "equivalent.json").read_text(encoding="utf-8"))
-    tried = [record for record in map(json.loads, lines) if record["outcome"] != "gone"]  # the line was rewritten
+    tried = [
+        record for record in map(json.loads, lines) if record["outcome"] != "gone"
+    ]  # the line was rewritten
     return [record for record in tried if record["key"] not in equivalent]
 
 

@@ -59,9 +59,13 @@ PADDING = torch.arange(150) < 120
 
 
 def inputs(
-    length: int = 33, keys: int | None = None, size: int = 12, shift: float = 0.0, batch: tuple[int, int] = (2, 3),
+    length: int = 33,
+    keys: int | None = None,
+    size: int = 12,
+    shift: float = 0.0,
+    batch: tuple[int, int] = (2, 3),
     value_size: int = 7,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     torch.manual_seed(length)
     shapes = ((*batch, length, size), (*batch, keys or length, size), (*batch, keys or length, value_size))
     made = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
@@ -69,9 +73,16 @@ def inputs(
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("how", [
-    {}, {"is_causal": True}, {"scale": 0.7}, {"attn_mask": PADDING}, {"is_causal": True, "scale": 0.1},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.7},
+        {"attn_mask": PADDING},
+        {"is_causal": True, "scale": 0.1},
+    ],
+)
 def test_forward_and_gradients(name: str, how: dict) -> None:
     kernel, direct = KERNELS[name]
     tensors = inputs(150)
@@ -105,7 +116,9 @@ def test_double_backward_through_the_math_path(name: str, is_causal: bool) -> No
         torch.testing.assert_close(first, second, rtol=0, atol=1e-12)
 
 
-def _hessian_product(kernel: Callable[..., Tensor], tensors: list[Tensor], is_causal: bool) -> tuple[Tensor, ...]:
+def _hessian_product(
+    kernel: Callable[..., Tensor], tensors: list[Tensor], is_causal: bool
+) -> tuple[Tensor, ...]:
     loss = kernel(*tensors, is_causal=is_causal).square().sum()
     slopes = torch.autograd.grad(loss, tensors, create_graph=True)
     return torch.autograd.grad(sum((g * g.detach().sign()).sum() for g in slopes), tensors)
@@ -158,7 +171,10 @@ def test_dropout_falls_on_the_weights() -> None:
         (lambda q, k, v: nets.gaussian_attention(q, k, v, dropout_p=1.0), "dropout_p"),
         (lambda q, k, v: nets.linear_attention(q, k, v, dropout_p=0.1), "dropout_p must be 0"),
         (lambda q, k, v: nets.linear_attention(q, k, v, torch.rand(33, 33) < 0.5), "alike"),
-        (lambda q, k, v: nets.gaussian_attention(q.repeat(1, 2, 1, 1)[:, :5], k, v, enable_gqa=True), "multiple"),
+        (
+            lambda q, k, v: nets.gaussian_attention(q.repeat(1, 2, 1, 1)[:, :5], k, v, enable_gqa=True),
+            "multiple",
+        ),
     ],
 )
 def test_refusals(call: Callable[..., Tensor], words: str) -> None:
@@ -171,14 +187,18 @@ def test_linear_attention_remembers_over_its_chunks() -> None:
     length = 2 * CHUNK + 5
     query, key, value = inputs(length, size=3, batch=(1, 1), value_size=2)
     direct = linear(query, key, value, is_causal=True)
-    torch.testing.assert_close(nets.linear_attention(query, key, value, is_causal=True), direct, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        nets.linear_attention(query, key, value, is_causal=True), direct, rtol=1e-9, atol=1e-12
+    )
     moved = value.detach().clone()
     moved[..., 0, :] += length
     after = nets.linear_attention(query, key, moved, is_causal=True)
     assert float((after - direct)[..., -1, :].abs().min()) > 0.1
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(CHUNK + 40, 30), (30, CHUNK + 40), (2 * CHUNK + 3, CHUNK + 5)])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(CHUNK + 40, 30), (30, CHUNK + 40), (2 * CHUNK + 3, CHUNK + 5)]
+)
 def test_causal_sums_in_chunks_are_the_lower_triangle_for_any_two_lengths(queries: int, keys: int) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.rand(2, n, 3, generator=generator, dtype=torch.float64) for n in (queries, keys, keys))

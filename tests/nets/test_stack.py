@@ -10,7 +10,9 @@ from edgewise.errors import BadInput
 from edgewise.nets.build import Stack, random_tokens
 from edgewise.study.random_network import simulated, simulated_streams
 
-SMALL = edgewise.transformer(depth=3, tokens=8, width=32, heads=2, norm="post", causal=True, rope=True, score_gain=2.0)
+SMALL = edgewise.transformer(
+    depth=3, tokens=8, width=32, heads=2, norm="post", causal=True, rope=True, score_gain=2.0
+)
 
 
 def test_the_blocks_are_those_of_the_whole_network() -> None:
@@ -18,7 +20,9 @@ def test_the_blocks_are_those_of_the_whole_network() -> None:
     alone.load_state_dict(whole.state_dict(), strict=False)
     ids = torch.randint(5, (2, 8))
     entering = whole.embed(ids) + whole.positions.weight
-    torch.testing.assert_close(alone(entering), whole.features(ids))  # post-norm: no last norm after the blocks
+    torch.testing.assert_close(
+        alone(entering), whole.features(ids)
+    )  # post-norm: no last norm after the blocks
 
 
 def test_tokens_start_where_they_are_told() -> None:
@@ -45,10 +49,15 @@ def test_a_plain_reading_agrees_with_the_probe() -> None:
     torch.manual_seed(3)
     tokens, network = random_tokens(SMALL, 0.2), Stack(SMALL).double()
     orbit = simulated(SMALL, seed=3, start_overlap=0.2)
-    trace = edgewise.measure(network, tokens, readouts=("token", "pooled"), attention=False, pair=False, seeds=64)
+    trace = edgewise.measure(
+        network, tokens, readouts=("token", "pooled"), attention=False, pair=False, seeds=64
+    )
     assert orbit.norm == pytest.approx(trace.blocks("norm"))
     assert orbit.separation == pytest.approx(trace.blocks("separation"))
-    for row, readout in ((orbit.token_gradient, 0), (orbit.pooled_gradient, 1)):  # other directions, same network
+    for row, readout in (
+        (orbit.token_gradient, 0),
+        (orbit.pooled_gradient, 1),
+    ):  # other directions, same network
         logs = trace.log_gradient[readout][:, trace.block_ends()]
         assert (abs(row - logs.mean(0)) < 4 * logs.std(0) + 1e-9).all()
 
@@ -61,6 +70,8 @@ def test_merged_tokens_are_told_apart() -> None:
 
 
 def test_attention_alone_has_an_orbit() -> None:
-    alone = edgewise.transformer(depth=2, tokens=16, width=512, heads=8, mlp_width=0, norm="none", attention_skip=0.0)
+    alone = edgewise.transformer(
+        depth=2, tokens=16, width=512, heads=8, mlp_width=0, norm="none", attention_skip=0.0
+    )
     orbit = simulated(alone, seed=0)
     assert orbit.norm == pytest.approx(edgewise.predict(alone).blocks("norm"), rel=0.1)

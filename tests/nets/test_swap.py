@@ -42,7 +42,9 @@ def test_the_kernel_is_the_direct_one(name: str) -> None:
     edgewise.use_kernel(model, "gaussian")
     attention = model.transformer.h[0].attn if name == "gpt2" else model.bert.encoder.layer[0].attention.self
     hook = dict(with_kwargs=True)
-    attention.register_forward_pre_hook(lambda _, args, named: seen.update(x=(*args, *named.values())[0]), **hook)
+    attention.register_forward_pre_hook(
+        lambda _, args, named: seen.update(x=(*args, *named.values())[0]), **hook
+    )
     attention.register_forward_hook(lambda _, args, out: seen.update(out=out[0]))
     model(**batch(name))
     x = seen["x"]
@@ -65,7 +67,9 @@ def test_it_trains_saves_and_loads(name: str, kernel: str, tmp_path: Path) -> No
     if (name, kernel) == ("bert", "linear"):
         with pytest.raises(BadInput, match="attention_probs_dropout_prob would drop"):
             edgewise.use_kernel(model, kernel)
-        model = type(model)(type(model.config)(**model.config.to_dict() | {"attention_probs_dropout_prob": 0.0}))
+        model = type(model)(
+            type(model.config)(**model.config.to_dict() | {"attention_probs_dropout_prob": 0.0})
+        )
     edgewise.use_kernel(model, kernel).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     first = model(**inputs).loss.item()

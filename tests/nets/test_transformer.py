@@ -22,15 +22,30 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sandwich": {"norm": "sandwich", "attention_branch": 0.3, "mlp_skip": 0.5},
     "branch": {"norm": "branch", "value_gain": 0.5},
     "none": {"norm": "none", "attention_branch": 0.1},
-    "paper": {"heads": 1, "activation": "tanh", "attention_skip": 0.8, "attention_branch": 0.6, "mlp_branch": 0.3},
-    "llama": {"gated": True, "activation": "silu", "norm_kind": "rms", "rope": 1.0, "kv_heads": 2, "causal": True,
-              "head_width": 8, "mlp_width": 20, "mlp_linear_gain": 0.7},
+    "paper": {
+        "heads": 1,
+        "activation": "tanh",
+        "attention_skip": 0.8,
+        "attention_branch": 0.6,
+        "mlp_branch": 0.3,
+    },
+    "llama": {
+        "gated": True,
+        "activation": "silu",
+        "norm_kind": "rms",
+        "rope": 1.0,
+        "kv_heads": 2,
+        "causal": True,
+        "head_width": 8,
+        "mlp_width": 20,
+        "mlp_linear_gain": 0.7,
+    },
     "partial": {"rope": 0.5, "head_width": 8, "key_gain": 1.5, "output_gain": 0.5},
     "parallel": {"parallel": True, "causal": True, "attention_skip": 0.9},
     "window": {"window": 3, "qk_norm": True, "score_gain": 3.0},
     "alibi": {"alibi": True, "causal": True, "attention_skip": (1.0, 0.5, 0.2)},
     "dyt": {"norm_kind": "tanh", "norm_slope": 0.7},
-}  # fmt: skip
+}
 
 
 def reference_weights(net: nets.Transformer, index: int) -> dict[str, torch.Tensor]:
@@ -38,8 +53,15 @@ def reference_weights(net: nets.Transformer, index: int) -> dict[str, torch.Tens
     parts = dict(net.blocks[index].named_parameters())
     found = {name.partition(".")[2].removesuffix(".weight"): value for name, value in parts.items()}
     first, linear = ("mlp.gate_proj", "mlp.up_proj") if "mlp.gate_proj" in found else ("mlp.up_proj", None)
-    names = {"W_Q": "attention.q_proj", "W_K": "attention.k_proj", "W_V": "attention.v_proj",
-             "W_O": "attention.o_proj", "W_1": first, "W_2": "mlp.down_proj", "bias": f"{first}.bias"}  # fmt: skip
+    names = {
+        "W_Q": "attention.q_proj",
+        "W_K": "attention.k_proj",
+        "W_V": "attention.v_proj",
+        "W_O": "attention.o_proj",
+        "W_1": first,
+        "W_2": "mlp.down_proj",
+        "bias": f"{first}.bias",
+    }
     names |= {"W_linear": linear} if linear else {}
     names |= {"distances": "attention.relative"} if "attention.relative" in found else {}
     return {name: found[path] for name, path in names.items()}
@@ -68,9 +90,13 @@ def test_measured_agrees_with_theory(name: str) -> None:
     architecture = edgewise.transformer(**knobs)
     ids = torch.arange(16)[None]
     measured = edgewise.measure(
-        lambda: nets.build(architecture, inputs=16, outputs=4), {"inputs": ids}, seeds=5, attention=False,
-        pair=False, readouts=("token",),
-    )  # fmt: skip
+        lambda: nets.build(architecture, inputs=16, outputs=4),
+        {"inputs": ids},
+        seeds=5,
+        attention=False,
+        pair=False,
+        readouts=("token",),
+    )
     theory = edgewise.predict(architecture)
     assert measured.sites == theory.sites
     np.testing.assert_allclose(measured.blocks("norm"), theory.blocks("norm"), rtol=0.1)
@@ -93,7 +119,9 @@ def test_loss_pooled_and_per_token() -> None:
     pooled = nets.build(architecture, inputs=4, outputs=3, vectors=True, pooled=True)
     loss, logits = pooled(torch.randn(5, 10, 4), torch.tensor([0, 1, 2, 0, 1]))
     assert logits.shape == (5, 3)
-    assert float(loss) == pytest.approx(-float(logits.log_softmax(-1)[range(5), [0, 1, 2, 0, 1]].mean()), rel=1e-5)
+    assert float(loss) == pytest.approx(
+        -float(logits.log_softmax(-1)[range(5), [0, 1, 2, 0, 1]].mean()), rel=1e-5
+    )
     each = nets.build(architecture, inputs=9, outputs=9, readout_gain=0.0)
     ids = torch.randint(9, (2, 10))
     assert float(each(ids, ids)[0]) == pytest.approx(math.log(9), rel=1e-5)
@@ -116,8 +144,18 @@ def test_what_it_cannot_build_is_refused_by_name() -> None:
 
 def test_describe_gives_the_description_back() -> None:
     """Structure, skips and multipliers exactly; gains as the weights have them."""
-    knobs = SMALL | VARIANTS["llama"] | {"width": 96, "heads": 4, "head_width": 24, "attention_skip": 0.8,
-                                         "attention_branch": 0.6, "mlp_bias": 0.1}  # fmt: skip
+    knobs = (
+        SMALL
+        | VARIANTS["llama"]
+        | {
+            "width": 96,
+            "heads": 4,
+            "head_width": 24,
+            "attention_skip": 0.8,
+            "attention_branch": 0.6,
+            "mlp_bias": 0.1,
+        }
+    )
     architecture = edgewise.transformer(**knobs)
     net = nets.build(architecture, inputs=64, outputs=8)
     found = edgewise.describe(net)

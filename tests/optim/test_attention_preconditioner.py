@@ -37,7 +37,9 @@ def test_the_direction_of_a_quadratic_is_its_newton_step() -> None:
     moved = attention.q_proj.weight.detach() - old
     for head in (slice(0, 8), slice(8, 16)):
         cosine = torch.cosine_similarity(moved[head].flatten(), -away[head].flatten(), dim=0)
-        plain = torch.cosine_similarity(attention.q_proj.weight.grad[head].flatten(), away[head].flatten(), dim=0)
+        plain = torch.cosine_similarity(
+            attention.q_proj.weight.grad[head].flatten(), away[head].flatten(), dim=0
+        )
         assert float(cosine) > 0.999 > 0.9 > float(plain)
 
 
@@ -54,8 +56,12 @@ def test_a_first_step_moves_the_logits_by_the_rate() -> None:
     optimizer.step()
     change = attention.q_proj(stream).detach().unflatten(-1, (2, 8)) - before
     keys = attention.k_proj(stream).detach().unflatten(-1, (2, 8))
-    logits = torch.einsum("bqhe,khe->hbqk", change, keys.flatten(0, 1)) / 8**0.5  # all pairs: independent tokens
-    torch.testing.assert_close(logits.square().mean((1, 2, 3)).sqrt(), torch.full((2,), 0.01), rtol=0.02, atol=0)
+    logits = (
+        torch.einsum("bqhe,khe->hbqk", change, keys.flatten(0, 1)) / 8**0.5
+    )  # all pairs: independent tokens
+    torch.testing.assert_close(
+        logits.square().mean((1, 2, 3)).sqrt(), torch.full((2,), 0.01), rtol=0.02, atol=0
+    )
 
 
 def test_the_minimum_of_an_ill_conditioned_quadratic_is_found() -> None:
@@ -68,8 +74,16 @@ def test_the_minimum_of_an_ill_conditioned_quadratic_is_found() -> None:
     goal = attention.q_proj.weight.detach().clone()
     with torch.no_grad():
         attention.q_proj.weight += torch.randn(16, 16, generator=torch.Generator().manual_seed(1))
-    optimizer = AttentionPreconditioner(torch.optim.SGD(rest_of(model), 0.0), model, 0.1, rows=64, positions=8,
-                                        passes=1, damping=1e-7, refresh=100)  # fmt: skip
+    optimizer = AttentionPreconditioner(
+        torch.optim.SGD(rest_of(model), 0.0),
+        model,
+        0.1,
+        rows=64,
+        positions=8,
+        passes=1,
+        damping=1e-7,
+        refresh=100,
+    )
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
     optimizer.metrics[0]._inputs[0].steps = 10**7
     start = float((attention.q_proj.weight.detach() - goal).norm())

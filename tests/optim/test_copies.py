@@ -19,7 +19,10 @@ MAKERS: dict[str, Callable[[nn.Module], Any]] = {
     "trust": lambda m: LogitTrust(torch.optim.Adam(m.parameters(), 0.1), m, 0.03),
     "preconditioner": lambda m: AttentionPreconditioner(torch.optim.Adam(m.parameters(), 0.01), m, 0.02),
 }
-WAYS: dict[str, Callable[[Any], Any]] = {"deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dumps(x))}
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+}
 
 each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 each_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
@@ -27,7 +30,9 @@ each_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 
 @each_maker
 @each_way
-def test_a_copied_pair_goes_on_as_the_original(way: Callable[[Any], Any], maker: Callable[[nn.Module], Any]) -> None:
+def test_a_copied_pair_goes_on_as_the_original(
+    way: Callable[[Any], Any], maker: Callable[[nn.Module], Any]
+) -> None:
     """Model and optimizer copied together, mid-run, with a scheduler on it: the same weights three steps later."""
     model = small()
     optimizer = maker(model)
@@ -46,7 +51,9 @@ def test_a_copied_pair_goes_on_as_the_original(way: Callable[[Any], Any], maker:
 
 @each_maker
 @each_way
-def test_a_copy_alone_takes_its_model_along(way: Callable[[Any], Any], maker: Callable[[nn.Module], Any]) -> None:
+def test_a_copy_alone_takes_its_model_along(
+    way: Callable[[Any], Any], maker: Callable[[nn.Module], Any]
+) -> None:
     """Its parameters, its hooks and its tokens are of one model that is not the original's; remove takes them off."""
     model = small()
     optimizer = maker(model)

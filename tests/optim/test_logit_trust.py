@@ -17,7 +17,11 @@ from tests.support.models import FAMILIES
 from tests.support.models import batch as family_batch
 from tests.support.optim_subjects import Logits, batch, equal, loss_of, small, train, weights
 
-ALL = {"rows": 4, "positions": 8, "passes": 1}  # every token of a batch is in the sample: predictions are exact
+ALL = {
+    "rows": 4,
+    "positions": 8,
+    "passes": 1,
+}  # every token of a batch is in the sample: predictions are exact
 DELTA = 0.03
 
 
@@ -44,17 +48,30 @@ def measured_change(model: nn.Module, trust: LogitTrust, run: Any) -> tuple[torc
 @pytest.mark.parametrize(
     "family",
     [
-        "gpt2", "llama", "qwen2", "qwen3", "gemma3", "phi", "phi3", "pythia", "olmo2", "modernbert", "bert", "t5",
+        "gpt2",
+        "llama",
+        "qwen2",
+        "qwen3",
+        "gemma3",
+        "phi",
+        "phi3",
+        "pythia",
+        "olmo2",
+        "modernbert",
+        "bert",
+        "t5",
         "falcon",
     ],
-)  # fmt: skip
+)
 def test_the_bound_holds_in_real_families(family: str) -> None:
     """Fused, transposed, grouped, biased, rotated, partly rotated, normalized: measured = predicted <= delta."""
     model, inputs = FAMILIES[family](), family_batch(family)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4.0 if parameter.ndim > 1 else 1.0)  # logits worth the name
-    trust = LogitTrust(torch.optim.SGD(model.parameters(), 1e-3), model, DELTA, rows=2, positions=12, passes=1)
+    trust = LogitTrust(
+        torch.optim.SGD(model.parameters(), 1e-3), model, DELTA, rows=2, positions=12, passes=1
+    )
     measured, predicted = measured_change(model, trust, lambda: model(**inputs))
     normed = trust.attentions[0].query.norm is not None
     assert float(measured.max()) <= DELTA * (1.02 if normed else 1 + 1e-4)
@@ -64,14 +81,19 @@ def test_the_bound_holds_in_real_families(family: str) -> None:
 
 def test_a_sample_of_the_tokens_is_nearly_as_good() -> None:
     model, x = small(tokens=64), batch(sequences=16, tokens=64)
-    trust = LogitTrust(torch.optim.SGD(model.parameters(), 1e-2), model, DELTA, rows=4, positions=16, passes=1)
+    trust = LogitTrust(
+        torch.optim.SGD(model.parameters(), 1e-2), model, DELTA, rows=4, positions=16, passes=1
+    )
     measured, predicted = measured_change(model, trust, lambda: model(x))
     torch.testing.assert_close(measured, predicted, rtol=0.15, atol=0)
 
 
 def test_independent_tokens_give_the_trace_formula() -> None:
     """E[Δz²] = tr(ΔW_Q C ΔW_Qᵀ K)/d_h when only queries move and tokens are independent."""
-    model, x = small(norm="none", causal=False, tokens=64), batch(sequences=32, tokens=64)  # few pairs with oneself
+    model, x = (
+        small(norm="none", causal=False, tokens=64),
+        batch(sequences=32, tokens=64),
+    )  # few pairs with oneself
     torch.nn.init.zeros_(model.positions.weight)  # positions would make tokens of two sequences alike
     trust = LogitTrust(torch.optim.SGD(model.parameters(), 1.0), model, 1e9, rows=32, positions=64, passes=1)
     attention = model.blocks[0][0].attention
@@ -97,7 +119,9 @@ def test_independent_tokens_give_the_trace_formula() -> None:
 def test_off_is_the_wrapped_optimizer_bit_for_bit(off: str) -> None:
     plain, wrapped = small(), small()
     alone = torch.optim.AdamW(plain.parameters(), 0.05)
-    trust = LogitTrust(torch.optim.AdamW(wrapped.parameters(), 0.05), wrapped, math.inf if off == "infinite" else DELTA)
+    trust = LogitTrust(
+        torch.optim.AdamW(wrapped.parameters(), 0.05), wrapped, math.inf if off == "infinite" else DELTA
+    )
     trust.enabled = off != "disabled"
     if off == "removed":
         trust.remove()
@@ -240,9 +264,7 @@ def test_mixed_precision_and_evaluation() -> None:
     assert max(float(p.max()) for p in trust.predicted.values()) <= DELTA
 
 
-@pytest.mark.parametrize(
-    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_models(backend: str) -> None:
     eager, source = small(), small()
     plain = LogitTrust(torch.optim.SGD(eager.parameters(), 5.0), eager, DELTA)
@@ -269,8 +291,10 @@ def test_a_model_that_was_not_seen_is_refused() -> None:
 def test_the_minimum_of_a_quadratic_stays_where_it_is() -> None:
     """A quadratic with its minimum known, p = p*: the trust slows the way and does not move the goal."""
     model = small()
-    goal = [p + 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i)) for i, p in
-            enumerate(weights(model))]  # fmt: skip
+    goal = [
+        p + 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i))
+        for i, p in enumerate(weights(model))
+    ]
     trust = LogitTrust(torch.optim.SGD(model.parameters(), 0.5), model, 0.1)
     for t in range(80):
         trust.zero_grad()

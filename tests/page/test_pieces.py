@@ -35,12 +35,19 @@ def test_shapes_of_outcomes_stand_in_the_middle_of_their_box() -> None:
 
 def test_overlaps_have_two_digits_and_four_near_one() -> None:
     assert [_cell("overlap", value) for value in (0.384, 0.9949, 0.99995, -0.001)] == [
-        "0.38", "0.9949", ">0.9999", "0.00"
-    ]  # fmt: skip
+        "0.38",
+        "0.9949",
+        ">0.9999",
+        "0.00",
+    ]
 
 
-@pytest.mark.parametrize("height, other, above", [(60.0, 90.0, True), (60.0, 30.0, False), (BOTTOM - 5, 30.0, True)])
-def test_a_name_stands_where_the_other_line_is_not_and_inside(height: float, other: float, above: bool) -> None:
+@pytest.mark.parametrize(
+    "height, other, above", [(60.0, 90.0, True), (60.0, 30.0, False), (BOTTOM - 5, 30.0, True)]
+)
+def test_a_name_stands_where_the_other_line_is_not_and_inside(
+    height: float, other: float, above: bool
+) -> None:
     found = re.search(r' y="([\d.]+)"', str(_label(height, other)))
     assert found is not None and (float(found[1]) < height) is above
 

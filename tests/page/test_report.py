@@ -21,7 +21,9 @@ from edgewise.page.sheet import LARGEST
 from edgewise.perceptron import Perceptron
 from tests.support.html_elements import Elements
 
-POST = edgewise.transformer(depth=24, tokens=64, norm="post", activation="tanh", mlp_bias=0.1).replace(name="encoder")
+POST = edgewise.transformer(depth=24, tokens=64, norm="post", activation="tanh", mlp_bias=0.1).replace(
+    name="encoder"
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def test_the_curves_are_the_numbers(subject: Subject) -> None:
     """The solid line of the overlap passes through the trace's values; three pictures, each with its dashed line."""
     text = page(subject)
     pictures = re.findall(r"<svg viewBox=\"0 0 210 150\".*?</svg>", text)
-    assert len(pictures) == 3 and all("class=\"after\"" in picture for picture in pictures)
+    assert len(pictures) == 3 and all('class="after"' in picture for picture in pictures)
     path = re.search(r'class="curve" d="M([^"]*)"', pictures[0])
     assert path is not None
     heights = [float(step.split()[1]) for step in path[1].split("L")]
@@ -79,13 +81,17 @@ def test_values_beyond_the_axis_stay_inside_the_picture() -> None:
     assert [axis.place(v) for v in (0.0, 1e-9, 1.0, 1e9, float("inf"))] == [122, 122, 75, 28, 28]
 
 
-@pytest.mark.parametrize("network", [
-    Perceptron(weight_variance=3.0, depth=30),
-    edgewise.transformer(depth=1, tokens=8),
-    edgewise.transformer(depth=12, norm="none", value_gain=1e30, mlp_out_gain=300.0),
-    edgewise.transformer(depth=6, tokens=16, mlp_in_gain=[1, 2, 3, 4, 5, 6]),
-    edgewise.transformer(depth=125, tokens=8, heads=0),
-], ids=["perceptron", "one block", "overflows", "per block", "deep"])  # fmt: skip
+@pytest.mark.parametrize(
+    "network",
+    [
+        Perceptron(weight_variance=3.0, depth=30),
+        edgewise.transformer(depth=1, tokens=8),
+        edgewise.transformer(depth=12, norm="none", value_gain=1e30, mlp_out_gain=300.0),
+        edgewise.transformer(depth=6, tokens=16, mlp_in_gain=[1, 2, 3, 4, 5, 6]),
+        edgewise.transformer(depth=125, tokens=8, heads=0),
+    ],
+    ids=["perceptron", "one block", "overflows", "per block", "deep"],
+)
 def test_every_kind_of_network_has_a_report(network: object, tmp_path: Path) -> None:
     trace = edgewise.predict(network)
     verdict = edgewise.judge(trace)
@@ -101,7 +107,7 @@ HOSTILE = (
     "<img src=x onerror=alert(1)>",
     "</style><script>alert(1)</script>",
     "</title><svg onload=alert(1)>",
-    "\" onmouseover=\"alert(1)",
+    '" onmouseover="alert(1)',
     "<!--<script>",
     "&lt;b&gt; \u2028\u2029 \ud800 \x00 \x1b[31m",
     "{0} %s {{title}} $x",
@@ -114,13 +120,25 @@ def test_names_of_others_add_no_element_and_no_attribute(name: str, subject: Sub
     assert subject.trace is not None
     network = replace(POST, name=name, assumed=(name,))
     foreign = replace(
-        subject, trace=replace(subject.trace, architecture=network, source=f"theory {name}"),
-        verdict=replace(subject.verdict, name=name, notes=(name,), extrapolated=(name,), departure=name, source=name),
-        lead=[name], audit=[name], command=f"edgewise report {name}",
-    )  # fmt: skip
-    plain = replace(foreign, trace=subject.trace, lead=["x"], audit=["x"], command="x",
-                    verdict=replace(foreign.verdict, name="x", notes=("x",), extrapolated=("x",), departure="x",
-                                    source="x"))  # fmt: skip
+        subject,
+        trace=replace(subject.trace, architecture=network, source=f"theory {name}"),
+        verdict=replace(
+            subject.verdict, name=name, notes=(name,), extrapolated=(name,), departure=name, source=name
+        ),
+        lead=[name],
+        audit=[name],
+        command=f"edgewise report {name}",
+    )
+    plain = replace(
+        foreign,
+        trace=subject.trace,
+        lead=["x"],
+        audit=["x"],
+        command="x",
+        verdict=replace(
+            foreign.verdict, name="x", notes=("x",), extrapolated=("x",), departure="x", source="x"
+        ),
+    )
     one, other = Elements(page(foreign)), Elements(page(plain))
     assert one.elements == other.elements
     visible = name.encode("utf-8", "replace").decode().replace("\x00", "\ufffd").replace("\x1b", "\ufffd")
@@ -133,7 +151,18 @@ def test_names_of_others_add_no_element_and_no_attribute(name: str, subject: Sub
 
 def test_a_report_of_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "report.html"
-    arguments = ["report", "torch-encoder", "--depth", "8", "--tokens", "16", "--set", "norm=post", "-o", str(target)]
+    arguments = [
+        "report",
+        "torch-encoder",
+        "--depth",
+        "8",
+        "--tokens",
+        "16",
+        "--set",
+        "norm=post",
+        "-o",
+        str(target),
+    ]
     assert run(arguments) == 0
     assert f"Wrote {target}" in capsys.readouterr().out
     text = Elements(target.read_text()).plain

@@ -25,9 +25,15 @@ def test_a_run_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert run(["report", str(tmp_path / "mine"), "-o", str(target)]) == 0
     assert "1 alarm, at step 7" in capsys.readouterr().out
     html = Elements(target.read_text())
-    for words in ("1 alarm, at step 7", MEANING[ALARM.kind], ADVICE[ALARM.kind], "A bad batch.",
-                  "The largest logit of block 1 doubled.", "mine · Tiny · 2 blocks",
-                  f"edgewise report {tmp_path / 'mine'}"):  # fmt: skip
+    for words in (
+        "1 alarm, at step 7",
+        MEANING[ALARM.kind],
+        ADVICE[ALARM.kind],
+        "A bad batch.",
+        "The largest logit of block 1 doubled.",
+        "mine · Tiny · 2 blocks",
+        f"edgewise report {tmp_path / 'mine'}",
+    ):
         assert words in html.plain, words
     assert "script" not in {tag for tag, _ in html.elements} and target.stat().st_size < LARGEST / 10
     assert not re.search(r"https?://|@import|url\(|javascript:", target.read_text())
@@ -76,7 +82,9 @@ def test_what_was_not_seen_is_said_before_anything_else(tmp_path: Path) -> None:
     assert html.index("Only 3 rows were stored") < html.index("3 rows, to step 2")
     write(tmp_path / "blind", 30, alarm=True)
     html = Elements(page(read(tmp_path / "blind"))).plain
-    assert html.index("The stream of embed, block 0, block 1 was not observed") < html.index("It is: logit growth")
+    assert html.index("The stream of embed, block 0, block 1 was not observed") < html.index(
+        "It is: logit growth"
+    )
 
 
 @pytest.mark.parametrize("how", DAMAGED)
@@ -85,12 +93,15 @@ def test_damaged_events_are_skipped_and_said(tmp_path: Path, how: str) -> None:
     spoil(tmp_path / "bad", how)
     subject = read(tmp_path / "bad")
     assert subject.headline == "Not enough was seen to say no alarm" and subject.rows == 30
-    assert "1 damaged line of events, which may have been an alarm, was skipped." in Elements(page(subject)).plain
+    assert (
+        "1 damaged line of events, which may have been an alarm, was skipped."
+        in Elements(page(subject)).plain
+    )
 
 
 def test_names_of_others_add_no_element(tmp_path: Path) -> None:
     write(tmp_path / "a", 3, alarm=True)
-    bad = "</title><script>alert(1)</script>\" onload=\"x"
+    bad = '</title><script>alert(1)</script>" onload="x'
     about = tmp_path / "a" / "run.json"
     values = json.loads(about.read_text()) | {"started": "x"}
     about.write_text(json.dumps(values | {"versions": {"x": "x"}}))

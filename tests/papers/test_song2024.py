@@ -17,9 +17,17 @@ from edgewise.study.tasks.base import Task
 FOLDER = Path(__file__).parents[2] / "papers" / "song2024kernels"
 TEXT = load_recipe(FOLDER / "text.py").module
 CASE = dict(
-    kernel="softmax", others=["softmax", "gaussian"], seed=0, rate=1e-2, steps=6, more=4, every=3, glance=8,
-    held_out=12, state="fresh",
-)  # fmt: skip
+    kernel="softmax",
+    others=["softmax", "gaussian"],
+    seed=0,
+    rate=1e-2,
+    steps=6,
+    more=4,
+    every=3,
+    glance=8,
+    held_out=12,
+    state="fresh",
+)
 
 
 def neighbour(name: str) -> Any:

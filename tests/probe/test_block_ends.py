@@ -40,7 +40,9 @@ def test_streams_side_by_side_are_read_at_the_ends_of_blocks() -> None:
     torch.manual_seed(0)
     model, ids = Streams(), torch.stack([torch.randperm(60)[:20] for _ in range(3)])
     ends: list[Tensor] = []
-    hooks = [layer.register_forward_hook(lambda _, __, out: ends.append(out.detach())) for layer in model.layers]
+    hooks = [
+        layer.register_forward_hook(lambda _, __, out: ends.append(out.detach())) for layer in model.layers
+    ]
     model(ids)
     for hook in hooks:
         hook.remove()
@@ -50,7 +52,9 @@ def test_streams_side_by_side_are_read_at_the_ends_of_blocks() -> None:
     assert trace.depth == BLOCKS
     assert trace.blocks("norm")[1:] == pytest.approx([float(end.square().mean()) for end in ends], rel=1e-5)
     assert trace.blocks("overlap")[1:] == pytest.approx(overlaps, rel=1e-4)
-    with pytest.raises(edgewise.BadInput, match=r"can be measured but not described.*not joined by residual sums"):
+    with pytest.raises(
+        edgewise.BadInput, match=r"can be measured but not described.*not joined by residual sums"
+    ):
         edgewise.describe(model, ids)
 
 
@@ -60,7 +64,9 @@ class Image(nn.Module):
     def __init__(self, flat: bool) -> None:
         super().__init__()
         self.flat, self.patch = flat, nn.Conv2d(3, WIDTH, 4, 4)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True) for _ in range(BLOCKS))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True) for _ in range(BLOCKS)
+        )
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.patch(pixels).permute(0, 2, 3, 1)

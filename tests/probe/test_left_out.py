@@ -93,11 +93,15 @@ def test_the_verdict_is_that_without_padding(build: Any, case: str) -> None:
 def test_padding_on_the_right_of_a_causal_model_changes_nothing_but_rounding() -> None:
     """Norm, overlap and attention of the other tokens are those of the sequence without it."""
     model = llama()
-    padded, plain = (edgewise.measure(model, batch) for batch in (masked(on_the_right()), {"input_ids": ids()}))
+    padded, plain = (
+        edgewise.measure(model, batch) for batch in (masked(on_the_right()), {"input_ids": ids()})
+    )
     for name in ("norm", "separation"):
         assert np.allclose(getattr(padded, name), getattr(plain, name), rtol=1e-5)
     largest = "largest_logit"
-    assert np.nanmax(padded.statistics[largest]) == pytest.approx(np.nanmax(plain.statistics[largest]), rel=0.2)
+    assert np.nanmax(padded.statistics[largest]) == pytest.approx(
+        np.nanmax(plain.statistics[largest]), rel=0.2
+    )
     assert padded.architecture.tokens == plain.architecture.tokens == 48
 
 
@@ -115,10 +119,11 @@ def test_the_padding_mask_of_torchs_encoder(batch_first: bool) -> None:
     traces = [
         edgewise.measure(encoder, batch)
         for batch in (
-            {"src": given, "src_key_padding_mask": hidden}, (given, None, hidden),
+            {"src": given, "src_key_padding_mask": hidden},
+            (given, None, hidden),
             {"src": far if batch_first else far.transpose(0, 1), "src_key_padding_mask": hidden},
         )
-    ]  # fmt: skip
+    ]
     for trace in traces:
         assert trace.left_out == "8 of 48 tokens left out: padding"
         assert np.allclose(trace.norm, traces[0].norm, rtol=1e-4)  # also where padding holds huge numbers
@@ -128,7 +133,9 @@ def test_the_padding_mask_of_torchs_encoder(batch_first: bool) -> None:
 def test_a_stream_of_zeros_is_left_out_and_named() -> None:
     torch.manual_seed(0)
     encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True), 4, enable_nested_tensor=False
+        nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True),
+        4,
+        enable_nested_tensor=False,
     )
     stream = torch.randn(1, 24, 32)
     stream[0, 3] = 0
@@ -144,7 +151,9 @@ class Own(nn.Module):
         super().__init__()
         self.table = nn.Embedding(64, 32, padding_idx=0)
         self.blocks = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True), 3, enable_nested_tensor=False
+            nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True),
+            3,
+            enable_nested_tensor=False,
         )
         self.head = nn.Linear(32, 64)
 

@@ -67,7 +67,9 @@ def test_orthogonal_linear_network() -> None:
         nn.init.zeros_(block.attention.o_proj.weight)
         nn.init.orthogonal_(block.mlp.fc1.weight)
         with torch.no_grad():  # W_2 W_1 = Q - 1 for an orthogonal Q, with W_2 = (Q - 1) W_1^T
-            Q = torch.linalg.qr(torch.randn(12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))[0]
+            Q = torch.linalg.qr(
+                torch.randn(12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+            )[0]
             block.mlp.fc2.weight.copy_((Q - torch.eye(12)) @ block.mlp.fc1.weight.T)
     trace = measure(net, ids(), seeds=2)
     np.testing.assert_allclose(trace.norm, trace.norm[:, :1] * np.ones(7), rtol=1e-12)
@@ -130,7 +132,12 @@ def test_weight_gradients_are_autograds(sequences: int) -> None:
     trace = measure(net, tokens, readouts=("token",), attention=False, pair=False)
     found = streams(net, tokens)
     g = torch.randn(sequences, 10, 16, generator=generator_for(0, "readout")).double() / 4
-    names = {"query": "attention.q_proj", "value": "attention.v_proj", "mlp_in": "mlp.fc1", "mlp_out": "mlp.fc2"}
+    names = {
+        "query": "attention.q_proj",
+        "value": "attention.v_proj",
+        "mlp_in": "mlp.fc1",
+        "mlp_out": "mlp.fc2",
+    }
     size = float(g.square().sum(-1).mean()) * sequences
     for name, module in names.items():
         weight = net.blocks[1].get_submodule(module).weight
@@ -141,7 +148,9 @@ def test_weight_gradients_are_autograds(sequences: int) -> None:
 
 
 def state(net: nn.Module) -> dict[str, Any]:
-    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in net.modules()]
+    hooks = [
+        len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in net.modules()
+    ]
     return {
         "hooks": hooks,
         "training": [m.training for m in net.modules()],
@@ -180,7 +189,9 @@ def test_nothing_is_left_behind() -> None:
     before = state(net)
     measure(net, ids(), seeds=2)
     after = state(net)
-    assert all(same(before[name], after[name]) for name in before), [n for n in before if not same(before[n], after[n])]
+    assert all(same(before[name], after[name]) for name in before), [
+        n for n in before if not same(before[n], after[n])
+    ]
     assert torch.equal(net.eval()(ids()), plain)
 
 
@@ -240,7 +251,9 @@ def test_pooled_readout_shares_one_gradient() -> None:
         nn.init.zeros_(block.mlp.fc2.weight)
     uniform = measure(net, ids(), readouts=("pooled",))
     assert uniform.log_gradient is not None
-    assert uniform.log_gradient[0, 0, 0] == pytest.approx(2 * math.log(4), rel=1e-9)  # g -> g + mean g = 2 g, twice
+    assert uniform.log_gradient[0, 0, 0] == pytest.approx(
+        2 * math.log(4), rel=1e-9
+    )  # g -> g + mean g = 2 g, twice
 
 
 def test_low_precision_models() -> None:
@@ -381,15 +394,19 @@ def test_the_default_stream_has_the_type_of_the_model(dtype: torch.dtype) -> Non
     assert default_batch(encoder, torch.Generator().manual_seed(0), 8).dtype == dtype
 
 
-@pytest.mark.parametrize("kind, accepts, labelled", [("Classification", True, True), ("Classification", False, False),
-                                                     ("Segmentation", True, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind, accepts, labelled",
+    [("Classification", True, True), ("Classification", False, False), ("Segmentation", True, False)],
+)
 def test_images_have_a_label_where_a_classifier_takes_one(kind: str, accepts: bool, labelled: bool) -> None:
     """A model of another task takes labels of another shape."""
 
     def forward(self: Any, pixel_values: Any) -> None: ...
     def with_labels(self: Any, pixel_values: Any, labels: Any = None) -> None: ...
 
-    made = type(f"ViTForImage{kind}", (nn.Linear,), {"forward": with_labels if accepts else forward})(2, 2).half()
+    made = type(f"ViTForImage{kind}", (nn.Linear,), {"forward": with_labels if accepts else forward})(
+        2, 2
+    ).half()
     batch = _pixels(made, SimpleNamespace(image_size=(4, 6), num_channels=2), torch.Generator())
     assert batch["pixel_values"].shape == (1, 2, 4, 6) and batch["pixel_values"].dtype == torch.float16
     assert ("labels" in batch) is labelled

@@ -47,7 +47,9 @@ def test_rows_of_one_key_and_no_key_are_unknown() -> None:
 
 
 def model(attention: str, scale: float = 1.0) -> GPT2LMHeadModel:
-    config = GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, n_positions=24, attn_implementation=attention)
+    config = GPT2Config(
+        n_embd=32, n_layer=2, n_head=4, vocab_size=50, n_positions=24, attn_implementation=attention
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made = GPT2LMHeadModel(config)

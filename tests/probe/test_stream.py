@@ -61,7 +61,9 @@ def test_streamed_is_the_whole_model_bit_for_bit(name: str) -> None:
     assert set(streamed.statistics) == set(whole.statistics) and "pair_growth" in whole.statistics
     for quantity, values in whole.statistics.items():
         tolerance = ROUNDING["log_gradient"] if quantity.startswith("weight_gradient") else 0.0
-        np.testing.assert_allclose(streamed.statistics[quantity], values, rtol=0, atol=tolerance, err_msg=quantity)
+        np.testing.assert_allclose(
+            streamed.statistics[quantity], values, rtol=0, atol=tolerance, err_msg=quantity
+        )
 
 
 def test_tied_embeddings_stay_tied() -> None:

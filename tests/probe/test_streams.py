@@ -39,8 +39,15 @@ def test_layers_that_share_a_module_are_told_apart_by_their_call() -> None:
     """ALBERT has one block for all layers; its last stream is the output of the model."""
     from transformers import AlbertConfig, AlbertModel
 
-    config = AlbertConfig(hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80,
-                          vocab_size=96, embedding_size=48, max_position_embeddings=64)  # fmt: skip
+    config = AlbertConfig(
+        hidden_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=80,
+        vocab_size=96,
+        embedding_size=48,
+        max_position_embeddings=64,
+    )
     model = AlbertModel(config).eval()
     batch = {"input_ids": torch.randint(3, 90, (2, 24), generator=torch.Generator().manual_seed(0))}
     sites, streams = caught(model, batch)
@@ -53,8 +60,14 @@ def test_images_in_one_row_behind_a_mask_are_sequences_of_their_own() -> None:
     from transformers import PixtralVisionConfig, PixtralVisionModel
 
     torch.manual_seed(0)
-    config = PixtralVisionConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-                                 image_size=16, patch_size=4)  # fmt: skip
+    config = PixtralVisionConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        image_size=16,
+        patch_size=4,
+    )
     model, pixels = PixtralVisionModel(config).eval(), torch.randn(2, 3, 16, 16)
     alone = [measure(model, {"pixel_values": image[None]}) for image in pixels]
     together = measure(model, {"pixel_values": pixels})
@@ -68,8 +81,14 @@ def test_images_laid_end_to_end_are_sequences_of_their_own() -> None:
     from transformers.models.glm4v.modeling_glm4v import Glm4vVisionModel
 
     config = Glm4vConfig().vision_config
-    for name, size in {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "patch_size": 4,
-                       "out_hidden_size": 32}.items():  # fmt: skip
+    for name, size in {
+        "depth": 2,
+        "hidden_size": 32,
+        "num_heads": 2,
+        "intermediate_size": 64,
+        "patch_size": 4,
+        "out_hidden_size": 32,
+    }.items():
         setattr(config, name, size)
     torch.manual_seed(0)
     model = Glm4vVisionModel(config).eval()
@@ -93,7 +112,9 @@ class Augmented(torch.nn.Module):
     def __init__(self, how: str) -> None:
         super().__init__()
         self.how, self.embed = how, torch.nn.Embedding(50, 32)
-        self.blocks = torch.nn.ModuleList(torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in "123")
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in "123"
+        )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embed(ids)

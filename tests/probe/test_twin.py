@@ -30,11 +30,15 @@ def config_of(name: str, depth: int | None = None) -> Any:
 
 def numbers(trace: Trace) -> dict[str, Any]:
     """Everything that was measured, as bytes; not the description, which is the family's in one case."""
-    arrays = {name: getattr(trace, name) for name in ("norm", "separation", "log_gradient", "attention_entropy")}
+    arrays = {
+        name: getattr(trace, name) for name in ("norm", "separation", "log_gradient", "attention_entropy")
+    }
     arrays |= {"condition": trace.softmax_condition, **trace.statistics}
     return {name: None if values is None else values.tobytes() for name, values in arrays.items()} | {
-        "sites": trace.sites, "readouts": trace.readouts, "readout": trace.readout
-    }  # fmt: skip
+        "sites": trace.sites,
+        "readouts": trace.readouts,
+        "readout": trace.readout,
+    }
 
 
 @pytest.mark.parametrize(
@@ -64,12 +68,17 @@ def test_a_deep_model_costs_no_more_to_read(name: str, monkeypatch: pytest.Monke
     target, depths = subject(config_of(name, depth=5)), []
     model = target.factory() if target.factory else None
     assert model is not None
-    monkeypatch.setattr(twin, "read", lambda small: depths.append(small.config.num_hidden_layers) or read(small))
+    monkeypatch.setattr(
+        twin, "read", lambda small: depths.append(small.config.num_hidden_layers) or read(small)
+    )
     found = read_twin(target.config, model, 16)
     assert found is not None and depths == [2]
     whole = read(model).default
     assert whole is not None
-    where = [[(b.module, b.kind, b.step, b.point, b.total, b.outlet) for b in s.branches] for s in (found[1], whole)]
+    where = [
+        [(b.module, b.kind, b.step, b.point, b.total, b.outlet) for b in s.branches]
+        for s in (found[1], whole)
+    ]
     assert where[0] == where[1]
 
 
@@ -82,11 +91,15 @@ def test_a_twin_with_other_modules_is_not_taken() -> None:
 
 
 def test_a_family_that_is_not_listed_is_read_itself() -> None:
-    config = transformers.GPTJConfig(n_embd=32, n_layer=2, n_head=2, rotary_dim=8, n_positions=64, vocab_size=50)
+    config = transformers.GPTJConfig(
+        n_embd=32, n_layer=2, n_head=2, rotary_dim=8, n_positions=64, vocab_size=50
+    )
     assert np.isfinite(measure(subject(config), tokens=16).overlap).all()
 
 
-def test_a_model_that_takes_another_path_than_its_twin_is_read_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_takes_another_path_than_its_twin_is_read_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A place that the model's own pass does not come through: the refusal leads to a reading, not to the user."""
     target = subject(config_of("gpt2"))
     expected = numbers(measure(target, tokens=16))

@@ -39,7 +39,9 @@ def test_beyond_the_range_of_numbers_the_last_finite_separation_stays() -> None:
     streams = [torch.tensor([[[1.0, 0.0], [math.cos(a), math.sin(a)]]]) for a in (1.5, 1.0, 0.5)]
     streams[2] = streams[2] * math.inf
     seen = read_geometry([Place("a"), Place("b"), Place("c")], streams, Counted())
-    assert seen.separation.tolist() == pytest.approx([1 - math.cos(1.5), 1 - math.cos(1.0), 1 - math.cos(1.0)])
+    assert seen.separation.tolist() == pytest.approx(
+        [1 - math.cos(1.5), 1 - math.cos(1.0), 1 - math.cos(1.0)]
+    )
     assert seen.norm.tolist() == pytest.approx([0.5, 0.5, math.inf])
     first = read_geometry([Place("a"), Place("b")], streams[::-2], Counted())
     assert first.separation.tolist() == [0.0, 0.0]
@@ -56,4 +58,6 @@ def test_the_gradient_of_values_is_that_of_autograd_in_both_layouts() -> None:
     fused = SoftmaxCall(P @ V, logits, V)
     torch.testing.assert_close(fused.upstream(e, rows), exact[:, :, rows])
     torch.testing.assert_close(fused.upstream(e.flatten(0, 1), rows), exact[:, :, rows])
-    torch.testing.assert_close(SoftmaxCall(P, logits, None).upstream(exact.flatten(0, 1), rows), exact[:, :, rows])
+    torch.testing.assert_close(
+        SoftmaxCall(P, logits, None).upstream(exact.flatten(0, 1), rows), exact[:, :, rows]
+    )

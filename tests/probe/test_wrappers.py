@@ -19,7 +19,9 @@ from tests.support.ranks import run_ranks
 
 
 def arrays(trace: Trace) -> dict[str, np.ndarray]:
-    named = {name: getattr(trace, name) for name in ("norm", "separation", "log_gradient", "attention_entropy")}
+    named = {
+        name: getattr(trace, name) for name in ("norm", "separation", "log_gradient", "attention_entropy")
+    }
     assert trace.attention_entropy is not None, trace.source
     return {name: np.asarray(value) for name, value in (named | dict(trace.statistics)).items()}
 

@@ -79,7 +79,10 @@ def test_a_network_that_learns_still_gets_its_rate() -> None:
 
 def test_numbers_are_compared_with_their_variance() -> None:
     generator = torch.Generator().manual_seed(0)
-    noise = [(torch.randn(32, 8, generator=generator), 3 + torch.randn(32, 1, generator=generator)) for _ in range(40)]
+    noise = [
+        (torch.randn(32, 8, generator=generator), 3 + torch.randn(32, 1, generator=generator))
+        for _ in range(40)
+    ]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 1))
 
@@ -98,17 +101,25 @@ VALUES = torch.tensor([[1.0], [2.0], [6.0], [7.0], [0.0], [2.0]])
 VARIANCE = float(VALUES.var(unbiased=False))
 
 
-@pytest.mark.parametrize("loss, expected", [
-    (lambda m, x: F.cross_entropy(m(x), LABELS), ENTROPY),
-    (lambda m, x: F.cross_entropy(m(x), target=torch.cat([LABELS[:5], torch.tensor([-100])])),
-     -(0.6 * math.log(0.6) + 0.4 * math.log(0.2))),
-    (lambda m, x: F.nll_loss(F.log_softmax(m(x), -1), LABELS), ENTROPY),
-    (lambda m, x: nn.CrossEntropyLoss(reduction="sum")(m(x), LABELS) / 6 + 10, ENTROPY + 10),
-    (lambda m, x: -F.log_softmax(m(x), -1)[torch.arange(6), LABELS].mean(), ENTROPY),  # by hand
-    (lambda m, x: F.binary_cross_entropy_with_logits(m(x)[:, :1], (LABELS > 0)[:, None].float()), math.log(2)),
-    (lambda m, x: F.mse_loss(m(x)[:, :1], VALUES), VARIANCE),
-    (lambda m, x: (m(x)[:, :1] - VALUES).square().mean(), VARIANCE),  # by hand
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "loss, expected",
+    [
+        (lambda m, x: F.cross_entropy(m(x), LABELS), ENTROPY),
+        (
+            lambda m, x: F.cross_entropy(m(x), target=torch.cat([LABELS[:5], torch.tensor([-100])])),
+            -(0.6 * math.log(0.6) + 0.4 * math.log(0.2)),
+        ),
+        (lambda m, x: F.nll_loss(F.log_softmax(m(x), -1), LABELS), ENTROPY),
+        (lambda m, x: nn.CrossEntropyLoss(reduction="sum")(m(x), LABELS) / 6 + 10, ENTROPY + 10),
+        (lambda m, x: -F.log_softmax(m(x), -1)[torch.arange(6), LABELS].mean(), ENTROPY),  # by hand
+        (
+            lambda m, x: F.binary_cross_entropy_with_logits(m(x)[:, :1], (LABELS > 0)[:, None].float()),
+            math.log(2),
+        ),
+        (lambda m, x: F.mse_loss(m(x)[:, :1], VALUES), VARIANCE),
+        (lambda m, x: (m(x)[:, :1] - VALUES).square().mean(), VARIANCE),  # by hand
+    ],
+)
 def test_the_best_constant_answer_has_its_closed_form(
     loss: Callable[[nn.Module, Tensor], Tensor], expected: float
 ) -> None:
@@ -168,5 +179,7 @@ def test_the_shell_names_none_and_ends_with_one(tmp_path: Path, capsys: pytest.C
     assert "every rate from" in printed and "of guessing frequencies" in " ".join(printed.split())
     assert run([*words, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    assert document["best"] is None and "guessing frequencies" in document["reason"] and document["guess"] < 2.5
+    assert (
+        document["best"] is None and "guessing frequencies" in document["reason"] and document["guess"] < 2.5
+    )
     assert document["outlook"]["probability"] is None

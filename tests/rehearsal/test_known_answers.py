@@ -24,9 +24,12 @@ def test_the_edge_of_sgd_on_a_quadratic(curvature: float, options: dict[str, Any
     momentum = options.get("momentum", 0.0)
     exact = 2 * (1 + momentum) / curvature / (1 + 2 * momentum if options.get("nesterov") else 1)
     rate = edgewise.learning_rate(
-        Quadratic(curvature), quadratic_batches(), lambda m, x: m(x), progress=False,
+        Quadratic(curvature),
+        quadratic_batches(),
+        lambda m, x: m(x),
+        progress=False,
         optimizer=lambda model: torch.optim.SGD(model.parameters(), 1.0, **options),
-    )  # fmt: skip
+    )
     assert rate.edge == pytest.approx(exact, rel=0.05)
     assert rate.best is not None and rate.best < exact
     assert rate.curvature == pytest.approx(curvature, rel=0.01)
@@ -79,6 +82,7 @@ def test_the_units_of_the_loss_do_not_move_adam_and_divide_sgd() -> None:
 
 def test_groups_keep_their_ratios_and_an_instance_is_a_function() -> None:
     """The rate is that of the first group; all rates doubled or halved together give the same answer."""
+
     def groups(model: nn.Module, rate: float) -> torch.optim.Optimizer:
         first, *others = model.parameters()
         return torch.optim.AdamW([{"params": [first], "lr": rate}, {"params": others, "lr": 0.1 * rate}])
@@ -162,9 +166,13 @@ def test_a_network_is_looked_at_after_1_2_4_8_half_and_the_last_two_steps() -> N
             return self.x
 
     rate = edgewise.learning_rate(
-        Valley(), [torch.ones(1)] * 30, lambda model, batch: model(batch).square().sum() / 2, steps=20,
-        optimizer=torch.optim.SGD, progress=False,
-    )  # fmt: skip
+        Valley(),
+        [torch.ones(1)] * 30,
+        lambda model, batch: model(batch).square().sum() / 2,
+        steps=20,
+        optimizer=torch.optim.SGD,
+        progress=False,
+    )
     whole = rate.rehearsals[0]
     assert [moment.step for moment in whole.moments] == [1, 2, 4, 8, 10, 16, 19, 20]
     for moment in whole.moments:
@@ -185,8 +193,16 @@ def test_a_rate_far_above_the_edge_has_a_reason() -> None:
     model = nn.Linear(8, 1)
     data = [torch.randn(32, 8) for _ in range(26)]
     rate = edgewise.learning_rate(
-        model, data, lambda m, x: F.mse_loss(m(x), x.sum(1, keepdim=True)), optimizer=torch.optim.SGD, progress=False
+        model,
+        data,
+        lambda m, x: F.mse_loss(m(x), x.sum(1, keepdim=True)),
+        optimizer=torch.optim.SGD,
+        progress=False,
     )
     assert rate.beyond is not None and rate.beyond.reason in ("the loss rose", "the loss was not finite")
-    assert rate.edge is not None and rate.at_edge is not None and rate.at_edge.rate < rate.edge < rate.beyond.rate
+    assert (
+        rate.edge is not None
+        and rate.at_edge is not None
+        and rate.at_edge.rate < rate.edge < rate.beyond.rate
+    )
     assert "treat" in str(rate)

@@ -24,7 +24,9 @@ def run(rate: float, losses: list[float], separation: float | None = 0.5) -> Reh
     return Rehearsal(rate, tuple(losses), (Moment(20, losses[-1], 1.0, separation, 1.0),), 0.1)
 
 
-def answer(*rows: Rehearsal, best: float | None = 1e-3, start: float = 3.0, apart: float | None = 0.5) -> Rate:
+def answer(
+    *rows: Rehearsal, best: float | None = 1e-3, start: float = 3.0, apart: float | None = 0.5
+) -> Rate:
     return Rate(best, best, best, None, rows, Moment(0, start, 0.0, apart, 1.0), "AdamW")
 
 
@@ -91,7 +93,9 @@ def test_the_probability_is_that_of_the_table_and_the_words_are_its_bands() -> N
     constants = table()["curves"]
     for form, start in (("alone", None), ("both", 0.5)):
         verdict = None if start is None else replace(JUDGED, probability=Probability(start, start, start))
-        expected = 1 / (1 + math.exp(constants[form]["all"]["fall"] * math.log(10) - constants[form]["all"]["offset"]))
+        expected = 1 / (
+            1 + math.exp(constants[form]["all"]["fall"] * math.log(10) - constants[form]["all"]["offset"])
+        )
         odds = chances(tenth, verdict)
         assert odds is not None and odds.value == pytest.approx(expected, rel=1e-6)
         assert odds.low <= odds.value <= odds.high and odds.outside == ()
@@ -139,5 +143,7 @@ def test_dead_is_a_fall_of_the_loss_by_less_than_twice_its_noise(fall: float, de
 
 def test_steps_are_counted_from_one() -> None:
     """The third loss is not finite: it was the third step."""
-    (judged,) = with_reasons([Rehearsal(1.0, (3.0, 2.0, math.nan), (), None)], None, Moment(0, 3.0, 0.0, 0.5, 1.0))
+    (judged,) = with_reasons(
+        [Rehearsal(1.0, (3.0, 2.0, math.nan), (), None)], None, Moment(0, 3.0, 0.0, 0.5, 1.0)
+    )
     assert (judged.reason, judged.left_at) == (NOT_FINITE, 3)

@@ -45,10 +45,19 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no parameters": ({"model": nn.Identity()}, "it has no parameters"),
     "not a model": ({"model": 3}, "takes a torch.nn.Module"),
     "a loss of many numbers": ({"loss": lambda m, x: m(x[:, :-1])}, "must return one number"),
-    "a loss without a gradient": ({"loss": lambda m, x: text_loss(m, x).detach()}, "does not depend on any trainable"),
-    "a loss without the model": ({"loss": lambda m, x: torch.ones((), requires_grad=True)}, "does not depend on any"),
+    "a loss without a gradient": (
+        {"loss": lambda m, x: text_loss(m, x).detach()},
+        "does not depend on any trainable",
+    ),
+    "a loss without the model": (
+        {"loss": lambda m, x: torch.ones((), requires_grad=True)},
+        "does not depend on any",
+    ),
     "no loss": ({"loss": None, "batches": [row[:, :-1] for row in batches()]}, "Give loss="),
-    "an optimizer of another model": ({"optimizer": torch.optim.SGD(small().parameters())}, "not parameters of the"),
+    "an optimizer of another model": (
+        {"optimizer": torch.optim.SGD(small().parameters())},
+        "not parameters of the",
+    ),
     "LBFGS": ({"optimizer": torch.optim.LBFGS}, "several times within one step"),
     "a wrong optimizer": ({"optimizer": "adamw"}, "must be a torch.optim class"),
     "a function of nothing": ({"optimizer": lambda m: None}, "must return a torch.optim.Optimizer"),
@@ -75,7 +84,9 @@ def test_an_optimizer_of_frozen_parameters() -> None:
     first, *_ = model.parameters()
     first.requires_grad_(False)
     with pytest.raises(edgewise.BadInput, match="is frozen"):
-        edgewise.learning_rate(model, batches(), text_loss, optimizer=torch.optim.SGD([first]), progress=False)
+        edgewise.learning_rate(
+            model, batches(), text_loss, optimizer=torch.optim.SGD([first]), progress=False
+        )
 
 
 def test_some_frozen_parameters_stay() -> None:
@@ -92,9 +103,14 @@ def test_a_model_that_cannot_learn_gets_no_rate() -> None:
     with torch.no_grad():
         model.weight.zero_()
     rate = edgewise.learning_rate(
-        model, rows, lambda m, x: (m(torch.ones(4, 1)) - x).square().mean(), optimizer=torch.optim.SGD, steps=4,
-        rates=3, progress=False,
-    )  # fmt: skip
+        model,
+        rows,
+        lambda m, x: (m(torch.ones(4, 1)) - x).square().mean(),
+        optimizer=torch.optim.SGD,
+        steps=4,
+        rates=3,
+        progress=False,
+    )
     assert rate.best is None and rate.edge is None
     assert "no rate from" in str(rate)
 
@@ -116,9 +132,14 @@ def test_rates_of_groups_are_multiples_of_the_first_that_moves() -> None:
 
 @pytest.mark.parametrize(
     "losses, advised, noted",
-    [([1.5, 2.0], False, False), ([1 + NOISE, 2.0], True, True), ([1 - NOISE, 1.5], True, True),
-     ([1 - 3 * NOISE, 1.5], True, False), ([math.inf, math.inf], False, False)],
-)  # fmt: skip
+    [
+        ([1.5, 2.0], False, False),
+        ([1 + NOISE, 2.0], True, True),
+        ([1 - NOISE, 1.5], True, True),
+        ([1 - 3 * NOISE, 1.5], True, False),
+        ([math.inf, math.inf], False, False),
+    ],
+)
 def test_no_rate_is_advised_where_every_one_hurts_and_a_note_says_where_the_loss_hardly_moved(
     losses: list[float], advised: bool, noted: bool
 ) -> None:
@@ -138,9 +159,12 @@ def test_no_rate_is_advised_where_every_one_hurts_and_a_note_says_where_the_loss
 
 
 @pytest.mark.parametrize(
-    "extended, level, shade", [(False, 0.1, 0.8), (True, 1.0, 0.8), (True, 0.25, 0.25**0.75), (True, 1e-3, 0.1)]
+    "extended, level, shade",
+    [(False, 0.1, 0.8), (True, 1.0, 0.8), (True, 0.25, 0.25**0.75), (True, 1e-3, 0.1)],
 )
-def test_a_longer_rehearsal_is_shaded_by_what_it_has_learned(extended: bool, level: float, shade: float) -> None:
+def test_a_longer_rehearsal_is_shaded_by_what_it_has_learned(
+    extended: bool, level: float, shade: float
+) -> None:
     """Between a tenth and four fifths of its best rate; without a loss above zero there is nothing to compare."""
     search = _Search.__new__(_Search)
     search.extended, search.start = extended, View(2.0, torch.zeros(1), None, 1.0)
@@ -149,7 +173,9 @@ def test_a_longer_rehearsal_is_shaded_by_what_it_has_learned(extended: bool, lev
     assert search._shade(level) == 0.8
 
 
-@pytest.mark.parametrize("asked, elsewhere, stops", [(False, 0.0, False), (True, 1.0, True), (False, 1.0, True)])
+@pytest.mark.parametrize(
+    "asked, elsewhere, stops", [(False, 0.0, False), (True, 1.0, True), (False, 1.0, True)]
+)
 def test_processes_that_train_together_stop_together(asked: bool, elsewhere: float, stops: bool) -> None:
     """Ctrl-C in one of them stops all at the same step; alone, nobody else is asked."""
     told: list[float] = []

@@ -12,13 +12,22 @@ from edgewise.rehearsal.screen import lines
 
 def run(rate: float, end: float, reason: str | None = None) -> Rehearsal:
     losses = tuple(3.9 + (end - 3.9) * k / 19 for k in range(20))
-    return Rehearsal(rate, losses, (Moment(20, end, 1.0, 0.5, 1.0),), 0.1, reason, None if reason is None else 4)
+    return Rehearsal(
+        rate, losses, (Moment(20, end, 1.0, 0.5, 1.0),), 0.1, reason, None if reason is None else 4
+    )
 
 
 RATE = Rate(
-    4.2e-3, 2.1e-3, 8.4e-3, 0.041, (run(2.1e-3, 2.95), run(5.3e-3, 2.7), run(0.066, 3.3, "the tokens became alike")),
-    Moment(0, 3.9, 0.0, 0.5, 1.0), "AdamW (0.9, 0.95)", passes=60, notes=("the first of two notes",),
-)  # fmt: skip
+    4.2e-3,
+    2.1e-3,
+    8.4e-3,
+    0.041,
+    (run(2.1e-3, 2.95), run(5.3e-3, 2.7), run(0.066, 3.3, "the tokens became alike")),
+    Moment(0, 3.9, 0.0, 0.5, 1.0),
+    "AdamW (0.9, 0.95)",
+    passes=60,
+    notes=("the first of two notes",),
+)
 
 
 @pytest.mark.parametrize("width", [40, 88, 200])
@@ -35,6 +44,8 @@ def test_all_of_it_in_any_width(width: int) -> None:
 
 
 def test_where_no_rate_learns_none_is_named() -> None:
-    none = replace(RATE, best=None, low=None, high=None, edge=None, rehearsals=(run(1e-3, 4.5), run(1e-2, 9.0)))
+    none = replace(
+        RATE, best=None, low=None, high=None, edge=None, rehearsals=(run(1e-3, 4.5), run(1e-2, 9.0))
+    )
     shown = [line.text for line in lines(none, outlook(none), 60)]
     assert shown[0].startswith("NO RATE LEARNS") and "Dead at every rate tried" in " ".join(shown)

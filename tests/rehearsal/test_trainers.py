@@ -20,15 +20,23 @@ from tests.support.rehearsal_networks import batches, small, text_loss
 def test_a_hugging_face_trainer(tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate, which is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    config = transformers.GPT2Config(vocab_size=12, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0,
-                                     eos_token_id=0)  # fmt: skip
+    config = transformers.GPT2Config(
+        vocab_size=12, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+    )
     torch.manual_seed(0)
     model = transformers.GPT2LMHeadModel(config)
     rows = [{"input_ids": x, "labels": x} for x in torch.cat(batches(26))[:, :16]]
     arguments = transformers.TrainingArguments(
-        tmp_path, per_device_train_batch_size=4, gradient_accumulation_steps=2, max_grad_norm=0.5, max_steps=50,
-        weight_decay=0.1, report_to=[], use_cpu=True, learning_rate=1e-9,
-    )  # fmt: skip
+        tmp_path,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.5,
+        max_steps=50,
+        weight_decay=0.1,
+        report_to=[],
+        use_cpu=True,
+        learning_rate=1e-9,
+    )
     trainer = transformers.Trainer(model, arguments, train_dataset=rows)
     before = [p.detach().clone() for p in model.parameters()]
     rate = for_trainer(trainer, steps=5, rates=4, progress=False)
@@ -66,9 +74,15 @@ def test_a_lightning_callback(tmp_path: Path) -> None:
 
     module, callback = Module(), RehearseLearningRate(steps=5, rates=4)
     trainer = lightning.Trainer(
-        max_epochs=2, callbacks=[callback], accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, default_root_dir=tmp_path, enable_model_summary=False,
-    )  # fmt: skip
+        max_epochs=2,
+        callbacks=[callback],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        default_root_dir=tmp_path,
+        enable_model_summary=False,
+    )
     trainer.fit(module, DataLoader(torch.cat(batches(26)), batch_size=8))  # type: ignore[arg-type]
     assert callback.rate is not None and callback.rate.best is not None
     assert module.lr == callback.rate.best
@@ -81,7 +95,11 @@ def test_the_callback_has_the_defaults_of_the_function() -> None:
     source = Path(edgewise.rehearsal.__file__).with_name("lightning.py").read_text()
     made = next(node for node in ast.walk(ast.parse(source)) if getattr(node, "name", "") == "__init__")
     assert isinstance(made, ast.FunctionDef)
-    own = {a.arg: ast.literal_eval(d) for a, d in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True) if d}
+    own = {
+        a.arg: ast.literal_eval(d)
+        for a, d in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True)
+        if d
+    }
     theirs = inspect.signature(edgewise.learning_rate).parameters
     assert own == {name: theirs[name].default for name in ("steps", "rates", "seed")} | {"update": True}
 

@@ -31,13 +31,22 @@ def asked(model: nn.Module) -> dict[str, Any]:
     loss = float(text_loss(model, rows[0]).detach())
     rate = edgewise.learning_rate(model, rows, text_loss, **SHORT)
     same = all(torch.equal(a, local(p)) for a, p in zip(before, model.parameters(), strict=True))
-    again = float(text_loss(model, rows[0]).detach())  # shards gathered during the rehearsal would still be used
+    again = float(
+        text_loss(model, rows[0]).detach()
+    )  # shards gathered during the rehearsal would still be used
     clean = all(p.grad is None for p in model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     text_loss(model, rows[0]).backward()  # training goes on
     optimizer.step()
-    return {"best": rate.best, "edge": rate.edge, "losses": [r.losses for r in rate.rehearsals], "same": same,
-            "clean": clean, "same_loss": loss == again, "rates": rate.tried}  # fmt: skip
+    return {
+        "best": rate.best,
+        "edge": rate.edge,
+        "losses": [r.losses for r in rate.rehearsals],
+        "same": same,
+        "clean": clean,
+        "same_loss": loss == again,
+        "rates": rate.tried,
+    }
 
 
 def work(folder: str) -> None:

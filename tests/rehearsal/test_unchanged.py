@@ -38,7 +38,9 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def trained(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, rows: list[Tensor]) -> list[Tensor]:
+def trained(
+    model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, rows: list[Tensor]
+) -> list[Tensor]:
     """The weights after a few more steps: whatever a rehearsal had touched would show here."""
     for batch in rows:
         optimizer.zero_grad()
@@ -75,10 +77,18 @@ def test_training_goes_on_as_if_nothing_had_been() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
-@pytest.mark.parametrize("options", [
-    {"autocast": torch.bfloat16}, {"autocast": torch.float16}, {"accumulate": 3}, {"clip": 0.1}, {"warmup": 2},
-    {"optimizer": torch.optim.SGD},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"autocast": torch.bfloat16},
+        {"autocast": torch.float16},
+        {"accumulate": 3},
+        {"clip": 0.1},
+        {"warmup": 2},
+        {"optimizer": torch.optim.SGD},
+    ],
+    ids=str,
+)
 def test_modes_of_training_leave_the_model_alone(options: dict[str, Any]) -> None:
     model = prepared(small())
     before = everything(model)
@@ -103,15 +113,19 @@ def test_accumulation_is_one_large_batch() -> None:
 
 def test_half_precision_is_rehearsed() -> None:
     """bfloat16 rounds: losses differ from those in full precision, and not by much."""
-    full, half = (edgewise.learning_rate(small(), batches(), text_loss, autocast=kind, **SHORT).rehearsals[0].losses
-                  for kind in (None, torch.bfloat16))  # fmt: skip
+    full, half = (
+        edgewise.learning_rate(small(), batches(), text_loss, autocast=kind, **SHORT).rehearsals[0].losses
+        for kind in (None, torch.bfloat16)
+    )
     assert full != half
     assert half == pytest.approx(full, rel=0.02)
 
 
 def test_clipping_is_rehearsed() -> None:
     sgd = {"optimizer": torch.optim.SGD, **SHORT}
-    free, clipped = (edgewise.learning_rate(small(), batches(), text_loss, clip=clip, **sgd) for clip in (None, 1e-6))
+    free, clipped = (
+        edgewise.learning_rate(small(), batches(), text_loss, clip=clip, **sgd) for clip in (None, 1e-6)
+    )
     assert clipped.best is None or abs(clipped.rehearsals[0].loss - clipped.start.loss) < 1e-4
     assert free.best is not None
 
@@ -148,7 +162,9 @@ def test_an_iterator_is_read_once_and_said_so() -> None:
     rate = edgewise.learning_rate(small(), rows, text_loss, **SHORT)
     again = edgewise.learning_rate(small(), batches(40), text_loss, **SHORT)
     assert rate.best == again.best
-    assert any("first 18 batches are gone" in note for note in rate.notes)  # 12 for a longer rehearsal, 6 held back
+    assert any(
+        "first 18 batches are gone" in note for note in rate.notes
+    )  # 12 for a longer rehearsal, 6 held back
     assert not any("gone" in note for note in again.notes)
     assert torch.equal(next(rows), batches(40)[18])
 
@@ -169,8 +185,13 @@ def test_control_c_keeps_what_was_learned() -> None:
         signal.signal(signal.SIGINT, handler)
     assert rate.interrupted and len(rate.rehearsals) == 1 and rate.best is not None
     assert "interrupted" in str(rate)
-    assert differences({k: v for k, v in before.items() if k != "handlers"},
-                       {k: v for k, v in everything(model).items() if k != "handlers"}) == []  # fmt: skip
+    assert (
+        differences(
+            {k: v for k, v in before.items() if k != "handlers"},
+            {k: v for k, v in everything(model).items() if k != "handlers"},
+        )
+        == []
+    )
 
 
 def test_control_c_before_the_first_rate_is_an_interrupt() -> None:
@@ -178,9 +199,13 @@ def test_control_c_before_the_first_rate_is_an_interrupt() -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             edgewise.learning_rate(
-                small(), batches(), text_loss, steps=4, rates=3,
+                small(),
+                batches(),
+                text_loss,
+                steps=4,
+                rates=3,
                 progress=lambda _: os.kill(os.getpid(), signal.SIGINT),
-            )  # fmt: skip
+            )
     finally:
         signal.signal(signal.SIGINT, handler)
 
@@ -192,8 +217,9 @@ def test_an_alarm_at_any_moment_leaves_the_model_alone() -> None:
     with alarms() as set_alarm:
         before = everything(model)
         for tenths in range(1, 9):
-            rang += rings(set_alarm, 0.05 * tenths,
-                          lambda: edgewise.learning_rate(model, batches(), text_loss, **SHORT))  # fmt: skip
+            rang += rings(
+                set_alarm, 0.05 * tenths, lambda: edgewise.learning_rate(model, batches(), text_loss, **SHORT)
+            )
             assert differences(before, everything(model)) == []
     assert rang > 0
 

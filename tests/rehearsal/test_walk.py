@@ -64,9 +64,15 @@ def test_the_edge_lies_below_the_first_rate_that_was_too_large() -> None:
 
 @pytest.mark.parametrize(
     "end, middle, found",
-    [(1 + 3 * NOISE, 1.0, None), (1 + NOISE, 1.0, True), (1.0, 1.0, True), (1 - NOISE, 1.0, True),
-     (1 - 3 * NOISE, 1 - 3 * NOISE, False), (math.nan, 1.0, None)],
-)  # fmt: skip
+    [
+        (1 + 3 * NOISE, 1.0, None),
+        (1 + NOISE, 1.0, True),
+        (1.0, 1.0, True),
+        (1 - NOISE, 1.0, True),
+        (1 - 3 * NOISE, 1 - 3 * NOISE, False),
+        (math.nan, 1.0, None),
+    ],
+)
 def test_steps_are_too_few_where_the_loss_stayed_within_twice_its_noise(
     end: float, middle: float, found: bool | None
 ) -> None:
@@ -80,9 +86,12 @@ def test_a_score_is_the_loss_in_units_of_its_noise_and_the_distance_from_what_wa
 
 
 @pytest.mark.parametrize(
-    ("extended", "level", "share"), [(False, 0.5, 0.8), (True, 2.0, 0.8), (True, 0.5, 0.25**0.75), (True, 0.0, 0.1)]
+    ("extended", "level", "share"),
+    [(False, 0.5, 0.8), (True, 2.0, 0.8), (True, 0.5, 0.25**0.75), (True, 0.0, 0.1)],
 )
-def test_what_is_nearly_learned_wants_less_of_the_best_rate(extended: bool, level: float, share: float) -> None:
+def test_what_is_nearly_learned_wants_less_of_the_best_rate(
+    extended: bool, level: float, share: float
+) -> None:
     """Four fifths of it; after a longer rehearsal (loss left / first loss)^(3/4) of it, but a tenth at least."""
     search = SimpleNamespace(extended=extended, start=SimpleNamespace(loss=2.0))
     assert _Search._shade(search, level) == pytest.approx(share)  # type: ignore[arg-type]

@@ -54,7 +54,9 @@ def test_a_second_half_that_fails_is_named_although_the_total_is_smaller() -> No
     """The total is between 4 and 7, twice the second half beyond 7 by more than one network scatters."""
     plan = edgewise.critical_plan(isometries(DEPTH - 1, -2.5), torch.randn(16, 64))
     assert plan.before is not None and RISKY < plan.before.worst < FAILS
-    assert plan.diagnosis.startswith("The start is the reason") and "second half of the depth" in plan.diagnosis
+    assert (
+        plan.diagnosis.startswith("The start is the reason") and "second half of the depth" in plan.diagnosis
+    )
 
 
 def test_a_signal_out_of_range_is_the_reason() -> None:
@@ -63,7 +65,9 @@ def test_a_signal_out_of_range_is_the_reason() -> None:
         for layer in model:
             layer.weight.mul_(math.exp(10.0))  # e^110 after eleven layers; float32 ends at e^88
     plan = edgewise.critical_plan(model, torch.randn(16, 64))
-    assert plan.diagnosis.startswith("The start is the reason: the signal leaves the range of floating point.")
+    assert plan.diagnosis.startswith(
+        "The start is the reason: the signal leaves the range of floating point."
+    )
 
 
 def test_the_exponents_are_those_of_the_verdict() -> None:
@@ -121,14 +125,20 @@ def test_an_unbatched_sequence_has_its_own_length() -> None:
     torch.manual_seed(0)
     model, tokens = encoder(6, 32), torch.randn(4, 32)
     plan, batched = (edgewise.critical_plan(model, batch, goal="xavier") for batch in (tokens, tokens[None]))
-    assert plan.source == batched.source == "theory" and plan.expected is not None and batched.expected is not None
+    assert (
+        plan.source == batched.source == "theory"
+        and plan.expected is not None
+        and batched.expected is not None
+    )
     assert plan.expected.angle == pytest.approx(batched.expected.angle, rel=1e-3)
 
 
 def test_only_verbs_that_exist_are_recommended() -> None:
     torch.manual_seed(0)
     model = encoder(2, 32, norm_first=True)
-    edgewise.initialize_(model, "critical", batch=torch.randn(2, 8, 32), generator=0)  # the copies become different
+    edgewise.initialize_(
+        model, "critical", batch=torch.randn(2, 8, 32), generator=0
+    )  # the copies become different
     plan = edgewise.critical_plan(model, torch.randn(2, 8, 32))
     assert plan.changes == () and plan.findings
     verbs = re.findall(r"(\w+)\(", " ".join(plan.findings))
@@ -146,9 +156,11 @@ def test_the_docstring_names_the_draws_that_are_taken() -> None:
     without = edgewise.critical_plan(perceptron(20, 32), torch.randn(16, 20))
     filters = edgewise.critical_plan(Convolutions(10, 8), torch.randn(4, 3, 6, 6))
     for plan, source, kind in (
-        (by_theory, "theory", "orthogonal"), (with_skips, "measurement", "normal"),
-        (without, "measurement", "orthogonal"), (filters, "measurement", "delta-orthogonal"),
-    ):  # fmt: skip
+        (by_theory, "theory", "orthogonal"),
+        (with_skips, "measurement", "normal"),
+        (without, "measurement", "orthogonal"),
+        (filters, "measurement", "delta-orthogonal"),
+    ):
         assert plan.source.startswith(source)
         assert kind in {change.draw for change in plan.changes} <= {kind, "zero", "normal"}
     for kind in DRAWS:

@@ -42,11 +42,21 @@ def encoder(depth: int = 16) -> nn.TransformerEncoder:
 def lora() -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=6,
-                         num_attention_heads=2, num_key_value_heads=2)  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=128,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=6,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
     model = LlamaForCausalLM(config).requires_grad_(False)
     for layer in model.model.layers:
-        for owner, name in ((layer.self_attn, "v_proj"), (layer.self_attn, "o_proj"), (layer.mlp, "down_proj")):
+        for owner, name in (
+            (layer.self_attn, "v_proj"),
+            (layer.self_attn, "o_proj"),
+            (layer.mlp, "down_proj"),
+        ):
             base = getattr(owner, name)
             if name != "v_proj":
                 base.weight.mul_(60)
@@ -149,7 +159,9 @@ def test_what_a_plan_around_frozen_blocks_expects_is_measured() -> None:
     assert abs(after.angle - plan.expected.angle) < TOLERANCE + plan.expected.spread
     assert abs(after.gradient - plan.expected.gradient) < TOLERANCE + plan.expected.spread
     assert plan.reached == (plan.expected.worst <= plan.budget + TOLERANCE)
-    assert plan.reached or "The weights that are not frozen do not bring both totals within 1" in plan.diagnosis
+    assert (
+        plan.reached or "The weights that are not frozen do not bring both totals within 1" in plan.diagnosis
+    )
 
 
 def test_parameters_frozen_after_the_plan_was_made_are_kept_too() -> None:
@@ -173,7 +185,9 @@ def test_the_written_module_keeps_them_and_writes_them_on_request() -> None:
     torch.manual_seed(0)
     plan = edgewise.critical_plan(perceptron(12, 16), torch.randn(16, 20))
     for keeps in (True, False):
-        text = module_text(plan if keeps else type(plan)(**(vars(plan) | {"frozen": True})), "init", "A plan.")
+        text = module_text(
+            plan if keeps else type(plan)(**(vars(plan) | {"frozen": True})), "init", "A plan."
+        )
         names: dict[str, Any] = {}
         exec(compile(text, "init", "exec"), names)
         model, other = perceptron(12, 16), perceptron(12, 16)
@@ -196,7 +210,10 @@ def test_frozen_values_are_not_lost_where_the_rest_is_on_the_meta_device() -> No
     plan = edgewise.critical_plan(model, torch.randn(16, 20))
     model[2].requires_grad_(False)
     model[4].to("meta")
-    with pytest.warns(UserWarning, match="stay"), pytest.raises(BadInput, match="frozen parameters have values"):
+    with (
+        pytest.warns(UserWarning, match="stay"),
+        pytest.raises(BadInput, match="frozen parameters have values"),
+    ):
         edgewise.initialize_(model, plan)
 
 

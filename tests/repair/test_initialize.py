@@ -89,7 +89,9 @@ def test_rows_of_a_fused_matrix_are_written_alone() -> None:
     """Keeping the stack's queries: a plan that changes values leaves the other rows of the fused matrix bit for bit."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = transformers.GPT2Config(n_embd=48, n_layer=4, n_head=4, vocab_size=64, n_positions=16, bos_token_id=0)
+    config = transformers.GPT2Config(
+        n_embd=48, n_layer=4, n_head=4, vocab_size=64, n_positions=16, bos_token_id=0
+    )
     model = transformers.GPT2LMHeadModel(config)
     with torch.no_grad():  # values of gain 14: far from one, so that the plan resets them
         for block in model.transformer.h:
@@ -108,9 +110,13 @@ def test_rows_of_a_fused_matrix_are_written_alone() -> None:
 def test_a_model_on_the_meta_device_is_planned_and_brought_to_life() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        hidden_size=64, num_hidden_layers=12, num_attention_heads=4, intermediate_size=96, vocab_size=64,
+        hidden_size=64,
+        num_hidden_layers=12,
+        num_attention_heads=4,
+        intermediate_size=96,
+        vocab_size=64,
         initializer_range=0.2,
-    )  # fmt: skip
+    )
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
     plan = edgewise.critical_plan(model, tokens=8)
@@ -150,7 +156,9 @@ def test_orthogonal_is_orthogonal(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("groups", [1, 4])
 def test_delta_orthogonal_filters_keep_every_image_as_long(groups: int) -> None:
     """|W * x| = gain |x| exactly, for any image, at the border too [Xiao 2018]."""
-    w = draw("delta-orthogonal", (16, 16 // groups, 3, 3), 2 / (16 // groups * 9) ** 0.5, torch.Generator(), groups)
+    w = draw(
+        "delta-orthogonal", (16, 16 // groups, 3, 3), 2 / (16 // groups * 9) ** 0.5, torch.Generator(), groups
+    )
     x = torch.randn(2, 16, 5, 5)
     y = nn.functional.conv2d(x, w, padding=1, groups=groups)
     torch.testing.assert_close(y.norm(), 2 * x.norm())

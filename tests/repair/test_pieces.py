@@ -30,7 +30,9 @@ def free(depth: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("skip", "places", "carries"), [(1.0, 4, False), (0.5, 4, True), (0.5, 3, False), (1.0, 3, False)]
 )
-def test_an_mlp_carries_the_stream_only_where_skips_forget_it(skip: float, places: int, carries: bool) -> None:
+def test_an_mlp_carries_the_stream_only_where_skips_forget_it(
+    skip: float, places: int, carries: bool
+) -> None:
     network = edgewise.transformer(depth=4, activation="tanh", mlp_skip=skip)
     assert _forgets(network) == pytest.approx(-8 * math.log(skip))  # -2 log |skip| per block
     assert _can_carry(network, free(places)) == (places == 4)
@@ -40,7 +42,10 @@ def test_an_mlp_carries_the_stream_only_where_skips_forget_it(skip: float, place
 @pytest.mark.parametrize("norm", ["pre", "none"])
 def test_the_last_matrix_of_an_mlp_writes_the_share_that_was_asked_for(norm: str) -> None:
     """E |W_2 relu(W_1 x)|^2 = g_2^2 g_1^2 q / 2 is s^2 of a stream of mean square 3, of which q = 3 or 1 enters."""
-    network, s = edgewise.transformer(depth=2, activation="relu", norm=norm, mlp_in_gain=0.7, embedding_norm=3.0), 0.2
+    network, s = (
+        edgewise.transformer(depth=2, activation="relu", norm=norm, mlp_in_gain=0.7, embedding_norm=3.0),
+        0.2,
+    )
     _, gain = BranchGains.of(network, [], 1.0, None).writer(network, "mlp_out", 1, s)
     entering = 1.0 if norm == "pre" else 3.0
     assert gain**2 * 0.7**2 * entering / 2 == pytest.approx(s**2 * 3.0)
@@ -109,7 +114,9 @@ def test_the_norm_of_the_first_stack_decides(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("s, gain", [(0.01, 0.25), (0.16, 0.4), (0.81, 0.9), (4.0, 1.0)])
-def test_the_inner_matrix_of_a_branch_has_the_root_of_its_gain_between_a_quarter_and_one(s: float, gain: float) -> None:
+def test_the_inner_matrix_of_a_branch_has_the_root_of_its_gain_between_a_quarter_and_one(
+    s: float, gain: float
+) -> None:
     """Value and W_1 beside a whole skip, from a stream of unit size; a gate that is in its band is left alone."""
     gains = BranchGains(edgewise.transformer(depth=2), 1.0, carries=False)
     assert [gains.inner(role, 0, s) for role in ("value", "mlp_in")] == pytest.approx([gain, gain])
@@ -126,7 +133,13 @@ def test_the_inner_matrix_of_a_branch_has_the_root_of_its_gain_between_a_quarter
 def test_the_second_matrix_of_an_mlp_gets_what_the_first_leaves_to_it(bias: float, gated: bool) -> None:
     """s over sqrt(E phi^2), with phi linear: gain_in^2 + bias^2, times the linear half where there is a gate."""
     network = edgewise.transformer(
-        depth=2, activation="linear", mlp_in_gain=1.5, mlp_bias=bias, mlp_out_gain=0.7, gated=gated, mlp_linear_gain=3.0
+        depth=2,
+        activation="linear",
+        mlp_in_gain=1.5,
+        mlp_bias=bias,
+        mlp_out_gain=0.7,
+        gated=gated,
+        mlp_linear_gain=3.0,
     )
     present, new = BranchGains(network, 1.0, carries=False).writer(network, "mlp_out", 0, 0.2)
     inside = (1.5**2 + bias**2) * (9.0 if gated else 1.0)
@@ -137,9 +150,12 @@ def test_the_second_matrix_of_an_mlp_gets_what_the_first_leaves_to_it(bias: floa
 
 @pytest.mark.parametrize(
     "given, value, key, output",
-    [({"output_gain": 0.3}, 2.0, 0.5, 0.3), ({}, 0.6**0.5, 0.5, 0.6**0.5),
-     ({"key_gain": 0.1}, 0.6**0.5, 0.1, 0.6**0.5)],
-)  # fmt: skip
+    [
+        ({"output_gain": 0.3}, 2.0, 0.5, 0.3),
+        ({}, 0.6**0.5, 0.5, 0.6**0.5),
+        ({"key_gain": 0.1}, 0.6**0.5, 0.1, 0.6**0.5),
+    ],
+)
 def test_gains_of_single_matrices_are_those_of_their_products(
     given: dict[str, float], value: float, key: float, output: float
 ) -> None:

@@ -19,9 +19,15 @@ def gpt2(depth: int = 8, spread: float = 0.3) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        n_embd=64, n_layer=depth, n_head=4, vocab_size=96, n_positions=32, initializer_range=spread, bos_token_id=0,
+        n_embd=64,
+        n_layer=depth,
+        n_head=4,
+        vocab_size=96,
+        n_positions=32,
+        initializer_range=spread,
+        bos_token_id=0,
         eos_token_id=0,
-    )  # fmt: skip
+    )
     return transformers.GPT2LMHeadModel(config)  # type: ignore[no-any-return]
 
 
@@ -91,7 +97,9 @@ def test_the_plan_touches_nothing_and_says_everything(planned: Planned) -> None:
     assert shown["expected"]["gradient"] == plan.expected.gradient  # type: ignore[union-attr]
 
 
-def test_a_transformer_is_planned_by_theory_and_queries_keys_readout_and_embeddings_stay(planned: Planned) -> None:
+def test_a_transformer_is_planned_by_theory_and_queries_keys_readout_and_embeddings_stay(
+    planned: Planned,
+) -> None:
     model, _, plan = planned
     assert plan.source == "theory"
     assert {change.role for change in plan.changes} == {"value", "output", "mlp_in", "mlp_out"}
@@ -121,9 +129,13 @@ def test_tied_weights_are_one_parameter() -> None:
 def test_embeddings_are_set_when_asked() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        hidden_size=64, num_hidden_layers=6, num_attention_heads=4, intermediate_size=96, vocab_size=96,
+        hidden_size=64,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        intermediate_size=96,
+        vocab_size=96,
         initializer_range=0.1,
-    )  # fmt: skip
+    )
     model = transformers.LlamaForCausalLM(config)
     plan = edgewise.critical_plan(model, tokens=8, embeddings=True)
     (table,) = [change for change in plan.changes if change.role == "embedding"]
@@ -185,9 +197,12 @@ def test_what_no_gain_cures_is_refused_in_words() -> None:
 def test_bad_requests_are_refused() -> None:
     model = gpt2(2)
     for options, words in (
-        ({"goal": "best"}, "goal must be one of"), ({"budget": 0}, "budget"), ({"draw": "cauchy"}, "draw"),
-        ({"keep": ["nowhere"]}, "nowhere"), ({"keep": "wte"}, "list"),
-    ):  # fmt: skip
+        ({"goal": "best"}, "goal must be one of"),
+        ({"budget": 0}, "budget"),
+        ({"draw": "cauchy"}, "draw"),
+        ({"keep": ["nowhere"]}, "nowhere"),
+        ({"keep": "wte"}, "list"),
+    ):
         with pytest.raises(edgewise.BadInput, match=words):
             edgewise.critical_plan(model, **options)  # type: ignore[arg-type]
     with pytest.raises(edgewise.BadInput, match="repeated stack"):
@@ -215,7 +230,9 @@ class Normed(nn.Module):
 
     def __init__(self, depth: int, width: int) -> None:
         super().__init__()
-        blocks = [nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()) for _ in range(depth)]
+        blocks = [
+            nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()) for _ in range(depth)
+        ]
         self.blocks = nn.ModuleList(blocks)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from edgewise.repair.plan import Plan
 from edgewise.repair.standalone import PARTS, module_text, write_module
 from tests.support.models import batch, build
 
-APPLY = '''
+APPLY = """
 import importlib.util, sys
 sys.modules["edgewise"] = None  # an import of it raises
 import torch
@@ -42,7 +42,7 @@ for stem in sys.argv[1:]:
     spec.loader.exec_module(module)
     module.initialize_(model, seed=3)
     save_file({n: p.detach().contiguous() for n, p in model.named_parameters()}, f"{stem}_after.safetensors")
-'''
+"""
 
 
 def encoder() -> nn.Module:

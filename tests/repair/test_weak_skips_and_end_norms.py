@@ -76,7 +76,9 @@ def test_relu_without_skips_is_cured_by_mirrored_pairs() -> None:
 @pytest.mark.parametrize("activation", ["gelu", "tanh"])
 def test_where_skips_forget_the_mlp_carries_the_stream(activation: str) -> None:
     """Skips of 0.5 leave 0.25^16 of the first stream; after the plan the last is as large, and totals are as stated."""
-    model, batch = network(depth=8, activation=activation, attention_skip=0.5, mlp_skip=0.5, attention_branch=0.5)
+    model, batch = network(
+        depth=8, activation=activation, attention_skip=0.5, mlp_skip=0.5, attention_branch=0.5
+    )
     plan = edgewise.critical_plan(model, batch)
     assert plan.source == "theory" and plan.reached and plan.expected is not None
     found, sizes = [], []
@@ -120,10 +122,18 @@ def test_a_stored_gain_counts_from_one_in_gemma() -> None:
     from transformers import Gemma2Config, Gemma2Model
 
     torch.manual_seed(0)
-    model = Gemma2Model(Gemma2Config(
-        hidden_size=32, num_hidden_layers=12, num_attention_heads=2, num_key_value_heads=2, head_dim=16,
-        intermediate_size=64, vocab_size=100, initializer_range=0.3,
-    ))  # fmt: skip
+    model = Gemma2Model(
+        Gemma2Config(
+            hidden_size=32,
+            num_hidden_layers=12,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            intermediate_size=64,
+            vocab_size=100,
+            initializer_range=0.3,
+        )
+    )
     batch = {"input_ids": torch.arange(24)[None]}
     plan = edgewise.critical_plan(model, batch, budget=0.3)
     ends = [change for change in plan.changes if change.draw == "constant"]

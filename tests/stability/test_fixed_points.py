@@ -56,7 +56,9 @@ def test_the_jacobian_of_a_linear_map_is_its_matrix():
 
 def test_a_damped_step_finds_what_a_full_one_overshoots():
     """Newton's step for arctan diverges from 2; half of it does not."""
-    assert fixed_point(lambda x: x - np.arctan(x), np.array([2.0, -2.0])) == pytest.approx([0.0, 0.0], abs=1e-8)
+    assert fixed_point(lambda x: x - np.arctan(x), np.array([2.0, -2.0])) == pytest.approx(
+        [0.0, 0.0], abs=1e-8
+    )
 
 
 def test_bracketed_roots_are_the_nearest_ones_in_ratio():

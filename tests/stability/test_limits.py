@@ -17,7 +17,9 @@ def test_the_rule_on_numbers() -> None:
     assert severity(LateChange(7.5, error=1.0)) is Severity.RISKY  # not beyond 7 by more than its error
     assert severity(LateChange(5.5, error=3.0)) is Severity.UNDECIDED
     assert severity(LateChange(-8.5, error=1.0), LateChange(5.5, error=3.0)) is Severity.FAILS
-    assert severity(LateChange(8.0, error=np.nan)) is Severity.FAILS  # an unknown error leaves the number alone
+    assert (
+        severity(LateChange(8.0, error=np.nan)) is Severity.FAILS
+    )  # an unknown error leaves the number alone
     assert severity(LateChange(-np.inf)) is Severity.FAILS
     assert severity(LateChange(0.0), LateChange(5.5, error=3.0)).name == "UNDECIDED"  # worse than fine,
     assert severity(LateChange(5.5, error=3.0), LateChange(4.5)).name == "RISKY"  # better than risky

@@ -66,10 +66,14 @@ def kills(workers: int, count: int) -> dict[str, Any]:
         check_resumed(path, CASES[workers] * count, count, workers)
     seconds = sorted(second for _, second in ends)
     return {
-        "workers": workers, "kills": count, "before the end": sum(struck for struck, _ in ends),
-        "longest": round(seconds[-1], 2), "median": round(seconds[len(seconds) // 2], 2),
-        "after two seconds": sum(second > GONE for second in seconds), "lost": 0,
-    }  # fmt: skip
+        "workers": workers,
+        "kills": count,
+        "before the end": sum(struck for struck, _ in ends),
+        "longest": round(seconds[-1], 2),
+        "median": round(seconds[len(seconds) // 2], 2),
+        "after two seconds": sum(second > GONE for second in seconds),
+        "lost": 0,
+    }
 
 
 def main() -> int:

@@ -37,7 +37,11 @@ def test_none_at_all_is_refused() -> None:
 
 
 def test_it_reads_as_sentences() -> None:
-    words = ["Claim undecided, at scale: 3 seeds", "  published: Published.", "  ours:      Ours. [undecided]"]
+    words = [
+        "Claim undecided, at scale: 3 seeds",
+        "  published: Published.",
+        "  ours:      Ours. [undecided]",
+    ]
     assert str(one(None)).splitlines() == words
     assert "held, at scale: 3 seeds / 4 seeds" in str(Claim.all([one(True), one(True, "4 seeds"), one(True)]))
 

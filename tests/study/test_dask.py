@@ -63,14 +63,20 @@ def test_a_killed_worker_of_a_cluster_costs_nothing_but_time(tmp_path: Path, clu
 
 def test_a_failure_and_a_refusal_come_back(tmp_path: Path, cluster: Any) -> None:
     failing = 'def measure(case):\n    return {"y": 6 / (case["x"] - 3)}\n'
-    results = run(work_of(write_recipe(tmp_path, measure=failing), "small"), scheduler=cluster.scheduler_address)
+    results = run(
+        work_of(write_recipe(tmp_path, measure=failing), "small"), scheduler=cluster.scheduler_address
+    )
     assert list(results.failures) == ['{"x":3}']
-    refused = work_of(write_recipe(tmp_path / "other", measure='def measure(case):\n    return {"y": {1}}\n'), "small")
+    refused = work_of(
+        write_recipe(tmp_path / "other", measure='def measure(case):\n    return {"y": {1}}\n'), "small"
+    )
     with pytest.raises(BadInput, match=r"measure\(case\)\['y'\] is a builtins.set"):
         run(refused, scheduler=cluster.scheduler_address)
 
 
-def test_an_address_at_which_nobody_answers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_at_which_nobody_answers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(backends, "_SECONDS_TO_CONNECT", 1)
     with pytest.raises(BadInput, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         run(work_of(write_recipe(tmp_path), "small"), scheduler="tcp://127.0.0.1:9")

@@ -21,7 +21,9 @@ RANDOM = {
         '    return {"y": numbers, "threads": torch.get_num_threads(), "process": os.getpid()}\n'
     ),
 }
-FAILING = PARTS["measure"].replace("return", "if case['x'] == 3:\n        raise ValueError('three')\n    return")
+FAILING = PARTS["measure"].replace(
+    "return", "if case['x'] == 3:\n        raise ValueError('three')\n    return"
+)
 
 
 def work_of(path: Path, scale: str = "small") -> Work:
@@ -78,7 +80,9 @@ def test_processes_give_the_results_of_a_serial_run(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     told: list[tuple[int, int]] = []
     serial = run(work_of(write_recipe(tmp_path / "serial", **RANDOM)))
-    parallel = run(work_of(write_recipe(tmp_path / "parallel", **RANDOM)), workers=2, tell=lambda *n: told.append(n))
+    parallel = run(
+        work_of(write_recipe(tmp_path / "parallel", **RANDOM)), workers=2, tell=lambda *n: told.append(n)
+    )
     assert values(serial) == values(parallel)
     assert len({str(value) for value in values(serial)}) == 6
     assert {result.value["threads"] for result in (*serial.cases, *parallel.cases)} == {1}
@@ -100,7 +104,9 @@ def test_a_failing_case_is_recorded_retried_and_stops_nobody(tmp_path: Path, wor
 
 def test_a_repaired_case_is_no_longer_a_failure(tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
-    breaks = f"if __import__('os').path.exists({str(tmp_path / 'broken')!r}):\n        raise OSError\n    return"
+    breaks = (
+        f"if __import__('os').path.exists({str(tmp_path / 'broken')!r}):\n        raise OSError\n    return"
+    )
     work = work_of(write_recipe(tmp_path, measure=PARTS["measure"].replace("return", breaks)))
     assert len(run(work).failures) == 6
     (tmp_path / "broken").unlink()
@@ -120,7 +126,9 @@ def test_a_value_that_is_not_a_dict_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_case_that_measure_changes_is_stored_as_it_was(tmp_path: Path) -> None:
-    path = write_recipe(tmp_path, measure='def measure(case):\n    case["x"] += 1\n    return {"y": case["x"]}\n')
+    path = write_recipe(
+        tmp_path, measure='def measure(case):\n    case["x"] += 1\n    return {"y": case["x"]}\n'
+    )
     results = run(work_of(path)).cases
     assert [(result.case["x"], result.value["y"]) for result in results] == [(x, x + 1) for x in range(6)]
 
@@ -136,7 +144,9 @@ def test_seconds_are_of_the_processor_also_of_children(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_come_back(tmp_path: Path) -> None:
-    path = write_recipe(tmp_path, measure='def measure(case):\n    return {"y": [math.nan, math.inf, -math.inf]}\n')
+    path = write_recipe(
+        tmp_path, measure='def measure(case):\n    return {"y": [math.nan, math.inf, -math.inf]}\n'
+    )
     assert {repr(value) for value in values(run(work_of(path)))} == {"[nan, inf, -inf]"}
 
 
@@ -206,7 +216,9 @@ def test_a_case_that_kills_its_worker_each_time_is_given_up_and_the_rest_is_meas
 
 def test_a_fault_of_every_case_ends_the_run_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "TRIES", 1)  # for the same reason
-    work = work_of(write_recipe(tmp_path, measure="def measure(case):\n    import os\n    os._exit(9)\n"), "full")
+    work = work_of(
+        write_recipe(tmp_path, measure="def measure(case):\n    import os\n    os._exit(9)\n"), "full"
+    )
     results = run(work, workers=2)
     assert (results.lost, results.missing, results.computed) == (40, 40, 0)
     assert lines(work) == 0

@@ -28,7 +28,12 @@ def home(tmp_path: Path) -> Path:
     """Six training reviews of each label, three to test; one text is in both, one twice in a part, one is empty."""
     for label, word in enumerate(WORDS):
         both = f"Seen in both parts, {word}!"
-        write(tmp_path, "train", label, [f"{word} film number{k}<br /><br />the end" for k in range(4)] + [both, both])
+        write(
+            tmp_path,
+            "train",
+            label,
+            [f"{word} film number{k}<br /><br />the end" for k in range(4)] + [both, both],
+        )
         write(tmp_path, "test", label, [f"{word} test{k} the zebra" for k in range(2)] + [both.upper()])
     (tmp_path / "train" / "pos" / "9_9.txt").write_text("... ")
     return tmp_path
@@ -56,9 +61,13 @@ def test_the_vocabulary_is_of_the_training_part_in_order_of_frequency(home: Path
     assert found.task.inputs == 6
     for ids, labels in (found.task.train, found.task.validation):
         for row, label in zip(ids, labels.tolist(), strict=True):
-            assert ("bad" in decoded(found, row)) == (label == 0 and "?" not in decoded(found, row)[:3]) or label == 0
+            assert ("bad" in decoded(found, row)) == (
+                label == 0 and "?" not in decoded(found, row)[:3]
+            ) or label == 0
     sentences = [decoded(found, row) for row in found.task.train[0]]
-    assert sorted(sentences) == 4 * [["?", "film", "?", "the", "end"]] + 4 * [["bad", "film", "?", "the", "end"]]
+    assert sorted(sentences) == 4 * [["?", "film", "?", "the", "end"]] + 4 * [
+        ["bad", "film", "?", "the", "end"]
+    ]
 
 
 def test_short_reviews_are_padded_and_long_ones_cut(home: Path) -> None:

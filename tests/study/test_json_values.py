@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 from edgewise.errors import BadInput
 from edgewise.study.store import dumps, loads, plain
 
-NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.integers() | st.booleans() | st.none() | st.text()
-VALUES = st.recursive(NUMBERS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
+NUMBERS = (
+    st.floats(allow_nan=True, allow_infinity=True) | st.integers() | st.booleans() | st.none() | st.text()
+)
+VALUES = st.recursive(
+    NUMBERS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12
+)
 
 
 @given(VALUES)

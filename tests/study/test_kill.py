@@ -49,7 +49,9 @@ def slow_recipe(folder: Path, cases: int, seconds: float) -> Path:
 def running(path: Path, workers: int, patience: float = 20.0) -> Iterator[subprocess.Popen[bytes]]:
     """A run in a process of its own, ready to measure; it and its workers are gone at the end, soon."""
     command = [sys.executable, "-c", RUN, str(path), str(path.parents[1] / "runs"), str(workers)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=path.parents[1])
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=path.parents[1]
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     try:

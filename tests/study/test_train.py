@@ -101,7 +101,9 @@ def test_schedule_and_clip() -> None:
     assert trapezoid(0.3) == 1.0
     assert trapezoid(0.75) == pytest.approx(0.5)
     clipped = train(seeded(Bowl, 0), batches, optimizer="sgd", rates=[0.1], steps=2, clip=1e-3).best
-    assert clipped.losses[0] - clipped.losses[1] == pytest.approx(1e-4 * math.sqrt(2 * clipped.losses[0]), rel=0.01)
+    assert clipped.losses[0] - clipped.losses[1] == pytest.approx(
+        1e-4 * math.sqrt(2 * clipped.losses[0]), rel=0.01
+    )
 
 
 def test_small_things() -> None:

@@ -67,7 +67,9 @@ class Strikes:
         return rang
 
 
-def interrupted(model: nn.Module, work: Callable[[], Any], tries: int, seed: int) -> tuple[int, list[list[str]]]:
+def interrupted(
+    model: nn.Module, work: Callable[[], Any], tries: int, seed: int
+) -> tuple[int, list[list[str]]]:
     """(how often the alarm rang before the work was done, what each try left altered), moments drawn by the seed."""
     before, moments = everything(model), random.Random(seed)
     strikes = Strikes(work)

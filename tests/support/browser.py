@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BROWSER = os.environ.get("EDGEWISE_BROWSER") or next((path for name in NAMES if (path := shutil.which(name))), None)
+BROWSER = os.environ.get("EDGEWISE_BROWSER") or next(
+    (path for name in NAMES if (path := shutil.which(name))), None
+)
 NO_BROWSER = "NO BROWSER FOUND: `make browser` installs Debian's chromium"
 AXE = Path(__file__).parents[2] / "build" / "axe" / "package" / "axe.min.js"
 LEVELS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
@@ -83,7 +85,9 @@ class Visit:
         self.elsewhere: list[str] = []
         self.page = browser.new_context(**{"viewport": DESKTOP} | options).new_page()
         self.page.set_default_timeout(WAIT)
-        self.page.on("console", lambda message: message.type == "error" and self.complaints.append(message.text))
+        self.page.on(
+            "console", lambda message: message.type == "error" and self.complaints.append(message.text)
+        )
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self._note(request.url))
 
@@ -103,7 +107,9 @@ class Visit:
             self.page.emulate_media(color_scheme=scheme)
             assert not AXE.is_file() or self.violations() == []
         self.page.set_viewport_size(PHONE)  # pictures are drawn again once the page has been laid out
-        self.page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=PHONE["width"])
+        self.page.wait_for_function(
+            "width => document.documentElement.scrollWidth <= width", arg=PHONE["width"]
+        )
 
     def close(self) -> None:
         assert self.complaints == [] and self.elsewhere == []

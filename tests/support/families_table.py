@@ -1,6 +1,6 @@
 """Writes the tables of docs/families.md from what `sites`, `describe` and `audit` find. Not a test.
 
-    python -m tests.support.families_table      needs transformers; some ten seconds
+python -m tests.support.families_table      needs transformers; some ten seconds
 """
 
 from __future__ import annotations
@@ -33,8 +33,14 @@ def row(name: str, model: nn.Module) -> str:
     found = sites(model)
     block = found.blocks[-1]
     stacks = ", ".join(f"{len(stack.blocks)} in `{stack.name}`" for stack in found.stacks)
-    cells = (name, stacks, matrices(block.attention.projections, block), mlp(block), norms(found, block),
-             "; ".join(notes(model, found)))  # fmt: skip
+    cells = (
+        name,
+        stacks,
+        matrices(block.attention.projections, block),
+        mlp(block),
+        norms(found, block),
+        "; ".join(notes(model, found)),
+    )
     return f"| {' | '.join(cells)} |"
 
 
@@ -58,7 +64,9 @@ def norms(found: ModelSites, block: BlockSite) -> str:
     inner = [n.name.rpartition(".")[2] for n in block.norms if n.role.endswith("norm")]
     kind = "RMS" if "rms" in {n.kind for n in block.norms if not n.role.endswith("norm")} else "Layer"
     parallel = ", parallel" if stack.parallel else ""
-    return f"{stack.norm}{parallel}, {kind}" + (f", and {', '.join(f'`{name}`' for name in inner)}" if inner else "")
+    return f"{stack.norm}{parallel}, {kind}" + (
+        f", and {', '.join(f'`{name}`' for name in inner)}" if inner else ""
+    )
 
 
 def notes(model: nn.Module, found: ModelSites) -> list[str]:
@@ -66,7 +74,9 @@ def notes(model: nn.Module, found: ModelSites) -> list[str]:
     block, said = found.blocks[-1], []
     query, inward = block.attention.query, block.mlp.gate or block.mlp.input
     if query.rows is not None:
-        said.append("q, k, v fused" + (f", in {query.rows.groups} groups of rows" if query.rows.groups > 1 else ""))
+        said.append(
+            "q, k, v fused" + (f", in {query.rows.groups} groups of rows" if query.rows.groups > 1 else "")
+        )
     if block.attention.extra:
         said.append("q, k, v from latents")
     if len(query.parameters) > 1:
@@ -101,8 +111,12 @@ def sizes(models: dict[str, nn.Module]) -> list[str]:
     for name, model in models.items():
         seen, said = describe(model), describe(model.config)
         knobs = ("depth", "width", "heads", "kv_heads", "head_width", "mlp_width", "norm")
-        values = [str(getattr(seen, k)) if getattr(seen, k) == getattr(said, k) else
-                  f"{getattr(seen, k)} (config: {getattr(said, k)})" for k in knobs]  # fmt: skip
+        values = [
+            str(getattr(seen, k))
+            if getattr(seen, k) == getattr(said, k)
+            else f"{getattr(seen, k)} (config: {getattr(said, k)})"
+            for k in knobs
+        ]
         lines.append(f"| {name} | {' | '.join(values)} |")
     return lines
 
@@ -113,7 +127,9 @@ def lines_of(names: Collection[str]) -> list[str]:
     return [*table(families)[len(HEAD) :], *sizes(families)[2:], *table(unseen)[len(HEAD) :]]
 
 
-def _built(models: Mapping[str, Callable[[], nn.Module]], names: Collection[str] | None = None) -> dict[str, nn.Module]:
+def _built(
+    models: Mapping[str, Callable[[], nn.Module]], names: Collection[str] | None = None
+) -> dict[str, nn.Module]:
     return {name: make() for name, make in models.items() if names is None or name in names}
 
 

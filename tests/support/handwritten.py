@@ -1,7 +1,7 @@
 """Transformers as people write them, in classes the library has never seen; and torch's own.
 
-    HANDWRITTEN["nanogpt"]()     a model in eval mode that takes token ids (or a stream, for torch's encoder)
-    EXPECTED["nanogpt"]          (depth, width, heads, kv_heads, mlp width, norm position, parallel)
+HANDWRITTEN["nanogpt"]()     a model in eval mode that takes token ids (or a stream, for torch's encoder)
+EXPECTED["nanogpt"]          (depth, width, heads, kv_heads, mlp width, norm position, parallel)
 """
 
 from __future__ import annotations
@@ -56,8 +56,12 @@ class NanoGPT(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        parts = {"wte": nn.Embedding(VOCABULARY, WIDTH), "wpe": nn.Embedding(CONTEXT, WIDTH),
-                 "h": nn.ModuleList([NanoBlock() for _ in range(DEPTH)]), "ln_f": nn.LayerNorm(WIDTH)}  # fmt: skip
+        parts = {
+            "wte": nn.Embedding(VOCABULARY, WIDTH),
+            "wpe": nn.Embedding(CONTEXT, WIDTH),
+            "h": nn.ModuleList([NanoBlock() for _ in range(DEPTH)]),
+            "ln_f": nn.LayerNorm(WIDTH),
+        }
         self.transformer = nn.ModuleDict(parts)
         self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.lm_head.weight = self.transformer["wte"].weight
@@ -103,7 +107,9 @@ class LectureBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.sa = ManyHeads()
-        self.ffwd = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH), nn.Dropout(0.1))
+        self.ffwd = nn.Sequential(
+            nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH), nn.Dropout(0.1)
+        )
         self.ln1, self.ln2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -232,7 +238,11 @@ class VisionMLP(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fc1, self.act, self.norm, self.fc2 = (
-            nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Identity(), nn.Linear(HIDDEN, WIDTH))  # fmt: skip
+            nn.Linear(WIDTH, HIDDEN),
+            nn.GELU(),
+            nn.Identity(),
+            nn.Linear(HIDDEN, WIDTH),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.norm(self.act(self.fc1(x))))
@@ -290,10 +300,15 @@ def _seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 
 HANDWRITTEN: dict[str, Callable[[], nn.Module]] = {
-    "nanogpt": _seeded(NanoGPT), "lecture": _seeded(LectureGPT), "post": _seeded(PostNet),
-    "inline": _seeded(InlineNet), "timm_style": _seeded(VisionNet), "torch_pre": _seeded(lambda: torch_encoder(True)),
-    "torch_post": _seeded(lambda: torch_encoder(False)), "torch_decoder": _seeded(torch_decoder),
-}  # fmt: skip
+    "nanogpt": _seeded(NanoGPT),
+    "lecture": _seeded(LectureGPT),
+    "post": _seeded(PostNet),
+    "inline": _seeded(InlineNet),
+    "timm_style": _seeded(VisionNet),
+    "torch_pre": _seeded(lambda: torch_encoder(True)),
+    "torch_post": _seeded(lambda: torch_encoder(False)),
+    "torch_decoder": _seeded(torch_decoder),
+}
 EXPECTED = {
     "nanogpt": (DEPTH, WIDTH, HEADS, HEADS, HIDDEN, "pre", False),
     "lecture": (DEPTH, WIDTH, HEADS, HEADS, HIDDEN, "pre", False),

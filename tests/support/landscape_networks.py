@@ -99,9 +99,15 @@ class Twice(nn.Module):
 
 def convolutions() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(8, 6, 3), nn.ReLU(), nn.Flatten(),
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Conv2d(8, 6, 3),
+        nn.ReLU(),
+        nn.Flatten(),
         nn.Linear(6 * 16, 4),
-    )  # fmt: skip
+    )
 
 
 def encoder(norm_first: bool = True) -> nn.Module:

@@ -33,9 +33,13 @@ def main(depths: list[int]) -> None:
 
     for depth in depths:
         config = transformers.LlamaConfig(
-            hidden_size=WIDTH, intermediate_size=MLP_WIDTH, num_hidden_layers=depth, num_attention_heads=8,
-            vocab_size=64, max_position_embeddings=64,
-        )  # fmt: skip
+            hidden_size=WIDTH,
+            intermediate_size=MLP_WIDTH,
+            num_hidden_layers=depth,
+            num_attention_heads=8,
+            vocab_size=64,
+            max_position_embeddings=64,
+        )
         measure(config, stream=True, tokens=8)
         print(peak_megabytes())
 

@@ -51,7 +51,9 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, depth: int = 3, width: int = 16, heads: int = 2, way: str = "fused", seed: int = 0) -> None:
+    def __init__(
+        self, depth: int = 3, width: int = 16, heads: int = 2, way: str = "fused", seed: int = 0
+    ) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

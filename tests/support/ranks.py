@@ -9,7 +9,12 @@ from pathlib import Path
 import torch
 
 # What the workers use; importing it is most of what a process costs.
-PRELOAD = ["torch.distributed.fsdp", "torch.nn.parallel", "edgewise.probe.measure", "edgewise.repair.initialize"]
+PRELOAD = [
+    "torch.distributed.fsdp",
+    "torch.nn.parallel",
+    "edgewise.probe.measure",
+    "edgewise.repair.initialize",
+]
 RANKS = 2
 
 
@@ -27,7 +32,9 @@ def run_ranks(work: Callable[[str], None], folder: Path) -> None:
 
 def _rank(rank: int, work: Callable[[str], None], folder: str) -> None:
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS
+    )
     try:
         work(folder)
     finally:

@@ -16,8 +16,17 @@ COLUMNS = fast_columns(2)
 NAMES = [column.name for column in COLUMNS]
 ABOUT = {"model": "Tiny", "depth": 2, "width": 8, "parameters": 1234, "processes": 1, "blind": []}
 MOVED = "largest logit of block.1 grew"
-ALARM = Alarm(AlarmKind.LOGIT_GROWTH, 7, "block.1", 0, 5, "The largest logit of block.1 doubled.", MOVED,
-              (MOVED, "loss grew"), ("a bad batch",))  # fmt: skip
+ALARM = Alarm(
+    AlarmKind.LOGIT_GROWTH,
+    7,
+    "block.1",
+    0,
+    5,
+    "The largest logit of block.1 doubled.",
+    MOVED,
+    (MOVED, "loss grew"),
+    ("a bad batch",),
+)
 
 
 def value(step: int, name: str) -> float:
@@ -79,6 +88,17 @@ def spoil(path: Path, how: str) -> None:
             file.truncate(2**29)  # sparse
 
 
-HOSTILE = ["link", "pipe", "folder", "list", "nested", "schema name", "depth", "schema", "fewer columns", "rows",
-           "size"]  # fmt: skip
+HOSTILE = [
+    "link",
+    "pipe",
+    "folder",
+    "list",
+    "nested",
+    "schema name",
+    "depth",
+    "schema",
+    "fewer columns",
+    "rows",
+    "size",
+]
 DAMAGED = ["events", "alarm"]  # lines of events, which are skipped and counted

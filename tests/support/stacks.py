@@ -19,7 +19,9 @@ class Convolutions(nn.Module):
     def __init__(self, depth: int, channels: int, groups: int = 1) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, channels, 3, padding=1)
-        self.layers = nn.ModuleList(nn.Conv2d(channels, channels, 3, padding=1, groups=groups) for _ in range(depth))
+        self.layers = nn.ModuleList(
+            nn.Conv2d(channels, channels, 3, padding=1, groups=groups) for _ in range(depth)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.tanh(self.first(x))
@@ -56,7 +58,9 @@ class MixerBlock(nn.Module):
 
 
 def mixer(depth: int, tokens: int, width: int, scale: float = 1.0, post: bool = False) -> nn.Module:
-    return nn.Sequential(nn.Linear(12, width), *(MixerBlock(tokens, width, scale, post) for _ in range(depth)))
+    return nn.Sequential(
+        nn.Linear(12, width), *(MixerBlock(tokens, width, scale, post) for _ in range(depth))
+    )
 
 
 class Unseen(nn.Module):
@@ -90,5 +94,7 @@ class NormedPerceptron(nn.Module):
 
 def encoder(depth: int, width: int, norm_first: bool = False) -> nn.TransformerEncoder:
     """torch's own, whose layers are copies of one."""
-    layer = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True, norm_first=norm_first)
+    layer = nn.TransformerEncoderLayer(
+        width, 2, 2 * width, dropout=0.0, batch_first=True, norm_first=norm_first
+    )
     return nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)

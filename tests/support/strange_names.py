@@ -9,8 +9,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WIDTH, HEADS, DEPTH, VOCABULARY = 32, 4, 3, 64
-UNUSUAL = {"query": "alpha", "key": "beta", "value": "gamma_", "output": "delta", "inward": "east", "outward": "west"}
-LYING = {"query": "v_proj", "key": "q_proj", "value": "k_proj", "output": "o_proj", "inward": "fc1", "outward": "fc2"}
+UNUSUAL = {
+    "query": "alpha",
+    "key": "beta",
+    "value": "gamma_",
+    "output": "delta",
+    "inward": "east",
+    "outward": "west",
+}
+LYING = {
+    "query": "v_proj",
+    "key": "q_proj",
+    "value": "k_proj",
+    "output": "o_proj",
+    "inward": "fc1",
+    "outward": "fc2",
+}
 
 
 class Block(nn.Module):
@@ -35,7 +49,9 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.part("output")(self.mix(self.first(x)))
         z = self.second(x)
-        hidden = F.silu(self.north(z)) * self.part("inward")(z) if self.gated else F.gelu(self.part("inward")(z))
+        hidden = (
+            F.silu(self.north(z)) * self.part("inward")(z) if self.gated else F.gelu(self.part("inward")(z))
+        )
         return x + self.part("outward")(hidden)
 
     def changed(self, x: Tensor) -> Tensor:

@@ -12,8 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
-GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_forward_hooks_always_called",
-                "_global_forward_hooks_with_kwargs", "_global_backward_hooks")  # fmt: skip
+GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks_always_called",
+    "_global_forward_hooks_with_kwargs",
+    "_global_backward_hooks",
+)
 
 
 def prepared(model: nn.Module) -> nn.Module:
@@ -36,15 +41,23 @@ def everything(model: nn.Module) -> dict[str, Any]:
     state: dict[str, Any] = {f"value {k}": v.detach().clone() for k, v in model.named_parameters()}
     state |= {f"buffer {k}": v.clone() for k, v in model.named_buffers()}
     for name, parameter in model.named_parameters():
-        state |= {f"gradient {name}": (id(parameter.grad), copy.deepcopy(parameter.grad)), f"id {name}": id(parameter)}
+        state |= {
+            f"gradient {name}": (id(parameter.grad), copy.deepcopy(parameter.grad)),
+            f"id {name}": id(parameter),
+        }
         state[f"flag {name}"] = parameter.requires_grad
     for name, module in model.named_modules(remove_duplicate=False):
         state[f"mode {name}"] = module.training
-        plain = {k: v for k, v in module.__dict__.items() if isinstance(v, (bool, int, float, str, type(None)))}
+        plain = {
+            k: v for k, v in module.__dict__.items() if isinstance(v, (bool, int, float, str, type(None)))
+        }
         state |= {f"attributes {name}": (sorted(module.__dict__), plain)}
         held = {k: v for k, v in module.__dict__.items() if k not in plain}
         state |= {f"object {name}.{key}": id(value) for key, value in held.items()}
-        for key, value in held.items():  # parameters, buffers, children and hooks under all their names, and lists
+        for (
+            key,
+            value,
+        ) in held.items():  # parameters, buffers, children and hooks under all their names, and lists
             if isinstance(value, (dict, list)):
                 items = list(value.items() if isinstance(value, dict) else enumerate(value))
                 state[f"contents {name}.{key}"] = [(k, id(item)) for k, item in items]
@@ -66,13 +79,20 @@ def process() -> dict[str, Any]:
     """Of the process, outside any model."""
     handlers = {s: signal.getsignal(s) for s in signal.valid_signals()}
     return {
-        "python": random.getstate(), "numpy": str(np.random.get_state()), "torch": torch.get_rng_state(),  # noqa: NPY002
-        "gradients": torch.is_grad_enabled(), "function modes": torch._C._len_torch_function_stack(),
-        "dispatch modes": torch._C._len_torch_dispatch_stack(), "inference": torch.is_inference_mode_enabled(),
-        "global hooks": [list(getattr(module_hooks, name)) for name in GLOBAL_HOOKS], "handlers": handlers,
-        "fast path": torch.backends.mha.get_fastpath_enabled(), "autocast": torch.is_autocast_enabled("cpu"),
-        "threads": torch.get_num_threads(), "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }  # fmt: skip
+        "python": random.getstate(),
+        "numpy": str(np.random.get_state()),  # noqa: NPY002
+        "torch": torch.get_rng_state(),
+        "gradients": torch.is_grad_enabled(),
+        "function modes": torch._C._len_torch_function_stack(),
+        "dispatch modes": torch._C._len_torch_dispatch_stack(),
+        "inference": torch.is_inference_mode_enabled(),
+        "global hooks": [list(getattr(module_hooks, name)) for name in GLOBAL_HOOKS],
+        "handlers": handlers,
+        "fast path": torch.backends.mha.get_fastpath_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -91,5 +111,9 @@ def same(one: Any, other: Any) -> bool:
 
 def _bits(value: Tensor) -> Tensor:
     """The tensor as bytes: NaN is then equal to itself, and 0 not to -0."""
-    plain = type(value) in (Tensor, nn.Parameter) and value.dim() > 0 and not (value.is_meta or value.is_complex())
+    plain = (
+        type(value) in (Tensor, nn.Parameter)
+        and value.dim() > 0
+        and not (value.is_meta or value.is_complex())
+    )
     return value.detach().contiguous().view(torch.uint8) if plain else value

@@ -1,8 +1,8 @@
 """Small transformers with every habit that can go wrong when a tool touches a model: ids in, logits out.
 
-    ZOO["module twice"]()     a model in training mode; every call draws the same weights
-    batch()                   ids for it
-    loss(model, ids)          of the next token, whatever the model returns
+ZOO["module twice"]()     a model in training mode; every call draws the same weights
+batch()                   ids for it
+loss(model, ids)          of the next token, whatever the model returns
 """
 
 from __future__ import annotations
@@ -39,8 +39,14 @@ class Block(nn.Module):
     def __init__(self, habit: str = "") -> None:
         super().__init__()
         self.habit = habit
-        self.norm1, self.attn, self.norm2 = nn.LayerNorm(WIDTH), Attention(habit == "tied q and k"), nn.LayerNorm(WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Dropout(0.1), nn.Linear(HIDDEN, WIDTH))
+        self.norm1, self.attn, self.norm2 = (
+            nn.LayerNorm(WIDTH),
+            Attention(habit == "tied q and k"),
+            nn.LayerNorm(WIDTH),
+        )
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Dropout(0.1), nn.Linear(HIDDEN, WIDTH)
+        )
         if habit in ("module twice", "module twice, run whole"):
             self.feed_forward = self.mlp
         elif habit == "batch norm":
@@ -124,12 +130,24 @@ class TorchEncoder(nn.Module):
 def _hugging_face(name: str) -> nn.Module:
     import transformers
 
-    small = {"vocab_size": VOCABULARY, "num_hidden_layers": DEPTH, "hidden_size": WIDTH, "num_attention_heads": HEADS,
-             "intermediate_size": HIDDEN, "max_position_embeddings": CONTEXT}  # fmt: skip
+    small = {
+        "vocab_size": VOCABULARY,
+        "num_hidden_layers": DEPTH,
+        "hidden_size": WIDTH,
+        "num_attention_heads": HEADS,
+        "intermediate_size": HIDDEN,
+        "max_position_embeddings": CONTEXT,
+    }
     if name == "gpt2":
         config: Any = transformers.GPT2Config(
-            vocab_size=VOCABULARY, n_layer=DEPTH, n_embd=WIDTH, n_head=HEADS, n_positions=CONTEXT,
-            bos_token_id=0, eos_token_id=0)  # fmt: skip
+            vocab_size=VOCABULARY,
+            n_layer=DEPTH,
+            n_embd=WIDTH,
+            n_head=HEADS,
+            n_positions=CONTEXT,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
         return transformers.GPT2LMHeadModel(config)
     if name == "llama":
         config = transformers.LlamaConfig(**small, num_key_value_heads=1, bos_token_id=0, eos_token_id=0)
@@ -146,9 +164,21 @@ def _seeded(make: Callable[..., nn.Module], *arguments: Any) -> Callable[[], nn.
     return build
 
 
-HABITS = ("plain", "module twice", "block twice", "module twice, run whole", "list twice, run whole", "tied readout",
-          "tied q and k", "parametrized", "old weight norm", "batch norm", "buffers", "parameter containers",
-          "frozen")  # fmt: skip
+HABITS = (
+    "plain",
+    "module twice",
+    "block twice",
+    "module twice, run whole",
+    "list twice, run whole",
+    "tied readout",
+    "tied q and k",
+    "parametrized",
+    "old weight norm",
+    "batch norm",
+    "buffers",
+    "parameter containers",
+    "frozen",
+)
 ZOO: dict[str, Callable[[], nn.Module]] = {habit: _seeded(Model, habit) for habit in HABITS}
 ZOO |= {name: _seeded(_hugging_face, name) for name in ("gpt2", "llama", "bert")}
 ZOO["torch encoder"] = _seeded(TorchEncoder)

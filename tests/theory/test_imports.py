@@ -17,7 +17,9 @@ print(sorted({{module.split(".")[0] for module in sys.modules}} & {{"torch", "sc
 """
 
 
-@pytest.mark.parametrize("names", [("bert-base", "t5-base", "torch-encoder"), ("gpt2", "olmo-2-7b", "qwen3-8b")])
+@pytest.mark.parametrize(
+    "names", [("bert-base", "t5-base", "torch-encoder"), ("gpt2", "olmo-2-7b", "qwen3-8b")]
+)
 def test_presets_need_no_torch_and_no_scipy(names: tuple[str, ...]) -> None:
     run = subprocess.run(
         [sys.executable, "-c", QUESTION.format(names=names)], capture_output=True, text=True, check=True

@@ -79,7 +79,9 @@ def test_the_line_of_the_second_half_ends_at_the_last_value() -> None:
     assert _second_half("a", y[:2], half, 0) == []
 
 
-@pytest.mark.parametrize("legend, names", [(True, ()), (False, ()), (True, ("a", "b", "c")), (False, ("a", "b", "c"))])
+@pytest.mark.parametrize(
+    "legend, names", [(True, ()), (False, ()), (True, ("a", "b", "c")), (False, ("a", "b", "c"))]
+)
 def test_a_panel_has_a_legend_of_its_own_where_it_asks_for_one_and_its_rows_have_no_names(
     legend: bool, names: tuple[str, ...]
 ) -> None:

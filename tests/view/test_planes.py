@@ -92,7 +92,9 @@ def test_perceptron_plane_marks_the_perceptron() -> None:
     (marker,) = sheet.panels[0].markers
     assert (marker.label, marker.x, marker.y) == ("He", 2.0, 0.0)
     assert sheet.panels[0].note == "He: χ₁ = 1.0000, critical, trainable at any depth"
-    outside = edgewise.view.perceptron_plane(perceptron.replace(weight_variance=9.0), (0.5, 4.0, 8), (0.0, 0.5, 3))
+    outside = edgewise.view.perceptron_plane(
+        perceptron.replace(weight_variance=9.0), (0.5, 4.0, 8), (0.0, 0.5, 3)
+    )
     assert outside.panels[0].markers == ()
 
 

@@ -110,7 +110,9 @@ def test_full_collapse_is_drawn_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_figures_are_written_whole_and_alike(suffix: str, judged: tuple[Trace, Verdict], tmp_path: Path) -> None:
+def test_figures_are_written_whole_and_alike(
+    suffix: str, judged: tuple[Trace, Verdict], tmp_path: Path
+) -> None:
     start = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     sheet = edgewise.view.overlap(judged[0])
     first = sheet.save(tmp_path / f"a.{suffix}").read_bytes()
@@ -143,7 +145,9 @@ def test_what_cannot_be_drawn_is_refused(judged: tuple[Trace, Verdict], tmp_path
         edgewise.view.depth_profile(trace, verdict, names=["a", "b"])
     with pytest.raises(BadInput, match="at least one trace"):
         edgewise.view.overlap()
-    with pytest.raises(BadInput, match=r"cannot be written as 'a.gif': its name must end in .png, .svg, .pdf"):
+    with pytest.raises(
+        BadInput, match=r"cannot be written as 'a.gif': its name must end in .png, .svg, .pdf"
+    ):
         sheet.save(tmp_path / "a.gif")
     with pytest.raises(BadInput, match="does not exist"):
         sheet.save(tmp_path / "no" / "a.png")

@@ -17,9 +17,10 @@ def rehearsal(rate: float, loss: float, separation: float | None, reason: str | 
 
 def answer(best: float | None = 2e-3, apart: float | None = 0.5) -> Rate:
     rows = (
-        rehearsal(1e-3, 2.5, apart), rehearsal(2.5e-3, 2.0, apart),
+        rehearsal(1e-3, 2.5, apart),
+        rehearsal(2.5e-3, 2.0, apart),
         rehearsal(6e-3, math.inf, None, "the loss was not finite"),
-    )  # fmt: skip
+    )
     start = Moment(0, 3.0, 0.0, apart, 1.0)
     low, high = (None, None) if best is None else (best / 2, best * 2)
     return Rate(best, low, high, 4e-3 if best else None, rows, start, "AdamW", passes=60)

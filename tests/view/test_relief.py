@@ -47,7 +47,9 @@ def test_a_shape_of_the_last_digits_is_called_that(tmp_path: Path) -> None:
     assert exact.roughness.visible and exact.roughness.minima == 1 and "arithmetic" in str(rounded.roughness)
     text = view.landscape(rounded).save(tmp_path / "page.html").read_text()
     kept = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
-    assert np.array_equal(kept["planes"][0]["z"], rounded.losses) and kept["limits"][1] == rounded.losses.max()
+    assert (
+        np.array_equal(kept["planes"][0]["z"], rounded.losses) and kept["limits"][1] == rounded.losses.max()
+    )
 
 
 def test_files(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ HOSTILE = (
     "</script><script>alert(1)</script>",
     "<!--<script>",
     "--></title><svg onload=alert(1)>",
-    "\" onmouseover=\"alert(1)",
+    '" onmouseover="alert(1)',
     "&lt;b&gt; \u2028\u2029 \\u003cb \ud800 \x00",
 )
 
@@ -148,4 +150,6 @@ def test_only_the_script_and_style_of_the_template_may_run(tmp_path: Path) -> No
     for tag in ("script", "style"):
         digest = base64.b64encode(hashlib.sha256(page.texts[tag].encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
-    assert not [a for _, attributes in page.elements for a, _ in attributes if a.startswith("on") or a == "style"]
+    assert not [
+        a for _, attributes in page.elements for a, _ in attributes if a.startswith("on") or a == "style"
+    ]

@@ -20,7 +20,12 @@ Description = Architecture | Perceptron
 
 
 def describe(
-    source: Any, batch: Any = None, *, depth: int | None = None, tokens: int | None = None, stack: str | None = None
+    source: Any,
+    batch: Any = None,
+    *,
+    depth: int | None = None,
+    tokens: int | None = None,
+    stack: str | None = None,
 ) -> Description:
     """The description of a source: a preset name, a config, knobs, a file, a folder, a function, a model.
 
@@ -45,7 +50,11 @@ def describe(
         return _override(content.description, depth, tokens)
     if content.config is not None:
         architecture = _from_config(_as_mapping(content.config), depth, tokens, stack, content.name)
-        return replace(architecture, assumed=(*architecture.assumed, *content.notes)) if content.notes else architecture
+        return (
+            replace(architecture, assumed=(*architecture.assumed, *content.notes))
+            if content.notes
+            else architecture
+        )
     from edgewise.adapters.model import describe_module
 
     model = content.model if content.model is not None else first_model(content.factory)
@@ -66,7 +75,9 @@ def _from_config(
 def _refuse_without_model(name: str, batch: Any, stack: str | None) -> None:
     for word, value in (("batch", batch), ("stack", stack)):
         if value is not None:
-            raise BadInput(f"{word} is for a model, and {name} has no modules yet. Build it, or leave {word} out.")
+            raise BadInput(
+                f"{word} is for a model, and {name} has no modules yet. Build it, or leave {word} out."
+            )
 
 
 def _count(name: str, value: Any) -> int | None:

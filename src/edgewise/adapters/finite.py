@@ -19,11 +19,19 @@ def refuse_infinite(model: nn.Module, batch: Any = None) -> None:
     if names:
         more = f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
         kind = type(model).__name__
-        raise BadInput(f"{names[0]}{more} of this {kind} hold NaN or infinity. Load or draw the weights again.")
+        raise BadInput(
+            f"{names[0]}{more} of this {kind} hold NaN or infinity. Load or draw the weights again."
+        )
     for values in tensors(batch):
-        if values.is_floating_point() and not values.is_meta and bool((values.isnan() | values.isposinf()).any()):
+        if (
+            values.is_floating_point()
+            and not values.is_meta
+            and bool((values.isnan() | values.isposinf()).any())
+        ):
             shape = "x".join(map(str, values.shape))
-            raise BadInput(f"the batch holds NaN or infinity, in a tensor of {shape} values. Expected finite inputs.")
+            raise BadInput(
+                f"the batch holds NaN or infinity, in a tensor of {shape} values. Expected finite inputs."
+            )
 
 
 def _is_finite(values: torch.Tensor) -> bool:

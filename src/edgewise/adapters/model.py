@@ -26,40 +26,81 @@ from edgewise.errors import BadInput
 if TYPE_CHECKING:
     from torch import nn
 
-COMPARED = ("depth", "norm", "norm_kind", "causal", "parallel", "gated", "activation", "qk_norm", "alibi", "window")
-GAINS = ("score_gain", "value_gain", "mlp_in_gain", "mlp_linear_gain", "mlp_out_gain", "attention_branch", "mlp_branch")
+COMPARED = (
+    "depth",
+    "norm",
+    "norm_kind",
+    "causal",
+    "parallel",
+    "gated",
+    "activation",
+    "qk_norm",
+    "alibi",
+    "window",
+)
+GAINS = (
+    "score_gain",
+    "value_gain",
+    "mlp_in_gain",
+    "mlp_linear_gain",
+    "mlp_out_gain",
+    "attention_branch",
+    "mlp_branch",
+)
 CLOSE = 0.25  # relative: gains by behaviour scatter by a few hundredths, wrong roles are off by factors
 DISTANCES = re.compile(r"(relative|position|pos)\w*bias")
 SHARDED = "gains: as the model behaves; its matrices lie in shards (FSDP2)"
-DRAWN = ("initializer_range", "init_std", "initializer_factor", "initializer_cutoff_factor")  # the weights say it
+DRAWN = (
+    "initializer_range",
+    "init_std",
+    "initializer_factor",
+    "initializer_cutoff_factor",
+)  # the weights say it
 
 
 def describe_module(
-    model: nn.Module, batch: Any = None, *, depth: int | None = None, tokens: int | None = None,
-    stack: str | None = None, where: ModelMap | None = None,
-) -> Architecture:  # fmt: skip
+    model: nn.Module,
+    batch: Any = None,
+    *,
+    depth: int | None = None,
+    tokens: int | None = None,
+    stack: str | None = None,
+    where: ModelMap | None = None,
+) -> Architecture:
     """The description of a built model; nothing of it is changed."""
     where = where or ModelMap(model)
     if any(parameter.is_meta for parameter in where.model.parameters()):
-        raise BadInput("this model is on the meta device and has no weights to measure. Describe its config instead.")
+        raise BadInput(
+            "this model is on the meta device and has no weights to measure. Describe its config instead."
+        )
     refuse_infinite(where.model, batch)
-    return describe_read_module(where.model, where.reading(batch, stack), depth=depth, tokens=tokens, where=where)
+    return describe_read_module(
+        where.model, where.reading(batch, stack), depth=depth, tokens=tokens, where=where
+    )
 
 
 def describe_read_module(
-    model: nn.Module, reading: Reading, *, depth: int | None = None, tokens: int | None = None,
+    model: nn.Module,
+    reading: Reading,
+    *,
+    depth: int | None = None,
+    tokens: int | None = None,
     where: ModelMap | None = None,
-) -> Architecture:  # fmt: skip
+) -> Architecture:
     """The description of a model that has been read."""
     where = where or ModelMap(model)
     stack = reading.default
     if depth is not None and stack is not None and depth != stack.depth:
-        raise BadInput(f"depth must be that of this model, {stack.depth}, got {depth}. Describe its config instead.")
+        raise BadInput(
+            f"depth must be that of this model, {stack.depth}, got {depth}. Describe its config instead."
+        )
     hint = None if stack is None else where.described(tokens)
     own = hint if hint is not None and stack is not None and hint.width == stack.width else None
     description = describe_reading(reading, tokens=tokens, name=_name(model), hint=own)
     assert stack is not None
-    description = _with_config(description, where.config) if own is None else _with_hint(description, own, tokens)
+    description = (
+        _with_config(description, where.config) if own is None else _with_hint(description, own, tokens)
+    )
     if any(is_sharded(module) for module in model.modules()):
         return replace(description, assumed=(*description.assumed, SHARDED))
     blocks, _ = where.roles(stack)
@@ -70,7 +111,9 @@ def describe_read_module(
 def _with_config(description: Architecture, config: dict[str, Any]) -> Architecture:
     """The base of the rotation, where the config of a family that nobody translated has it."""
     parameters = config.get("rope_parameters") or {}
-    base = config.get("rope_theta") or (parameters.get("rope_theta") if isinstance(parameters, dict) else None)
+    base = config.get("rope_theta") or (
+        parameters.get("rope_theta") if isinstance(parameters, dict) else None
+    )
     if not _rotates(description) or not isinstance(base, (int, float)):
         return description
     assumed = tuple(line for line in description.assumed if not line.startswith("rope_base"))
@@ -84,9 +127,14 @@ def _with_hint(description: Architecture, hint: Architecture, tokens: int | None
     for knob in COMPARED:
         behaviour, config = getattr(description, knob), getattr(hint, knob)
         if behaviour != config:
-            contradicted.append(f"{knob}: {_text(behaviour)} as the model behaves; the config says {_text(config)}")
+            contradicted.append(
+                f"{knob}: {_text(behaviour)} as the model behaves; the config says {_text(config)}"
+            )
     changes: dict[str, Any] = {} if tokens is not None else {"tokens": hint.tokens}
-    if any("mixture-of-experts" in line for line in description.unmodelled) and hint.depth == description.depth:
+    if (
+        any("mixture-of-experts" in line for line in description.unmodelled)
+        and hint.depth == description.depth
+    ):
         changes["mlp_branch"] = hint.mlp_branch  # the family's mean weight of an expert
     if _rotates(description) and _rotates(hint) and hint.depth == description.depth:
         changes |= {"rope": hint.rope, "rope_base": hint.rope_base}
@@ -94,9 +142,10 @@ def _with_hint(description: Architecture, hint: Architecture, tokens: int | None
     else:
         assumed += description.assumed
     return replace(
-        description.replace(**changes), assumed=tuple(dict.fromkeys([*assumed, *contradicted])),
+        description.replace(**changes),
+        assumed=tuple(dict.fromkeys([*assumed, *contradicted])),
         unmodelled=tuple(dict.fromkeys([*hint.unmodelled, *description.unmodelled])),
-    )  # fmt: skip
+    )
 
 
 def _rotates(description: Architecture) -> bool:
@@ -109,23 +158,32 @@ def _text(value: Any) -> str:
 
 
 def _with_weights(
-    model: nn.Module, config: dict[str, Any], description: Architecture, stack: Stack, blocks: tuple[BlockSite, ...]
+    model: nn.Module,
+    config: dict[str, Any],
+    description: Architecture,
+    stack: Stack,
+    blocks: tuple[BlockSite, ...],
 ) -> Architecture:
     """Gains from the matrices themselves where they agree with behaviour: the same numbers, without its scatter."""
     knobs = measured_knobs(model, blocks, lambda plain: _logit_scale(config, stack, plain, len(blocks)))
     experts = any(branch.experts for branch in stack.mlps)
     certain = {k: v for k, v in knobs.items() if k in GAINS and _agree(v, getattr(description, k))}
-    certain |= {k: knobs[k] for k in ("mlp_out_gain",) if experts}  # of one expert; the routing is in `unmodelled`
+    certain |= {
+        k: knobs[k] for k in ("mlp_out_gain",) if experts
+    }  # of one expert; the routing is in `unmodelled`
     if all(k in certain for k in ("score_gain", "value_gain")):
         certain |= {k: knobs[k] for k in ("key_gain", "output_gain") if k in knobs}
     certain |= {k: knobs[k] for k in ("mlp_bias",) if k in knobs}
     notes = tuple(
         f"{k}: {_mean(getattr(description, k)):.3g} as the model behaves; its matrices say {_mean(knobs[k]):.3g}"
-        for k in GAINS if k in knobs and k not in certain
-    )  # fmt: skip
+        for k in GAINS
+        if k in knobs and k not in certain
+    )
     left = tuple(_left_out(model, blocks, described=_mean(description.position_bias) > 0))
     return replace(
-        description.replace(**certain), assumed=description.assumed + notes, unmodelled=description.unmodelled + left
+        description.replace(**certain),
+        assumed=description.assumed + notes,
+        unmodelled=description.unmodelled + left,
     )
 
 
@@ -164,7 +222,9 @@ def _logit_scale(
     shown = [branch.gains.score if branch.gains else None for branch in stack.attentions]
     if len(shown) != depth or None in shown or not all(products):
         return [1.0] * depth
-    ratios = tuple(float(score or 0.0) / float(product) for score, product in zip(shown, products, strict=True))
+    ratios = tuple(
+        float(score or 0.0) / float(product) for score, product in zip(shown, products, strict=True)
+    )
     for scale in _usual_scales(config, stack.attentions[0].head_width or 1):
         if all(_agree(ratio, scale) for ratio in ratios):
             return [scale] * depth
@@ -182,4 +242,6 @@ def _usual_scales(config: dict[str, Any], width: int) -> list[float]:
 
 def _name(model: nn.Module) -> str:
     config = getattr(model, "config", None)
-    return str(getattr(config, "_name_or_path", "") or getattr(config, "model_type", "") or type(model).__name__)
+    return str(
+        getattr(config, "_name_or_path", "") or getattr(config, "model_type", "") or type(model).__name__
+    )

@@ -70,7 +70,10 @@ class ModelMap:
 
     def fields(self) -> dict[str, Field]:
         """Everything that is known so far, by name: a value, or None and why. Reads names, and runs no pass itself."""
-        blocks, stack = Field.of(lambda: self.named().blocks if self._sites is None else self.sites().blocks), None
+        blocks, stack = (
+            Field.of(lambda: self.named().blocks if self._sites is None else self.sites().blocks),
+            None,
+        )
         if self._reading is not None:
             stack = self._reading.default
         why = UNREAD if self._reading is None else "no stack was read"
@@ -78,19 +81,27 @@ class ModelMap:
         read = {
             "branches": lambda s: tuple(tuple(b.kind for b in block.branches) for block in s.blocks),
             "skips": lambda s: tuple(tuple(b.skip for b in block.branches) for block in s.blocks),
-            "gates": lambda s: tuple(b.gated for b in s.mlps), "shared": lambda s: s.shared,
+            "gates": lambda s: tuple(b.gated for b in s.mlps),
+            "shared": lambda s: s.shared,
             "token_axis": lambda s: None if s.layout is None else s.layout.split().index("token"),
-        }  # fmt: skip
+        }
         named = {
             "roles": lambda b: tuple({p.role: p.parameter for p in site.projections} for site in b),
             "heads": lambda b: tuple(site.attention.heads for site in b),
             "norms": lambda b: tuple({norm.role: norm.name for norm in site.norms} for site in b),
-        }  # fmt: skip
+        }
         return {
             "blocks": blocks._replace(value=None if sites is None else tuple(site.name for site in sites)),
-            **{name: Field(None if sites is None else find(sites), blocks.why) for name, find in named.items()},
-            **{name: Field(None, why) if stack is None else _read(name, find(stack)) for name, find in read.items()},
-            "ties": Field(self.ties), "devices": Field(self.devices),
+            **{
+                name: Field(None if sites is None else find(sites), blocks.why)
+                for name, find in named.items()
+            },
+            **{
+                name: Field(None, why) if stack is None else _read(name, find(stack))
+                for name, find in read.items()
+            },
+            "ties": Field(self.ties),
+            "devices": Field(self.devices),
         }
 
     @cached_property
@@ -160,7 +171,11 @@ class ModelMap:
     def complete(self) -> ModelSites:
         """The sites, with numbers of heads as the model behaves if its names do not say them."""
         found = self.sites()
-        if any(b.attention.heads is None for b in found.blocks) and self._reading is None and not self._unrunnable():
+        if (
+            any(b.attention.heads is None for b in found.blocks)
+            and self._reading is None
+            and not self._unrunnable()
+        ):
             with suppress(BadInput):  # then they stay unknown
                 self.reading(rows=True)
         return self.sites()
@@ -183,12 +198,21 @@ class ModelMap:
         holder = names[0].rpartition(".")[0]
         width = stack.width
         return ModelSites(
-            (NamedStack(
-                stack.name, blocks, final_norm_of(self.model, holder, names), stack.norm or "", bool(stack.parallel)
-            ),), width, embeddings_of(self.model, names, width), head_of(self.model, names, width),
+            (
+                NamedStack(
+                    stack.name,
+                    blocks,
+                    final_norm_of(self.model, holder, names),
+                    stack.norm or "",
+                    bool(stack.parallel),
+                ),
+            ),
+            width,
+            embeddings_of(self.model, names, width),
+            head_of(self.model, names, width),
             tuple(name for block in blocks for name in block.unrecognised),
             (f"roles: as the model behaves; by names, {str(refusal).partition('. ')[0]}",),
-        )  # fmt: skip
+        )
 
     def _unrunnable(self) -> str:
         """Why no pass is tried: nothing to run, or one that other processes would have to join."""
@@ -207,7 +231,11 @@ class ModelMap:
             blocks, why = self._names.roles_of(stack)
             if blocks and (wrong := _contradictions(blocks, stack)):
                 blocks, unknown = self._by_behavior(stack)
-                why = f"names say otherwise than the model behaves ({wrong[0]}), and {unknown}" if unknown else ""
+                why = (
+                    f"names say otherwise than the model behaves ({wrong[0]}), and {unknown}"
+                    if unknown
+                    else ""
+                )
                 self.notes += [note for note in wrong if note not in self.notes]
             elif not blocks:
                 blocks, unknown = self._by_behavior(stack)
@@ -226,9 +254,13 @@ class ModelMap:
                 if not blocks:
                     raise BadInput(f"the matrices of {named.name} have no certain role: {why}.")
             if stack is not None:
-                blocks = tuple(_with_heads(site, block) for site, block in zip(blocks, stack.blocks, strict=True))
+                blocks = tuple(
+                    _with_heads(site, block) for site, block in zip(blocks, stack.blocks, strict=True)
+                )
             corrected.append(replace(named, blocks=blocks))
-        return replace(sites, stacks=tuple(corrected), assumed=tuple(dict.fromkeys((*sites.assumed, *self.notes))))
+        return replace(
+            sites, stacks=tuple(corrected), assumed=tuple(dict.fromkeys((*sites.assumed, *self.notes)))
+        )
 
     def _by_behavior(self, stack: Stack) -> tuple[tuple[BlockSite, ...], str]:
         """(the blocks of a stack with their matrices as it behaves, ""), or ((), why that is not known)."""
@@ -254,9 +286,14 @@ class ModelMap:
         return [branch for stack in stacks for branch in stack.attentions if branch.module == attention]
 
     def reading(
-        self, batch: Any = None, stack: str | None = None, *, closely: bool = False, again: bool = False,
+        self,
+        batch: Any = None,
+        stack: str | None = None,
+        *,
+        closely: bool = False,
+        again: bool = False,
         rows: bool = False,
-    ) -> Reading:  # fmt: skip
+    ) -> Reading:
         """What the model does, from edited passes; read once, and the gains again if the weights have changed.
 
         closely  look at this stack also if its residual sums are not all that its blocks do
@@ -277,7 +314,9 @@ class ModelMap:
 
 
 def _read(name: str, value: Any) -> Field:
-    return Field(value, "" if value is not None else f"{name.replace('_', ' ')}: not certain from its behavior")
+    return Field(
+        value, "" if value is not None else f"{name.replace('_', ' ')}: not certain from its behavior"
+    )
 
 
 def _with_these_weights(model: nn.Module, batch: Any, reading: Reading) -> Reading | None:
@@ -294,18 +333,26 @@ def _with_these_weights(model: nn.Module, batch: Any, reading: Reading) -> Readi
         return None
     edge = spectral_edge(model)
     fresh = replace(fresh, copies=copies(model, fresh.blocks))
-    return replace(reading, stacks=(fresh,), trained=None if edge is None else edge > TRAINED, spectral_edge=edge)
+    return replace(
+        reading, stacks=(fresh,), trained=None if edge is None else edge > TRAINED, spectral_edge=edge
+    )
 
 
 def _with_heads(site: BlockSite, block: Block) -> BlockSite:
     own = [branch for branch in block.branches if branch.kind == "attention"]
     attention = site.attention
-    if attention.heads is not None or len(own) != 1 or not own[0].heads or attention.query.fan_out % own[0].heads:
+    if (
+        attention.heads is not None
+        or len(own) != 1
+        or not own[0].heads
+        or attention.query.fan_out % own[0].heads
+    ):
         return site
     heads, width = own[0].heads, attention.query.fan_out // own[0].heads
-    return replace(site, attention=replace(
-        attention, heads=heads, kv_heads=attention.key.fan_out // width, head_width=width
-    ))  # fmt: skip
+    return replace(
+        site,
+        attention=replace(attention, heads=heads, kv_heads=attention.key.fan_out // width, head_width=width),
+    )
 
 
 def _contradictions(blocks: Sequence[BlockSite], stack: Stack) -> list[str]:
@@ -336,14 +383,19 @@ def _site(names: NameReader, stack: Stack, block: Block) -> BlockSite:
     heads, width = attention.heads, attention.head_width
     a = {m.role: _projection(names.model, m) for m in attention.matrices}
     m = {m.role: _projection(names.model, m) for m in mlp.matrices}
-    key_heads = attention.kv_heads if width and a["key"].fan_out == (attention.kv_heads or 0) * width else heads
+    key_heads = (
+        attention.kv_heads if width and a["key"].fan_out == (attention.kv_heads or 0) * width else heads
+    )
     return names.block(
-        block.module, block.index, stack.norm, bool(stack.parallel),
+        block.module,
+        block.index,
+        stack.norm,
+        bool(stack.parallel),
         AttentionSite(
             attention.module, a["query"], a["key"], a["value"], a["output"], heads, key_heads, width
         ),
         MLPSite(mlp.module, m["input"], m["output"], m.get("gate")),
-    )  # fmt: skip
+    )
 
 
 def _only(block: Block, kind: str) -> Branch:
@@ -364,7 +416,13 @@ def _projection(model: nn.Module, matrix: BranchMatrix) -> Projection:
         raise BadInput(f"{matrix.parameter} has {out} rows, and {rows.groups * rows.size} were read.")
     biases = () if matrix.bias is None else (matrix.bias,)
     return Projection(
-        matrix.role, (matrix.parameter,), into, rows.count if rows else out, matrix.transposed, rows, biases=biases
+        matrix.role,
+        (matrix.parameter,),
+        into,
+        rows.count if rows else out,
+        matrix.transposed,
+        rows,
+        biases=biases,
     )
 
 

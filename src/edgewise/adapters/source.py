@@ -42,12 +42,16 @@ ACCEPTED = (
     "a preset name; `transformer` (the default knobs); mlp:ACTIVATION; a config.json of Hugging Face, or a folder "
     "with one; a .json or .yaml file of knobs; file.py:function, a function that returns a model"
 )
-IN_PYTHON = "an Architecture or Perceptron; a config or knobs as a dict; a config object; a function; an nn.Module"
+IN_PYTHON = (
+    "an Architecture or Perceptron; a config or knobs as a dict; a config object; a function; an nn.Module"
+)
 DEFAULT_KNOBS = "transformer"
 FILES = (".json", ".yaml", ".yml")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 LARGEST_JSON, LARGEST_YAML = 16_000_000, 500_000  # bytes; reading YAML takes a hundred times longer
-OF_CONFIGS = frozenset({"architectures", "hidden_size", "d_model", "n_embd", "n_layer"})  # no knob has these names
+OF_CONFIGS = frozenset(
+    {"architectures", "hidden_size", "d_model", "n_embd", "n_layer"}
+)  # no knob has these names
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
@@ -134,14 +138,20 @@ def _from_path(path: Path) -> Source:
     suffix = path.suffix.lower()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise BadInput(f"the folder {path} has no config.json. Give a folder with one, or the file itself.")
+            raise BadInput(
+                f"the folder {path} has no config.json. Give a folder with one, or the file itself."
+            )
         return replace(_from_path(path / "config.json"), folder=path)
     if suffix in PICKLES:
         raise pickle_refused(path)
     if suffix == ".py":
-        raise BadInput(f"{path} holds Python code: write {path}:function, with a function that returns a model.")
+        raise BadInput(
+            f"{path} holds Python code: write {path}:function, with a function that returns a model."
+        )
     if suffix not in FILES:
-        raise BadInput(f"{path} is not a source: a file must end in {', '.join(FILES)}. Accepted: {ACCEPTED}.")
+        raise BadInput(
+            f"{path} is not a source: a file must end in {', '.join(FILES)}. Accepted: {ACCEPTED}."
+        )
     name = Path(os.path.abspath(path)).parent.name if path.name == "config.json" else path.stem
     return _from_mapping(_read(path), name)
 

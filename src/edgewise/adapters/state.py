@@ -20,11 +20,17 @@ from torch.nn.modules import module as module_hooks
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferred
 
-GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_forward_hooks_always_called",
-                "_global_forward_hooks_with_kwargs")  # fmt: skip
+GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks_always_called",
+    "_global_forward_hooks_with_kwargs",
+)
 
 
-_one_at_a_time = threading.RLock()  # random streams and switches of torch are the process's: threads take turns
+_one_at_a_time = (
+    threading.RLock()
+)  # random streams and switches of torch are the process's: threads take turns
 
 
 @contextmanager
@@ -100,10 +106,14 @@ class State:
     def __init__(self, model: nn.Module) -> None:
         self._modules = [(module, _contents(module)) for module in model.modules()]
         self._configs = [(config, dict(vars(config))) for config in _configs(model)]
-        self._gathered: list[Any] = [m for m in model.modules() if is_sharded(m)]  # weights gathered while it runs
+        self._gathered: list[Any] = [
+            m for m in model.modules() if is_sharded(m)
+        ]  # weights gathered while it runs
         self._buffers = [(b, b.detach().clone()) for b in model.buffers() if not b.is_inference()]
         # A pending backward() that holds a buffer finds it with its numbers, and may go on.
-        self._versions = [torch.autograd._unsafe_preserve_version_counter(buffer) for buffer, _ in self._buffers]
+        self._versions = [
+            torch.autograd._unsafe_preserve_version_counter(buffer) for buffer, _ in self._buffers
+        ]
         self._gradients = [(p, p.grad, p.requires_grad) for p in model.parameters()]
         self._process = Process(model)
 
@@ -207,7 +217,9 @@ class Process:
         self._modes = _function_modes()
         self._hooks = {name: getattr(module_hooks, name).copy() for name in GLOBAL_HOOKS}
         devices = {"cpu"} | {tensor.device.type for tensor in model.parameters()} - {"meta"}
-        self._autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in devices]
+        self._autocast = [
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in devices
+        ]
         self._dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")  # loaded once anything was compiled
         self._stance = None if self._dynamo is None else self._dynamo._stance
 
@@ -247,7 +259,9 @@ def _function_modes() -> list[Any]:
 
 def _set_function_modes(modes: list[Any]) -> None:
     """An interrupt can fall between the push of a mode and its `with`; the stack is then made anew."""
-    if any(a is not b for a, b in zip(_function_modes(), modes, strict=False)) or len(_function_modes()) != len(modes):
+    if any(a is not b for a, b in zip(_function_modes(), modes, strict=False)) or len(
+        _function_modes()
+    ) != len(modes):
         while torch._C._len_torch_function_stack():
             torch._C._pop_torch_function_stack()
         for mode in modes:

@@ -43,13 +43,17 @@ def twin(model: nn.Module) -> nn.Module:
 @contextmanager
 def holding(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
     """A twin with these parameters and buffers, by name, in place of its own, under all of their names."""
-    named = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    named = dict(model.named_parameters(remove_duplicate=False)) | dict(
+        model.named_buffers(remove_duplicate=False)
+    )
     exchanged = {id(named[name]): value for name, value in values.items()}
     places: list[tuple[dict[str, Any], str, Tensor]] = [
         (tensors, key, tensor)
-        for module in model.modules() for tensors in (module._parameters, module._buffers)
-        for key, tensor in tensors.items() if tensor is not None and id(tensor) in exchanged
-    ]  # fmt: skip
+        for module in model.modules()
+        for tensors in (module._parameters, module._buffers)
+        for key, tensor in tensors.items()
+        if tensor is not None and id(tensor) in exchanged
+    ]
     try:
         for tensors, key, tensor in places:
             tensors[key] = exchanged[id(tensor)]

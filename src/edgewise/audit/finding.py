@@ -51,9 +51,13 @@ class AuditFinding:
     def json(self) -> dict[str, Any]:
         """As the published schema (`schema/measurement-1.json`) has it."""
         return {
-            "kind": self.kind.value, "severity": self.severity.value, "parameters": list(self.parameters),
-            "observation": self.observation, "expected": self.expected, "repair": self.repair,
-        }  # fmt: skip
+            "kind": self.kind.value,
+            "severity": self.severity.value,
+            "parameters": list(self.parameters),
+            "observation": self.observation,
+            "expected": self.expected,
+            "repair": self.repair,
+        }
 
     def __str__(self) -> str:
         more = f" and {len(self.parameters) - 1} more" if len(self.parameters) > 1 else ""

@@ -22,7 +22,9 @@ def identical_layers(model: nn.Module, summaries: Sequence[MatrixSummary]) -> It
         yield _finding(pairs)
 
 
-def _copies(model: nn.Module, group: Sequence[MatrixSummary]) -> Iterator[tuple[MatrixSummary, MatrixSummary]]:
+def _copies(
+    model: nn.Module, group: Sequence[MatrixSummary]
+) -> Iterator[tuple[MatrixSummary, MatrixSummary]]:
     """(original, copy), by value and not by name: a parameter shared on purpose is not a copy."""
     import torch
 
@@ -52,11 +54,13 @@ def _finding(pairs: Sequence[tuple[MatrixSummary, MatrixSummary]]) -> AuditFindi
         "std=float(model.get_parameter(name).detach().std()))"
     )
     return AuditFinding(
-        Kind.IDENTICAL_LAYERS, Severity.WARNING,  # such networks train; torch's own encoder is one
+        Kind.IDENTICAL_LAYERS,
+        Severity.WARNING,  # such networks train; torch's own encoder is one
         names,
         f"blocks {_spell(blocks)} hold the same values as block {_spell(originals)}",
-        "values of its own in every block; copies stay correlated, which no theory of random networks covers", repair,
-    )  # fmt: skip
+        "values of its own in every block; copies stay correlated, which no theory of random networks covers",
+        repair,
+    )
 
 
 def _spell(numbers: Sequence[int]) -> str:

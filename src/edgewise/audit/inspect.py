@@ -42,7 +42,9 @@ def audit_initialization(
     """
     where = ModelMap(model)
     if any(parameter.is_meta for parameter in where.model.parameters()):
-        raise BadInput("this model is on the meta device and has no weights to audit. Build it on a device first.")
+        raise BadInput(
+            "this model is on the meta device and has no weights to audit. Build it on a device first."
+        )
     findings = list(_all(where, summarise(where.model, where.sites()), family_recipe, truncated_at))
     return tuple(sorted(_without_repetition(findings), key=lambda finding: ORDER[finding.severity]))
 
@@ -76,9 +78,10 @@ def _without_repetition(findings: list[AuditFinding]) -> list[AuditFinding]:
     telling = (Kind.RESIDUAL_SCALING_MISSING, Kind.RESIDUAL_SCALING_MISPLACED, Kind.DEPARTS_FROM_SIBLINGS)
     explained = {name for finding in findings if finding.kind in telling for name in finding.parameters}
     return [
-        finding for finding in findings
+        finding
+        for finding in findings
         if finding.kind is not Kind.DEPARTS_FROM_RECIPE or not set(finding.parameters) <= explained
-    ]  # fmt: skip
+    ]
 
 
 __all__ = ["AuditFinding", "Kind", "Severity", "audit_initialization"]

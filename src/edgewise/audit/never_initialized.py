@@ -35,14 +35,27 @@ def _of_role(group: Sequence[MatrixSummary], usual: float) -> Iterator[AuditFind
     others = [summary.rms for summary in group if summary not in bad]
     std = median(others) if others else usual
     # A whole role of zero output matrices is a known design: the branches start silent.
-    silent = len(bad) == len(group) and bad[0].role.endswith(".output") and not any(summary.rms for summary in bad)
+    silent = (
+        len(bad) == len(group) and bad[0].role.endswith(".output") and not any(summary.rms for summary in bad)
+    )
     severity = Severity.NOTE if silent else Severity.ERROR
-    expected = "random entries, unless the branches start silent on purpose" if silent else (
-        f"random entries of standard deviation near {std:.3g}, like its siblings" if others else "random entries"
-    )  # fmt: skip
+    expected = (
+        "random entries, unless the branches start silent on purpose"
+        if silent
+        else (
+            f"random entries of standard deviation near {std:.3g}, like its siblings"
+            if others
+            else "random entries"
+        )
+    )
     names = tuple(name for summary in bad for name in summary.matrix.parameters)
     yield AuditFinding(
-        Kind.NEVER_INITIALIZED, severity, names, _observation(bad[0]), expected, redraw([b.matrix for b in bad], std)
+        Kind.NEVER_INITIALIZED,
+        severity,
+        names,
+        _observation(bad[0]),
+        expected,
+        redraw([b.matrix for b in bad], std),
     )
 
 
@@ -59,12 +72,17 @@ def _of_embedding(model: nn.Module, name: str, usual: float) -> Iterator[AuditFi
     tensor, parameter = _tensor(model, name)
     if tensor.numel() == tensor.shape[-1] or (_finite(tensor) and float(tensor.std()) > 0):
         return
-    constant = f"all entries are {float(tensor.flatten()[0]):.3g}" if _finite(tensor) else "entries not finite"
+    constant = (
+        f"all entries are {float(tensor.flatten()[0]):.3g}" if _finite(tensor) else "entries not finite"
+    )
     yield AuditFinding(
-        Kind.NEVER_INITIALIZED, Severity.WARNING if _finite(tensor) else Severity.ERROR, (parameter,), constant,
+        Kind.NEVER_INITIALIZED,
+        Severity.WARNING if _finite(tensor) else Severity.ERROR,
+        (parameter,),
+        constant,
         "random entries, so that rows (tokens, positions) differ",
         f"torch.nn.init.normal_(model.get_parameter({parameter!r}), std={usual:.6g})",
-    )  # fmt: skip
+    )
 
 
 def _tensor(model: nn.Module, name: str) -> tuple[Tensor, str]:

@@ -61,21 +61,28 @@ def _findings(
     misplaced, missing = sorted(scaled - {*BACK}), sorted(targets - scaled)
     for role in misplaced:
         yield _finding(
-            Kind.RESIDUAL_SCALING_MISPLACED, groups[role], base,
+            Kind.RESIDUAL_SCALING_MISPLACED,
+            groups[role],
+            base,
             f"{role} is smaller by 1/sqrt(2 depth): {small:.4g}",
             f"{base:.4g} here; the factor belongs to the output matrices of both branches",
-        )  # fmt: skip
+        )
     for role in missing:
         near = [summary for summary in groups[role] if _near(summary.rms, base)]
         if len(near) == len(groups[role]):
             yield _finding(
-                Kind.RESIDUAL_SCALING_MISSING, near, small, f"{role} has standard deviation {near[0].rms:.4g}",
+                Kind.RESIDUAL_SCALING_MISSING,
+                near,
+                small,
+                f"{role} has standard deviation {near[0].rms:.4g}",
                 f"{small:.4g}: 1/sqrt(2 depth) of the other matrices, on the output matrices of both branches",
-            )  # fmt: skip
+            )
 
 
 def _finding(
     kind: Kind, group: Sequence[MatrixSummary], std: float, observation: str, expected: str
 ) -> AuditFinding:
     names = tuple(name for summary in group for name in summary.matrix.parameters)
-    return AuditFinding(kind, Severity.WARNING, names, observation, expected, redraw([g.matrix for g in group], std))
+    return AuditFinding(
+        kind, Severity.WARNING, names, observation, expected, redraw([g.matrix for g in group], std)
+    )

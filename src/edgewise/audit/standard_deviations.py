@@ -13,7 +13,9 @@ from edgewise.audit.finding import AuditFinding, Kind, Severity, redraw
 from edgewise.audit.weights import MatrixSummary, group_by, siblings
 
 
-def recipe_of(config: dict[str, Any], architecture: Architecture, sites: ModelSites) -> dict[tuple[str, int], float]:
+def recipe_of(
+    config: dict[str, Any], architecture: Architecture, sites: ModelSites
+) -> dict[tuple[str, int], float]:
     """Standard deviation by (role, block) of the primary stack, from the gains its config translates to.
 
     Queries, keys and values are drawn alike in every family (T5: queries smaller by sqrt(d_kv)); the gains of
@@ -24,15 +26,23 @@ def recipe_of(config: dict[str, Any], architecture: Architecture, sites: ModelSi
     recipe: dict[tuple[str, int], float] = {}
     for index, block in enumerate(sites.blocks):
         value, output, inward, out = (
-            _at(architecture, name, index) for name in ("value_gain", "output_gain", "mlp_in_gain", "mlp_out_gain")
+            _at(architecture, name, index)
+            for name in ("value_gain", "output_gain", "mlp_in_gain", "mlp_out_gain")
         )
         if not output or not inward:
             continue
         s = value / output / f / math.sqrt(block.attention.value.fan_in)
         t, back = inward / f / math.sqrt(block.mlp.input.fan_in), out / math.sqrt(block.mlp.output.fan_in)
         o = output / math.sqrt(block.attention.output.fan_in)
-        attention = {"query": s * t5_query, "key": s, "value": s, "output": o, "query_down": s, "key_value_down": s,
-                     "key_rotated": s}  # fmt: skip
+        attention = {
+            "query": s * t5_query,
+            "key": s,
+            "value": s,
+            "output": o,
+            "query_down": s,
+            "key_value_down": s,
+            "key_rotated": s,
+        }
         recipe |= {(f"attention.{role}", index): std for role, std in attention.items()}
         for owner in ("mlp", "shared"):
             mlp = {"gate": t, "input": t, "router": t, "output": back}
@@ -45,7 +55,9 @@ def _at(architecture: Architecture, name: str, index: int) -> float:
     return float(value[index] if isinstance(value, tuple) else value)
 
 
-def unlike_recipe(recipe: dict[tuple[str, int], float], summaries: Sequence[MatrixSummary]) -> Iterator[AuditFinding]:
+def unlike_recipe(
+    recipe: dict[tuple[str, int], float], summaries: Sequence[MatrixSummary]
+) -> Iterator[AuditFinding]:
     """One finding per role and expected value: all the layers that depart from it."""
     listed = [s for s in summaries if s.random and (s.role, s.block) in recipe]
     wrong = [s for s in listed if s.departs_from(recipe[s.role, s.block])]
@@ -56,10 +68,13 @@ def unlike_recipe(recipe: dict[tuple[str, int], float], summaries: Sequence[Matr
 def _recipe_finding(group: Sequence[MatrixSummary], expected: float) -> AuditFinding:
     first = group[0]
     return AuditFinding(
-        Kind.DEPARTS_FROM_RECIPE, Severity.WARNING, tuple(n for s in group for n in s.matrix.parameters),
-        f"{first.role} has standard deviation {first.rms:.4g}", f"{expected:.4g}, which the family publishes",
+        Kind.DEPARTS_FROM_RECIPE,
+        Severity.WARNING,
+        tuple(n for s in group for n in s.matrix.parameters),
+        f"{first.role} has standard deviation {first.rms:.4g}",
+        f"{expected:.4g}, which the family publishes",
         redraw([summary.matrix for summary in group], expected),
-    )  # fmt: skip
+    )
 
 
 def unlike_siblings(summaries: Sequence[MatrixSummary]) -> Iterator[AuditFinding]:
@@ -78,9 +93,15 @@ def unlike_siblings(summaries: Sequence[MatrixSummary]) -> Iterator[AuditFinding
 
 
 def _sibling_finding(summary: MatrixSummary, middle: float) -> AuditFinding:
-    place, errors = f"{summary.role} of block {summary.block}", abs(math.log(summary.rms / middle)) / summary.error
+    place, errors = (
+        f"{summary.role} of block {summary.block}",
+        abs(math.log(summary.rms / middle)) / summary.error,
+    )
     return AuditFinding(
-        Kind.DEPARTS_FROM_SIBLINGS, Severity.WARNING, summary.matrix.parameters,
+        Kind.DEPARTS_FROM_SIBLINGS,
+        Severity.WARNING,
+        summary.matrix.parameters,
         f"{place} has standard deviation {summary.rms:.4g} ({errors:.0f} sampling errors away)",
-        f"{middle:.4g}, as in the other blocks", redraw([summary.matrix], middle),
-    )  # fmt: skip
+        f"{middle:.4g}, as in the other blocks",
+        redraw([summary.matrix], middle),
+    )

@@ -22,11 +22,15 @@ def tied_weights(where: ModelMap, sites: ModelSites) -> Iterator[AuditFinding]:
 
 def _finding(model: nn.Module, names: tuple[str, ...], blocks: bool) -> AuditFinding:
     return AuditFinding(
-        Kind.TIED, Severity.WARNING if blocks else Severity.NOTE, names,
+        Kind.TIED,
+        Severity.WARNING if blocks else Severity.NOTE,
+        names,
         f"{' and '.join(names[:3])} are one parameter",
-        "a parameter for each block" if blocks else
-        "often intended; the readout then has the embedding's standard deviation", _repair(model, names),
-    )  # fmt: skip
+        "a parameter for each block"
+        if blocks
+        else "often intended; the readout then has the embedding's standard deviation",
+        _repair(model, names),
+    )
 
 
 def _repair(model: nn.Module, names: tuple[str, ...]) -> str:

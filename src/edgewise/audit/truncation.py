@@ -48,10 +48,13 @@ def _reach(summary: MatrixSummary) -> float:
 def _says_nothing(cutoff: float, source: str, summaries: Sequence[MatrixSummary]) -> AuditFinding:
     names = tuple(summary.parameter for summary in summaries[:1])
     return AuditFinding(
-        Kind.TRUNCATION_CUTS_NOTHING, Severity.WARNING, names, f"{source} cuts at {cutoff:g} sigma",
+        Kind.TRUNCATION_CUTS_NOTHING,
+        Severity.WARNING,
+        names,
+        f"{source} cuts at {cutoff:g} sigma",
         "a cut near 2 or 3 sigma; beyond 4 it changes nothing",
         f"model.config.{KEYS[0]} = 2.0; model.init_weights()",
-    )  # fmt: skip
+    )
 
 
 def _finding(cutoff: float, source: str, beyond: Sequence[MatrixSummary]) -> AuditFinding:
@@ -62,8 +65,11 @@ def _finding(cutoff: float, source: str, beyond: Sequence[MatrixSummary]) -> Aud
         f"a={-cutoff * std:.6g}, b={cutoff * std:.6g})"
     )
     return AuditFinding(
-        Kind.TRUNCATION_CUTS_NOTHING, Severity.WARNING, names,
+        Kind.TRUNCATION_CUTS_NOTHING,
+        Severity.WARNING,
+        names,
         f"{beyond[0].role} reaches {max(map(_reach, beyond)):.2f} standard deviations",
         f"at most {_limit(cutoff):.2f}, as {source} cuts at {cutoff:g} sigma; a and b of trunc_normal_ are "
-        "numbers, not multiples of std", repair,
-    )  # fmt: skip
+        "numbers, not multiples of std",
+        repair,
+    )

@@ -26,11 +26,13 @@ def norm_gains_not_one(model: nn.Module, expected: float = 1.0) -> Iterator[Audi
         if not worst <= EXACT * max(expected, 1.0):  # not finite is not one either
             stored = expected - 1 if _offset(gains, weight) else expected
             yield AuditFinding(
-                Kind.NORM_GAIN_NOT_ONE, Severity.WARNING, (f"{name}.weight",),
+                Kind.NORM_GAIN_NOT_ONE,
+                Severity.WARNING,
+                (f"{name}.weight",),
                 f"gains with root mean square {root_mean_square(gains):.4g}, off by up to {worst:.3g}",
                 f"{expected:g} everywhere",
                 f"torch.nn.init.constant_(model.get_parameter('{name}.weight'), {stored:g})",
-            )  # fmt: skip
+            )
 
 
 def _offset(gains: object, weight: object) -> bool:
@@ -56,7 +58,10 @@ def biases_not_zero(model: nn.Module) -> Iterator[AuditFinding]:
 def _bias(model: nn.Module, names: tuple[str, ...]) -> AuditFinding:
     size = root_mean_square(model.get_parameter(names[0]))
     return AuditFinding(
-        Kind.BIAS_NOT_ZERO, Severity.NOTE, names, f"root mean square {size:.4g}",
+        Kind.BIAS_NOT_ZERO,
+        Severity.NOTE,
+        names,
+        f"root mean square {size:.4g}",
         "zero; nn.Linear draws biases unless told otherwise, and they add a common direction to all tokens",
         f"for name in {names!r}: torch.nn.init.zeros_(model.get_parameter(name))",
-    )  # fmt: skip
+    )

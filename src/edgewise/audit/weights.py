@@ -86,7 +86,9 @@ def _summary(model: nn.Module, stack: str, block: int, role: str, matrix: Projec
     return MatrixSummary(stack, block, role, matrix, rms, spread, largest, weight.numel())
 
 
-def group_by(summaries: Sequence[MatrixSummary], key: Callable[[MatrixSummary], object]) -> list[list[MatrixSummary]]:
+def group_by(
+    summaries: Sequence[MatrixSummary], key: Callable[[MatrixSummary], object]
+) -> list[list[MatrixSummary]]:
     """Groups in order of appearance."""
     groups: dict[object, list[MatrixSummary]] = {}
     for summary in summaries:

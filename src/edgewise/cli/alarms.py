@@ -36,11 +36,21 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
     code = exit_codes.of_alarms([alarm.failing for alarm in raised], bool(unseen))
     with printing():
         if as_json:
-            click.echo(json.dumps(plain({
-                "run": run, "model": about["model"], "rows": len(rows), "unseen": unseen,
-                "damaged_rows": rows.damaged, "damaged_events": folder.damaged_events(rank),
-                "alarms": [alarm.json() for alarm in raised],
-            })))  # fmt: skip
+            click.echo(
+                json.dumps(
+                    plain(
+                        {
+                            "run": run,
+                            "model": about["model"],
+                            "rows": len(rows),
+                            "unseen": unseen,
+                            "damaged_rows": rows.damaged,
+                            "damaged_events": folder.damaged_events(rank),
+                            "alarms": [alarm.json() for alarm in raised],
+                        }
+                    )
+                )
+            )
             return code
         if unseen:
             lines = [UNSEEN, *(f"  - {visible(sentence)}" for sentence in unseen)]

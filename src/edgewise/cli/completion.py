@@ -13,7 +13,7 @@ VARIABLE = "_EDGEWISE_COMPLETE"  # set by the script that the shell has loaded
 
 
 @click.command(
-    epilog="bash: add `eval \"$(edgewise completion bash)\"` to ~/.bashrc. zsh: the same to ~/.zshrc. "
+    epilog='bash: add `eval "$(edgewise completion bash)"` to ~/.bashrc. zsh: the same to ~/.zshrc. '
     "fish: edgewise completion fish > ~/.config/fish/completions/edgewise.fish"
 )
 @click.argument("shell", type=click.Choice(SHELLS))
@@ -51,4 +51,6 @@ def complete_knob(_: click.Context, __: click.Parameter, incomplete: str) -> lis
     if equals:
         choices = KNOBS[name].choices if name in KNOBS else ()
         return [CompletionItem(f"{name}={choice}") for choice in choices if choice.startswith(value)]
-    return [CompletionItem(f"{k.name}=", help=k.meaning) for k in KNOBS.values() if k.name.startswith(incomplete)]
+    return [
+        CompletionItem(f"{k.name}=", help=k.meaning) for k in KNOBS.values() if k.name.startswith(incomplete)
+    ]

@@ -22,12 +22,22 @@ POINTS = 5  # of a loss curve
 
 
 def show_cure(
-    name: str, plan: Plan, now: Verdict | None, then: Verdict | None, proof: Proof | None, source: str,
-    module: Path | None, seconds: float,
-) -> None:  # fmt: skip
+    name: str,
+    plan: Plan,
+    now: Verdict | None,
+    then: Verdict | None,
+    proof: Proof | None,
+    source: str,
+    module: Path | None,
+    seconds: float,
+) -> None:
     """Everything on one screen."""
     out = console()
-    parts = [_answers(name, plan, now, then, out.width, seconds), table(plan, out.width), _code(source, module, plan)]
+    parts = [
+        _answers(name, plan, now, then, out.width, seconds),
+        table(plan, out.width),
+        _code(source, module, plan),
+    ]
     if proof is not None:
         parts.append(_proof(proof, out.width))
     for part in parts:
@@ -136,4 +146,7 @@ def _proof(proof: Proof, width: int) -> Iterator[Line]:
 
 def curve(arm: Arm, steps: Sequence[int]) -> list[float]:
     """The mean loss over seeds at these steps; a run that diverged stays at its last."""
-    return [sum(seed[min(max(step - 1, 0), len(seed) - 1)] for seed in arm.losses) / len(arm.losses) for step in steps]
+    return [
+        sum(seed[min(max(step - 1, 0), len(seed) - 1)] for seed in arm.losses) / len(arm.losses)
+        for step in steps
+    ]

@@ -28,7 +28,9 @@ OUTSIDE = "Theory does not cover it: edgewise measure reads the same numbers fro
 
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="SOURCE", shell_complete=complete_source)
-@click.option("--stack", metavar="NAME", help="Which stack of a model with several.  [default: the language stack]")
+@click.option(
+    "--stack", metavar="NAME", help="Which stack of a model with several.  [default: the language stack]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def describe(source: str, stack: str | None, as_json: bool) -> int:
     """Say what a model is, block by block, and whether theory covers it."""

@@ -34,7 +34,9 @@ def examine() -> dict[str, Any]:
     core = {name: _version(name) for name in CORE}
     optional = {name: _version(name) for name in OPTIONAL}
     table, cuda = moment_table(), _cuda()
-    problems = [f"{name} is not installed; install edgewise again" for name, version in core.items() if not version]
+    problems = [
+        f"{name} is not installed; install edgewise again" for name, version in core.items() if not version
+    ]
     if not table["present"]:
         problems.append(f"the table of softmax moments, {MOMENT_TABLE}, is not in the package")
     if cuda["error"] is not None:

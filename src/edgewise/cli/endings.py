@@ -45,7 +45,9 @@ def _of_the_system(error: BaseException) -> str | None:
     """What the machine refuses: files, memory, depth of the stack, size of a number."""
     if isinstance(error, OSError):
         file = f" {str(error.filename)!r}" if error.filename is not None else ""
-        return f"the system refused{file}: {error.strerror or error}. Name a place that can be read and written."
+        return (
+            f"the system refused{file}: {error.strerror or error}. Name a place that can be read and written."
+        )
     if isinstance(error, RecursionError):
         return "the input is nested too deeply, or contains itself. Give plain values."
     if isinstance(error, OverflowError):

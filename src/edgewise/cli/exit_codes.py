@@ -14,7 +14,9 @@ FAILS = 2
 UNSEEN = 3  # of a watched run: no alarm is known, and too little was seen to say that there was none
 BAD_INPUT = 64  # sysexits.h: EX_USAGE
 INTERNAL_ERROR = 70  # sysexits.h: EX_SOFTWARE
-OUTPUT_LOST = 74  # sysexits.h: EX_IOERR, standard output could not be written (full disk, closed, reader gone)
+OUTPUT_LOST = (
+    74  # sysexits.h: EX_IOERR, standard output could not be written (full disk, closed, reader gone)
+)
 INTERRUPTED = 130  # 128 + SIGINT
 
 

@@ -11,12 +11,23 @@ from edgewise.cli import exit_codes
 
 @click.command()
 @click.argument("folder", required=False, type=click.Path(path_type=Path))
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, metavar="N",
-              help="The port; 0 takes a free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-              help="The address to listen at; other machines can reach all but the default.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    metavar="N",
+    help="The port; 0 takes a free one.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address to listen at; other machines can reach all but the default.",
+)
 @click.option("--share", is_flag=True, help="Allow other machines to ask; prints a token that they need.")
-@click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")  # fmt: skip
+@click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 def explore(folder: Path | None, port: int, host: str, share: bool, open_page: bool) -> int:
     """Open a local page: put a model on the map, move it to where it trains, take the code home.
 

@@ -14,7 +14,9 @@ from edgewise.cli.output import printing, visible
 @click.argument("run", type=click.Path())
 @click.option("--to", "path", required=True, type=click.Path(), help="A name that ends in .csv or .parquet.")
 @click.option("--heads", is_flag=True, help="The numbers per head, which are stored on a slower clock.")
-@click.option("--rank", type=click.IntRange(0), default=None, help="Of one process only; of all unless given.")
+@click.option(
+    "--rank", type=click.IntRange(0), default=None, help="Of one process only; of all unless given."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def export(run: str, path: str, heads: bool, rank: int | None, as_json: bool) -> int:
     """Write the rows of a watched run to one file."""

@@ -39,24 +39,51 @@ EPILOG = (
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="SOURCE", shell_complete=complete_source)
 @click.option("--tokens", type=int, metavar="N", help="Length of the random input.  [default: 64]")
-@click.option("--goal", default="critical", show_default=True, metavar="NAME",
-              help="critical, or a published scheme: deepnorm, depth-mup, gpt2, xavier, torch, orthogonal.")
-@click.option("--keep", multiple=True, metavar="NAME", help="A parameter or module that stays as it is; repeatable.")
+@click.option(
+    "--goal",
+    default="critical",
+    show_default=True,
+    metavar="NAME",
+    help="critical, or a published scheme: deepnorm, depth-mup, gpt2, xavier, torch, orthogonal.",
+)
+@click.option(
+    "--keep", multiple=True, metavar="NAME", help="A parameter or module that stays as it is; repeatable."
+)
 @click.option("--frozen", is_flag=True, help="Write frozen parameters (requires_grad=False) too.")
 @click.option("--write", metavar="F", help="Write the plan as a Python file that needs torch only.")
 @click.option("--prove", is_flag=True, help="Train the model as it is and with the plan, and compare.")
-@click.option("--data", metavar="FILE.PY:NAME",
-              help="Batches of (inputs, labels), or a function of a seed.  [default: a built-in task that fits]")
-@click.option("--steps", type=click.IntRange(min=2), default=200, show_default=True, metavar="N",
-              help="Training steps of a proof.")
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, metavar="K",
-              help="Seeds of a proof.")
+@click.option(
+    "--data",
+    metavar="FILE.PY:NAME",
+    help="Batches of (inputs, labels), or a function of a seed.  [default: a built-in task that fits]",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=2),
+    default=200,
+    show_default=True,
+    metavar="N",
+    help="Training steps of a proof.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, metavar="K", help="Seeds of a proof."
+)
 @click.option("--figure", metavar="F", help="Draw the two loss curves of a proof (.png, .svg, .pdf).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def fix(
-    source: str, tokens: int | None, goal: str, keep: tuple[str, ...], frozen: bool, write: str | None, prove: bool,
-    data: str | None, steps: int, seeds: int, figure: str | None, as_json: bool,
-) -> int:  # fmt: skip
+    source: str,
+    tokens: int | None,
+    goal: str,
+    keep: tuple[str, ...],
+    frozen: bool,
+    write: str | None,
+    prove: bool,
+    data: str | None,
+    steps: int,
+    seeds: int,
+    figure: str | None,
+    as_json: bool,
+) -> int:
     """Plan the weights of a model so that it trains: a table, the outcome before and after, code to paste."""
     path, module = figure_path(figure), new_file(write, ".py")
     if path is not None and not prove:
@@ -108,10 +135,11 @@ class Cure:
 
         verdicts = {"now": self.now, "then": self.then}
         return {
-            "name": self.name, "plan": self.plan.json(),
+            "name": self.name,
+            "plan": self.plan.json(),
             **{key: None if verdict is None else verdict.json() for key, verdict in verdicts.items()},
             "proof": None if proof is None else proof.json(),
-        } | stamp()  # fmt: skip
+        } | stamp()
 
 
 def _subject(source: str) -> Subject:
@@ -121,9 +149,14 @@ def _subject(source: str) -> Subject:
 
 
 def cure_of(
-    target: Subject, batches: Any, tokens: int | None, goal: str, keep: Sequence[str], frozen: bool,
+    target: Subject,
+    batches: Any,
+    tokens: int | None,
+    goal: str,
+    keep: Sequence[str],
+    frozen: bool,
     say: Callable[[str], None],
-) -> Cure:  # fmt: skip
+) -> Cure:
     """The plan of a model, and the measured verdicts before and after it; refused where there is nothing to fix."""
     from edgewise.adapters.model_map import ModelMap
     from edgewise.probe.isolation import random_streams
@@ -162,7 +195,9 @@ def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     outcome = "" if now is None else f" It is judged as: {now.outcome.value}."
     if plan.kept and not plan.reached:
         return f"nothing in {name} can be changed.{outcome} {plan.diagnosis} {plan.kept_in_words}"
-    if plan.findings and plan.before is not None:  # the start is not the reason: what it does, and where else to look
+    if (
+        plan.findings and plan.before is not None
+    ):  # the start is not the reason: what it does, and where else to look
         return (
             f"there is nothing to fix in the weights of {name}.{outcome} {capitalised(totals_in_words(plan.before))} "
             "If it does not train, look at the learning rate (edgewise rate), the data and the precision."
@@ -178,7 +213,9 @@ def _verdict(where: ModelMap, batch: Any, tokens: int | None, name: str) -> Verd
     from edgewise.verbs import judge
 
     try:
-        trace = measure(where, batch, readouts=("token",), pair=False, tokens=None if batch is not None else tokens)
+        trace = measure(
+            where, batch, readouts=("token",), pair=False, tokens=None if batch is not None else tokens
+        )
     except BadInput:
         return None
     return replace(judge(trace), name=name)
@@ -190,11 +227,15 @@ def load_batches(text: str) -> Any:
 
     file, colon, name = text.rpartition(":")
     if not colon or not file.endswith(".py"):
-        raise BadInput(f"--data {text!r} is not file.py:name. Name a list of (inputs, labels) or a function of a seed.")
+        raise BadInput(
+            f"--data {text!r} is not file.py:name. Name a list of (inputs, labels) or a function of a seed."
+        )
     value = load_name(Path(file), name)
     if not callable(value) and not isinstance(value, (list, tuple)):
         kind = type(value).__name__
-        raise BadInput(f"{name} in {file} is a {kind}; expected a list of (inputs, labels) or a function of a seed.")
+        raise BadInput(
+            f"{name} in {file} is a {kind}; expected a list of (inputs, labels) or a function of a seed."
+        )
     return value
 
 
@@ -216,7 +257,9 @@ def _prove(target: Subject, plan: Plan, batches: Any, steps: int, seeds: int) ->
 def _write(cure: Cure, path: Path) -> None:
     from edgewise.repair.standalone import write_module
 
-    write_module(cure.plan, path, f"Initialization of {cure.name}, written by edgewise (goal {cure.plan.goal}).")
+    write_module(
+        cure.plan, path, f"Initialization of {cure.name}, written by edgewise (goal {cure.plan.goal})."
+    )
 
 
 def _show(cure: Cure, proof: Proof | None, source: str, module: Path | None, seconds: float) -> None:

@@ -42,20 +42,40 @@ EPILOG = (
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="SOURCE", shell_complete=complete_source)
 @click.option("--text", metavar="F", help="Measure on the beginning of this text instead of random tokens.")
-@click.option("--seeds", type=int, default=2, show_default=True, metavar="K", help="Networks or directions to average.")
+@click.option(
+    "--seeds", type=int, default=2, show_default=True, metavar="K", help="Networks or directions to average."
+)
 @click.option("--tokens", type=int, metavar="N", help="Length of the input.  [default: 64]")
-@click.option("--stack", metavar="NAME", help="Which stack of a model with several.  [default: the language stack]")
+@click.option(
+    "--stack", metavar="NAME", help="Which stack of a model with several.  [default: the language stack]"
+)
 @click.option("--stream", is_flag=True, help="Hold one block in memory at a time (configs only).")
 @click.option("--figure", metavar="F", help="Draw theory as lines, measurement as points (.png, .svg, .pdf).")
-@click.option("--repair", metavar="F", help="Write what mends the initialization as a Python file with repair(model).")
+@click.option(
+    "--repair", metavar="F", help="Write what mends the initialization as a Python file with repair(model)."
+)
 @detail_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-@click.option("--fail-on", type=click.Choice(["risky", "fails"]), default="risky", show_default=True,
-              help="The mildest verdict whose exit code is not 0.")  # fmt: skip
+@click.option(
+    "--fail-on",
+    type=click.Choice(["risky", "fails"]),
+    default="risky",
+    show_default=True,
+    help="The mildest verdict whose exit code is not 0.",
+)
 def measure(
-    source: str, text: str | None, seeds: int, tokens: int | None, stack: str | None, stream: bool,
-    figure: str | None, repair: str | None, detail: int, as_json: bool, fail_on: str,
-) -> int:  # fmt: skip
+    source: str,
+    text: str | None,
+    seeds: int,
+    tokens: int | None,
+    stack: str | None,
+    stream: bool,
+    figure: str | None,
+    repair: str | None,
+    detail: int,
+    as_json: bool,
+    fail_on: str,
+) -> int:
     """Read the same numbers from a real model, beside the predicted ones."""
     path, repair_path = figure_path(figure), new_file(repair, ".py")
     began = time.perf_counter()
@@ -69,9 +89,15 @@ def measure(
         length = tokens if text is None else None
         whole = as_json or detail > 1  # the screen reads one gradient and no pair of nearby inputs
         trace = measure_subject(
-            target, batch, seeds=seeds, readouts=READOUTS if whole else READOUTS[:1], pair=whole, stream=stream,
-            tokens=length, stack=stack,
-        )  # fmt: skip
+            target,
+            batch,
+            seeds=seeds,
+            readouts=READOUTS if whole else READOUTS[:1],
+            pair=whole,
+            stream=stream,
+            tokens=length,
+            stack=stack,
+        )
         bar.say("predicting")
         measurement = beside_theory(target.name, trace, audit())
         if path is not None:
@@ -105,7 +131,9 @@ class Measurement:
         from edgewise import view
 
         audit = None if isinstance(self.audit, str) else self.audit
-        click.echo(json.dumps(view.measurement(self.trace, self.verdict, self.theory, audit), allow_nan=False))
+        click.echo(
+            json.dumps(view.measurement(self.trace, self.verdict, self.theory, audit), allow_nan=False)
+        )
 
     def print_text(self, seconds: float, detail: int) -> None:
         """For people."""

@@ -22,11 +22,18 @@ def detail_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def with_number(*args: Any, detail: int | None, **options: Any) -> Any:
-        return command(*args, detail=detail or 0, **options)  # click before 8.3 says None where neither is given
+        return command(
+            *args, detail=detail or 0, **options
+        )  # click before 8.3 says None where neither is given
 
     verbose = click.option("--verbose", "detail", flag_value=2, type=int, help="Print all numbers.")
     return click.option(
-        "--explain", "detail", flag_value=1, type=int, default=0, help="Print the numbers with a sentence on each."
+        "--explain",
+        "detail",
+        flag_value=1,
+        type=int,
+        default=0,
+        help="Print the numbers with a sentence on each.",
     )(verbose(with_number))
 
 
@@ -54,7 +61,9 @@ def parse_value(text: str) -> Any:
         try:
             return read(text)
         except RecursionError as error:
-            raise BadInput(f"{name} is nested too deeply. Give a number, a word, or a list of them.") from error
+            raise BadInput(
+                f"{name} is nested too deeply. Give a number, a word, or a list of them."
+            ) from error
         except ValueError:
             continue
     try:
@@ -63,7 +72,9 @@ def parse_value(text: str) -> Any:
         raise BadInput(f"{name} cannot be read: {error}") from error
 
 
-def describe_with(source: str, depth: int | None, tokens: int | None, settings: dict[str, Any]) -> Description:
+def describe_with(
+    source: str, depth: int | None, tokens: int | None, settings: dict[str, Any]
+) -> Description:
     """The description of a source: depth and tokens first (recipes scale with them), then the other settings."""
     from edgewise.adapters.describe import describe
 

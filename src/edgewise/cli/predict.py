@@ -35,26 +35,56 @@ EPILOG = (
 
 
 @click.command(epilog=EPILOG)
-@click.argument("sources", metavar="SOURCE [SOURCE2]", nargs=-1, required=True, shell_complete=complete_source)
+@click.argument(
+    "sources", metavar="SOURCE [SOURCE2]", nargs=-1, required=True, shell_complete=complete_source
+)
 @click.option("--depth", type=int, metavar="N", help="Number of blocks instead of the source's.")
 @click.option("--tokens", type=int, metavar="N", help="Sequence length instead of the source's.")
-@click.option("--set", "settings", multiple=True, metavar="KNOB=VALUE", help="Change a knob; repeatable.",
-              shell_complete=complete_knob)
-@click.option("--start-overlap", type=float, default=0.0, metavar="C", show_default=True,
-              help="Mean cosine between two input tokens.")
-@click.option("--readout", type=click.Choice(["token", "pooled", "class"]),
-              help="A loss per token, of the mean over tokens, or of one token.  [default: the model's, else token]")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KNOB=VALUE",
+    help="Change a knob; repeatable.",
+    shell_complete=complete_knob,
+)
+@click.option(
+    "--start-overlap",
+    type=float,
+    default=0.0,
+    metavar="C",
+    show_default=True,
+    help="Mean cosine between two input tokens.",
+)
+@click.option(
+    "--readout",
+    type=click.Choice(["token", "pooled", "class"]),
+    help="A loss per token, of the mean over tokens, or of one token.  [default: the model's, else token]",
+)
 @click.option("--critical", is_flag=True, help="Also find the nearest setting at which the exponents vanish.")
 @click.option("--figure", metavar="F", help="Draw norm, overlap and gradients per block (.png, .svg, .pdf).")
 @detail_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-@click.option("--fail-on", type=click.Choice(["risky", "fails"]), default="risky", show_default=True,
-              help="The mildest verdict whose exit code is not 0.")  # fmt: skip
+@click.option(
+    "--fail-on",
+    type=click.Choice(["risky", "fails"]),
+    default="risky",
+    show_default=True,
+    help="The mildest verdict whose exit code is not 0.",
+)
 def predict(
-    sources: tuple[str, ...], depth: int | None, tokens: int | None, settings: tuple[str, ...],
-    start_overlap: float, readout: str | None, critical: bool, figure: str | None, detail: int, as_json: bool,
+    sources: tuple[str, ...],
+    depth: int | None,
+    tokens: int | None,
+    settings: tuple[str, ...],
+    start_overlap: float,
+    readout: str | None,
+    critical: bool,
+    figure: str | None,
+    detail: int,
+    as_json: bool,
     fail_on: str,
-) -> int:  # fmt: skip
+) -> int:
     """Say from a description alone whether a network will train; two sources are compared side by side."""
     if len(sources) > 2:
         raise BadInput(f"{len(sources)} sources were given. Give one, or two to compare.")
@@ -74,7 +104,9 @@ def predict(
     return exit_codes.of_outcomes((verdict.outcome for verdict in answer.verdicts), fail_on)
 
 
-def _network(source: str, depth: int | None, tokens: int | None, changes: dict[str, Any]) -> Description | Source:
+def _network(
+    source: str, depth: int | None, tokens: int | None, changes: dict[str, Any]
+) -> Description | Source:
     """The description, or the model itself where nothing of it is changed: theory is held against a pass through it."""
     from edgewise.adapters.source import read_source
 
@@ -122,9 +154,12 @@ class Answer:
 
 
 def answer_for(
-    networks: Sequence[Description | Source], start_overlap: float, readout: str | None, critical: bool,
+    networks: Sequence[Description | Source],
+    start_overlap: float,
+    readout: str | None,
+    critical: bool,
     tell: Callable[[float], None],
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Predict and judge one network, or compare two."""
     from edgewise import verbs
 

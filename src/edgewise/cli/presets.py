@@ -36,7 +36,10 @@ def _lines(rows: list[dict[str, Any]]) -> list[str]:
     cells = [COLUMNS, *(tuple(str(row[column]) for column in COLUMNS) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
     aligned = (
-        [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
         for row in cells
     )
     return ["  ".join(row) for row in aligned]

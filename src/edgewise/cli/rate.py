@@ -33,22 +33,48 @@ EPILOG = (
 
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="SOURCE")
-@click.option("--data", metavar="FILE:FN", help="Batches, or a function that returns them.  [default: made-up ones]")
-@click.option("--loss", metavar="FILE:FN", help="A function of (model, batch).  [default: the model's own loss]")
-@click.option("--optimizer", metavar="NAME", default="adamw", show_default=True,
-              help="adamw, sgd (momentum 0.9), muon (AdamW for the rest), or FILE:FN, a function of the model.")
-@click.option("--warmup", type=int, default=0, show_default=True, metavar="K", help="Steps of linear warm-up.")
+@click.option(
+    "--data", metavar="FILE:FN", help="Batches, or a function that returns them.  [default: made-up ones]"
+)
+@click.option(
+    "--loss", metavar="FILE:FN", help="A function of (model, batch).  [default: the model's own loss]"
+)
+@click.option(
+    "--optimizer",
+    metavar="NAME",
+    default="adamw",
+    show_default=True,
+    help="adamw, sgd (momentum 0.9), muon (AdamW for the rest), or FILE:FN, a function of the model.",
+)
+@click.option(
+    "--warmup", type=int, default=0, show_default=True, metavar="K", help="Steps of linear warm-up."
+)
 @click.option("--steps", type=int, default=20, show_default=True, metavar="N", help="Steps of one rehearsal.")
 @click.option("--rates", type=int, default=6, show_default=True, metavar="N", help="Rehearsals at most.")
-@click.option("--longer/--no-longer", default=True, show_default=True,
-              help="Where these steps turn out to be too few, take three times as many.")
+@click.option(
+    "--longer/--no-longer",
+    default=True,
+    show_default=True,
+    help="Where these steps turn out to be too few, take three times as many.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, metavar="K", help="Of weights and dropout.")
-@click.option("--figure", metavar="F", help="Draw loss, stream and tokens against the rate (.png, .svg, .pdf).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")  # fmt: skip
+@click.option(
+    "--figure", metavar="F", help="Draw loss, stream and tokens against the rate (.png, .svg, .pdf)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def rate(
-    source: str, data: str | None, loss: str | None, optimizer: str, warmup: int, steps: int, rates: int, longer: bool,
-    seed: int, figure: str | None, as_json: bool,
-) -> int:  # fmt: skip
+    source: str,
+    data: str | None,
+    loss: str | None,
+    optimizer: str,
+    warmup: int,
+    steps: int,
+    rates: int,
+    longer: bool,
+    seed: int,
+    figure: str | None,
+    as_json: bool,
+) -> int:
     """Rehearse learning rates on copies of a model and name one to train with."""
     path = figure_path(figure)
     with prints_aside():
@@ -173,9 +199,13 @@ def _load(text: str, what: str) -> Any:
 def _document(answer: Rate, prospect: Outlook) -> str:
     from edgewise.rehearsal.rate import plain
 
-    words = {"prospect": prospect.prospect.value, "sentence": prospect.sentence, "cure": prospect.cure,
-             "steps_to_half": plain([prospect.steps, prospect.steps_low, prospect.steps_high]),
-             "probability": None if prospect.probability is None else prospect.probability.json()}  # fmt: skip
+    words = {
+        "prospect": prospect.prospect.value,
+        "sentence": prospect.sentence,
+        "cure": prospect.cure,
+        "steps_to_half": plain([prospect.steps, prospect.steps_low, prospect.steps_high]),
+        "probability": None if prospect.probability is None else prospect.probability.json(),
+    }
     return json.dumps(json.loads(answer.to_json()) | {"outlook": words}, allow_nan=False)
 
 

@@ -34,7 +34,9 @@ def replay(dossier: str, source: str, as_json: bool) -> int:
     with prints_aside():
         factory = read_source(source).factory
         if factory is None:
-            raise BadInput(f"{source!r} is not file.py:function. Write a function that returns the model of the run.")
+            raise BadInput(
+                f"{source!r} is not file.py:function. Write a function that returns the model of the run."
+            )
         made = factory()
         model, criterion = made if isinstance(made, tuple) else (made, None)
         outcome = replay_step(dossier, model, criterion)
@@ -44,5 +46,7 @@ def replay(dossier: str, source: str, as_json: bool) -> int:
 
 
 def _document(outcome: Replay) -> Any:
-    statements = [{"explanation": name, "survives": held, "why": why} for name, held, why in outcome.statements]
+    statements = [
+        {"explanation": name, "survives": held, "why": why} for name, held, why in outcome.statements
+    ]
     return plain(asdict(outcome) | {"statements": statements})

@@ -30,22 +30,52 @@ EPILOG = (
 
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="SOURCE_OR_RUN")
-@click.option("-o", "--output", default="report.html", show_default=True, metavar="F", help="The file to write.")
+@click.option(
+    "-o", "--output", default="report.html", show_default=True, metavar="F", help="The file to write."
+)
 @click.option("--depth", type=int, metavar="N", help="Number of blocks instead of the source's.")
 @click.option("--tokens", type=int, metavar="N", help="Sequence length instead of the source's.")
 @click.option("--set", "settings", multiple=True, metavar="KNOB=VALUE", help="Change a knob; repeatable.")
-@click.option("--start-overlap", type=float, default=0.0, metavar="C", show_default=True,
-              help="Mean cosine between two input tokens.")
-@click.option("--readout", type=click.Choice(["token", "pooled"]), default="token", show_default=True,
-              help="A loss per token, or of the mean over tokens.")
-@click.option("--measure", "measured", is_flag=True,
-              help="Build the model and measure it too: theory beside measurement, and the audit of its weights.")
-@click.option("--seeds", type=int, default=2, show_default=True, metavar="K",
-              help="With --measure: networks to average.")  # fmt: skip
+@click.option(
+    "--start-overlap",
+    type=float,
+    default=0.0,
+    metavar="C",
+    show_default=True,
+    help="Mean cosine between two input tokens.",
+)
+@click.option(
+    "--readout",
+    type=click.Choice(["token", "pooled"]),
+    default="token",
+    show_default=True,
+    help="A loss per token, or of the mean over tokens.",
+)
+@click.option(
+    "--measure",
+    "measured",
+    is_flag=True,
+    help="Build the model and measure it too: theory beside measurement, and the audit of its weights.",
+)
+@click.option(
+    "--seeds",
+    type=int,
+    default=2,
+    show_default=True,
+    metavar="K",
+    help="With --measure: networks to average.",
+)
 def report(
-    source: str, output: str, depth: int | None, tokens: int | None, settings: tuple[str, ...], start_overlap: float,
-    readout: str, measured: bool, seeds: int,
-) -> int:  # fmt: skip
+    source: str,
+    output: str,
+    depth: int | None,
+    tokens: int | None,
+    settings: tuple[str, ...],
+    start_overlap: float,
+    readout: str,
+    measured: bool,
+    seeds: int,
+) -> int:
     """Write a page that needs nothing else: answer, fixes or alarms, curves, and the command that repeats it."""
     path = new_file(output, ".html")
     assert path is not None
@@ -89,22 +119,33 @@ def _of_run(folder: Path, path: Path) -> int:
 
         subject = read(folder, _command())
         write(path, subject)
-    click.echo(f"Wrote {path} ({path.stat().st_size / 1000:.0f} kB): {subject.headline.replace(chr(0x2009), '')}")
+    click.echo(
+        f"Wrote {path} ({path.stat().st_size / 1000:.0f} kB): {subject.headline.replace(chr(0x2009), '')}"
+    )
     return exit_codes.FINE
 
 
 def _refuse_changes(source: str, kind: str, wanted: Any) -> None:
     if wanted:
-        raise BadInput(f"{source} is {kind}, which cannot be changed or measured. Leave the other options out.")
+        raise BadInput(
+            f"{source} is {kind}, which cannot be changed or measured. Leave the other options out."
+        )
 
 
 def _refuse_with_measure(depth: int | None, changes: dict[str, Any]) -> None:
     if depth is not None or changes:
-        raise BadInput("--measure reads the model as it is: leave --depth and --set out, or leave --measure out.")
+        raise BadInput(
+            "--measure reads the model as it is: leave --depth and --set out, or leave --measure out."
+        )
 
 
 def _of_description(
-    source: str, depth: int | None, tokens: int | None, changes: dict[str, Any], start_overlap: float, readout: str
+    source: str,
+    depth: int | None,
+    tokens: int | None,
+    changes: dict[str, Any],
+    start_overlap: float,
+    readout: str,
 ) -> Subject:
     from edgewise import verbs
     from edgewise.page.report import Subject, after_fix
@@ -138,6 +179,10 @@ def _of_measurement(source: str, tokens: int | None, seeds: int) -> Subject:
     measurement = beside_theory(target.name, trace, audit())
     verdict, trace = measurement.verdict, measurement.trace
     return Subject(
-        verdict, trace, theory=measurement.theory, after=after_fix(verdict, trace),
-        lead=leading(measurement.audit), audit=tuple(listing(measurement.audit)),
-    )  # fmt: skip
+        verdict,
+        trace,
+        theory=measurement.theory,
+        after=after_fix(verdict, trace),
+        lead=leading(measurement.audit),
+        audit=tuple(listing(measurement.audit)),
+    )

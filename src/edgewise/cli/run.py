@@ -35,23 +35,53 @@ EPILOG = (
 
 @click.command(epilog=EPILOG)
 @click.argument("recipe", metavar="[FILE]", required=False)
-@click.option("--list", "listing", is_flag=True,
-              help="List the recipes of papers/ and experiments/ (or of the folder FILE).")
+@click.option(
+    "--list",
+    "listing",
+    is_flag=True,
+    help="List the recipes of papers/ and experiments/ (or of the folder FILE).",
+)
 @click.option("--full", is_flag=True, help="The full scale instead of the small one.")
-@click.option("--workers", type=click.IntRange(min=1), metavar="N",
-              help="Processes; 1 works in this one.  [default: one per core]")
-@click.option("--scheduler", metavar="ADDRESS", help="Send the cases to a Dask scheduler, such as tcp://host:8786.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Measure at most N of the missing cases.")
-@click.option("--fresh", is_flag=True, help="Set earlier results of this folder aside and measure every case again.")
-@click.option("--into", default="runs", show_default=True, metavar="DIR", help="Folder of runs; may be shared.")
-@click.option("--recorded", is_flag=True, help="Judge and draw the results recorded beside FILE; measure nothing.")
-@click.option("--keep", is_flag=True,
-              help="Record results, figure and claim of --full (or figure and claim of --recorded) beside FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")  # fmt: skip
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes; 1 works in this one.  [default: one per core]",
+)
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Send the cases to a Dask scheduler, such as tcp://host:8786."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=0), metavar="N", help="Measure at most N of the missing cases."
+)
+@click.option(
+    "--fresh", is_flag=True, help="Set earlier results of this folder aside and measure every case again."
+)
+@click.option(
+    "--into", default="runs", show_default=True, metavar="DIR", help="Folder of runs; may be shared."
+)
+@click.option(
+    "--recorded", is_flag=True, help="Judge and draw the results recorded beside FILE; measure nothing."
+)
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Record results, figure and claim of --full (or figure and claim of --recorded) beside FILE.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def run(
-    recipe: str | None, listing: bool, full: bool, workers: int | None, scheduler: str | None,
-    limit: int | None, fresh: bool, into: str, recorded: bool, keep: bool, as_json: bool,
-) -> int:  # fmt: skip
+    recipe: str | None,
+    listing: bool,
+    full: bool,
+    workers: int | None,
+    scheduler: str | None,
+    limit: int | None,
+    fresh: bool,
+    into: str,
+    recorded: bool,
+    keep: bool,
+    as_json: bool,
+) -> int:
     """Measure what is missing of a recipe's cases, judge its claim and draw its figure."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # figures are files here, with or without a screen
     _check(recipe, listing, full, recorded, keep, fresh)
@@ -72,9 +102,13 @@ def _check(recipe: str | None, listing: bool, full: bool, recorded: bool, keep: 
     if fresh and recorded:
         raise BadInput("--recorded measures nothing, so --fresh cannot go with it. Use one of them.")
     if keep and not (recorded or full):
-        raise BadInput("--keep records a run at full scale: use it with --full, or with --recorded for its claim.")
+        raise BadInput(
+            "--keep records a run at full scale: use it with --full, or with --recorded for its claim."
+        )
     if keep and recipe is not None and not Path(recipe).is_file():
-        raise BadInput(f"--keep writes beside FILE, and {recipe} is not a file here. Copy it, and name the copy.")
+        raise BadInput(
+            f"--keep writes beside FILE, and {recipe} is not a file here. Copy it, and name the copy."
+        )
 
 
 def _check_scheduler(scheduler: str | None) -> None:
@@ -104,7 +138,10 @@ def _measure(plan: Work, workers: int | None, scheduler: str | None, limit: int 
             outcome = run_plan(plan, workers or joblib.cpu_count(), scheduler, limit, tell)
     except KeyboardInterrupt:
         stored = len(plan.contents().done)
-        click.echo(f"\n{stored} of {len(plan.cases)} cases are stored; the same command goes on from there.", err=True)
+        click.echo(
+            f"\n{stored} of {len(plan.cases)} cases are stored; the same command goes on from there.",
+            err=True,
+        )
         raise
     warn_earlier(plan, outcome)
     return outcome
@@ -142,7 +179,9 @@ def _keep(plan: Work, folder: Path) -> None:
     size = path.stat().st_size
     click.echo(f"Recorded in {path} ({size:,} bytes)", err=True)
     if size > LARGE:
-        click.echo(f"edgewise: that is above {LARGE:,} bytes: let measure return less, or use fewer cases.", err=True)
+        click.echo(
+            f"edgewise: that is above {LARGE:,} bytes: let measure return less, or use fewer cases.", err=True
+        )
 
 
 def print_json(plan: Work, outcome: Results, claim: Claim | None, folder: Path) -> None:
@@ -150,10 +189,14 @@ def print_json(plan: Work, outcome: Results, claim: Claim | None, folder: Path) 
     from edgewise.study.recorded import document
 
     extra = {
-        "computed": outcome.computed, "missing": outcome.missing, "lost": outcome.lost, "damaged": outcome.damaged,
-        "differing": outcome.differing, "folder": str(folder),
+        "computed": outcome.computed,
+        "missing": outcome.missing,
+        "lost": outcome.lost,
+        "damaged": outcome.damaged,
+        "differing": outcome.differing,
+        "folder": str(folder),
         "failures": [{"case": json.loads(case), "error": error} for case, error in outcome.failures.items()],
-    }  # fmt: skip
+    }
     click.echo(json.dumps({**document(plan, outcome, claim), **extra}, allow_nan=False))
 
 
@@ -174,9 +217,13 @@ def print_text(plan: Work, outcome: Results, claim: Claim | None, folder: Path) 
 def warn(outcome: Results) -> None:
     """Everything that a reader of the result must know about how it came about."""
     if outcome.damaged:
-        _tell(f"{outcome.damaged} damaged lines in the store were left out (half-written at a kill, or garbled).")
+        _tell(
+            f"{outcome.damaged} damaged lines in the store were left out (half-written at a kill, or garbled)."
+        )
     if outcome.differing:
-        _tell(f"{outcome.differing} cases were measured twice with different values: measure is not deterministic.")
+        _tell(
+            f"{outcome.differing} cases were measured twice with different values: measure is not deterministic."
+        )
     if outcome.lost:
         _tell(f"{outcome.lost} cases lost their worker each time (out of memory?). Fewer --workers may help.")
     for case, error in list(outcome.failures.items())[:_SHOWN]:
@@ -245,8 +292,15 @@ def _row(path: Path, into: str) -> dict[str, Any]:
     except BadInput as mistake:
         return {"path": str(path), "problem": str(mistake)}
     outcome, measured = ("", "") if recorded is None else (recorded.outcome, recorded.measured)
-    return {"path": name_of(path), "recipe": recipe.name, "title": recipe.title, "stored": stored,
-            "recorded": recorded is not None, "outcome": outcome, "measured": measured}  # fmt: skip
+    return {
+        "path": name_of(path),
+        "recipe": recipe.name,
+        "title": recipe.title,
+        "stored": stored,
+        "recorded": recorded is not None,
+        "outcome": outcome,
+        "measured": measured,
+    }
 
 
 def name_of(path: Path) -> str:

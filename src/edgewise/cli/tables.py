@@ -16,13 +16,18 @@ from edgewise.view.measured import Rows
 
 COLOURS = {"trains": "green", "risky": "yellow", "undecided": "yellow", "will not train": "red"}
 COLUMNS = {
-    "norm": "norm q", "overlap": "overlap", "gradient_norm": "gradient", "relative_gradient_norm": "relative",
+    "norm": "norm q",
+    "overlap": "overlap",
+    "gradient_norm": "gradient",
+    "relative_gradient_norm": "relative",
     "attention_entropy": "entropy",
-}  # fmt: skip
+}
 MEASURED_COLUMNS = {
-    "norm": "norm q", "overlap": "overlap", "relative_gradient_norm": "relative gradient",
+    "norm": "norm q",
+    "overlap": "overlap",
+    "relative_gradient_norm": "relative gradient",
     "attention_entropy": "entropy",
-}  # fmt: skip
+}
 ALL = 24  # blocks of which each has a row
 
 

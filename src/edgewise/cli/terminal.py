@@ -24,10 +24,23 @@ from edgewise.view.measured import rows_with_errors
 
 PIPE = 88  # columns of what is not a terminal
 STYLES = {
-    "trains": "bold green", "risky": "bold yellow", "undecided": "bold yellow", "will not train": "bold red",
-    "fails": "red", "note": "cyan", "bold": "bold", "dim": "dim",
-}  # fmt: skip
-PLAIN = {"·": "-", "±": "+/-", "→": "->", "∞": "inf", "–": "-", "²": "^2"}  # for an output that has no such letters
+    "trains": "bold green",
+    "risky": "bold yellow",
+    "undecided": "bold yellow",
+    "will not train": "bold red",
+    "fails": "red",
+    "note": "cyan",
+    "bold": "bold",
+    "dim": "dim",
+}
+PLAIN = {
+    "·": "-",
+    "±": "+/-",
+    "→": "->",
+    "∞": "inf",
+    "–": "-",
+    "²": "^2",
+}  # for an output that has no such letters
 FURTHER = ("--explain, --verbose, ", "--verbose, ", "")  # what each detail leaves to be asked for
 
 
@@ -68,9 +81,13 @@ def show_prediction(
 
 
 def show_measurement(
-    trace: Trace, verdict: Verdict, theory: Trace | None, audit: Sequence[AuditFinding] | str, seconds: float,
+    trace: Trace,
+    verdict: Verdict,
+    theory: Trace | None,
+    audit: Sequence[AuditFinding] | str,
+    seconds: float,
     detail: Detail = Detail.SCREEN,
-) -> None:  # fmt: skip
+) -> None:
     """The screen of the verdict, errors in the weights first; then the numbers beside theory and the whole audit."""
     out = console()
     more = "" if detail else _more(detail, "measure")
@@ -93,7 +110,9 @@ def show_comparison(
     out.print(verdict_table(comparison, detail >= Detail.EXPLAIN), soft_wrap=False)
     out.print()
     out.print(difference_table(comparison), soft_wrap=False)
-    for name, verdict, critical in zip(comparison.names, comparison.verdicts, criticals or ("", ""), strict=True):
+    for name, verdict, critical in zip(
+        comparison.names, comparison.verdicts, criticals or ("", ""), strict=True
+    ):
         out.print()
         show(out, [Line(f"{name}: {verdict.outcome.value}", verdict.outcome.value)])
         _show_sentences(out, (verdict.departure, *screen.words.sentences(verdict)))
@@ -122,7 +141,10 @@ def _show_detail(out: Console, verdict: Verdict, detail: Detail) -> None:
     for wanted, lines in ((Detail.EXPLAIN, explain), (Detail.VERBOSE, details)):
         if detail >= wanted:
             out.print()
-            show(out, (Line(part.text, line.style) for line in lines(verdict) for part in _wrapped(out, line.text)))
+            show(
+                out,
+                (Line(part.text, line.style) for line in lines(verdict) for part in _wrapped(out, line.text)),
+            )
 
 
 def _show_sentences(out: Console, sentences: Iterable[str]) -> None:

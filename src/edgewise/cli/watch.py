@@ -20,17 +20,26 @@ if TYPE_CHECKING:
     from edgewise.monitor.reading import Run
 
 COLUMNS = {
-    "norm": "norm", "separation": "separation", "gradient_growth": "log gradient", "entropy": "entropy",
-    "largest_logit": "largest logit", "logit_growth": "its growth", "softmax_gain": "gain",
-    "update_ratio.attention": "update, attention", "update_ratio.mlp": "update, MLP", "headroom": "headroom",
-}  # fmt: skip
+    "norm": "norm",
+    "separation": "separation",
+    "gradient_growth": "log gradient",
+    "entropy": "entropy",
+    "largest_logit": "largest logit",
+    "logit_growth": "its growth",
+    "softmax_gain": "gain",
+    "update_ratio.attention": "update, attention",
+    "update_ratio.mlp": "update, MLP",
+    "headroom": "headroom",
+}
 NARROW, ROWS = 120, 40  # columns of a page that is not a terminal; blocks shown at most
 
 
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--once", is_flag=True, help="Print the table once and end, also while the run goes on.")
-@click.option("--every", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option(
+    "--every", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two looks."
+)
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Of which process.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document once, and nothing else.")
 def watch(run: str, once: bool, every: float, rank: int, as_json: bool) -> int:
@@ -76,12 +85,18 @@ def _document(folder: Run, rank: int) -> dict[str, Any]:
     rows, events = folder.rows(rank=rank), folder.events(rank)
     last = dict(zip(folder.columns(), rows.values[-1].tolist(), strict=True)) if len(rows) else {}
     return {
-        "run": str(folder.path), "model": folder.about["model"], "unseen": folder.unseen(rank, rows=rows),
-        "ended": ended(events), "rows": len(rows), "damaged": rows.damaged,
-        "damaged_events": folder.damaged_events(rank), "step": int(rows.step[-1]) if len(rows) else None,
-        "time": float(rows.time[-1]) if len(rows) else None, "row": last,
+        "run": str(folder.path),
+        "model": folder.about["model"],
+        "unseen": folder.unseen(rank, rows=rows),
+        "ended": ended(events),
+        "rows": len(rows),
+        "damaged": rows.damaged,
+        "damaged_events": folder.damaged_events(rank),
+        "step": int(rows.step[-1]) if len(rows) else None,
+        "time": float(rows.time[-1]) if len(rows) else None,
+        "row": last,
         "alarms": [Alarm.from_json(event).json() for event in events if event["kind"] == "alarm"],
-    }  # fmt: skip
+    }
 
 
 def view(folder: Run, rank: int, width: int) -> RenderableType:
@@ -111,7 +126,9 @@ def view(folder: Run, rank: int, width: int) -> RenderableType:
     parts: list[Any] = [*unseen, Text(_headline(folder, rows, last, events), style="bold"), table]
     if fit < len(names):
         left_out = ", ".join(COLUMNS[name] for name in names[fit:])
-        parts.append(Text(f"No room for {left_out}: make the window wider, or read the run with edgewise.read."))
+        parts.append(
+            Text(f"No room for {left_out}: make the window wider, or read the run with edgewise.read.")
+        )
     if len(places) > ROWS:
         parts.append(Text(f"... and {len(places) - ROWS} blocks more"))
     alarms = [event.get("sentence", "") for event in events if event["kind"] == "alarm"]
@@ -147,7 +164,11 @@ def _state(events: list[dict[str, Any]], rows: Any) -> str:
     if ended(events):
         return "off" if events[-1]["kind"] == "off" else "ended"
     seconds = time.time() - rows.time[-1]
-    return "going on" if seconds < SILENT else f"going on, or killed: no row for {timedelta(seconds=int(seconds))}"
+    return (
+        "going on"
+        if seconds < SILENT
+        else f"going on, or killed: no row for {timedelta(seconds=int(seconds))}"
+    )
 
 
 def _over(folder: Run, rank: int) -> bool:

@@ -30,7 +30,7 @@ def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
         "--repair FILE writes the code that fixes it."
         for finding in audit
         if finding.severity is not Severity.NOTE
-    ]  # fmt: skip
+    ]
 
 
 def listing(audit: Sequence[AuditFinding] | str) -> Iterator[str]:
@@ -86,7 +86,10 @@ def span(numbers: Sequence[int]) -> str:
 def write_repair(path: Path, audit: Sequence[AuditFinding]) -> int:
     """A module with `repair(model)` that mends what was found, errors and warnings; how many there are."""
     repairs = [finding for finding in audit if finding.severity is not Severity.NOTE and finding.repair]
-    body = [f"    # {finding.kind.value}: {group(finding.parameters)}\n    {finding.repair}\n" for finding in repairs]
+    body = [
+        f"    # {finding.kind.value}: {group(finding.parameters)}\n    {finding.repair}\n"
+        for finding in repairs
+    ]
     source = HEADER + ("".join(body) or "    # nothing to repair\n") + "    return model\n"
     with whole_file(path) as file:
         file.write(source.encode())

@@ -15,12 +15,17 @@ from edgewise.stability.fixed_points import Map, crossings, eigenvalues, fixed_p
 from edgewise.verdict import FixedPoint
 
 TINY = 1e-12  # a separation at which the map is linear to rounding
-RELAXED, AT_REST = 200, 1e-14  # steps in which a norm comes to rest, and the relative change that counts as rest
+RELAXED, AT_REST = (
+    200,
+    1e-14,
+)  # steps in which a norm comes to rest, and the relative change that counts as rest
 _LOG_NORMS = np.linspace(math.log(1e-10), math.log(1e10), 161)
 _LOG_SEPARATIONS = np.linspace(math.log(1e-5), math.log(0.999), 80)
 
 
-_OPEN = "no asymptotic exponents: with a mask, window, RoPE or ALiBi the exponent at collapse is an open problem"
+_OPEN = (
+    "no asymptotic exponents: with a mask, window, RoPE or ALiBi the exponent at collapse is an open problem"
+)
 _EXPONENTIAL = "no asymptotic exponents: the stream itself grows or shrinks exponentially with depth"
 
 
@@ -96,7 +101,9 @@ def collapsed_norms(block: BlockMap) -> list[float]:
 
 def _collapsed(block: BlockMap, norm: Array) -> Array:
     """A separation at which even an unnormalised stream has flat attention, v = sA^2 q^2 (1 - c) << 1."""
-    sharpest = max((float(np.max(np.abs(layer.score_gain))) for layer in attentions(block.block)), default=1.0)
+    sharpest = max(
+        (float(np.max(np.abs(layer.score_gain))) for layer in attentions(block.block)), default=1.0
+    )
     return TINY / np.maximum(norm, 1.0) ** 2 / max(sharpest, 1.0) ** 2
 
 
@@ -125,7 +132,9 @@ def collapse_exponent(block: BlockMap, norm: float) -> float:
 def power_law(block: BlockMap) -> float | None:
     """zeta = d log(1 - c) / d log q on the growing stream, (B - sV^2 - q_m)/(sV^2 + q_m) for pre-norm."""
     if any(branch.norm.kind in ("tanh", "erf") and branch.norm.before for branch in block.block):
-        return None  # the slope of an elementwise norm fades with the norm: a stretched exponential, not a power
+        return (
+            None  # the slope of an elementwise norm fades with the norm: a stretched exponential, not a power
+        )
     norm = np.array([1e7])
     before = _collapsed(block, norm)
     after, separation = block(norm, before)

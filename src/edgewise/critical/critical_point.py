@@ -46,9 +46,13 @@ class CriticalPoint:
 
     def json(self) -> dict[str, Any]:
         return {
-            "values": dict(self.values), "angle": finite(self.angle), "gradient": finite(self.gradient),
-            "reached": self.reached, "note": self.note, "architecture": self.architecture.to_dict(),
-        }  # fmt: skip
+            "values": dict(self.values),
+            "angle": finite(self.angle),
+            "gradient": finite(self.gradient),
+            "reached": self.reached,
+            "note": self.note,
+            "architecture": self.architecture.to_dict(),
+        }
 
     def __str__(self) -> str:
         knobs = ", ".join(f"{name} = {value:.6g}" for name, value in self.values.items())
@@ -140,7 +144,9 @@ def _transformer(
     reached = max(abs(angle), abs(gradient)) * architecture.depth < REACHED
     changed = architecture.replace(**values)
     if not architecture.symmetric:
-        return _with_positions(CriticalPoint(values, angle, gradient, False, "", changed), readout, start_overlap)
+        return _with_positions(
+            CriticalPoint(values, angle, gradient, False, "", changed), readout, start_overlap
+        )
     return CriticalPoint(values, angle, gradient, reached, _note(changed, reached), changed)
 
 
@@ -177,8 +183,11 @@ def _one(exponents: Both, start: Mapping[str, float]) -> dict[str, float]:
     """
     ((name, value),) = start.items()
     combinations: list[Callable[[Array, Array], Array]] = [
-        lambda a, g: a, lambda a, g: g, lambda a, g: a + g, lambda a, g: a - g,
-    ]  # fmt: skip
+        lambda a, g: a,
+        lambda a, g: g,
+        lambda a, g: a + g,
+        lambda a, g: a - g,
+    ]
     candidates = list(value * FACTORS)
     for combine in combinations:
         root = bracketed_root(lambda x, f=combine: f(*exponents({name: x})), np.array([value]))  # type: ignore[misc]
@@ -239,9 +248,7 @@ def _note(architecture: Architecture, reached: bool) -> str:
         value = math.log1p(strength**2 / (skip**2 * norms[0]))
         gap = f" (at collapse by log(1 + branch^2 value_gain^2 / (skip^2 q*)) = {value:.4f} per block)"
     if reached:
-        return (
-            "Only the limit of a small attention branch does it: these values are already in that limit."
-        )
+        return "Only the limit of a small attention branch does it: these values are already in that limit."
     return (
         f"The gradient exponent of a pooled signal exceeds the angle exponent while attention is on{gap}: "
         "both vanish together only in the limit of a small attention branch; free attention_branch, or scale "

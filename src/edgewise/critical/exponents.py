@@ -46,7 +46,9 @@ class Exponents:
 
     def without(self, lost: NDArray[np.bool_]) -> Exponents:
         """Not a number at the points whose stream left the range of numbers."""
-        return Exponents(**{name: np.where(lost, np.nan, getattr(self, name)) for name in self.__dataclass_fields__})
+        return Exponents(
+            **{name: np.where(lost, np.nan, getattr(self, name)) for name in self.__dataclass_fields__}
+        )
 
     @classmethod
     def concatenate(cls, parts: list[Exponents]) -> Exponents:
@@ -69,7 +71,10 @@ def within_reach() -> Iterator[None]:
 
 
 def evaluate(
-    architecture: Architecture, changed: Mapping[str, Array], readout: str = "token", start_overlap: float = 0.0
+    architecture: Architecture,
+    changed: Mapping[str, Array],
+    readout: str = "token",
+    start_overlap: float = 0.0,
 ) -> Exponents:
     """Exponents of `architecture` with some real-valued knobs replaced by arrays of one common length."""
     refuse_structural(changed)
@@ -81,7 +86,9 @@ def evaluate(
     return Exponents.concatenate(parts)
 
 
-def totals(architecture: Architecture, readout: str = "token", start_overlap: float = 0.0) -> tuple[float, float]:
+def totals(
+    architecture: Architecture, readout: str = "token", start_overlap: float = 0.0
+) -> tuple[float, float]:
     """Log-changes over the whole depth (angle, relative gradient) by the theory that fits: with mask and positions.
 
     `evaluate` leaves both out: it is for many points at once. A number reported for one network comes from here.
@@ -115,7 +122,9 @@ def _chunk(
     return rates.without(lost[:size] | lost[size:])
 
 
-def _follow(blocks: Sequence[Block], start: Simplex, setting: Setting) -> tuple[list[Step], NDArray[np.bool_]]:
+def _follow(
+    blocks: Sequence[Block], start: Simplex, setting: Setting
+) -> tuple[list[Step], NDArray[np.bool_]]:
     """Every branch's step, and which points left the range of numbers: those go on from the start, to be marked."""
     steps, state, lost = [], start, np.zeros(np.shape(start.norm), bool)
     for branch in (branch for block in blocks for branch in block):

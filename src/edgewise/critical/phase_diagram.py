@@ -122,16 +122,22 @@ def compute_diagram(
     rates = _grid(architecture, x_name, x, y_name, y, readout, start_overlap)
     shaped = {f.name: getattr(rates, f.name).reshape(len(y), len(x)) for f in fields(Exponents)}
     return PhaseDiagram(
-        x_name=x_name, y_name=y_name, x=x, y=y, **shaped,
+        x_name=x_name,
+        y_name=y_name,
+        x=x,
+        y=y,
+        **shaped,
         phase=_phases(architecture, shaped["near_angle"]),
         boundaries={
             "angle": zero_lines(x, y, shaped["near_angle"]),
             "gradient": zero_lines(x, y, shaped["near_gradient"]),
         },
         marker=_marker(architecture, x_name, y_name),
-        architecture=architecture, readout=readout, start_overlap=start_overlap,
+        architecture=architecture,
+        readout=readout,
+        start_overlap=start_overlap,
         extrapolated=_extrapolated(architecture),
-    )  # fmt: skip
+    )
 
 
 def _axes(axes: Mapping[str, Any]) -> list[tuple[str, Array]]:
@@ -173,12 +179,16 @@ def _grid(
         return Exponents(**{n: getattr(rows, n).reshape(len(x), len(y)).T.ravel() for n in names})
     if AXES[y_name].kind == "integer":
         parts = [
-            evaluate(architecture.replace(**{y_name: int(value)}), as_knobs(x_name, x), readout, start_overlap)
+            evaluate(
+                architecture.replace(**{y_name: int(value)}), as_knobs(x_name, x), readout, start_overlap
+            )
             for value in y
         ]
         return Exponents.concatenate(parts)
     xs, ys = np.meshgrid(x, y)
-    return evaluate(architecture, as_knobs(x_name, xs.ravel()) | as_knobs(y_name, ys.ravel()), readout, start_overlap)
+    return evaluate(
+        architecture, as_knobs(x_name, xs.ravel()) | as_knobs(y_name, ys.ravel()), readout, start_overlap
+    )
 
 
 def _phases(architecture: Architecture, near_angle: Array) -> NDArray[np.int8]:

@@ -82,7 +82,10 @@ def displacement(
 
 
 def orbits(
-    architecture: Architecture, starts: Sequence[float], norms: Sequence[float] | None = None, tabulated: bool = False
+    architecture: Architecture,
+    starts: Sequence[float],
+    norms: Sequence[float] | None = None,
+    tabulated: bool = False,
 ) -> list[Array]:
     """[norm, overlap] at the input and after every block, from several overlaps at once, each (depth + 1, 2).
 
@@ -96,9 +99,13 @@ def orbits(
     setting, points = Setting(architecture.tokens, architecture.width), [_point(state, lost, end)]
     for block in architecture.blocks:
         if tabulated:
-            sharp = ~lost & ~(state.norm <= BlockMap(block, setting).tabulated_norms(state.separation, LARGEST))
+            sharp = ~lost & ~(
+                state.norm <= BlockMap(block, setting).tabulated_norms(state.separation, LARGEST)
+            )
             lost, end = lost | sharp, np.where(sharp, np.nan, end)
-            state = Simplex(np.where(sharp, 1.0, state.norm), np.where(sharp, 0.0, state.difference))  # flat attention
+            state = Simplex(
+                np.where(sharp, 1.0, state.norm), np.where(sharp, 0.0, state.difference)
+            )  # flat attention
         for branch in block:
             with np.errstate(all="ignore"):
                 after = apply_branch(branch, state, setting).state

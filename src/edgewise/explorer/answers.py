@@ -23,12 +23,17 @@ from edgewise.verdict import Outcome, Remedy, Verdict, finite
 API = 1
 LEFT_OUT = "The map leaves mask and positions out; the verdict of the dot does not."
 LABELS = {
-    "mlp_in_gain": "gain of the MLP input matrix", "mlp_out_gain": "gain of the MLP output matrix",
-    "value_gain": "gain of values and output together", "score_gain": "gain of queries and keys together",
-    "mlp_bias": "spread of the hidden bias", "attention_branch": "multiplier of the attention branch",
-    "mlp_branch": "multiplier of the MLP branch", "attention_skip": "multiplier of the skip around attention",
-    "mlp_skip": "multiplier of the skip around the MLP", "embedding_norm": "mean square at the input",
-}  # fmt: skip
+    "mlp_in_gain": "gain of the MLP input matrix",
+    "mlp_out_gain": "gain of the MLP output matrix",
+    "value_gain": "gain of values and output together",
+    "score_gain": "gain of queries and keys together",
+    "mlp_bias": "spread of the hidden bias",
+    "attention_branch": "multiplier of the attention branch",
+    "mlp_branch": "multiplier of the MLP branch",
+    "attention_skip": "multiplier of the skip around attention",
+    "mlp_skip": "multiplier of the skip around the MLP",
+    "embedding_norm": "mean square at the input",
+}
 
 
 def as_bytes(value: Any) -> bytes:
@@ -41,11 +46,17 @@ def catalogue() -> dict[str, Any]:
     from edgewise.adapters.source import preset_names
 
     return {
-        "version": __version__, "api": API, "presets": ["transformer", *preset_names()],
+        "version": __version__,
+        "api": API,
+        "presets": ["transformer", *preset_names()],
         "knobs": [{"name": name, "label": LABELS[name], "meaning": KNOBS[name].meaning} for name in CHOICES],
-        "limits": {"depth": networks.DEEPEST, "tokens": networks.LONGEST, "points": LARGEST_GRID,
-                   "tokens_with_positions": networks.LONGEST_WITH_POSITIONS},
-    }  # fmt: skip
+        "limits": {
+            "depth": networks.DEEPEST,
+            "tokens": networks.LONGEST,
+            "points": LARGEST_GRID,
+            "tokens_with_positions": networks.LONGEST_WITH_POSITIONS,
+        },
+    }
 
 
 def description(network: Architecture, source_tokens: int | None = None) -> dict[str, Any]:
@@ -56,9 +67,13 @@ def description(network: Architecture, source_tokens: int | None = None) -> dict
         low, high = span_of(name, value)
         axes.append({"knob": name, "label": LABELS[name], "low": low, "high": high, "value": value})
     return {
-        "name": network.name or "transformer", "depth": network.depth, "tokens": network.tokens, "axes": axes,
-        "positions": not network.symmetric, "note": _note(network, source_tokens),
-    }  # fmt: skip
+        "name": network.name or "transformer",
+        "depth": network.depth,
+        "tokens": network.tokens,
+        "axes": axes,
+        "positions": not network.symmetric,
+        "note": _note(network, source_tokens),
+    }
 
 
 def _note(network: Architecture, source_tokens: int | None) -> str:
@@ -106,8 +121,10 @@ def _pairs(line: Any) -> list[list[float]]:
 def caption(result: ShareMap) -> str:
     """What a point, a colour and a line mean, and what is left out."""
     lines = result.diagram.boundaries
-    parts = ["Each point is a network that differs from yours in two knobs. Colour is the share of such networks that "
-             "trained."]  # fmt: skip
+    parts = [
+        "Each point is a network that differs from yours in two knobs. Colour is the share of such networks that "
+        "trained."
+    ]
     solid = "Along the solid line two nearly equal tokens neither merge nor separate."
     dashed = "Along the dashed line the gradient neither grows nor fades."
     parts += [sentence for name, sentence in (("angle", solid), ("gradient", dashed)) if lines[name]]
@@ -124,7 +141,10 @@ def point(network: Architecture, readout: str, with_fixes: bool) -> dict[str, An
     """The exact verdict of one network with its curves; the fixes take longer and are worked out when asked for."""
     trace = verbs.predict(network, readout=readout)
     verdict = verbs.judge(trace)
-    answer = screen_parts(verdict) | {"curves": curves(rows(verdict, trace)), "code": code_lines(network, readout)}
+    answer = screen_parts(verdict) | {
+        "curves": curves(rows(verdict, trace)),
+        "code": code_lines(network, readout),
+    }
     return answer | ({"fixes": fixes(verdict, network)} if with_fixes else {})
 
 
@@ -134,11 +154,16 @@ def screen_parts(verdict: Verdict) -> dict[str, Any]:
     then = verdict.outcome.value if share is None else f"{verdict.outcome.value}, {words.per_cent(share)}"
     return {
         "then": prose(then),
-        "title": words.title(verdict), "method": words.method(verdict), "kind": KINDS[verdict.outcome],
-        "outcome": sentence_case(verdict.outcome.value).removesuffix("."), "share": share,
-        "chance": sentence_case(words.why(verdict)), "unlike": prose(words.unlike(verdict.probability)),
-        "sentences": prose(" ".join([*words.sentences(verdict)])), "extrapolated": list(verdict.extrapolated),
-    }  # fmt: skip
+        "title": words.title(verdict),
+        "method": words.method(verdict),
+        "kind": KINDS[verdict.outcome],
+        "outcome": sentence_case(verdict.outcome.value).removesuffix("."),
+        "share": share,
+        "chance": sentence_case(words.why(verdict)),
+        "unlike": prose(words.unlike(verdict.probability)),
+        "sentences": prose(" ".join([*words.sentences(verdict)])),
+        "extrapolated": list(verdict.extrapolated),
+    }
 
 
 def curves(values: Rows) -> dict[str, list[float | None]]:
@@ -162,9 +187,12 @@ def _remedy(remedy: Remedy, network: Architecture) -> dict[str, Any]:
     moved = {k: v for k, v in remedy.changes.items() if isinstance(v, (int, float)) and k in CHOICES}
     whole = len(moved) == len(remedy.changes) and all(hasattr(network, name) for name in moved)
     return {
-        "change": remedy.sentence, "note": remedy.note, "then": prose(words.then(remedy)),
-        "kind": KINDS[remedy.outcome], "knobs": moved if whole else None,
-    }  # fmt: skip
+        "change": remedy.sentence,
+        "note": remedy.note,
+        "then": prose(words.then(remedy)),
+        "kind": KINDS[remedy.outcome],
+        "knobs": moved if whole else None,
+    }
 
 
 def report(network: Architecture, readout: str) -> str:

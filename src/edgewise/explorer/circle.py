@@ -23,9 +23,10 @@ def drawn_circle(network: Perceptron, length: float, pair: float, seed: int) -> 
         theory = PerceptronMaps(network).circle(angles=np.zeros(1), start_length=length).euclidean_length
     return {
         "layers": [[[round(float(a), 4), round(float(b), 4)] for a, b in view] for view in views(layers)],
-        "stretched": rounded(speeds / speeds[0]), "theory": rounded(theory[: len(layers)] / theory[0]),
+        "stretched": rounded(speeds / speeds[0]),
+        "theory": rounded(theory[: len(layers)] / theory[0]),
         "pair": rounded(cosines(layers)),
-    }  # fmt: skip
+    }
 
 
 def simulated(network: Perceptron, length: float, pair: float, seed: int) -> tuple[Array, Array]:

@@ -146,7 +146,9 @@ class _Process:
     @staticmethod
     def _why(job: Job, code: int) -> str:
         if job.too_long:
-            return f"this was not done after {LIMIT:g} seconds and was stopped. Choose fewer blocks or tokens."
+            return (
+                f"this was not done after {LIMIT:g} seconds and was stopped. Choose fewer blocks or tokens."
+            )
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return (
             f"the process that computed this ended ({how}), as happens where memory is short. Ask again: a new one is "

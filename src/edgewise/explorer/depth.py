@@ -90,7 +90,9 @@ def _network(wanted: DepthRequest | LimitRequest, blocks: int) -> Architecture:
     chosen = wanted.source.model_copy(update={"depth": wanted.at or wanted.source.depth})
     found = _fixes(chosen.model_dump_json(), wanted.readout)
     if wanted.fix >= len(found):
-        raise BadInput(f"there are {len(found)} fixes at this depth, so none has the number {wanted.fix + 1}.")
+        raise BadInput(
+            f"there are {len(found)} fixes at this depth, so none has the number {wanted.fix + 1}."
+        )
     return network.replace(**found[wanted.fix].changes)
 
 
@@ -146,7 +148,9 @@ def _sentence(trains: int | None, after: dict[str, Any] | None) -> str:
     if trains is None:
         return f"Fewer than {most} of such networks trained, at every depth that was followed."
     if after is None:
-        return f"At least {most} of such networks train at every depth that was followed, to {_blocks(trains)}."
+        return (
+            f"At least {most} of such networks train at every depth that was followed, to {_blocks(trains)}."
+        )
     then = "none can be given" if after["share"] is None else _share(after["share"])
     return f"Up to {_blocks(trains)} at least {most} of such networks train; with {after['depth']}, {then}."
 

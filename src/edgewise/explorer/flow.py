@@ -31,12 +31,15 @@ STARTS = (0.0, 0.3, 0.6, 0.9)
 HIGHEST = 1 - 1e-9  # overlap at which arrows are still those of two different tokens
 WIDEST = 1e-6, 1e6  # mean squares that the plane reaches
 LABELS = {
-    "mlp_in_gain": "gain into the MLP", "mlp_out_gain": "gain out of the MLP",
-    "value_gain": "gain of values and output", "score_gain": "gain of queries and keys",
+    "mlp_in_gain": "gain into the MLP",
+    "mlp_out_gain": "gain out of the MLP",
+    "value_gain": "gain of values and output",
+    "score_gain": "gain of queries and keys",
     "attention_strength": "strength of attention",
-    "mlp_strength": "strength of the MLP", "attention_branch": "multiplier of attention",
+    "mlp_strength": "strength of the MLP",
+    "attention_branch": "multiplier of attention",
     "mlp_branch": "multiplier of the MLP",
-}  # fmt: skip
+}
 MOST = 8.0  # of a gain: beyond it attention is sharper than the tables of the theory
 SLIDERS = tuple(LABELS)
 Slider = Literal[SLIDERS]  # type: ignore[valid-type]
@@ -89,11 +92,18 @@ def answer(wanted: FlowRequest) -> dict[str, Any]:
     network = moved(base, wanted.knobs)
     start = wanted.start or Start(norm=float(np.clip(network.embedding_norm, *WIDEST)), overlap=0.0)
     verdict = {"verdict": screen_parts(judge(predict(moved(given, wanted.knobs))))} if wanted.verdict else {}
-    return drawing(network, start) | verdict | {
-        "name": given.name or "transformer", "note": description(given)["note"], "tokens": network.tokens,
-        "sliders": sliders(base, network), "start": start.model_dump(),
-        "caption": caption(given),
-    }  # fmt: skip
+    return (
+        drawing(network, start)
+        | verdict
+        | {
+            "name": given.name or "transformer",
+            "note": description(given)["note"],
+            "tokens": network.tokens,
+            "sliders": sliders(base, network),
+            "start": start.model_dump(),
+            "caption": caption(given),
+        }
+    )
 
 
 def refuse_other_sliders(base: Architecture, values: Mapping[str, float]) -> None:
@@ -119,8 +129,12 @@ def sliders(base: Architecture, network: Architecture) -> list[dict[str, Any]]:
     rows = []
     for name in shown(base):
         value, home = float(value_of(name, network)), float(value_of(name, base))
-        low, high = (0.0, 1.0) if name.endswith("_strength") else (0.0, min(MOST, max(4.0, span_of(name, home)[1])))
-        rows.append({"knob": name, "label": LABELS[name], "low": low, "high": high, "value": value, "home": home})
+        low, high = (
+            (0.0, 1.0) if name.endswith("_strength") else (0.0, min(MOST, max(4.0, span_of(name, home)[1])))
+        )
+        rows.append(
+            {"knob": name, "label": LABELS[name], "low": low, "high": high, "value": value, "home": home}
+        )
     return rows
 
 
@@ -143,10 +157,15 @@ def drawing(network: Architecture, start: Start) -> dict[str, Any]:
     with np.errstate(all="ignore"):
         arrows = displacement(network, norm, np.minimum(overlap, HIGHEST), tabulated=True)
     return {
-        "norm": rounded(norm), "overlap": rounded(overlap), "arrows": [rounded(part.ravel()) for part in arrows],
-        "paths": [pairs(path) for path in paths], "starts": list(STARTS), "points": [point.json() for point in points],
-        "extent": [low, high], "depth": network.depth,
-    } | reading(points, paths[0])  # fmt: skip
+        "norm": rounded(norm),
+        "overlap": rounded(overlap),
+        "arrows": [rounded(part.ravel()) for part in arrows],
+        "paths": [pairs(path) for path in paths],
+        "starts": list(STARTS),
+        "points": [point.json() for point in points],
+        "extent": [low, high],
+        "depth": network.depth,
+    } | reading(points, paths[0])
 
 
 def extent(paths: Sequence[Array], points: Sequence[FixedPoint]) -> tuple[float, float]:
@@ -166,7 +185,10 @@ def reading(points: Sequence[FixedPoint], path: Array) -> dict[str, str]:
         title = "All tokens end alike"
         why = f"Every path leads to the state in which all tokens point the same way, {_shrink(stable[0])}."
     elif points:
-        title, why = "No state attracts", "The block leaves a state alone, but whatever lies beside it moves away."
+        title, why = (
+            "No state attracts",
+            "The block leaves a state alone, but whatever lies beside it moves away.",
+        )
     else:
         title, why = _without_rest(path)
     return {"title": title, "sentences": prose(f"{why} {_end(path)}")}
@@ -175,7 +197,11 @@ def reading(points: Sequence[FixedPoint], path: Array) -> dict[str, str]:
 def _apart(point: FixedPoint, split: bool) -> str:
     state = f"two tokens are {words.alike(1 - point.overlap)}, at a mean square of {point.norm:.2f}"
     told = f"Paths lead to a state in which {state}"
-    return f"{told}. It has split off from the state in which all are alike, which now repels." if split else f"{told}."
+    return (
+        f"{told}. It has split off from the state in which all are alike, which now repels."
+        if split
+        else f"{told}."
+    )
 
 
 def _shrink(point: FixedPoint) -> str:
@@ -192,7 +218,11 @@ def _without_rest(path: Array) -> tuple[str, str]:
         return "Nothing moves", "Every state stays as it is: the branches add nothing to the stream."
     if last < path[0, 0]:
         return "The stream fades", "No state stays as it is: every block makes the tokens smaller."
-    growth = f" The last one adds {words.per_cent(last / before - 1)} to the mean square." if np.isfinite(last) else ""
+    growth = (
+        f" The last one adds {words.per_cent(last / before - 1)} to the mean square."
+        if np.isfinite(last)
+        else ""
+    )
     return "The stream grows", f"No state stays as it is: every block adds to the stream.{growth}"
 
 
@@ -222,7 +252,9 @@ def caption(given: Architecture) -> str:
 
 
 def rounded(values: Array) -> list[float | None]:
-    return [None if finite(value) is None else float(f"{value:.4g}") for value in np.asarray(values, dtype=float)]
+    return [
+        None if finite(value) is None else float(f"{value:.4g}") for value in np.asarray(values, dtype=float)
+    ]
 
 
 def pairs(path: Array) -> list[list[float]]:

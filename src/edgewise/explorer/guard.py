@@ -52,22 +52,40 @@ class Guard:
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
         if self.hosts is not None and host not in self.hosts:
-            return 421, "this server answers for this machine only. Open the address that `edgewise explore` printed."
+            return (
+                421,
+                "this server answers for this machine only. Open the address that `edgewise explore` printed.",
+            )
         origin = headers.get("origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return 403, "a page of another origin may not ask here."
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
+        if (
+            headers.get("sec-fetch-site") in ("cross-site", "same-site")
+            and headers.get("sec-fetch-mode") != "navigate"
+        ):
             return 403, "a page of another origin may not ask here."
-        if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > LARGEST_BODY:
+        if (
+            not headers.get("content-length", "0").isdecimal()
+            or int(headers.get("content-length", "0")) > LARGEST_BODY
+        ):
             return 413, f"the request is larger than {LARGEST_BODY:,} bytes. A config is smaller."
         if self.token is not None and not self._has_token(scope, headers):
-            return 401, "the token is missing or wrong. Open the whole address that `edgewise explore` printed."
+            return (
+                401,
+                "the token is missing or wrong. Open the whole address that `edgewise explore` printed.",
+            )
         return None
 
     def _has_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         assert self.token is not None
-        candidates = [headers.get("x-edgewise-token", ""), self._in_address(scope), _cookie(headers.get("cookie", ""))]
-        return any(hmac.compare_digest(value.encode("utf-8", "replace"), self.token.encode()) for value in candidates)
+        candidates = [
+            headers.get("x-edgewise-token", ""),
+            self._in_address(scope),
+            _cookie(headers.get("cookie", "")),
+        ]
+        return any(
+            hmac.compare_digest(value.encode("utf-8", "replace"), self.token.encode()) for value in candidates
+        )
 
     @staticmethod
     def _in_address(scope: Scope) -> str:
@@ -116,6 +134,8 @@ def _limited(receive: Receive) -> Receive:
 
 async def _refuse(send: Send, status: int, sentence: str) -> None:
     body = json.dumps({"error": sentence}).encode()
-    headers = _encoded({**HEADERS, "content-type": "application/json", "content-length": str(len(body))}.items())
+    headers = _encoded(
+        {**HEADERS, "content-type": "application/json", "content-length": str(len(body))}.items()
+    )
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -80,8 +80,16 @@ def task(question: str) -> dict[str, Any]:
 
 def listing(folder: Path | None) -> dict[str, Any]:
     """Names with what each plane is of; files that are something else are not listed."""
-    rows = [{"name": name, "note": note} for name in files(folder) if (note := _note(folder, name)) is not None]
-    return {"planes": rows, "code": CODE, "caption": CAPTION, "empty": _empty(folder), "examples": list(EXAMPLES)}
+    rows = [
+        {"name": name, "note": note} for name in files(folder) if (note := _note(folder, name)) is not None
+    ]
+    return {
+        "planes": rows,
+        "code": CODE,
+        "caption": CAPTION,
+        "empty": _empty(folder),
+        "examples": list(EXAMPLES),
+    }
 
 
 def _empty(folder: Path | None) -> str:
@@ -124,7 +132,9 @@ def read(folder: Path | None, name: str) -> Plane:
     path = folder.resolve() / name
     status = path.stat()
     if status.st_size > LARGEST_FILE:
-        raise BadInput(f"{name} has {status.st_size:,} bytes; this page draws planes of at most {LARGEST_FILE:,}.")
+        raise BadInput(
+            f"{name} has {status.st_size:,} bytes; this page draws planes of at most {LARGEST_FILE:,}."
+        )
     return _loaded(str(path), name, status.st_mtime_ns)
 
 
@@ -137,7 +147,9 @@ def _loaded(path: str, name: str, _changed: int) -> Plane:
     except BadInput as refusal:
         raise BadInput(str(refusal).replace(path, name)) from refusal
     if len(plane.axes) != 2 or min(plane.losses.shape) < 3:
-        raise BadInput(f"{name} holds losses of shape {plane.losses.shape}; a plane has at least 3 × 3 points.")
+        raise BadInput(
+            f"{name} holds losses of shape {plane.losses.shape}; a plane has at least 3 × 3 points."
+        )
     if any(not np.ptp(axis) > 0 for axis in plane.axes):
         raise BadInput(f"{name} has an axis without extent. Compute it again.")
     if not np.isfinite(plane.losses).any():
@@ -151,7 +163,9 @@ def answer(folder: Path | None, names: list[str]) -> dict[str, Any]:
     heights = np.concatenate([plane.losses[np.isfinite(plane.losses)] for plane in planes.values()])
     low, high = float(heights.min()), float(heights.max())
     surfaces = [surface(name, plane, low, high) for name, plane in planes.items()]
-    return {"planes": surfaces, "caption": CAPTION, "low": low, "high": high, "steps": HEIGHTS} | reading(planes)
+    return {"planes": surfaces, "caption": CAPTION, "low": low, "high": high, "steps": HEIGHTS} | reading(
+        planes
+    )
 
 
 def surface(name: str, plane: Plane, low: float, high: float) -> dict[str, Any]:
@@ -160,11 +174,15 @@ def surface(name: str, plane: Plane, low: float, high: float) -> dict[str, Any]:
     with np.errstate(all="ignore"):
         heights = HEIGHTS * (plane.losses[np.ix_(rows, columns)] - low) / max(high - low, 1e-300)
     return {
-        "name": name, "axes": list(plane.names), "x": rounded(plane.x[columns]), "y": rounded(plane.y[rows]),
+        "name": name,
+        "axes": list(plane.names),
+        "x": rounded(plane.x[columns]),
+        "y": rounded(plane.y[rows]),
         "z": [[round(float(v)) if np.isfinite(v) else None for v in row] for row in heights],
         "path": None if plane.path is None else [rounded(point) for point in plane.path[-400:]],
-        "figures": figures(plane), "note": "" if plane.roughness.visible else f"{plane.roughness}.",
-    }  # fmt: skip
+        "figures": figures(plane),
+        "note": "" if plane.roughness.visible else f"{plane.roughness}.",
+    }
 
 
 def _places(size: int) -> Any:

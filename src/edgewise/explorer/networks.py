@@ -21,13 +21,17 @@ LARGEST_CONFIG = 200_000  # letters of JSON
 
 
 @lru_cache(maxsize=256)
-def network(preset: str | None, config: str | None, name: str, depth: int | None, tokens: int | None) -> Architecture:
+def network(
+    preset: str | None, config: str | None, name: str, depth: int | None, tokens: int | None
+) -> Architecture:
     """The description; the same question is answered from memory."""
     if (preset is None) == (config is None):
         raise BadInput("give a preset or a config, one of the two.")
     if preset is not None:
         if preset not in ("transformer", *preset_names()):
-            raise BadInput(f"{preset[:60]!r} is not a preset. Presets: transformer, {', '.join(preset_names())}.")
+            raise BadInput(
+                f"{preset[:60]!r} is not a preset. Presets: transformer, {', '.join(preset_names())}."
+            )
         return limited(describe(preset, depth=depth, tokens=tokens), tokens)
     assert config is not None
     return limited(from_config(config, name, depth, tokens), tokens)
@@ -49,7 +53,9 @@ def from_config(text: str, name: str, depth: int | None, tokens: int | None) -> 
         )
     description = describe(values, depth=depth, tokens=tokens)
     if not isinstance(description, Architecture):
-        raise BadInput(f"{name} describes a perceptron; this page shows transformers. `edgewise predict` reads it.")
+        raise BadInput(
+            f"{name} describes a perceptron; this page shows transformers. `edgewise predict` reads it."
+        )
     return description if description.name else description.replace(name=name)
 
 
@@ -62,7 +68,9 @@ def limited(description: Any, tokens: int | None) -> Architecture:
         description = description.replace(tokens=usual)
     for knob, most in (("depth", DEEPEST), ("tokens", longest)):
         if getattr(description, knob) > most:
-            kind = "" if description.symmetric or knob == "depth" else " of a network with a mask or positions"
+            kind = (
+                "" if description.symmetric or knob == "depth" else " of a network with a mask or positions"
+            )
             raise BadInput(
                 f"{knob} = {getattr(description, knob):,} is more than this page follows{kind}, {most}. Give at most "
                 f"{most}, or use `edgewise predict`."

@@ -48,12 +48,18 @@ def _papers() -> bytes:
     sources = [each for each in sources if each["recipes"]]
     statements = [each for one in sources for recipe in one["recipes"] for each in recipe["statements"]]
     counts = {word: sum(each["outcome"] == word for each in statements) for word in OUTCOMES.values()}
-    return as_bytes({"sources": sources, "counts": counts, "rows": source_rows(home(), sources), "empty": _empty()})
+    return as_bytes(
+        {"sources": sources, "counts": counts, "rows": source_rows(home(), sources), "empty": _empty()}
+    )
 
 
 def _empty() -> str:
     where = home()
-    return "" if where is not None else "The recipes and their records did not come with this installation of edgewise."
+    return (
+        ""
+        if where is not None
+        else "The recipes and their records did not come with this installation of edgewise."
+    )
 
 
 def folders() -> list[Path]:
@@ -61,7 +67,12 @@ def folders() -> list[Path]:
     where = home()
     if where is None:
         return []
-    return [place for kind in FOLDERS for place in sorted((where / kind).iterdir()) if (place / "recorded").is_dir()]
+    return [
+        place
+        for kind in FOLDERS
+        for place in sorted((where / kind).iterdir())
+        if (place / "recorded").is_dir()
+    ]
 
 
 @lru_cache(maxsize=1)
@@ -73,10 +84,17 @@ def figures() -> dict[str, Path]:
 
 def source(folder: Path) -> dict[str, Any]:
     """A source with its recipes, by the heading of its README."""
-    heading = next((line[2:].strip() for line in _lines(folder / "README.md") if line.startswith("# ")), folder.name)
+    heading = next(
+        (line[2:].strip() for line in _lines(folder / "README.md") if line.startswith("# ")), folder.name
+    )
     records = sorted((folder / "recorded").glob("*.json"))
     recipes = [entry for path in records if (entry := recipe_of(path)) is not None]
-    return {"name": folder.name, "title": heading, "published": folder.parent.name == FOLDERS[0], "recipes": recipes}
+    return {
+        "name": folder.name,
+        "title": heading,
+        "published": folder.parent.name == FOLDERS[0],
+        "recipes": recipes,
+    }
 
 
 def _lines(path: Path) -> list[str]:
@@ -91,18 +109,26 @@ def recipe_of(path: Path) -> dict[str, Any] | None:
     folder = path.parents[1]
     name = f"{folder.name}/{path.stem}"
     return {
-        "recipe": name, "title": record.get("title", path.stem), "at": record.get("at", ""),
-        "cases": record.get("cases"), "seconds": record.get("seconds"),
+        "recipe": name,
+        "title": record.get("title", path.stem),
+        "at": record.get("at", ""),
+        "cases": record.get("cases"),
+        "seconds": record.get("seconds"),
         "measured": span(Stamp(**stamp) for stamp in record.get("stamps", ())),
-        "command": f"edgewise run {folder.parent.name}/{name}.py --recorded", "figure": name in figures(),
+        "command": f"edgewise run {folder.parent.name}/{name}.py --recorded",
+        "figure": name in figures(),
         "statements": [statement(part) for part in record["claim"].get("parts") or [record["claim"]]],
-    }  # fmt: skip
+    }
 
 
 def statement(claim: dict[str, Any]) -> dict[str, Any]:
     """One statement beside what we see; `rows` names the rows of the sources that it answers."""
     held = claim.get("held")
     return {
-        "published": prose(claim["published"]), "ours": prose(claim["ours"]), "scale": prose(claim["scale"]),
-        "outcome": OUTCOMES[held], "kind": KINDS[held], "rows": list(claim.get("rows", ())),
-    }  # fmt: skip
+        "published": prose(claim["published"]),
+        "ours": prose(claim["ours"]),
+        "scale": prose(claim["scale"]),
+        "outcome": OUTCOMES[held],
+        "kind": KINDS[held],
+        "rows": list(claim.get("rows", ())),
+    }

@@ -101,12 +101,23 @@ def maps_answer(wanted: PerceptronRequest) -> dict[str, Any]:
     x, c = np.linspace(0, top, CURVE), np.linspace(0, 1, CURVE)
     points = [(q, slope) for q, slope in maps.length_fixed_points() if q <= top]
     return {
-        "length": {"x": rounded(x), "y": rounded(maps.length(x)), "orbit": rounded(lengths), "top": top,
-                   "points": [{"at": q, "stable": abs(slope) < 1} for q, slope in points]},
-        "correlation": {"x": rounded(c), "y": rounded(correlation_curve(maps, c)), "orbit": rounded(correlations),
-                        "top": 1.0, "points": correlation_points(limits)},
-        "layers": STEPS, "captions": CAPTIONS,
-    } | reading(limits, wanted)  # fmt: skip
+        "length": {
+            "x": rounded(x),
+            "y": rounded(maps.length(x)),
+            "orbit": rounded(lengths),
+            "top": top,
+            "points": [{"at": q, "stable": abs(slope) < 1} for q, slope in points],
+        },
+        "correlation": {
+            "x": rounded(c),
+            "y": rounded(correlation_curve(maps, c)),
+            "orbit": rounded(correlations),
+            "top": 1.0,
+            "points": correlation_points(limits),
+        },
+        "layers": STEPS,
+        "captions": CAPTIONS,
+    } | reading(limits, wanted)
 
 
 def length_orbit(maps: PerceptronMaps, start: float) -> Array:
@@ -128,7 +139,9 @@ def correlation_curve(maps: PerceptronMaps, correlation: ArrayLike) -> Array:
     network, length = maps.perceptron, np.clip(maps.limits.length_fixed_point, FADED, FAR)
     variances = network.weight_variance, network.bias_variance
     separation = 1 - np.asarray(correlation, dtype=float)
-    return 1 - separation_map(activation(network.activation), *variances, np.full_like(separation, length), separation)
+    return 1 - separation_map(
+        activation(network.activation), *variances, np.full_like(separation, length), separation
+    )
 
 
 def length_window(fixed_point: float, start: float) -> float:
@@ -151,9 +164,14 @@ def reading(limits: PerceptronTheory, wanted: PerceptronRequest) -> dict[str, An
     away = math.isfinite(edge) and limits.phase != "critical"
     nearest = f" The edge is at a weight variance of {edge:.3g}." if away else ""
     text = f"{first} {_reach(limits.trainable_depth)}{nearest}"
-    return {"title": title, "phase": limits.phase, "sentences": prose(text), "edge": edge if away else None,
-            "name": f"{wanted.activation}, weight variance {wanted.weight_variance:.3g}, bias variance "
-                    f"{wanted.bias_variance:.3g}"}  # fmt: skip
+    return {
+        "title": title,
+        "phase": limits.phase,
+        "sentences": prose(text),
+        "edge": edge if away else None,
+        "name": f"{wanted.activation}, weight variance {wanted.weight_variance:.3g}, bias variance "
+        f"{wanted.bias_variance:.3g}",
+    }
 
 
 def _phase(limits: PerceptronTheory) -> tuple[str, str]:
@@ -164,7 +182,9 @@ def _phase(limits: PerceptronTheory) -> tuple[str, str]:
     if length < 1e-6 and limits.phase == "ordered":
         return "Signals fade", f"Signals, and gradients on their way back, {change} with every layer."
     fades = length < 1e-6
-    settles = "Signals fade, slower and slower." if fades else f"Signals settle at a mean square of {length:.3g}."
+    settles = (
+        "Signals fade, slower and slower." if fades else f"Signals settle at a mean square of {length:.3g}."
+    )
     if limits.phase == "critical":
         return "The edge of chaos", f"Nearby inputs keep their distance, and gradients their size. {settles}"
     title = "Order: inputs merge" if limits.phase == "ordered" else "Chaos: inputs part"
@@ -177,7 +197,9 @@ def _change(factor: float) -> str:
         return "grow faster and faster"
     if factor < 1:
         return f"shrink by {words.per_cent(1 - factor)}"
-    return f"grow by {words.per_cent(factor - 1)}" if factor < 2 else f"grow {words.number(factor)} times larger"
+    return (
+        f"grow by {words.per_cent(factor - 1)}" if factor < 2 else f"grow {words.number(factor)} times larger"
+    )
 
 
 def _reach(depth: float) -> str:
@@ -198,11 +220,12 @@ def plane_answer(name: str) -> dict[str, Any]:
     line = np.stack(boundary(phi, largest_bias_variance=MOST_BIAS), axis=-1)
     inside = line[line[:, 0] <= MOST_WEIGHT] if len(line) else line
     return {
-        "x": {"high": MOST_WEIGHT, "count": PLANE[0]}, "y": {"high": MOST_BIAS, "count": PLANE[1]},
+        "x": {"high": MOST_WEIGHT, "count": PLANE[0]},
+        "y": {"high": MOST_BIAS, "count": PLANE[1]},
         "rate": rounded(np.clip(np.nan_to_num(rates, neginf=-9, posinf=9), -9, 9).ravel()),
         "edge": [[float(f"{a:.4g}"), float(f"{b:.4g}")] for a, b in inside],
         "words": {"left": "order: inputs merge", "right": "chaos: neighbours part", "edge": "edge of chaos"},
-    }  # fmt: skip
+    }
 
 
 def circle_answer(wanted: PerceptronRequest) -> dict[str, Any]:

@@ -56,7 +56,9 @@ def stages(tokens: int) -> list[Stage]:
 
 def refuse_without_positions(wanted: AxesRequest) -> None:
     if read(wanted.source).symmetric:
-        raise BadInput("this network has neither a mask nor positions: its map leaves nothing out. Ask for `map`.")
+        raise BadInput(
+            "this network has neither a mask nor positions: its map leaves nothing out. Ask for `map`."
+        )
 
 
 def places(wanted: AxesRequest, stage: Stage) -> list[tuple[float, float]]:
@@ -101,9 +103,15 @@ def map_answer(
     (x_name, x_span), (y_name, y_span) = wanted.axes.items()
     x, y = grid(*x_span, stage.points), grid(*y_span, stage.points)
     share = np.array([values[place] for place in places(wanted, stage)]).reshape(len(y), len(x))
-    return plain | coloured(share, levels_of(x, y, share)) | {
-        "x": axis_of(x_name, x), "y": axis_of(y_name, y), "caption": caption(plain["caption"], stage),
-    }  # fmt: skip
+    return (
+        plain
+        | coloured(share, levels_of(x, y, share))
+        | {
+            "x": axis_of(x_name, x),
+            "y": axis_of(y_name, y),
+            "caption": caption(plain["caption"], stage),
+        }
+    )
 
 
 def caption(plain: str, stage: Stage) -> str:

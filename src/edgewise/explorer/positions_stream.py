@@ -42,7 +42,9 @@ async def events(wanted: AxesRequest, plain: dict[str, Any], request: HttpReques
             yield _event({"error": reason.detail})
 
 
-async def _followed(wanted: AxesRequest, look: Stage, request: HttpRequest) -> AsyncIterator[dict[Place, float]]:
+async def _followed(
+    wanted: AxesRequest, look: Stage, request: HttpRequest
+) -> AsyncIterator[dict[Place, float]]:
     """The shares of all places of a look, more of them each time."""
     key = wanted.model_dump_json()
     all_places = places(wanted, look)
@@ -60,7 +62,12 @@ async def _followed(wanted: AxesRequest, look: Stage, request: HttpRequest) -> A
 
 def _question(wanted: AxesRequest, look: Stage, part: list[Place]) -> str:
     return SharesRequest(
-        source=wanted.source, x=wanted.x.knob, y=wanted.y.knob, readout=wanted.readout, tokens=look.tokens, places=part
+        source=wanted.source,
+        x=wanted.x.knob,
+        y=wanted.y.knob,
+        readout=wanted.readout,
+        tokens=look.tokens,
+        places=part,
     ).model_dump_json()
 
 

@@ -34,7 +34,9 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 _places = BoundedSemaphore(AT_ONCE)
 _cores = os.cpu_count() or 1
 points = Crew(min(2, max(1, _cores // 2)))  # a second at most: places of the dot, and maps without positions
-pieces = Crew(min(4, max(2, _cores)), niceness=2)  # what takes longer waits here, piece by piece, and holds no point up
+pieces = Crew(
+    min(4, max(2, _cores)), niceness=2
+)  # what takes longer waits here, piece by piece, and holds no point up
 
 
 def close_workers() -> None:

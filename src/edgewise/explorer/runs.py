@@ -137,8 +137,12 @@ def _entry(folder: Path | None, name: str) -> dict[str, Any]:
         found = run_files.run_of(folder, name)
         with run_files.told(found, name):
             events = found.events()
-            entry |= {"note": note(found.about), "alarms": len(alarms(events)), "live": not ended(events),
-                      "unseen": unseen_at_a_glance(found, events)}  # fmt: skip
+            entry |= {
+                "note": note(found.about),
+                "alarms": len(alarms(events)),
+                "live": not ended(events),
+                "unseen": unseen_at_a_glance(found, events),
+            }
     except BadInput as refusal:
         entry["refused"] = str(refusal)
     return entry
@@ -150,10 +154,15 @@ def answer(folder: Path | None, wanted: RunRequest) -> dict[str, Any]:
     with run_files.told(found, wanted.name):
         names, rows, events = found.columns(), run_files.rows(found, wanted.rank), found.events(wanted.rank)
         return {
-            "name": wanted.name, "title": _title(folder, wanted.name), "note": note(found.about),
-            "ranks": found.ranks(), "unseen": unseen(found, wanted.rank, rows),
-            **state(events, rows), "alarms": alarms(events), **picture(names, rows, wanted.statistic),
-        }  # fmt: skip
+            "name": wanted.name,
+            "title": _title(folder, wanted.name),
+            "note": note(found.about),
+            "ranks": found.ranks(),
+            "unseen": unseen(found, wanted.rank, rows),
+            **state(events, rows),
+            "alarms": alarms(events),
+            **picture(names, rows, wanted.statistic),
+        }
 
 
 def report_page(folder: Path | None, wanted: TableRequest) -> str:
@@ -179,5 +188,7 @@ def csv(folder: Path | None, wanted: TableRequest) -> str:
         )
     lines = [",".join(["step", "time", *(name.replace(",", " ").replace("\n", " ") for name in names)])]
     for step, moment, row in zip(rows.step.tolist(), rows.time.tolist(), rows.values.tolist(), strict=True):
-        lines.append(",".join([str(step), repr(moment), *("" if value != value else repr(value) for value in row)]))
+        lines.append(
+            ",".join([str(step), repr(moment), *("" if value != value else repr(value) for value in row)])
+        )
     return "\n".join(lines) + "\n"

@@ -41,8 +41,14 @@ def serve(host: str, port: int, share: bool, tell: Callable[[str], None], folder
     app = Guard(application(folder), None if share else allowed_hosts(own_port), token)
     shown = f"[{host}]" if ":" in host else host
     tell(f"http://{shown}:{own_port}/" + (f"?token={token}" if token else ""))
-    config = uvicorn.Config(app, log_level="warning", server_header=False, ws="none", timeout_keep_alive=30,
-                            timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        server_header=False,
+        ws="none",
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=2,
+    )
     server = uvicorn.Server(config)
     server.handle_exit = _leaving(server.handle_exit)  # type: ignore[method-assign]
     from edgewise.explorer.replies import close_workers

@@ -37,16 +37,22 @@ ROUTERS = (  # of networks, then one for each other view
     papers.router,
     trace_file.router,
 )
-TYPES = {f".{end}": f"text/{kind}; charset=utf-8" for end, kind in (("html",) * 2, ("css",) * 2, ("js", "javascript"))}
+TYPES = {
+    f".{end}": f"text/{kind}; charset=utf-8"
+    for end, kind in (("html",) * 2, ("css",) * 2, ("js", "javascript"))
+}
 
 
 def application(folder: Path | None = None) -> FastAPI:
     """Everything behind the guard; the schema is at /api/1/openapi.json. Files are read below `folder` alone."""
     app = FastAPI(
-        title="edgewise explore", version=f"{answers.API}", docs_url=None, redoc_url=None,
+        title="edgewise explore",
+        version=f"{answers.API}",
+        docs_url=None,
+        redoc_url=None,
         openapi_url=f"/api/{answers.API}/openapi.json",
         description=f"Verdicts and maps of edgewise {__version__}, for this machine's own page.",
-    )  # fmt: skip
+    )
     app.state.folder = folder
     app.add_exception_handler(BadInput, _bad_input)
     app.add_exception_handler(RequestValidationError, _invalid)

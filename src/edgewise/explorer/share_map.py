@@ -59,21 +59,41 @@ def levels_of(x: Array, y: Array, share: Array) -> dict[float, Lines]:
 
 def axes_of(architecture: Architecture) -> list[str]:
     """The knobs that can be an axis here: real-valued, of a layer that is there, one value for all blocks."""
-    absent = {"attention": not architecture.heads, "mlp": not architecture.mlp_width, "score": not architecture.heads,
-              "value": not architecture.heads}  # fmt: skip
+    absent = {
+        "attention": not architecture.heads,
+        "mlp": not architecture.mlp_width,
+        "score": not architecture.heads,
+        "value": not architecture.heads,
+    }
     names = [name for name in CHOICES if not absent.get(name.partition("_")[0], False)]
-    return [name for name in names if name not in AXES or not isinstance(getattr(architecture, name, 0.0), tuple)]
+    return [
+        name for name in names if name not in AXES or not isinstance(getattr(architecture, name, 0.0), tuple)
+    ]
 
 
 CHOICES = (
-    "mlp_in_gain", "attention_branch", "value_gain", "score_gain", "mlp_out_gain", "mlp_bias", "mlp_branch",
-    "attention_skip", "mlp_skip", "embedding_norm",
-)  # fmt: skip
+    "mlp_in_gain",
+    "attention_branch",
+    "value_gain",
+    "score_gain",
+    "mlp_out_gain",
+    "mlp_bias",
+    "mlp_branch",
+    "attention_skip",
+    "mlp_skip",
+    "embedding_norm",
+)
 
 
 def span_of(name: str, value: float) -> tuple[float, float]:
     """From nothing to well beyond where the network stands."""
-    usual = {"attention_branch": 1.25, "mlp_branch": 1.25, "attention_skip": 1.25, "mlp_skip": 1.25, "mlp_bias": 1.0}
+    usual = {
+        "attention_branch": 1.25,
+        "mlp_branch": 1.25,
+        "attention_skip": 1.25,
+        "mlp_skip": 1.25,
+        "mlp_bias": 1.0,
+    }
     high = max(usual.get(name, 3.0), _nice(1.5 * value))
     return (0.0 if name in usual else high / 60), high
 

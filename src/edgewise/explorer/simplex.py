@@ -73,9 +73,13 @@ def _simplex(request: str) -> bytes:
 @lru_cache(maxsize=1)
 def _condition() -> bytes:
     """log10 of the condition number at (i, j, LATTICE - i - j), i outermost; corners and edges a little inside."""
-    rows = np.array([(i, j, LATTICE - i - j) for i in range(LATTICE + 1) for j in range(LATTICE + 1 - i)], float)
+    rows = np.array(
+        [(i, j, LATTICE - i - j) for i in range(LATTICE + 1) for j in range(LATTICE + 1 - i)], float
+    )
     inside = np.maximum(rows / LATTICE, 0.2 / LATTICE)
-    return as_bytes({"steps": LATTICE, "values": rounded(condition_numbers(np.log(inside / inside.sum(1)[:, None])))})
+    return as_bytes(
+        {"steps": LATTICE, "values": rounded(condition_numbers(np.log(inside / inside.sum(1)[:, None])))}
+    )
 
 
 def answer(wanted: SimplexRequest) -> dict[str, Any]:
@@ -86,12 +90,21 @@ def answer(wanted: SimplexRequest) -> dict[str, Any]:
     for name, path in paths.items():
         losses = 0.5 * np.square(np.exp(path) - target).sum(1)
         drawn[name] = {
-            "name": NAMES[name], "row": [[round(float(w), 5) for w in row] for row in np.exp(path)],
-            "condition": rounded(condition_numbers(path)), "loss": rounded(np.log10(np.maximum(losses, 1e-16))),
+            "name": NAMES[name],
+            "row": [[round(float(w), 5) for w in row] for row in np.exp(path)],
+            "condition": rounded(condition_numbers(path)),
+            "loss": rounded(np.log10(np.maximum(losses, 1e-16))),
             "arrives": arrival(losses),
-        }  # fmt: skip
-    return {"times": rounded(np.array(TIMES)), "paths": drawn, "start": wanted.start, "target": wanted.target,
-            "deviation": deviation, "scale": scale, "captions": CAPTIONS} | reading(drawn, deviation)  # fmt: skip
+        }
+    return {
+        "times": rounded(np.array(TIMES)),
+        "paths": drawn,
+        "start": wanted.start,
+        "target": wanted.target,
+        "deviation": deviation,
+        "scale": scale,
+        "captions": CAPTIONS,
+    } | reading(drawn, deviation)
 
 
 def flows(wanted: SimplexRequest) -> tuple[dict[str, Array], float, float]:
@@ -108,7 +121,11 @@ def flows(wanted: SimplexRequest) -> tuple[dict[str, Array], float, float]:
         logs = follow(lambda s: s - target, start, TIMES, scale, squared, TOLERANCE)
         return np.asarray(logs.numpy())
 
-    paths = {"gradient": path(keys[0] @ keys[0].T), "replicator": path(measured.scale), "natural": path(1.0, False)}
+    paths = {
+        "gradient": path(keys[0] @ keys[0].T),
+        "replicator": path(measured.scale),
+        "natural": path(1.0, False),
+    }
     return paths, measured.scale, measured.deviation
 
 
@@ -156,8 +173,16 @@ def _arrives(path: Mapping[str, Any]) -> str:
 
 def _title(gradient: float | None, natural: float | None) -> str:
     if gradient is None or natural is None:
-        return "Only the natural gradient arrives" if natural is not None else "The natural gradient does not arrive"
+        return (
+            "Only the natural gradient arrives"
+            if natural is not None
+            else "The natural gradient does not arrive"
+        )
     ratio = gradient / natural
     if ratio < 1 / 1.5:
         return f"The gradient is {words.number(1 / ratio)} times faster"
-    return f"The natural gradient is {words.number(ratio)} times faster" if ratio > 1.5 else "Both take equally long"
+    return (
+        f"The natural gradient is {words.number(ratio)} times faster"
+        if ratio > 1.5
+        else "Both take equally long"
+    )

@@ -32,8 +32,12 @@ def answer(wanted: SimulateRequest) -> dict[str, Any]:
     drawn = narrower(network)
     with np.errstate(all="ignore"):
         orbit = simulated(drawn, seed=wanted.seed)
-        logs = (orbit.token_gradient if wanted.readout == "token" else orbit.pooled_gradient) + np.log(orbit.norm)
-        rows = Rows(_plain(1 - orbit.separation), _plain(np.exp((logs - logs[-1]) / 2)), _plain(np.sqrt(orbit.norm)))
+        logs = (orbit.token_gradient if wanted.readout == "token" else orbit.pooled_gradient) + np.log(
+            orbit.norm
+        )
+        rows = Rows(
+            _plain(1 - orbit.separation), _plain(np.exp((logs - logs[-1]) / 2)), _plain(np.sqrt(orbit.norm))
+        )
     return {"curves": curves(rows), "note": _note(network, drawn)}
 
 
@@ -57,11 +61,16 @@ def narrower(network: Architecture) -> Architecture:
 
 def _resized(network: Architecture, width: int) -> Architecture:
     share = width / network.width
-    heads = max((h for h in range(1, width + 1) if width % h == 0 and h <= max(1, network.heads * share)), default=1)
+    heads = max(
+        (h for h in range(1, width + 1) if width % h == 0 and h <= max(1, network.heads * share)), default=1
+    )
     changes: dict[str, Any] = {
-        "width": width, "mlp_width": max(1, round(network.mlp_width * share)), "heads": heads, "head_width": None,
+        "width": width,
+        "mlp_width": max(1, round(network.mlp_width * share)),
+        "heads": heads,
+        "head_width": None,
         "kv_heads": None,
-    }  # fmt: skip
+    }
     absent = {name for name in ("heads", "mlp_width") if not getattr(network, name)}
     return network.replace(**{name: value for name, value in changes.items() if name not in absent})
 

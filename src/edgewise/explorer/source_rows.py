@@ -12,10 +12,11 @@ from edgewise.plain_values import read_yaml
 from edgewise.regular_file import read_text
 
 SOURCES = {
-    "A": "talk on softmax descent [Tarmoun 2025]", "B": "poster on attention kernels [Song 2024]",
+    "A": "talk on softmax descent [Tarmoun 2025]",
+    "B": "poster on attention kernels [Song 2024]",
     "C": "talk on signal propagation [Cowsik 2024, Poole 2016, Schoenholz 2017]",
     "D": "abstract on structure-aware descent [Goel 2026]",
-}  # fmt: skip
+}
 FILE, LARGEST = "papers/rows.yaml", 2_000_000  # bytes
 
 
@@ -54,6 +55,10 @@ def _entry(name: str, row: dict[str, Any], answers: list[dict[str, Any]]) -> dic
     """What the source says, and what answers it: recorded statements, a part of the library, or nothing so far."""
     where = str(row.get("where", ""))
     return {
-        "row": name, "source": SOURCES.get(name[:1], ""), "says": prose(str(row.get("says", ""))), "where": where,
-        "status": "" if answers else "part of the library" if where else "no recorded statement", "answers": answers,
-    }  # fmt: skip
+        "row": name,
+        "source": SOURCES.get(name[:1], ""),
+        "says": prose(str(row.get("says", ""))),
+        "where": where,
+        "status": "" if answers else "part of the library" if where else "no recorded statement",
+        "answers": answers,
+    }

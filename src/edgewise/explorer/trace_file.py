@@ -78,10 +78,14 @@ def _meta(data: str, name: str) -> dict[str, Any]:
     try:
         text = _text(content)
     except BadInput as error:
-        raise BadInput(f"{name} is not a saved trace ({str(error)[:200]}). Write one with Trace.save.") from error
+        raise BadInput(
+            f"{name} is not a saved trace ({str(error)[:200]}). Write one with Trace.save."
+        ) from error
     meta = read_json(text, name)
     if not isinstance(meta, dict) or not {"sites", "source", "architecture"} <= meta.keys():
-        raise BadInput(f"{name} is not a saved trace: it says neither sites nor source. Write one with Trace.save.")
+        raise BadInput(
+            f"{name} is not a saved trace: it says neither sites nor source. Write one with Trace.save."
+        )
     return meta
 
 

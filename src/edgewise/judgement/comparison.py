@@ -32,8 +32,10 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        lines = [str(verdict) if verdict.name else f"{name}: {verdict}"
-                 for name, verdict in zip(self.names, self.verdicts, strict=True)]  # fmt: skip
+        lines = [
+            str(verdict) if verdict.name else f"{name}: {verdict}"
+            for name, verdict in zip(self.names, self.verdicts, strict=True)
+        ]
         changed = [f"  {knob}: {a} against {b}" for knob, a, b in self.differences]
         return "\n\n".join(lines) + "\n\nThey differ in\n" + ("\n".join(changed) or "  nothing")
 

@@ -29,15 +29,25 @@ FORGETS = 10.0  # late change of F from which it is mentioned: e^-10 of the stre
 STARVED = math.log(1e-4)  # squared query/key gradient against its value at the first block
 JUMP = 4.0  # log-change of the relative gradient across the first block
 CURABLE = {
-    Kind.RANK_COLLAPSE, Kind.FULL_COLLAPSE, Kind.VANISHING_GRADIENT, Kind.EXPLODING_GRADIENT, Kind.TOKENS_SEPARATE,
+    Kind.RANK_COLLAPSE,
+    Kind.FULL_COLLAPSE,
+    Kind.VANISHING_GRADIENT,
+    Kind.EXPLODING_GRADIENT,
+    Kind.TOKENS_SEPARATE,
     Kind.FORGETS_INPUT,
-}  # fmt: skip
+}
 
 
-SMALL, SLOWER = 0.3, 4.0  # log-share written by attention; times the steps of a usual start (docs/forecast.md)
+SMALL, SLOWER = (
+    0.3,
+    4.0,
+)  # log-share written by attention; times the steps of a usual start (docs/forecast.md)
 LEVELS = {
-    Outcome.TRAINS: "note", Outcome.RISKY: "risky", Outcome.UNDECIDED: "risky", Outcome.FAILS: "fails",
-}  # fmt: skip
+    Outcome.TRAINS: "note",
+    Outcome.RISKY: "risky",
+    Outcome.UNDECIDED: "risky",
+    Outcome.FAILS: "fails",
+}
 ORDER = {"fails": 0, "risky": 1, "note": 2}
 # Times ln V: Gaussian logits with a first loss of 2 ln V have a variance of 2 ln V, from which on a softmax over V
 # classes rests on a few of them, as attention does from a condensation of 1 on. Training must first unlearn that.
@@ -109,9 +119,13 @@ def _error(finding: AuditFinding) -> Finding:
 
 
 _PARTS = {
-    Kind.RANK_COLLAPSE: "angle", Kind.FULL_COLLAPSE: "angle", Kind.TOKENS_SEPARATE: "angle",
-    Kind.VANISHING_GRADIENT: "gradient", Kind.EXPLODING_GRADIENT: "gradient", Kind.FORGETS_INPUT: "forgetting",
-}  # fmt: skip
+    Kind.RANK_COLLAPSE: "angle",
+    Kind.FULL_COLLAPSE: "angle",
+    Kind.TOKENS_SEPARATE: "angle",
+    Kind.VANISHING_GRADIENT: "gradient",
+    Kind.EXPLODING_GRADIENT: "gradient",
+    Kind.FORGETS_INPUT: "forgetting",
+}
 
 
 def _risk(kind: Kind, evidence: Evidence) -> float:
@@ -197,10 +211,11 @@ def _gradient(evidence: Evidence) -> Finding | None:
     quantity = "|g|^2" if decisive is reading.gradient else "relative to the stream, |g|^2 q"
     what, remedy = {
         Kind.EXPLODING_GRADIENT: (
-            "grows", "Shrink the branches against the skip; lower score_gain where attention is sharp.",
+            "grows",
+            "Shrink the branches against the skip; lower score_gain where attention is sharp.",
         ),
         Kind.VANISHING_GRADIENT: ("dies", "Shrink the branches against the skip."),
-    }[kind]  # fmt: skip
+    }[kind]
     return Finding(
         kind,
         f"The gradient {what} towards the input: {quantity} changes by a factor "
@@ -216,7 +231,9 @@ def _forgets(evidence: Evidence) -> Finding | None:
     if lost is None or level is None:
         return None
     blocks = evidence.reading.trace.depth * math.log(2) / lost
-    pace = "every block replaces nearly all" if blocks < 0.25 else f"half is replaced every {blocks:.1f} blocks"
+    pace = (
+        "every block replaces nearly all" if blocks < 0.25 else f"half is replaced every {blocks:.1f} blocks"
+    )
     return Finding(
         Kind.FORGETS_INPUT,
         f"Blocks overwrite what the stream carries: {pace}, so that little of the input reaches the output.",
@@ -233,7 +250,9 @@ def _slow(evidence: Evidence) -> Finding | None:
         return None
     if network.depth != trace.depth:
         return None
-    written = written_by_attention(network, trace.blocks("norm").tolist(), trace.blocks("separation").tolist())
+    written = written_by_attention(
+        network, trace.blocks("norm").tolist(), trace.blocks("separation").tolist()
+    )
     if not written < SMALL:
         return None
     return Finding(
@@ -247,7 +266,12 @@ def _slow(evidence: Evidence) -> Finding | None:
 
 def _entropy(evidence: Evidence) -> Finding | None:
     attention = evidence.reading.attention
-    if attention is None or attention.condensation is None or attention.condensation < 1 or attention.entropy is None:
+    if (
+        attention is None
+        or attention.condensation is None
+        or attention.condensation < 1
+        or attention.entropy is None
+    ):
         return None
     ratio, entropy, uniform = attention.condensation, attention.entropy, attention.uniform_entropy
     return Finding(

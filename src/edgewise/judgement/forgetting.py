@@ -35,7 +35,9 @@ def forgotten(architecture: Architecture, norms: Sequence[float], separations: S
     return np.concatenate([[0.0], np.cumsum(lost)])
 
 
-def written_by_attention(architecture: Architecture, norms: Sequence[float], separations: Sequence[float]) -> float:
+def written_by_attention(
+    architecture: Architecture, norms: Sequence[float], separations: Sequence[float]
+) -> float:
     """The part of F over the whole depth that attention alone has: 1 - exp(-it) of a token comes from other tokens."""
     setting = Setting(architecture.tokens, architecture.width)
     norm = np.asarray(norms[:-1], dtype=float)
@@ -44,7 +46,9 @@ def written_by_attention(architecture: Architecture, norms: Sequence[float], sep
     for branch in _all_blocks(architecture):
         heads = tuple(layer for layer in branch.layers if isinstance(layer, Attention))
         if heads:
-            total += float(np.broadcast_to(_lost(replace(branch, layers=heads), state, setting), norm.shape).sum())
+            total += float(
+                np.broadcast_to(_lost(replace(branch, layers=heads), state, setting), norm.shape).sum()
+            )
         state = apply_branch(branch, state, setting).state
     return total
 
@@ -52,7 +56,9 @@ def written_by_attention(architecture: Architecture, norms: Sequence[float], sep
 def _all_blocks(architecture: Architecture) -> Block:
     """One block whose gains are arrays over depth; the token-symmetric map sees no window."""
     knobs = architecture.knobs() | {"depth": 1, "window": None}
-    return fold({name: np.array(value) if isinstance(value, tuple) else value for name, value in knobs.items()})[0]
+    return fold(
+        {name: np.array(value) if isinstance(value, tuple) else value for name, value in knobs.items()}
+    )[0]
 
 
 def _lost(branch: Branch, state: Simplex, setting: Setting) -> Array:

@@ -102,7 +102,9 @@ def late_forgetting(
                 total = total + np.log(whole.state.norm) - np.log(np.square(branch.skip) * state.norm)
                 lost = ~((step.state.norm > 1 / LARGEST) & (step.state.norm < LARGEST))
                 gone |= lost  # such points go on from the start
-                state = Simplex(*(np.where(lost, first, now) for first, now in zip(start, step.state, strict=True)))
+                state = Simplex(
+                    *(np.where(lost, first, now) for first, now in zip(start, step.state, strict=True))
+                )
         late = np.abs(total - middle) * architecture.depth / (architecture.depth - half)
         apart = state.separation
     return np.where(np.isfinite(late), late, np.nan), gone, apart

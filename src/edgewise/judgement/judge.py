@@ -91,7 +91,10 @@ def _notes(trace: Trace) -> tuple[str, ...]:
     """What was left out or assumed of the trace: its readout if neither given nor found in a model."""
     notes = (trace.left_out,) if trace.left_out else ()
     if trace.step:
-        return (*notes, f"after {trace.step} steps the outcome is open: it is calibrated on networks at their start")
+        return (
+            *notes,
+            f"after {trace.step} steps the outcome is open: it is calibrated on networks at their start",
+        )
     if trace.readout or isinstance(trace.architecture, Perceptron):
         return notes
     return (*notes, "readout: one label per token; ask for pooled or class where a sequence has one label")
@@ -132,17 +135,24 @@ def _limits(network: Architecture | Perceptron | None) -> _Limits:
         return _Limits()
     far = asymptotics(network)
     return _Limits(
-        far.angle, far.gradient, far.gradient,
-        power_law=far.power_law, fixed_points=far.fixed_points, notes=far.notes,
-    )  # fmt: skip
+        far.angle,
+        far.gradient,
+        far.gradient,
+        power_law=far.power_law,
+        fixed_points=far.fixed_points,
+        notes=far.notes,
+    )
 
 
 def _limits_of_maps(theory: PerceptronTheory) -> _Limits:
     """Limits of the length and correlation maps [Poole 2016, Schoenholz 2017]."""
     return _Limits(
-        theory.angle_exponent, theory.angle_exponent, theory.relative_gradient_exponent,
-        phase=Phase(theory.phase), theory=theory,
-    )  # fmt: skip
+        theory.angle_exponent,
+        theory.angle_exponent,
+        theory.relative_gradient_exponent,
+        phase=Phase(theory.phase),
+        theory=theory,
+    )
 
 
 def _depth_scale(angle: Growth, limits: _Limits) -> float | None:
@@ -155,7 +165,9 @@ def _depth_scale(angle: Growth, limits: _Limits) -> float | None:
 def _facts(theory: PerceptronTheory | None) -> dict[str, Any] | None:
     if theory is None:
         return None
-    return {name: finite(value) if isinstance(value, float) else value for name, value in asdict(theory).items()}
+    return {
+        name: finite(value) if isinstance(value, float) else value for name, value in asdict(theory).items()
+    }
 
 
 def _search(reading: Reading, outcome: Outcome) -> Search | None:
@@ -163,14 +175,18 @@ def _search(reading: Reading, outcome: Outcome) -> Search | None:
     trace = reading.trace
     if trace.architecture is None or trace.departure or outcome in (Outcome.TRAINS, Outcome.UNDECIDED):
         return None
-    condensation = (reading.attention.condensation if reading.attention else None) or _condensation_beyond(trace)
+    condensation = (reading.attention.condensation if reading.attention else None) or _condensation_beyond(
+        trace
+    )
     return Search(trace, outcome, condensation, judge)
 
 
 def _condensation_beyond(trace: Trace) -> float:
     """Infinite where the scores are products of a stream that left the range of numbers and no norm divides it."""
     network = trace.architecture
-    bare = isinstance(network, Architecture) and network.heads and network.norm == "none" and not network.qk_norm
+    bare = (
+        isinstance(network, Architecture) and network.heads and network.norm == "none" and not network.qk_norm
+    )
     return math.inf if bare and not np.isfinite(trace.norm).all() else 0.0
 
 

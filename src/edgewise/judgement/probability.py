@@ -20,7 +20,11 @@ from edgewise.verdict import Probability
 
 TABLE = "probability.json"
 ALIKE = {"gelu_tanh": "gelu"}  # the same function to three digits
-CURVES = {"token": "token", "pooled": "pooled", "class": "pooled"}  # by readout: one label per token, or per sequence
+CURVES = {
+    "token": "token",
+    "pooled": "pooled",
+    "class": "pooled",
+}  # by readout: one label per token, or per sequence
 CERTAIN = 1e-3  # no record is long enough for more certainty than this
 
 
@@ -38,20 +42,31 @@ def training_probability(score: Score, trace: Trace, table: Mapping[str, Any] | 
     of blocks or another left out of the fit, and with the score at either end of its error. `table`: another than the
     shipped one, for tests of a forecast on networks that the shipped one has seen.
     """
-    curves = (table or calibration())["curves"][_curve_of(trace)]["bare" if score.forgetting is None else "described"]
+    curves = (table or calibration())["curves"][_curve_of(trace)][
+        "bare" if score.forgetting is None else "described"
+    ]
     value = chance(score, curves["all"])
-    ends = [chance(score, constants, shift) for constants in _each(curves) for shift in (-score.error, score.error)]
-    low = CERTAIN if trace.log_gradient is None else min(value, *ends)  # an unknown gradient can only lower it
+    ends = [
+        chance(score, constants, shift)
+        for constants in _each(curves)
+        for shift in (-score.error, score.error)
+    ]
+    low = (
+        CERTAIN if trace.log_gradient is None else min(value, *ends)
+    )  # an unknown gradient can only lower it
     return Probability(value, low, max(value, *ends), tuple(outside(trace)), forgetting=score.forgetting)
 
 
 def risks(score: Score, trace: Trace) -> dict[str, float]:
     """How much each part of the score adds to the risk, by its name."""
-    constants = calibration()["curves"][_curve_of(trace)]["bare" if score.forgetting is None else "described"]["all"]
+    constants = calibration()["curves"][_curve_of(trace)][
+        "bare" if score.forgetting is None else "described"
+    ]["all"]
     return {
-        "angle": constants["exponents"] * score.angle, "gradient": constants["exponents"] * score.gradient,
+        "angle": constants["exponents"] * score.angle,
+        "gradient": constants["exponents"] * score.gradient,
         "forgetting": constants["forgetting"] * (score.forgetting or 0.0),
-    }  # fmt: skip
+    }
 
 
 def _curve_of(trace: Trace) -> str:

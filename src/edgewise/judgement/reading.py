@@ -28,8 +28,12 @@ class Reading:
     relative: Growth | None  # of |g|^2 q, relative to the stream
     embedding_jump: float | None  # log-change of the relative gradient across the first block
     attention: AttentionSpread | None
-    out_of_range: NDArray[np.bool_]  # (N,) sites at which the stream has left the range of numbers, or vanished
-    collapsed: int | None = None  # block from which all tokens are one, up to the output; None where they are not
+    out_of_range: NDArray[
+        np.bool_
+    ]  # (N,) sites at which the stream has left the range of numbers, or vanished
+    collapsed: int | None = (
+        None  # block from which all tokens are one, up to the output; None where they are not
+    )
 
     @property
     def decisive_gradient(self) -> Growth | None:

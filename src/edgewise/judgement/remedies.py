@@ -27,7 +27,9 @@ from edgewise.trace import GRADIENTS, Trace
 from edgewise.verdict import CUT_OFF, Outcome, Probability, Remedy, Verdict
 from edgewise.words import per_cent
 
-SHARP = 200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
+SHARP = (
+    200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
+)
 EFFORT = 8.0  # estimated seconds for the predictions of one search
 TARGET = 0.75 * RISKY  # a remedy must leave the change clearly below «risky»
 HALVINGS = 2  # of a multiplier that the grid finds good and the full theory does not
@@ -94,7 +96,11 @@ class Search:
     def _unchanged(self) -> _Reached:
         """What theory says of the network as it is: one measured draw may be weaker, and no change cures that."""
         verdict = None if self.trace.source.startswith("theory") else self._verdict(self._network)
-        return _Reached(self.outcome, None) if verdict is None else _Reached(verdict.outcome, verdict.probability)
+        return (
+            _Reached(self.outcome, None)
+            if verdict is None
+            else _Reached(verdict.outcome, verdict.probability)
+        )
 
     @cached_property
     def remedies(self) -> tuple[Remedy, ...]:
@@ -141,7 +147,12 @@ class Search:
                 continue
             odds = None if verdict.probability is None else verdict.probability.value
             remedy = Remedy(
-                candidate.sentence(changes), changes, verdict.outcome, odds, candidate.cost == 0, candidate.note
+                candidate.sentence(changes),
+                changes,
+                verdict.outcome,
+                odds,
+                candidate.cost == 0,
+                candidate.note,
             )
             if verdict.outcome is Outcome.TRAINS:
                 return remedy
@@ -168,9 +179,11 @@ class Search:
             values = {"weight_variance": float(f"{boundary:.4g}")}
             here = perceptron.weight_variance
             yield Candidate(
-                1, (values,), lambda c: f"weight_variance = {c['weight_variance']:.4g} instead of {here:.4g}",
+                1,
+                (values,),
+                lambda c: f"weight_variance = {c['weight_variance']:.4g} instead of {here:.4g}",
                 "inputs neither merge nor part",
-            )  # fmt: skip
+            )
 
     def _transformer(self) -> Iterator[Candidate]:
         network = self._network
@@ -234,7 +247,9 @@ def _initialization(architecture: Architecture, readout: str) -> Candidate | Non
 
 
 def _initial_gains(architecture: Architecture) -> list[str]:
-    names = ("attention_branch", "mlp_branch") if architecture.norm in ENDED else ("value_gain", "mlp_out_gain")
+    names = (
+        ("attention_branch", "mlp_branch") if architecture.norm in ENDED else ("value_gain", "mlp_out_gain")
+    )
     sizes = dict(zip(names, (architecture.heads, architecture.mlp_width), strict=True))
     return [name for name, size in sizes.items() if size]
 
@@ -253,13 +268,17 @@ def _coarsely(architecture: Architecture, readout: str) -> Candidate | None:  # 
 
 def _branches(architecture: Architecture, readout: str) -> Candidate | None:
     """No branch above one multiplier, beside skips of 1."""
-    layers = [name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size]
+    layers = [
+        name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size
+    ]
     largest = {f"{name}_branch": float(np.max(getattr(architecture, f"{name}_branch"))) for name in layers}
     skips = _whole_skips(architecture, layers)
 
     def size(multipliers: Array) -> Array:
         ones = {name: np.ones_like(multipliers) for name in skips}
-        return _worst(architecture, readout, **{k: np.minimum(v, multipliers) for k, v in largest.items()}, **ones)
+        return _worst(
+            architecture, readout, **{k: np.minimum(v, multipliers) for k, v in largest.items()}, **ones
+        )
 
     def changes(multiplier: float) -> Changes:
         return {name: multiplier for name, value in largest.items() if value > multiplier} | skips
@@ -292,7 +311,9 @@ def _pre_norm(architecture: Architecture, readout: str) -> Candidate | None:  # 
     """The norm in front of each branch, the skips at 1."""
     if architecture.norm == "pre":
         return None
-    layers = [name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size]
+    layers = [
+        name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size
+    ]
     return Candidate(3, ({"norm": "pre"} | _whole_skips(architecture, layers),), _settings, PRE_NORM)
 
 
@@ -309,9 +330,11 @@ def _input_gain(architecture: Architecture, readout: str) -> Candidate | None:
     if not distinct:
         return None
     return Candidate(
-        1, distinct, lambda c: f"mlp_in_gain = {c['mlp_in_gain']:.3g} instead of {here:.3g}",
+        1,
+        distinct,
+        lambda c: f"mlp_in_gain = {c['mlp_in_gain']:.3g} instead of {here:.3g}",
         "initial scale of the MLP's first matrix",
-    )  # fmt: skip
+    )
 
 
 def _scores(architecture: Architecture, readout: str, condensation: float) -> Candidate | None:  # noqa: ARG001
@@ -322,6 +345,8 @@ def _scores(architecture: Architecture, readout: str, condensation: float) -> Ca
     factors = [math.sqrt(0.5 / condensation) / 2**k for k in range(HALVINGS + 1)]
     values = tuple({"score_gain": _scaled(here, float(f"{factor:.2g}"))} for factor in factors)
     return Candidate(
-        1, values, lambda c: f"score_gain times {np.mean(c['score_gain']) / np.mean(here):.2g}",
+        1,
+        values,
+        lambda c: f"score_gain times {np.mean(c['score_gain']) / np.mean(here):.2g}",
         "initial scale of queries and keys",
-    )  # fmt: skip
+    )

@@ -46,7 +46,9 @@ def score_of(reading: Reading) -> Score | None:
     errors = [0.0 if math.isnan(change.error) else change.error for change in changes]
     sizes = [_size(change.scalar) for change in changes]
     sizes[0] = sizes[0] if reading.collapsed is None else BEYOND
-    return Score(sizes[0], sizes[1] if gradient is not None else 0.0, _forgetting(reading), math.hypot(*errors))
+    return Score(
+        sizes[0], sizes[1] if gradient is not None else 0.0, _forgetting(reading), math.hypot(*errors)
+    )
 
 
 def _forgetting(reading: Reading) -> float | None:
@@ -56,7 +58,9 @@ def _forgetting(reading: Reading) -> float | None:
         return None
     norms, separations = trace.blocks("norm"), trace.blocks("separation")
     logs = forgotten(architecture, norms.tolist(), separations.tolist())
-    return _size(growth(logs[None]).change.scalar) if np.isfinite(logs).all() else None  # without a skip there is no F
+    return (
+        _size(growth(logs[None]).change.scalar) if np.isfinite(logs).all() else None
+    )  # without a skip there is no F
 
 
 def _size(change: float) -> float:

@@ -52,7 +52,9 @@ def gaps(measured: Trace, theory: Trace) -> list[Gap]:
     quantities = {"overlap": "overlap", "norm": "norm"}
     if measured.log_gradient is not None and theory.log_gradient is not None:
         quantities["gradient"] = "log_gradient"
-    rows = [_gap(name, measured.blocks(field), theory.blocks(field), theory) for name, field in quantities.items()]
+    rows = [
+        _gap(name, measured.blocks(field), theory.blocks(field), theory) for name, field in quantities.items()
+    ]
     return sorted(rows, key=lambda gap: -gap.excess)
 
 

@@ -27,19 +27,43 @@ if TYPE_CHECKING:
 
 # Names are fetched when first used: no room above needs torch and scipy before a model is asked for.
 _HOMES = {
-    "PromptAttention": "prompt_attention", "TeacherStudent": "prompt_teacher", "teacher_student": "prompt_teacher",
-    "Certificate": "prompt_theorem", "certificate": "prompt_theorem", "judge_point": "stationary",
-    "ConditionBounds": "condition_bounds", "LeastSquares": "descent",
-    "KernelLayer": "kernel_layer", "random_layer": "kernel_layer", "check_theorem1": "kernel_theorems",
-    "check_theorem2": "kernel_theorems", "descend_queries": "kernel_theorems",
-    "SoftmaxRegression": "regression", "random_problem": "regression", "gaussian_start": "regression",
+    "PromptAttention": "prompt_attention",
+    "TeacherStudent": "prompt_teacher",
+    "teacher_student": "prompt_teacher",
+    "Certificate": "prompt_theorem",
+    "certificate": "prompt_theorem",
+    "judge_point": "stationary",
+    "ConditionBounds": "condition_bounds",
+    "LeastSquares": "descent",
+    "KernelLayer": "kernel_layer",
+    "random_layer": "kernel_layer",
+    "check_theorem1": "kernel_theorems",
+    "check_theorem2": "kernel_theorems",
+    "descend_queries": "kernel_theorems",
+    "SoftmaxRegression": "regression",
+    "random_problem": "regression",
+    "gaussian_start": "regression",
     "StructureAware": "regression",
-}  # fmt: skip
+}
 __all__ = [
-    "Certificate", "ConditionBounds", "KernelLayer", "LeastSquares", "PromptAttention", "SoftmaxRegression",
-    "StructureAware", "TeacherStudent", "certificate", "check_theorem1", "check_theorem2", "descend_queries",
-    "gaussian_start", "judge_point", "random_layer", "random_problem", "teacher_student",
-]  # fmt: skip
+    "Certificate",
+    "ConditionBounds",
+    "KernelLayer",
+    "LeastSquares",
+    "PromptAttention",
+    "SoftmaxRegression",
+    "StructureAware",
+    "TeacherStudent",
+    "certificate",
+    "check_theorem1",
+    "check_theorem2",
+    "descend_queries",
+    "gaussian_start",
+    "judge_point",
+    "random_layer",
+    "random_problem",
+    "teacher_student",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -47,9 +47,13 @@ class Descent:
 
 
 def descend(
-    problem: LeastSquares, start: Tensor, update: Callable[[Tensor], Tensor], steps: int,
-    until: float = 0.0, keep: Iterable[int] = (),
-) -> Descent:  # fmt: skip
+    problem: LeastSquares,
+    start: Tensor,
+    update: Callable[[Tensor], Tensor],
+    steps: int,
+    until: float = 0.0,
+    keep: Iterable[int] = (),
+) -> Descent:
     """Apply `update` until the loss is below `until`, leaves the numbers, or the steps are used up."""
     if steps < 0:
         raise BadInput(f"steps = {steps} is not possible: expected at least 0.")
@@ -105,7 +109,9 @@ def damped_gauss_newton(problem: LeastSquares, damping: float = 1e-2) -> Field:
     return update
 
 
-def adam(problem: LeastSquares, step: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Field:
+def adam(
+    problem: LeastSquares, step: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
+) -> Field:
     """m and v the running means of g and g^2, theta - eta m_hat / (sqrt(v_hat) + epsilon) [Kingma 2015]."""
     moments: list[Tensor] = []
     count = 0
@@ -146,9 +152,13 @@ def _normed(problem: LeastSquares, step: float, steps: int, direction: Field) ->
 
 
 def tuned(
-    problem: LeastSquares, start: Tensor, method: Callable[[float], Field], grid: Sequence[float], steps: int,
+    problem: LeastSquares,
+    start: Tensor,
+    method: Callable[[float], Field],
+    grid: Sequence[float],
+    steps: int,
     until: float = 0.0,
-) -> tuple[float, Descent]:  # fmt: skip
+) -> tuple[float, Descent]:
     """The step of a grid that ends lowest (fewest steps among those that reached `until`), and its run."""
     runs = [(step, descend(problem, start, method(step), steps, until)) for step in grid]
 
@@ -167,7 +177,13 @@ def flow(field: Field, start: Tensor, times: Sequence[float], tolerance: float =
 
     y0 = start.detach().double().reshape(-1).numpy()
     solution = solve_ivp(
-        slope, (0.0, max(times)), y0, method="LSODA", t_eval=list(times), rtol=tolerance, atol=tolerance * 1e-3
+        slope,
+        (0.0, max(times)),
+        y0,
+        method="LSODA",
+        t_eval=list(times),
+        rtol=tolerance,
+        atol=tolerance * 1e-3,
     )
     if not solution.success:
         raise BadInput(f"the flow could not be followed to t = {max(times):g}: {solution.message}")

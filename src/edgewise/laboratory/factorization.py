@@ -129,7 +129,9 @@ def nearest_stationary(problem: Factorization, start: Parameters, steps: int = 6
         slope = flat(problem.gradient(at))
         hessian = np.array([flat(problem._along(at, unflat(unit, at))) for unit in np.eye(len(here))])
         square = hessian @ hessian
-        damping = max(damping, np.finfo(float).eps * np.trace(square))  # flat directions leave it singular otherwise
+        damping = max(
+            damping, np.finfo(float).eps * np.trace(square)
+        )  # flat directions leave it singular otherwise
         while True:
             trial = here - np.linalg.solve(square + damping * np.eye(len(here)), hessian @ slope)
             if np.linalg.norm(flat(problem.gradient(unflat(trial, start)))) < np.linalg.norm(slope):

@@ -92,10 +92,19 @@ class KernelLayer:
 
 
 def random_layer(
-    samples: int, tokens: int, width: int, heads: int, head_width: int, kernel: str = "softmax", *,
-    query_key_scale: float = 1.0, value_scale: float = 1.0, output_scale: float = 1.0, target_scale: float = 1.0,
+    samples: int,
+    tokens: int,
+    width: int,
+    heads: int,
+    head_width: int,
+    kernel: str = "softmax",
+    *,
+    query_key_scale: float = 1.0,
+    value_scale: float = 1.0,
+    output_scale: float = 1.0,
+    target_scale: float = 1.0,
     seed: int = 0,
-) -> KernelLayer:  # fmt: skip
+) -> KernelLayer:
     """Gaussian data, targets and weights; weights of variance scale^2 / fan-in.
 
     Theorem 1 is realised by value_scale = 0 and a large output_scale: queries and keys then hardly move.
@@ -115,7 +124,9 @@ def random_layer(
 def _refuse(layer: KernelLayer) -> None:
     if layer.kernel not in KERNELS:
         raise BadInput(f"kernel = {layer.kernel!r} is not a kernel: expected {' or '.join(KERNELS)}.")
-    tensors = {name: getattr(layer, name) for name in ("inputs", "targets", "query", "key", "value", "output")}
+    tensors = {
+        name: getattr(layer, name) for name in ("inputs", "targets", "query", "key", "value", "output")
+    }
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float64:
             raise BadInput(f"{name} has dtype {tensor.dtype}; the certificates need torch.float64.")
@@ -126,4 +137,6 @@ def _refuse(layer: KernelLayer) -> None:
     expected = {"targets": (N, n), "query": (H, D, d), "key": (H, D, d), "value": (H, D, d), "output": (H, d)}
     for name, shape in expected.items():
         if tuple(tensors[name].shape) != shape:
-            raise BadInput(f"{name} has shape {tuple(tensors[name].shape)}; expected {shape} beside these inputs.")
+            raise BadInput(
+                f"{name} has shape {tuple(tensors[name].shape)}; expected {shape} beside these inputs."
+            )

@@ -74,7 +74,13 @@ def check_theorem1(layer: KernelLayer) -> Theorem1:
     norms = layer.output.square().sum(-1)
     beta = float(norms.min()) * smallest**2
     return Theorem1(
-        heads * width, samples * tokens, rank, smallest, beta, float(norms.sum()) * smallest**2, largest_step(layer)
+        heads * width,
+        samples * tokens,
+        rank,
+        smallest,
+        beta,
+        float(norms.sum()) * smallest**2,
+        largest_step(layer),
     )
 
 
@@ -181,9 +187,13 @@ class KernelRun:
 
 
 def descend(
-    layer: KernelLayer, steps: int, trained: tuple[str, ...] = TRAINED, step: float | None = None, refresh: int = 50,
+    layer: KernelLayer,
+    steps: int,
+    trained: tuple[str, ...] = TRAINED,
+    step: float | None = None,
+    refresh: int = 50,
     until: float = 1e-24,
-) -> KernelRun:  # fmt: skip
+) -> KernelRun:
     """Gradient descent on f with theorem 1's bounds beside it; the step is 1/lambda_max, taken anew every `refresh`.
 
     It ends early at `until` times the first loss, or where the weights that are trained no longer move the outputs.
@@ -197,7 +207,10 @@ def descend(
         now = layer.with_weights(**weights)
         if t and t % refresh == 0:
             frozen = now.with_weights(**{k: w.detach() for k, w in weights.items()})
-            beta, eta = check_theorem1(frozen).beta_safe, largest_step(frozen, trained) if step is None else step
+            beta, eta = (
+                check_theorem1(frozen).beta_safe,
+                largest_step(frozen, trained) if step is None else step,
+            )
         loss = 0.5 * now.residual().square().sum()
         losses.append(float(loss.detach()))
         betas.append(beta)
@@ -215,10 +228,15 @@ def _finish(
 ) -> KernelRun:
     values = torch.tensor(losses, dtype=torch.float64)
     b, eta = (torch.tensor(x, dtype=torch.float64) for x in (betas, etas))
-    path = torch.cat([torch.zeros(1, dtype=torch.float64), torch.log1p(-(eta * b).clamp(max=1 - 1e-16)).cumsum(0)[:-1]])
+    path = torch.cat(
+        [torch.zeros(1, dtype=torch.float64), torch.log1p(-(eta * b).clamp(max=1 - 1e-16)).cumsum(0)[:-1]]
+    )
     first = torch.arange(len(losses), dtype=torch.float64) * math.log1p(-min(etas[0] * betas[0], 1 - 1e-16))
     moved = {
-        name: float((getattr(last, name) - getattr(start, name)).norm() / getattr(start, name).norm().clamp_min(1e-300))
+        name: float(
+            (getattr(last, name) - getattr(start, name)).norm()
+            / getattr(start, name).norm().clamp_min(1e-300)
+        )
         for name in ("query", "key")
     }
     return KernelRun(values, values[0] * first.exp(), values[0] * path.exp(), b, last, moved)
@@ -252,7 +270,9 @@ class QueryRun:
 
     def descent_violations(self, share: float = 0.5) -> int:
         """Steps at which the loss is above f_0 - share sum_s eta_s |grad f_s|^2."""
-        fallen = torch.cat([torch.zeros(1, dtype=torch.float64), (self.steps * self.squared_gradients).cumsum(0)])
+        fallen = torch.cat(
+            [torch.zeros(1, dtype=torch.float64), (self.steps * self.squared_gradients).cumsum(0)]
+        )
         return int((self.losses > self.losses[0] * (1 + 1e-9) - share * fallen).sum())
 
     @property
@@ -283,7 +303,11 @@ def descend_queries(
             constants = check_theorem2(now)
         gradient = query_gradient(now)
         squared = float(gradient.square().sum())
-        taken = _step(now, gradient, squared, losses[-1], 2 * eta) if step is None else _fixed(now, gradient, step)
+        taken = (
+            _step(now, gradient, squared, losses[-1], 2 * eta)
+            if step is None
+            else _fixed(now, gradient, step)
+        )
         if taken is None or losses[-1] < until * losses[0]:
             break
         eta, now = taken

@@ -30,7 +30,9 @@ class PromptAttention:
         X, K, Y = self.tokens, self.keys, self.targets
         if X.ndim != 3 or K.shape[:2] != X.shape[:2] or K.ndim != 3 or Y.ndim != 2 or len(Y) != len(X):
             shapes = ", ".join(str(tuple(t.shape)) for t in (X, K, Y))
-            raise BadInput(f"tokens, keys, targets have shapes {shapes}; expected (N, n, d), (N, n, d), (N, m).")
+            raise BadInput(
+                f"tokens, keys, targets have shapes {shapes}; expected (N, n, d), (N, n, d), (N, m)."
+            )
         if not all(bool(torch.isfinite(t).all()) for t in (X, K, Y)):
             raise BadInput("tokens, keys or targets hold numbers that are not finite.")
 
@@ -125,7 +127,9 @@ def _mean(s: Tensor, vectors: Tensor) -> Tensor:
     return torch.einsum("ij,ijd->id", s, vectors)[:, None]
 
 
-def hessian_product(model: PromptAttention, p: Tensor, V: Tensor, dp: Tensor, dV: Tensor) -> tuple[Tensor, Tensor]:
+def hessian_product(
+    model: PromptAttention, p: Tensor, V: Tensor, dp: Tensor, dV: Tensor
+) -> tuple[Tensor, Tensor]:
     """The exact Hessian of the loss applied to (dp, dV): the derivative of both gradients along it.
 
     d grad_p = sum_i K_i^T ( dJ a + J da ),  dJ a = ds (a - s.a) - s (ds.a),  a = X V r,  da = X (dV r + V dr)

@@ -33,7 +33,9 @@ class PromptHeads:
         X, K, Y = self.tokens, self.keys, self.targets
         if X.ndim != 3 or K.ndim != 4 or K.shape[1:3] != X.shape[:2] or Y.ndim != 2 or len(Y) != len(X):
             shapes = ", ".join(str(tuple(t.shape)) for t in (X, K, Y))
-            raise BadInput(f"tokens, keys, targets have shapes {shapes}; expected (N, n, d), (H, N, n, k), (N, m).")
+            raise BadInput(
+                f"tokens, keys, targets have shapes {shapes}; expected (N, n, d), (H, N, n, k), (N, m)."
+            )
 
     def rows(self, P: Tensor) -> Tensor:
         """s_hi = softmax(K_hi p_h)."""

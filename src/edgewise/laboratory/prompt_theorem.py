@@ -58,7 +58,9 @@ class Certificate:
 
 def diameters(points: Tensor) -> Tensor:
     """Largest distance of two rows of each sample, points (N, n, d) to (N,)."""
-    return torch.stack([torch.pdist(sample).amax() if len(sample) > 1 else sample.new_zeros(()) for sample in points])
+    return torch.stack(
+        [torch.pdist(sample).amax() if len(sample) > 1 else sample.new_zeros(()) for sample in points]
+    )
 
 
 def attention_slopes(model: PromptAttention) -> Tensor:
@@ -69,7 +71,9 @@ def attention_slopes(model: PromptAttention) -> Tensor:
 
 def output_curvatures(model: PromptAttention, value_bound: float) -> Tensor:
     """h_i = gamma_i + D^x_i V min(|K_i|^2/2, (D^k_i)^2/4) >= |grad^2 f_i| while |v| <= V, (N,)."""
-    variance = torch.minimum(torch.linalg.matrix_norm(model.keys, 2).square() / 2, diameters(model.keys).square() / 4)
+    variance = torch.minimum(
+        torch.linalg.matrix_norm(model.keys, 2).square() / 2, diameters(model.keys).square() / 4
+    )
     return attention_slopes(model) + diameters(model.tokens) * value_bound * variance
 
 
@@ -81,7 +85,11 @@ def certificate(model: PromptAttention, p: Tensor, v: Tensor, loss: ConvexLoss =
     Gamma = float(attention_slopes(model).norm())
     B = float(model.tokens.norm(dim=-1).amax(-1).norm())
     sigma = _smallest_singular(model.features(p))
-    R, mu, r0 = sigma / (2 * Gamma) if Gamma else math.inf, m * sigma**2 / 4, math.sqrt(2 * risk(model, loss, p, v))
+    R, mu, r0 = (
+        sigma / (2 * Gamma) if Gamma else math.inf,
+        m * sigma**2 / 4,
+        math.sqrt(2 * risk(model, loss, p, v)),
+    )
     path = r0 / (math.sqrt(mu) * c) if mu else math.inf
     V = float(v.norm()) + path
     bend = math.sqrt(M) * r0 * float(output_curvatures(model, V).norm()) if math.isfinite(V) else math.inf

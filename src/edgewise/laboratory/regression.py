@@ -63,7 +63,9 @@ class SoftmaxRegression:
                 f"covariance {covariance.shape} and target {target.shape} do not fit: expected (d, d) and (m, d)."
             )
         if not np.allclose(covariance, covariance.T) or np.linalg.eigvalsh(covariance)[0] <= 0:
-            raise BadInput("the covariance must be symmetric with positive eigenvalues; add a small multiple of 1.")
+            raise BadInput(
+                "the covariance must be symmetric with positive eigenvalues; add a small multiple of 1."
+            )
         if not self.noise >= 0:
             raise BadInput(f"noise is {self.noise}; expected a standard deviation, zero or more.")
 
@@ -163,7 +165,12 @@ class Sample:
 
 
 def random_problem(
-    width: int, outputs: int, covariance_condition: float, target_condition: float, seed: int, noise: float = 0.0
+    width: int,
+    outputs: int,
+    covariance_condition: float,
+    target_condition: float,
+    seed: int,
+    noise: float = 0.0,
 ) -> SoftmaxRegression:
     """Σ with log-spaced eigenvalues and det Σ = 1, M with log-spaced singular values from 1 down, random bases."""
     if min(covariance_condition, target_condition) < 1 or min(width, outputs) < 1:
@@ -176,7 +183,9 @@ def random_problem(
     basis = _rotation(rng, width)
     left, right, rank = _rotation(rng, outputs), _rotation(rng, width), min(width, outputs)
     singular = np.logspace(0.0, -1.0, rank, base=target_condition) if rank > 1 else np.ones(1)
-    return SoftmaxRegression((basis * sizes) @ basis.T, (left[:, :rank] * singular) @ right[:, :rank].T, noise)
+    return SoftmaxRegression(
+        (basis * sizes) @ basis.T, (left[:, :rank] * singular) @ right[:, :rank].T, noise
+    )
 
 
 def gaussian_start(problem: SoftmaxRegression, deviation: float, seed: int) -> Parameters:
@@ -223,7 +232,9 @@ class StructureAware:
             )
 
     def path(self, objective: Objective, start: Parameters) -> Iterator[Parameters]:
-        root = covariance_root(objective.covariance) if self.precondition else np.eye(len(objective.covariance))
+        root = (
+            covariance_root(objective.covariance) if self.precondition else np.eye(len(objective.covariance))
+        )
         inverse = np.linalg.inv(root)
         size = _norm(objective.correlation @ np.linalg.inv(objective.covariance) @ root)
         v, a = start.value @ root, root @ start.score @ root
@@ -240,7 +251,9 @@ class StructureAware:
             return v, a
         return v * size / self.radius, a * self.radius / size
 
-    def _stepped(self, v: Array, a: Array, slope_v: Array, slope_a: Array, target: float) -> tuple[Array, Array]:
+    def _stepped(
+        self, v: Array, a: Array, slope_v: Array, slope_a: Array, target: float
+    ) -> tuple[Array, Array]:
         η, λ = (self.step, self.balancing) if self.invariant else (self.step / target, self.balancing)
         nv, na = (_norm(v), _norm(a)) if self.invariant else (1.0, 1.0)
         if self.scaled:
@@ -282,7 +295,9 @@ class Descent:
 
     def rate(self, above: float = 0.0) -> float:
         """The geometric factor per step, exp(slope of log loss), fitted by least squares where loss > above."""
-        points = [(t, np.log(value)) for t, value in zip(self.steps, self.losses, strict=True) if value > above]
+        points = [
+            (t, np.log(value)) for t, value in zip(self.steps, self.losses, strict=True) if value > above
+        ]
         if len(points) < 3:
             raise BadInput(f"only {len(points)} recorded losses above {above}; a rate needs three.")
         t, y = np.array(points).T
@@ -290,9 +305,15 @@ class Descent:
 
 
 def descend(
-    objective: Objective, start: Parameters, method: Method, steps: int, *, every: int = 1,
-    until: float | None = None, judge: Objective | None = None,
-) -> Descent:  # fmt: skip
+    objective: Objective,
+    start: Parameters,
+    method: Method,
+    steps: int,
+    *,
+    every: int = 1,
+    until: float | None = None,
+    judge: Objective | None = None,
+) -> Descent:
     """Follow a method; record the loss (of `judge`, e.g. the population, if given) every so many steps.
 
     Stops at a loss below `until`, and where the parameters have run away: the last loss is then infinite.
@@ -315,7 +336,9 @@ def covariance_root(covariance: Array) -> Array:
     """The symmetric square root."""
     sizes, basis = np.linalg.eigh(covariance)
     if sizes[0] <= 1e-14 * sizes[-1]:
-        raise BadInput("the sample covariance is singular: use more tokens than dimensions, or fewer dimensions.")
+        raise BadInput(
+            "the sample covariance is singular: use more tokens than dimensions, or fewer dimensions."
+        )
     return np.asarray((basis * np.sqrt(sizes)) @ basis.T)
 
 

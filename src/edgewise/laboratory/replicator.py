@@ -46,9 +46,13 @@ def natural(slope: Slope) -> Slope:
 
 
 def follow(
-    slope: Slope, start: Tensor, times: Sequence[float], scale: float | Tensor = 1.0, squared: bool = True,
+    slope: Slope,
+    start: Tensor,
+    times: Sequence[float],
+    scale: float | Tensor = 1.0,
+    squared: bool = True,
     tolerance: float = 1e-10,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """log x(t) of the decoupled flow (or of the natural one), (times, ..., n), integrated in logits.
 
     z' = -kappa J(x) grad l or -grad l with x = softmax(z): the simplex is kept exactly and small entries keep
@@ -87,7 +91,9 @@ class Coherence:
     """How far keys are from K_i K_j^T = delta_ij kappa I, seen through the softmax (constants are invisible to it)."""
 
     scale: float  # kappa, the mean
-    deviation: float  # |P (K K^T - kappa I) P| / kappa: the decoupled field is wrong by at most half this share
+    deviation: (
+        float  # |P (K K^T - kappa I) P| / kappa: the decoupled field is wrong by at most half this share
+    )
     largest_entry: float  # largest |cos| of two different centred keys, the usual coherence
 
 
@@ -109,7 +115,9 @@ def _largest_cosine(keys: Tensor) -> float:
     return float((unit @ unit.T).fill_diagonal_(0.0).abs().amax())
 
 
-def orthogonal_keys(samples: int, tokens: int, scale: float = 1.0, mixing: float = 0.0, seed: int = 0) -> Tensor:
+def orthogonal_keys(
+    samples: int, tokens: int, scale: float = 1.0, mixing: float = 0.0, seed: int = 0
+) -> Tensor:
     """Keys (N, n, N n) with K_i K_j^T = delta_ij scale I, then mixed by a random matrix of relative size `mixing`."""
     size = samples * tokens
     generator = torch.Generator().manual_seed(seed)

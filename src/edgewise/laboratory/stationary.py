@@ -60,7 +60,9 @@ def judge_point(x: Tensor, gradient: Tensor, hessian: Tensor, tolerance: float =
     spread = float((inside - multiplier).abs().amax()) / size
     eigenvalues = torch.linalg.eigvalsh(tangent_hessian(face, hessian[support][:, support]))
     gaps = gradient[~support] - multiplier
-    condition = float(eigenvalues[-1] / eigenvalues[0]) if len(eigenvalues) and eigenvalues[0] > 0 else math.inf
+    condition = (
+        float(eigenvalues[-1] / eigenvalues[0]) if len(eigenvalues) and eigenvalues[0] > 0 else math.inf
+    )
     standing = _standing(spread, eigenvalues, gaps, tolerance, size)
     return Stationary(standing, support, multiplier, spread, gaps, eigenvalues, condition)
 
@@ -84,7 +86,9 @@ def missing_entries(x: Tensor, gradient: Tensor, time: float, scale: float = 1.0
     multiplier = float((gradient[support] * x[support]).sum())
     gaps = gradient - multiplier
     if bool((gaps[~support] <= 0).any()) or time <= 0:
-        raise BadInput("the law needs a KKT point (a larger gradient on every missing entry) and a positive time.")
+        raise BadInput(
+            "the law needs a KKT point (a larger gradient on every missing entry) and a positive time."
+        )
     return torch.where(support, x, int(support.sum()) / (scale * len(x) * gaps * time))
 
 

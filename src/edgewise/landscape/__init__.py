@@ -8,6 +8,22 @@ from edgewise.landscape.roughness import Roughness
 from edgewise.landscape.support import Along
 
 __all__ = [
-    "Along", "Curvature", "Direction", "Line", "Path", "Plane", "Recorder", "Roughness", "Survey", "line", "plane",
-    "random_direction", "rebalanced", "survey", "top_directions", "top_eigenvalue", "toward", "training_path",
-]  # fmt: skip
+    "Along",
+    "Curvature",
+    "Direction",
+    "Line",
+    "Path",
+    "Plane",
+    "Recorder",
+    "Roughness",
+    "Survey",
+    "line",
+    "plane",
+    "random_direction",
+    "rebalanced",
+    "survey",
+    "top_directions",
+    "top_eigenvalue",
+    "toward",
+    "training_path",
+]

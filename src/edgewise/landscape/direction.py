@@ -28,7 +28,12 @@ from edgewise.landscape.support import Along, support
 
 NORMALIZATIONS = ("filter", "layer", "model", "none")
 PARALLEL = 1 - 1e-6  # cosine above which two directions span a line and no plane
-TURNED = ("Conv1D", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")  # outputs in the second dimension
+TURNED = (
+    "Conv1D",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+)  # outputs in the second dimension
 MARGIN = 1.2  # of the picture around the path
 
 
@@ -45,16 +50,22 @@ class Direction:
 
     def dot(self, other: Direction) -> float:
         shared = self.tensors.keys() & other.tensors.keys()
-        return sum(float((self.tensors[n].double() * other.tensors[n].double()).sum()) for n in sorted(shared))
+        return sum(
+            float((self.tensors[n].double() * other.tensors[n].double()).sum()) for n in sorted(shared)
+        )
 
 
 Wanted = str | Along | Direction
 
 
 def random_direction(
-    model: nn.Module, along: str | Along = "*", *, seed: int = 0, normalization: str = "filter",
+    model: nn.Module,
+    along: str | Along = "*",
+    *,
+    seed: int = 0,
+    normalization: str = "filter",
     start: Mapping[str, Tensor] | None = None,
-) -> Direction:  # fmt: skip
+) -> Direction:
     """Independent N(0, 1) entries where `along` says, scaled to the weights.
 
     Numbers depend on seed and parameter name alone: two models with parameters of the same names get the same draw.
@@ -82,7 +93,9 @@ def toward(model: nn.Module, state: Mapping[str, Tensor], name: str = "toward th
     for key, p in bare.named_parameters():
         if key not in state or state[key].shape != p.shape:
             shape = tuple(state[key].shape) if key in state else "nothing"
-            raise BadInput(f"{key} is {tuple(p.shape)} in the model and {shape} in the state: not the same network.")
+            raise BadInput(
+                f"{key} is {tuple(p.shape)} in the model and {shape} in the state: not the same network."
+            )
         if p.is_floating_point() and not torch.equal(state[key].to(p), p.detach()):
             difference[key] = state[key].to(p) - p.detach()
     if not difference:
@@ -94,13 +107,16 @@ def directions_of(
     model: nn.Module, wanted: Sequence[Wanted], seed: int, normalization: str, start: Mapping[str, Tensor]
 ) -> list[Direction]:
     """The directions asked for: each is checked, or drawn by its name from the stream of its axis."""
-    if isinstance(wanted, (str, Along, Direction)) or not all(isinstance(w, (str, Along, Direction)) for w in wanted):
+    if isinstance(wanted, (str, Along, Direction)) or not all(
+        isinstance(w, (str, Along, Direction)) for w in wanted
+    ):
         raise BadInput(f"directions must be one name, Along or Direction per axis, got {wanted!r}.")
     directions = [
-        _check(model, w) if isinstance(w, Direction)
+        _check(model, w)
+        if isinstance(w, Direction)
         else random_direction(model, w, seed=1000 * seed + axis, normalization=normalization, start=start)
         for axis, w in enumerate(wanted)
-    ]  # fmt: skip
+    ]
     if len(directions) == 2:
         cosine = abs(directions[0].dot(directions[1])) / (directions[0].length * directions[1].length)
         if cosine > PARALLEL:
@@ -128,9 +144,12 @@ def _draw(weight: Tensor, mask: Tensor, seed: int, name: str) -> Tensor:
 
 
 def normalize(
-    model: nn.Module, direction: Mapping[str, Tensor], start: Mapping[str, Tensor], masks: Mapping[str, Tensor],
+    model: nn.Module,
+    direction: Mapping[str, Tensor],
+    start: Mapping[str, Tensor],
+    masks: Mapping[str, Tensor],
     kind: str,
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """The direction (zero outside the masks) with lengths taken from the weights at the start."""
     if kind not in NORMALIZATIONS:
         raise BadInput(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {kind!r}.")
@@ -161,7 +180,9 @@ def filter_dimensions(model: nn.Module, name: str) -> tuple[int, ...]:
 
 def _norms(tensor: Tensor, filters: tuple[int, ...]) -> Tensor:
     others = [k for k in range(tensor.ndim) if k not in filters]
-    return tensor.double().square().sum(others, keepdim=True).sqrt().to(tensor.dtype) if others else tensor.abs()
+    return (
+        tensor.double().square().sum(others, keepdim=True).sqrt().to(tensor.dtype) if others else tensor.abs()
+    )
 
 
 def _length(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -210,8 +231,12 @@ def training_path(model: nn.Module, states: Recorder | Sequence[Mapping[str, Ten
     for number, state in enumerate(points):
         wrong = next((n for n, p in end.items() if n not in state or state[n].shape != p.shape), None)
         if wrong is not None:
-            raise BadInput(f"state {number} has no {wrong} of shape {tuple(end[wrong].shape)}: another network.")
-    rows = torch.stack([torch.cat([(s[n].to(p) - p).double().flatten() for n, p in end.items()]) for s in points])
+            raise BadInput(
+                f"state {number} has no {wrong} of shape {tuple(end[wrong].shape)}: another network."
+            )
+    rows = torch.stack(
+        [torch.cat([(s[n].to(p) - p).double().flatten() for n, p in end.items()]) for s in points]
+    )
     return _components(rows, end)
 
 
@@ -219,7 +244,9 @@ def _components(rows: Tensor, end: Mapping[str, Tensor]) -> Path:
     values, vectors = torch.linalg.eigh(rows @ rows.T)
     values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
     if not values[1] > 1e-12 * values[0]:
-        raise BadInput("the states lie on one line (or one point): there is no plane. Use line with toward(...).")
+        raise BadInput(
+            "the states lie on one line (or one point): there is no plane. Use line with toward(...)."
+        )
     flat = vectors[:, :2].T @ rows / values[:2].sqrt()[:, None]
     sign = torch.where((rows @ flat.T)[0] < 0, -1.0, 1.0)  # training comes from the right and from above
     flat = flat * sign[:, None].to(flat)

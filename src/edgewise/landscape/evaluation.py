@@ -30,17 +30,28 @@ METHODS = ("auto", "direct")
 TRIALS = ((0.7, -0.4), (-0.3, 0.9))  # shares of the reach at which both ways are compared
 SIMPLE = (Tensor, int, float, str, bool, type(None))
 aten = torch.ops.aten
-DECIDES = {aten._local_scalar_dense, aten.is_nonzero, aten.nonzero, aten.masked_select, aten.equal,
-           aten._unique2, aten.unique_dim}  # what Python may branch on  # fmt: skip
+DECIDES = {
+    aten._local_scalar_dense,
+    aten.is_nonzero,
+    aten.nonzero,
+    aten.masked_select,
+    aten.equal,
+    aten._unique2,
+    aten.unique_dim,
+}  # what Python may branch on
 
 
 class Surface:
     """loss(theta + sum_i c_i d_i), the mean over batches, for coordinates c."""
 
     def __init__(
-        self, model: nn.Module, loss: Loss, batches: Sequence[Any], directions: Sequence[Direction],
+        self,
+        model: nn.Module,
+        loss: Loss,
+        batches: Sequence[Any],
+        directions: Sequence[Direction],
         start: Mapping[str, Tensor],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.directions = tuple(directions)
         self.batches = list(batches)
         self.module = LossOf(twin(model), loss)
@@ -122,7 +133,9 @@ def batches_of(batch: Any) -> list[Any]:
         tensors = [leaf for leaf in tree_leaves(plain(one)) if isinstance(leaf, Tensor)]
         if any(t.numel() == 0 for t in tensors):
             shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
-            raise BadInput(f"a batch is empty (tensors of shape {shapes}): there is nothing to compute a loss on.")
+            raise BadInput(
+                f"a batch is empty (tensors of shape {shapes}): there is nothing to compute a loss on."
+            )
     return batches
 
 

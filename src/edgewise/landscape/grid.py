@@ -90,15 +90,32 @@ class Grid:
         """A saved grid, or the file that a finished computation left."""
         losses, rows, facts = read_grid(file)
         if rows < len(losses):
-            raise BadInput(f"{file} holds {rows} of {len(losses)} rows. Compute it again with file=...: it continues.")
+            raise BadInput(
+                f"{file} holds {rows} of {len(losses)} rows. Compute it again with file=...: it continues."
+            )
         axes, names, path = checked_axes(file, losses, facts)
-        return cls(axes, losses, names, facts["normalization"], facts["seed"], facts["rebalanced"], facts["method"],
-                   path=path)  # fmt: skip
+        return cls(
+            axes,
+            losses,
+            names,
+            facts["normalization"],
+            facts["seed"],
+            facts["rebalanced"],
+            facts["method"],
+            path=path,
+        )
 
     def _facts(self) -> dict[str, Any]:
         path = None if self.path is None else self.path.tolist()
-        return {"grid": [a.tolist() for a in self.axes], "names": list(self.names), "seed": self.seed, "path": path,
-                "normalization": self.normalization, "rebalanced": self.rebalanced, "method": self.method}  # fmt: skip
+        return {
+            "grid": [a.tolist() for a in self.axes],
+            "names": list(self.names),
+            "seed": self.seed,
+            "path": path,
+            "normalization": self.normalization,
+            "rebalanced": self.rebalanced,
+            "method": self.method,
+        }
 
 
 def compute_grid(
@@ -115,8 +132,12 @@ def compute_grid(
     reach = _reach(settings.reach, surface, centre, 1.0 if scaled else _longest(surface))
     axes = tuple(np.linspace(-r, r, settings.points) for r in reach)
     evaluate, method = shortest_way(surface, max(reach), settings.method)
-    grid = {"grid": [axis.tolist() for axis in axes], "seed": settings.seed, "rebalanced": settings.rebalance,
-            "normalization": settings.normalization}  # fmt: skip
+    grid = {
+        "grid": [axis.tolist() for axis in axes],
+        "seed": settings.seed,
+        "rebalanced": settings.rebalance,
+        "normalization": settings.normalization,
+    }
     facts = facts_of(bare, loss, batches, directions, centre, grid)
     facts |= {"names": [d.name for d in directions], "path": None}
     losses = _losses(evaluate, axes, facts, method, settings)
@@ -140,7 +161,9 @@ def _losses(
                 losses[i, j] = evaluate([float(x), float(rows[i])][: len(axes)])
                 tell((i * len(columns) + j + 1) / losses.size)
             if file is not None:
-                file.write(losses if len(axes) == 2 else losses[0], (i + 1) if len(axes) == 2 else len(columns))
+                file.write(
+                    losses if len(axes) == 2 else losses[0], (i + 1) if len(axes) == 2 else len(columns)
+                )
     return losses if len(axes) == 2 else losses[0]
 
 
@@ -220,7 +243,12 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def facts_of(
-    model: nn.Module, loss: Any, batches: list[Any], directions: list[Direction], centre: float, grid: Mapping[str, Any]
+    model: nn.Module,
+    loss: Any,
+    batches: list[Any],
+    directions: list[Direction],
+    centre: float,
+    grid: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Everything that decides the numbers of a grid, by the name a refusal uses."""
     state = {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}

@@ -57,7 +57,9 @@ def read_grid(path: str | Path) -> tuple[Array, int, dict[str, Any]]:
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read as a landscape: {error}") from error
     if losses.dtype.kind != "f" or losses.ndim not in (1, 2) or not isinstance(facts, dict):
-        raise BadInput(f"{path} cannot be read as a landscape: its losses are {losses.dtype} of shape {losses.shape}.")
+        raise BadInput(
+            f"{path} cannot be read as a landscape: its losses are {losses.dtype} of shape {losses.shape}."
+        )
     return losses, rows, facts
 
 
@@ -67,7 +69,9 @@ def checked_axes(
     """Axes, names and path of a file that others may have written, or a refusal by the name of the fact."""
     axes = tuple(_numbers(file, "grid", axis, 1) for axis in _items(file, "grid", facts))
     if tuple(map(len, axes)) != losses.shape[::-1]:
-        raise _refusal(file, "grid", f"{[len(axis) for axis in axes]} points for losses of shape {losses.shape}")
+        raise _refusal(
+            file, "grid", f"{[len(axis) for axis in axes]} points for losses of shape {losses.shape}"
+        )
     names = tuple(_items(file, "names", facts))
     if len(names) != len(axes) or not all(isinstance(name, str) for name in names):
         raise _refusal(file, "names", _short(list(names)))
@@ -99,7 +103,9 @@ def _numbers(file: str | Path, key: str, values: Any, dimensions: int) -> Array:
 
 
 def _refusal(file: str | Path, key: str, value: str) -> BadInput:
-    return BadInput(f"{file} cannot be read as a landscape: its {key} is {value}. Compute it again, or save it anew.")
+    return BadInput(
+        f"{file} cannot be read as a landscape: its {key} is {value}. Compute it again, or save it anew."
+    )
 
 
 def _same(one: Any, other: Any) -> bool:

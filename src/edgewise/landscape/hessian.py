@@ -78,15 +78,23 @@ class Hessian:
 
 
 def top_directions(
-    model: nn.Module, loss: Loss | None, batch: Any, count: int = 2, *, along: str | Along = "*",
-    tolerance: float = 1e-3, seed: int = 0,
-) -> Curvature:  # fmt: skip
+    model: nn.Module,
+    loss: Loss | None,
+    batch: Any,
+    count: int = 2,
+    *,
+    along: str | Along = "*",
+    tolerance: float = 1e-3,
+    seed: int = 0,
+) -> Curvature:
     """The `count` eigenvectors of the Hessian with the largest eigenvalues in absolute value, largest first."""
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
     hessian = Hessian(model, loss, batch, along)
     if not 0 < count < hessian.size:
-        raise BadInput(f"count must be between 1 and {hessian.size - 1} ({hessian.size} weights move), got {count}.")
+        raise BadInput(
+            f"count must be between 1 and {hessian.size - 1} ({hessian.size} weights move), got {count}."
+        )
     operator = LinearOperator((hessian.size, hessian.size), matvec=hessian.product, dtype=np.float64)
     first = np.random.default_rng(seed).standard_normal(hessian.size)
     try:
@@ -96,18 +104,28 @@ def top_directions(
         raise BadInput(words) from error
     order = np.argsort(-np.abs(values))
     values, vectors = values[order], vectors[:, order]
-    residuals = [float(np.linalg.norm(hessian.product(v) - c * v)) for c, v in zip(values, vectors.T, strict=True)]
+    residuals = [
+        float(np.linalg.norm(hessian.product(v) - c * v)) for c, v in zip(values, vectors.T, strict=True)
+    ]
     names = list(hessian.parameters)
     directions = [
-        Direction(f"Hessian eigenvector {k + 1} ({value:.3g})",
-                  dict(zip(names, (t.detach() for t in hessian.unflatten(v)), strict=True)))
+        Direction(
+            f"Hessian eigenvector {k + 1} ({value:.3g})",
+            dict(zip(names, (t.detach() for t in hessian.unflatten(v)), strict=True)),
+        )
         for k, (value, v) in enumerate(zip(values, vectors.T, strict=True))
-    ]  # fmt: skip
+    ]
     return Curvature(tuple(map(float, values)), tuple(directions), tuple(residuals))
 
 
 def top_eigenvalue(
-    model: nn.Module, loss: Loss | None, batch: Any, *, along: str | Along = "*", tolerance: float = 1e-3, seed: int = 0
+    model: nn.Module,
+    loss: Loss | None,
+    batch: Any,
+    *,
+    along: str | Along = "*",
+    tolerance: float = 1e-3,
+    seed: int = 0,
 ) -> float:
     """The eigenvalue of the Hessian that is largest in absolute value; arguments as in `top_directions`."""
     return top_directions(model, loss, batch, 1, along=along, tolerance=tolerance, seed=seed).values[0]

@@ -41,11 +41,20 @@ class Line(Grid):
 
 
 def plane(
-    model: nn.Module, loss: Loss | None, batch: Any,
-    directions: Sequence[Wanted] | TrainingPath = ("queries", "keys"), *, points: int = 25, reach: Reach = 1.0,
-    normalization: str = "filter", seed: int = 0, rebalance: bool = False, method: str = "auto",
-    file: str | Path | None = None, progress: Tell | bool | None = None,
-) -> Plane:  # fmt: skip
+    model: nn.Module,
+    loss: Loss | None,
+    batch: Any,
+    directions: Sequence[Wanted] | TrainingPath = ("queries", "keys"),
+    *,
+    points: int = 25,
+    reach: Reach = 1.0,
+    normalization: str = "filter",
+    seed: int = 0,
+    rebalance: bool = False,
+    method: str = "auto",
+    file: str | Path | None = None,
+    progress: Tell | bool | None = None,
+) -> Plane:
     """L(theta + x d_1 + y d_2) over a square around the model, which is not changed.
 
     loss           a function of (model, batch) that gives one number; None: the model's own, for batches with labels
@@ -68,15 +77,33 @@ def plane(
     if isinstance(wanted, str) or len(wanted) != 2:
         raise BadInput(f"directions must be two for a plane (use line for one), got {wanted!r}.")
     axes, losses, facts = compute_grid(model, loss, batch, wanted, settings)
-    return Plane(axes, losses, tuple(facts["names"]), normalization, seed, rebalance, facts["method"],
-                 path=None if path is None else path.coordinates)  # fmt: skip
+    return Plane(
+        axes,
+        losses,
+        tuple(facts["names"]),
+        normalization,
+        seed,
+        rebalance,
+        facts["method"],
+        path=None if path is None else path.coordinates,
+    )
 
 
 def line(
-    model: nn.Module, loss: Loss | None, batch: Any, direction: Wanted = "*", *, points: int = 51, reach: Reach = 1.0,
-    normalization: str = "filter", seed: int = 0, rebalance: bool = False, method: str = "auto",
-    file: str | Path | None = None, progress: Tell | bool | None = None,
-) -> Line:  # fmt: skip
+    model: nn.Module,
+    loss: Loss | None,
+    batch: Any,
+    direction: Wanted = "*",
+    *,
+    points: int = 51,
+    reach: Reach = 1.0,
+    normalization: str = "filter",
+    seed: int = 0,
+    rebalance: bool = False,
+    method: str = "auto",
+    file: str | Path | None = None,
+    progress: Tell | bool | None = None,
+) -> Line:
     """L(theta + x d) on both sides of the model; arguments as in `plane`, with one direction."""
     settings = Settings(points, reach, normalization, seed, rebalance, method, file, progress)
     axes, losses, facts = compute_grid(model, loss, batch, [direction], settings)
@@ -106,16 +133,36 @@ class Survey:
 
 
 def survey(
-    model: nn.Module, loss: Loss | None, batch: Any, directions: Sequence[Wanted] = ("queries", "keys"), *,
-    seeds: Iterable[int] = range(5), points: int = 25, reach: Reach = 1.0, normalization: str = "filter",
-    rebalance: bool = False, method: str = "auto", progress: Tell | bool | None = None,
-) -> Survey:  # fmt: skip
+    model: nn.Module,
+    loss: Loss | None,
+    batch: Any,
+    directions: Sequence[Wanted] = ("queries", "keys"),
+    *,
+    seeds: Iterable[int] = range(5),
+    points: int = 25,
+    reach: Reach = 1.0,
+    normalization: str = "filter",
+    rebalance: bool = False,
+    method: str = "auto",
+    progress: Tell | bool | None = None,
+) -> Survey:
     """`plane` once for every seed of the directions; other arguments as there."""
     planes = tuple(
-        plane(model, loss, batch, directions, points=points, reach=reach, normalization=normalization, seed=seed,
-              rebalance=rebalance, method=method, progress=progress)
+        plane(
+            model,
+            loss,
+            batch,
+            directions,
+            points=points,
+            reach=reach,
+            normalization=normalization,
+            seed=seed,
+            rebalance=rebalance,
+            method=method,
+            progress=progress,
+        )
         for seed in seeds
-    )  # fmt: skip
+    )
     if not planes:
         raise BadInput("seeds is empty: give at least one.")
     return Survey(planes)

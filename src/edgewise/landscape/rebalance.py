@@ -28,7 +28,9 @@ def rebalanced(model: nn.Module) -> dict[str, Tensor]:
     touched: set[str] = set()
     for site in attentions(where):
         if site.extra:
-            raise BadInput(f"{site.name} makes keys through a latent: its logits are not a product of two matrices.")
+            raise BadInput(
+                f"{site.name} makes keys through a latent: its logits are not a product of two matrices."
+            )
         factor = _factors(bare, site)
         share = len(factor[0]) // len(factor[1])
         assert share * len(factor[1]) == len(factor[0])
@@ -44,7 +46,9 @@ def _factors(model: nn.Module, site: AttentionSite) -> tuple[Tensor, Tensor]:
     share = len(query) // len(key)
     joint = query.unflatten(0, (-1, share)).square().mean(1).sqrt()
     if bool((joint == 0).any() | (key == 0).any()):
-        raise BadInput(f"{site.name} has a head whose queries or keys are all zero: there is nothing to balance.")
+        raise BadInput(
+            f"{site.name} has a head whose queries or keys are all zero: there is nothing to balance."
+        )
     a = (key / joint).sqrt()
     return a.repeat_interleave(share), 1 / a
 

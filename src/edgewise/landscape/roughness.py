@@ -1,9 +1,9 @@
 """Numbers beside a picture: how curved, how far from a quadratic, how many minima.
 
-    curvature   d²L at the centre along the axes, second differences of the grid
-    residual    root mean square distance of the grid from its best quadratic, over the range of the grid
-    minima      grid points inside the picture that lie below all their neighbours
-    rounding    the last place of the loss: a range of a few of them shows arithmetic, not the network
+curvature   d²L at the centre along the axes, second differences of the grid
+residual    root mean square distance of the grid from its best quadratic, over the range of the grid
+minima      grid points inside the picture that lie below all their neighbours
+rounding    the last place of the loss: a range of a few of them shows arithmetic, not the network
 """
 
 from __future__ import annotations
@@ -61,10 +61,14 @@ def roughness(axes: tuple[Array, ...], losses: Array) -> Roughness:
     middle = tuple(size // 2 for size in losses.shape)
     span, rounding = (float(np.ptp(losses[ok])) if ok.any() else np.nan), _rounding(losses[ok])
     return Roughness(
-        centre=float(losses[middle]), range=span, curvature=_curvature(axes, losses, middle),
-        residual=_residual(axes, losses, ok, span), minima=_minima(losses, span, rounding), finite=float(ok.mean()),
+        centre=float(losses[middle]),
+        range=span,
+        curvature=_curvature(axes, losses, middle),
+        residual=_residual(axes, losses, ok, span),
+        minima=_minima(losses, span, rounding),
+        finite=float(ok.mean()),
         rounding=rounding,
-    )  # fmt: skip
+    )
 
 
 def _rounding(losses: Array) -> float:

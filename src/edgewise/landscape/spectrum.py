@@ -56,7 +56,13 @@ class Spectrum:
 
 
 def hessian_spectrum(
-    model: nn.Module, loss: Loss | None, batch: Any, *, steps: int = 30, along: str | Along = "*", seed: int = 0
+    model: nn.Module,
+    loss: Loss | None,
+    batch: Any,
+    *,
+    steps: int = 30,
+    along: str | Along = "*",
+    seed: int = 0,
 ) -> Spectrum:
     """Lanczos with full reorthogonalization on Hessian-vector products; it ends early where the space is used up."""
     hessian = Hessian(model, loss, batch, along)

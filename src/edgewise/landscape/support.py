@@ -58,12 +58,19 @@ def support(model: nn.Module, along: Along) -> dict[str, Tensor]:
 
 def _of_pattern(model: nn.Module, along: Along) -> dict[str, Tensor]:
     if along.heads is not None:
-        raise BadInput(f"heads cannot be combined with the pattern {along.what!r}; only {', '.join(ROLES)} have heads.")
-    inside = None if along.layers is None else tuple(f"{name}." for name in _blocks_named(model, along.layers))
+        raise BadInput(
+            f"heads cannot be combined with the pattern {along.what!r}; only {', '.join(ROLES)} have heads."
+        )
+    inside = (
+        None if along.layers is None else tuple(f"{name}." for name in _blocks_named(model, along.layers))
+    )
     matched = {
-        name: p for name, p in model.named_parameters()
-        if fnmatchcase(name, along.what) and p.is_floating_point() and (inside is None or name.startswith(inside))
-    }  # fmt: skip
+        name: p
+        for name, p in model.named_parameters()
+        if fnmatchcase(name, along.what)
+        and p.is_floating_point()
+        and (inside is None or name.startswith(inside))
+    }
     moving = {name: p for name, p in matched.items() if along.vectors or p.ndim > 1}
     if matched and not moving:
         raise BadInput(

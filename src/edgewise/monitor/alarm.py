@@ -26,7 +26,11 @@ class AlarmKind(Enum):
     NOT_A_NUMBER = "not_a_number"
 
 
-FAILING = {AlarmKind.LOSS_SPIKE, AlarmKind.NOT_A_NUMBER, AlarmKind.RANK_COLLAPSE}  # training is harmed already
+FAILING = {
+    AlarmKind.LOSS_SPIKE,
+    AlarmKind.NOT_A_NUMBER,
+    AlarmKind.RANK_COLLAPSE,
+}  # training is harmed already
 
 MEANING = {
     AlarmKind.LOGIT_GROWTH: "Logits that grow exponentially end in one-hot attention, whose gradient is zero.",
@@ -80,7 +84,9 @@ class Moved:
         where = f" of {self.place}" if self.place else ""
         way = "grew" if self.factor > 1 else "fell"
         size = max(self.factor, 1 / self.factor) if self.factor > 0 else float("inf")
-        sure = f" (t = {abs(self.score):.0f})" if self.trend else f" ({abs(self.score):.0f} times its scatter)"
+        sure = (
+            f" (t = {abs(self.score):.0f})" if self.trend else f" ({abs(self.score):.0f} times its scatter)"
+        )
         sure = "" if abs(self.score) < 2 else sure  # it moved earlier, and stands still now
         return f"{self.statistic}{where} {way} by a factor {size:.3g} since step {self.since}{sure}"
 
@@ -119,7 +125,9 @@ class Alarm:
         if self.ruled_out:
             lines.append(f"  Ruled out: {'; '.join(self.ruled_out)}.")
         if self.rows:
-            lines.append(f"  Rests on {self.rows} rows; thresholds allow for the {self.series} series watched.")
+            lines.append(
+                f"  Rests on {self.rows} rows; thresholds allow for the {self.series} series watched."
+            )
         return "\n".join(lines)
 
     def _later(self) -> tuple[str, ...]:
@@ -135,7 +143,9 @@ class Alarm:
         names = {field.name for field in fields(cls)}
         values: dict[str, Any] = {name: value for name, value in event.items() if name in names}
         values |= {name: tuple(map(str, value)) for name, value in values.items() if isinstance(value, list)}
-        values |= {name: " ".join(value.splitlines()) for name, value in values.items() if isinstance(value, str)}
+        values |= {
+            name: " ".join(value.splitlines()) for name, value in values.items() if isinstance(value, str)
+        }
         try:
             return cls(**values | {"kind": AlarmKind(event["alarm"])})
         except (KeyError, TypeError, ValueError) as error:

@@ -52,7 +52,11 @@ SAMPLED = 16  # one row in so many of W_O for the norms of its heads
 def shape_of(place: AttentionPlace) -> tuple[Any, ...]:
     """What layers must share to be computed together."""
     logits = place.query_key
-    turn = None if logits.rotation is None else (tuple(logits.rotation.frequencies.tolist()), logits.rotation.factor)
+    turn = (
+        None
+        if logits.rotation is None
+        else (tuple(logits.rotation.frequencies.tolist()), logits.rotation.factor)
+    )
     norms = logits.query.norm is not None, logits.key.norm is not None
     rows = tuple((p.rows, p.fan_out, place.modules.index(p.module)) for p in place.projections)
     kind = place.heads, place.key_heads, place.fused_call, place.dropouts
@@ -84,9 +88,14 @@ class AttentionGroup:
     """Layers of one shape: their copies, and how rows are made of them."""
 
     def __init__(
-        self, model: nn.Module, layers: Sequence[AttentionPlace], switch: Switch, sizes: Sizes, keys: int,
+        self,
+        model: nn.Module,
+        layers: Sequence[AttentionPlace],
+        switch: Switch,
+        sizes: Sizes,
+        keys: int,
         batch_first: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.layers, self.keys = model, list(layers), keys
         self.first = layers[0]
         self.causal = self.first.query_key.causal
@@ -104,8 +113,14 @@ class AttentionGroup:
         outside = _names([[place.output] for place in layers])
         self._outside = Held(model, outside, self._out_matrices)
         self._few_outside = Held(model, outside, lambda: [W[::SAMPLED] for W in self._out_matrices()])
-        self._out_biases = Held(model, [b for place in layers for b in place.output.biases], self._biases_of_output)
-        held = (*self._queries, *self._keys_values, self._outside, self._out_biases) if self.first.fused_call else ()
+        self._out_biases = Held(
+            model, [b for place in layers for b in place.output.biases], self._biases_of_output
+        )
+        held = (
+            (*self._queries, *self._keys_values, self._outside, self._out_biases)
+            if self.first.fused_call
+            else ()
+        )
         self._spread = [part for part in held if part is not None and part.spread]
         self._norms: dict[str, Callable[[Tensor], Tensor]] = {}  # of queries and keys, for one row
         self._row_places: dict[tuple[int, bool], RowPlaces] = {}
@@ -121,11 +136,15 @@ class AttentionGroup:
     def _held(self, each: Sequence[Sequence[Projection]]) -> tuple[Held, Held | None]:
         """W^T of some roles, side by side, in all layers, and their biases where all have one; float32."""
         model = self.model
-        matrices = Held(model, _names(each), lambda: [_wide(_below([p.weight(model) for p in r])).mT for r in each])
+        matrices = Held(
+            model, _names(each), lambda: [_wide(_below([p.weight(model) for p in r])).mT for r in each]
+        )
         if not all(p.biases for roles in each for p in roles):
             return matrices, None
         biases = [name for roles in each for p in roles for name in p.biases]
-        return matrices, Held(model, biases, lambda: [_wide(_below([_bias(p, model) for p in r])) for r in each])
+        return matrices, Held(
+            model, biases, lambda: [_wide(_below([_bias(p, model) for p in r])) for r in each]
+        )
 
     def _out_matrices(self) -> list[Tensor]:
         return [_wide(place.output.weight(self.model)) for place in self.layers]
@@ -204,7 +223,9 @@ class AttentionGroup:
         visible, counted = self.visibility(sequences, length, causal, taken)
         q = torch.mul(q, self.first.query_key.scale, out=q.new_empty(q.shape))
         logits = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(R, H, Q, keys)
-        numbers = row_numbers(logits if visible is None else logits.masked_fill_(~visible, -math.inf), visible)
+        numbers = row_numbers(
+            logits if visible is None else logits.masked_fill_(~visible, -math.inf), visible
+        )
         output = torch.bmm(numbers.probabilities.flatten(0, 1), v.flatten(0, 1)).view(R, H, Q, -1)
         return Pass(numbers.probabilities, v, output, numbers, visible, counted)
 
@@ -351,7 +372,9 @@ def _below(parts: Sequence[Tensor]) -> Tensor:
     together = len({part.untyped_storage().data_ptr() for part in parts}) == 1 and ends[:-1] == starts[1:]
     if not (alike and together):
         return torch.cat([part.detach() for part in parts])
-    return first.as_strided((sum(part.shape[0] for part in parts), *first.shape[1:]), first.stride(), starts[0])
+    return first.as_strided(
+        (sum(part.shape[0] for part in parts), *first.shape[1:]), first.stride(), starts[0]
+    )
 
 
 def _bias(projection: Projection, model: nn.Module) -> Tensor:

@@ -16,7 +16,15 @@ from torch import Tensor
 
 from edgewise.softmax_jacobian import SATURATED
 
-HEAD_STATISTICS = ("entropy", "support", "largest_logit", "softmax_gain", "softmax_condition", "saturated", "output")
+HEAD_STATISTICS = (
+    "entropy",
+    "support",
+    "largest_logit",
+    "softmax_gain",
+    "softmax_condition",
+    "saturated",
+    "output",
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,41 +45,69 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("loss", "run", 1), Quantity("gradient_norm", "run", 1), Quantity("update_ratio", "run", 1),
-    Quantity("norm", "site", 1), Quantity("separation", "site", -1), Quantity("gradient", "site", 1),
-    Quantity("gradient_growth", "site", -1, False), Quantity("headroom", "site", -1, False),
-    Quantity("largest_logit", "block", 1), Quantity("entropy", "block", -1), Quantity("softmax_gain", "block", -1),
-    Quantity("head_share_min", "block", -1), Quantity("update_ratio.attention", "block", 1),
+    Quantity("loss", "run", 1),
+    Quantity("gradient_norm", "run", 1),
+    Quantity("update_ratio", "run", 1),
+    Quantity("norm", "site", 1),
+    Quantity("separation", "site", -1),
+    Quantity("gradient", "site", 1),
+    Quantity("gradient_growth", "site", -1, False),
+    Quantity("headroom", "site", -1, False),
+    Quantity("largest_logit", "block", 1),
+    Quantity("entropy", "block", -1),
+    Quantity("softmax_gain", "block", -1),
+    Quantity("head_share_min", "block", -1),
+    Quantity("update_ratio.attention", "block", 1),
     Quantity("update_ratio.mlp", "block", 1),
-)  # fmt: skip
+)
 SHOWN = {
-    "largest_logit": "largest logit", "norm": "mean square of the stream", "separation": "token separation",
-    "gradient_norm": "gradient norm", "update_ratio": "update ratio",
-    "head_share_min": "contribution of the weakest head", "softmax_gain": "softmax gain",
-    "entropy": "attention entropy", "gradient": "gradient of the stream",
-    "gradient_growth": "gradient growth", "update_ratio.attention": "update ratio of attention",
+    "largest_logit": "largest logit",
+    "norm": "mean square of the stream",
+    "separation": "token separation",
+    "gradient_norm": "gradient norm",
+    "update_ratio": "update ratio",
+    "head_share_min": "contribution of the weakest head",
+    "softmax_gain": "softmax gain",
+    "entropy": "attention entropy",
+    "gradient": "gradient of the stream",
+    "gradient_growth": "gradient growth",
+    "update_ratio.attention": "update ratio of attention",
     "update_ratio.mlp": "update ratio of the MLP",
-}  # fmt: skip
+}
 
 
 class Bands:
     """Trends and jumps of every watched series, row by row."""
 
     def __init__(self, columns: Sequence[Column], window: int = WINDOW) -> None:
-        pairs = [(q, i, column.place) for q in QUANTITIES for i, column in enumerate(columns)
-                 if column.statistic.name == q.name and column.statistic.scope == q.scope]  # fmt: skip
+        pairs = [
+            (q, i, column.place)
+            for q in QUANTITIES
+            for i, column in enumerate(columns)
+            if column.statistic.name == q.name and column.statistic.scope == q.scope
+        ]
         self.quantities = [q for q, _, _ in pairs]
         self.places = [place for _, _, place in pairs]
         self._columns = np.array([i for _, i, _ in pairs], np.int64)
         self._log = np.array([q.logarithm for q, _, _ in pairs], bool)
         self.worse = np.array([q.worse for q, _, _ in pairs], float)
-        self._at = {q.name: np.array([i for i, p in enumerate(pairs) if p[0] is q], np.int64) for q in QUANTITIES}
-        self._span = {name: slice(at[0], at[-1] + 1) if len(at) else slice(0) for name, at in self._at.items()}
-        self._longest, self._end = window, 0  # rows are written behind each other, and moved when there is no more room
+        self._at = {
+            q.name: np.array([i for i, p in enumerate(pairs) if p[0] is q], np.int64) for q in QUANTITIES
+        }
+        self._span = {
+            name: slice(at[0], at[-1] + 1) if len(at) else slice(0) for name, at in self._at.items()
+        }
+        self._longest, self._end = (
+            window,
+            0,
+        )  # rows are written behind each other, and moved when there is no more room
         self._steps, self._values = np.full(4 * window, np.nan), np.full((4 * window, len(pairs)), np.nan)
         self.count, self.series = 0, len(pairs)
         self._past = self._steps[:0], self._values[:0]
-        self.apart, self.threshold = 1, _thresholds(len(pairs), window, 1)[0]  # worked out before there is a clock
+        self.apart, self.threshold = (
+            1,
+            _thresholds(len(pairs), window, 1)[0],
+        )  # worked out before there is a clock
         self.slope, self.t, self.change, self.jump = (np.full(len(pairs), np.nan) for _ in range(4))
         self.since = np.full(len(pairs), -1, np.int64)  # step at which it began to move; -1 while calm
         self.first: Array | None = None  # of the first row, or of the first that had a number
@@ -90,7 +118,9 @@ class Bands:
         self.loss = math.nan  # of this row, itself: the logarithm of a negative one is not a number
         self.gap = 1  # steps since the row before
         self._stalled: bool | None = None  # of this row, once it was asked
-        self._edge = next((i for i, column in enumerate(columns) if column.name == "stream_change_of_edge"), None)
+        self._edge = next(
+            (i for i, column in enumerate(columns) if column.name == "stream_change_of_edge"), None
+        )
         self.beyond: deque[float] = deque(maxlen=LOOKS)  # the last steps against the edge of a rehearsal
 
     def see(self, step: int, row: Array) -> None:
@@ -217,7 +247,9 @@ class Bands:
         """Whether a growth is less in the second half of the window than in the first, by a fifth or more."""
         steps, past = self.past()
         half = len(steps) // 2
-        early, late = (log_trend(steps[part], past[part][:, at])[0] for part in (slice(half), slice(half, None)))
+        early, late = (
+            log_trend(steps[part], past[part][:, at])[0] for part in (slice(half), slice(half, None))
+        )
         return np.asarray(late < 0.8 * early)
 
     def at(self, name: str) -> NDArray[np.int64]:

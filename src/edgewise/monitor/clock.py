@@ -20,9 +20,14 @@ from threading import get_ident
 from typing import Any
 
 GAPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps between two samples, so that most gaps are alike
-EVERY = 0.2  # of the budget: where a sample costs more than this share of a step, every second one in calm times
+EVERY = (
+    0.2  # of the budget: where a sample costs more than this share of a step, every second one in calm times
+)
 AIM = 0.9  # of the budget is what samples are planned for
-CALM, NEAR = 0.75, 0.85  # of the budget, in calm times, and when a detector is close; the rest is for jumps of the loss
+CALM, NEAR = (
+    0.75,
+    0.85,
+)  # of the budget, in calm times, and when a detector is close; the rest is for jumps of the loss
 PAID = 200  # steps whose share is spent ahead: evenly over the logarithm of the step, since that is how things change
 ENDLESS = 50.0  # logarithm of a wait that is longer than any run
 MEMORY = 0.3  # weight of the last sample in the expected cost
@@ -46,7 +51,9 @@ class Clock:
         """Seconds spent, also in what is going on."""
         return self.spent + self.beside() + (max(self.now() - self._began, 0.0) if self._running else 0.0)
 
-    def run(self, work: Callable[..., object], arguments: tuple[Any, ...], fail: Callable[[Exception], None]) -> None:
+    def run(
+        self, work: Callable[..., object], arguments: tuple[Any, ...], fail: Callable[[Exception], None]
+    ) -> None:
         """Work on the clock; an error goes to `fail` and no further. Hooks are cold, so every call less counts."""
         inside = self._running
         if not inside:
@@ -92,7 +99,10 @@ class Budget:
         self._dearest = 0.0  # and of all but the first
         self._age = self._since = 0  # steps in all, and since the last sample
         self._first_step = 0.0  # seconds, which are more than those of others
-        self._not_before = [0, 0]  # steps in all before which a sample cannot be paid: in calm times, and else
+        self._not_before = [
+            0,
+            0,
+        ]  # steps in all before which a sample cannot be paid: in calm times, and else
 
     @property
     def elapsed(self) -> float:
@@ -123,7 +133,9 @@ class Budget:
         cost = self.clock.total - self._at_sample
         self._at_sample = self.clock.total
         self.samples += 1
-        if not self.sample_seconds:  # the first warms caches up and looks for masks, and says little about the others
+        if (
+            not self.sample_seconds
+        ):  # the first warms caches up and looks for masks, and says little about the others
             cost /= FIRST
         old = cost if self.samples <= 2 else self.sample_seconds
         self.sample_seconds = (1 - MEMORY) * old + MEMORY * cost
@@ -165,7 +177,9 @@ class Budget:
         if not 0 < self._age < PAID:
             return least
         rows = left / max(self.sample_seconds, 1e-9)  # until the share of the first steps is spent
-        apart = math.log(PAID / self._age) / max(rows, 1e-3)  # between two of them, in the logarithm of the step
+        apart = math.log(PAID / self._age) / max(
+            rows, 1e-3
+        )  # between two of them, in the logarithm of the step
         return max(least, self._age * math.expm1(min(apart, ENDLESS)))
 
     def _step_of(self, elapsed: float) -> float:

@@ -132,7 +132,9 @@ class Window(Seat):
     slices(length): of the tokens of one sequence; sequences are the first ones.
     """
 
-    def __init__(self, pending: Pending, buffer: Tensor, batch_first: bool, slices: Callable[[int], slice]) -> None:
+    def __init__(
+        self, pending: Pending, buffer: Tensor, batch_first: bool, slices: Callable[[int], slice]
+    ) -> None:
         super().__init__(pending, buffer)
         self.batch_first, self._slices = batch_first, slices
         self._shape: torch.Size | None = None
@@ -158,7 +160,9 @@ class Window(Seat):
     @staticmethod
     def take(seats: Sequence[Any], tensors: list[Tensor]) -> None:
         fits = [seat._fit for seat in seats]
-        torch._foreach_copy_([fit.target for fit in fits], [x[fit.part] for x, fit in zip(tensors, fits, strict=True)])
+        torch._foreach_copy_(
+            [fit.target for fit in fits], [x[fit.part] for x, fit in zip(tensors, fits, strict=True)]
+        )
 
     def _fitted(self, shape: torch.Size) -> Fit | None:
         if len(shape) != 3 or shape[-1] != self.buffer.shape[-1]:
@@ -213,12 +217,20 @@ class StreamCopy(Hooking):
     """The stream at one site: a few tokens of a few sequences, and the norm of its whole gradient."""
 
     def __init__(
-        self, switch: Switch, buffer: Tensor, gradient: Tensor, sizes: Sizes | None, batch_first: bool, last: bool
+        self,
+        switch: Switch,
+        buffer: Tensor,
+        gradient: Tensor,
+        sizes: Sizes | None,
+        batch_first: bool,
+        last: bool,
     ) -> None:
         self.switch, self.gradient, self.sizes, self.last = switch, gradient, sizes, last
         self.question = Question(switch.pending, guarded(switch, self._see_gradient))
         self.norm = NormSeat(switch.pending, gradient)
-        self.window = Window(switch.pending, buffer, batch_first, lambda length: slice(0, length, -(-length // TOKENS)))
+        self.window = Window(
+            switch.pending, buffer, batch_first, lambda length: slice(0, length, -(-length // TOKENS))
+        )
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
         """Pre-hook of the first block: the embedded tokens."""
@@ -289,7 +301,9 @@ class QueryCopy(Hooking):
     Of a model with an output projection that is its input o; of nn.MultiheadAttention it is the output W_O o + b.
     """
 
-    def __init__(self, switch: Switch, buffer: Tensor, gradient: Tensor, keys: int, batch_first: bool) -> None:
+    def __init__(
+        self, switch: Switch, buffer: Tensor, gradient: Tensor, keys: int, batch_first: bool
+    ) -> None:
         def slices(length: int) -> slice:
             start, stride = query_slice(min(length, keys), buffer.shape[1])
             return slice(start, min(length, keys), stride)

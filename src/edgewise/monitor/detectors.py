@@ -29,11 +29,16 @@ from edgewise.stability.limits import FAILS, RISKY
 GROWTH = math.log(1.5)  # within 40 steps
 TENFOLD = math.log(10.0)
 AHEAD = 100  # steps within which an overflow is foretold
-DOUBLES = 200  # steps in which a logit doubles that grows too fast; learning takes longer where rows are far apart
+DOUBLES = (
+    200  # steps in which a logit doubles that grows too fast; learning takes longer where rows are far apart
+)
 SHARP = math.log(16.0)  # a logit of 16 leaves a ten-millionth to the other keys
 LASTING = 30  # steps
 FIRST, THROWN = 5, math.log(1e4)  # losses whose mean counts before there is a past; of the mean square
-NEAR, EARLY = 0.6, ("norm", "largest_logit", "update_ratio", "headroom")  # of an alarm's t-value, in what moves first
+NEAR, EARLY = (
+    0.6,
+    ("norm", "largest_logit", "update_ratio", "headroom"),
+)  # of an alarm's t-value, in what moves first
 BEYOND = 3.0  # times the change of the stream at the edge: at twice, healthy runs alarm (experiments/alarms/edge.py)
 CLOSED = math.log(4.0)  # times the largest logit at the start, where attention has closed
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
@@ -55,10 +60,11 @@ def logit_growth(bands: Bands) -> Hit | None:
         return None
     rate = bands.slope[at[i]]
     return Hit(
-        AlarmKind.LOGIT_GROWTH, int(at[i]),
+        AlarmKind.LOGIT_GROWTH,
+        int(at[i]),
         f"The largest logit is {math.exp(bands.now[at[i]]):.3g} and grows by {math.expm1(rate):.2%} a step "
         f"(t = {t[i]:.0f}): it doubles every {math.log(2) / rate:.0f} steps.",
-    )  # fmt: skip
+    )
 
 
 def entropy_collapse(bands: Bands) -> Hit | None:
@@ -76,10 +82,14 @@ def entropy_collapse(bands: Bands) -> Hit | None:
     i = _strongest(falling | dropped, -np.nan_to_num(change))
     if i is None:
         return None
-    fall, since = (change[i], f"{bands.rows} rows ago") if falling[i] else (
-        bands.now[at[i]] - median_of(bands, at)[i], "just before")  # fmt: skip
+    fall, since = (
+        (change[i], f"{bands.rows} rows ago")
+        if falling[i]
+        else (bands.now[at[i]] - median_of(bands, at)[i], "just before")
+    )
     return Hit(
-        AlarmKind.ENTROPY_COLLAPSE, int(at[i]),
+        AlarmKind.ENTROPY_COLLAPSE,
+        int(at[i]),
         f"Its attention entropy is {math.exp(bands.now[at[i]]):.3g} nats, {math.exp(fall):.2g} of what it was {since}.",
     )
 
@@ -99,10 +109,11 @@ def attention_closed(bands: Bands) -> Hit | None:
     if i is None:
         return None
     return Hit(
-        AlarmKind.LOGIT_GROWTH, int(logits[i]),
+        AlarmKind.LOGIT_GROWTH,
+        int(logits[i]),
         f"The largest logit is {math.exp(bands.now[logits[i]]):.3g}, {math.exp(grown[i]):.3g} times what it was at the "
         f"start, and its attention entropy {math.exp(bands.now[at[i]]):.2g} nats, {math.exp(fallen[i]):.2g} of that.",
-    )  # fmt: skip
+    )
 
 
 def _dropped(bands: Bands, at: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -131,10 +142,11 @@ def rank_collapse(bands: Bands) -> Hit | None:
     if i is None:
         return None
     return Hit(
-        AlarmKind.RANK_COLLAPSE, int(at[i]),
+        AlarmKind.RANK_COLLAPSE,
+        int(at[i]),
         f"The separation of its tokens is {math.exp(bands.now[at[i]]):.2g}, "
         f"{math.exp(fallen[i]):.2g} of what it was at the start.",
-    )  # fmt: skip
+    )
 
 
 def vanishing_gradient(bands: Bands) -> Hit | None:
@@ -149,10 +161,11 @@ def vanishing_gradient(bands: Bands) -> Hit | None:
     if not (bands.t[i] < -bands.threshold and bands.change[i] < -4.0):
         return None
     return Hit(
-        AlarmKind.VANISHING_GRADIENT, i,
+        AlarmKind.VANISHING_GRADIENT,
+        i,
         f"The squared gradient at the embedding is e^{bands.now[i]:.1f} of that at the last block, "
         f"e^{bands.change[i]:.1f} of what it was.",
-    )  # fmt: skip
+    )
 
 
 def exploding_gradient(bands: Bands) -> Hit | None:
@@ -163,10 +176,11 @@ def exploding_gradient(bands: Bands) -> Hit | None:
     if i is None:
         return None
     return Hit(
-        AlarmKind.EXPLODING_GRADIENT, int(at[i]),
+        AlarmKind.EXPLODING_GRADIENT,
+        int(at[i]),
         f"The gradient of the stream grew by a factor {math.exp(change[i]):.3g} within {bands.rows} rows "
         f"(t = {t[i]:.0f}).",
-    )  # fmt: skip
+    )
 
 
 def update_too_large(bands: Bands) -> Hit | None:
@@ -182,10 +196,11 @@ def update_too_large(bands: Bands) -> Hit | None:
     ratio = bands.at("update_ratio")
     size = math.exp(bands.now[ratio[0]]) if len(ratio) else math.nan
     return Hit(
-        AlarmKind.UPDATE_TOO_LARGE, int(at[i]),
+        AlarmKind.UPDATE_TOO_LARGE,
+        int(at[i]),
         f"The mean square of the stream grew by a factor {math.exp(change[i]):.3g} within {bands.rows} rows "
         f"(t = {t[i]:.0f}) while the loss did not fall; a step changes the weights by {size:.2%}.",
-    )  # fmt: skip
+    )
 
 
 def thrown_off(bands: Bands) -> Hit | None:
@@ -198,10 +213,11 @@ def thrown_off(bands: Bands) -> Hit | None:
         return None
     i = int(np.nanargmax(grown))
     return Hit(
-        AlarmKind.UPDATE_TOO_LARGE, int(at[i]),
+        AlarmKind.UPDATE_TOO_LARGE,
+        int(at[i]),
         f"The mean square of the stream is {math.exp(grown[i]):.2g} times that of the first row, and the loss is "
         f"{np.mean(np.exp(losses)):.3g} where it began with {math.exp(bands.losses.first):.3g}.",
-    )  # fmt: skip
+    )
 
 
 def beyond_the_edge(bands: Bands) -> Hit | None:
@@ -209,10 +225,11 @@ def beyond_the_edge(bands: Bands) -> Hit | None:
     if len(bands.beyond) < LOOKS or min(bands.beyond) < BEYOND:
         return None
     return Hit(
-        AlarmKind.UPDATE_TOO_LARGE, None,
+        AlarmKind.UPDATE_TOO_LARGE,
+        None,
         f"A step moves the last stream {bands.beyond[-1]:.2g} times as far as at the edge of the rehearsal, and at "
         f"least {min(bands.beyond):.2g} times in the last {LOOKS} looks.",
-    )  # fmt: skip
+    )
 
 
 def left_prediction(bands: Bands) -> Hit | None:
@@ -234,10 +251,11 @@ def left_prediction(bands: Bands) -> Hit | None:
         return None
     what = ("separation of tokens", "gradient")[which]
     return Hit(
-        AlarmKind.LEFT_PREDICTION, int(bands.at("separation")[-1]),
+        AlarmKind.LEFT_PREDICTION,
+        int(bands.at("separation")[-1]),
         f"Over the depth of the network the {what} changes by {now[-1, which]:.1f} nats; at step 0 it was "
         f"{start[0, which]:.1f}, which a verdict calls trainable, and beyond {FAILS:.0f} it does not.",
-    )  # fmt: skip
+    )
 
 
 def _late(bands: Bands, values: Array) -> Array:
@@ -261,9 +279,10 @@ def overflow_ahead(bands: Bands) -> Hit | None:
     left = np.where(soon, -bands.now[at] / slope, np.inf)
     i = int(np.argmin(left))
     return Hit(
-        AlarmKind.OVERFLOW_AHEAD, int(at[i]),
+        AlarmKind.OVERFLOW_AHEAD,
+        int(at[i]),
         f"{bands.now[at[i]]:.1f} bits are left before the stream overflows, at this rate {left[i]:.0f} steps.",
-    )  # fmt: skip
+    )
 
 
 def dead_head(bands: Bands) -> Hit | None:
@@ -277,25 +296,49 @@ def dead_head(bands: Bands) -> Hit | None:
     if i is None:
         return None
     return Hit(
-        AlarmKind.DEAD_HEAD, int(at[i]),
+        AlarmKind.DEAD_HEAD,
+        int(at[i]),
         f"Its weakest head gives {math.exp(bands.now[at[i]]):.2g} of the mean of its layer, before "
         f"{math.exp(median_of(bands, at)[i]):.2g}.",
-    )  # fmt: skip
+    )
 
 
 # In this order: what harms already, then what is ahead; the first cause is found by who moved first.
 DETECTORS: tuple[Detector, ...] = (
-    not_a_number, thrown_off, rank_collapse, loss_spike, strange_input, bad_batch, passed_batch, loss_rise,
-    attention_closed, logit_growth, entropy_collapse, exploding_gradient, vanishing_gradient, overflow_ahead,
-    beyond_the_edge, update_too_large, dead_head, left_prediction,
-)  # fmt: skip
+    not_a_number,
+    thrown_off,
+    rank_collapse,
+    loss_spike,
+    strange_input,
+    bad_batch,
+    passed_batch,
+    loss_rise,
+    attention_closed,
+    logit_growth,
+    entropy_collapse,
+    exploding_gradient,
+    vanishing_gradient,
+    overflow_ahead,
+    beyond_the_edge,
+    update_too_large,
+    dead_head,
+    left_prediction,
+)
 
 
 # What is a state and not a movement is asked also while nothing moves.
 SUDDEN: tuple[Detector, ...] = (
-    thrown_off, rank_collapse, loss_spike, bad_batch, passed_batch, loss_rise, attention_closed, beyond_the_edge,
-    dead_head, left_prediction,
-)  # fmt: skip
+    thrown_off,
+    rank_collapse,
+    loss_spike,
+    bad_batch,
+    passed_batch,
+    loss_rise,
+    attention_closed,
+    beyond_the_edge,
+    dead_head,
+    left_prediction,
+)
 
 
 def near(bands: Bands) -> bool:

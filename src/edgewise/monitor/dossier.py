@@ -1,10 +1,10 @@
 """What an alarm leaves behind, so that its step can be looked at again: `runs/a/dossiers/000231-bad_batch/`.
 
-    README.txt   the alarm in words, and how to replay it
-    about.json   the alarm, versions, autocast, loss scale, the last checkpoint
-    rows.csv     the last rows
-    batch.pt     what the model and the criterion were called with, this time and the time before, and the random state
-    state.pt     weights and optimizer as the step began, where they fit below the limit
+README.txt   the alarm in words, and how to replay it
+about.json   the alarm, versions, autocast, loss scale, the last checkpoint
+rows.csv     the last rows
+batch.pt     what the model and the criterion were called with, this time and the time before, and the random state
+state.pt     weights and optimizer as the step began, where they fit below the limit
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Dossiers:
             self._model = copied(self.model.state_dict(), self._model)
             self._optimizer = copied(optimizer.state_dict(), self._optimizer)
 
-    def write(self, alarm: Alarm, columns: Sequence[str], batch: BatchMemory, about: Mapping[str, Any]) -> Path | None:
+    def write(
+        self, alarm: Alarm, columns: Sequence[str], batch: BatchMemory, about: Mapping[str, Any]
+    ) -> Path | None:
         """One folder for one alarm; None without a run folder, or when there are enough."""
         if self.run is None or len(self.paths) >= MOST:
             return None
@@ -59,9 +61,17 @@ class Dossiers:
         _save(path / "batch.pt", {**calls, "random": batch.random, "autocast": batch.autocast})
         if self.keeps_state and self._model:
             _save(path / "state.pt", {"model": self._model, "optimizer": self._optimizer})
-        details = {**about, "alarm": alarm.json(), "checkpoint": self._checkpoint(), "state": self.keeps_state}
+        details = {
+            **about,
+            "alarm": alarm.json(),
+            "checkpoint": self._checkpoint(),
+            "state": self.keeps_state,
+        }
         _write(path / "about.json", json.dumps(details, indent=1, default=str))
-        lines = [",".join(["step", *columns]), *(f"{s}," + ",".join(map(repr, r.tolist())) for s, r in self.rows)]
+        lines = [
+            ",".join(["step", *columns]),
+            *(f"{s}," + ",".join(map(repr, r.tolist())) for s, r in self.rows),
+        ]
         _write(path / "rows.csv", "\n".join(lines) + "\n")
         command = f"edgewise replay {shlex.quote(str(path))} file.py:model"
         _write(path / "README.txt", f"{alarm}\n\nReplay this step: {command}\n")

@@ -29,7 +29,9 @@ def export(folder: str | Path, path: str | Path, *, heads: bool = False, rank: i
     goal, kind = Path(path), HEADS if heads else FAST
     suffix = goal.suffix.lower()
     if suffix not in SUFFIXES:
-        raise BadInput(f"{goal.name!r} does not say which format: expected a name that ends in .csv or .parquet.")
+        raise BadInput(
+            f"{goal.name!r} does not say which format: expected a name that ends in .csv or .parquet."
+        )
     if suffix == ".parquet" and find_spec("pyarrow") is None:
         raise BadInput("a Parquet file needs pyarrow, which is not installed. Install it, or export to .csv.")
     run = Run(folder)
@@ -41,7 +43,9 @@ def export(folder: str | Path, path: str | Path, *, heads: bool = False, rank: i
         with whole_file(goal) as file:
             file.write(_csv(names, columns) if suffix == ".csv" else _parquet(names, columns))
     except OSError as error:
-        raise BadInput(f"{goal} cannot be written ({error.strerror or error}). Name another place.") from error
+        raise BadInput(
+            f"{goal} cannot be written ({error.strerror or error}). Name another place."
+        ) from error
     return len(columns[0])
 
 

@@ -32,12 +32,26 @@ class HuggingFaceCallback(Base):
     """
 
     def __init__(
-        self, budget: float = 0.02, to: str | Path | None = None, *, everything: bool = False, stop: bool = False,
-        quiet: bool = False, on_alarm: Callable[[Alarm], None] | None = None, rate: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        budget: float = 0.02,
+        to: str | Path | None = None,
+        *,
+        everything: bool = False,
+        stop: bool = False,
+        quiet: bool = False,
+        on_alarm: Callable[[Alarm], None] | None = None,
+        rate: Any = None,
+    ) -> None:
         if Base is object:
-            raise BadInput("HuggingFaceCallback needs transformers, which is not installed. Install edgewise[hf].")
-        self.options: dict[str, Any] = {"budget": budget, "everything": everything, "quiet": quiet, "rate": rate}
+            raise BadInput(
+                "HuggingFaceCallback needs transformers, which is not installed. Install edgewise[hf]."
+            )
+        self.options: dict[str, Any] = {
+            "budget": budget,
+            "everything": everything,
+            "quiet": quiet,
+            "rate": rate,
+        }
         self.to, self.stop, self.on_alarm = to, stop, on_alarm
         self.handle: Watch | None = None
 
@@ -46,9 +60,13 @@ class HuggingFaceCallback(Base):
         if goal in OPEN:  # a training that was interrupted does not say so
             OPEN[goal].close()
         self.handle = OPEN[goal] = watch(
-            model, to=goal, first_step=int(state.global_step), on_alarm=self.on_alarm,
-            checkpoints=Path(args.output_dir), **self.options,
-        )  # fmt: skip
+            model,
+            to=goal,
+            first_step=int(state.global_step),
+            on_alarm=self.on_alarm,
+            checkpoints=Path(args.output_dir),
+            **self.options,
+        )
 
     def _goal(self, args: Any) -> Path:
         return Path(Path(args.output_dir) / "edgewise" if self.to is None else self.to).absolute()

@@ -69,7 +69,9 @@ class Instrument:
         self._absent = torch.full((1,), math.nan, device=self.device)
         target = places.model if loss is None else loss
         self.on_host = self.device.type in HOST  # where it costs nothing to look at the loss of every step
-        self.broken = torch.zeros(1, device=self.device)  # not a number once a loss since the last row was not finite
+        self.broken = torch.zeros(
+            1, device=self.device
+        )  # not a number once a loss since the last row was not finite
         self.loss_copy = LossCopy(self.loss, None if self.on_host else self.broken[0])
         self.handles.append(target.register_forward_hook(guarded_beside(switch, self.loss_copy.leave)))
         self._attach_streams()
@@ -77,7 +79,9 @@ class Instrument:
         self._blocks = [[place.block for place in group.layers] for group in self.groups]
         self._most_heads = max([*places.heads, 0])
         self._sheet = Sheet(places.depth)
-        self.samples = self._missed = 0  # rows, and how many of the last that the referee looked at he refused in part
+        self.samples = self._missed = (
+            0  # rows, and how many of the last that the referee looked at he refused in part
+        )
         self._activations: list[Tensor] = []
         self._shapes: list[torch.Size] = []  # of the parts of a row
         self._spans: list[tuple[slice, torch.Size]] = []  # and where they stand in it
@@ -88,18 +92,29 @@ class Instrument:
         p, find = self.places, self.places.model.get_submodule
         count = len(self.gradients)
         self.streams = torch.full((count, SEQUENCES, TOKENS, p.width), math.nan, device=self.device)
-        self._first_entries = self.streams.flatten(1)[:, :1]  # one that is not a number makes all of its site's none
+        self._first_entries = self.streams.flatten(1)[
+            :, :1
+        ]  # one that is not a number makes all of its site's none
         if not p.depth:
             return
         sizes = [self.sizes, *[None] * p.depth]  # the first site says how long the sequences are
         copies = [
-            StreamCopy(self.switch, self.streams[i], apart(self.gradients[i]), sizes[i], p.sequence_first, i == p.depth)
+            StreamCopy(
+                self.switch,
+                self.streams[i],
+                apart(self.gradients[i]),
+                sizes[i],
+                p.sequence_first,
+                i == p.depth,
+            )
             for i in range(count)
         ]
         enter = guarded(self.switch, copies[0].enter)
         self.handles.append(find(p.blocks[0].name).register_forward_pre_hook(enter, with_kwargs=True))
         pairs = [(find(block.name), each) for block, each in zip(p.blocks, copies[1:], strict=True)]
-        self.handles += [block.register_forward_hook(guarded(self.switch, each.leave)) for block, each in pairs]
+        self.handles += [
+            block.register_forward_hook(guarded(self.switch, each.leave)) for block, each in pairs
+        ]
 
     def _attach_attention(self) -> list[AttentionGroup]:
         by_shape: dict[tuple[Any, ...], list[AttentionPlace]] = {}
@@ -108,7 +123,9 @@ class Instrument:
         widths = sum(p.fan_out for place in self.places.attentions for p in place.projections)
         keys = keys_within(self.places.model, widths)
         groups = [
-            AttentionGroup(self.places.model, layers, self.switch, self.sizes, keys, self.places.sequence_first)
+            AttentionGroup(
+                self.places.model, layers, self.switch, self.sizes, keys, self.places.sequence_first
+            )
             for layers in by_shape.values()
         ]
         for group in groups:
@@ -199,7 +216,9 @@ class Instrument:
 
         join: what makes one row of the rows of several processes.
         """
-        squares = self.matrices.after() if self.matrices is not None else torch.zeros(3, 1, device=self.device)
+        squares = (
+            self.matrices.after() if self.matrices is not None else torch.zeros(3, 1, device=self.device)
+        )
         change = self._absent if self.change is None else self.change.after()[None]
         parts = [*self._activations, squares, self._spectrum(), change, self.broken]
         flat, shapes = torch.cat([part.reshape(-1) for part in parts]), [part.shape for part in parts]
@@ -240,7 +259,9 @@ class Instrument:
             turn[self._turn[0].block] = float(spectrum[0])
         with np.errstate(divide="ignore", invalid="ignore"):
             heads = self._heads(attention)
-            squares, total = (squares, squares.sum(1)) if self.matrices is None else self.matrices.grouped(squares)
+            squares, total = (
+                (squares, squares.sum(1)) if self.matrices is None else self.matrices.grouped(squares)
+            )
             site = self._sheet.sites(norm, separation, largest, gradient, self.switch.limit)
             run, block = self._sheet.blocks(squares, total, heads, mixed)
         run |= {"loss": float(loss[0]), "stream_change": float(change[0])}

@@ -33,13 +33,25 @@ class LightningCallback(Base):
     """
 
     def __init__(
-        self, budget: float = 0.02, to: str | Path | None = None, *, everything: bool = False, stop: bool = False,
-        quiet: bool = False, on_alarm: Callable[[Alarm], None] | None = None, rate: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        budget: float = 0.02,
+        to: str | Path | None = None,
+        *,
+        everything: bool = False,
+        stop: bool = False,
+        quiet: bool = False,
+        on_alarm: Callable[[Alarm], None] | None = None,
+        rate: Any = None,
+    ) -> None:
         if Base is object:
             raise BadInput("LightningCallback needs lightning, which is not installed. Install it with pip.")
         super().__init__()
-        self.options: dict[str, Any] = {"budget": budget, "everything": everything, "quiet": quiet, "rate": rate}
+        self.options: dict[str, Any] = {
+            "budget": budget,
+            "everything": everything,
+            "quiet": quiet,
+            "rate": rate,
+        }
         self.to, self.stop, self.on_alarm = to, stop, on_alarm
         self.handle: Watch | None = None
 
@@ -47,10 +59,14 @@ class LightningCallback(Base):
         home = Path(trainer.default_root_dir)
         goal = home / "edgewise" if self.to is None else self.to
         self.handle = watch(
-            pl_module, to=goal, first_step=int(trainer.global_step), on_alarm=self.on_alarm,
-            scaler=getattr(trainer.precision_plugin, "scaler", None), checkpoints=home,
+            pl_module,
+            to=goal,
+            first_step=int(trainer.global_step),
+            on_alarm=self.on_alarm,
+            scaler=getattr(trainer.precision_plugin, "scaler", None),
+            checkpoints=home,
             **self.options,
-        )  # fmt: skip
+        )
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
         if self.handle is not None:

@@ -46,7 +46,9 @@ class LossAlone:
         losses = self.bands.losses
         if not math.isfinite(loss):
             self._loud = None
-            return _broken(self.bands, step, f"The loss is {loss} at step {step}, which is not a finite number.")
+            return _broken(
+                self.bands, step, f"The loss is {loss} at step {step}, which is not a finite number."
+            )
         if self._loud is None and len(losses) and losses.restless:
             self._loud = _loud(self.bands, step)
         loud = self._loud
@@ -57,7 +59,9 @@ class LossAlone:
 
     def broken_before(self, step: int, since: int) -> Loud:
         """A loss between two rows that was not finite; which of them is not known."""
-        return _broken(self.bands, step, f"A loss of the steps {since} to {step} was not a finite number.", since)
+        return _broken(
+            self.bands, step, f"A loss of the steps {since} to {step} was not a finite number.", since
+        )
 
 
 def _broken(bands: Bands, step: int, sentence: str, since: int | None = None) -> Loud:

@@ -17,7 +17,9 @@ LOUDER = math.log(1.2)  # of the loss, against its recent median
 PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
 PASSED = 10.0  # times the scatter of the loss, where the row of a bad batch is missing
 CLOSED = math.log(0.1)  # of the attention entropy at the start
-LEARNED = math.log(8.0)  # of a small loss, whose logarithm scatters, if that brings it back to half of the first one
+LEARNED = math.log(
+    8.0
+)  # of a small loss, whose logarithm scatters, if that brings it back to half of the first one
 
 
 def strange_input(bands: Bands) -> Hit | None:
@@ -29,18 +31,23 @@ def strange_input(bands: Bands) -> Hit | None:
     if not (change > -HALVED and _rise(bands, int(loss[0])) > LOUDER):
         return None
     return Hit(
-        AlarmKind.BAD_BATCH, int(loss[0]),
+        AlarmKind.BAD_BATCH,
+        int(loss[0]),
         f"The mean square of what enters the first block changed by a factor {math.exp(change):.3g} in one step "
         f"({abs(bands.jump[norm[0]]):.0f} times its scatter), and the loss is {math.exp(bands.now[loss[0]]):.3g}, "
         f"{math.exp(_rise(bands, int(loss[0]))):.3g} times its recent median.",
-    )  # fmt: skip
+    )
 
 
 def bad_batch(bands: Bands) -> Hit | None:
     """Loss and gradient jump in the same row; whether anything moved before is for the order to say."""
     loss = bands.at("loss")
     unlearned = bool(len(loss)) and _unlearned(bands, int(loss[0]))
-    if not len(loss) or not (unlearned or bands.jump[loss[0]] > JUMP) or not _rise(bands, int(loss[0])) > LOUDER:
+    if (
+        not len(loss)
+        or not (unlearned or bands.jump[loss[0]] > JUMP)
+        or not _rise(bands, int(loss[0])) > LOUDER
+    ):
         return None
     jumps = np.nan_to_num([bands.jump[i] for i in (*bands.at("gradient_norm"), *bands.at("gradient"))])
     jumped = bool((jumps > JUMP).any())
@@ -48,10 +55,11 @@ def bad_batch(bands: Bands) -> Hit | None:
         return None
     gradient = f", and the gradient jumped with it ({jumps.max():.0f} times its scatter)" if jumped else ""
     return Hit(
-        AlarmKind.BAD_BATCH, int(loss[0]),
+        AlarmKind.BAD_BATCH,
+        int(loss[0]),
         f"The loss is {math.exp(bands.now[loss[0]]):.3g}, {math.exp(_rise(bands, int(loss[0]))):.3g} times its recent "
         f"median{gradient}.",
-    )  # fmt: skip
+    )
 
 
 def _unlearned(bands: Bands, loss: int) -> bool:
@@ -72,15 +80,18 @@ def passed_batch(bands: Bands) -> Hit | None:
     before, lately = past[:-between], past[-between:]
     (middle, spread), i = _usual(before), int(np.argmax(lately))
     rise = lately[i] - middle
-    loud = rise > max(PASSED * spread, -FADING) or (rise > LEARNED and lately[i] > bands.losses.first + HALVED)
+    loud = rise > max(PASSED * spread, -FADING) or (
+        rise > LEARNED and lately[i] > bands.losses.first + HALVED
+    )
     if not (loud and np.median(lately[i + 1 :] if i + 1 < between else lately[i:]) - middle < rise / 2):
         return None
     return Hit(
-        AlarmKind.BAD_BATCH, int(at[0]),
+        AlarmKind.BAD_BATCH,
+        int(at[0]),
         f"At step {bands.losses.steps[i - between]} the loss was {math.exp(lately[i]):.3g}, {math.exp(rise):.3g} times "
         f"its recent median, and is {math.exp(lately[-1]):.3g} again. That step was not sampled: its loss alone says "
         "so, and its batch is not in the dossier (everything=True would keep it).",
-    )  # fmt: skip
+    )
 
 
 def loss_spike(bands: Bands) -> Hit | None:
@@ -97,10 +108,11 @@ def loss_spike(bands: Bands) -> Hit | None:
     if not (away > max(JUMP * spread, LOUDER)).all():
         return None
     return Hit(
-        AlarmKind.LOSS_SPIKE, int(at[0]),
+        AlarmKind.LOSS_SPIKE,
+        int(at[0]),
         f"The loss is {math.exp(late[-1]):.3g}, {math.exp(away[-1]):.3g} times what it was before step "
         f"{bands.losses.steps[-STAYS]}, and has stayed there since.",
-    )  # fmt: skip
+    )
 
 
 def loss_rise(bands: Bands) -> Hit | None:
@@ -113,9 +125,11 @@ def loss_rise(bands: Bands) -> Hit | None:
         return None
     kind, i = _behind(bands)
     return Hit(
-        kind, i, f"The mean loss of the last {FEWEST} steps is above its lowest by {rise:.2g} times the first loss, "
+        kind,
+        i,
+        f"The mean loss of the last {FEWEST} steps is above its lowest by {rise:.2g} times the first loss, "
         f"more than it scatters.",
-    )  # fmt: skip
+    )
 
 
 SUSPECTS = {
@@ -130,7 +144,9 @@ def _behind(bands: Bands) -> tuple[AlarmKind, int]:
     if (fallen < CLOSED).any():
         return AlarmKind.LOGIT_GROWTH, int(bands.at("largest_logit")[np.nanargmin(fallen)])
     moved = evidence(bands)
-    best = [(moved[i], kind, int(i)) for kind, names in SUSPECTS.items() for name in names for i in bands.at(name)]
+    best = [
+        (moved[i], kind, int(i)) for kind, names in SUSPECTS.items() for name in names for i in bands.at(name)
+    ]
     if steps_grew(bands):
         best = [each for each in best if each[1] is AlarmKind.UPDATE_TOO_LARGE]
     score, kind, i = max(best, key=lambda each: each[0], default=(0.0, AlarmKind.LOSS_SPIKE, 0))
@@ -151,7 +167,11 @@ def not_a_number(bands: Bands) -> Hit | None:
     heard = bool(len(loss)) and math.isfinite(bands.loss)
     broken[loss] &= not heard  # its logarithm is not, where it is negative
     seen = gradient if np.isfinite(bands.now[norm]).all() else gradient[:0]
-    counts = (*loss, *(norm if not heard else norm[endless[norm]]), *(bands.at("gradient_norm") if not heard else seen))
+    counts = (
+        *loss,
+        *(norm if not heard else norm[endless[norm]]),
+        *(bands.at("gradient_norm") if not heard else seen),
+    )
     i = next((i for i in counts if broken[i]), None)
     if i is None:
         return None

@@ -46,7 +46,9 @@ class Losses:
         if math.isfinite(away):
             weight = WEIGHT / 4 if self.restless else WEIGHT
             self._mean += weight * away
-            self._scatter += weight * (1.25 * abs(away) - self._scatter)  # of a normal one, from its mean deviation
+            self._scatter += weight * (
+                1.25 * abs(away) - self._scatter
+            )  # of a normal one, from its mean deviation
         self._seen += 1
         if self._seen % FEWEST == 0:
             self._lowest = min(self._lowest, self._level())

@@ -23,7 +23,9 @@ from torch import Tensor, nn
 from edgewise.monitor.copies import Sizes, Switch, tensor_in
 from edgewise.monitor.deaf import Hooking
 
-LOW = -5e3  # what is added to a logit to hide a key lies below: -10,000, the least number of a type, or -infinity
+LOW = (
+    -5e3
+)  # what is added to a logit to hide a key lies below: -10,000, the least number of a type, or -infinity
 
 
 class Reading(NamedTuple):
@@ -92,12 +94,15 @@ def of_call(inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, tuple[T
     """What could be a mask among the arguments of the whole model, and in dictionaries among them."""
     found: dict[str, Any] = {}
     for name, value in ((str(i), x) for i, x in enumerate(inputs)):
-        found |= {f"{name}.{key}": x for key, x in value.items()} if isinstance(value, Mapping) else {name: value}
+        found |= (
+            {f"{name}.{key}": x for key, x in value.items()} if isinstance(value, Mapping) else {name: value}
+        )
     found |= named
     return {
-        f"model.{name}": (x, x._version) for name, x in found.items()
+        f"model.{name}": (x, x._version)
+        for name, x in found.items()
         if isinstance(x, Tensor) and not x.requires_grad and 2 <= x.dim() <= 4
-    }  # fmt: skip
+    }
 
 
 def readings(masks: Masks, sequences: int, heads: int, length: int) -> Iterator[Reading]:
@@ -133,9 +138,14 @@ class Seen(NamedTuple):
 
 
 def seen(
-    layers: Sequence[Masks], taken: Sequence[Reading], sequences: int, heads: int, queries: Tensor, keys: int,
+    layers: Sequence[Masks],
+    taken: Sequence[Reading],
+    sequences: int,
+    heads: int,
+    queries: Tensor,
+    keys: int,
     causal: Tensor | None,
-) -> Seen | None:  # fmt: skip
+) -> Seen | None:
     """What readings say together of a pass; None where no layer was given any of them. causal: (Q, K), or None.
 
     A query that sees nothing is let see everything, so that its row has numbers, and does not count. Where a mask was
@@ -165,7 +175,9 @@ def _mask(
     return torch.stack(parts * len(given) if one else parts).flatten(0, 1)
 
 
-def _part(x: Tensor | None, reading: Reading, sequences: int, heads: int, queries: Tensor, keys: int) -> Tensor:
+def _part(
+    x: Tensor | None, reading: Reading, sequences: int, heads: int, queries: Tensor, keys: int
+) -> Tensor:
     """(S, H or 1, Q, K) of a mask."""
     if x is None:
         return torch.ones(sequences, 1, len(queries), keys, dtype=torch.bool, device=queries.device)

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -64,7 +64,9 @@ class Matrices:
         self.groups = 3 * places.depth + 1
         self.parameters: dict[str, nn.Parameter] = {}
         self.slices: list[Slice] = []
-        self.mixed: set[int] = set()  # blocks in which a parameter that is spread over processes has several roles
+        self.mixed: set[int] = (
+            set()
+        )  # blocks in which a parameter that is spread over processes has several roles
         for group, projection in _projections(places):
             self.slices += self._slices(projection, group)
         for name in places.embeddings if places.depth else loose(places.model):
@@ -73,7 +75,9 @@ class Matrices:
         self.sharded = any(_spread(parameter) for parameter in self.parameters.values())
         device = next(places.model.parameters()).device
         groups = np.array([s.group for s in self.slices], np.int64)
-        self._groups = np.stack([groups + i * self.groups for i in range(3)])  # of weights, gradients, updates
+        self._groups = np.stack(
+            [groups + i * self.groups for i in range(3)]
+        )  # of weights, gradients, updates
         self._weights = np.array([s.weight for s in self.slices])
         self._copied = _merged(self.slices)
         self._flat = Flat([s.size for s in self._copied], [math.prod(s.size) for s in self.slices], device)
@@ -130,10 +134,16 @@ class Matrices:
         """The same rows of the gradients; not-a-number where there is none."""
         found = [parameter.grad for parameter in self._tracked]
         plain = not self.sharded and [g is not None and g.layout for g in found] == self._strided
-        if plain and [*map(Tensor.stride, found)] == self._strides and not any(map(Tensor.storage_offset, found)):  # type: ignore[arg-type]
+        present = cast("list[Tensor]", found)  # `plain`: every gradient is there
+        if (
+            plain
+            and [*map(Tensor.stride, present)] == self._strides
+            and not any(map(Tensor.storage_offset, present))
+        ):
             # Laid out like their parameters, from the beginning of their storage: cut without a loop.
             self._still = set()
-            return [*map(Tensor.as_strided, [found[i] for i in self._order], self._sizes, self._steps, views.starts)]  # type: ignore[arg-type]
+            ordered = [present[i] for i in self._order]
+            return [*map(Tensor.as_strided, ordered, self._sizes, self._steps, views.starts)]
         whole = {name: self._gradient(parameter) for name, parameter in self.parameters.items()}
         self._still = {s.group for s in self.slices if whole[s.parameter] is None}
         pairs = [(s, whole[s.parameter]) for s in self._copied]
@@ -157,7 +167,9 @@ class Matrices:
         norms = self._flat.norms()
         if not self.sharded:
             return norms
-        groups, weights = (torch.as_tensor(x).to(norms.device) for x in (self._groups[0], self._weights.astype("f4")))
+        groups, weights = (
+            torch.as_tensor(x).to(norms.device) for x in (self._groups[0], self._weights.astype("f4"))
+        )
         squares = norms.square_().mul_(weights)
         return torch.zeros(3, self.groups, device=norms.device).index_add_(1, groups, squares)
 
@@ -189,13 +201,16 @@ class Flat:
         numbers = torch.empty(3, sum(sizes), device=device)
         lengths = [math.prod(shape) for shape in shapes]
         weights, gradients, self._after = (
-            [part.view(shape) for part, shape in zip(part.split(lengths), shapes, strict=True)] for part in numbers
+            [part.view(shape) for part, shape in zip(part.split(lengths), shapes, strict=True)]
+            for part in numbers
         )
         self._before = weights + gradients
         self._weights, self._updates = numbers[WEIGHT], numbers[UPDATE]
         counts = Counter(sizes)  # in order, since sizes are
         spans = numbers.split([size * count for size, count in counts.items()], 1)
-        self._alike = [span.unflatten(1, (counts[size], size)) for span, size in zip(spans, counts, strict=True)]
+        self._alike = [
+            span.unflatten(1, (counts[size], size)) for span, size in zip(spans, counts, strict=True)
+        ]
 
     def fill_before(self, slices: list[Tensor]) -> None:
         """Weights, then gradients."""
@@ -242,7 +257,12 @@ def _merged(slices: Sequence[Slice]) -> list[Slice]:
 
 def _follows(last: Slice, part: Slice) -> bool:
     alike = (last.parameter, last.size[1:], last.strides, last.step, last.shifts) == (
-        part.parameter, part.size[1:], part.strides, part.step, part.shifts)  # fmt: skip
+        part.parameter,
+        part.size[1:],
+        part.strides,
+        part.step,
+        part.shifts,
+    )
     by_rows = last.strides[0] == last.step * last.shifts  # the first dimension is the one that is sampled
     return alike and by_rows and part.start == last.start + last.size[0] * last.strides[0]
 
@@ -266,9 +286,15 @@ def _of_view(name: str, view: Tensor, parameter: Tensor, dimension: int, group: 
     apart = [d for d in range(len(size)) if d == dimension or size[d] > 1]  # so that neighbours can be told
     start = int(view.storage_offset()) - int(parameter.storage_offset())
     return Slice(
-        name, tuple(size[d] for d in apart), tuple(strides[d] for d in apart), start, step, stride,
-        length / max(count, 1), group,
-    )  # fmt: skip
+        name,
+        tuple(size[d] for d in apart),
+        tuple(strides[d] for d in apart),
+        start,
+        step,
+        stride,
+        length / max(count, 1),
+        group,
+    )
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """What moved first decides the cause, and what did not move is ruled out.
 
-    logits or entropy first        attention
-    stream or updates first        the learning rate
-    separation first               rank collapse
-    gradient and loss, at once     the batch
+logits or entropy first        attention
+stream or updates first        the learning rate
+separation first               rank collapse
+gradient and loss, at once     the batch
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from edgewise.monitor.loss_alone import LossAlone, Loud
 from edgewise.monitor.loss_detectors import loss_rise
 
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION)  # which last, and need not move
-EVENTS = (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE, AlarmKind.NOT_A_NUMBER)  # which one batch may bring about
+EVENTS = (
+    AlarmKind.BAD_BATCH,
+    AlarmKind.LOSS_SPIKE,
+    AlarmKind.NOT_A_NUMBER,
+)  # which one batch may bring about
 REACH = 160  # steps for which a rise of the loss is put down to the jump that it began with
 CLEAR = 0.5  # of the t-value of an alarm: a suspect with less is ruled out
 QUIET = 200  # rows in which a kind of alarm is not repeated
@@ -39,12 +43,19 @@ CAUSES = {
     "gradient of the stream": "the gradient: it moved before anything else",
     "contribution of the weakest head": "one head: its contribution moved before anything else",
 }
-FALLS = {"token separation", "attention entropy", "softmax gain", "contribution of the weakest head"}  # when worse
+FALLS = {
+    "token separation",
+    "attention entropy",
+    "softmax gain",
+    "contribution of the weakest head",
+}  # when worse
 GRADIENTS = {"gradient norm", "gradient of the stream"}
 SUSPECTS = {
-    "attention": ("largest_logit", "entropy"), "the learning rate": ("norm", "update_ratio"),
-    "merging tokens": ("separation",), "a vanishing gradient": ("gradient_growth",),
-}  # fmt: skip
+    "attention": ("largest_logit", "entropy"),
+    "the learning rate": ("norm", "update_ratio"),
+    "merging tokens": ("separation",),
+    "a vanishing gradient": ("gradient_growth",),
+}
 
 
 class Detection:
@@ -65,7 +76,9 @@ class Detection:
         if not any(hits):
             return []
         moved = [each for each in self.bands.moved() if _counts(each)]
-        hits = [hit and self._put_down(hit, detector, step) for hit, detector in zip(hits, detectors, strict=True)]
+        hits = [
+            hit and self._put_down(hit, detector, step) for hit, detector in zip(hits, detectors, strict=True)
+        ]
         named = [_renamed(hit, step, self.bands) for hit in hits if hit is not None]
         return [self._alarm(hit, step, moved, heads) for hit in named if self._fresh(hit.kind)]
 
@@ -87,7 +100,9 @@ class Detection:
         """A rise of the loss to the jump that it began with, where nothing had moved before that."""
         if detector is not loss_rise or self._alone is None or step - self._alone > REACH:
             return hit
-        same = f" It rose at step {self._alone}, before which nothing had moved: look at the data from there on."
+        same = (
+            f" It rose at step {self._alone}, before which nothing had moved: look at the data from there on."
+        )
         return Hit(AlarmKind.LOSS_SPIKE, int(self.bands.at("loss")[0]), hit.sentence + same)
 
     def _fresh(self, kind: AlarmKind) -> bool:
@@ -100,17 +115,27 @@ class Detection:
     def _alarm(self, hit: Hit, step: int, moved: Sequence[Moved], heads: np.ndarray) -> Alarm:
         bands, i = self.bands, hit.series
         place = bands.places[i] if i is not None else ""
-        since = int(bands.since[i]) if i is not None and bands.since[i] >= 0 else _lasting(hit.kind, step, bands)
+        since = (
+            int(bands.since[i]) if i is not None and bands.since[i] >= 0 else _lasting(hit.kind, step, bands)
+        )
         if hit.kind is AlarmKind.BAD_BATCH:  # it would have another name if what drifts before it mattered
             moved = [each for each in moved if each.since > step - bands.gap]
         if hit.kind in (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE):
             before = since if hit.kind is AlarmKind.LOSS_SPIKE else step
             self._alone = None if any(each.since < before for each in moved) else before
         return Alarm(
-            hit.kind, step, place, _head(hit.kind, place, heads), since, hit.sentence + _where(hit.kind, bands),
+            hit.kind,
+            step,
+            place,
+            _head(hit.kind, place, heads),
+            since,
+            hit.sentence + _where(hit.kind, bands),
             _cause(hit.kind, moved, since, step),
-            tuple(str(each) for each in moved), tuple(_ruled_out(bands, hit.kind)), bands.rows, bands.series,
-        )  # fmt: skip
+            tuple(str(each) for each in moved),
+            tuple(_ruled_out(bands, hit.kind)),
+            bands.rows,
+            bands.series,
+        )
 
 
 def _renamed(hit: Hit, step: int, bands: Bands) -> Hit:
@@ -174,7 +199,9 @@ def _where(kind: AlarmKind, bands: Bands) -> str:
     if broken:
         return f" The output of {broken[0]} is the first that is not finite; what enters it is."
     if len(at) and len(loss) and not np.isfinite(bands.now[loss[0]]):
-        return " The stream is finite in all blocks: look at the head, the labels and how the loss is computed."
+        return (
+            " The stream is finite in all blocks: look at the head, the labels and how the loss is computed."
+        )
     return ""
 
 
@@ -194,15 +221,20 @@ def _cause(kind: AlarmKind, moved: Sequence[Moved], since: int, step: int) -> st
         return f"nothing moved before this step{', which points to its batch' if kind in EVENTS else ''}."
     first, together = earlier[0], {each.statistic for each in earlier if each.since == earlier[0].since}
     if "loss" in together and together & GRADIENTS:
-        return f"{first}. Loss and gradient moved in one row with nothing before them, which points to the data."
+        return (
+            f"{first}. Loss and gradient moved in one row with nothing before them, which points to the data."
+        )
     meaning = CAUSES.get(first.statistic)
     return f"{first}{f'. That points to {meaning}' if meaning else ', before anything else'}."
 
 
 def _head(kind: AlarmKind, place: str, heads: np.ndarray) -> int | None:
     """The head to look at: sharpest, with the largest logit, or weakest."""
-    which = {AlarmKind.LOGIT_GROWTH: (2, np.nanargmax), AlarmKind.ENTROPY_COLLAPSE: (0, np.nanargmin),
-             AlarmKind.DEAD_HEAD: (6, np.nanargmin)}.get(kind)  # fmt: skip
+    which = {
+        AlarmKind.LOGIT_GROWTH: (2, np.nanargmax),
+        AlarmKind.ENTROPY_COLLAPSE: (0, np.nanargmin),
+        AlarmKind.DEAD_HEAD: (6, np.nanargmin),
+    }.get(kind)
     if which is None or not place.startswith("block.") or not heads.size:
         return None
     values = heads[int(place.split(".")[1]), which[0]]
@@ -220,9 +252,13 @@ def _ruled_out(bands: Bands, kind: AlarmKind) -> list[str]:
 
     What has more than half of the t-value of an alarm is not one, but it is not ruled out either.
     """
-    own = {AlarmKind.LOGIT_GROWTH: "attention", AlarmKind.ENTROPY_COLLAPSE: "attention",
-           AlarmKind.UPDATE_TOO_LARGE: "the learning rate", AlarmKind.RANK_COLLAPSE: "merging tokens",
-           AlarmKind.VANISHING_GRADIENT: "a vanishing gradient"}.get(kind)  # fmt: skip
+    own = {
+        AlarmKind.LOGIT_GROWTH: "attention",
+        AlarmKind.ENTROPY_COLLAPSE: "attention",
+        AlarmKind.UPDATE_TOO_LARGE: "the learning rate",
+        AlarmKind.RANK_COLLAPSE: "merging tokens",
+        AlarmKind.VANISHING_GRADIENT: "a vanishing gradient",
+    }.get(kind)
     out = []
     for suspect, names in SUSPECTS.items():
         at = np.concatenate([bands.at(name) for name in names])

@@ -33,7 +33,9 @@ class OwnOptimizer:
         """Whether a step begins with this one, and whether the step before has not ended yet."""
         if not self._share(optimizer):
             return False, False
-        self._begun, self._ended = ([o for o in these if o() is not None] for these in (self._begun, self._ended))
+        self._begun, self._ended = (
+            [o for o in these if o() is not None] for these in (self._begun, self._ended)
+        )
         again, instead = ref(optimizer) in self._begun, self._replaces(optimizer)
         if self._begun and not (again or instead):
             self._begun.append(ref(optimizer))
@@ -57,7 +59,11 @@ class OwnOptimizer:
 
     def _replaces(self, optimizer: Optimizer) -> bool:
         """Whether it moves what another one has moved in this round: it then stands in its place from now on."""
-        done = (self._known[o][1] for o in {each() for each in self._ended} if o is not None and o is not optimizer)
+        done = (
+            self._known[o][1]
+            for o in {each() for each in self._ended}
+            if o is not None and o is not optimizer
+        )
         return any(not self._known[optimizer][1].isdisjoint(parameters) for parameters in done)
 
     def _moved(self) -> float:
@@ -73,7 +79,9 @@ class OwnOptimizer:
     def _measure(self, optimizer: Optimizer) -> tuple[float, frozenset[int]]:
         moved = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
         if self.named is not None:
-            return float(optimizer is self.named or optimizer is getattr(self.named, "optimizer", None)), moved
+            return float(
+                optimizer is self.named or optimizer is getattr(self.named, "optimizer", None)
+            ), moved
         mine = {id(p): p.numel() for p in self.model.parameters() if p.requires_grad}
         return sum(size for key, size in mine.items() if key in moved) / max(sum(mine.values()), 1), moved
 
@@ -82,5 +90,8 @@ class OwnOptimizer:
         moved = self._moved()
         if moved < 0.5 and not self._told:
             self._told = True
-            self.tell("optimizer", f"the optimizer moves {moved:.1%} of the parameters that require a gradient; "
-                      "the others keep their values. Was that meant?")  # fmt: skip
+            self.tell(
+                "optimizer",
+                f"the optimizer moves {moved:.1%} of the parameters that require a gradient; "
+                "the others keep their values. Was that meant?",
+            )

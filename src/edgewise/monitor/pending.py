@@ -122,7 +122,9 @@ class NormSeat(Seat):
 
     @staticmethod
     def take(seats: Sequence[Any], tensors: list[Tensor]) -> None:
-        wide = torch.float64 if tensors[0].dtype == torch.float64 else torch.float32  # torch does not narrow it
+        wide = (
+            torch.float64 if tensors[0].dtype == torch.float64 else torch.float32
+        )  # torch does not narrow it
         norms = torch._foreach_norm(tensors, 2, dtype=wide)
         torch._foreach_copy_([seat.buffer for seat in seats], norms)
 

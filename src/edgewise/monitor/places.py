@@ -79,7 +79,9 @@ def check_model(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise BadInput(f"watch takes a torch module, got {type(model).__name__}.")
     if next(model.parameters(), None) is None:
-        raise BadInput(f"{type(model).__name__} has no parameters: nothing to watch. Give the model that trains.")
+        raise BadInput(
+            f"{type(model).__name__} has no parameters: nothing to watch. Give the model that trains."
+        )
 
 
 def places_of(model: nn.Module) -> Places:
@@ -104,9 +106,10 @@ def places_of(model: nn.Module) -> Places:
 def frozen(places: Places) -> str:
     """Which blocks have no parameter that requires a gradient, in words; nothing where all have one."""
     still = [
-        block.index for block in places.blocks
+        block.index
+        for block in places.blocks
         if not any(p.requires_grad for p in places.model.get_submodule(block.name).parameters())
-    ]  # fmt: skip
+    ]
     if not still:
         return ""
     return " (all frozen)" if len(still) == places.depth else f" ({', '.join(map(str, still))} frozen)"
@@ -123,7 +126,9 @@ def places_or_blind(model: nn.Module) -> Places:
 def _tables(model: nn.Module, record: ModelSites) -> tuple[str, ...]:
     """The embedding tables, by parameter name."""
     modules = dict(model.named_modules())
-    return tuple(f"{name}.weight" for name in record.embeddings if isinstance(modules.get(name), nn.Embedding))
+    return tuple(
+        f"{name}.weight" for name in record.embeddings if isinstance(modules.get(name), nn.Embedding)
+    )
 
 
 def _add_attentions(places: Places, where: ModelMap) -> None:
@@ -153,9 +158,14 @@ def _refusal(model: nn.Module, site: AttentionSite) -> str:
 def _place(model: nn.Module, block: BlockSite, query_key: QueryKey) -> AttentionPlace:
     site, module = block.attention, model.get_submodule(block.attention.name)
     return AttentionPlace(
-        block.index, query_key, site.value, site.output, isinstance(module, nn.MultiheadAttention), _dropouts(module),
+        block.index,
+        query_key,
+        site.value,
+        site.output,
+        isinstance(module, nn.MultiheadAttention),
+        _dropouts(module),
         site.output.fan_in,
-    )  # fmt: skip
+    )
 
 
 def _dropouts(module: nn.Module) -> tuple[float, ...]:
@@ -163,5 +173,7 @@ def _dropouts(module: nn.Module) -> tuple[float, ...]:
     shares = {0.0}
     for part in module.modules():
         shares |= {part.p} if isinstance(part, nn.Dropout) else set()
-        shares |= {v for name, v in vars(part).items() if "drop" in name and isinstance(v, float) and 0 < v < 1}
+        shares |= {
+            v for name, v in vars(part).items() if "drop" in name and isinstance(v, float) and 0 < v < 1
+        }
     return tuple(sorted(shares))

@@ -26,7 +26,9 @@ from edgewise.trace import Trace
 
 SILENT = 300.0  # seconds without a row or an event, after which a run that has not ended is called silent
 OBSERVED = {
-    "gradient_norm": "the gradient", "update_ratio": "the updates", "norm": "the stream",
+    "gradient_norm": "the gradient",
+    "update_ratio": "the updates",
+    "norm": "the stream",
     "largest_logit": "attention",
 }  # what alarms rest on, by a statistic that shows whether it was observed; the loss apart
 NO_EVENTS = "The run has no file of events of this process, so the alarms that it raised are not known."
@@ -38,9 +40,13 @@ LOSS_NEVER = f"The loss was never reported.{NO_LOSS.removeprefix('the loss.')}."
 
 
 def read(
-    folder: str | Path, *, heads: bool = False, rank: int = 0, columns: Sequence[str] | None = None,
+    folder: str | Path,
+    *,
+    heads: bool = False,
+    rank: int = 0,
+    columns: Sequence[str] | None = None,
     frame: bool | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """The stored rows of a watched run, one per sampled step.
 
     Damaged rows and events are skipped, with a warning that says how many.
@@ -63,7 +69,9 @@ def read(
     if not frame:
         return {"step": rows.step, "time": rows.time, **values}
     if find_spec("pandas") is None:
-        raise BadInput("pandas is not installed, so there is no DataFrame. Install it, or say frame=False for arrays.")
+        raise BadInput(
+            "pandas is not installed, so there is no DataFrame. Install it, or say frame=False for arrays."
+        )
     import pandas
 
     index = pandas.Index(rows.step, name="step")
@@ -163,7 +171,10 @@ class Run:
         found += [] if again or self._event_files(rank) else [NO_EVENTS]
         found += [CUT] if not again and self.cut_off(rank) else []
         found += _damage(rows.damaged, 0 if again else self.damaged_events(rank))
-        names, losses = self.columns(), sum(int(event.get("losses") or 0) for event in events if _counted(event))
+        names, losses = (
+            self.columns(),
+            sum(int(event.get("losses") or 0) for event in events if _counted(event)),
+        )
         losses += any(event["kind"] == "alarm" and event.get("alarm") == "not_a_number" for event in events)
         observed = [not np.isnan(column).all() for column in rows.values.T]
         return found + unseen_of_rows(names, observed, len(rows), losses)
@@ -205,13 +216,17 @@ def unseen_of_events(
     part = _last_part(events)
     found = [
         f"The monitor switched itself off at step {event.get('step')}, and nothing after that was watched: "
-        f"{event.get('sentence', '')}" for event in part if event["kind"] == "off"
-    ]  # fmt: skip
+        f"{event.get('sentence', '')}"
+        for event in part
+        if event["kind"] == "off"
+    ]
     if events and not ended(events):
         times = [moment for event in part if isinstance(moment := event.get("time"), int | float)]
         lives, silent = owner_lives(path, rank), now() - max([*times, last or 0.0])
         if lives is False or (lives is None and silent > SILENT):
-            found.append("The run stopped without an end: its process was killed, or it crashed, or is very slow.")
+            found.append(
+                "The run stopped without an end: its process was killed, or it crashed, or is very slow."
+            )
     return found + [event.get("sentence", "") for event in part if event["kind"] == "lost"]
 
 
@@ -233,10 +248,17 @@ def unseen_of_rows(names: Sequence[str], observed: Sequence[bool], rows: int, lo
     if not (losses or seen.get("loss", True)):
         found.append(LOSS_NEVER)
     for statistic, what in OBSERVED.items():
-        blank = [name.removesuffix(f".{statistic}") for name, any_number in seen.items() if not any_number
-                 and (name == statistic or name.endswith(f".{statistic}"))]  # fmt: skip
+        blank = [
+            name.removesuffix(f".{statistic}")
+            for name, any_number in seen.items()
+            if not any_number and (name == statistic or name.endswith(f".{statistic}"))
+        ]
         if blank:
-            places = "" if blank == [statistic] else f" of {', '.join(blank[:8])}{', ...' if len(blank) > 8 else ''}"
+            places = (
+                ""
+                if blank == [statistic]
+                else f" of {', '.join(blank[:8])}{', ...' if len(blank) > 8 else ''}"
+            )
             found.append(f"{what[0].upper()}{what[1:]}{places} was not observed: no row has a number of it.")
     return found
 
@@ -247,8 +269,10 @@ def _damage(rows: int, events: int) -> list[str]:
         found.append(f"{rows} damaged row{' was' if rows == 1 else 's were'} skipped.")
     if events:
         which = "which may have been an alarm" if events == 1 else "which may have been alarms"
-        found.append(f"{events} damaged line{'' if events == 1 else 's'} of events, {which}, "
-                     f"{'was' if events == 1 else 'were'} skipped.")  # fmt: skip
+        found.append(
+            f"{events} damaged line{'' if events == 1 else 's'} of events, {which}, "
+            f"{'was' if events == 1 else 'were'} skipped."
+        )
     return found
 
 
@@ -260,7 +284,9 @@ def _joined(parts: Sequence[Rows], count: int) -> Rows:
         kept.append(part)
     if not kept:
         return Rows(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, count), np.float32))
-    step, time, values = (np.concatenate([getattr(rows, name) for rows in kept]) for name in ("step", "time", "values"))
+    step, time, values = (
+        np.concatenate([getattr(rows, name) for rows in kept]) for name in ("step", "time", "values")
+    )
     return Rows(step, time, values, sum(rows.damaged for rows in kept))
 
 
@@ -272,20 +298,28 @@ def _before(rows: Rows, step: int) -> Rows:
 def trace_of(row: dict[str, float], about: dict[str, Any], step: int) -> Trace:
     """The Trace of one row, by column."""
     depth = int(about["depth"])
-    norm, separation, growth = (_at(row, sites(depth), name) for name in ("norm", "separation", "gradient_growth"))
+    norm, separation, growth = (
+        _at(row, sites(depth), name) for name in ("norm", "separation", "gradient_growth")
+    )
     if not np.isfinite(norm).any():
-        raise BadInput(f"the stream was not observed at step {step}: {about.get('blind') or 'no site was read'}.")
+        raise BadInput(
+            f"the stream was not observed at step {step}: {about.get('blind') or 'no site was read'}."
+        )
     inside = {name: _at(row, blocks(depth), name) for name in ATTENTION}
     statistics = {name: np.concatenate([[np.nan], values])[None, :, None] for name, values in inside.items()}
     gradient = None if np.isnan(growth).all() else growth[None, None]
     return Trace(
         sites=("embed", *(f"{block}.output" for block in blocks(depth))),
         source=f"step {step} of {about.get('model', 'a model')}, as watched",
-        norm=norm[None], separation=separation[None],
-        readouts=() if gradient is None else ("own",), log_gradient=gradient,
+        norm=norm[None],
+        separation=separation[None],
+        readouts=() if gradient is None else ("own",),
+        log_gradient=gradient,
         attention_entropy=None if np.isnan(inside["entropy"]).all() else statistics.pop("entropy"),
-        softmax_condition=statistics.pop("softmax_condition"), statistics=statistics, step=step,
-    )  # fmt: skip
+        softmax_condition=statistics.pop("softmax_condition"),
+        statistics=statistics,
+        step=step,
+    )
 
 
 ATTENTION = ("entropy", "softmax_condition", "support", "largest_logit", "saturated", "softmax_gain")
@@ -294,5 +328,7 @@ ATTENTION = ("entropy", "softmax_condition", "support", "largest_logit", "satura
 def _at(row: dict[str, float], places: Sequence[str], name: str) -> Array:
     missing = next((place for place in places if f"{place}.{name}" not in row), None)
     if missing is not None:
-        raise BadInput(f"the run has no column {missing}.{name}, which its {len(places)} places need. Was it changed?")
+        raise BadInput(
+            f"the run has no column {missing}.{name}, which its {len(places)} places need. Was it changed?"
+        )
     return np.array([row[f"{place}.{name}"] for place in places])

@@ -111,7 +111,13 @@ def verdict(
             other = group.rebuild(sequences, length, causal, taken)
             again = misses(group, other, dtype)
             if _score(other, again) > best:
-                group.causal, group.taken, rows, miss, best = causal, taken, other, again, _score(other, again)
+                group.causal, group.taken, rows, miss, best = (
+                    causal,
+                    taken,
+                    other,
+                    again,
+                    _score(other, again),
+                )
     if offered and not group.passing and bool((miss <= 1).any()):
         _take_idle(group, offered, rows, sequences, length)
     for i, value in enumerate(miss.tolist()):
@@ -165,7 +171,9 @@ def _sentence(value: float, length: int, group: AttentionGroup) -> str:
     if value != value:
         return "its output was not seen in this pass"
     if length > group.keys and not group.causal:
-        return f"only {group.keys} of {length} tokens are copied, and without a causal mask a row needs them all"
+        return (
+            f"only {group.keys} of {length} tokens are copied, and without a causal mask a row needs them all"
+        )
     if group.passing:
         return (
             "at some steps compiled code was given a mask, which cannot be read there, "

@@ -1,9 +1,9 @@
 """The step of an alarm once more, in other ways, to see which explanation survives.
 
-    as run           the same weights, batch, random state and autocast
-    float32          without autocast and in single precision: was it the number format?
-    other attention  another implementation of attention: was it the kernel?
-    batch before     the batch of the sample before on the same weights: was it this batch?
+as run           the same weights, batch, random state and autocast
+float32          without autocast and in single precision: was it the number format?
+other attention  another implementation of attention: was it the kernel?
+batch before     the batch of the sample before on the same weights: was it this batch?
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ class Replay:
     statements: tuple[tuple[str, bool | None, str], ...]  # explanation, whether it survives, why
 
     def __str__(self) -> str:
-        lines = [f"Step {self.step} ({self.alarm.replace('_', ' ')}), stored loss {self.stored_loss:.6g}, before it "
-                 f"{self.usual_loss:.4g}."]  # fmt: skip
+        lines = [
+            f"Step {self.step} ({self.alarm.replace('_', ' ')}), stored loss {self.stored_loss:.6g}, before it "
+            f"{self.usual_loss:.4g}."
+        ]
         lines += [f"  {t.name:16s} loss {t.loss:<12.6g} gradient {t.gradient:.4g}" for t in self.tries]
         words = {True: "survives", False: "is refuted", None: "is undecided"}
         lines += [f"  {name} {words[held]}: {why}" for name, held, why in self.statements]
@@ -78,7 +80,10 @@ def replay(dossier: str | Path, model: nn.Module, criterion: Callable[..., Tenso
     rows = _rows(path / "rows.csv")
     _load_weights(path, model, about)
     step = _Step(model, criterion, batch)
-    tries = [step.run("as run", "call", step.autocast()), step.run("float32", "call", nullcontext(), single=True)]
+    tries = [
+        step.run("as run", "call", step.autocast()),
+        step.run("float32", "call", nullcontext(), single=True),
+    ]
     with other_attention(model):
         tries.append(step.run("other attention", "call", step.autocast()))
     if batch["before"] is not None:
@@ -93,7 +98,9 @@ def replay(dossier: str | Path, model: nn.Module, criterion: Callable[..., Tenso
 class _Step:
     """One model and one dossier: forward, loss, backward, without leaving a trace in `.grad`."""
 
-    def __init__(self, model: nn.Module, criterion: Callable[..., Tensor] | None, batch: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: nn.Module, criterion: Callable[..., Tensor] | None, batch: Mapping[str, Any]
+    ) -> None:
         self.model, self.criterion, self.batch = model, criterion, batch
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -163,7 +170,11 @@ def _statements(
     same = _alike(run.loss, stored) or (not run.finite and not math.isfinite(stored))
     yield "That the step is reproduced", same, f"its loss is {run.loss:.6g}, stored was {stored:.6g}"
     held = single.finite and (not run.finite or not _alike(run.loss, single.loss))
-    yield "The number format", held, f"in float32 the loss is {single.loss:.6g}, the gradient {single.gradient:.3g}"
+    yield (
+        "The number format",
+        held,
+        f"in float32 the loss is {single.loss:.6g}, the gradient {single.gradient:.3g}",
+    )
     held = other.finite and (not run.finite or not _alike(run.loss, other.loss))
     yield "The attention kernel", held, f"with the other one the loss is {other.loss:.6g}"
     before = tries.get("batch before")
@@ -171,15 +182,29 @@ def _statements(
         return
     high = math.isfinite(before.loss) and math.isfinite(usual) and before.loss > 1.2 * usual
     larger = run.gradient > LARGER * before.gradient or (not run.finite and before.finite)
-    louder = run.finite and run.loss > LOUDER * before.loss > 0 and (run.loss > LOUDER * usual or math.isnan(usual))
-    ratio, times = (a / b if b else math.inf for a, b in ((run.gradient, before.gradient), (run.loss, before.loss)))
+    louder = (
+        run.finite
+        and run.loss > LOUDER * before.loss > 0
+        and (run.loss > LOUDER * usual or math.isnan(usual))
+    )
+    ratio, times = (
+        a / b if b else math.inf for a, b in ((run.gradient, before.gradient), (run.loss, before.loss))
+    )
     seen = f"its loss is {times:.2g} times that of the batch before, its gradient {ratio:.2g} times, same weights"
     yield "The batch", (larger or louder) and not high, seen
-    yield "That the weights were bad already", high, f"the batch before has a loss of {before.loss:.4g} on them"
+    yield (
+        "That the weights were bad already",
+        high,
+        f"the batch before has a loss of {before.loss:.4g} on them",
+    )
 
 
 def _alike(one: float, other: float) -> bool:
-    return math.isfinite(one) and math.isfinite(other) and abs(one - other) <= ALIKE * max(abs(one), abs(other), 1e-12)
+    return (
+        math.isfinite(one)
+        and math.isfinite(other)
+        and abs(one - other) <= ALIKE * max(abs(one), abs(other), 1e-12)
+    )
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -188,7 +213,9 @@ def _load(path: Path) -> dict[str, Any]:
         try:
             values = torch.load(file, weights_only=True)
         except Exception as error:
-            raise BadInput(f"{path} cannot be read ({words(error)}). Was it cut? Replay another dossier.") from error
+            raise BadInput(
+                f"{path} cannot be read ({words(error)}). Was it cut? Replay another dossier."
+            ) from error
     if not isinstance(values, dict):
         raise BadInput(f"{path} holds a {type(values).__name__} and not the parts of a step. Was it changed?")
     return values
@@ -197,13 +224,21 @@ def _load(path: Path) -> dict[str, Any]:
 def _batch(path: Path) -> dict[str, Any]:
     batch = _load(path)
     missing = [name for name in (*CRITERION, *CRITERION.values(), "random", "autocast") if name not in batch]
-    if missing or not all(_is_call(batch[name]) for name in CRITERION if name != "before" or batch[name] is not None):
-        raise BadInput(f"{path} does not hold the batch of a step ({', '.join(missing) or 'its calls are changed'}).")
+    if missing or not all(
+        _is_call(batch[name]) for name in CRITERION if name != "before" or batch[name] is not None
+    ):
+        raise BadInput(
+            f"{path} does not hold the batch of a step ({', '.join(missing) or 'its calls are changed'})."
+        )
     return batch
 
 
 def _is_call(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("inputs"), list) and isinstance(value.get("named"), dict)
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("inputs"), list)
+        and isinstance(value.get("named"), dict)
+    )
 
 
 def _rows(path: Path) -> list[dict[str, float]]:

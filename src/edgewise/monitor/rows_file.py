@@ -115,7 +115,9 @@ def read_rows(path: Path, schema: str, count: int) -> Rows:
     expected = _header(schema, count)
     header = data.startswith(expected)
     if not header and (_other(data, expected) or not sound.any()):
-        raise BadInput(f"{path} does not hold rows of the schema {schema} with {count} columns; was it copied here?")
+        raise BadInput(
+            f"{path} does not hold rows of the schema {schema} with {count} columns; was it copied here?"
+        )
     return _rows(table[sound], whole - int(sound.sum()) + (not header))
 
 

@@ -53,10 +53,16 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: str | Path, columns: Sequence[Column], head_columns: Sequence[Column] = (), *,
-        about: Mapping[str, Any] | None = None, rank: int = 0, complain: Callable[[str], None] | None = None,
+        self,
+        path: str | Path,
+        columns: Sequence[Column],
+        head_columns: Sequence[Column] = (),
+        *,
+        about: Mapping[str, Any] | None = None,
+        rank: int = 0,
+        complain: Callable[[str], None] | None = None,
         fail: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.path, self.rank = Path(path), rank
         self.written = self.dropped = 0  # rows with the system, rows and events lost
         self.seconds = 0.0  # thread time of the writer
@@ -97,7 +103,9 @@ class RunFolder:
         self._events = AppendedFile(self.path / f"events-rank{name}.jsonl")
         self._files[FAST] = RowsFile(self.path / f"{FAST}{name}.rows", schemas[FAST], len(columns))
         if head_columns:
-            self._files[HEADS] = RowsFile(self.path / f"{HEADS}{name}.rows", schemas[HEADS], len(head_columns))
+            self._files[HEADS] = RowsFile(
+                self.path / f"{HEADS}{name}.rows", schemas[HEADS], len(head_columns)
+            )
 
     def append(self, step: int, values: Array, kind: str = FAST) -> None:
         """Hand one row to the writer; dropped, and counted, where the disk is 256 rows behind."""
@@ -190,7 +198,13 @@ class RunFolder:
             self._write_events()
             if self.dropped:
                 lost = f"{self.dropped} rows or events could not be written and are lost."
-                event = {"time": time.time(), "step": None, "kind": "lost", "sentence": lost, "count": self.dropped}
+                event = {
+                    "time": time.time(),
+                    "step": None,
+                    "kind": "lost",
+                    "sentence": lost,
+                    "count": self.dropped,
+                }
                 self._write_events(event_line(_json(event)))
             self._sync()
         except OSError as error:
@@ -215,7 +229,9 @@ class RunFolder:
                 raise BadInput(_refusal(self.path, error)) from error
             self._complain(_unlocked(self.path, _reason(error)))
             return None
-        if isinstance(lock, filelock.SoftFileLock):  # a mere file, which would stay behind a process that is killed
+        if isinstance(
+            lock, filelock.SoftFileLock
+        ):  # a mere file, which would stay behind a process that is killed
             lock.release(force=True)
             self._complain(_unlocked(self.path, "only files that stand for locks"))
             return None
@@ -319,5 +335,9 @@ def _plain(value: Any) -> Any:
 
 def versions() -> dict[str, str]:
     """Of what a run was made with, by name."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-            "edgewise": version("edgewise")}  # fmt: skip
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "edgewise": version("edgewise"),
+    }

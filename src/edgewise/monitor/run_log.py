@@ -29,17 +29,28 @@ class RunLog:
         about |= {"versions": versions()}
         heads: Sequence[Column] = slow_columns(self.places.heads) if self.places.depth else ()
         self.folder = RunFolder(
-            to, columns, tuple(heads), about=about, rank=self.ranks.rank, complain=self.say, fail=self.say_always
+            to,
+            columns,
+            tuple(heads),
+            about=about,
+            rank=self.ranks.rank,
+            complain=self.say,
+            fail=self.say_always,
         )
 
     def about(self) -> dict[str, Any]:
         """The model, as run.json and dossiers have it."""
         p = self.places
         return {
-            "model": type(p.model).__name__, "depth": p.depth, "width": p.width, "heads": p.heads,
-            "parameters": sum(x.numel() for x in p.model.parameters()), "processes": self.ranks.size, "blind": p.blind,
+            "model": type(p.model).__name__,
+            "depth": p.depth,
+            "width": p.width,
+            "heads": p.heads,
+            "parameters": sum(x.numel() for x in p.model.parameters()),
+            "processes": self.ranks.size,
+            "blind": p.blind,
             "edge": None if self.edge is None else self.edge.json(),
-        }  # fmt: skip
+        }
 
     def announce(self, share: float | None, step: int) -> None:
         """What is watched, at which price, and what is not."""

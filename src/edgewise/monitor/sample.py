@@ -28,7 +28,9 @@ class Sample:
     block: Array
     heads: Array
     spectrum: Array  # (blocks,), nan but for the block whose turn it was
-    broken: bool = False  # whether a loss since the row before was not finite, where losses are read with rows only
+    broken: bool = (
+        False  # whether a loss since the row before was not finite, where losses are read with rows only
+    )
 
     def row(self, extra: dict[str, float]) -> Array:
         """The values of a stored row, in the order of the schema; nan for what was not observed."""
@@ -68,13 +70,20 @@ class Sheet:
         site = np.empty((self.statistics[0], self.depth + 1))
         if not self.depth:
             return site
-        site[self.norm], site[self.apart], site[self.largest], site[self.gradient] = norm, separation, largest, gradient
+        site[self.norm], site[self.apart], site[self.largest], site[self.gradient] = (
+            norm,
+            separation,
+            largest,
+            gradient,
+        )
         logs = np.log(gradient)
         site[self.growth] = 2 * (logs - logs[-1])
         site[self.headroom] = np.log2(limit) - np.log2(largest) if limit else math.nan
         return site
 
-    def blocks(self, squares: Array, total: Array, heads: Array, mixed: set[int]) -> tuple[dict[str, float], Array]:
+    def blocks(
+        self, squares: Array, total: Array, heads: Array, mixed: set[int]
+    ) -> tuple[dict[str, float], Array]:
         """Norms of the run, and (statistics, blocks).
 
         squares: (3, groups) of weights, gradients and updates; total: (3,) of the run; mixed: blocks whose query and

@@ -23,7 +23,9 @@ Send = Callable[[dict[str, float], int], None]
 class Sinks:
     """Where rows are mirrored to."""
 
-    def __init__(self, columns: Sequence[Column], writers: Sequence[Any], complain: Callable[[str], None]) -> None:
+    def __init__(
+        self, columns: Sequence[Column], writers: Sequence[Any], complain: Callable[[str], None]
+    ) -> None:
         self._groups = _groups(columns)
         self._complain = complain
         given = {f"TensorBoard {number}": _tensorboard(writer) for number, writer in enumerate(writers, 1)}
@@ -45,7 +47,9 @@ class Sinks:
 def _groups(columns: Sequence[Column]) -> dict[str, np.ndarray]:
     groups: dict[str, list[int]] = {}
     for place, column in enumerate(columns):
-        groups.setdefault(column.statistic.name if column.place else f"run/{column.statistic.name}", []).append(place)
+        groups.setdefault(
+            column.statistic.name if column.place else f"run/{column.statistic.name}", []
+        ).append(place)
     return {name: np.array(places) for name, places in groups.items()}
 
 
@@ -59,7 +63,10 @@ def curves(groups: dict[str, np.ndarray], row: Array) -> dict[str, float]:
         if name.startswith("run/"):
             values[f"edgewise/{name[4:]}"] = float(finite[0])
         else:
-            values |= {f"edgewise/{name}/min": float(finite.min()), f"edgewise/{name}/max": float(finite.max())}
+            values |= {
+                f"edgewise/{name}/min": float(finite.min()),
+                f"edgewise/{name}/max": float(finite.max()),
+            }
     return values
 
 

@@ -33,7 +33,11 @@ def log_trend(steps: Array, logs: Array) -> tuple[Array, Array]:
     memory = np.minimum(np.maximum(memory, 0.0), 0.95)
     error = np.sqrt(squares / (max(len(t) - 2, 1) * length) * (1 + memory) / (1 - memory))
     value = slope / (error + 1e-12)
-    return (slope, value) if usable is None else (np.where(usable, slope, np.nan), np.where(usable, value, np.nan))
+    return (
+        (slope, value)
+        if usable is None
+        else (np.where(usable, slope, np.nan), np.where(usable, value, np.nan))
+    )
 
 
 def _mean(values: Array) -> Array:

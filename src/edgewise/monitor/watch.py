@@ -55,11 +55,22 @@ UNSEEN = "the monitor did not see enough to say that nothing is wrong:"
 
 
 def watch(
-    model: nn.Module, budget: float = 0.02, to: str | Path | None = None, *, optimizer: Optimizer | None = None,
-    loss: nn.Module | None = None, scaler: Any = None, everything: bool = False, first_step: int = 0,
-    quiet: bool = False, on_alarm: Callable[[Alarm], None] | None = None, mirror: Any = None,
-    checkpoints: str | Path | None = None, state_limit: int = 64_000_000, rate: Any = None,
-) -> Watch:  # fmt: skip
+    model: nn.Module,
+    budget: float = 0.02,
+    to: str | Path | None = None,
+    *,
+    optimizer: Optimizer | None = None,
+    loss: nn.Module | None = None,
+    scaler: Any = None,
+    everything: bool = False,
+    first_step: int = 0,
+    quiet: bool = False,
+    on_alarm: Callable[[Alarm], None] | None = None,
+    mirror: Any = None,
+    checkpoints: str | Path | None = None,
+    state_limit: int = 64_000_000,
+    rate: Any = None,
+) -> Watch:
     """Watch a model train: `with watch(model, to="runs/a"):` around the loop, or `handle = watch(model)` before it.
 
     Attach it before the first step, and before the first call of a compiled model.
@@ -83,9 +94,13 @@ def watch(
     if isinstance(budget, bool) or not (isinstance(budget, (int, float)) and 0 < budget <= 1):
         raise BadInput(f"budget must be a share of the training time between 0 and 1, got {budget!r}.")
     if loss is not None and not isinstance(loss, nn.Module):
-        raise BadInput(f"loss must be a module (a criterion), got {type(loss).__name__}; or report it with handle.log.")
+        raise BadInput(
+            f"loss must be a module (a criterion), got {type(loss).__name__}; or report it with handle.log."
+        )
     if optimizer is not None and not isinstance(getattr(optimizer, "optimizer", optimizer), Optimizer):
-        raise BadInput(f"optimizer must be a torch optimizer, got {type(optimizer).__name__}. Leave it out to find it.")
+        raise BadInput(
+            f"optimizer must be a torch optimizer, got {type(optimizer).__name__}. Leave it out to find it."
+        )
     if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
         raise BadInput(f"scaler must be a gradient scaler with get_scale(), got {type(scaler).__name__}.")
     if on_alarm is not None and not callable(on_alarm):
@@ -96,9 +111,21 @@ def watch(
     for name, folder in (("to", to), ("checkpoints", checkpoints)):
         if folder is not None and not (isinstance(folder, (str, os.PathLike)) and str(folder)):
             raise BadInput(f"{name} must be the path of a folder, got {folder!r}.")
-    return Watch(model, None if everything else float(budget), to, optimizer, loss, scaler,
-                 _count("first_step", first_step), quiet, on_alarm, writers_of(mirror),
-                 None if checkpoints is None else Path(checkpoints), _count("state_limit", state_limit), edge_of(rate))
+    return Watch(
+        model,
+        None if everything else float(budget),
+        to,
+        optimizer,
+        loss,
+        scaler,
+        _count("first_step", first_step),
+        quiet,
+        on_alarm,
+        writers_of(mirror),
+        None if checkpoints is None else Path(checkpoints),
+        _count("state_limit", state_limit),
+        edge_of(rate),
+    )
 
 
 def _count(name: str, value: Any) -> int:
@@ -116,11 +143,21 @@ class Watch:
     """A monitor at work: `price`, `cost`, `alarms`, `trace()`, `close()`."""
 
     def __init__(
-        self, model: nn.Module, share: float | None, to: str | Path | None, optimizer: Optimizer | None,
-        loss: nn.Module | None, scaler: Any, first_step: int, quiet: bool,
-        on_alarm: Callable[[Alarm], None] | None, mirror: list[Any], checkpoints: Path | None, state_limit: int,
+        self,
+        model: nn.Module,
+        share: float | None,
+        to: str | Path | None,
+        optimizer: Optimizer | None,
+        loss: nn.Module | None,
+        scaler: Any,
+        first_step: int,
+        quiet: bool,
+        on_alarm: Callable[[Alarm], None] | None,
+        mirror: list[Any],
+        checkpoints: Path | None,
+        state_limit: int,
         edge: Edge | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         began = time.perf_counter()
         self._hooks: list[Any] = []
         self.model, self.scaler, self.step, self.error = model, scaler, first_step, ""
@@ -147,9 +184,15 @@ class Watch:
         atexit.register(self._close_at_exit, os.getpid())
 
     def _attach(
-        self, optimizer: Optimizer | None, loss: nn.Module | None, first_step: int,
-        on_alarm: Callable[[Alarm], None] | None, mirror: list[Any], checkpoints: Path | None, state_limit: int,
-    ) -> None:  # fmt: skip
+        self,
+        optimizer: Optimizer | None,
+        loss: nn.Module | None,
+        first_step: int,
+        on_alarm: Callable[[Alarm], None] | None,
+        mirror: list[Any],
+        checkpoints: Path | None,
+        state_limit: int,
+    ) -> None:
         model, folder = self.model, self.folder
         gc.callbacks.append(self.clock.collection)
         self.instrument = Instrument(self.places, self.switch, loss)
@@ -168,7 +211,9 @@ class Watch:
         self.alarms: list[Alarm] = []
         self.on_alarm = on_alarm
         self.sinks = Sinks(self.columns, [] if self.ranks.rank else mirror, self.said.say)
-        self._growth_columns = np.array([i for i, n in enumerate(self.names) if n.endswith(".logit_growth")], np.int64)
+        self._growth_columns = np.array(
+            [i for i, n in enumerate(self.names) if n.endswith(".logit_growth")], np.int64
+        )
         self._reported: float | None = None  # the loss, where the loop reports it
         self._losses = 0  # how many were seen
         self._observed = np.zeros(len(self.names), bool)  # columns that had a number in some row
@@ -177,9 +222,16 @@ class Watch:
         self._on_host = self.instrument.on_host  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
         self._own = OwnOptimizer(self.places.model, optimizer, self._tell)
-        self._open, self._closed, self._aside = True, False, False  # aside: activations from passes of our own
+        self._open, self._closed, self._aside = (
+            True,
+            False,
+            False,
+        )  # aside: activations from passes of our own
         self._raised = 0  # kinds of alarm of the last row, a bit each, for the other processes
-        self._hooks = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._begin),
+            register_optimizer_step_post_hook(self._end),
+        ]
         if folder is not None:
             self.clock.beside = lambda: folder.seconds
 
@@ -221,7 +273,11 @@ class Watch:
 
     def row(self) -> dict[str, float]:
         """The last sampled step, by column; empty before the first."""
-        return {} if self._last_row is None else dict(zip(self.names, map(float, self._last_row[1]), strict=True))
+        return (
+            {}
+            if self._last_row is None
+            else dict(zip(self.names, map(float, self._last_row[1]), strict=True))
+        )
 
     def trace(self) -> Trace:
         """The last sampled step as a Trace, for `judge`."""
@@ -315,7 +371,10 @@ class Watch:
         if slow and self.instrument.change is not None:
             self.instrument.change.before(self.batch.few(before=True))
         self.instrument.before_step(
-            check=self.switch.check, spectrum=self._stored % SPECTRUM == 0, scale=self._scale(), call=self.batch.call
+            check=self.switch.check,
+            spectrum=self._stored % SPECTRUM == 0,
+            scale=self._scale(),
+            call=self.batch.call,
         )
 
     def _measure_aside(self) -> None:
@@ -326,7 +385,10 @@ class Watch:
             instead = "are measured aside, on a part of the batch, which costs more: fewer steps are sampled"
             instead = instead if call is not None else "are not, because the batch is not seen either"
             late = "the model does not run through its hooks; was it compiled, and called, before it was watched? "
-            self._tell("aside", f"{late}Weights, gradients, updates are watched; activations and attention {instead}.")
+            self._tell(
+                "aside",
+                f"{late}Weights, gradients, updates are watched; activations and attention {instead}.",
+            )
         if call is not None:
             pass_aside(self.places.model, call)
 
@@ -334,7 +396,9 @@ class Watch:
         if self.switch.on:
             sample, gap = self._sample()
             self._store(sample, optimizer)
-            self.budget.sampled(gap if self.ranks.size > 1 or self._sampled < 0 else self.step - self._sampled)
+            self.budget.sampled(
+                gap if self.ranks.size > 1 or self._sampled < 0 else self.step - self._sampled
+            )
             self._sampled, self._next = self.step, self.step + gap
         elif self._on_host or self._reported is not None:
             self._see_loss()
@@ -402,7 +466,9 @@ class Watch:
             for kind in (kind for i, kind in enumerate(KINDS) if each >> i & 1 and kind not in known):
                 known.add(kind)
                 what = f"Process {rank} raised it, on its own part of the batch."
-                self._raise(Alarm(kind, self.step, "", None, self.step, what, f"see the events of process {rank}."))
+                self._raise(
+                    Alarm(kind, self.step, "", None, self.step, what, f"see the events of process {rank}.")
+                )
 
     def _store(self, sample: Sample, optimizer: Optimizer) -> None:
         row = sample.row(self._extra(optimizer, sample))
@@ -445,14 +511,21 @@ class Watch:
     def _dossier(self, alarm: Alarm) -> Path | None:
         """Where the step was written down; a disk that takes no dossier must not cost the alarm too."""
         try:
-            return self.dossiers.write(alarm, self.names, self.batch, self.said.about() | {"versions": versions()})
+            return self.dossiers.write(
+                alarm, self.names, self.batch, self.said.about() | {"versions": versions()}
+            )
         except OSError as error:
-            self._tell("blind", f"the dossier of step {alarm.step} cannot be written ({error.strerror or error}).")
+            self._tell(
+                "blind", f"the dossier of step {alarm.step} cannot be written ({error.strerror or error})."
+            )
             return None
 
     def _extra(self, optimizer: Optimizer, sample: Sample) -> dict[str, float]:
         extra = {} if self.edge is None else self.edge.against(sample.run["stream_change"], sample.separation)
-        extra |= {"loss_scale": self._scale(), "learning_rate": float(optimizer.param_groups[0].get("lr", np.nan))}
+        extra |= {
+            "loss_scale": self._scale(),
+            "learning_rate": float(optimizer.param_groups[0].get("lr", np.nan)),
+        }
         return extra if self._reported is None else extra | {"loss": self._reported}
 
     def _scale(self) -> float:

@@ -9,6 +9,13 @@ from edgewise.nets.perceptron import RandomPerceptron, circle, circle_derivative
 softmax_attention = scaled_dot_product_attention  # torch's own, under the name its siblings have
 
 __all__ = [
-    "RandomPerceptron", "Transformer", "build", "circle", "circle_derivatives", "gaussian_attention",
-    "linear_attention", "normalized_gaussian_attention", "softmax_attention",
-]  # fmt: skip
+    "RandomPerceptron",
+    "Transformer",
+    "build",
+    "circle",
+    "circle_derivatives",
+    "gaussian_attention",
+    "linear_attention",
+    "normalized_gaussian_attention",
+    "softmax_attention",
+]

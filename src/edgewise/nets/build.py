@@ -57,7 +57,13 @@ class Transformer(nn.Module):
     """Embedding, blocks, last norm and readout; `architecture` is the description it was built from."""
 
     def __init__(
-        self, architecture: Architecture, inputs: int, outputs: int, vectors: bool, pooled: bool, readout_gain: float
+        self,
+        architecture: Architecture,
+        inputs: int,
+        outputs: int,
+        vectors: bool,
+        pooled: bool,
+        readout_gain: float,
     ) -> None:
         super().__init__()
         self.architecture, self.pooled = architecture, pooled
@@ -84,7 +90,9 @@ class Transformer(nn.Module):
         """What the readout reads."""
         tokens = inputs.shape[1]
         if tokens > self.architecture.tokens:
-            raise BadInput(f"expected at most {self.architecture.tokens} tokens, as in the description, got {tokens}.")
+            raise BadInput(
+                f"expected at most {self.architecture.tokens} tokens, as in the description, got {tokens}."
+            )
         x = self.embed(inputs) + self.positions.weight[:tokens]
         for block in self.blocks:
             x = block(x)
@@ -110,19 +118,28 @@ class Stack(nn.Module):
         return streams
 
 
-def random_tokens(architecture: Architecture, overlap: float = 0.0, dtype: torch.dtype = torch.float64) -> Tensor:
+def random_tokens(
+    architecture: Architecture, overlap: float = 0.0, dtype: torch.dtype = torch.float64
+) -> Tensor:
     """Gaussian tokens x_a = sqrt(q) (sqrt(c) common + sqrt(1 - c) own_a), q = embedding_norm; (1, n, d)."""
     if not 0 <= overlap <= 1:
         raise BadInput(f"overlap must be a mean cosine from 0 to 1, got {overlap!r}.")
     n, d = architecture.tokens, architecture.width
     common, own = torch.randn(1, 1, d, dtype=dtype), torch.randn(1, n, d, dtype=dtype)
-    return math.sqrt(architecture.embedding_norm) * (math.sqrt(overlap) * common + math.sqrt(1 - overlap) * own)
+    return math.sqrt(architecture.embedding_norm) * (
+        math.sqrt(overlap) * common + math.sqrt(1 - overlap) * own
+    )
 
 
 def build(
-    architecture: Architecture, *, inputs: int, outputs: int, vectors: bool = False, pooled: bool = False,
+    architecture: Architecture,
+    *,
+    inputs: int,
+    outputs: int,
+    vectors: bool = False,
+    pooled: bool = False,
     readout_gain: float = 1.0,
-) -> Transformer:  # fmt: skip
+) -> Transformer:
     """The network of a description, weights drawn from torch's global stream.
 
     inputs: size of the vocabulary, or of an input vector where `vectors` (of unit mean square per coordinate).
@@ -132,5 +149,7 @@ def build(
         kind = type(architecture).__name__
         raise BadInput(f"nets.build takes an edgewise.Architecture, got {kind}. Call describe first.")
     if architecture.unmodelled:
-        raise BadInput(f"this description leaves out what the network has: {'; '.join(architecture.unmodelled)}.")
+        raise BadInput(
+            f"this description leaves out what the network has: {'; '.join(architecture.unmodelled)}."
+        )
     return Transformer(architecture, inputs, outputs, vectors, pooled, readout_gain)

@@ -36,9 +36,15 @@ CHUNK = 128  # tokens whose causal weights are formed at a time: memory stays li
 
 
 def gaussian_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     """sum_b exp(-scale |q - k_b|^2 / 2) v_b; arguments as in `torch.nn.functional.scaled_dot_product_attention`.
 
     A query whose keys are all masked gives zero. Dropout falls on the weights G. For second derivatives choose the
@@ -121,16 +127,25 @@ def _mask_with_null(mask: Tensor) -> Tensor:
 
 
 def normalized_gaussian_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     """sum_b w_ab v_b, w_ab = exp(-scale |q_a - k_b|^2 / 2) over its sum; arguments as in torch's softmax attention."""
     check(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     key, value = spread_heads(query, key, value) if enable_gqa else (key, value)
     s = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     query, key = centred(query, key)
     ones = torch.ones_like(query[..., :1]).expand(*query.shape[:-1], squares(query.dtype))
-    q, k = torch.cat([query, ones], -1), torch.cat([key, -half_square(key)], -1)  # q.k is -|q - k|^2/2 + |q|^2/2
+    q, k = (
+        torch.cat([query, ones], -1),
+        torch.cat([key, -half_square(key)], -1),
+    )  # q.k is -|q - k|^2/2 + |q|^2/2
     columns = fused_columns(max(q.shape[-1], value.shape[-1]), query)
     q, k, v = (pad_to(x, columns) for x in (q, k, value))
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale=s)
@@ -144,7 +159,9 @@ def check(
     if query.shape[-1] != key.shape[-1]:
         raise BadInput(f"query has head size {query.shape[-1]} and key {key.shape[-1]}; they must be equal.")
     if key.shape[:-1] != value.shape[:-1]:
-        raise BadInput(f"key {tuple(key.shape)} and value {tuple(value.shape)} differ before the last dimension.")
+        raise BadInput(
+            f"key {tuple(key.shape)} and value {tuple(value.shape)} differ before the last dimension."
+        )
     if not gqa and query.shape[:-2] != key.shape[:-2]:
         raise BadInput(
             f"query {tuple(query.shape)} and key {tuple(key.shape)} differ in batch or heads; grouped heads need "
@@ -177,13 +194,21 @@ def pad_to(x: Tensor, columns: int) -> Tensor:
 
 
 def linear_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     """Arguments as in torch's softmax attention; a mask must hide keys for all queries alike, dropout must be 0."""
     check(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     if dropout_p:
-        raise BadInput("linear attention never forms its weights, so dropout_p must be 0. Drop out its output instead.")
+        raise BadInput(
+            "linear attention never forms its weights, so dropout_p must be 0. Drop out its output instead."
+        )
     key, value = spread_heads(query, key, value) if enable_gqa else (key, value)
     s = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     features, keys = (F.elu(math.sqrt(s) * x) + 1 for x in (query, key))

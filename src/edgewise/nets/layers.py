@@ -96,7 +96,9 @@ class SoftmaxAttention(nn.Module):
             turns = torch.arange(tokens, dtype=torch.float64)[:, None] * frequencies
             self.register_buffer("inv_freq", frequencies, persistent=False)
             self.register_buffer("turns", torch.stack([turns.cos(), turns.sin()]).float(), persistent=False)
-        relative = layer.position_bias * torch.randn(layer.heads, 2 * tokens - 1) if layer.position_bias else None
+        relative = (
+            layer.position_bias * torch.randn(layer.heads, 2 * tokens - 1) if layer.position_bias else None
+        )
         self.relative = None if relative is None else nn.Parameter(relative)
         self.causal_only = layer.causal and layer.window is None and not layer.alibi and relative is None
         plain = self.causal_only or (layer.symmetric and relative is None)
@@ -111,7 +113,9 @@ class SoftmaxAttention(nn.Module):
         if self.num_kv_heads != self.num_heads:
             share = self.num_heads // self.num_kv_heads
             key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
-        mixed = F.scaled_dot_product_attention(query, key, value, self._bias(x.shape[1]), is_causal=self.causal_only)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, self._bias(x.shape[1]), is_causal=self.causal_only
+        )
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -124,7 +128,9 @@ class SoftmaxAttention(nn.Module):
         if tokens > bias.shape[-1]:
             raise BadInput(f"expected at most {bias.shape[-1]} tokens, as in the description, got {tokens}.")
         if self.relative is not None:
-            bias = bias + self.relative.unfold(-1, bias.shape[-1], 1).flip(-2)  # row a, column b: the entry for b - a
+            bias = bias + self.relative.unfold(-1, bias.shape[-1], 1).flip(
+                -2
+            )  # row a, column b: the entry for b - a
         return bias[..., :tokens, :tokens]
 
 
@@ -160,7 +166,9 @@ def position_bias(layer: blocks.Attention, tokens: int) -> Tensor:
     position = torch.arange(tokens)
     ahead = position - position[:, None]  # key - query
     reach = tokens if layer.window is None else layer.window
-    hidden = (ahead.abs() >= reach) | ((ahead > 0) if layer.causal else torch.zeros_like(ahead, dtype=torch.bool))
+    hidden = (ahead.abs() >= reach) | (
+        (ahead > 0) if layer.causal else torch.zeros_like(ahead, dtype=torch.bool)
+    )
     bias = torch.zeros(1, tokens, tokens)
     if layer.alibi:
         if layer.heads & (layer.heads - 1):

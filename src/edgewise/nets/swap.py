@@ -21,7 +21,11 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
 PREFIX = "edgewise_"  # of the names under which the kernels are registered
 CHANGES_LOGITS = ("softcap", "s_aux")  # what some models ask of attention and these kernels do not support
 
-DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop")  # of attention weights, in configs
+DROPOUTS = (
+    "attention_dropout",
+    "attention_probs_dropout_prob",
+    "attn_pdrop",
+)  # of attention weights, in configs
 
 
 def use_kernel(model: nn.Module, kernel: str) -> nn.Module:
@@ -39,7 +43,9 @@ def use_kernel(model: nn.Module, kernel: str) -> nn.Module:
     model.set_attn_implementation(name)  # type: ignore[operator]
     left = _configs_without(model, name)
     if left:
-        raise BadInput(f"the kernel did not reach {', '.join(left)}: these layers do not ask the attention interface.")
+        raise BadInput(
+            f"the kernel did not reach {', '.join(left)}: these layers do not ask the attention interface."
+        )
     return model
 
 
@@ -55,23 +61,39 @@ def register(kernel: str) -> str:
 
 
 def attend(
-    kernel: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None,
-    position_bias: Tensor | None = None, **asked: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+    kernel: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    **asked: Any,
+) -> tuple[Tensor, None]:
     """The call transformers makes: query (B, H, L, d), keys of fewer heads; the answer is (B, L, H, d)."""
     unmet = [name for name in CHANGES_LOGITS if asked.get(name) is not None]
     if unmet:
-        raise BadInput(f"{type(module).__name__} uses {', '.join(unmet)}, which these kernels do not support.")
+        raise BadInput(
+            f"{type(module).__name__} uses {', '.join(unmet)}, which these kernels do not support."
+        )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = bool(causal) and attention_mask is None and query.shape[-2] > 1
     if position_bias is not None:
         attention_mask, causal = _with_bias(position_bias, attention_mask, causal)
     grouped = query.shape[-3] != key.shape[-3]
     mixed = KERNELS[kernel](
-        query, key, value, attn_mask=attention_mask, dropout_p=dropout, is_causal=causal, scale=scaling,
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        dropout_p=dropout,
+        is_causal=causal,
+        scale=scaling,
         enable_gqa=grouped,
-    )  # fmt: skip
+    )
     return mixed.transpose(1, 2).contiguous(), None
 
 
@@ -82,7 +104,9 @@ def _with_bias(bias: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor,
         return bias.masked_fill(hidden, float("-inf")), False
     if mask is None:
         return bias, False
-    return (bias.masked_fill(~mask, float("-inf")) if mask.dtype.is_floating_point is False else bias + mask), False
+    return (
+        bias.masked_fill(~mask, float("-inf")) if mask.dtype.is_floating_point is False else bias + mask
+    ), False
 
 
 def _refuse(model: nn.Module, kernel: str) -> None:
@@ -97,7 +121,9 @@ def _refuse(model: nn.Module, kernel: str) -> None:
     capped = [k for k in ("attn_logit_softcapping", "attention_logit_cap") if getattr(model.config, k, None)]
     sinks = [name for name, _ in model.named_parameters() if name.endswith("sinks")]
     if capped or sinks:
-        raise BadInput(f"{type(model).__name__} has {', '.join(capped + sinks[:1])}: it changes the softmax itself.")
+        raise BadInput(
+            f"{type(model).__name__} has {', '.join(capped + sinks[:1])}: it changes the softmax itself."
+        )
     dropped = [name for name in DROPOUTS if getattr(model.config, name, 0)]
     if kernel == "linear" and dropped:
         raise BadInput(f"linear attention never forms the weights that {dropped[0]} would drop. Set it to 0.")

@@ -48,13 +48,33 @@ class AttentionPreconditioner(OptimizerWrapper):
     KEY = "attention_preconditioner"
 
     def __init__(
-        self, optimizer: Optimizer, model: nn.Module, lr: float = 0.01, *, damping: float = 0.01, refresh: int = 10,
-        cap: float = 2.0, momentum: float = 0.9, decay: float = 0.95, weight_decay: float = 0.0, rows: int = 4,
-        positions: int = 16, passes: int = 4, seed: int = 0, process_group: Any = None, enabled: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        lr: float = 0.01,
+        *,
+        damping: float = 0.01,
+        refresh: int = 10,
+        cap: float = 2.0,
+        momentum: float = 0.9,
+        decay: float = 0.95,
+        weight_decay: float = 0.0,
+        rows: int = 4,
+        positions: int = 16,
+        passes: int = 4,
+        seed: int = 0,
+        process_group: Any = None,
+        enabled: bool = True,
+    ) -> None:
         super().__init__(optimizer)
         _refuse_closures(optimizer)
-        if not lr > 0 or not damping > 0 or refresh < 1 or not cap > 0 or not (0 <= momentum < 1 and 0 <= decay < 1):
+        if (
+            not lr > 0
+            or not damping > 0
+            or refresh < 1
+            or not cap > 0
+            or not (0 <= momentum < 1 and 0 <= decay < 1)
+        ):
             raise BadInput(
                 f"lr {lr}, damping {damping}, cap {cap} must be positive, refresh {refresh} at least 1, momentum "
                 f"{momentum} and decay {decay} in [0, 1)."
@@ -72,8 +92,11 @@ class AttentionPreconditioner(OptimizerWrapper):
         self._moments: dict[str, tuple[Tensor, Tensor]] = {}
         self._masks = self._row_masks()
         self.group: dict[str, Any] = {
-            "params": self._alone(), "lr": lr, "momentum": momentum, "weight_decay": weight_decay
-        }  # fmt: skip
+            "params": self._alone(),
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+        }
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -117,8 +140,13 @@ class AttentionPreconditioner(OptimizerWrapper):
         settings = {key: value for key, value in self.group.items() if key != "params"}
         metrics = [metric.state_dict() for metric in self.metrics]
         moments = {key: (m.clone(), v.clone()) for key, (m, v) in self._moments.items()}
-        return {"steps": self.steps, "group": settings, "metrics": metrics, "moments": moments,
-                **self.sample.state_dict()}  # fmt: skip
+        return {
+            "steps": self.steps,
+            "group": settings,
+            "metrics": metrics,
+            "moments": moments,
+            **self.sample.state_dict(),
+        }
 
     def load_own_state(self, state: dict[str, Any]) -> None:
         self.steps = state["steps"]
@@ -178,7 +206,10 @@ class AttentionPreconditioner(OptimizerWrapper):
                 matrices, biases = side.projection.parameters, side.projection.biases
                 if not all(name in gradients for name in matrices):
                     continue  # frozen, or not part of this loss
-                slopes = {n: gradients[n] if n in gradients else torch.zeros_like(old[n]) for n in (*matrices, *biases)}
+                slopes = {
+                    n: gradients[n] if n in gradients else torch.zeros_like(old[n])
+                    for n in (*matrices, *biases)
+                }
                 key = f"{attention.name}.{side.projection.role}"
                 direction = self._direction(key, side.read(slopes), inverse, inputs, attention.scale)
                 changed = side.read(old) * (1 - self.group["lr"] * self.group["weight_decay"])

@@ -37,9 +37,12 @@ def heads_of(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def change_moments(
-    attention: QueryKey, rings: tuple[TokenRing, TokenRing], before: tuple[Tensor, Tensor],
-    change: tuple[Tensor, Tensor], norms: tuple[Norm | None, Norm | None],
-) -> Tensor:  # fmt: skip
+    attention: QueryKey,
+    rings: tuple[TokenRing, TokenRing],
+    before: tuple[Tensor, Tensor],
+    change: tuple[Tensor, Tensor],
+    norms: tuple[Norm | None, Norm | None],
+) -> Tensor:
     """(4, heads): sums of u², uw, w² over pairs and their count, where Δz = s u + s² w when the step is scaled by s."""
     sides = (attention.query, attention.key)
     vectors = [_vectors(attention, *parts) for parts in zip(sides, rings, before, change, norms, strict=True)]
@@ -97,9 +100,20 @@ class LogitMetric:
     """Running second moments and, when asked, their damped inverses."""
 
     def __init__(
-        self, attention: QueryKey, rings: tuple[TokenRing, TokenRing], damping: float, decay: float, group: Any
+        self,
+        attention: QueryKey,
+        rings: tuple[TokenRing, TokenRing],
+        damping: float,
+        decay: float,
+        group: Any,
     ) -> None:
-        self.attention, self.rings, self.damping, self.decay, self.group = attention, rings, damping, decay, group
+        self.attention, self.rings, self.damping, self.decay, self.group = (
+            attention,
+            rings,
+            damping,
+            decay,
+            group,
+        )
         shared = rings[0] is rings[1]
         self._inputs = [_Moment(rings[0])] if shared else [_Moment(ring) for ring in rings]
         self._partners: list[Tensor | None] = [None, None]  # for W_Q: keys; for W_K: queries
@@ -128,7 +142,9 @@ class LogitMetric:
         moments = (self._inputs[0], self._inputs[-1])
         means = {id(m): m.mean(self.group) for m in self._inputs}
         kinds = [(id(m), bool(side.projection.biases)) for m, side in zip(moments, sides, strict=True)]
-        inverses = {kind: _input_inverse(means[kind[0]], self.damping, count, biased=kind[1]) for kind in kinds}
+        inverses = {
+            kind: _input_inverse(means[kind[0]], self.damping, count, biased=kind[1]) for kind in kinds
+        }
         self._inverses = [*partners, *(inverses[kind] for kind in kinds)]
 
     def _partner_moments(self, stored: Mapping[str, Tensor]) -> list[Tensor]:

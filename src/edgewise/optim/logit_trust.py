@@ -34,9 +34,18 @@ class LogitTrust(OptimizerWrapper):
     KEY = "logit_trust"
 
     def __init__(
-        self, optimizer: Optimizer, model: nn.Module, delta: float = 0.03, *, rows: int = 4, positions: int = 16,
-        passes: int = 4, seed: int = 0, process_group: Any = None, enabled: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        delta: float = 0.03,
+        *,
+        rows: int = 4,
+        positions: int = 16,
+        passes: int = 4,
+        seed: int = 0,
+        process_group: Any = None,
+        enabled: bool = True,
+    ) -> None:
         super().__init__(optimizer)
         if not delta > 0:
             raise BadInput(f"delta is {delta}; expected logits per step, above zero (0.02 to 0.05 is usual).")
@@ -76,7 +85,9 @@ class LogitTrust(OptimizerWrapper):
         """Checked until there are tokens (this reads from the device), then taken for granted."""
         if not self._has_tokens:
             self._has_tokens = all(bool(torch.isfinite(ring.tokens).any()) for ring in self.sample.all)
-        if not self._has_tokens and any(not torch.equal(whole(parameters[n]), whole(old)) for n, old in before.items()):
+        if not self._has_tokens and any(
+            not torch.equal(whole(parameters[n]), whole(old)) for n, old in before.items()
+        ):
             raise BadInput(
                 "the parameters moved before any forward pass with gradients. Wrap the optimizer before the "
                 "model runs (a compiled model: before its first call), and run the model that was given."

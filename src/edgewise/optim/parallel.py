@@ -36,7 +36,9 @@ def processes_of(model: nn.Module, group: Any = None) -> Any:
         return None
     if group is not None:
         return group
-    own: Any = next((m.process_group for m in _layers(model) if type(m).__name__ == "DistributedDataParallel"), None)
+    own: Any = next(
+        (m.process_group for m in _layers(model) if type(m).__name__ == "DistributedDataParallel"), None
+    )
     default = own if own is not None else dist.group.WORLD
     return default if dist.get_world_size(default) > 1 else None
 

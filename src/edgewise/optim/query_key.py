@@ -104,7 +104,9 @@ def query_keys(model: nn.Module | ModelMap, sites: ModelSites | None = None) -> 
 def _refuse_unseen(where: ModelMap, attention: QueryKey) -> None:
     """A rotation or norm that the model's behavior shows and that its modules do not."""
     if attention.rotation is None and where.turns(attention.name):
-        raise BadInput(f"{attention.name} changes its queries and keys by position, in a way that is not known here.")
+        raise BadInput(
+            f"{attention.name} changes its queries and keys by position, in a way that is not known here."
+        )
     if attention.query.norm is None and where.norms_queries(attention.name):
         raise BadInput(f"{attention.name} normalizes its queries or keys by something that is not a module.")
 
@@ -124,25 +126,40 @@ class Layout:
 
     def shaped(self, name: str, per_output: Tensor, dimensions: int) -> Tensor:
         """One number per output, ready to multiply the parameter."""
-        return per_output if dimensions == 1 else per_output[None, :] if self.turned[name] else per_output[:, None]
+        return (
+            per_output
+            if dimensions == 1
+            else per_output[None, :]
+            if self.turned[name]
+            else per_output[:, None]
+        )
 
 
-def _query_key(model: nn.Module, block: BlockSite, site: AttentionSite, causal: bool, *, crossed: bool) -> QueryKey:
+def _query_key(
+    model: nn.Module, block: BlockSite, site: AttentionSite, causal: bool, *, crossed: bool
+) -> QueryKey:
     if site.extra:
         raise BadInput(
             f"{site.name} makes its keys through a latent; expected keys that are one matrix times the input. "
             "Optimize it with the plain optimizer."
         )
     if site.heads is None or site.kv_heads is None or site.head_width is None:
-        raise BadInput(f"{site.name} does not say how many heads it has; give its module an attribute num_heads.")
+        raise BadInput(
+            f"{site.name} does not say how many heads it has; give its module an attribute num_heads."
+        )
     kv_heads = site.key.fan_out // site.head_width
     norms = (None, None) if crossed else (block.norm(QUERY_NORM), block.norm(KEY_NORM))
     used = [norm if norm is not None and norm.kind != "identity" else None for norm in norms]
     rotation = None if crossed else rotation_of(model, site.name)
     return QueryKey(
-        site.name, Side(site.query, site.heads, used[0]), Side(site.key, kv_heads, used[1]),
-        _scale(model.get_submodule(site.name), site.head_width), causal, rotation, crossed,
-    )  # fmt: skip
+        site.name,
+        Side(site.query, site.heads, used[0]),
+        Side(site.key, kv_heads, used[1]),
+        _scale(model.get_submodule(site.name), site.head_width),
+        causal,
+        rotation,
+        crossed,
+    )
 
 
 def _scale(attention: nn.Module, head_width: int) -> float:

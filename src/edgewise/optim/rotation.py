@@ -12,10 +12,22 @@ from edgewise.adapters.config.translate import config_of
 from edgewise.errors import BadInput
 
 # Families whose pairs are neighbours (2j, 2j + 1); in all others j turns with j + r/2.
-NEIGHBOURS = frozenset({
-    "codegen", "cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium", "llama4_text",
-    "moonshine", "roformer",
-})  # fmt: skip
+NEIGHBOURS = frozenset(
+    {
+        "codegen",
+        "cohere",
+        "cohere2",
+        "ernie4_5",
+        "ernie4_5_moe",
+        "glm",
+        "glm4",
+        "gptj",
+        "helium",
+        "llama4_text",
+        "moonshine",
+        "roformer",
+    }
+)
 WITHOUT_TABLE = ("codegen", "gptj", "roformer")  # they keep sines and cosines only
 
 
@@ -56,8 +68,13 @@ def rotation_of(model: nn.Module, attention: str) -> Rotation | None:
         if family in WITHOUT_TABLE:
             raise BadInput(f"{family} rotates its queries and keeps no frequencies; it is not covered.")
         return None
-    if len({name for name, _ in chosen}) > 1 and len({tuple(_buffer(model, n).tolist()) for n, _ in chosen}) > 1:
-        raise BadInput(f"{attention} could rotate by {' or '.join(name for name, _ in chosen)}; it does not say which.")
+    if (
+        len({name for name, _ in chosen}) > 1
+        and len({tuple(_buffer(model, n).tolist()) for n, _ in chosen}) > 1
+    ):
+        raise BadInput(
+            f"{attention} could rotate by {' or '.join(name for name, _ in chosen)}; it does not say which."
+        )
     name, owner = chosen[0]
     factor = getattr(owner, f"{kind}_attention_scaling", getattr(owner, "attention_scaling", 1.0))
     neighbours = family in NEIGHBOURS or bool(config.get("rope_interleave", False))

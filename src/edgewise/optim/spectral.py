@@ -24,7 +24,9 @@ def spectral_initialize_(layer: Any, inputs: Tensor, targets: Tensor, *, radius:
     softmax average of n tokens is far from its limit. Heads take singular directions in turn, d_h each.
     """
     if not radius > 0:
-        raise BadInput(f"radius is {radius}; expected a positive number (1 keeps the softmax near its limit).")
+        raise BadInput(
+            f"radius is {radius}; expected a positive number (1 keeps the softmax near its limit)."
+        )
     inverse, u, s, w = _decomposed(inputs, targets)
     if isinstance(layer, nn.MultiheadAttention):
         _heads(layer, inverse, u, s, w, radius)
@@ -36,7 +38,9 @@ def spectral_initialize_(layer: Any, inputs: Tensor, targets: Tensor, *, radius:
         )
     d, m = inputs.shape[1], targets.shape[1]
     if value.shape != (m, d) or score.shape != (d, d):
-        raise BadInput(f"value {tuple(value.shape)}, score {tuple(score.shape)}; expected {(m, d)} and {(d, d)}.")
+        raise BadInput(
+            f"value {tuple(value.shape)}, score {tuple(score.shape)}; expected {(m, d)} and {(d, d)}."
+        )
     factor = _factor(s, radius)
     value.copy_((u * s.sqrt()) @ w @ inverse / factor)
     score.copy_(inverse @ (w.T * s.sqrt()) @ w @ inverse * factor)
@@ -54,7 +58,9 @@ def _decomposed(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor
         raise BadInput("inputs or targets are not finite.")
     sizes, basis = torch.linalg.eigh(x.T @ x / len(x))
     if float(sizes[0]) <= 1e-12 * float(sizes[-1]):
-        raise BadInput(f"{len(x)} tokens do not span their {x.shape[1]} dimensions: give more, or fewer dimensions.")
+        raise BadInput(
+            f"{len(x)} tokens do not span their {x.shape[1]} dimensions: give more, or fewer dimensions."
+        )
     inverse = (basis / sizes.sqrt()) @ basis.T
     u, s, w = torch.linalg.svd(y.T @ x / len(x) @ inverse, full_matrices=False)
     return inverse, u, s, w
@@ -65,7 +71,9 @@ def _factor(s: Tensor, radius: float) -> float:
     return min(1.0, radius / max(math.sqrt(float(s[0])), 1e-30))
 
 
-def _heads(layer: nn.MultiheadAttention, inverse: Tensor, u: Tensor, s: Tensor, w: Tensor, radius: float) -> None:
+def _heads(
+    layer: nn.MultiheadAttention, inverse: Tensor, u: Tensor, s: Tensor, w: Tensor, radius: float
+) -> None:
     """W_Q = W_K = d_h^{1/4} S^{1/4} Wᵀ Σ^{-1/2}, W_V = S^{1/4} Wᵀ Σ^{-1/2}, W_O = U S^{1/4}; d_h rows per head."""
     d = layer.embed_dim
     if layer.in_proj_weight is None or u.shape[0] != d or inverse.shape[0] != d:

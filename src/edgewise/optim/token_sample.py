@@ -83,7 +83,9 @@ class TokenSample:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         rings = self.all
         if [tuple(r.tokens.shape) for r in rings] != [tuple(tokens.shape) for tokens, _ in state["tokens"]]:
-            raise BadInput("the saved token sample has other sizes than this model's; load it into the same setup.")
+            raise BadInput(
+                "the saved token sample has other sizes than this model's; load it into the same setup."
+            )
         for ring, (tokens, places) in zip(rings, state["tokens"], strict=True):
             ring.tokens.copy_(tokens)
             ring.places.copy_(places)

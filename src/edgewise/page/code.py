@@ -20,7 +20,9 @@ def unusual_knobs(network: Architecture | Perceptron) -> dict[str, Any]:
     if network.heads and network.width % network.heads:
         sizes["head_width"] = network.head_width  # does not follow from the others
     usual = transformer(**sizes)
-    others = {name: getattr(network, name) for name in KNOBS if getattr(network, name) != getattr(usual, name)}
+    others = {
+        name: getattr(network, name) for name in KNOBS if getattr(network, name) != getattr(usual, name)
+    }
     return sizes | others
 
 
@@ -51,7 +53,9 @@ def _written(value: Any) -> str:
 def lines(network: Architecture | Perceptron, readout: str = "token") -> str:
     """The description and its verdict in Python; refused by nobody: a callable is written by its name."""
     function = "edgewise.Perceptron" if isinstance(network, Perceptron) else "edgewise.transformer"
-    knobs = {k: getattr(v, "__name__", "function") if callable(v) else v for k, v in unusual_knobs(network).items()}
+    knobs = {
+        k: getattr(v, "__name__", "function") if callable(v) else v for k, v in unusual_knobs(network).items()
+    }
     option = "" if readout == "token" else f", readout={readout!r}"
     return (
         f"import edgewise\n\nnetwork = {call(function, knobs)}\n"

@@ -50,7 +50,9 @@ class Axis:
         middle = (self.low + self.high) / 2
         if not self.logarithmic:
             return [(value, f"{value:.3g}") for value in (self.low, middle, self.high)]
-        return [(10.0**power, power_text(power)) for power in (self.low, middle, self.high) if power == int(power)]
+        return [
+            (10.0**power, power_text(power)) for power in (self.low, middle, self.high) if power == int(power)
+        ]
 
 
 OVERLAP = Axis(0.0, 1.0, logarithmic=False)
@@ -67,12 +69,18 @@ def three_curves(
 ) -> Html:
     """The pictures side by side; `first` is drawn as circles where there is a theory beside it."""
     names = words.nouns(verdict)
-    titles = {"overlap": f"Overlap of two {names.things}", "gradient": f"Gradient, last {names.block} = 1",
-              "norm": "Norm of the stream, rms"}  # fmt: skip
+    titles = {
+        "overlap": f"Overlap of two {names.things}",
+        "gradient": f"Gradient, last {names.block} = 1",
+        "norm": "Norm of the stream, rms",
+    }
     pictures = []
     for name, title in titles.items():
-        series = {kind: getattr(each, name) for kind, each in (("line", theory), ("first", first), ("after", after))
-                  if each is not None and getattr(each, name)}  # fmt: skip
+        series = {
+            kind: getattr(each, name)
+            for kind, each in (("line", theory), ("first", first), ("after", after))
+            if each is not None and getattr(each, name)
+        }
         if "first" in series:
             series = series if theory is not None else {"line": series.pop("first")} | series
             pictures.append(_picture(title, names.blocks, axis(name, series.values()), series))
@@ -112,16 +120,28 @@ def framed(title: str, scale: Axis, ends: tuple[str, str], drawn: Iterable[Html]
         element("text", ends[1], class_="tick", x=RIGHT, y=BOTTOM + 18, text_anchor="end"),
     )
     return element(
-        "svg", element("text", title, class_="title", x=0.0, y=12.0), *grid, *feet, *drawn,
-        viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=spoken,
-    )  # fmt: skip
+        "svg",
+        element("text", title, class_="title", x=0.0, y=12.0),
+        *grid,
+        *feet,
+        *drawn,
+        viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}",
+        role="img",
+        aria_label=spoken,
+    )
 
 
 def _label(height: float, other: float) -> Html:
     """A name on the dashed line, on the side where the other line is not."""
     above = other > height or height > BOTTOM - 12
-    return element("text", "after the fix", class_="label", x=RIGHT - 2, y=height - 6 if above else height + 14,
-                   text_anchor="end")  # fmt: skip
+    return element(
+        "text",
+        "after the fix",
+        class_="label",
+        x=RIGHT - 2,
+        y=height - 6 if above else height + 14,
+        text_anchor="end",
+    )
 
 
 def _spoken(title: str, series: dict[str, Sequence[float]]) -> str:
@@ -143,14 +163,19 @@ def _line(kind: str) -> Callable[[Axis, Sequence[float]], Html]:
 
 
 def _circles(scale: Axis, values: Sequence[float]) -> Html:
-    dots = (element("circle", class_="point", cx=x, cy=scale.place(y), r=2.4) for x, y in _thinned(values, CIRCLES))
+    dots = (
+        element("circle", class_="point", cx=x, cy=scale.place(y), r=2.4)
+        for x, y in _thinned(values, CIRCLES)
+    )
     return join(*dots)
 
 
 def _thinned(values: Sequence[float], count: int) -> list[tuple[float, float]]:
     """At most `count` of the points that are numbers, evenly, both ends among them."""
     last = max(len(values) - 1, 1)
-    chosen = sorted({round(last * k / (count - 1)) for k in range(count)} if last >= count else range(len(values)))
+    chosen = sorted(
+        {round(last * k / (count - 1)) for k in range(count)} if last >= count else range(len(values))
+    )
     return [(LEFT + (RIGHT - LEFT) * i / last, values[i]) for i in chosen if not math.isnan(values[i])]
 
 

@@ -30,7 +30,9 @@ def element(name: str, *children: Child, **attributes: Child) -> Html:
     >>> element("p", "a < b", class_="lead")
     '<p class="lead">a &lt; b</p>'
     """
-    pairs = ((key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items() if value is not None)
+    pairs = (
+        (key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items() if value is not None
+    )
     start = "".join(f' {key}="{_text(value)}"' for key, value in pairs)
     if name in VOID:
         return Html(f"<{name}{start}>")
@@ -39,7 +41,9 @@ def element(name: str, *children: Child, **attributes: Child) -> Html:
 
 def join(*children: Child) -> Html:
     """Pieces one after the other; None is nothing."""
-    return Html("".join(child if isinstance(child, Html) else _text(child) for child in children if child is not None))
+    return Html(
+        "".join(child if isinstance(child, Html) else _text(child) for child in children if child is not None)
+    )
 
 
 def prose(sentence: str) -> str:

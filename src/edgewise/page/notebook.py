@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from edgewise.verdict import Verdict
 
 NOUNS = {
-    "edgewise.architecture": "Architecture", "edgewise.trace": "Trace", "edgewise.verdict": "Verdict",
-    "edgewise.repair.plan": "Plan", "edgewise.study.proof": "Proof",
-}  # fmt: skip
+    "edgewise.architecture": "Architecture",
+    "edgewise.trace": "Trace",
+    "edgewise.verdict": "Verdict",
+    "edgewise.repair.plan": "Plan",
+    "edgewise.study.proof": "Proof",
+}
 SHOWN = 20  # rows of a plan
 
 
@@ -37,16 +40,24 @@ def card(record: Any) -> str:
     from edgewise.page.sheet import style
 
     parts: dict[str, Callable[[Any], Iterator[Html | None]]] = {
-        "Architecture": _architecture, "Trace": _trace, "Verdict": _verdict, "Plan": plan_parts, "Proof": proof_parts,
-    }  # fmt: skip
-    return element("div", element("style", style()), *parts[type(record).__name__](record), class_="edgewise card")
+        "Architecture": _architecture,
+        "Trace": _trace,
+        "Verdict": _verdict,
+        "Plan": plan_parts,
+        "Proof": proof_parts,
+    }
+    return element(
+        "div", element("style", style()), *parts[type(record).__name__](record), class_="edgewise card"
+    )
 
 
 def _architecture(network: Architecture) -> Iterator[Html | None]:
     from edgewise.page.markup import element, prose
     from edgewise.page.pieces import description
 
-    yield element("p", element("b", network.name or "transformer"), f" · {network.depth} blocks", class_="meta")
+    yield element(
+        "p", element("b", network.name or "transformer"), f" · {network.depth} blocks", class_="meta"
+    )
     yield description(network)
     for kind, notes in (("Assumed", network.assumed), ("Not modelled", network.unmodelled)):
         if notes:
@@ -89,19 +100,28 @@ def plan_parts(plan: Plan, shown: int = SHOWN) -> Iterator[Html | None]:
     from edgewise.page.pieces import table
     from edgewise.repair.plan import by_pattern, spell
 
-    yield element("p", f"Plan for goal {plan.goal!r}: {plan.depth} layers of width {plan.width}, by {plan.source}.",
-                  class_="meta")  # fmt: skip
+    yield element(
+        "p",
+        f"Plan for goal {plan.goal!r}: {plan.depth} layers of width {plan.width}, by {plan.source}.",
+        class_="meta",
+    )
     rows = [
-        (spell([name for change in group for name in change.projection.parameters]),
-         _span([change.old_std for change in group]), _span([change.new_std for change in group]),
-         f"{group[0].draw}; {group[0].reason}")
+        (
+            spell([name for change in group for name in change.projection.parameters]),
+            _span([change.old_std for change in group]),
+            _span([change.new_std for change in group]),
+            f"{group[0].draw}; {group[0].reason}",
+        )
         for group in by_pattern(plan.changes).values()
-    ]  # fmt: skip
+    ]
     if rows:
         yield table(("Parameter", "Old std", "New std", "Reason"), rows[:shown], "plan")
     if len(rows) > shown:
         yield element("p", f"and {len(rows) - shown} more; print(plan) lists them all", class_="meta")
-    for label, totals in (("Total log-changes over the depth now", plan.before), ("Expected after", plan.expected)):
+    for label, totals in (
+        ("Total log-changes over the depth now", plan.before),
+        ("Expected after", plan.expected),
+    ):
         if totals is not None:
             yield element("p", f"{label}: {totals}")
     for sentence in (plan.diagnosis, *plan.findings, plan.kept_in_words, *plan.notes):
@@ -116,7 +136,11 @@ def proof_parts(proof: Proof) -> Iterator[Html | None]:
     yield element("p", f"{proof.task} · {proof.steps} steps · {len(proof.plain.finals)} seeds", class_="meta")
     yield element("p", prose(str(proof)), class_="lead")
     rows = [
-        (arm.name, f"{arm.trained(proof.chance)} of {len(arm.finals)}", ", ".join(f"{loss:.3f}" for loss in arm.finals))
+        (
+            arm.name,
+            f"{arm.trained(proof.chance)} of {len(arm.finals)}",
+            ", ".join(f"{loss:.3f}" for loss in arm.finals),
+        )
         for arm in (proof.plain, proof.planned)
     ]
     yield table(("Start", "Trained", "Final loss of every seed"), rows, "arms")

@@ -15,7 +15,12 @@ from edgewise.page.markup import Html, element, join, prose, sentence_case
 from edgewise.perceptron import PERCEPTRON_KNOBS, Perceptron
 from edgewise.verdict import Outcome, Verdict
 
-KINDS = {Outcome.TRAINS: "trains", Outcome.RISKY: "risky", Outcome.FAILS: "fails", Outcome.UNDECIDED: "undecided"}
+KINDS = {
+    Outcome.TRAINS: "trains",
+    Outcome.RISKY: "risky",
+    Outcome.FAILS: "fails",
+    Outcome.UNDECIDED: "undecided",
+}
 LONGEST = 80  # letters of a value in a table
 
 
@@ -24,7 +29,9 @@ def glyph(outcome: Outcome) -> Html:
     ring = {"cx": 10.0, "cy": 10.0, "r": 8.0}
     shapes = {
         Outcome.TRAINS: element("circle", class_="full", cx=10.0, cy=10.0, r=8.6),
-        Outcome.RISKY: join(element("circle", **ring), element("path", class_="full", d="M10 2a8 8 0 0 1 0 16z")),
+        Outcome.RISKY: join(
+            element("circle", **ring), element("path", class_="full", d="M10 2a8 8 0 0 1 0 16z")
+        ),
         Outcome.FAILS: join(element("circle", **ring), element("path", d="M4.6 15.4 15.4 4.6")),
         Outcome.UNDECIDED: element("circle", stroke_dasharray="3 3", **ring),
     }
@@ -34,16 +41,20 @@ def glyph(outcome: Outcome) -> Html:
 def answer(verdict: Verdict, heading: str = "h1") -> Html:
     """The outcome, how many of such networks trained, and in which ways this one is unlike them."""
     outcome = element(
-        heading, glyph(verdict.outcome), sentence_case(verdict.outcome.value).removesuffix("."),
+        heading,
+        glyph(verdict.outcome),
+        sentence_case(verdict.outcome.value).removesuffix("."),
         class_=f"outcome {KINDS[verdict.outcome]}",
-    )  # fmt: skip
+    )
     shares = [sentence_case(words.why(verdict)), prose(words.unlike(verdict.probability))]
     return join(outcome, element("p", " ".join(filter(None, shares)), class_="lead chance"))
 
 
 def happening(verdict: Verdict, lead: Sequence[str] = ()) -> Html:
     """Errors first, then what happens to tokens and gradients, as one paragraph."""
-    errors = [element("p", prose(sentence), class_="lead error") for sentence in lead or words.errors(verdict)]
+    errors = [
+        element("p", prose(sentence), class_="lead error") for sentence in lead or words.errors(verdict)
+    ]
     sentences = [verdict.departure, *words.sentences(verdict)]
     return join(*errors, element("p", prose(" ".join(filter(None, sentences))), class_="lead"))
 
@@ -57,11 +68,17 @@ def fixes(verdict: Verdict) -> Html | None:
         return element("p", prose(advice)) if advice else None
     rows = [
         (
-            element("code", remedy.sentence), remedy.note,
-            element("span", glyph(remedy.outcome), prose(words.then(remedy)), class_=f"then {KINDS[remedy.outcome]}"),
+            element("code", remedy.sentence),
+            remedy.note,
+            element(
+                "span",
+                glyph(remedy.outcome),
+                prose(words.then(remedy)),
+                class_=f"then {KINDS[remedy.outcome]}",
+            ),
         )
         for remedy in remedies
-    ]  # fmt: skip
+    ]
     return table(("Change", "What it changes", "Then"), rows, "fixes")
 
 

@@ -66,10 +66,14 @@ def _proof_sections(proof: Proof) -> Iterator[Html | None]:
     yield from proof_parts(proof)
     picture = step_picture("Loss", _losses(proof))
     if picture is not None:
-        words = f"Mean loss over the seeds, smoothed over a tenth of the run. Line: {proof.plain.name}. Dashed: "
+        words = (
+            f"Mean loss over the seeds, smoothed over a tenth of the run. Line: {proof.plain.name}. Dashed: "
+        )
         caption = f"{words}with the plan ({proof.planned.name}). Chance is {proof.chance:.3f}."
-        yield section("The losses", element("figure", element("div", picture, class_="three"),
-                      element("figcaption", caption)))  # fmt: skip
+        yield section(
+            "The losses",
+            element("figure", element("div", picture, class_="three"), element("figcaption", caption)),
+        )
     yield section("The plan", element("pre", proof.plan, tabindex="0"))
     seeds = len(proof.plain.finals)
     lines = f"proof = edgewise.study.prove(factory, plan, batches, steps={proof.steps}, seeds={seeds})\nprint(proof)"

@@ -107,7 +107,9 @@ def report(verdict: Verdict, path: str | Path, trace: Trace | None = None) -> Pa
     if trace is not None and not isinstance(trace, Trace):
         raise BadInput(f"trace must be the Trace that was judged, got a {type(trace).__name__}.")
     if trace is not None and trace.depth != verdict.depth:
-        raise BadInput(f"the trace has {trace.depth} blocks and the verdict {verdict.depth}. Give the trace it judges.")
+        raise BadInput(
+            f"the trace has {trace.depth} blocks and the verdict {verdict.depth}. Give the trace it judges."
+        )
     return write(path, Subject(verdict, trace, after=None if trace is None else after_fix(verdict, trace)))
 
 
@@ -121,6 +123,7 @@ def after_fix(verdict: Verdict, trace: Trace) -> tuple[str, Rows] | None:
     remedy = verdict.remedies[0]
     readout = verdict.readout or "token"
     overlap = float(trace.overlap[:, 0].mean())
-    changed = verbs.predict(network.replace(**remedy.changes), start_overlap=max(overlap, 0.0), readout=readout)
+    changed = verbs.predict(
+        network.replace(**remedy.changes), start_overlap=max(overlap, 0.0), readout=readout
+    )
     return remedy.sentence, rows(verbs.judge(changed), changed)
-

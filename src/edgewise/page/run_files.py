@@ -19,9 +19,20 @@ from edgewise.monitor.rows_file import Rows
 
 MOST_RUNS, DEEPEST_FOLDER, MOST_FOLDERS = 200, 4, 2000
 MOST_BLOCKS = 1000
-LARGEST = {"run.json": 2**20, "schema-": 2**24, "events-": 2**24, "rank": 2**28}  # bytes, by how the name begins
+LARGEST = {
+    "run.json": 2**20,
+    "schema-": 2**24,
+    "events-": 2**24,
+    "rank": 2**28,
+}  # bytes, by how the name begins
 ENDS = (".json", ".jsonl", ".rows")
-WRONG = (ValueError, TypeError, KeyError, OSError, OverflowError)  # of an event whose values are of another kind
+WRONG = (
+    ValueError,
+    TypeError,
+    KeyError,
+    OSError,
+    OverflowError,
+)  # of an event whose values are of another kind
 Fingerprint = tuple[tuple[str, int, int], ...]
 
 
@@ -59,7 +70,9 @@ def _harmless(place: Path, root: Path, name: str) -> Run:
     run = Run(place)
     with told(run, name):
         if run.about["depth"] > MOST_BLOCKS:
-            raise BadInput(f"{name} has {run.about['depth']:,} blocks; this page draws at most {MOST_BLOCKS:,}.")
+            raise BadInput(
+                f"{name} has {run.about['depth']:,} blocks; this page draws at most {MOST_BLOCKS:,}."
+            )
     return run
 
 
@@ -92,13 +105,17 @@ def told(run: Run, name: str) -> Iterator[None]:
         raise BadInput(str(refusal).replace(str(run.path), name)) from refusal
     except WRONG as error:
         reason = str(error)[:300].replace(str(run.path), name)
-        raise BadInput(f"{name} cannot be read as a run: {reason}. Was it written by edgewise.watch?") from error
+        raise BadInput(
+            f"{name} cannot be read as a run: {reason}. Was it written by edgewise.watch?"
+        ) from error
 
 
 def fingerprint(run: Run) -> Fingerprint:
     """Changes whenever the run has grown."""
     files = [path for path in _files(run.path) if not path.name.startswith("heads-")]
-    return tuple((path.name, status.st_size, status.st_mtime_ns) for path in files for status in [path.stat()])
+    return tuple(
+        (path.name, status.st_size, status.st_mtime_ns) for path in files for status in [path.stat()]
+    )
 
 
 def rows(run: Run, rank: int) -> Rows:

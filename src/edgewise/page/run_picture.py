@@ -18,21 +18,46 @@ from edgewise.monitor.rows_file import Rows
 
 MOST_COLUMNS, MOST_CELLS = 400, 40_000
 LOW_IS_WORSE = {
-    "separation", "headroom", "entropy", "entropy_min", "support", "softmax_gain", "head_share_min", "starvation",
-    "separation_of_edge", "loss_scale",
-}  # fmt: skip
+    "separation",
+    "headroom",
+    "entropy",
+    "entropy_min",
+    "support",
+    "softmax_gain",
+    "head_share_min",
+    "starvation",
+    "separation_of_edge",
+    "loss_scale",
+}
 LABELS = {
-    "largest_logit": "Largest logit", "separation": "Token separation", "gradient": "Gradient",
-    "entropy": "Attention entropy", "norm": "Mean square of the stream", "largest": "Largest activation",
-    "headroom": "Headroom before overflow", "gradient_growth": "Gradient growth",
-    "entropy_min": "Entropy of the sharpest head", "support": "Effective keys", "saturated": "Saturated rows",
-    "logit_growth": "Growth rate of the logits", "softmax_gain": "Softmax gain", "head_share_min": "Weakest head",
-    "softmax_condition": "Softmax condition", "starvation": "Query and key starvation",
+    "largest_logit": "Largest logit",
+    "separation": "Token separation",
+    "gradient": "Gradient",
+    "entropy": "Attention entropy",
+    "norm": "Mean square of the stream",
+    "largest": "Largest activation",
+    "headroom": "Headroom before overflow",
+    "gradient_growth": "Gradient growth",
+    "entropy_min": "Entropy of the sharpest head",
+    "support": "Effective keys",
+    "saturated": "Saturated rows",
+    "logit_growth": "Growth rate of the logits",
+    "softmax_gain": "Softmax gain",
+    "head_share_min": "Weakest head",
+    "softmax_condition": "Softmax condition",
+    "starvation": "Query and key starvation",
     "stream_change_of_edge": "Step against the rehearsed edge",
     "separation_of_edge": "Separation against the rehearsed edge",
-    "update_ratio.attention": "Update ratio, attention", "update_ratio.mlp": "Update ratio, MLP",
-}  # fmt: skip
-FIRST = ("largest_logit", "separation", "gradient", "entropy", "norm")  # what is shown at once; others by name
+    "update_ratio.attention": "Update ratio, attention",
+    "update_ratio.mlp": "Update ratio, MLP",
+}
+FIRST = (
+    "largest_logit",
+    "separation",
+    "gradient",
+    "entropy",
+    "norm",
+)  # what is shown at once; others by name
 COLUMN = re.compile(r"(?P<place>embed|block\.\d{1,4})\.(?P<name>[a-z_.]+)")
 Groups = Sequence[tuple[int, int]]
 DECADES = 1.3  # from this span on a scale is logarithmic
@@ -42,7 +67,9 @@ def picture(columns: Sequence[str], rows: Rows, statistic: str | None) -> dict[s
     """The heat map of one statistic with its extreme line, and the loss; numbers that are not finite are null."""
     rows = _in_order(rows)
     places = _places(columns, rows)
-    known = {name: row for row in statistics() if (name := row.name) in places and row.scope in ("site", "block")}
+    known = {
+        name: row for row in statistics() if (name := row.name) in places and row.scope in ("site", "block")
+    }
     order = [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)]
     if statistic is not None and statistic not in known:
         observed = ", ".join(order) or "nothing yet"
@@ -50,13 +77,19 @@ def picture(columns: Sequence[str], rows: Rows, statistic: str | None) -> dict[s
     chosen = statistic or (order[0] if order else None)
     groups = _groups(len(rows), len(places[chosen]) if chosen else 1)
     steps = [[int(rows.step[a]), int(rows.step[b - 1])] for a, b in groups]
-    curves = [_curve(row, columns, rows, groups) for row in statistics() if row.scope == "run" and row.name in columns]
+    curves = [
+        _curve(row, columns, rows, groups)
+        for row in statistics()
+        if row.scope == "run" and row.name in columns
+    ]
     return {
         "statistics": [{"name": name, "label": _label(known[name])} for name in order],
         "steps": steps,
         "rows_in_column": max((b - a for a, b in groups), default=1),
         "heat": _heat(known[chosen], places[chosen], rows, groups) if chosen else None,
-        "curves": {curve["name"]: curve for curve in curves if any(value is not None for value in curve["values"])},
+        "curves": {
+            curve["name"]: curve for curve in curves if any(value is not None for value in curve["values"])
+        },
     }
 
 
@@ -89,13 +122,19 @@ def _heat(statistic: Statistic, places: dict[str, int], rows: Rows, groups: Grou
     low, high = float(finite_values.min()), float(finite_values.max())
     extreme = _extreme(statistic, values)
     return {
-        "name": statistic.name, "label": _label(statistic), "unit": _unit(statistic), "meaning": statistic.meaning,
+        "name": statistic.name,
+        "label": _label(statistic),
+        "unit": _unit(statistic),
+        "meaning": statistic.meaning,
         "healthy": [statistic.low, statistic.high],
         "places": [_short(place) for place in places],
-        "rows": [_numbers(line) for line in values.T], "worst": _numbers(extreme),
+        "rows": [_numbers(line) for line in values.T],
+        "worst": _numbers(extreme),
         "which": "smallest" if statistic.name in LOW_IS_WORSE else "largest",
-        "low": low, "high": high, "log": bool(low > 0 and np.log10(high / low) > DECADES),
-    }  # fmt: skip
+        "low": low,
+        "high": high,
+        "log": bool(low > 0 and np.log10(high / low) > DECADES),
+    }
 
 
 def _worst(statistic: Statistic, values: Array, groups: Groups) -> Array:
@@ -114,9 +153,13 @@ def _curve(statistic: Statistic, columns: Sequence[str], rows: Rows, groups: Gro
     values = rows.values[:, [list(columns).index(statistic.name)]]
     worst = _worst(statistic, values, groups)[:, 0] if groups else np.zeros(0)
     return {
-        "name": statistic.name, "label": _label(statistic), "unit": _unit(statistic), "meaning": statistic.meaning,
-        "healthy": [statistic.low, statistic.high], "values": _numbers(worst),
-    }  # fmt: skip
+        "name": statistic.name,
+        "label": _label(statistic),
+        "unit": _unit(statistic),
+        "meaning": statistic.meaning,
+        "healthy": [statistic.low, statistic.high],
+        "values": _numbers(worst),
+    }
 
 
 def _numbers(values: Array) -> list[float | None]:

@@ -18,7 +18,14 @@ from edgewise.page.sheet import section
 from edgewise.page.step_curves import Line, seen, step_picture
 from edgewise.verdict import Outcome
 
-CURVES = ("loss", "gradient_norm", "update_ratio", "learning_rate", "stream_change_of_edge", "separation_of_edge")
+CURVES = (
+    "loss",
+    "gradient_norm",
+    "update_ratio",
+    "learning_rate",
+    "stream_change_of_edge",
+    "separation_of_edge",
+)
 CAPTION = (
     "Lines: the run; of a number that every block has, the block that is worst at that step. Upright dashes: alarms. "
     "A long run is drawn with fewer points, each the worst of its rows. Blocks are counted from 0."
@@ -66,15 +73,24 @@ def subject(run: Run, name: str, command: str = "", rank: int = 0) -> RunSubject
     with run_files.told(run, name):
         columns, rows, events = run.columns(), run_files.rows(run, rank), run.events(rank)
         return RunSubject(
-            name, run.about, state(events, rows), alarms(events), sum(event["kind"] == "alarm" for event in events),
-            list(_curves(columns, rows)), len(rows), unseen(run, rank, rows), command,
-        )  # fmt: skip
+            name,
+            run.about,
+            state(events, rows),
+            alarms(events),
+            sum(event["kind"] == "alarm" for event in events),
+            list(_curves(columns, rows)),
+            len(rows),
+            unseen(run, rank, rows),
+            command,
+        )
 
 
 def _curves(columns: Sequence[str], rows: Any) -> Iterator[dict[str, Any]]:
     """The loss first, then the others of the run, then the worst block of the first statistics."""
     whole = picture(columns, rows, None)
-    yield from ({**whole["curves"][name], "steps": whole["steps"]} for name in CURVES if name in whole["curves"])
+    yield from (
+        {**whole["curves"][name], "steps": whole["steps"]} for name in CURVES if name in whole["curves"]
+    )
     for name in (row["name"] for row in whole["statistics"] if row["name"] in FIRST):
         shown = picture(columns, rows, name)
         yield {**shown["heat"], "values": shown["heat"]["worst"], "steps": shown["steps"]}
@@ -100,8 +116,11 @@ def _sections(subject: RunSubject) -> Iterator[Html | None]:
     if subject.cards:
         yield section("Alarms", *(_alarm(card) for card in subject.cards), _further(subject))
     if drawn := _pictures(subject):
-        yield section("Through the steps", element("figure", element("div", *drawn, class_="three"),
-                      element("figcaption", CAPTION)), _numbers(subject.curves))  # fmt: skip
+        yield section(
+            "Through the steps",
+            element("figure", element("div", *drawn, class_="three"), element("figcaption", CAPTION)),
+            _numbers(subject.curves),
+        )
     yield section("The run", table(("What", "Value"), _facts(subject), "knobs"))
     if subject.command:
         yield section("Repeat it", element("pre", subject.command, tabindex="0"))
@@ -113,7 +132,9 @@ def _lead(subject: RunSubject) -> str:
     parts = []
     harmed = next((card for card in subject.cards if card["failing"]), None)
     if subject.cards:
-        parts.append(f"{'The first: ' if subject.raised > 1 else 'It is: '}{_lower(subject.cards[0]['title'])}.")
+        parts.append(
+            f"{'The first: ' if subject.raised > 1 else 'It is: '}{_lower(subject.cards[0]['title'])}."
+        )
     if harmed is not None:
         parts.append(f"Training is harmed since step {count(harmed['step'])}: {_lower(harmed['title'])}.")
     elif subject.cards:
@@ -135,9 +156,12 @@ def _alarm(card: dict[str, Any]) -> Html:
     if card["ruled_out"]:
         lines.append(("Ruled out", sentence_case("; ".join(card["ruled_out"]))))
     pairs = (join(element("dt", name), element("dd", prose(text))) for name, text in lines)
-    head = element("h3", glyph(Outcome.FAILS if card["failing"] else Outcome.RISKY),
-                   f"Step {count(card['step'])}: {_lower(card['title'])}{since}",
-                   class_="fails" if card["failing"] else "risky")  # fmt: skip
+    head = element(
+        "h3",
+        glyph(Outcome.FAILS if card["failing"] else Outcome.RISKY),
+        f"Step {count(card['step'])}: {_lower(card['title'])}{since}",
+        class_="fails" if card["failing"] else "risky",
+    )
     return element("article", head, element("p", prose(card["what"])), element("dl", *pairs))
 
 
@@ -149,8 +173,10 @@ def _further(subject: RunSubject) -> Html | None:
 
 def _pictures(subject: RunSubject) -> list[Html]:
     marks = [card["step"] for card in subject.cards]
-    drawn = (step_picture(c["label"], [Line([last for _, last in c["steps"]], c["values"])], marks)
-             for c in subject.curves)  # fmt: skip
+    drawn = (
+        step_picture(c["label"], [Line([last for _, last in c["steps"]], c["values"])], marks)
+        for c in subject.curves
+    )
     return [each for each in drawn if each is not None]
 
 
@@ -162,7 +188,9 @@ def _numbers(curves: Sequence[dict[str, Any]]) -> Html:
         if values:
             ends = (values[0], min(values), max(values), values[-1])
             rows.append((_named(curve), *(f"{value:.4g}" for value in ends), _usual(*curve["healthy"])))
-    return table(("Curve", "First", "Smallest", "Largest", "Last", "Usual"), rows, "numbers", "Curves in figures")
+    return table(
+        ("Curve", "First", "Smallest", "Largest", "Last", "Usual"), rows, "numbers", "Curves in figures"
+    )
 
 
 def _named(curve: dict[str, Any]) -> str:
@@ -195,4 +223,7 @@ def _facts(subject: RunSubject) -> Iterator[tuple[str, str]]:
     yield "State", subject.story["state"]
     versions = about.get("versions")
     if isinstance(versions, dict):
-        yield "Versions", ", ".join(f"{str(key)[:40]} {str(value)[:40]}" for key, value in list(versions.items())[:12])
+        yield (
+            "Versions",
+            ", ".join(f"{str(key)[:40]} {str(value)[:40]}" for key, value in list(versions.items())[:12]),
+        )

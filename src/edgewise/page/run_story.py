@@ -77,11 +77,17 @@ def _card(alarm: Alarm) -> dict[str, Any]:
     where += f", head {alarm.head}" if alarm.head is not None else ""
     title = _short(alarm.kind.value).replace("_", " ").capitalize() + where
     return {
-        "step": int(alarm.step), "since": int(alarm.since), "title": title, "failing": alarm.failing,
-        "what": _short(alarm.what), "first": sentence_case(_short(alarm.cause)),
+        "step": int(alarm.step),
+        "since": int(alarm.since),
+        "title": title,
+        "failing": alarm.failing,
+        "what": _short(alarm.what),
+        "first": sentence_case(_short(alarm.cause)),
         "then": [sentence_case(_short(line)) for line in alarm.order[1:4]],
-        "means": MEANING[alarm.kind], "try": ADVICE[alarm.kind], "ruled_out": [_short(t) for t in alarm.ruled_out],
-    }  # fmt: skip
+        "means": MEANING[alarm.kind],
+        "try": ADVICE[alarm.kind],
+        "ruled_out": [_short(t) for t in alarm.ruled_out],
+    }
 
 
 def _place(place: str) -> str:

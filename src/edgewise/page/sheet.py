@@ -32,8 +32,10 @@ def document(title: str, sections: Iterable[Html | None]) -> str:
         element("meta", http_equiv="Content-Security-Policy", content=policy()),
         element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name_="color-scheme", content="light dark"),
-        element("title", title), element("link", rel="icon", href="data:,"), element("style", style()),
-    )  # fmt: skip
+        element("title", title),
+        element("link", rel="icon", href="data:,"),
+        element("style", style()),
+    )
     body = element("body", element("main", *sections), class_="edgewise sheet")
     return "<!doctype html>\n" + element("html", head, body, lang="en")
 
@@ -44,7 +46,9 @@ def save(path: str | Path, text: str) -> Path:
     if place.suffix.lower() not in (".html", ".htm"):
         raise BadInput(f"a report is an .html file, got {place.name!r}. Name it report.html, for example.")
     if not place.parent.is_dir():
-        raise BadInput(f"the folder {str(place.parent)!r} for the report does not exist. Create it, or name another.")
+        raise BadInput(
+            f"the folder {str(place.parent)!r} for the report does not exist. Create it, or name another."
+        )
     content = text.encode()
     if len(content) > LARGEST:
         raise BadInput(
@@ -65,15 +69,19 @@ def style() -> Html:
 def policy() -> str:
     """Nothing is loaded, sent or run; only the stylesheet of this page counts."""
     digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
 
 
 def header(name: str, about: str) -> Html:
     """The line above the answer: what the report is about, and what wrote it."""
     return element(
-        "header", element("span", element("b", name)), element("span", f"{about} · edgewise {__version__}"),
+        "header",
+        element("span", element("b", name)),
+        element("span", f"{about} · edgewise {__version__}"),
         class_="meta",
-    )  # fmt: skip
+    )
 
 
 def section(title: str, *content: Html | None) -> Html:

@@ -138,7 +138,9 @@ class AttentionWatch(TorchFunctionMode):
         named = kwargs or {}
         if self.current is None or self.paused:
             return func(*args, **named)
-        if func is F.multi_head_attention_forward:  # inside it the mode is off: torch would call this without end
+        if (
+            func is F.multi_head_attention_forward
+        ):  # inside it the mode is off: torch would call this without end
             with _functions_of_torch(self):
                 return func(*args, **named)
         result = func(*args, **named)
@@ -174,9 +176,18 @@ class AttentionWatch(TorchFunctionMode):
         return row_statistics(logits)
 
     def _fused(
-        self, result: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-    ) -> RowStatistics | str | None:  # fmt: skip
+        self,
+        result: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> RowStatistics | str | None:
         if query.ndim != 4 or query.shape[-2] != self.tokens:
             return None
         if dropout_p:

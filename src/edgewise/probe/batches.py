@@ -22,13 +22,18 @@ HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration"
 
 
 def default_batch(
-    model: nn.Module, generator: torch.Generator, tokens: int | None = None, device: torch.device | None = None
+    model: nn.Module,
+    generator: torch.Generator,
+    tokens: int | None = None,
+    device: torch.device | None = None,
 ) -> Any:
     """One sequence of distinct random ids (with labels where the model has a head for them), or one random image."""
     config = getattr(model, "config", None)
     first = next(model.parameters(), None)
     if first is None:
-        raise BadInput(f"{type(model).__name__} has no parameters, so it has no default input, and nothing to change.")
+        raise BadInput(
+            f"{type(model).__name__} has no parameters, so it has no default input, and nothing to change."
+        )
     device = first.device if device is None else device
     if config is not None and hasattr(config, "image_size") and _accepts(model, "pixel_values"):
         return _to(_pixels(model, config, generator), device)
@@ -52,7 +57,9 @@ def _ids(model: nn.Module, config: Any, generator: torch.Generator, tokens: int 
 def _length(model: nn.Module, tokens: int | None, longest: int) -> int:
     """The requested length, refused where the model has no positions for it; else the default, cut to them."""
     if tokens is not None and tokens > longest:
-        raise BadInput(f"tokens must be at most {longest}, the positions of this {type(model).__name__}, got {tokens}.")
+        raise BadInput(
+            f"tokens must be at most {longest}, the positions of this {type(model).__name__}, got {tokens}."
+        )
     return min(tokens or TOKENS, longest)
 
 
@@ -82,7 +89,9 @@ def _pixels(model: nn.Module, config: Any, generator: torch.Generator) -> dict[s
     return batch
 
 
-def _without_config(model: nn.Module, generator: torch.Generator, tokens: int | None, device: torch.device) -> Any:
+def _without_config(
+    model: nn.Module, generator: torch.Generator, tokens: int | None, device: torch.device
+) -> Any:
     """A stream for torch's own encoder, ids for a module with an embedding; nothing else has a default."""
     if isinstance(model, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
         layer = next(m for m in model.modules() if isinstance(m, nn.MultiheadAttention))
@@ -130,9 +139,13 @@ def counted(model: nn.Module, batch: Any, first: Tensor, stack: str = "") -> Cou
     """
     shape = (first.shape[0], first.shape[1])
     given = token_mask(model, batch, shape, stack)
-    real = torch.ones(shape, dtype=torch.bool, device=first.device) if given is None else given.to(first.device)
+    real = (
+        torch.ones(shape, dtype=torch.bool, device=first.device) if given is None else given.to(first.device)
+    )
     zero = real & (first.detach() == 0).all(-1)
-    if bool((zero == real).all()) or not any(tuple(v.shape[:2]) in (shape, shape[::-1]) for v in tensors(batch)):
+    if bool((zero == real).all()) or not any(
+        tuple(v.shape[:2]) in (shape, shape[::-1]) for v in tensors(batch)
+    ):
         zero = torch.zeros_like(zero)
     mask = real & ~zero
     if bool(mask.all()):
@@ -151,7 +164,12 @@ def counted(model: nn.Module, batch: Any, first: Tensor, stack: str = "") -> Cou
     return Counted(mask, sentence)
 
 
-MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask", "padding_mask")  # of the only stack, an encoder
+MASKS = (
+    "attention_mask",
+    "src_key_padding_mask",
+    "key_padding_mask",
+    "padding_mask",
+)  # of the only stack, an encoder
 TARGET_MASKS = ("decoder_attention_mask", "tgt_key_padding_mask")  # of a decoder beside an encoder
 NOT_IDS = ("labels", "position_ids", "token_type_ids")
 
@@ -194,8 +212,11 @@ def _hidden(model: nn.Module, named: dict[str, Any], target: bool) -> Iterator[T
 def arguments(model: nn.Module, batch: Any) -> dict[str, Any]:
     """The batch by the names of the model's arguments; what has none is numbered."""
     args, kwargs = as_call(batch)
-    names = [p.name for p in inspect.signature(model.forward).parameters.values()
-             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]  # fmt: skip
+    names = [
+        p.name
+        for p in inspect.signature(model.forward).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     names += [str(place) for place in range(len(names), len(args))]
     return dict(zip(names, args, strict=False)) | kwargs
 
@@ -206,7 +227,11 @@ def _padding_id(model: nn.Module) -> int | None:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     padding = getattr(text, "pad_token_id", None)
     if padding is None:
-        found = {m.padding_idx for m in model.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None}
+        found = {
+            m.padding_idx
+            for m in model.modules()
+            if isinstance(m, nn.Embedding) and m.padding_idx is not None
+        }
         padding = found.pop() if len(found) == 1 else None
     return padding if isinstance(padding, int) and padding >= 0 else None
 
@@ -222,5 +247,7 @@ def sequences_of(batch: Any) -> int:
         return next((t.shape[0] for t in values if t.ndim > 1), 1)
     if len(set(sizes)) > 1:
         listed = ", ".join(map(str, sizes[:4]))
-        raise BadInput(f"images of {listed} patches are laid end to end: expected as many in each. Give one image.")
+        raise BadInput(
+            f"images of {listed} patches are laid end to end: expected as many in each. Give one image."
+        )
     return len(sizes)

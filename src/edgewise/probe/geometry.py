@@ -52,7 +52,9 @@ def pair_separation(x: Tensor, y: Tensor, mask: Tensor | None = None) -> float:
     return float(half.mean() if mask is None else half[mask].mean())
 
 
-def pair_growth(streams: Sequence[Tensor], near: Sequence[Tensor], mask: Tensor | None) -> NDArray[np.float64]:
+def pair_growth(
+    streams: Sequence[Tensor], near: Sequence[Tensor], mask: Tensor | None
+) -> NDArray[np.float64]:
     """log-growth of 1 - cos between the same token of two nearby inputs, site before to site; 0 at the first."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log([pair_separation(a, b, mask) for a, b in zip(streams, near, strict=True)])

@@ -58,7 +58,9 @@ def matrices(blocks: Sequence[BlockSite]) -> list[Matrix]:
 
 
 def _of_mlp(mlp: MLPSite) -> list[tuple[str, Projection]]:
-    inside = [("mlp_in", mlp.input)] if mlp.gate is None else [("mlp_in", mlp.gate), ("mlp_linear", mlp.input)]
+    inside = (
+        [("mlp_in", mlp.input)] if mlp.gate is None else [("mlp_in", mlp.gate), ("mlp_linear", mlp.input)]
+    )
     return [*inside, ("mlp_out", mlp.output), *(_of_mlp(mlp.shared) if mlp.shared else [])]
 
 
@@ -74,7 +76,7 @@ def site_gradients(
     unique = list({id(stream): stream for stream in streams}.values())
     gradients = torch.autograd.grad(
         target, [*unique, *parameters], start, retain_graph=True, allow_unused=True
-    )  # fmt: skip
+    )
     by_id = {id(stream): gradient for stream, gradient in zip(unique, gradients, strict=False)}
     return [by_id[id(stream)] for stream in streams], list(gradients[len(unique) :])
 
@@ -83,7 +85,9 @@ def log_norms(gradients: Sequence[Tensor | None], names: Sequence[str], mask: Te
     """log of the mean over tokens of |g_a|^2 at every site, gradients (sequences, tokens, width)."""
     missing = [name for name, gradient in zip(names, gradients, strict=True) if gradient is None]
     if missing:
-        raise BadInput(f"no gradient reaches {', '.join(missing[:4])}: the loss does not depend on the stream there.")
+        raise BadInput(
+            f"no gradient reaches {', '.join(missing[:4])}: the loss does not depend on the stream there."
+        )
     squares = [mean_square(g, mask) * g.shape[-1] for g in gradients if g is not None]
     lost = [name for name, square in zip(names, squares, strict=True) if math.isnan(square)]
     if lost:

@@ -48,17 +48,21 @@ class Phantom:
         """Modules outside the blocks that hold parameters or buffers themselves."""
         inside = tuple(f"{block}." for block in blocks)
         return [
-            name for name, module in self.model.named_modules()
-            if name and name not in blocks and not name.startswith(inside)
+            name
+            for name, module in self.model.named_modules()
+            if name
+            and name not in blocks
+            and not name.startswith(inside)
             and (any(p is not None for p in module._parameters.values()) or module._buffers)
-        ]  # fmt: skip
+        ]
 
     def sites(self) -> ModelSites:
         """The places of the model; norms wake for it, because their kind is told by running them."""
         small = [
-            name for name, module in self.model.named_modules()
+            name
+            for name, module in self.model.named_modules()
             if module._parameters and all(p is None or p.ndim == 1 for p in module._parameters.values())
-        ]  # fmt: skip
+        ]
         for name in small:
             self.wake(name, recurse=False)
         result = sites(self.model)

@@ -34,10 +34,18 @@ from edgewise.trace import Trace
 
 @deferring
 def measure(
-    source: Any, batch: Any = None, *, seeds: int = 1, readouts: Sequence[str] | None = READOUTS,
-    attention: bool = True, pair: bool = True, gain: bool = False, stream: bool = False, tokens: int | None = None,
+    source: Any,
+    batch: Any = None,
+    *,
+    seeds: int = 1,
+    readouts: Sequence[str] | None = READOUTS,
+    attention: bool = True,
+    pair: bool = True,
+    gain: bool = False,
+    stream: bool = False,
+    tokens: int | None = None,
     stack: str | None = None,
-) -> Trace:  # fmt: skip
+) -> Trace:
     """The orbit through depth, read from a real model.
 
     source     any source (`edgewise.adapters.source` lists them); what has no weights yet, every seed initialises anew
@@ -73,7 +81,9 @@ def measure(
             where = source if isinstance(source, ModelMap) else ModelMap(module)
             place = _find(where, batch, tokens, stack)
             observation = _observe(module, place, batch, request, tokens)
-            return _trace([observation], module, place, target.name, f"{seeds} readout directions, weights as given")
+            return _trace(
+                [observation], module, place, target.name, f"{seeds} readout directions, weights as given"
+            )
         assert target.factory is not None
         observations = []
         for seed in range(seeds):
@@ -102,7 +112,9 @@ class _Place:
     def notes(self) -> list[str]:
         others = [stack.name for stack in self.reading.stacks if stack is not self.stack]
         notes = [f"stack {self.stack.name} (not {', '.join(others)})"] if others else []
-        notes += [f"gradients of single matrices not measured: {self.why_no_roles}"] if self.why_no_roles else []
+        notes += (
+            [f"gradients of single matrices not measured: {self.why_no_roles}"] if self.why_no_roles else []
+        )
         notes += self.where.notes[:1]
         return notes
 
@@ -111,12 +123,16 @@ def _find(where: ModelMap, batch: Any, tokens: int | None, name: str | None) -> 
     """The stack to be measured, by behaviour; the roles of its matrices, by name, where the names fit it."""
     model = where.model
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
-        raise BadInput(f"{type(model).__name__} has no floating-point parameters, so there is nothing to measure.")
+        raise BadInput(
+            f"{type(model).__name__} has no floating-point parameters, so there is nothing to measure."
+        )
     refuse_infinite(model, batch)
     reading = _read(where, batch, tokens, name)
     stack = reading.default
     if stack is None:
-        raise BadInput(f"{reading.model} cannot be measured: {'; '.join(reading.not_read) or 'no stack was found'}.")
+        raise BadInput(
+            f"{reading.model} cannot be measured: {'; '.join(reading.not_read) or 'no stack was found'}."
+        )
     if stack.layout is None:
         raise BadInput(
             f"the stream of {stack.name} cannot be measured: which of its axes are tokens and which are features was "
@@ -168,7 +184,9 @@ def _batch(model: nn.Module, batch: Any, tokens: int | None, seed: int) -> Any:
     return default_batch(model, torch.Generator().manual_seed(seed), tokens) if batch is None else batch
 
 
-def _observe(model: nn.Module, place: _Place, batch: Any, request: Request, tokens: int | None) -> Observation:
+def _observe(
+    model: nn.Module, place: _Place, batch: Any, request: Request, tokens: int | None
+) -> Observation:
     batch = _batch(model, batch, tokens, request.seeds[0])
     try:
         return observe(model, batch, place.stack, place.blocks, request)
@@ -194,7 +212,9 @@ def _refuse(seeds: int, readouts: Sequence[str] | None, batch: Any, tokens: int 
         refuse_tokens(tokens)
 
 
-def _trace(observations: Sequence[Observation], model: nn.Module, place: _Place, name: str, seeds: str) -> Trace:
+def _trace(
+    observations: Sequence[Observation], model: nn.Module, place: _Place, name: str, seeds: str
+) -> Trace:
     first = observations[0]
     parts = [f"measured: {name}, {first.tokens} tokens, {seeds}", *place.notes]
     parts += [first.left_out] if first.left_out else []

@@ -121,7 +121,9 @@ def trace_of(observations: Sequence[Observation], description: Architecture | st
         sites=observations[0].sites,
         source=f"{source}; {description}" if isinstance(description, str) else source,
         norm=np.concatenate([np.tile(observation.norm, (copies, 1)) for observation in observations]),
-        separation=np.concatenate([np.tile(observation.separation, (copies, 1)) for observation in observations]),
+        separation=np.concatenate(
+            [np.tile(observation.separation, (copies, 1)) for observation in observations]
+        ),
         readouts=names,
         log_gradient=np.array([[log[name] for log in logs] for name in names]) if names else None,
         attention_entropy=entropy,
@@ -146,7 +148,9 @@ def _attention_arrays(observations: Sequence[Observation], copies: int) -> dict[
     """Each statistic (S, N, H), nan where a site has no attention; empty when some network refused."""
     if not all(observation.attention for observation in observations):
         return {}
-    heads = max(len(rows.attention_entropy) for observation in observations for rows in observation.attention.values())
+    heads = max(
+        len(rows.attention_entropy) for observation in observations for rows in observation.attention.values()
+    )
     arrays = {}
     for name in RowStatistics.names():
         values = np.full((len(observations), len(observations[0].sites), heads), np.nan)

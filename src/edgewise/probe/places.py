@@ -109,10 +109,14 @@ class Catch:
         """All streams in order; refused by name where one is missing or was overwritten in place."""
         missing = [place.site for i, place in enumerate(self.listed) if i not in self.streams]
         if missing:
-            raise BadInput(f"the forward pass did not reach {', '.join(missing[:4])}: every site must be read.")
+            raise BadInput(
+                f"the forward pass did not reach {', '.join(missing[:4])}: every site must be read."
+            )
         changed = [p.site for i, p in enumerate(self.listed) if self.streams[i]._version != self.versions[i]]
         if changed:
-            raise BadInput(f"the model overwrites its stream in place at {', '.join(changed[:4])}; it cannot be read.")
+            raise BadInput(
+                f"the model overwrites its stream in place at {', '.join(changed[:4])}; it cannot be read."
+            )
         return [self.streams[i] for i in range(len(self.listed))]
 
     def shaped(self, stream: Tensor) -> Tensor:

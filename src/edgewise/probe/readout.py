@@ -18,7 +18,7 @@ ALONE = 0.99  # share of the squared gradient at one token from which the others
 
 
 def readout_of(output: Any, stream: Tensor, shaped: Callable[[Tensor], Tensor]) -> str:
-    """"token", "class" or "pooled"; empty where the output is the stream itself, so that no readout is there yet.
+    """ "token", "class" or "pooled"; empty where the output is the stream itself, so that no readout is there yet.
 
     stream: the last one, in the graph; shaped: brings it to (sequences, tokens, width)
     """
@@ -77,7 +77,11 @@ def _rows(logits: Tensor, mask: Tensor | None) -> Iterator[tuple[int, Tensor, Te
     """(sequence, logits (tokens, classes) in single precision at least, which of them count), one at a time."""
     for number, sequence in enumerate(logits.unsqueeze(1) if logits.ndim == 2 else logits):
         wide = sequence.detach().to(torch.promote_types(sequence.dtype, torch.float32))
-        yield number, wide, mask[number] if mask is not None and tuple(mask.shape) == logits.shape[:-1] else None
+        yield (
+            number,
+            wide,
+            mask[number] if mask is not None and tuple(mask.shape) == logits.shape[:-1] else None,
+        )
 
 
 def _of_random_labels(logits: Tensor, mask: Tensor | None) -> float:

@@ -48,8 +48,12 @@ def row_blocks(logits: Tensor, upstream: Tensor) -> RowBlocks:
         return torch.where(where, values, math.nan)
 
     reached = several & (size > 0)
-    return RowBlocks(only(spectrum.largest, several), only(spectrum.smallest, several), only(moved / size, reached),
-                     only(moved.log(), several))  # fmt: skip
+    return RowBlocks(
+        only(spectrum.largest, several),
+        only(spectrum.smallest, several),
+        only(moved / size, reached),
+        only(moved.log(), several),
+    )
 
 
 def head_statistics(blocks: RowBlocks) -> dict[str, Array]:
@@ -68,7 +72,10 @@ def head_statistics(blocks: RowBlocks) -> dict[str, Array]:
         _largest(gradient) - gradient.nanmedian(-1).values,
         _largest(top) + _largest(-low),
     )
-    return {name: np.asarray(value.cpu().numpy(), dtype=np.float64) for name, value in zip(NAMES, values, strict=True)}
+    return {
+        name: np.asarray(value.cpu().numpy(), dtype=np.float64)
+        for name, value in zip(NAMES, values, strict=True)
+    }
 
 
 def _largest(values: Tensor) -> Tensor:
@@ -126,8 +133,9 @@ class GainWatch(AttentionWatch):
         gradients = torch.autograd.grad(target, outputs, start, retain_graph=True, allow_unused=True)
         by_block = {
             index: head_statistics(self._blocks(self.calls[index], gradient))
-            for index, gradient in zip(order, gradients, strict=True) if gradient is not None
-        }  # fmt: skip
+            for index, gradient in zip(order, gradients, strict=True)
+            if gradient is not None
+        }
         return _at_sites(by_block, listed)
 
     def _blocks(self, call: SoftmaxCall, gradient: Tensor) -> RowBlocks:

@@ -62,7 +62,9 @@ class StreamedForward:
         self.phantom, self.model, self.request = phantom, phantom.model, request
         self.sites = phantom.sites()
         if len(self.sites.stacks) > 1:
-            raise BadInput(f"{type(self.model).__name__} has several stacks of blocks; streaming follows one.")
+            raise BadInput(
+                f"{type(self.model).__name__} has several stacks of blocks; streaming follows one."
+            )
         self.places = places(self.sites)
         self.blocks = [block.name for block in self.sites.blocks]
         self.outside = phantom.outside(set(self.blocks))
@@ -78,7 +80,9 @@ class StreamedForward:
         self.catch.on_first = self._begin
         self.watch: AttentionWatch | None = None
         if request.attention:
-            self.watch = AttentionWatch(_attentions(self.sites), torch.Generator().manual_seed(request.seeds[0]))
+            self.watch = AttentionWatch(
+                _attentions(self.sites), torch.Generator().manual_seed(request.seeds[0])
+            )
 
     def _begin(self, first: Tensor) -> None:
         """Which tokens count is known when the first stream arrives, and does not change when a block runs again."""
@@ -128,10 +132,14 @@ class StreamedForward:
             stack.callback(part.register_forward_pre_hook(self._wake(name), prepend=True).remove)
             stack.callback(part.register_forward_hook(self._outside_done(name)).remove)
             if any(p is not None for p in part._parameters.values()) and any(True for _ in part.children()):
-                self.phantom.wake(name, recurse=False)  # bare parameters may be used before the module is called
+                self.phantom.wake(
+                    name, recurse=False
+                )  # bare parameters may be used before the module is called
         for name in self.blocks:
             block = self.model.get_submodule(name)
-            stack.callback(block.register_forward_pre_hook(self._enter(name), prepend=True, with_kwargs=True).remove)
+            stack.callback(
+                block.register_forward_pre_hook(self._enter(name), prepend=True, with_kwargs=True).remove
+            )
         self.catch.attach(self.model, stack)
         if self.watch is not None:
             self.watch.attach(self.model, stack)
@@ -147,7 +155,9 @@ class StreamedForward:
 
     def _outside_done(self, name: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
-            if self.last is None and not self.phantom.tied(name):  # what follows the last block has a graph and stays
+            if self.last is None and not self.phantom.tied(
+                name
+            ):  # what follows the last block has a graph and stays
                 self.phantom.sleep(name, recurse=False)
 
         return hook
@@ -197,7 +207,9 @@ class StreamedBackward:
         self.weights: WeightLogs = {}
         self.weighed: str | None = None
 
-    def run(self, loss: Tensor | None, observation: Observation) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    def run(
+        self, loss: Tensor | None, observation: Observation
+    ) -> tuple[dict[str, list[float]], dict[str, Any]]:
         """(log |g|^2 over that at the last site by readout, gradients of the matrices)."""
         gradients = self._starts(loss, observation)
         last = len(self.places) - 1
@@ -215,7 +227,9 @@ class StreamedBackward:
         if self.weighed is None:
             return relative, {}
         sequences = self.forward.caught[0].shape[0]
-        return relative, weight_arrays(self.places, self.weights, self.logs[self.weighed][last] + math.log(sequences))
+        return relative, weight_arrays(
+            self.places, self.weights, self.logs[self.weighed][last] + math.log(sequences)
+        )
 
     def _starts(self, loss: Tensor | None, observation: Observation) -> dict[str, Tensor]:
         """dLoss/dx at the last site for every readout."""
@@ -307,7 +321,9 @@ def measure_stream(target: Subject, batch: Any, request: Request, tokens: int | 
             observations.append(_read(phantom, batch, replace(request, seeds=[seed], check=False), tokens))
     description = describe(config, tokens=observations[0].tokens)
     assert isinstance(description, Architecture)
-    notes = dict.fromkeys(note for observation in observations for note in (observation.left_out, *observation.notes))
+    notes = dict.fromkeys(
+        note for observation in observations for note in (observation.left_out, *observation.notes)
+    )
     notes.pop("", None)
     parts = [f"measured: {config.model_type}, {observations[0].tokens} tokens, {len(observations)} seeds"]
     parts += ["each a new initialization, streamed block by block", *notes]

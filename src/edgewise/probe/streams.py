@@ -87,9 +87,10 @@ class Catch:
     def run(self, model: nn.Module, batch: Any, replace_first: Tensor | None = None) -> Any:
         """The model's output; with `replace_first` that tensor takes the place of the first stream."""
         edits = Edits(
-            results=self._results(replace_first), inputs=self._inputs(batch, replace_first),
+            results=self._results(replace_first),
+            inputs=self._inputs(batch, replace_first),
             out_of_place=self.out_of_place,
-        )  # fmt: skip
+        )
         tracer = Tracer(model, edits, Precision(False, frozenset()))
 
         def own(number: int, value: Tensor) -> Tensor:
@@ -135,7 +136,9 @@ class Catch:
     def _first(self, value: Tensor, replace_first: Tensor | None) -> Tensor:
         if replace_first is not None:
             return replace_first
-        return value if value.requires_grad or not torch.is_grad_enabled() else value.detach().requires_grad_()
+        return (
+            value if value.requires_grad or not torch.is_grad_enabled() else value.detach().requires_grad_()
+        )
 
     def _keep(self, index: int, stream: Tensor) -> None:
         self.streams[index], self.versions[index] = stream, stream._version
@@ -167,7 +170,9 @@ class Catch:
         order = self._order(stream)
         moved = stream.permute(order)
         axes = self._axes(stream)
-        sequences = moved.shape[0] if "token" in axes else self.sequences  # (sequences tokens, width) are one axis
+        sequences = (
+            moved.shape[0] if "token" in axes else self.sequences
+        )  # (sequences tokens, width) are one axis
         features = axes.count("feature")  # several are streams side by side
         return moved.reshape(sequences, -1, math.prod(moved.shape[-features:]))
 
@@ -186,7 +191,9 @@ class Catch:
         other = reshaped(known[0], axes, tuple(stream.shape)) if known else None
         if other is None:
             expected = "an unknown layout" if self.stack.layout is None else f"the axes {self.stack.layout!r}"
-            raise BadInput(f"a stream of {self.stack.name} has shape {tuple(stream.shape)}; expected {expected}.")
+            raise BadInput(
+                f"a stream of {self.stack.name} has shape {tuple(stream.shape)}; expected {expected}."
+            )
         return other
 
     def unshaped(self, value: Tensor, like: Tensor) -> Tensor:

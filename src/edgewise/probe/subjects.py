@@ -24,9 +24,12 @@ Factory = Callable[[], nn.Module]
 VOCABULARY = 1024  # of a network built from knobs, which do not say how many tokens there are to choose from
 # How a config without `architectures` becomes a class: the first of these that knows its model_type.
 AUTO = (
-    "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModelForImageClassification",
+    "AutoModelForCausalLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForImageClassification",
     "AutoModel",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,9 @@ def _of_knobs(description: Architecture | Perceptron) -> Subject:
     from edgewise.nets.build import build as build_network
 
     if isinstance(description, Perceptron):
-        raise BadInput("a perceptron has no tokens to measure. Predict it, or build an edgewise.nets.RandomPerceptron.")
+        raise BadInput(
+            "a perceptron has no tokens to measure. Predict it, or build an edgewise.nets.RandomPerceptron."
+        )
     size = max(VOCABULARY, description.tokens)
     name = description.name or "transformer"
     return Subject(name, factory=lambda: build_network(description, inputs=size, outputs=size))
@@ -148,15 +153,21 @@ def model_class(config: Any) -> Any:
         if type(config) in mapping:
             classes = mapping[type(config)]
             return classes[0] if isinstance(classes, (tuple, list)) else classes
-    raise BadInput(f"transformers has no model for {type(config).__name__}. Give a function that returns one.")
+    raise BadInput(
+        f"transformers has no model for {type(config).__name__}. Give a function that returns one."
+    )
 
 
 def _torch_encoder(config: Mapping[str, Any]) -> nn.Module:
     """torch.nn.TransformerEncoder as its documentation builds it: copies of one layer, identical at the start."""
     layer = nn.TransformerEncoderLayer(
-        config["d_model"], config["nhead"], config.get("dim_feedforward", 2048), batch_first=True,
-        activation=config.get("activation", "relu"), norm_first=config.get("norm_first", False),
-    )  # fmt: skip
+        config["d_model"],
+        config["nhead"],
+        config.get("dim_feedforward", 2048),
+        batch_first=True,
+        activation=config.get("activation", "relu"),
+        norm_first=config.get("norm_first", False),
+    )
     return nn.TransformerEncoder(layer, config["num_layers"], enable_nested_tensor=False)
 
 
@@ -166,10 +177,13 @@ def _load(folder: Path, config: Any) -> nn.Module:
 
     transformers().utils.logging.disable_progress_bar()  # bars are ours to draw, and only for a terminal
     options = {
-        "use_safetensors": True, "local_files_only": True, "output_loading_info": True, "trust_remote_code": False,
+        "use_safetensors": True,
+        "local_files_only": True,
+        "output_loading_info": True,
+        "trust_remote_code": False,
         # without one, some versions run custom_generate/generate.py of the folder
         "generation_config": transformers().GenerationConfig(),
-    }  # fmt: skip
+    }
     try:
         model, info = model_class(config).from_pretrained(folder, **options)
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:

@@ -38,7 +38,9 @@ def read_twin(
         plan = blueprint(config, type(model))
         if not plan.narrow:  # a twin as wide as the model would cost as much
             return None
-        found = next(filter(None, (_stack(plan, depth, model) for depth in (plan.depth, plan.full_depth))), None)
+        found = next(
+            filter(None, (_stack(plan, depth, model) for depth in (plan.depth, plan.full_depth))), None
+        )
     except BadInput:
         return None
     if found is None or found[1].depth != described.depth:
@@ -60,20 +62,26 @@ def _stack(plan: Blueprint, depth: int, model: nn.Module) -> tuple[Reading, Stac
         alike = _alike(stack, full_kinds(plan, scale, stack))
         if alike is None:
             return None
-        names |= {moved for i, block in alike.items() for name in names if (moved := _moved(name, block, stack, i))}
+        names |= {
+            moved for i, block in alike.items() for name in names if (moved := _moved(name, block, stack, i))
+        }
         stack = replace(stack, blocks=(*stack.blocks, *_deeper(stack, alike)))
     return (reading, stack) if names == {name for name, _ in model.named_modules()} else None
 
 
 def _alike(stack: Stack, kinds: tuple[int, ...] | None) -> dict[int, Block] | None:
     """For every block that the twin lacks, the first of its kind; None where a block is not a module with all of it."""
-    if kinds is None or any(b.module != f"{stack.name}.{b.index}" or not _self_contained(b) for b in stack.blocks):
+    if kinds is None or any(
+        b.module != f"{stack.name}.{b.index}" or not _self_contained(b) for b in stack.blocks
+    ):
         return None
     return {i: stack.blocks[kinds.index(kinds[i])] for i in range(stack.depth, len(kinds))}
 
 
 def _self_contained(block: Block) -> bool:
-    names = (name for b in block.branches for name in (b.module, b.total.module, (b.outlet or b.total).module))
+    names = (
+        name for b in block.branches for name in (b.module, b.total.module, (b.outlet or b.total).module)
+    )
     return all(_inside(name, block) for name in names)
 
 
@@ -91,7 +99,8 @@ def _deeper(stack: Stack, alike: dict[int, Block]) -> Iterator[Block]:
     for index, block in alike.items():
         later = last.step + 1 - block.branches[0].step
         branches = tuple(
-            replace(_branch(branch, block, stack, index, last), step=branch.step + later) for branch in block.branches
+            replace(_branch(branch, block, stack, index, last), step=branch.step + later)
+            for branch in block.branches
         )
         yield replace(block, index=index, module=f"{stack.name}.{index}", branches=branches)
         last = branches[-1]

@@ -86,7 +86,9 @@ def _signature(model: nn.Module, batch: Any) -> Hashable:
     return implementation, parameter.dtype, parameter.device, shapes
 
 
-def observe(model: nn.Module, batch: Any, stack: Stack, blocks: Sequence[BlockSite], request: Request) -> Observation:
+def observe(
+    model: nn.Module, batch: Any, stack: Stack, blocks: Sequence[BlockSite], request: Request
+) -> Observation:
     """What one network shows at the sites of a stack; `blocks` has the roles of its matrices, empty where unknown.
 
     The model is exactly as before afterwards, also when something inside raises.
@@ -140,7 +142,7 @@ class _Pass:
         causal = any("causal" in (branch.sees or "") for branch in self.stack.branches)
         observation.first_loss = first_loss(
             self.model, self.batch, output, forward.loss, self.counted.mask, causal
-        )  # fmt: skip
+        )
         if unchanged is not None and not unchanged.confirmed(output):
             if self.catch.out_of_place:
                 raise BadInput(OVERWRITES)
@@ -148,7 +150,9 @@ class _Pass:
         elif self.watch is not None:
             read_attention(observation, self.watch, self.places)
         if not all(stream.requires_grad for stream in forward.streams):
-            observation.note("gradients not measured: the model cuts them off (detach, no_grad, a kernel without them)")
+            observation.note(
+                "gradients not measured: the model cuts them off (detach, no_grad, a kernel without them)"
+            )
         elif observation.finite:
             observation.readout = readout_of(output, forward.streams[-1], self.catch.shaped)
             for seed in self.request.seeds:
@@ -207,7 +211,9 @@ class _Pass:
         observation.log_gradient.append(logs)
         observation.statistics.append(statistics)
 
-    def _start(self, readout: str, forward: _Forward, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+    def _start(
+        self, readout: str, forward: _Forward, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor | None]:
         """What is differentiated: the model's own loss, or the last stream against a random gradient."""
         if readout == "own":
             assert forward.loss is not None

@@ -11,6 +11,14 @@ from edgewise.rehearsal.outlook import Outlook, Prospect, outlook
 from edgewise.rehearsal.rate import Moment, Rate, Rehearsal
 
 __all__ = [
-    "Moment", "Outlook", "Prospect", "Rate", "Rehearsal", "for_trainer", "learning_rate", "made_up_batches",
-    "muon_and_adamw", "outlook",
-]  # fmt: skip
+    "Moment",
+    "Outlook",
+    "Prospect",
+    "Rate",
+    "Rehearsal",
+    "for_trainer",
+    "learning_rate",
+    "made_up_batches",
+    "muon_and_adamw",
+    "outlook",
+]

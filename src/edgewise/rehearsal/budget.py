@@ -22,7 +22,9 @@ def in_words(steps: int, rates: int, longer: bool) -> str:
     >>> in_words(20, 6, True)
     'at most 120 training steps (280 if 20 at a time turn out to be too few)'
     """
-    more = f" ({most_steps(steps, rates, True)} if {steps} at a time turn out to be too few)" if longer else ""
+    more = (
+        f" ({most_steps(steps, rates, True)} if {steps} at a time turn out to be too few)" if longer else ""
+    )
     return f"at most {steps * rates} training steps{more}"
 
 

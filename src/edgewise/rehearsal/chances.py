@@ -27,7 +27,9 @@ TRAINS_FROM, FAILS_UP_TO = 0.75, 0.25  # firm words, as in a verdict
 @cache
 def table() -> dict[str, Any]:
     """Constants with all families and without each, and how well they did on families left out."""
-    values: dict[str, Any] = json.loads(resources.files("edgewise.rehearsal").joinpath("chances.json").read_text())
+    values: dict[str, Any] = json.loads(
+        resources.files("edgewise.rehearsal").joinpath("chances.json").read_text()
+    )
     return values
 
 

@@ -51,7 +51,9 @@ def largest_curvature(
         value = float(np.linalg.eigvalsh(np.stack([operator @ e for e in np.eye(hessian.size)]))[-1])
     else:
         try:
-            value = float(eigsh(operator, k=1, which="LA", tol=TOLERANCE, v0=first, return_eigenvectors=False)[0])
+            value = float(
+                eigsh(operator, k=1, which="LA", tol=TOLERANCE, v0=first, return_eigenvectors=False)[0]
+            )
         except ArpackNoConvergence as error:
             raise BadInput(f"the curvature did not converge ({error})") from error
     value += float(innermost(optimizer).param_groups[0].get("weight_decay", 0.0))
@@ -64,8 +66,12 @@ def _roots(bare: nn.Module, hessian: Hessian, optimizer: Optimizer, ratios: tupl
     """The square root of every entry's share of the first group's rate; 0 for what the optimizer does not train."""
     names = {id(p): name for name, p in bare.named_parameters()}
     ratio = {
-        names[id(p)]: r for group, r in zip(optimizer.param_groups, ratios, strict=True)
-        for p in group["params"] if p.requires_grad and id(p) in names
-    }  # fmt: skip
-    parts = [np.full(p.numel(), max(ratio.get(name, 0.0), 0.0) ** 0.5) for name, p in hessian.parameters.items()]
+        names[id(p)]: r
+        for group, r in zip(optimizer.param_groups, ratios, strict=True)
+        for p in group["params"]
+        if p.requires_grad and id(p) in names
+    }
+    parts = [
+        np.full(p.numel(), max(ratio.get(name, 0.0), 0.0) ** 0.5) for name, p in hessian.parameters.items()
+    ]
     return np.concatenate(parts)

@@ -48,7 +48,9 @@ class Gauge:
         self.loss, self.fresh = loss, fresh
         self.whole = whole  # the mean over processes
         self.stack: Stack | None = None
-        self.entry: str | None = ""  # the module that the loss calls: the model, or a part of it; None where none is
+        self.entry: str | None = (
+            ""  # the module that the loss calls: the model, or a part of it; None where none is
+        )
         self.block: str | None = None  # the module whose output is the last stream
         self.note = ""
         self._ready = False

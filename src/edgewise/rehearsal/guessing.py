@@ -26,7 +26,9 @@ BINARY = (F.binary_cross_entropy_with_logits, F.binary_cross_entropy)
 NUMBERS = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss)
 LOSSES = (*CLASSES, *BINARY, *NUMBERS)
 ITERATIONS = 50
-NEAR = 0.1  # of the way from equal odds to the frequencies: what is left of it where a network counts as there
+NEAR = (
+    0.1  # of the way from equal odds to the frequencies: what is left of it where a network counts as there
+)
 UNKNOWN = "it could not be compared with guessing: {}"
 Loss = Callable[[nn.Module, Any], Tensor]
 
@@ -145,7 +147,9 @@ def _by_calls(model: nn.Module, loss: Loss, batches: Sequence[Any]) -> Guess | N
     return replace(_checked(best, "guessing frequencies"), uniform=uniform)
 
 
-def _with_constants(model: nn.Module, loss: Loss, batches: Sequence[Any], constants: Sequence[Tensor]) -> float:
+def _with_constants(
+    model: nn.Module, loss: Loss, batches: Sequence[Any], constants: Sequence[Tensor]
+) -> float:
     """The mean loss with these in place of the predictions, in the order of the calls."""
     total = 0.0
     for batch in batches:
@@ -161,7 +165,9 @@ def _best_of(calls: Sequence[Call]) -> Tensor:
         sizes = {call.prediction.shape[call.dimension] for call in calls}
     if len(sizes) > 1:
         raise ValueError("the number of answers differs from batch to batch")
-    return _lowest(lambda c: sum((call.at(c) for call in calls), torch.zeros(())), sizes.pop(), calls[0].prediction)
+    return _lowest(
+        lambda c: sum((call.at(c) for call in calls), torch.zeros(())), sizes.pop(), calls[0].prediction
+    )
 
 
 def _by_output(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequence[Any]) -> Guess:
@@ -169,7 +175,9 @@ def _by_output(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Se
     if bare is None:
         return Guess(None, why="the loss calls no module")
     if dist.is_available() and dist.is_initialized():
-        return Guess(None, why="a loss written by hand is not taken apart where several processes train together")
+        return Guess(
+            None, why="a loss written by hand is not taken apart where several processes train together"
+        )
     outputs = [_output(model, bare, loss, batch) for batch in batches]
     if not all(isinstance(output, Tensor) and output.is_floating_point() for output in outputs):
         return Guess(None, why="no labels were found in what the loss calls")
@@ -232,7 +240,9 @@ def _lowest(total: Callable[[Tensor], Tensor], size: int, like: Tensor) -> Tenso
 
 
 def _checked(loss: float, words: str) -> Guess:
-    return Guess(loss, words) if math.isfinite(loss) else Guess(None, why="no constant answer is the best one")
+    return (
+        Guess(loss, words) if math.isfinite(loss) else Guess(None, why="no constant answer is the best one")
+    )
 
 
 __all__ = ["Guess", "guess"]

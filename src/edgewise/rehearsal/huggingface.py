@@ -40,11 +40,19 @@ def for_trainer(
     with random_streams():
         loader = trainer.get_train_dataloader()
         rate = learning_rate(
-            trainer.model, loader, lambda model, batch: _loss(trainer, model, batch), steps=steps, rates=rates,
-            seed=seed, optimizer=lambda model: _optimizer(trainer, model), warmup=warmup, progress=progress,
-            accumulate=arguments.gradient_accumulation_steps, clip=arguments.max_grad_norm or None,
+            trainer.model,
+            loader,
+            lambda model, batch: _loss(trainer, model, batch),
+            steps=steps,
+            rates=rates,
+            seed=seed,
+            optimizer=lambda model: _optimizer(trainer, model),
+            warmup=warmup,
+            progress=progress,
+            accumulate=arguments.gradient_accumulation_steps,
+            clip=arguments.max_grad_norm or None,
             autocast=torch.bfloat16 if arguments.bf16 else torch.float16 if arguments.fp16 else None,
-        )  # fmt: skip
+        )
     return replace(rate, notes=(*rate.notes, note)) if note else rate
 
 

@@ -34,14 +34,18 @@ class Joint(Optimizer):
 def muon_and_adamw(model: nn.Module) -> Optimizer:
     """Muon where a matrix maps a stream to a stream; AdamW for embeddings, the readout, vectors and everything else."""
     if not hasattr(torch.optim, "Muon"):
-        raise BadInput(f"torch {torch.__version__} has no torch.optim.Muon. Use torch 2.9 or later, or adamw or sgd.")
+        raise BadInput(
+            f"torch {torch.__version__} has no torch.optim.Muon. Use torch 2.9 or later, or adamw or sgd."
+        )
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     parameters = trainable(model)
     square = [p for p in parameters if p.ndim == 2 and id(p) not in tables]
     readout = square[-1] if len(square) > 1 else None  # in the order of definition the readout comes last
     inside = [p for p in square if p is not readout]
     if not inside:
-        raise BadInput(f"{type(model).__name__} has no matrix for Muon. Use adamw or sgd, or a function of your own.")
+        raise BadInput(
+            f"{type(model).__name__} has no matrix for Muon. Use adamw or sgd, or a function of your own."
+        )
     chosen = {id(p) for p in inside}
     others = [p for p in parameters if id(p) not in chosen]
     muon = torch.optim.Muon(inside, lr=1.0, weight_decay=0.0)

@@ -39,11 +39,15 @@ from edgewise.rehearsal.walk import (
 )
 
 # Chosen on ten networks (`DEVELOPMENT` in experiments/learning_rate/population.py), before the blind ones were trained.
-STREAM = 0.11  # times the square root of the rate that moves the stream by its own size: where the ladder starts
+STREAM = (
+    0.11  # times the square root of the rate that moves the stream by its own size: where the ladder starts
+)
 CURVATURE = 0.15  # of the rate at which curvature makes SGD unstable: where its ladder starts
 SHADE = 0.8  # of the best rate of a rehearsal: a whole training wants less than its first steps
 # Chosen on the networks of experiments/learning_rate/horizon.py, before those of second_population.py were trained.
-NEAR_THE_END = 0.75  # power of (loss / first loss) that shades a longer rehearsal: what is nearly learned wants less
+NEAR_THE_END = (
+    0.75  # power of (loss / first loss) that shades a longer rehearsal: what is nearly learned wants less
+)
 LEAST = 0.1  # of the best rate of a rehearsal, in any case
 SAFE = 0.7  # of the edge: never advised above this
 RANGE = 2.0  # the advice is a factor
@@ -52,10 +56,21 @@ NUDGE = 1e-5  # rate of the one step that measures how far a unit of rate moves 
 
 
 def learning_rate(
-    model: nn.Module, batches: Any, loss: Loss | None = None, *, optimizer: Any = None, warmup: int = 0,
-    steps: int = 20, rates: int = 6, seed: int = 0, accumulate: int = 1, clip: float | None = None,
-    autocast: torch.dtype | None = None, longer: bool = True, progress: Tell | bool | None = None,
-) -> Rate:  # fmt: skip
+    model: nn.Module,
+    batches: Any,
+    loss: Loss | None = None,
+    *,
+    optimizer: Any = None,
+    warmup: int = 0,
+    steps: int = 20,
+    rates: int = 6,
+    seed: int = 0,
+    accumulate: int = 1,
+    clip: float | None = None,
+    autocast: torch.dtype | None = None,
+    longer: bool = True,
+    progress: Tell | bool | None = None,
+) -> Rate:
     """The rate at which this model learns best in its first steps, tried on copies; the model is not touched.
 
     model       as it is trained: also compiled, inside DistributedDataParallel, or sharded by fully_shard
@@ -89,10 +104,19 @@ def learning_rate(
         stage = Stage(model, optimizer)
         rows = first_batches(batches, steps * accumulate * (LONGER if longer else 1))
         plans = [
-            Plan(loss or own_loss, supply(batches, rows, count, accumulate), count, warmup, accumulate, clip, autocast,
-                 seed, stage.group)
+            Plan(
+                loss or own_loss,
+                supply(batches, rows, count, accumulate),
+                count,
+                warmup,
+                accumulate,
+                clip,
+                autocast,
+                seed,
+                stage.group,
+            )
             for count in (steps, LONGER * steps)
-        ]  # fmt: skip
+        ]
         return _Search(stage, plans[0], rates, interrupts, plans[1] if longer else None).run(progress)
 
 
@@ -146,7 +170,12 @@ class _Search:
     def _extend(self, plan: Plan) -> None:
         """Begin again with more steps; what was learned is kept until the first of the longer ones is finished."""
         before, self.extended = (self.plan, self.most, self.rehearsals), True
-        self.passes_before, self.plan, self.most, self.rehearsals = self.passes, plan, min(self.most, LONG_RATES), {}
+        self.passes_before, self.plan, self.most, self.rehearsals = (
+            self.passes,
+            plan,
+            min(self.most, LONG_RATES),
+            {},
+        )
         try:
             self._climb()
         except KeyboardInterrupt:
@@ -175,7 +204,9 @@ class _Search:
             self.guess = self.gauge.guess(model)
             unit, sgd = self._unit(model, optimizer, rates), is_sgd(optimizer)
         if self.gauge.note:
-            self.notes.append(f"{self.gauge.note}: streams are those of the output, and tokens were not looked at")
+            self.notes.append(
+                f"{self.gauge.note}: streams are those of the output, and tokens were not looked at"
+            )
         if sgd:
             return self._by_curvature(unit)
         return STREAM * math.sqrt(unit) if unit else 2e-3
@@ -263,10 +294,26 @@ class _Search:
         if self.guess.why:
             self.notes.append(UNKNOWN.format(self.guess.why))
         return Rate(
-            best, best and best / RANGE, best and best * RANGE, edge, tuple(rehearsals), self._moment(),
-            self.optimizer, self.ratios, self.plan.warmup, self.plan.steps, self.curvature, self.limit, self.passes,
-            time.perf_counter() - self.began, self.estimate, interrupted, tuple(self.notes), self.guess.loss, reason,
-        )  # fmt: skip
+            best,
+            best and best / RANGE,
+            best and best * RANGE,
+            edge,
+            tuple(rehearsals),
+            self._moment(),
+            self.optimizer,
+            self.ratios,
+            self.plan.warmup,
+            self.plan.steps,
+            self.curvature,
+            self.limit,
+            self.passes,
+            time.perf_counter() - self.began,
+            self.estimate,
+            interrupted,
+            tuple(self.notes),
+            self.guess.loss,
+            reason,
+        )
 
     def _nothing_learned(self, rehearsals: list[Rehearsal]) -> str | None:
         """Why no rate is named: every one hurts, or none leaves the loss of guessing; None where one learns."""
@@ -278,7 +325,9 @@ class _Search:
             return None
         level = f"the loss of {self.guess.words} ({self.guess.loss:.3g})"
         if self.guess.on_the_way(lowest, self.start.loss):
-            self.notes.append(f"no rate is below {level} yet, so these steps do not show that it learns from its input")
+            self.notes.append(
+                f"no rate is below {level} yet, so these steps do not show that it learns from its input"
+            )
             return None
         after = f"{lowest:.3g} after {self.plan.steps} steps"
         if self.guess.near(lowest):
@@ -327,8 +376,12 @@ def _refuse(
 ) -> None:
     if not isinstance(model, nn.Module):
         raise BadInput(f"learning_rate takes a torch.nn.Module, got a {type(model).__name__}.")
-    for name, value, least in (("warmup", warmup, 0), ("steps", steps, 2), ("rates", rates, 3),
-                               ("accumulate", accumulate, 1)):  # fmt: skip
+    for name, value, least in (
+        ("warmup", warmup, 0),
+        ("steps", steps, 2),
+        ("rates", rates, 3),
+        ("accumulate", accumulate, 1),
+    ):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise BadInput(f"{name} must be a whole number of at least {least}, got {value!r}.")
     if clip is not None and not (isinstance(clip, (int, float)) and clip > 0):

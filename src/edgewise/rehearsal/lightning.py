@@ -55,9 +55,16 @@ class RehearseLearningRate(Callback):  # type: ignore[misc, unused-ignore]
         rows = list(islice(iter(trainer.train_dataloader), self.steps * accumulate + FRESH))
         by_norm = trainer.gradient_clip_algorithm in (None, "norm")
         self.rate = learning_rate(
-            pl_module, rows, _loss, optimizer=optimizer, steps=self.steps, rates=self.rates, seed=self.seed,
-            accumulate=accumulate, clip=(trainer.gradient_clip_val or None) if by_norm else None,
-        )  # fmt: skip
+            pl_module,
+            rows,
+            _loss,
+            optimizer=optimizer,
+            steps=self.steps,
+            rates=self.rates,
+            seed=self.seed,
+            accumulate=accumulate,
+            clip=(trainer.gradient_clip_val or None) if by_norm else None,
+        )
         if self.update and self.rate.best is not None:
             _set(trainer, optimizer, pl_module, self.rate)
 

@@ -68,9 +68,14 @@ class Plan:
 
 
 def rehearse(
-    model: nn.Module, optimizer: Optimizer, rate: float, plan: Plan, gauge: Gauge, start: View,
+    model: nn.Module,
+    optimizer: Optimizer,
+    rate: float,
+    plan: Plan,
+    gauge: Gauge,
+    start: View,
     tell: Callable[[], None],
-) -> Rehearsal:  # fmt: skip
+) -> Rehearsal:
     """The steps at one rate; it ends early where the loss is not finite. `tell` is called after every step."""
     torch.manual_seed(plan.seed)  # dropout is the same for every rate
     rates, losses, moments = Rates(optimizer), [], []

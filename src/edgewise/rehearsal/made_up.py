@@ -58,12 +58,16 @@ def _texts(example: Tensor, count: int, size: int, generator: torch.Generator) -
     return batches
 
 
-def _images(model: Any, example: Tensor, count: int, size: int, generator: torch.Generator) -> list[dict[str, Tensor]]:
+def _images(
+    model: Any, example: Tensor, count: int, size: int, generator: torch.Generator
+) -> list[dict[str, Tensor]]:
     kinds = min(int(getattr(model.config, "num_labels", 10)), 10)
     patterns = torch.randn(kinds, *example.shape[1:], generator=generator)
     batches = []
     for _ in range(count):
         labels = torch.randint(kinds, (size,), generator=generator)
         noise = torch.randn(size, *example.shape[1:], generator=generator)
-        batches.append({"pixel_values": (patterns[labels] + noise).to(example), "labels": labels.to(example.device)})
+        batches.append(
+            {"pixel_values": (patterns[labels] + noise).to(example), "labels": labels.to(example.device)}
+        )
     return batches

@@ -52,7 +52,9 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     if not parameters:
         total = sum(1 for _ in model.parameters())
         why = f"all {total} are frozen (requires_grad=False)" if total else "it has no parameters"
-        raise BadInput(f"{type(model).__name__} has no trainable parameter: {why}. Unfreeze what is to be trained.")
+        raise BadInput(
+            f"{type(model).__name__} has no trainable parameter: {why}. Unfreeze what is to be trained."
+        )
     return parameters
 
 
@@ -80,7 +82,9 @@ def refuse_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
             "model. Give the optimizer that was made for it, or a function of the model that makes one."
         )
     if not any(p.requires_grad for p in listed):
-        raise BadInput(f"every parameter of this {type(optimizer).__name__} is frozen: there is nothing to train.")
+        raise BadInput(
+            f"every parameter of this {type(optimizer).__name__} is frozen: there is nothing to train."
+        )
     _, *parameters = inspect.signature(type(innermost(optimizer)).step).parameters.values()
     if parameters and parameters[0].default is inspect.Parameter.empty:
         raise BadInput(
@@ -98,7 +102,9 @@ class Rates:
         rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
         first = next((rate for rate in rates if rate > 0), None)
         if first is None:
-            raise BadInput(f"every group of this {type(optimizer).__name__} has the rate 0. Give one that moves.")
+            raise BadInput(
+                f"every group of this {type(optimizer).__name__} has the rate 0. Give one that moves."
+            )
         self.ratios = tuple(rate / first for rate in rates)
 
     def set(self, rate: float) -> None:

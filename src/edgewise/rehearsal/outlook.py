@@ -64,8 +64,14 @@ def outlook(rate: Rate, verdict: Verdict | None = None) -> Outlook:
         return Outlook(Prospect.UNDECIDED, rate.best, sentence, cure=cure)
     if rate.best is None or _alike(rate) or _agreed_dead(rate, verdict):
         low, high = (in_words(r) for r in (rate.tried[0], rate.tried[-1]))
-        why = "its tokens are alike, so it can learn no more than how frequent the labels are" if _alike(rate) else (
-            (rate.reason or "no rate lowered the loss on fresh batches").replace(f" from {low} to {high}", "")
+        why = (
+            "its tokens are alike, so it can learn no more than how frequent the labels are"
+            if _alike(rate)
+            else (
+                (rate.reason or "no rate lowered the loss on fresh batches").replace(
+                    f" from {low} to {high}", ""
+                )
+            )
         )
         agreed = odds if odds is not None and odds.value <= FAILS_UP_TO else None
         sentence = f"Dead at every rate tried ({low} to {high}): {why}."
@@ -74,7 +80,9 @@ def outlook(rate: Rate, verdict: Verdict | None = None) -> Outlook:
     steps, horizon = steps_to(nearest, rate.start.loss / 2), FARTHEST * len(nearest.losses)
     stated: Steps = tuple(None if n is None or n > horizon else n for n in steps)  # type: ignore[assignment]
     if _fall(rate) < _noise(rate):
-        sentence = f"Not decided: {rate.steps} steps at any rate hardly changed the loss; rehearse more of them."
+        sentence = (
+            f"Not decided: {rate.steps} steps at any rate hardly changed the loss; rehearse more of them."
+        )
         return Outlook(Prospect.UNDECIDED, rate.best, sentence, *stated, cure=cure, probability=odds)
     if odds is not None and odds.value < TRAINS_FROM:
         sentence = f"Not decided: {STEPS} steps took {_share(rate)} off the loss. {_odds(odds)}"
@@ -110,7 +118,11 @@ def steps_to(rehearsal: Rehearsal, level: float) -> Steps:
     From the standard error of p; None where the loss does not fall, or has no logarithm.
     """
     half = len(rehearsal.losses) // 2
-    points = [(t, loss) for t, loss in enumerate(rehearsal.losses, 1) if t > half and math.isfinite(loss) and loss > 0]
+    points = [
+        (t, loss)
+        for t, loss in enumerate(rehearsal.losses, 1)
+        if t > half and math.isfinite(loss) and loss > 0
+    ]
     if len(points) < 4 or not level > 0:
         return None, None, None
     x, y = [math.log(t) for t, _ in points], [math.log(loss) for _, loss in points]
@@ -142,9 +154,13 @@ def _when(steps: Steps, horizon: int) -> str:
     if best is None:
         return "its losses do not say when they are halved"
     if best > horizon:
-        return f"half of its first loss takes more than {horizon:,} steps, as far as its losses can be continued"
+        return (
+            f"half of its first loss takes more than {horizon:,} steps, as far as its losses can be continued"
+        )
     upper = f"more than {horizon:,}" if high is None or high > horizon else f"{high:,.0f}"
-    return f"half of its first loss after about {best:,.0f} steps, extrapolated ({low or best:,.0f} to {upper})"
+    return (
+        f"half of its first loss after about {best:,.0f} steps, extrapolated ({low or best:,.0f} to {upper})"
+    )
 
 
 def _fall(rate: Rate) -> float:

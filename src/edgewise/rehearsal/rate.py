@@ -22,7 +22,9 @@ class Moment:
     step: int
     loss: float  # on batches that it does not train on
     moved: float  # |stream - stream at the start| / |stream at the start|
-    separation: float | None  # mean of 1 - cosine between tokens of the last stream; None where it was not read
+    separation: (
+        float | None
+    )  # mean of 1 - cosine between tokens of the last stream; None where it was not read
     output: float  # root mean square of the outputs
 
 
@@ -53,12 +55,18 @@ class Rehearsal:
         Those belong to weights a few steps back, but there are more of them, so the noise is less.
         """
         last = self.losses[-LAST:]
-        value = (1 - TRAINING_SHARE) * self.loss + TRAINING_SHARE * sum(last) / len(last) if last else math.inf
+        value = (
+            (1 - TRAINING_SHARE) * self.loss + TRAINING_SHARE * sum(last) / len(last) if last else math.inf
+        )
         return value if math.isfinite(value) else math.inf
 
     def at(self, step: int) -> Moment:
         """The last look up to a step; the first one where there was none yet."""
-        return next((m for m in reversed(self.moments) if m.step <= step), self.moments[0]) if self.moments else NOTHING
+        return (
+            next((m for m in reversed(self.moments) if m.step <= step), self.moments[0])
+            if self.moments
+            else NOTHING
+        )
 
     @property
     def separation(self) -> float | None:
@@ -86,7 +94,9 @@ class Rate:
     estimate: float = 0.0  # seconds, as said beforehand
     interrupted: bool = False
     notes: tuple[str, ...] = field(default=())
-    guess: float | None = None  # loss of the best constant answer on fresh batches; None where it was not found
+    guess: float | None = (
+        None  # loss of the best constant answer on fresh batches; None where it was not found
+    )
     reason: str | None = None  # why no rate is named
 
     @property
@@ -116,7 +126,9 @@ class Rate:
     def beyond(self) -> Rehearsal | None:
         """The rehearsal at the smallest rate that was too large; None where none was."""
         learned = self.at_edge
-        above = [r for r in self.rehearsals if r.reason is not None and (learned is None or r.rate > learned.rate)]
+        above = [
+            r for r in self.rehearsals if r.reason is not None and (learned is None or r.rate > learned.rate)
+        ]
         return above[0] if above else None
 
     def to_json(self) -> str:
@@ -173,10 +185,14 @@ def in_words(rate: float) -> str:
 
 
 def _advice(rate: Rate) -> str:
-    setting = f"{rate.optimizer} {f'with {rate.warmup} steps of warm-up' if rate.warmup else 'without warm-up'}"
+    setting = (
+        f"{rate.optimizer} {f'with {rate.warmup} steps of warm-up' if rate.warmup else 'without warm-up'}"
+    )
     if rate.best is None or rate.low is None or rate.high is None:
         low, high = (in_words(value) for value in (rate.tried[0], rate.tried[-1]))
-        return f"{setting}: {rate.reason or f'no rate from {low} to {high} lowered the loss on fresh batches'}."
+        return (
+            f"{setting}: {rate.reason or f'no rate from {low} to {high} lowered the loss on fresh batches'}."
+        )
     return f"{setting}: use {in_words(rate.best)} ({in_words(rate.low)} to {in_words(rate.high)})."
 
 

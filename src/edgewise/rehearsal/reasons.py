@@ -48,7 +48,9 @@ def _share(rehearsal: Rehearsal, best: Rehearsal, start: Moment) -> float:
 def _departures(rehearsal: Rehearsal, best: Rehearsal | None, start: Moment) -> Iterator[tuple[int, str]]:
     """(step, reason) in the order in which they were seen, of what was still so at the end."""
     lasting = set(_of_moment(rehearsal.moments[-1], best, start)) if rehearsal.moments else set()
-    seen = [(m.step, 0, name) for m in rehearsal.moments for name in _of_moment(m, best, start) if name in lasting]
+    seen = [
+        (m.step, 0, name) for m in rehearsal.moments for name in _of_moment(m, best, start) if name in lasting
+    ]
     seen += [(k + 1, 1, NOT_FINITE) for k, value in enumerate(rehearsal.losses) if not math.isfinite(value)]
     if not math.isfinite(rehearsal.loss):
         seen.append((len(rehearsal.losses), 1, NOT_FINITE))

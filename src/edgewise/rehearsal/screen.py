@@ -30,9 +30,11 @@ def _answer(rate: Rate, outlook: Outlook, width: int) -> Iterator[Line]:
     warmup = f"with {rate.warmup} steps of warm-up" if rate.warmup else "without warm-up"
     nothing = "NO RATE NAMED" if outlook.prospect is Prospect.UNDECIDED else "NO RATE LEARNS"
     word = nothing if outlook.rate is None else f"USE {in_words(outlook.rate)}"
-    span = "" if outlook.rate is None or rate.low is None or rate.high is None else (
-        f"({in_words(rate.low)} to {in_words(rate.high)})  "
-    )  # fmt: skip
+    span = (
+        ""
+        if outlook.rate is None or rate.low is None or rate.high is None
+        else (f"({in_words(rate.low)} to {in_words(rate.high)})  ")
+    )
     broken = list(wrapped(f"{word}  {span}{rate.optimizer}, {warmup}", width, "", INDENT))
     yield broken[0]._replace(style=STYLES.get(outlook.prospect, "undecided"), length=len(word))
     yield from broken[1:]

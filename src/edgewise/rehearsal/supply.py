@@ -59,7 +59,9 @@ def supply(batches: Any, rows: list[Any], steps: int, accumulate: int) -> Supply
             "looks like learning"
         )
     if isinstance(batches, Iterator):
-        notes.append(f"the iterator was read: its first {read} batches are gone; a list or loader is not used up")
+        notes.append(
+            f"the iterator was read: its first {read} batches are gone; a list or loader is not used up"
+        )
     return Supply(tuple(train), tuple(fresh), tuple(notes))
 
 
@@ -74,8 +76,11 @@ def _read(batches: Any, count: int) -> list[Any]:
 
 
 def _refuse_empty(batch: Any, number: int) -> None:
-    tensors = [leaf for leaf in tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
-               if isinstance(leaf, Tensor)]  # fmt: skip
+    tensors = [
+        leaf
+        for leaf in tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
+        if isinstance(leaf, Tensor)
+    ]
     if any(tensor.numel() == 0 for tensor in tensors):
         raise BadInput(f"batch {number} is empty (a tensor without entries): there is nothing to learn from.")
 

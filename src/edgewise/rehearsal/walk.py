@@ -12,8 +12,13 @@ from dataclasses import dataclass
 
 FACTOR = 2.5
 NOISE = 0.02  # of the loss at the start: a smaller difference between two rates says little
-WIDTH, WIDTH_SGD = 0.7, 1.5  # in log rate, how far the best rate is from where the stream or the curvature puts it
-SPEEDING = 0.6  # of the fall in the first half: where the second falls by more, these steps are not yet the training
+WIDTH, WIDTH_SGD = (
+    0.7,
+    1.5,
+)  # in log rate, how far the best rate is from where the stream or the curvature puts it
+SPEEDING = (
+    0.6  # of the fall in the first half: where the second falls by more, these steps are not yet the training
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,9 @@ def vertex(rates: Sequence[float], scores: Sequence[float]) -> float | None:
 
     Between the neighbours in any case; the lowest rate itself where it stands at an end of the ladder.
     """
-    finite = [(rate, score) for rate, score in sorted(zip(rates, scores, strict=True)) if math.isfinite(score)]
+    finite = [
+        (rate, score) for rate, score in sorted(zip(rates, scores, strict=True)) if math.isfinite(score)
+    ]
     if not finite:
         return None
     k = min(range(len(finite)), key=lambda i: finite[i][1])

@@ -136,7 +136,9 @@ def _call_of(model: nn.Module, batch: Any, name: str, order: dict[str, int]) -> 
     block = model.get_submodule(name)
 
     def record(module: nn.Module, inputs: Any, named: Any) -> None:  # noqa: ARG001
-        cacheless = {key: value for key, value in named.items() if key not in ("past_key_values", "use_cache")}
+        cacheless = {
+            key: value for key, value in named.items() if key not in ("past_key_values", "use_cache")
+        }
         calls.append(BlockCall(name, inputs, cacheless))
 
     with observed(model) as stack, torch.no_grad():

@@ -38,7 +38,9 @@ MOST = 30  # forward-backward passes a plan may take
 AGAIN = 2  # more draws at the chosen gains, so that the expected totals are means of three networks
 FAR = 5.0  # a total that no scatter explains
 FAIR = 9  # passes that a lever gets before the next one is tried
-DIES = -7.0  # log of the last mean square over the first: below, the epsilon of a norm decides what is measured
+DIES = (
+    -7.0
+)  # log of the last mean square over the first: below, the epsilon of a norm decides what is measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,20 +60,43 @@ class _Subject:
         return cls(model, layers, anatomy, meter, meter.read())
 
     def plan(
-        self, goal: str, budget: float, changes: Sequence[Change], expected: TotalChanges, source: str,
+        self,
+        goal: str,
+        budget: float,
+        changes: Sequence[Change],
+        expected: TotalChanges,
+        source: str,
         notes: Sequence[str],
-    ) -> Plan:  # fmt: skip
-        text, findings = diagnose(self.before, expected, budget, changed=bool(changes), skip=self.anatomy.skip)
+    ) -> Plan:
+        text, findings = diagnose(
+            self.before, expected, budget, changed=bool(changes), skip=self.anatomy.skip
+        )
         return Plan(
-            goal, tuple(changes), self.before, expected, self.layers.depth, self.meter.width, budget, source,
-            self.meter.passes, expected.worst <= budget + TOLERANCE, text, tuple(notes), findings,
-        )  # fmt: skip
+            goal,
+            tuple(changes),
+            self.before,
+            expected,
+            self.layers.depth,
+            self.meter.width,
+            budget,
+            source,
+            self.meter.passes,
+            expected.worst <= budget + TOLERANCE,
+            text,
+            tuple(notes),
+            findings,
+        )
 
 
 def plan_by_measurement(
-    model: nn.Module, batch: Any, layers: Layers, exclusions: Exclusions, budget: float, draw: str | None = None,
+    model: nn.Module,
+    batch: Any,
+    layers: Layers,
+    exclusions: Exclusions,
+    budget: float,
+    draw: str | None = None,
     spent: int = 0,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """Measure, search, and say what to expect: at most 30 passes (with those already spent), which the plan counts."""
     subject = _Subject.of(model, batch, layers, spent)
     anatomy = subject.anatomy
@@ -81,7 +106,10 @@ def plan_by_measurement(
         notes.append(copies_in_words(copies, exclusions))
     if subject.before.worst <= budget + TOLERANCE and not copies:
         return subject.plan("critical", budget, (), subject.before, "measurement", notes)
-    fixed = (*_redraws(subject, exclusions, copies, draw), *zero_biases(model, layers, anatomy.biases, exclusions))
+    fixed = (
+        *_redraws(subject, exclusions, copies, draw),
+        *zero_biases(model, layers, anatomy.biases, exclusions),
+    )
     levers = levers_of(model, layers, anatomy, exclusions, draw)
     choice, expected = _solve(subject.meter, fixed, levers, anatomy, budget)
     changes = merge(fixed, [change for lever in choice for change in lever.final()])
@@ -90,7 +118,13 @@ def plan_by_measurement(
 
 
 def scheme_by_measurement(
-    model: nn.Module, batch: Any, layers: Layers, exclusions: Exclusions, budget: float, goal: str, spent: int = 0
+    model: nn.Module,
+    batch: Any,
+    layers: Layers,
+    exclusions: Exclusions,
+    budget: float,
+    goal: str,
+    spent: int = 0,
 ) -> Plan:
     """A published scheme on a stack that no adapter recognises; its totals are the means of trial draws."""
     subject, scheme = _Subject.of(model, batch, layers, spent), SCHEMES[goal]
@@ -137,7 +171,9 @@ def _solve(
     """
     choice: list[Lever] = []
     trial = _Trial(meter, fixed)
-    enough = budget + TOLERANCE if anatomy.skip else min(budget, TOLERANCE)  # a whole network's signal hangs on it
+    enough = (
+        budget + TOLERANCE if anatomy.skip else min(budget, TOLERANCE)
+    )  # a whole network's signal hangs on it
     best = _mean_of_draws(trial, choice, trial.read(choice))
     for index, lever in enumerate(levers):
         left = MOST - AGAIN - meter.passes
@@ -180,7 +216,9 @@ class _Trial:
         for lever in levers:
             unit = self._draw(lever.name, lever.changes, seed)
             replacements |= {name: values * lever.gain + lever.shift(name) for name, values in unit.items()}
-        cast = {name: values.to(self.meter.model.get_parameter(name)) for name, values in replacements.items()}
+        cast = {
+            name: values.to(self.meter.model.get_parameter(name)) for name, values in replacements.items()
+        }
         totals = self.meter.read(cast, seed)
         return replace(totals, gradient=-BEYOND) if not totals.raw and self.meter.size < DIES else totals
 

@@ -54,9 +54,15 @@ BAND = (0.25, 4.0)  # gates are left alone within this, and set to gain one outs
 
 
 def plan_by_theory(
-    recognised: Recognised, before: TotalChanges | None, start: tuple[float, float] | None, exclusions: Exclusions,
-    goal: str, budget: float, draw: str | None, embeddings: bool,
-) -> Plan:  # fmt: skip
+    recognised: Recognised,
+    before: TotalChanges | None,
+    start: tuple[float, float] | None,
+    exclusions: Exclusions,
+    goal: str,
+    budget: float,
+    draw: str | None,
+    embeddings: bool,
+) -> Plan:
     """The changes of a recognised transformer, with the totals that the theory predicts for them.
 
     before, start  read from the model; None where it has no weights: then those of its description
@@ -77,16 +83,27 @@ def plan_by_theory(
     elif before.worst <= budget + TOLERANCE and not redraws and not tables:
         pairs, expected = [], before
     else:
-        pairs, expected = _critical_changes(recognised, redraws, exclusions, budget, start, draw or "orthogonal")
+        pairs, expected = _critical_changes(
+            recognised, redraws, exclusions, budget, start, draw or "orthogonal"
+        )
         biases = bias_changes(recognised, exclusions)
     changes = (*tables, *(change for _, change in pairs), *biases)
     expected = expected if changes else before
     text, findings = diagnose(before, expected, budget, changed=bool(changes))
     return Plan(
-        goal, changes, before, expected, architecture.depth, recognised.sites.width, budget, "theory",
-        reached=expected.worst <= budget + TOLERANCE, diagnosis=text, notes=tuple(filter(None, notes)),
+        goal,
+        changes,
+        before,
+        expected,
+        architecture.depth,
+        recognised.sites.width,
+        budget,
+        "theory",
+        reached=expected.worst <= budget + TOLERANCE,
+        diagnosis=text,
+        notes=tuple(filter(None, notes)),
         findings=findings,
-    )  # fmt: skip
+    )
 
 
 def predicted_totals(architecture: Architecture, start: tuple[float, float] | None) -> TotalChanges:
@@ -109,9 +126,13 @@ def _totals_of(trace: Trace) -> TotalChanges:
 
 
 def _critical_changes(
-    recognised: Recognised, fixed: Pairs, exclusions: Exclusions, budget: float, start: tuple[float, float] | None,
+    recognised: Recognised,
+    fixed: Pairs,
+    exclusions: Exclusions,
+    budget: float,
+    start: tuple[float, float] | None,
     draw: str,
-) -> tuple[Pairs, TotalChanges]:  # fmt: skip
+) -> tuple[Pairs, TotalChanges]:
     """The changes that put every branch at the share s, and the totals the theory predicts for them."""
     free = [place for place in recognised.places() if allowed(place, exclusions)]
     gains = BranchGains.of(recognised.architecture, free, budget, start)
@@ -148,7 +169,12 @@ def _inner(recognised: Recognised, free: Sequence[Place], gains: BranchGains, s:
 
 
 def _writers(
-    recognised: Recognised, architecture: Architecture, free: Sequence[Place], gains: BranchGains, s: float, draw: str
+    recognised: Recognised,
+    architecture: Architecture,
+    free: Sequence[Place],
+    gains: BranchGains,
+    s: float,
+    draw: str,
 ) -> Pairs:
     """O and W_2 of every block at the share s; matrices outside the description get its first block's ratio."""
     pairs: Pairs = []
@@ -175,7 +201,11 @@ class BranchGains:
 
     @classmethod
     def of(
-        cls, architecture: Architecture, free: Sequence[Place], budget: float, start: tuple[float, float] | None
+        cls,
+        architecture: Architecture,
+        free: Sequence[Place],
+        budget: float,
+        start: tuple[float, float] | None,
     ) -> BranchGains:
         norm = 1.0 if architecture.norm == "post" else (start[0] if start else architecture.embedding_norm)
         return cls(architecture, norm, _forgets(architecture) > budget and _can_carry(architecture, free))
@@ -211,7 +241,10 @@ class BranchGains:
         """How a matrix is drawn, and why."""
         if self.carries and role in ("mlp_in", "mlp_out"):
             kind = "mirrored rows" if role == "mlp_in" else "mirrored columns"
-            return kind, "weak skips: mirrored pairs make the MLP linear at the start, so that it carries the stream"
+            return (
+                kind,
+                "weak skips: mirrored pairs make the MLP linear at the start, so that it carries the stream",
+            )
         if s is None:
             return draw, "shares the gain of its branch evenly with the matrix that writes"
         return draw, f"writes its branch into the stream: {s * s:.3g} of its mean square per branch"
@@ -222,7 +255,9 @@ class BranchGains:
             return architecture
         gain = architecture.mlp_out_gain
         odd = tuple(g * self._mirror for g in gain) if isinstance(gain, tuple) else gain * self._mirror
-        return architecture.replace(mlp_out_gain=odd, activation="linear" if self._exact else architecture.activation)
+        return architecture.replace(
+            mlp_out_gain=odd, activation="linear" if self._exact else architecture.activation
+        )
 
     def _product(self, kind: str, block: int, s: float) -> float:
         """The gain of a whole branch, size written over size entering, without its multiplier."""

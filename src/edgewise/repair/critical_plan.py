@@ -29,10 +29,17 @@ DRAWS = ("normal", "uniform", "orthogonal")
 
 @deferring
 def critical_plan(
-    model: nn.Module | ModelMap, batch: Any = None, *, keep: Sequence[str] = (), goal: str = "critical",
-    budget: float = 1.0, draw: str | None = None, embeddings: bool = False, tokens: int | None = None,
+    model: nn.Module | ModelMap,
+    batch: Any = None,
+    *,
+    keep: Sequence[str] = (),
+    goal: str = "critical",
+    budget: float = 1.0,
+    draw: str | None = None,
+    embeddings: bool = False,
+    tokens: int | None = None,
     frozen: bool = False,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """Which matrices get which gain, and why, as a table; the model is not touched.
 
     batch       whatever the model accepts; default: random ids, pixels or vectors, where the model shows which
@@ -64,20 +71,30 @@ def _without_frozen(plan: Plan, kept: tuple[str, ...]) -> Plan:
         return plan
     if not plan.reached and plan.before is not None:
         after = plan.expected if plan.changes else None
-        plan = replace(plan, diagnosis=with_frozen(plan.before, after, plan.budget), expected=after or plan.before)
+        plan = replace(
+            plan, diagnosis=with_frozen(plan.before, after, plan.budget), expected=after or plan.before
+        )
     return replace(plan, kept=kept)
 
 
 def _plan(
-    where: ModelMap, batch: Any, exclusions: Exclusions, goal: str, budget: float, draw: str | None, embeddings: bool,
+    where: ModelMap,
+    batch: Any,
+    exclusions: Exclusions,
+    goal: str,
+    budget: float,
+    draw: str | None,
+    embeddings: bool,
     tokens: int | None,
-) -> Plan:  # fmt: skip
+) -> Plan:
     bare, recognised = where.model, recognise(where, tokens)
     if isinstance(recognised, Recognised) and recognised.weightless:
         plan = plan_by_theory(recognised, None, None, exclusions, goal, budget, draw, embeddings)
         return replace(plan, notes=(*plan.notes, UNSEEN)) if exclusions.left else plan
     if isinstance(recognised, str) and any(p.is_meta or hasattr(p, "to_local") for p in bare.parameters()):
-        raise BadInput(f"no plan is possible: {recognised}. Plan on a whole model with weights: names are the same.")
+        raise BadInput(
+            f"no plan is possible: {recognised}. Plan on a whole model with weights: names are the same."
+        )
     batch = batch_for(bare, tokens) if batch is None else batch
     if isinstance(recognised, str):
         return _by_measurement(where, batch, exclusions, goal, budget, draw, f"Not by theory: {recognised}")
@@ -92,7 +109,9 @@ def _plan(
     off = max(abs(trial.angle - plan.expected.angle), abs(trial.gradient - plan.expected.gradient))
     if exclusions.left:  # the theory is of layers drawn at random, and frozen ones are what they are
         if trial.worst <= budget + TOLERANCE:
-            return replace(plan, passes=meter.passes, expected=trial, source="theory, totals measured", reached=True)
+            return replace(
+                plan, passes=meter.passes, expected=trial, source="theory, totals measured", reached=True
+            )
     elif off <= TOLERANCE + plan.expected.spread:
         return replace(plan, passes=meter.passes)
     why = f"Not by theory: it predicts {plan.expected}, and a trial draw has {trial}."
@@ -110,9 +129,15 @@ def _refuse(model: Any, goal: str, budget: float, draw: str | None) -> None:
 
 
 def _by_measurement(
-    where: ModelMap, batch: Any, exclusions: Exclusions, goal: str, budget: float, draw: str | None, why: str,
+    where: ModelMap,
+    batch: Any,
+    exclusions: Exclusions,
+    goal: str,
+    budget: float,
+    draw: str | None,
+    why: str,
     spent: int = 0,
-) -> Plan:  # fmt: skip
+) -> Plan:
     model, layers = where.model, layers_of(where)
     if goal == "critical":
         plan = plan_by_measurement(model, batch, layers, exclusions, budget, draw, spent)

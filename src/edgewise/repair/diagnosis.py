@@ -6,7 +6,9 @@ from edgewise.repair.plan import TOLERANCE, TotalChanges
 from edgewise.stability.limits import FAILS, RISKY, Severity, severity
 from edgewise.stability.lyapunov import LateChange
 
-ELSEWHERE = "Look at the learning rate, the data and the precision; judge(measure(model)) says what the layers do."
+ELSEWHERE = (
+    "Look at the learning rate, the data and the precision; judge(measure(model)) says what the layers do."
+)
 
 
 def diagnose(
@@ -49,8 +51,12 @@ def _cause(before: TotalChanges) -> str:
             return f"The start is a likely reason: {rate}; beyond e^{RISKY:g} is risky."
         case Severity.UNDECIDED:
             return f"The start may be the reason: {rate}, but one network of this width scatters too much to tell."
-    rest = " The rest of the totals is a jump or a power law in the first half." if before.worst >= RISKY else ""
-    return f"The start alone should not prevent training: {rate}, less than the e^{RISKY:g} that is risky.{rest}"
+    rest = (
+        " The rest of the totals is a jump or a power law in the first half." if before.worst >= RISKY else ""
+    )
+    return (
+        f"The start alone should not prevent training: {rate}, less than the e^{RISKY:g} that is risky.{rest}"
+    )
 
 
 def _remainder(after: TotalChanges, budget: float, skip: bool) -> str:

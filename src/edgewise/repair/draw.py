@@ -29,7 +29,9 @@ LINEAR = ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu")
 ODD = ("tanh", "erf", "linear")
 
 
-def draw(kind: str, shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int = 1) -> Tensor:
+def draw(
+    kind: str, shape: tuple[int, ...], std: float, generator: torch.Generator, groups: int = 1
+) -> Tensor:
     """A tensor of this shape with root mean square `std`, on the CPU."""
     if kind not in DRAWS:
         raise BadInput(f"draw must be one of {', '.join(DRAWS)}, got {kind!r}.")
@@ -112,10 +114,17 @@ def _constant(shape: tuple[int, ...], std: float, generator: torch.Generator, gr
 
 
 DRAWS: dict[str, Draw] = {
-    "normal": _normal, "uniform": _uniform, "orthogonal": _orthogonal, "delta-orthogonal": _delta, "zero": _zero,
-    "constant": _constant, "mirrored": _mirrored(True, True), "mirrored rows": _mirrored(True, False),
-    "mirrored columns": _mirrored(False, True), "delta-mirrored": _delta_mirrored,
-}  # fmt: skip
+    "normal": _normal,
+    "uniform": _uniform,
+    "orthogonal": _orthogonal,
+    "delta-orthogonal": _delta,
+    "zero": _zero,
+    "constant": _constant,
+    "mirrored": _mirrored(True, True),
+    "mirrored rows": _mirrored(True, False),
+    "mirrored columns": _mirrored(False, True),
+    "delta-mirrored": _delta_mirrored,
+}
 
 
 def new_values(model: nn.Module, changes: Sequence[Change], seed: int) -> Iterator[tuple[str, Tensor]]:

@@ -33,20 +33,26 @@ class Applied:
     plan: Plan
     seed: int
     model: nn.Module
-    originals: Mapping[str, Tensor] | None  # None for a model that came from the meta device and had no values
+    originals: (
+        Mapping[str, Tensor] | None
+    )  # None for a model that came from the meta device and had no values
     kept: tuple[str, ...] = ()  # frozen parameters (requires_grad=False) that were not written
 
     @deferring
     def undo(self) -> None:
         """The weights from before, bit for bit; raises when the model had none."""
         if self.originals is None:
-            raise BadInput("there is nothing to restore: before initialize_ this model was on the meta device.")
+            raise BadInput(
+                "there is nothing to restore: before initialize_ this model was on the meta device."
+            )
         with torch.no_grad():
             for name, values in self.originals.items():
                 local(self.model.get_parameter(name)).copy_(values)
 
     def __str__(self) -> str:
-        late = [name for name in self.plan.parameters if name in self.kept]  # frozen after the plan was drawn up
+        late = [
+            name for name in self.plan.parameters if name in self.kept
+        ]  # frozen after the plan was drawn up
         count = len(self.plan.parameters) - len(late)
         written = f"Written with seed {self.seed}: {count} parameters." if count else "Nothing was written."
         return "\n".join([str(self.plan), *([frozen_in_words(late)] if late else []), written])
@@ -54,10 +60,19 @@ class Applied:
 
 @deferring
 def initialize_(
-    model: nn.Module, plan: Plan | str = "critical", *, batch: Any = None,
-    generator: torch.Generator | int | None = None, device: Any = None, keep: Sequence[str] = (), budget: float = 1.0,
-    draw: str | None = None, embeddings: bool = False, tokens: int | None = None, frozen: bool = False,
-) -> Applied:  # fmt: skip
+    model: nn.Module,
+    plan: Plan | str = "critical",
+    *,
+    batch: Any = None,
+    generator: torch.Generator | int | None = None,
+    device: Any = None,
+    keep: Sequence[str] = (),
+    budget: float = 1.0,
+    draw: str | None = None,
+    embeddings: bool = False,
+    tokens: int | None = None,
+    frozen: bool = False,
+) -> Applied:
     """Write a plan into the model, in place; the result says what was done and can `undo()` it.
 
     plan       a Plan from `critical_plan`, or a goal: then the plan is drawn up here
@@ -77,8 +92,12 @@ def initialize_(
     bare = unwrap(model)
     back_in_shards(bare)
     options: dict[str, Any] = {
-        "keep": keep, "budget": budget, "draw": draw, "embeddings": embeddings, "tokens": tokens,
-    }  # fmt: skip
+        "keep": keep,
+        "budget": budget,
+        "draw": draw,
+        "embeddings": embeddings,
+        "tokens": tokens,
+    }
     if isinstance(plan, Plan):
         _refuse_options(batch, options)
     else:
@@ -122,8 +141,9 @@ def _frozen_of(model: nn.Module, plan: Plan) -> list[str]:
     if late:
         warnings.warn(
             f"{frozen_in_words(late)} The plan expects them to be written, so what it expects does not hold: make a "
-            "plan of the model as it is now, or give frozen=True.", stacklevel=4,
-        )  # fmt: skip
+            "plan of the model as it is now, or give frozen=True.",
+            stacklevel=4,
+        )
     return late
 
 
@@ -162,7 +182,9 @@ def _refuse_other(model: nn.Module, plan: Plan) -> None:
             matrix = len(shape) > 1 and change.draw not in ("zero", "constant")
             into = (shape[-2] if place.transposed else shape[-1]) if len(shape) < 4 else 0
             if matrix and into and into != place.fan_in:
-                raise BadInput(f"the plan is of another model: {name} is {shape}, expected fan-in {place.fan_in}.")
+                raise BadInput(
+                    f"the plan is of another model: {name} is {shape}, expected fan-in {place.fan_in}."
+                )
 
 
 def _seed(generator: torch.Generator | int | None, model: nn.Module) -> int:

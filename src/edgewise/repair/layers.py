@@ -90,9 +90,13 @@ class Exclusions:
         parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
         names: set[str] = set()
         for pattern in keep:
-            matches = {n for n in parameters if n == pattern or n.startswith(f"{pattern}.") or fnmatch(n, pattern)}
+            matches = {
+                n for n in parameters if n == pattern or n.startswith(f"{pattern}.") or fnmatch(n, pattern)
+            }
             if not matches:
-                raise BadInput(f"keep names {pattern!r}, which is not a parameter, module or pattern of this model.")
+                raise BadInput(
+                    f"keep names {pattern!r}, which is not a parameter, module or pattern of this model."
+                )
             names |= matches
         ties = {name: group for group in ModelMap.of(model).ties for name in group}
         return cls(frozenset(names), ties, frozenset() if frozen else frozen_names(model))
@@ -122,7 +126,11 @@ def frozen_names(model: nn.Module) -> frozenset[str]:
 
 def _memory(parameter: Tensor) -> tuple[int, int, int] | None:
     """(storage, first byte, byte after the last) of a plain tensor; None where there is no such memory."""
-    if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or parameter.is_meta or not parameter.numel():
+    if (
+        type(parameter) not in (torch.Tensor, torch.nn.Parameter)
+        or parameter.is_meta
+        or not parameter.numel()
+    ):
         return None
     last = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
     start = parameter.data_ptr()
@@ -130,13 +138,20 @@ def _memory(parameter: Tensor) -> tuple[int, int, int] | None:
 
 
 def _overlaps(span: tuple[int, int, int] | None, others: Sequence[tuple[int, int, int]]) -> bool:
-    return span is not None and any(s == span[0] and span[1] < stop and start < span[2] for s, start, stop in others)
+    return span is not None and any(
+        s == span[0] and span[1] < stop and start < span[2] for s, start, stop in others
+    )
 
 
 def matrix_changes(
-    model: nn.Module, layers: Layers, paths: Sequence[str], exclusions: Exclusions, draw: str, reason: str,
+    model: nn.Module,
+    layers: Layers,
+    paths: Sequence[str],
+    exclusions: Exclusions,
+    draw: str,
+    reason: str,
     unit: bool = False,
-) -> tuple[Change, ...]:  # fmt: skip
+) -> tuple[Change, ...]:
     """A change for each of these matrices in every layer, at its own standard deviation, or at gain one (`unit`)."""
     changes = []
     for name, path in _named(layers, paths, exclusions):
@@ -162,7 +177,9 @@ def norm_changes(
     return tuple(changes)
 
 
-def zero_biases(model: nn.Module, layers: Layers, paths: Sequence[str], exclusions: Exclusions) -> tuple[Change, ...]:
+def zero_biases(
+    model: nn.Module, layers: Layers, paths: Sequence[str], exclusions: Exclusions
+) -> tuple[Change, ...]:
     """Biases that are not zero become so: they add the same vector to every item."""
     reason = "adds the same vector to every item"
     return tuple(
@@ -178,7 +195,9 @@ def copies_of_first(model: nn.Module, layers: Layers, paths: Sequence[str]) -> l
     for path in paths:
         first = parameters[f"{layers.names[0]}.{path}"]
         for layer in layers.names[1:]:
-            other = parameters.get(f"{layer}.{path}", first)  # dense layers between those with experts lack some
+            other = parameters.get(
+                f"{layer}.{path}", first
+            )  # dense layers between those with experts lack some
             if other is not first and bool(first.any()) and torch.equal(first, other):
                 copies.append(f"{layer}.{path}")
     return copies

@@ -54,7 +54,9 @@ def total_changes(model: nn.Module, batch: Any = None, seed: int = 0) -> TotalCh
     bare = unwrap(model)
     layers = layers_of(bare)
     with refusing(f"the totals of this {type(bare).__name__} cannot be read"), preserved(bare):
-        meter = Meter(bare, batch_for(bare) if batch is None else batch, layers, raw=not has_norms(bare, layers))
+        meter = Meter(
+            bare, batch_for(bare) if batch is None else batch, layers, raw=not has_norms(bare, layers)
+        )
         return meter.read(seed=seed)
 
 
@@ -81,7 +83,9 @@ def batch_for(model: nn.Module, tokens: int | None = None) -> Any:
     try:
         return default_batch(model, generator, tokens)
     except BadInput as refusal:
-        first = next((m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))), None)
+        first = next(
+            (m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))), None
+        )
         if first is None:
             raise
         if isinstance(first, nn.Linear):
@@ -183,7 +187,9 @@ class Meter:
         gradients, _ = site_gradients(last, streams, readout)
         if any(gradient is None for gradient in gradients):
             names = f"{self.layers.names[0]} to {self.layers.names[-1]}"
-            raise BadInput(f"the layers {names} do not follow each other: the last does not depend on all before it.")
+            raise BadInput(
+                f"the layers {names} do not follow each other: the last does not depend on all before it."
+            )
         return [_square_sum(g, self._mask(g)) for g in (*gradients[:-1], readout) if g is not None]
 
     def _exponents(self, angles: Sequence[float], gradients: Sequence[float]) -> tuple[Exponent, Exponent]:
@@ -222,7 +228,11 @@ class Meter:
 
     def _mask(self, stream: Tensor) -> Tensor | None:
         """Which tokens count, where the batch says so."""
-        return token_mask(self.model, self.batch, (stream.shape[0], stream.shape[1])) if stream.ndim == 3 else None
+        return (
+            token_mask(self.model, self.batch, (stream.shape[0], stream.shape[1]))
+            if stream.ndim == 3
+            else None
+        )
 
     def _separation(self, stream: Tensor) -> float:
         """1 - mean cosine between items, padding left out."""

@@ -49,10 +49,12 @@ class TotalChanges:
 
     def json(self) -> dict[str, Any]:
         return {
-            "angle": finite(self.angle), "gradient": finite(self.gradient),
-            "gradient_kind": "raw" if self.raw else "relative", "spread": finite(self.spread),
+            "angle": finite(self.angle),
+            "gradient": finite(self.gradient),
+            "gradient_kind": "raw" if self.raw else "relative",
+            "spread": finite(self.spread),
             "exponents": None if self.exponents is None else [exponent.json() for exponent in self.exponents],
-        }  # fmt: skip
+        }
 
     def __str__(self) -> str:
         kind = "gradient" if self.raw else "relative gradient"
@@ -89,10 +91,15 @@ class Change:
     def json(self) -> dict[str, Any]:
         place, rows = self.projection, self.projection.rows
         return {
-            "parameters": list(place.parameters), "role": place.role, "fan_in": place.fan_in,
+            "parameters": list(place.parameters),
+            "role": place.role,
+            "fan_in": place.fan_in,
             "rows": None if rows is None else [rows.groups, rows.size, rows.start, rows.stop],
-            "old_std": finite(self.old_std), "new_std": self.new_std, "draw": self.draw, "reason": self.reason,
-        }  # fmt: skip
+            "old_std": finite(self.old_std),
+            "new_std": self.new_std,
+            "draw": self.draw,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True)
@@ -128,13 +135,22 @@ class Plan:
 
     def json(self) -> dict[str, Any]:
         return {
-            "goal": self.goal, "depth": self.depth, "width": self.width, "budget": self.budget,
+            "goal": self.goal,
+            "depth": self.depth,
+            "width": self.width,
+            "budget": self.budget,
             "before": None if self.before is None else self.before.json(),
             "expected": None if self.expected is None else self.expected.json(),
-            "source": self.source, "passes": self.passes, "reached": self.reached, "diagnosis": self.diagnosis,
-            "notes": list(self.notes), "findings": list(self.findings), "kept": list(self.kept), "frozen": self.frozen,
+            "source": self.source,
+            "passes": self.passes,
+            "reached": self.reached,
+            "diagnosis": self.diagnosis,
+            "notes": list(self.notes),
+            "findings": list(self.findings),
+            "kept": list(self.kept),
+            "frozen": self.frozen,
             "changes": [change.json() for change in self.changes],
-        }  # fmt: skip
+        }
 
     def report(self, path: str | Path) -> Path:
         """Write a page that needs nothing else: the matrices and why, the totals before and after, what repeats it.
@@ -166,7 +182,10 @@ def table(changes: Sequence[Change]) -> list[str]:
         old, new = (spread_of([getattr(change, key) for change in group]) for key in ("old_std", "new_std"))
         rows.append((name + part, old, new, f"{group[0].draw}; {group[0].reason}"))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    ]
 
 
 def by_pattern(changes: Sequence[Change]) -> dict[tuple[str, str, str, str], list[Change]]:
@@ -187,7 +206,9 @@ def spell(names: Sequence[str]) -> str:
     differ = [i for i in range(len(words[0])) if len({tuple(w)[i : i + 1] for w in words}) > 1]
     if len(differ) == 1 and all(len(w) == len(words[0]) for w in words):
         inside = [w[differ[0]] for w in words]
-        return ".".join([*words[0][: differ[0]], f"{{{inside[0]}..{inside[-1]}}}", *words[0][differ[0] + 1 :]])
+        return ".".join(
+            [*words[0][: differ[0]], f"{{{inside[0]}..{inside[-1]}}}", *words[0][differ[0] + 1 :]]
+        )
     return f"{names[0]} and {len(names) - 1} more"
 
 
@@ -203,9 +224,11 @@ def frozen_in_words(names: Sequence[str]) -> str:
         groups.setdefault(blocks, []).append(name)
     listed = [spell(group) for group in groups.values()]
     more = f" and {len(listed) - SHOWN} more kinds" if len(listed) > SHOWN else ""
-    many = "1 frozen parameter (requires_grad=False) stays as it is" if len(names) == 1 else (
-        f"{len(names)} frozen parameters (requires_grad=False) stay as they are"
-    )  # fmt: skip
+    many = (
+        "1 frozen parameter (requires_grad=False) stays as it is"
+        if len(names) == 1
+        else (f"{len(names)} frozen parameters (requires_grad=False) stay as they are")
+    )
     return f"{many}: {', '.join(listed[:SHOWN])}{more}."
 
 

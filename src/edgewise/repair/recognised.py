@@ -70,15 +70,22 @@ class Recognised:
     def _config_gain(self, role: str, block: int) -> float | None:
         def at(name: str) -> float | None:
             value = getattr(self.architecture, name)
-            return float(value[block]) if isinstance(value, tuple) else None if value is None else float(value)
+            return (
+                float(value[block]) if isinstance(value, tuple) else None if value is None else float(value)
+            )
 
         score, value, key, output = at("score_gain"), at("value_gain"), at("key_gain"), at("output_gain")
         key = math.sqrt(score or 0.0) if key is None else key
         output = math.sqrt(value or 0.0) if output is None else output
         gains = {
-            "query": key, "key": key, "value": (value or 0.0) / output if output else None, "output": output,
-            "mlp_in": at("mlp_in_gain"), "mlp_linear": at("mlp_linear_gain"), "mlp_out": at("mlp_out_gain"),
-        }  # fmt: skip
+            "query": key,
+            "key": key,
+            "value": (value or 0.0) / output if output else None,
+            "output": output,
+            "mlp_in": at("mlp_in_gain"),
+            "mlp_linear": at("mlp_linear_gain"),
+            "mlp_out": at("mlp_out_gain"),
+        }
         return gains.get(role)
 
 
@@ -106,8 +113,17 @@ def _with_multipliers(model: nn.Module, architecture: Architecture) -> Architect
     own = getattr(model, "architecture", None)
     if not isinstance(own, Architecture) or own.depth != architecture.depth:
         return architecture
-    names = ("attention_skip", "attention_branch", "mlp_skip", "mlp_branch", "causal", "rope", "alibi", "position_bias",
-             "activation")  # fmt: skip
+    names = (
+        "attention_skip",
+        "attention_branch",
+        "mlp_skip",
+        "mlp_branch",
+        "causal",
+        "rope",
+        "alibi",
+        "position_bias",
+        "activation",
+    )
     return architecture.replace(**{name: getattr(own, name) for name in names})
 
 
@@ -124,7 +140,9 @@ def _of_attention(site: AttentionSite, block: int, described: bool) -> Iterator[
 
 
 def _of_mlp(site: MLPSite, block: int, described: bool) -> Iterator[Place]:
-    inside = [("mlp_in", site.input)] if site.gate is None else [("mlp_in", site.gate), ("mlp_linear", site.input)]
+    inside = (
+        [("mlp_in", site.input)] if site.gate is None else [("mlp_in", site.gate), ("mlp_linear", site.input)]
+    )
     for role, matrix in (*inside, ("mlp_out", site.output)):
         yield Place(role, block, replace(matrix, role=role), described)
     if site.shared is not None:
@@ -132,9 +150,14 @@ def _of_mlp(site: MLPSite, block: int, described: bool) -> Iterator[Place]:
 
 
 _KNOBS = {
-    "score_gain": ("query", "key"), "key_gain": ("key",), "value_gain": ("value", "output"), "output_gain": ("output",),
-    "mlp_in_gain": ("mlp_in",), "mlp_linear_gain": ("mlp_linear",), "mlp_out_gain": ("mlp_out",),
-}  # fmt: skip
+    "score_gain": ("query", "key"),
+    "key_gain": ("key",),
+    "value_gain": ("value", "output"),
+    "output_gain": ("output",),
+    "mlp_in_gain": ("mlp_in",),
+    "mlp_linear_gain": ("mlp_linear",),
+    "mlp_out_gain": ("mlp_out",),
+}
 
 
 def with_changes(recognised: Recognised, pairs: Pairs, biases_off: bool) -> Architecture:
@@ -150,7 +173,9 @@ def with_changes(recognised: Recognised, pairs: Pairs, biases_off: bool) -> Arch
         if present is None or (architecture.qk_norm and name in ("score_gain", "key_gain")):
             continue
         gains = np.broadcast_to(np.asarray(present, float), (architecture.depth,))
-        factor = [math.prod(ratio.get((role, block), 1.0) for role in roles) for block in range(architecture.depth)]
+        factor = [
+            math.prod(ratio.get((role, block), 1.0) for role in roles) for block in range(architecture.depth)
+        ]
         knobs[name] = tuple(float(value) for value in gains * np.array(factor))
     return architecture.replace(**{name: _one(value) for name, value in knobs.items()})
 
@@ -193,8 +218,9 @@ def redraws_of_copies(recognised: Recognised, exclusions: Exclusions, notes: lis
     reason = "its own values: the layers were copies of one another"
     return [
         (place, Change(place.matrix, old, old, "normal", reason))
-        for place in recognised.places() if allowed(place, exclusions) and (old := recognised.old_std(place))
-    ]  # fmt: skip
+        for place in recognised.places()
+        if allowed(place, exclusions) and (old := recognised.old_std(place))
+    ]
 
 
 def bias_changes(recognised: Recognised, exclusions: Exclusions) -> tuple[Change, ...]:
@@ -220,7 +246,9 @@ def embedding_changes(
     names = [f"{n}.weight" if _is_module(recognised.model, n) else n for n in embeddings]
     tied = [name for name in names if name in exclusions.ties]
     if tied:
-        notes.append(f"{tied[0]} is also the readout: all embeddings stay as they are, and so does the logits' size.")
+        notes.append(
+            f"{tied[0]} is also the readout: all embeddings stay as they are, and so does the logits' size."
+        )
         return []
     return [_embedding_change(recognised, name, q) for name in names if exclusions.allows(name)]
 

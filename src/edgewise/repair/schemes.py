@@ -51,25 +51,34 @@ def _deepnorm_note(depth: int) -> str:
 
 SCHEMES: dict[str, Scheme] = {
     "deepnorm": Scheme(
-        _deepnorm, "normal", "DeepNorm [Wang 2022]: Xavier, times (8L)^(-1/4) but for queries and keys", _deepnorm_note
+        _deepnorm,
+        "normal",
+        "DeepNorm [Wang 2022]: Xavier, times (8L)^(-1/4) but for queries and keys",
+        _deepnorm_note,
     ),
     "depth-mup": Scheme(
-        lambda m: (m.depth**-0.5 if m.writes else 1.0) / math.sqrt(m.fan_in), "normal",
+        lambda m: (m.depth**-0.5 if m.writes else 1.0) / math.sqrt(m.fan_in),
+        "normal",
         "depth-muP [Yang 2023, Bordelon 2023]: gain 1, branches over sqrt(L)",
     ),
     "gpt2": Scheme(
-        lambda m: 0.02 * ((2 * m.depth) ** -0.5 if m.writes else 1.0), "normal",
+        lambda m: 0.02 * ((2 * m.depth) ** -0.5 if m.writes else 1.0),
+        "normal",
         "GPT-2 [Radford 2019]: 0.02, branches over sqrt(2L)",
     ),
     "xavier": Scheme(_xavier, "normal", "Xavier [Glorot 2010]: 2 / (fan_in + fan_out)"),
     "torch": Scheme(
-        lambda m: 1 / math.sqrt(3 * m.fan_in), "uniform", "torch.nn.Linear: uniform within 1/sqrt(fan_in)",
+        lambda m: 1 / math.sqrt(3 * m.fan_in),
+        "uniform",
+        "torch.nn.Linear: uniform within 1/sqrt(fan_in)",
         zero_biases=False,
     ),
     "orthogonal": Scheme(
-        lambda m: 1 / math.sqrt(m.fan_in), "orthogonal", "orthogonal [Saxe 2014], delta-orthogonal filters [Xiao 2018]"
+        lambda m: 1 / math.sqrt(m.fan_in),
+        "orthogonal",
+        "orthogonal [Saxe 2014], delta-orthogonal filters [Xiao 2018]",
     ),
-}  # fmt: skip
+}
 GOALS = ("critical", *SCHEMES)
 
 

@@ -10,7 +10,9 @@ from edgewise.repair.plan import TotalChanges
 
 CLOSE = 0.05  # a total this near to its target is there
 STEP = math.log(4.0)  # the most that log gain moves at once
-REACH = math.log(16.0)  # and the farthest it goes without a skip: beyond, the epsilon of a norm would be exploited
+REACH = math.log(
+    16.0
+)  # and the farthest it goes without a skip: beyond, the epsilon of a norm would be exploited
 
 
 @dataclass

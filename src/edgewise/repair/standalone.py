@@ -21,17 +21,29 @@ from edgewise.whole_file import whole_file
 
 _MIRRORS = ("orthogonal", "_orthogonal", "_halves", "_reflected", "_mirrored")
 PARTS = {
-    "normal": ("_normal",), "uniform": ("_uniform",), "zero": ("_zero",), "constant": ("_constant",),
-    "orthogonal": ("orthogonal", "_orthogonal"), "delta-orthogonal": ("orthogonal", "_centred", "_delta"),
-    "mirrored": _MIRRORS, "mirrored rows": _MIRRORS, "mirrored columns": _MIRRORS,
+    "normal": ("_normal",),
+    "uniform": ("_uniform",),
+    "zero": ("_zero",),
+    "constant": ("_constant",),
+    "orthogonal": ("orthogonal", "_orthogonal"),
+    "delta-orthogonal": ("orthogonal", "_centred", "_delta"),
+    "mirrored": _MIRRORS,
+    "mirrored rows": _MIRRORS,
+    "mirrored columns": _MIRRORS,
     "delta-mirrored": ("orthogonal", "_orthogonal", "_halves", "_reflected", "_centred", "_delta_mirrored"),
-}  # fmt: skip
+}
 CALLS = {
-    "normal": "_normal", "uniform": "_uniform", "zero": "_zero", "constant": "_constant",
-    "orthogonal": "_orthogonal", "delta-orthogonal": "_delta", "mirrored": "_mirrored(True, True)",
-    "mirrored rows": "_mirrored(True, False)", "mirrored columns": "_mirrored(False, True)",
+    "normal": "_normal",
+    "uniform": "_uniform",
+    "zero": "_zero",
+    "constant": "_constant",
+    "orthogonal": "_orthogonal",
+    "delta-orthogonal": "_delta",
+    "mirrored": "_mirrored(True, True)",
+    "mirrored rows": "_mirrored(True, False)",
+    "mirrored columns": "_mirrored(False, True)",
     "delta-mirrored": "_delta_mirrored",
-}  # fmt: skip
+}
 MODULE = '''"""{title}
 
     from {module} import initialize_
@@ -123,15 +135,19 @@ def write_module(plan: Plan, path: str | Path, title: str) -> None:
 def module_text(plan: Plan, module: str, title: str) -> str:
     """The source of the module."""
     draws = sorted({change.draw for change in plan.changes})
-    parts = [part for part in dict.fromkeys(p for names in PARTS.values() for p in names) if _needed(part, draws)]
+    parts = [
+        part for part in dict.fromkeys(p for names in PARTS.values() for p in names) if _needed(part, draws)
+    ]
     return MODULE.format(
-        title=textwrap.fill(title.replace('"""', "'''"), 110), module=module,
+        title=textwrap.fill(title.replace('"""', "'''"), 110),
+        module=module,
         changes="\n".join(f"    {row}," for row in _rows(plan.changes)),
-        functions="\n\n\n".join(_source(getattr(draw, part)) for part in parts), frozen=plan.frozen,
+        functions="\n\n\n".join(_source(getattr(draw, part)) for part in parts),
+        frozen=plan.frozen,
         kept="written too, unless frozen=False" if plan.frozen else "kept, unless frozen=True",
         frozen_functions="\n\n\n".join(_source(part) for part in (frozen_names, _memory, _overlaps)),
         draws="\n".join(f"    {name!r}: {CALLS[name]}," for name in draws),
-    )  # fmt: skip
+    )
 
 
 def _needed(part: str, draws: Sequence[str]) -> bool:
@@ -172,7 +188,7 @@ def _rows(changes: Sequence[Change]) -> list[str]:
     return [
         f"({_names(pattern, listed)}, {role!r}, {kind!r}, {std!r}, {dict(stored)!r})"
         for (pattern, role, kind, std, stored), listed in groups.items()
-    ]  # fmt: skip
+    ]
 
 
 def _pattern(name: str, place: int | None) -> str:
@@ -196,6 +212,10 @@ def _stored(change: Change) -> dict[str, Any]:
     values = {
         "transposed": place.transposed,
         "rows": None if rows is None else (rows.groups, rows.size, rows.start, rows.stop),
-        "groups": change.groups if change.groups > 1 else None, "zero_row": change.zero_row, "offset": change.offset,
-    }  # fmt: skip
-    return {name: value for name, value in values.items() if value or (name == "zero_row" and value is not None)}
+        "groups": change.groups if change.groups > 1 else None,
+        "zero_row": change.zero_row,
+        "offset": change.offset,
+    }
+    return {
+        name: value for name, value in values.items() if value or (name == "zero_row" and value is not None)
+    }

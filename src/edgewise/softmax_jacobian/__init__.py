@@ -41,8 +41,25 @@ from edgewise.softmax_jacobian.invariants import (
 from edgewise.softmax_jacobian.rows import checked, count, log_rest, mass_carrying
 
 __all__ = [
-    "checked", "count", "product", "helmert", "tangent_hessian",
-    "SATURATED", "entropy", "trace", "frobenius", "log_determinant", "log_rest", "saturated", "mass_carrying",
-    "Brackets", "Extremes", "brackets", "condition_estimate", "effective_condition", "extremes", "extremes_of_rows",
+    "checked",
+    "count",
+    "product",
+    "helmert",
+    "tangent_hessian",
+    "SATURATED",
+    "entropy",
+    "trace",
+    "frobenius",
+    "log_determinant",
+    "log_rest",
+    "saturated",
+    "mass_carrying",
+    "Brackets",
+    "Extremes",
+    "brackets",
+    "condition_estimate",
+    "effective_condition",
+    "extremes",
+    "extremes_of_rows",
     "spectrum",
-]  # fmt: skip
+]

@@ -21,7 +21,9 @@ def checked(log_probabilities: Tensor, mask: Tensor | None = None, tolerance: fl
     """
     rows = log_probabilities.detach().double()
     if rows.ndim == 0 or rows.shape[-1] == 0:
-        raise BadInput(f"softmax rows of shape {tuple(rows.shape)} have no keys. Give log-probabilities (..., keys).")
+        raise BadInput(
+            f"softmax rows of shape {tuple(rows.shape)} have no keys. Give log-probabilities (..., keys)."
+        )
     if mask is not None:
         rows = rows.masked_fill(~_fitting(mask, rows), -math.inf)
     total = torch.logsumexp(rows, -1)
@@ -38,7 +40,9 @@ def _fitting(mask: Tensor, rows: Tensor) -> Tensor:
         return mask.expand_as(rows)
     except RuntimeError:
         shapes = f"{tuple(mask.shape)} against rows {tuple(rows.shape)}"
-        raise BadInput(f"the mask does not broadcast to the rows: {shapes}. Its last dimension is the keys.") from None
+        raise BadInput(
+            f"the mask does not broadcast to the rows: {shapes}. Its last dimension is the keys."
+        ) from None
 
 
 def _refuse(rows: Tensor, total: Tensor) -> None:

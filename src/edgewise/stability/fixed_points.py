@@ -91,7 +91,12 @@ def bracketed_root(function: Callable[[Array], Array], guess: Array) -> Array:
 
 
 def _illinois(
-    function: Callable[[Array], Array], low: Array, high: Array, f_low: Array, f_high: Array, tolerance: float = 1e-12
+    function: Callable[[Array], Array],
+    low: Array,
+    high: Array,
+    f_low: Array,
+    f_high: Array,
+    tolerance: float = 1e-12,
 ) -> Array:
     """Regula falsi with the Illinois correction [Dowell and Jarratt 1971]: never outside the bracket."""
     a, b = low, high

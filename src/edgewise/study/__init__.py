@@ -23,17 +23,38 @@ if TYPE_CHECKING:
 
 # Names are fetched when first used: a proof imports torch, a claim does not.
 _HOMES = {
-    "Claim": "recipe", "Result": "recipe", "Recipe": "recipe", "load_recipe": "recipe", "find_recipes": "recipe",
-    "over_seeds": "recipe", "rounded": "recipe", "seed_count": "recipe", "select": "recipe",
+    "Claim": "recipe",
+    "Result": "recipe",
+    "Recipe": "recipe",
+    "load_recipe": "recipe",
+    "find_recipes": "recipe",
+    "over_seeds": "recipe",
+    "rounded": "recipe",
+    "seed_count": "recipe",
+    "select": "recipe",
     "recorded_results": "recorded",
-    "prove": "proving", "simulated": "random_network", "simulated_orbit": "random_network",
+    "prove": "proving",
+    "simulated": "random_network",
+    "simulated_orbit": "random_network",
     "simulated_streams": "random_network",
-}  # fmt: skip
+}
 
 __all__ = [
-    "Claim", "Recipe", "Result", "find_recipes", "load_recipe", "over_seeds", "prove", "recorded_results", "rounded",
-    "seed_count", "select", "simulated", "simulated_orbit", "simulated_streams",
-]  # fmt: skip
+    "Claim",
+    "Recipe",
+    "Result",
+    "find_recipes",
+    "load_recipe",
+    "over_seeds",
+    "prove",
+    "recorded_results",
+    "rounded",
+    "seed_count",
+    "select",
+    "simulated",
+    "simulated_orbit",
+    "simulated_streams",
+]
 
 
 def __getattr__(name: str) -> Any:

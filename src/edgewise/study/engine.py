@@ -88,7 +88,9 @@ def results_of(work: Work, contents: store.Contents) -> Results:
     cases = [Result(record.case, record.value or {}, record.seconds) for record in records]
     failures = {case: record.error or "" for case, record in contents.failed.items()}
     missing, stamps = len(work.cases) - len(cases), tuple(contents.stamps())
-    return Results(cases, missing, failures, damaged=contents.damaged, differing=contents.differing, stamps=stamps)
+    return Results(
+        cases, missing, failures, damaged=contents.damaged, differing=contents.differing, stamps=stamps
+    )
 
 
 Tell = Callable[[int, int], None]  # cases answered, cases to do
@@ -96,7 +98,11 @@ TRIES = 3  # deaths of the worker of one case, alone in flight, before that case
 
 
 def run(
-    work: Work, workers: int = 1, scheduler: str | None = None, limit: int | None = None, tell: Tell | None = None
+    work: Work,
+    workers: int = 1,
+    scheduler: str | None = None,
+    limit: int | None = None,
+    tell: Tell | None = None,
 ) -> Results:
     """Measure the cases that the store lacks (at most `limit`), then read all results from the store."""
     work.records.mkdir(parents=True, exist_ok=True)

@@ -37,8 +37,12 @@ class Arm:
 
     def json(self) -> dict[str, Any]:
         thinned = [[finite(x) for x in losses[:: max(1, len(losses) // 50)]] for losses in self.losses]
-        return {"name": self.name, "rates": list(self.rates), "finals": [finite(f) for f in self.finals],
-                "losses": thinned}  # fmt: skip
+        return {
+            "name": self.name,
+            "rates": list(self.rates),
+            "finals": [finite(f) for f in self.finals],
+            "losses": thinned,
+        }
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,13 @@ def compare(plain: Sequence[float], planned: Sequence[float]) -> Difference:
         return Difference(mean, (math.nan, math.nan), None, None)
     deviation = float(gap.std(ddof=1))
     if deviation == 0:
-        return Difference(mean, (mean, mean), math.copysign(math.inf, mean) if mean else 0.0, 0.0 if mean else 1.0)
+        return Difference(
+            mean, (mean, mean), math.copysign(math.inf, mean) if mean else 0.0, 0.0 if mean else 1.0
+        )
     half = float(stats.t.ppf(0.975, len(gap) - 1)) * deviation / math.sqrt(len(gap))
-    return Difference(mean, (mean - half, mean + half), mean / deviation, float(stats.ttest_1samp(gap, 0.0).pvalue))
+    return Difference(
+        mean, (mean - half, mean + half), mean / deviation, float(stats.ttest_1samp(gap, 0.0).pvalue)
+    )
 
 
 @dataclass(frozen=True)
@@ -96,11 +104,19 @@ class Proof:
     def json(self) -> dict[str, Any]:
         c = self.difference
         return {
-            "verdict": self.verdict, "rescued": self.rescued, "difference": finite(c.mean),
-            "interval": [finite(x) for x in c.interval], "effect": finite(c.effect), "p_value": finite(c.p_value),
-            "chance": self.chance, "steps": self.steps, "task": self.task, "plan": self.plan,
-            "plain": self.plain.json(), "planned": self.planned.json(),
-        }  # fmt: skip
+            "verdict": self.verdict,
+            "rescued": self.rescued,
+            "difference": finite(c.mean),
+            "interval": [finite(x) for x in c.interval],
+            "effect": finite(c.effect),
+            "p_value": finite(c.p_value),
+            "chance": self.chance,
+            "steps": self.steps,
+            "task": self.task,
+            "plan": self.plan,
+            "plain": self.plain.json(),
+            "planned": self.planned.json(),
+        }
 
     def report(self, path: str | Path) -> Path:
         """Write a page that needs nothing else: the answer, both arms seed by seed, the plan, what repeats it.

@@ -37,11 +37,23 @@ RATES = (3e-4, 1e-3, 3e-3)
 
 
 def prove(
-    factory: Callable[[], nn.Module], plan: Plan | str = "critical", batches: Batches | Sequence[Pair] | None = None, *,
-    steps: int = 200, seeds: int = 3, rates: Sequence[float] = RATES, optimizer: str = "adamw", size: int = 32,
-    loss: Loss | None = None, first_seed: int = 0, progress: Callable[[float], None] | None = None,
-    trial: float = 0.25, second_look: float | None = None, schedule: Schedule | None = None, clip: float | None = None,
-) -> Proof:  # fmt: skip
+    factory: Callable[[], nn.Module],
+    plan: Plan | str = "critical",
+    batches: Batches | Sequence[Pair] | None = None,
+    *,
+    steps: int = 200,
+    seeds: int = 3,
+    rates: Sequence[float] = RATES,
+    optimizer: str = "adamw",
+    size: int = 32,
+    loss: Loss | None = None,
+    first_seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+    trial: float = 0.25,
+    second_look: float | None = None,
+    schedule: Schedule | None = None,
+    clip: float | None = None,
+) -> Proof:
     """Train both arms on the same batches and compare their final losses, seed by seed.
 
     factory   makes the model; it is seeded before each call, so that both arms start from the same draw
@@ -53,7 +65,9 @@ def prove(
     trial, second_look, schedule, clip  for both arms, as in `edgewise.study.train.train`
     """
     if steps < 2 or seeds < 1:
-        raise BadInput(f"steps must be at least 2 and seeds at least 1, got steps = {steps}, seeds = {seeds}.")
+        raise BadInput(
+            f"steps must be at least 2 and seeds at least 1, got steps = {steps}, seeds = {seeds}."
+        )
     first = _seeded(factory, first_seed)
     learner, stream, chance, name = _task(first, batches, size, loss)
     plan = plan if isinstance(plan, Plan) else _plan(learner(first), stream, plan)
@@ -63,9 +77,16 @@ def prove(
         for done, (seed, arm) in enumerate(runs):
             start = partial(_start, factory, learner, seed, plan if arm == plan.goal else None)
             run = train(
-                start, partial(stream, seed), optimizer=optimizer, rates=rates, steps=steps, trial=trial,
-                second_look=second_look, schedule=schedule, clip=clip,
-            )  # fmt: skip
+                start,
+                partial(stream, seed),
+                optimizer=optimizer,
+                rates=rates,
+                steps=steps,
+                trial=trial,
+                second_look=second_look,
+                schedule=schedule,
+                clip=clip,
+            )
             tuned[arm].append(run)
             tell((done + 1) / len(runs))
     arms = [_arm(arm, runs) for arm, runs in tuned.items()]
@@ -148,7 +169,9 @@ def _arm(name: str, runs: Sequence[Tuned]) -> Arm:
 class Learner(nn.Module):
     """entrance, core, readout: (inputs, labels) to (loss,), whatever the core takes and gives."""
 
-    def __init__(self, core: nn.Module, entrance: nn.Module, readout: nn.Module | None, per_token: bool) -> None:
+    def __init__(
+        self, core: nn.Module, entrance: nn.Module, readout: nn.Module | None, per_token: bool
+    ) -> None:
         super().__init__()
         self.core, self.entrance, self.readout, self.per_token = core, entrance, readout, per_token
 

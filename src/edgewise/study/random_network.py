@@ -38,7 +38,9 @@ def simulated(architecture: Architecture, *, seed: int, start_overlap: float = 0
 
     with torch.random.fork_rng():
         streams = _streams(architecture, seed, start_overlap)
-        directions = torch.randn_like(streams[-1])  # the gradient that reaches the last block, one row per token
+        directions = torch.randn_like(
+            streams[-1]
+        )  # the gradient that reaches the last block, one row per token
         gradients = [_log_squares(streams, g) for g in (directions, directions[:, :1].expand_as(directions))]
     with torch.no_grad():
         norm = np.array([stream.square().mean().item() for stream in streams])

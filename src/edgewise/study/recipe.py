@@ -68,7 +68,9 @@ class Claim:
             raise BadInput("Claim.all needs at least one claim.")
         outcomes = [claim.held for claim in claims]
         held = False if False in outcomes else None if None in outcomes else True
-        published, ours = (" ".join(getattr(claim, name) for claim in claims) for name in ("published", "ours"))
+        published, ours = (
+            " ".join(getattr(claim, name) for claim in claims) for name in ("published", "ours")
+        )
         scale = " / ".join(dict.fromkeys(claim.scale for claim in claims))
         rows = tuple(dict.fromkeys(row for claim in claims for row in claim.rows))
         return cls(published, ours, scale, held, parts=tuple(claims), rows=rows)
@@ -118,7 +120,9 @@ class Recipe:
         """The cases of one scale as the store would give them back; duplicates and non-JSON are refused."""
         cases = self._call("cases", scale)
         if not isinstance(cases, Sequence) or isinstance(cases, str):
-            raise BadInput(f"{self.path}: cases({scale!r}) returned a {type(cases).__name__}, not a list of dicts.")
+            raise BadInput(
+                f"{self.path}: cases({scale!r}) returned a {type(cases).__name__}, not a list of dicts."
+            )
         places: dict[str, int] = {}
         for place, case in enumerate(cases):
             text = self._canonical(case, f"{self.path}: cases({scale!r})[{place}]")
@@ -138,7 +142,9 @@ class Recipe:
     def claim(self, results: Sequence[Result]) -> Claim:
         claim = self._call("claim", list(results))
         if not isinstance(claim, Claim):
-            raise BadInput(f"{self.path}: claim returned a {type(claim).__name__}, not an edgewise.study.Claim.")
+            raise BadInput(
+                f"{self.path}: claim returned a {type(claim).__name__}, not an edgewise.study.Claim."
+            )
         return claim
 
     def draw(self, results: Sequence[Result]) -> Any:
@@ -234,7 +240,9 @@ def _check(path: Path) -> None:
     if path.suffix != ".py":
         raise BadInput(f"{path} is not a Python file. A recipe is a .py file with {', '.join(FUNCTIONS)}.")
     if lacking := _lacking(path):
-        raise BadInput(f"{path} has no function {' and no '.join(lacking)}. A recipe defines {', '.join(FUNCTIONS)}.")
+        raise BadInput(
+            f"{path} has no function {' and no '.join(lacking)}. A recipe defines {', '.join(FUNCTIONS)}."
+        )
 
 
 def _lacking(path: Path) -> list[str]:

@@ -24,7 +24,9 @@ def conclude(work: Work, results: Results, folder: Path) -> Claim:
     """Judge and draw complete results; writes claim.json and figure.png into the folder, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     claim = work.recipe.claim(results.cases)
-    _replace(folder / "claim.json", json.dumps(document(work, results, claim), indent=1, ensure_ascii=False) + "\n")
+    _replace(
+        folder / "claim.json", json.dumps(document(work, results, claim), indent=1, ensure_ascii=False) + "\n"
+    )
     figure = work.recipe.draw(results.cases)
     with whole_file(folder / "figure.png") as file:
         figure.savefig(file, format="png", dpi=150)
@@ -41,11 +43,15 @@ def withdraw(folder: Path) -> None:
 def document(work: Work, results: Results, claim: Claim | None) -> dict[str, Any]:
     """What claim.json and `--json` say of a run."""
     words: dict[str, Any] = {
-        "recipe": work.recipe.name, "title": work.recipe.title, "at": work.scale, "cases": len(work.cases),
-        "measured": len(results.cases), "claim": None if claim is None else claim.to_dict(),
+        "recipe": work.recipe.name,
+        "title": work.recipe.title,
+        "at": work.scale,
+        "cases": len(work.cases),
+        "measured": len(results.cases),
+        "claim": None if claim is None else claim.to_dict(),
         "stamps": [asdict(stamp) for stamp in results.stamps],
         "seconds": round(sum(result.seconds for result in results.cases), 3),
-    }  # fmt: skip
+    }
     return dict(json.loads(dumps(words)))  # numbers that are not finite by name, as in the store
 
 
@@ -70,7 +76,9 @@ def recorded_results(file: Path) -> list[Result]:
     """The cases in a committed file, in its order."""
     if not file.is_file():
         raise BadInput(f"{file} is absent. Measure its recipe with edgewise run RECIPE --full --keep.")
-    return [Result(record.case, record.value or {}, record.seconds) for record in store.read([file]).done.values()]
+    return [
+        Result(record.case, record.value or {}, record.seconds) for record in store.read([file]).done.values()
+    ]
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,9 @@ def read_recorded(work: Work) -> Results:
     """The committed results of some work; nothing is written or measured."""
     path = recorded_file(work.recipe.path)
     if not path.is_file():
-        raise BadInput(f"Nothing is recorded for {work.recipe.path}: {path} is absent. Run it without --recorded.")
+        raise BadInput(
+            f"Nothing is recorded for {work.recipe.path}: {path} is absent. Run it without --recorded."
+        )
     return results_of(work, store.read([path], set(work.cases)))
 
 

@@ -59,7 +59,9 @@ def _key(key: Any, where: str) -> str:
 
 def _refusal(value: Any, where: str) -> str:
     kind = f"{type(value).__module__}.{type(value).__name__}"
-    advice = "Use float(...), .item() or .tolist()." if hasattr(value, "tolist") else "Turn it into one of these."
+    advice = (
+        "Use float(...), .item() or .tolist()." if hasattr(value, "tolist") else "Turn it into one of these."
+    )
     return f"{where} is a {kind}, which JSON cannot hold. Expected numbers, strings, lists, dicts. {advice}"
 
 
@@ -133,13 +135,18 @@ def commit() -> str | None:
     try:
         head = _git(root, "rev-parse", "--short=7", "HEAD")
         changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *code)
-    except (OSError, subprocess.SubprocessError):  # git is not installed, or the repository is not readable to us
+    except (
+        OSError,
+        subprocess.SubprocessError,
+    ):  # git is not installed, or the repository is not readable to us
         return None
     return head + "+" * bool(changed)
 
 
 def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=20)
+    done = subprocess.run(
+        ["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=20
+    )
     return done.stdout.strip()
 
 
@@ -286,7 +293,9 @@ class Writer:
                 line = record.stamp.line() + line
             written = os.write(self._file, line)
             if written != len(line):
-                raise OSError(f"only {written} of {len(line)} bytes of a record could be written: is the disk full?")
+                raise OSError(
+                    f"only {written} of {len(line)} bytes of a record could be written: is the disk full?"
+                )
             os.fsync(self._file)
             self._stamp = record.stamp
 

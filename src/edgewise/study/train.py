@@ -72,10 +72,18 @@ class Tuned:
 
 
 def train(
-    factory: Factory, batches: Callable[[], Iterable[Batch]], *, optimizer: str | Maker = "adamw",
-    rates: Sequence[float] = (1e-3,), steps: int = 200, trial: float = 0.25, second_look: float | None = None,
-    schedule: Schedule | None = None, clip: float | None = None, progress: Callable[[int], None] | None = None,
-) -> Tuned:  # fmt: skip
+    factory: Factory,
+    batches: Callable[[], Iterable[Batch]],
+    *,
+    optimizer: str | Maker = "adamw",
+    rates: Sequence[float] = (1e-3,),
+    steps: int = 200,
+    trial: float = 0.25,
+    second_look: float | None = None,
+    schedule: Schedule | None = None,
+    clip: float | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Tuned:
     """Train one network, its rate chosen among several by successive halving [Jamieson 2016].
 
     factory   makes the network with the same weights each time (it seeds itself); called as `model(inputs, labels)`
@@ -107,10 +115,14 @@ def train(
         runs.append(_fresh(factory, maker, LOWER * best.rate))
         advance(runs[-1:], steps)
         best = min((best, runs[-1]), key=Run.final)
-    return Tuned(best, [(run.rate, len(run.losses), run.final()) for run in runs], time.perf_counter() - started)
+    return Tuned(
+        best, [(run.rate, len(run.losses), run.final()) for run in runs], time.perf_counter() - started
+    )
 
 
-def _halved(runs: Sequence[Run], advance: Callable[[Sequence[Run], int], None], steps: int, trial: float) -> Run:
+def _halved(
+    runs: Sequence[Run], advance: Callable[[Sequence[Run], int], None], steps: int, trial: float
+) -> Run:
     """The rate that survives: all get a trial, the better half goes on for as long again, the last one to the end."""
     alive = list(runs)
     until = steps if len(runs) == 1 else max(1, round(trial * steps))
@@ -127,12 +139,18 @@ def _maker(optimizer: str | Maker) -> Maker:
         return optimizer
     if optimizer not in OPTIMIZERS:
         names = ", ".join(OPTIMIZERS)
-        raise BadInput(f"optimizer must be one of {names}, or a function of (model, rate); got {optimizer!r}.")
+        raise BadInput(
+            f"optimizer must be one of {names}, or a function of (model, rate); got {optimizer!r}."
+        )
     return OPTIMIZERS[optimizer]
 
 
 def _refuse(rates: Sequence[float], steps: int, trial: float) -> None:
-    if not rates or any(not (math.isfinite(rate) and rate > 0) for rate in rates) or len(set(rates)) != len(rates):
+    if (
+        not rates
+        or any(not (math.isfinite(rate) and rate > 0) for rate in rates)
+        or len(set(rates)) != len(rates)
+    ):
         raise BadInput(f"rates must be different positive numbers, got {rates!r}.")
     if steps < 1 or not 0 < trial <= 1:
         raise BadInput(f"steps must be at least 1 and trial in (0, 1], got steps = {steps}, trial = {trial}.")
@@ -144,9 +162,14 @@ def _fresh(factory: Factory, maker: Maker, rate: float) -> Run:
 
 
 def _advance(
-    run: Run, batches: Callable[[], Iterable[Batch]], until: int, steps: int, schedule: Schedule, clip: float | None,
+    run: Run,
+    batches: Callable[[], Iterable[Batch]],
+    until: int,
+    steps: int,
+    schedule: Schedule,
+    clip: float | None,
     progress: Callable[[int], None] | None,
-) -> None:  # fmt: skip
+) -> None:
     """Continue one run to a number of steps; the batches it has had are skipped."""
     for inputs, labels in islice(batches(), len(run.losses), until):
         if run.diverged:
@@ -201,5 +224,14 @@ def seeded(factory: Callable[..., nn.Module], seed: int, *arguments: Any, **opti
 
 
 __all__ = [
-    "OPTIMIZERS", "TRAINS", "Run", "Schedule", "Tuned", "evaluate", "seeded", "thinned", "train", "trapezoid",
-]  # fmt: skip
+    "OPTIMIZERS",
+    "TRAINS",
+    "Run",
+    "Schedule",
+    "Tuned",
+    "evaluate",
+    "seeded",
+    "thinned",
+    "train",
+    "trapezoid",
+]

@@ -100,7 +100,9 @@ def _prepare(case_text: str) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
     if torch := sys.modules.get("torch"):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed writes down the stack for a GPU, each time
+        torch.default_generator.manual_seed(
+            seed
+        )  # torch.manual_seed writes down the stack for a GPU, each time
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
         if torch.get_num_threads() != 1:
@@ -180,7 +182,9 @@ class WorkerDied(Exception):
     """A worker was killed (by the system, by a person, by running out of memory); its case is not done."""
 
 
-def answers(job: Job, cases: Iterable[str], workers: int, scheduler: str | None) -> Generator[Done, None, None]:
+def answers(
+    job: Job, cases: Iterable[str], workers: int, scheduler: str | None
+) -> Generator[Done, None, None]:
     """Measure cases and answer in the order in which they finish; the records are stored by the workers."""
     if scheduler is not None:
         yield from _on_cluster(job, cases, scheduler)
@@ -196,7 +200,10 @@ def _on_cores(job: Job, cases: Iterable[str], workers: int) -> Iterator[Done]:
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
-    settings: dict[str, Any] = {"initializer": _begin, "initargs": (job.parent,)}  # also of one that gets no case
+    settings: dict[str, Any] = {
+        "initializer": _begin,
+        "initargs": (job.parent,),
+    }  # also of one that gets no case
     with parallel_config(backend="loky", inner_max_num_threads=1, **settings):
         parallel: Any = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch=2 * workers)
         stream = parallel(delayed(work)(job, case) for case in cases)
@@ -207,7 +214,9 @@ def _on_cores(job: Job, cases: Iterable[str], workers: int) -> Iterator[Done]:
             raise WorkerDied(str(death)) from death
         finally:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # joblib's advice about cancelled cases: we mean to
+                warnings.simplefilter(
+                    "ignore", UserWarning
+                )  # joblib's advice about cancelled cases: we mean to
                 stream.close()
 
 
@@ -246,6 +255,8 @@ def _client(address: str) -> Any:
     try:
         client = Client(address, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise BadInput(f"No Dask scheduler answers at {address}: {error}. Start one with `dask scheduler`.") from error
+        raise BadInput(
+            f"No Dask scheduler answers at {address}: {error}. Start one with `dask scheduler`."
+        ) from error
     client.wait_for_workers(1)
     return client

@@ -77,7 +77,9 @@ def predict_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Tr
 def _refuse_positions(architecture: Architecture, closure: str) -> None:
     """What is written for tokens that are all alike only."""
     if closure != "exact":
-        raise BadInput(f"closure = {closure!r} needs tokens that are all alike: no mask, RoPE, ALiBi or Gram matrix.")
+        raise BadInput(
+            f"closure = {closure!r} needs tokens that are all alike: no mask, RoPE, ALiBi or Gram matrix."
+        )
     if architecture.kernel != "softmax":
         raise BadInput(
             f"kernel = {architecture.kernel!r} is modelled for tokens that are all alike: no mask, window, RoPE, ALiBi "

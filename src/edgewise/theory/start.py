@@ -12,7 +12,9 @@ def refuse_start(start_overlap: float, readout: str) -> None:
     """An overlap of n tokens lies in (-1/(n-1), 1]; the recursion is written for those of at least 0."""
     refuse_readout(readout)
     if not (isinstance(start_overlap, (int, float)) and 0.0 <= start_overlap < 1.0):
-        raise BadInput(f"start_overlap must be a mean cosine of at least 0 and below 1, got {start_overlap!r}.")
+        raise BadInput(
+            f"start_overlap must be a mean cosine of at least 0 and below 1, got {start_overlap!r}."
+        )
 
 
 def refuse_readout(readout: str) -> None:

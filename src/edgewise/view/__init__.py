@@ -9,13 +9,29 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "depth_profile": "profiles", "overlap": "profiles", "block_numbers": "profiles", "beside": "measured",
-    "phase_diagram": "phase_planes", "vector_field": "phase_planes", "perceptron_plane": "perceptron_planes",
-    "learning_rates": "rates", "landscape": "relief", "landscape_line": "relief", "Relief": "relief",
-    "prediction": "documents", "comparison": "documents", "measurement": "documents",
-    "Sheet": "sheet", "Panel": "panel", "Curve": "panel", "Map": "panel", "Dots": "panel", "Marker": "panel",
-    "finite_limit": "panel", "check_path": "files",
-}  # fmt: skip
+    "depth_profile": "profiles",
+    "overlap": "profiles",
+    "block_numbers": "profiles",
+    "beside": "measured",
+    "phase_diagram": "phase_planes",
+    "vector_field": "phase_planes",
+    "perceptron_plane": "perceptron_planes",
+    "learning_rates": "rates",
+    "landscape": "relief",
+    "landscape_line": "relief",
+    "Relief": "relief",
+    "prediction": "documents",
+    "comparison": "documents",
+    "measurement": "documents",
+    "Sheet": "sheet",
+    "Panel": "panel",
+    "Curve": "panel",
+    "Map": "panel",
+    "Dots": "panel",
+    "Marker": "panel",
+    "finite_limit": "panel",
+    "check_path": "files",
+}
 __all__ = list(_HOMES)
 
 

@@ -51,9 +51,11 @@ def stamp() -> dict[str, Any]:
 
 
 def measurement(
-    trace: Trace, verdict: Verdict, predicted: tuple[Trace, Verdict] | None = None,
+    trace: Trace,
+    verdict: Verdict,
+    predicted: tuple[Trace, Verdict] | None = None,
     audit: Sequence[AuditFinding] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Measured numbers with their errors and statistics, the prediction beside them, the audit of the weights."""
     return {
         "measured": prediction(trace, verdict),
@@ -66,7 +68,11 @@ def measurement(
 
 def statistics(trace: Trace) -> dict[str, list[float | None]]:
     """Per block, means over seeds and heads; growths add up over the sites of a block."""
-    rows = {name: within_blocks(trace, values) for name, values in trace.statistics.items() if name != "pair_growth"}
+    rows = {
+        name: within_blocks(trace, values)
+        for name, values in trace.statistics.items()
+        if name != "pair_growth"
+    }
     if trace.softmax_condition is not None:
         rows["softmax_condition"] = within_blocks(trace, trace.softmax_condition)
     if "pair_growth" in trace.statistics:

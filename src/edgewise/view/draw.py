@@ -33,34 +33,57 @@ NAME_HEIGHT = 0.21  # inches of a row of names
 NAME_WIDTH = 0.075  # inches of one character of them
 NAMES_ACROSS = 44  # characters that fit side by side under one panel
 SETTINGS = {
-    "font.size": 10.0, "axes.titlesize": 11.0, "axes.labelsize": 10.0, "legend.fontsize": 9.0,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": QUIET, "axes.labelcolor": INK,
-    "text.color": INK, "xtick.color": INK, "ytick.color": INK, "lines.linewidth": 2.0,
-    "axes.grid": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.7, "axes.axisbelow": True,
-    "legend.frameon": False, "figure.facecolor": "white",
-}  # fmt: skip
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.labelsize": 10.0,
+    "legend.fontsize": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "lines.linewidth": 2.0,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+}
 ROLES: dict[str, dict[str, Any]] = {
     "line": {"linestyle": "-"},
     "second": {"linestyle": (0, (4, 2)), "linewidth": 1.4, "alpha": 0.9},
     "third": {"linestyle": (0, (1, 1.5)), "linewidth": 2.0, "alpha": 0.9},
     "thin": {"linestyle": "-", "linewidth": 0.9, "alpha": 0.4},
     "steps": {"linestyle": "-", "linewidth": 1.4, "drawstyle": "steps-mid"},
-    "points": {"linestyle": "none", "marker": "o", "markersize": 4.5, "markeredgecolor": "white",
-               "markeredgewidth": 0.6},
-    "hollow": {"linestyle": "none", "marker": "s", "markersize": 4.5, "markerfacecolor": "white",
-               "markeredgewidth": 1.3},
+    "points": {
+        "linestyle": "none",
+        "marker": "o",
+        "markersize": 4.5,
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.6,
+    },
+    "hollow": {
+        "linestyle": "none",
+        "marker": "s",
+        "markersize": 4.5,
+        "markerfacecolor": "white",
+        "markeredgewidth": 1.3,
+    },
     "cross": {"linestyle": "none", "marker": "x", "markersize": 6.5, "markeredgewidth": 1.8},
     "median": {"linestyle": "none", "marker": "|", "markersize": 13.0, "markeredgewidth": 2.0},
     "fit": {"linestyle": "-", "linewidth": 7.0, "alpha": 0.22, "solid_capstyle": "butt"},
     "boundary": {"linestyle": "-", "linewidth": 2.2},
     "second_boundary": {"linestyle": (0, (3, 2)), "linewidth": 2.2},  # the two edges often lie on each other
     "orbit": {"linestyle": "-", "linewidth": 1.6, "marker": "o", "markersize": 3.0},
-}  # fmt: skip
+}
 MARKS: dict[str, dict[str, Any]] = {
     "here": {"marker": "*", "s": 190.0, "facecolor": "white", "edgecolor": INK, "linewidth": 1.2},
     "stable": {"marker": "o", "s": 70.0, "facecolor": INK, "edgecolor": "white", "linewidth": 1.2},
     "unstable": {"marker": "o", "s": 60.0, "facecolor": "white", "edgecolor": INK, "linewidth": 1.6},
-}  # fmt: skip
+}
 
 
 def draw(title: str, panels: Sequence[Panel], scale: str = "", columns: int | None = None) -> Figure:
@@ -89,7 +112,12 @@ def draw(title: str, panels: Sequence[Panel], scale: str = "", columns: int | No
         for axes, panel in zip(grid, panels, strict=False):
             if axes.get_xscale() == "linear" and not panel.x_names:
                 _thin_ticks(axes)
-            if panel.background is None and panel.arrows is None and not panel.complement and not panel.y_names:
+            if (
+                panel.background is None
+                and panel.arrows is None
+                and not panel.complement
+                and not panel.y_names
+            ):
                 _make_room(axes)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # settled once: saving would settle it again, which is slow
@@ -120,7 +148,9 @@ def _panel(axes: Axes, panel: Panel) -> None:
     for curve in panel.curves:
         label = "_" + curve.label if curve.role == "fit" else curve.label
         colour, error, x_error = LINES[curve.group % len(LINES)], curve.error, curve.x_error
-        axes.errorbar(curve.x, curve.y, error, x_error, color=colour, label=label, elinewidth=1.0, **ROLES[curve.role])
+        axes.errorbar(
+            curve.x, curve.y, error, x_error, color=colour, label=label, elinewidth=1.0, **ROLES[curve.role]
+        )
         if curve.band is not None:
             axes.fill_between(curve.x, *curve.band, color=colour, alpha=0.2, linewidth=0)
     for draw_line, values in ((axes.axhline, panel.levels), (axes.axvline, panel.places)):
@@ -197,8 +227,12 @@ def _make_room(axes: Axes) -> None:
 
 def _covers(axes: Axes, box: Bbox) -> bool:
     """Whether a curve of these axes runs through a box of the window, or a point lies in it."""
-    paths = (line.get_transform().transform_path(line.get_path()).cleaned(remove_nans=True) for line in axes.lines)
-    return any(path.intersects_bbox(box, filled=False) or box.count_contains(path.vertices) > 0 for path in paths)
+    paths = (
+        line.get_transform().transform_path(line.get_path()).cleaned(remove_nans=True) for line in axes.lines
+    )
+    return any(
+        path.intersects_bbox(box, filled=False) or box.count_contains(path.vertices) > 0 for path in paths
+    )
 
 
 def _open_up(axes: Axes, decades: float = 1.0, below_only: bool = False) -> None:
@@ -244,15 +278,38 @@ def _background(axes: Axes, background: Map, dots: Dots | None = None) -> None:
     if background.classes:
         norm = BoundaryNorm(np.arange(len(background.classes) + 1) - 0.5, len(background.classes))
         colours = ListedColormap(OUTCOMES)
-        axes.pcolormesh(background.x, background.y, background.values, cmap=colours, norm=norm,
-                        shading="nearest", rasterized=True)  # fmt: skip
+        axes.pcolormesh(
+            background.x,
+            background.y,
+            background.values,
+            cmap=colours,
+            norm=norm,
+            shading="nearest",
+            rasterized=True,
+        )
         return
     signed = TwoSlopeNorm(0.0, -background.limit, background.limit)
-    mesh = axes.pcolormesh(background.x, background.y, background.values, cmap=DIVERGING, norm=signed,
-                           shading="nearest", rasterized=True)  # fmt: skip
+    mesh = axes.pcolormesh(
+        background.x,
+        background.y,
+        background.values,
+        cmap=DIVERGING,
+        norm=signed,
+        shading="nearest",
+        rasterized=True,
+    )
     if dots is not None:
-        axes.scatter(dots.x, dots.y, c=dots.values, cmap=DIVERGING, norm=signed, edgecolor=INK, linewidth=0.6, s=42,
-                     label=dots.label)  # fmt: skip
+        axes.scatter(
+            dots.x,
+            dots.y,
+            c=dots.values,
+            cmap=DIVERGING,
+            norm=signed,
+            edgecolor=INK,
+            linewidth=0.6,
+            s=42,
+            label=dots.label,
+        )
     axes.figure.colorbar(mesh, ax=axes, label=background.label, pad=0.02, extend="both")
 
 
@@ -260,8 +317,19 @@ def _arrows(axes: Axes, arrows: Arrows) -> None:
     fastest = max(float(np.nanmax(arrows.speed)), 1e-12)
     norm = LogNorm(fastest * 1e-4, fastest, clip=True)
     colours = ListedColormap(matplotlib.colormaps[SPEED](np.linspace(0.0, 0.8, 128)))  # without its pale end
-    quiver = axes.quiver(arrows.x, arrows.y, arrows.u, arrows.v, arrows.speed, cmap=colours, norm=norm,
-                         pivot="mid", angles="uv", scale=28, width=0.005)  # fmt: skip
+    quiver = axes.quiver(
+        arrows.x,
+        arrows.y,
+        arrows.u,
+        arrows.v,
+        arrows.speed,
+        cmap=colours,
+        norm=norm,
+        pivot="mid",
+        angles="uv",
+        scale=28,
+        width=0.005,
+    )
     axes.figure.colorbar(quiver, ax=axes, label=arrows.label, pad=0.02)
 
 

@@ -21,11 +21,15 @@ def check_path(path: str | Path) -> Path:
     """The path, or a refusal, before anything is computed."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
-        raise BadInput(f"a figure cannot be written as {path.name!r}: its name must end in {', '.join(SUFFIXES)}.")
+        raise BadInput(
+            f"a figure cannot be written as {path.name!r}: its name must end in {', '.join(SUFFIXES)}."
+        )
     if not path.parent.is_dir():
         raise BadInput(f"the folder {str(path.parent)!r} for the figure does not exist. Make it first.")
     try:
-        with tempfile.TemporaryFile(dir=path.parent):  # permissions alone do not tell: some file systems take no files
+        with tempfile.TemporaryFile(
+            dir=path.parent
+        ):  # permissions alone do not tell: some file systems take no files
             writable = not path.is_dir()
     except OSError:
         writable = False

@@ -58,7 +58,9 @@ def beside(trace: Trace, verdict: Verdict, theory: Trace | None = None) -> Sheet
     return Sheet(title, panels, _scale(trace), columns=2 if len(panels) == 4 else None)
 
 
-def _panel(name: str, measured: tuple[Array, Array], predicted: tuple[Array, Array] | None, readout: str) -> Panel:
+def _panel(
+    name: str, measured: tuple[Array, Array], predicted: tuple[Array, Array] | None, readout: str
+) -> Panel:
     y, error = measured
     x = np.arange(len(y), dtype=float)
     curves = [] if predicted is None else [Curve("theory", x, predicted[0])]

@@ -41,16 +41,23 @@ def perceptron_plane(
     edge = Curve("χ₁ = 1, edge of chaos", line[0][inside], line[1][inside], group=6, role="boundary")
     background = Map("log χ₁: gradient growth per layer", x, y, rates, finite_limit([rates], share=70))
     panel = Panel(
-        "ordered (log χ₁ < 0) and chaotic (log χ₁ > 0)", "weight variance σ_w²", "bias variance σ_b²", (edge,),
-        _note(perceptron, line), background=background, markers=_markers(perceptron, x, y),
-    )  # fmt: skip
+        "ordered (log χ₁ < 0) and chaotic (log χ₁ > 0)",
+        "weight variance σ_w²",
+        "bias variance σ_b²",
+        (edge,),
+        _note(perceptron, line),
+        background=background,
+        markers=_markers(perceptron, x, y),
+    )
     return Sheet(f"{_name(source)} perceptrons: order and chaos", (panel,), "theory, infinite width")
 
 
 def _axis(name: str, bounds: Range) -> Array:
     low, high, count = bounds
     if not (0 <= low < high < math.inf and count >= 2):
-        raise BadInput(f"{name} must be (low, high, count) with 0 <= low < high and count >= 2, got {bounds!r}.")
+        raise BadInput(
+            f"{name} must be (low, high, count) with 0 <= low < high and count >= 2, got {bounds!r}."
+        )
     return np.linspace(low, high, count)
 
 
@@ -61,7 +68,11 @@ def _name(source: Perceptron | str | Callable[..., Any]) -> str:
 
 def _note(perceptron: Perceptron | None, line: tuple[Array, Array]) -> str:
     if perceptron is None:
-        return f"edge from σ_w² = {line[0][0]:.4g} at σ_b² = {line[1][0]:g}" if len(line[0]) else "no edge of chaos"
+        return (
+            f"edge from σ_w² = {line[0][0]:.4g} at σ_b² = {line[1][0]:g}"
+            if len(line[0])
+            else "no edge of chaos"
+        )
     limits = summary(perceptron)
     depth = limits.trainable_depth
     reach = f"trainable to about {depth:.0f} layers" if math.isfinite(depth) else "trainable at any depth"

@@ -30,20 +30,39 @@ def phase_diagram(diagram: PhaseDiagram) -> Sheet:
     gradient = Map("log-rate per block", diagram.x, diagram.y, diagram.near_gradient, limit)
     outcome = Map("", diagram.x, diagram.y, np.asarray(diagram.outcome, float), classes=OUTCOME_NAMES)
     panels = (
-        _panel(diagram, "angle exponent of near tokens", angle, ("angle",),
-               _at_marker(diagram, diagram.near_angle)),
-        _panel(diagram, "gradient exponent of near tokens", gradient, ("gradient",),
-               _at_marker(diagram, diagram.near_gradient)),
+        _panel(
+            diagram,
+            "angle exponent of near tokens",
+            angle,
+            ("angle",),
+            _at_marker(diagram, diagram.near_angle),
+        ),
+        _panel(
+            diagram,
+            "gradient exponent of near tokens",
+            gradient,
+            ("gradient",),
+            _at_marker(diagram, diagram.near_gradient),
+        ),
         _panel(diagram, "outcome", outcome, ("angle", "gradient"), _shares(diagram.outcome)),
-    )  # fmt: skip
+    )
     return Sheet(_title(diagram), panels, _scale(diagram))
 
 
 def _panel(diagram: PhaseDiagram, title: str, background: Map, edges: tuple[str, ...], note: str) -> Panel:
     curves = tuple(_edge(name, line) for name in edges for line in diagram.boundaries.get(name, ()))
     markers = () if diagram.marker is None else (Marker(_name(diagram), *diagram.marker),)
-    return Panel(title, words(diagram.x_name), words(diagram.y_name), curves, note, background=background,
-                 markers=markers, log_x=geometric(diagram.x), log_y=geometric(diagram.y))  # fmt: skip
+    return Panel(
+        title,
+        words(diagram.x_name),
+        words(diagram.y_name),
+        curves,
+        note,
+        background=background,
+        markers=markers,
+        log_x=geometric(diagram.x),
+        log_y=geometric(diagram.y),
+    )
 
 
 def _edge(name: str, line: Array) -> Curve:
@@ -93,9 +112,15 @@ def geometric(values: Array) -> bool:
 def vector_field(field: VectorField, title: str = "") -> Sheet:
     """Arrows of unit length point where one block moves (norm, overlap); their colour says how far."""
     panel = Panel(
-        "", "q, mean square per coordinate", "overlap (mean cosine)", _orbits(field), _note(field),
-        log_x=True, arrows=_arrows(field), markers=tuple(_marker(point) for point in field.fixed_points),
-    )  # fmt: skip
+        "",
+        "q, mean square per coordinate",
+        "overlap (mean cosine)",
+        _orbits(field),
+        _note(field),
+        log_x=True,
+        arrows=_arrows(field),
+        markers=tuple(_marker(point) for point in field.fixed_points),
+    )
     network = field.architecture
     default = f"{network.name or 'this network'}: what one block does to norm and overlap"
     return Sheet(title or default, (panel,), f"theory, n = {network.tokens:,} tokens, d = {network.width:,}")

@@ -134,9 +134,14 @@ def _separation(labels: Sequence[str], rows: Sequence[Rows], verdicts: Sequence[
         notes.append(_prefix(labels, label) + _change(verdict.angle))
     note = _ruled(notes)
     return Panel(
-        "token separation", "block", "1 − overlap", tuple(curves), note, log_y=True,
+        "token separation",
+        "block",
+        "1 − overlap",
+        tuple(curves),
+        note,
+        log_y=True,
         complement="overlap (mean cosine)",
-    )  # fmt: skip
+    )
 
 
 def _gradient(labels: Sequence[str], rows: Sequence[Rows], verdicts: Sequence[Verdict]) -> Panel:

@@ -28,7 +28,9 @@ def _loss(rate: Rate) -> Panel:
     finite = [r for r in rate.rehearsals if math.isfinite(r.loss)]
     top = rate.start.loss + 0.3 * abs(rate.start.loss)
     curves = [_points("learned", [r for r in finite if r.reason is None], "loss", 0, "points", top)]
-    curves.append(_points("too large", [r for r in rate.rehearsals if r.reason is not None], "loss", 1, "hollow", top))
+    curves.append(
+        _points("too large", [r for r in rate.rehearsals if r.reason is not None], "loss", 1, "hollow", top)
+    )
     beyond = rate.beyond
     note = "no rate was too large" if beyond is None else f"at {in_words(beyond.rate)}: {beyond.reason}"
     lines = tuple(x for x in (rate.low, rate.best, rate.high, rate.edge) if x is not None)
@@ -36,28 +38,63 @@ def _loss(rate: Rate) -> Panel:
     shown = tuple(curve for curve in curves if len(curve.x))
     levels = (rate.start.loss,) if rate.guess is None else (rate.start.loss, rate.guess)
     note += "" if rate.guess is None else " and that of guessing"
-    return Panel("loss on fresh batches", "learning rate", "loss after the rehearsal", shown, note,
-                 log_x=True, levels=levels, places=lines)  # fmt: skip
+    return Panel(
+        "loss on fresh batches",
+        "learning rate",
+        "loss after the rehearsal",
+        shown,
+        note,
+        log_x=True,
+        levels=levels,
+        places=lines,
+    )
 
 
 def _points(label: str, rows: list[Rehearsal], name: str, group: int, role: str, top: float) -> Curve:
     values = [getattr(r, name) for r in rows]
-    return Curve(label, np.array([r.rate for r in rows]), np.minimum(np.array(values, dtype=float), top), group, role)
+    return Curve(
+        label, np.array([r.rate for r in rows]), np.minimum(np.array(values, dtype=float), top), group, role
+    )
 
 
 def _stream(rate: Rate) -> Panel:
     rows = [r for r in rate.rehearsals if r.step_change is not None and r.step_change > 0]
-    curve = Curve("stream", np.array([r.rate for r in rows]), np.array([r.step_change for r in rows], dtype=float), 2)
+    curve = Curve(
+        "stream", np.array([r.rate for r in rows]), np.array([r.step_change for r in rows], dtype=float), 2
+    )
     at = rate.at_edge
-    note = "" if at is None or at.step_change is None else f"{at.step_change:.2g} at the largest rate that learned"
-    return Panel("last stream, change per step", "learning rate", "share of its own size", (curve,) if rows else (),
-                 note, log_x=True, log_y=True, legend=False)  # fmt: skip
+    note = (
+        ""
+        if at is None or at.step_change is None
+        else f"{at.step_change:.2g} at the largest rate that learned"
+    )
+    return Panel(
+        "last stream, change per step",
+        "learning rate",
+        "share of its own size",
+        (curve,) if rows else (),
+        note,
+        log_x=True,
+        log_y=True,
+        legend=False,
+    )
 
 
 def _separation(rate: Rate) -> Panel:
     rows = [r for r in rate.rehearsals if r.separation is not None and r.separation > 0]
-    curve = Curve("tokens", np.array([r.rate for r in rows]), np.array([r.separation for r in rows], dtype=float), 3)
+    curve = Curve(
+        "tokens", np.array([r.rate for r in rows]), np.array([r.separation for r in rows], dtype=float), 3
+    )
     before = rate.start.separation
     note = "tokens were not looked at" if before is None or not rows else f"across: {before:.2g} at the start"
-    return Panel("separation of tokens", "learning rate", "mean of 1 − cosine", (curve,) if rows else (), note,
-                 log_x=True, log_y=True, legend=False, levels=(before,) if before and rows else ())  # fmt: skip
+    return Panel(
+        "separation of tokens",
+        "learning rate",
+        "mean of 1 − cosine",
+        (curve,) if rows else (),
+        note,
+        log_x=True,
+        log_y=True,
+        legend=False,
+        levels=(before,) if before and rows else (),
+    )

@@ -70,7 +70,9 @@ def landscape_line(lines: Line | Mapping[str, Line], title: str = "") -> Sheet:
     marks = tuple(Marker("the model", 0.0, line.centre) for line in named.values())
     noted = [textwrap.wrap(f"{name}: {line.roughness}".lstrip(": "), 72) for name, line in named.items()]
     along = ", ".join(dict.fromkeys(line.names[0] for line in named.values()))
-    panel = Panel("", f"along {along}", "loss", curves, "\n".join(row for rows in noted for row in rows), markers=marks)
+    panel = Panel(
+        "", f"along {along}", "loss", curves, "\n".join(row for rows in noted for row in rows), markers=marks
+    )
     return Sheet(title or f"loss along {along}", (panel,), how(named))
 
 
@@ -136,9 +138,16 @@ def _range(plane: Plane) -> tuple[float, float]:
 def _surface(axes: Any, plane: Plane, name: str, limits: tuple[float, float]) -> None:
     heights = np.where(np.isfinite(plane.losses), plane.losses, np.nan)
     axes.plot_surface(
-        *np.meshgrid(plane.x, plane.y), heights, cmap=HEIGHTS, vmin=limits[0], vmax=limits[1], linewidth=0.2,
-        edgecolor="#00000030", rcount=len(plane.y), ccount=len(plane.x),
-    )  # fmt: skip
+        *np.meshgrid(plane.x, plane.y),
+        heights,
+        cmap=HEIGHTS,
+        vmin=limits[0],
+        vmax=limits[1],
+        linewidth=0.2,
+        edgecolor="#00000030",
+        rcount=len(plane.y),
+        ccount=len(plane.x),
+    )
     axes.set_zlim(*_apart(limits))
     axes.set_title(name or "loss", loc="left")
     axes.tick_params(labelsize=7, pad=-2)

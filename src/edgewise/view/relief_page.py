@@ -35,7 +35,9 @@ def write_page(path: Path, title: str, limits: tuple[float, float], planes: Mapp
     if not path.parent.is_dir():
         raise BadInput(f"the folder {str(path.parent)!r} for the page does not exist. Make it first.")
     with whole_file(path) as file:
-        file.write(page(title, limits, planes).encode(errors="replace"))  # a lone surrogate in a name is no text
+        file.write(
+            page(title, limits, planes).encode(errors="replace")
+        )  # a lone surrogate in a name is no text
     return path
 
 
@@ -69,5 +71,12 @@ def _data(name: str, plane: Plane) -> dict[str, Any]:
     # All digits: the range can be tiny beside the loss.
     rows = [[float(v) if np.isfinite(v) else None for v in row] for row in plane.losses]
     path = None if plane.path is None else [[float(f"{c:.5g}") for c in point] for point in plane.path]
-    return {"name": name or "loss", "x": plane.x.tolist(), "y": plane.y.tolist(), "z": rows, "path": path,
-            "axes": list(plane.names), "note": str(plane.roughness)}  # fmt: skip
+    return {
+        "name": name or "loss",
+        "x": plane.x.tolist(),
+        "y": plane.y.tolist(),
+        "z": rows,
+        "path": path,
+        "axes": list(plane.names),
+        "note": str(plane.roughness),
+    }

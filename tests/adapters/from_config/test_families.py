@@ -19,11 +19,36 @@ from edgewise.errors import BadInput
 pytest.importorskip("transformers")
 
 MEASURED = json.loads((Path(__file__).parents[1] / "measured_gains.json").read_text())["families"]
-STRUCTURE = ("depth", "width", "heads", "head_width", "kv_heads", "mlp_width", "activation", "gated", "norm",
-             "norm_kind", "parallel", "causal", "window", "alibi", "qk_norm", "rope_base")  # fmt: skip
+STRUCTURE = (
+    "depth",
+    "width",
+    "heads",
+    "head_width",
+    "kv_heads",
+    "mlp_width",
+    "activation",
+    "gated",
+    "norm",
+    "norm_kind",
+    "parallel",
+    "causal",
+    "window",
+    "alibi",
+    "qk_norm",
+    "rope_base",
+)
 WITHIN = 0.07  # gains of small models scatter by a few hundredths
-REAL = ("gpt2", "llama-2-7b", "bert-base", "mistral-7b")  # at their full sizes: widths, depths, windows of 4096
-NOT_HERE = {"gemma3", "torch_encoder", "gpt_oss"}  # text part is a family of its own; torch's; no formula fits its gate
+REAL = (
+    "gpt2",
+    "llama-2-7b",
+    "bert-base",
+    "mistral-7b",
+)  # at their full sizes: widths, depths, windows of 4096
+NOT_HERE = {
+    "gemma3",
+    "torch_encoder",
+    "gpt_oss",
+}  # text part is a family of its own; torch's; no formula fits its gate
 
 
 def rms(value: Any) -> float:
@@ -48,7 +73,14 @@ def compare(config: dict[str, Any]) -> None:
     for knob in STRUCTURE:
         assert per_block(behaviour, knob) == per_block(family, knob), knob
     assert [bool(r) for r in per_block(behaviour, "rope")] == [bool(r) for r in per_block(family, "rope")]
-    for knob in ("score_gain", "value_gain", "mlp_in_gain", "mlp_linear_gain", "attention_branch", "attention_skip"):
+    for knob in (
+        "score_gain",
+        "value_gain",
+        "mlp_in_gain",
+        "mlp_linear_gain",
+        "attention_branch",
+        "attention_skip",
+    ):
         assert rms(getattr(behaviour, knob)) == pytest.approx(rms(getattr(family, knob)), rel=WITHIN), knob
     assert routed(behaviour) == pytest.approx(routed(family), rel=WITHIN)
     assert behaviour.embedding_norm == pytest.approx(family.embedding_norm, rel=3 * WITHIN)

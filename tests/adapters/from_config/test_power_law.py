@@ -53,9 +53,13 @@ def test_a_number_that_follows_no_power_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(
     "pairs, small, full",
-    [([("num_heads", 12, 4)], 4, 12), ([], 1, 1), ([("num_heads", 12, 1)], 1, 12),
-     ([("encoder_attention_heads", 8, 4), ("decoder_attention_heads", 12, 4)], 4, 8)],
-)  # fmt: skip
+    [
+        ([("num_heads", 12, 4)], 4, 12),
+        ([], 1, 1),
+        ([("num_heads", 12, 1)], 1, 12),
+        ([("encoder_attention_heads", 8, 4), ("decoder_attention_heads", 12, 4)], 4, 8),
+    ],
+)
 def test_a_number_of_heads_is_the_configs_or_one(
     pairs: list[tuple[str, int, int]], small: int, full: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +69,9 @@ def test_a_number_of_heads_is_the_configs_or_one(
     numbers.first = SimpleNamespace(name="model.encoder.layers")
     monkeypatch.setattr(FullNumbers, "_pairs", lambda *_: iter(pairs))
     assert numbers._named(HEADS, small, "heads") == full
-    with pytest.raises(BadInput, match=r"3 heads of model\.encoder\.layers in a small model could not be found"):
+    with pytest.raises(
+        BadInput, match=r"3 heads of model\.encoder\.layers in a small model could not be found"
+    ):
         numbers._named(HEADS, 3, "heads")
     monkeypatch.setattr(FullNumbers, "_pairs", lambda *_: iter([]))
     with pytest.raises(BadInput, match="2 heads of"):

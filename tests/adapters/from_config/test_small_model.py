@@ -28,7 +28,9 @@ def test_alternating_windows_stay() -> None:
 
 
 def test_dense_and_expert_layers_stay() -> None:
-    plan = blueprint(transformers.DeepseekV3Config(n_routed_experts=16, n_group=2, topk_group=1, num_experts_per_tok=4))
+    plan = blueprint(
+        transformers.DeepseekV3Config(n_routed_experts=16, n_group=2, topk_group=1, num_experts_per_tok=4)
+    )
     assert plan.lists["layers"].kinds == (0, 0, 0, *[1] * 58)
     assert plan.depth == 4
 

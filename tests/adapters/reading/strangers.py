@@ -20,9 +20,16 @@ class Mix(nn.Module):
     """Attention with everything optional: mask, window, rotation by complex numbers, sinks, norms, a gate."""
 
     def __init__(
-        self, *, causal: bool = True, window: int | None = None, turn: bool = False, sink: bool = False,
-        qk_norm: bool = False, bias: bool = False, gate: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        causal: bool = True,
+        window: int | None = None,
+        turn: bool = False,
+        sink: bool = False,
+        qk_norm: bool = False,
+        bias: bool = False,
+        gate: bool = False,
+    ) -> None:
         super().__init__()
         self.a, self.z = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH)
         self.causal, self.window, self.turn, self.bias = causal, window, turn, bias
@@ -304,7 +311,9 @@ class ByCaller(Words):
 
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:
             y = self.one(x)
-            x = x + self.mix(y, y, y, attn_mask=mask)[0]  # its weights are handed out too, and nobody reads them
+            x = (
+                x + self.mix(y, y, y, attn_mask=mask)[0]
+            )  # its weights are handed out too, and nobody reads them
             return x + self.think(self.two(x))
 
     def __init__(self) -> None:
@@ -317,7 +326,9 @@ class ByCaller(Words):
         return self.out(x)
 
 
-def blocks(style: str = "pre", amount: float = 1.0, think: Callable[[], nn.Module] = Think, **mix: object) -> nn.Module:
+def blocks(
+    style: str = "pre", amount: float = 1.0, think: Callable[[], nn.Module] = Think, **mix: object
+) -> nn.Module:
     return Words(*(Block(Mix(**mix), think(), style, amount) for _ in range(DEPTH)))  # type: ignore[arg-type]
 
 

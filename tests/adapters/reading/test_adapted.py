@@ -16,8 +16,15 @@ from edgewise.adapters.reading.record import Stack
 from edgewise.adapters.reading.trace import _draw
 
 transformers = pytest.importorskip("transformers")
-SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
-             vocab_size=96, max_position_embeddings=64)  # fmt: skip
+SIZES = dict(
+    num_hidden_layers=2,
+    hidden_size=64,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=96,
+    vocab_size=96,
+    max_position_embeddings=64,
+)
 MLP = ("inward", "linear", "outward", "hidden", "branch")
 
 
@@ -67,8 +74,11 @@ def test_a_low_rank_update_is_part_of_its_matrix(model: nn.Module) -> None:
     assert ours.gated is theirs.gated is True
     for one, other in zip(ours.branches, theirs.branches, strict=True):
         assert (one.kind, one.heads, one.kv_heads, one.hidden_width) == (
-            other.kind, other.heads, other.kv_heads, other.hidden_width
-        )  # fmt: skip
+            other.kind,
+            other.heads,
+            other.kv_heads,
+            other.hidden_width,
+        )
         assert one.gains is not None and other.gains is not None
         for gain in ("score", "value", "inward", "outward", "branch") if one.kind == "attention" else MLP:
             assert getattr(one.gains, gain) == pytest.approx(getattr(other.gains, gain), rel=1e-3), gain
@@ -206,7 +216,9 @@ def test_masks_made_under_vmap_do_not_stop_a_reading() -> None:
     class Masked(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True) for _ in range(3))
+            self.layers = nn.ModuleList(
+                nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True) for _ in range(3)
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             places = torch.arange(x.shape[1])
@@ -226,9 +238,15 @@ def test_experts_of_different_loads_beside_their_router() -> None:
     """JetMoE sorts tokens by expert: what its matrices give has another length for every one of them."""
     torch.manual_seed(0)
     config = transformers.JetMoeConfig(
-        vocab_size=96, hidden_size=64, num_hidden_layers=2, num_key_value_heads=2, kv_channels=16, intermediate_size=96,
-        num_local_experts=4, num_experts_per_tok=2,
-    )  # fmt: skip
+        vocab_size=96,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_key_value_heads=2,
+        kv_channels=16,
+        intermediate_size=96,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    )
     described = edgewise.describe(transformers.JetMoeForCausalLM(config).eval())
     assert described.gated and described.activation == "silu"
     assert (described.depth, described.kv_heads, described.head_width) == (2, 2, 16)

@@ -18,7 +18,10 @@ def test_an_entry_is_cut_and_repeated() -> None:
     feed = next(iter(feeds(batch)))
     args, kwargs = feed.entries(4)
     assert args == () and kwargs["scale"] == 2.0 and kwargs["input_ids"].shape == (4, TOKENS)
-    assert kwargs["mask"].shape == (4, 1, TOKENS, TOKENS) and (kwargs["input_ids"] == kwargs["input_ids"][0]).all()
+    assert (
+        kwargs["mask"].shape == (4, 1, TOKENS, TOKENS)
+        and (kwargs["input_ids"] == kwargs["input_ids"][0]).all()
+    )
     assert batch["input_ids"].shape == (3, 100)
 
 
@@ -53,7 +56,9 @@ def test_made_up_batches_leave_the_random_stream_alone() -> None:
     model = blocks()
     state = torch.get_rng_state()
     first = next(iter(default_batches(model)))
-    assert isinstance(first, Tensor) and first.dtype == torch.long and torch.equal(torch.get_rng_state(), state)
+    assert (
+        isinstance(first, Tensor) and first.dtype == torch.long and torch.equal(torch.get_rng_state(), state)
+    )
 
 
 def test_images_times_and_classes_are_made_up_from_modules() -> None:
@@ -95,5 +100,7 @@ def test_a_model_that_takes_nothing_known_is_refused_with_what_was_tried() -> No
         ([[1, 2, 4], [1, 4, 4]], 25, None),  # rows that the grids do not account for
     ],
 )
-def test_images_end_to_end_are_told_from_short_texts(grid: list[list[int]], rows: int, sizes: list[int] | None) -> None:
+def test_images_end_to_end_are_told_from_short_texts(
+    grid: list[list[int]], rows: int, sizes: list[int] | None
+) -> None:
     assert images_end_to_end([torch.tensor(grid), torch.zeros(rows, 3)]) == sizes

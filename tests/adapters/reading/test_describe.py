@@ -12,8 +12,22 @@ from edgewise.adapters.reading.record import Reading
 from edgewise.errors import BadInput
 from tests.support.models import FAMILIES
 
-STRUCTURE = ("depth", "width", "heads", "kv_heads", "head_width", "mlp_width", "activation", "gated", "norm",
-             "norm_kind", "causal", "parallel", "qk_norm", "alibi")  # fmt: skip
+STRUCTURE = (
+    "depth",
+    "width",
+    "heads",
+    "kv_heads",
+    "head_width",
+    "mlp_width",
+    "activation",
+    "gated",
+    "norm",
+    "norm_kind",
+    "causal",
+    "parallel",
+    "qk_norm",
+    "alibi",
+)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "opt", "falcon"])
@@ -54,7 +68,9 @@ class Turns(nn.Module):
         self.layers = nn.ModuleList()
         for _ in range(3):
             self.layers.append(nn.MultiheadAttention(48, 4, batch_first=True))
-            self.layers.append(nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 96), nn.GELU(), nn.Linear(96, 48)))
+            self.layers.append(
+                nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 96), nn.GELU(), nn.Linear(96, 48))
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for attention, mlp in zip(self.layers[::2], self.layers[1::2], strict=True):

@@ -15,8 +15,13 @@ from edgewise.adapters.reading.structure import structure_of
 
 transformers = pytest.importorskip("transformers")
 
-PLAIN = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-         "vocab_size": 99}  # fmt: skip
+PLAIN = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 99,
+}
 STAGES = {"hidden_sizes": [16, 32, 32, 48], "depths": [2, 2, 3, 2]}
 
 
@@ -43,25 +48,45 @@ def test_longformer(window: int, expected: int | None) -> None:
     assert stack is not None and not stack.not_read
     assert stack.norm == "post" and stack.causal is False and stack.window == (expected,) * 2
     assert stack.horizon in (47, 48), "the 512 tokens that it pads to are none"
-    assert "sum to one" not in str(structure_of(read(model), stack)), "it multiplies chunks, with rows of padding"
+    assert "sum to one" not in str(structure_of(read(model), stack)), (
+        "it multiplies chunks, with rows of padding"
+    )
 
 
 def test_led() -> None:
-    sizes = {f"{part}_{name}": value for part in ("encoder", "decoder")
-             for name, value in {"layers": 2, "attention_heads": 2, "ffn_dim": 64}.items()}  # fmt: skip
-    model = build("LEDForConditionalGeneration", **sizes, d_model=32, vocab_size=99, attention_window=8,
-                  max_encoder_position_embeddings=600, max_decoder_position_embeddings=600)  # fmt: skip
+    sizes = {
+        f"{part}_{name}": value
+        for part in ("encoder", "decoder")
+        for name, value in {"layers": 2, "attention_heads": 2, "ffn_dim": 64}.items()
+    }
+    model = build(
+        "LEDForConditionalGeneration",
+        **sizes,
+        d_model=32,
+        vocab_size=99,
+        attention_window=8,
+        max_encoder_position_embeddings=600,
+        max_decoder_position_embeddings=600,
+    )
     encoder, decoder = read(model).stacks
     assert encoder.window == (5, 5) and encoder.causal is False and not encoder.not_read
     assert decoder.causal is True and decoder.window == (None, None) and not decoder.not_read
 
 
 def test_mobilebert_has_streams_of_two_widths() -> None:
-    (stack,) = read(build("MobileBertForMaskedLM", **PLAIN, embedding_size=16, intra_bottleneck_size=24)).stacks
+    (stack,) = read(
+        build("MobileBertForMaskedLM", **PLAIN, embedding_size=16, intra_bottleneck_size=24)
+    ).stacks
     assert unread(stack) and stack.not_read == ("its branches have residual streams of their own inside",)
     plain = PLAIN | {"intermediate_size": 32}
     (stack,) = read(
-        build("MobileBertForMaskedLM", **plain, embedding_size=32, use_bottleneck=False, num_feedforward_networks=1)
+        build(
+            "MobileBertForMaskedLM",
+            **plain,
+            embedding_size=32,
+            use_bottleneck=False,
+            num_feedforward_networks=1,
+        )
     ).stacks
     assert not stack.not_read and stack.norm == "none" and stack.activation == "relu", "NoNorm is none"
 
@@ -73,11 +98,22 @@ def test_mra_is_not_differentiable_by_token() -> None:
 
 def test_gemma3n_mixes_four_streams() -> None:
     model = build(
-        "Gemma3nForCausalLM", vocab_size=99, vocab_size_per_layer_input=99, hidden_size=32, intermediate_size=64,
-        hidden_size_per_layer_input=8, num_hidden_layers=6, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
-        sliding_window=16, num_kv_shared_layers=2, laurel_rank=8, activation_sparsity_pattern=[0.95, *[0.0] * 5],
+        "Gemma3nForCausalLM",
+        vocab_size=99,
+        vocab_size_per_layer_input=99,
+        hidden_size=32,
+        intermediate_size=64,
+        hidden_size_per_layer_input=8,
+        num_hidden_layers=6,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        sliding_window=16,
+        num_kv_shared_layers=2,
+        laurel_rank=8,
+        activation_sparsity_pattern=[0.95, *[0.0] * 5],
         layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
-    )  # fmt: skip
+    )
     reading = read(model)
     assert "model.layers: its 6 blocks are not joined" in reading.not_read[0]
     stack = reading.default
@@ -95,10 +131,14 @@ def test_deepseek_v4_has_hyper_connections() -> None:
     assert reading.default.layout == "batch token feature feature"
 
 
-@pytest.mark.parametrize(("kind", "values", "operation"), [
-    ("ConvNextModel", STAGES, "conv2d"), ("ConvNextV2Model", STAGES, "conv2d"),
-    ("PoolFormerModel", STAGES, "avg_pool2d"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "values", "operation"),
+    [
+        ("ConvNextModel", STAGES, "conv2d"),
+        ("ConvNextV2Model", STAGES, "conv2d"),
+        ("PoolFormerModel", STAGES, "avg_pool2d"),
+    ],
+)
 def test_channels_first(kind: str, values: dict[str, Any], operation: str) -> None:
     reading = read(build(kind, **values), {"pixel_values": torch.randn(1, 3, 64, 64)})
     assert len(reading.stacks) >= 3 and all(unread(stack) for stack in reading.stacks)

@@ -144,10 +144,16 @@ class Joined(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.layers = nn.ModuleList(
-            nn.ModuleList([nn.Linear(2 * WIDTH, WIDTH) if i > 1 else None, Block(Attention()).mix, nn.LayerNorm(WIDTH),
-                           nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH))])
+            nn.ModuleList(
+                [
+                    nn.Linear(2 * WIDTH, WIDTH) if i > 1 else None,
+                    Block(Attention()).mix,
+                    nn.LayerNorm(WIDTH),
+                    nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH)),
+                ]
+            )
             for i in range(4)
-        )  # fmt: skip
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         earlier: list[Tensor] = []
@@ -226,7 +232,9 @@ class Frames(TokensFirst):
 
 def test_frames_that_are_folded_into_the_entries_are_no_heads() -> None:
     structure = edgewise.structure(model_of(Frames), STREAM)
-    assert {branch.heads for block in structure.blocks for branch in block if branch.kind == "attention"} == {HEADS}
+    assert {branch.heads for block in structure.blocks for branch in block if branch.kind == "attention"} == {
+        HEADS
+    }
 
 
 class TalkingHeads(Attention):
@@ -287,7 +295,12 @@ def test_branches_closed_by_a_factor_that_is_no_parameter_are_read() -> None:
         block.mix, block.feed = FromOne(block.mix), FromOne(block.feed)  # type: ignore[arg-type, assignment]
     stack = stack_of(model)
     assert all(branch.silent for branch in stack.branches)
-    assert (stack.norm, stack.causal, stack.activation, stack.attentions[0].heads) == ("pre", False, "gelu", HEADS)
+    assert (stack.norm, stack.causal, stack.activation, stack.attentions[0].heads) == (
+        "pre",
+        False,
+        "gelu",
+        HEADS,
+    )
     described = edgewise.describe(model, STREAM)
     assert (described.attention_branch, described.mlp_branch) == (0.0, 0.0)
 
@@ -325,7 +338,12 @@ def test_flex_attention_is_attention() -> None:
             return self.out(flex_attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[union-attr]
 
     described = edgewise.describe(model_of(Flex), STREAM)
-    assert (described.heads, described.kv_heads, described.causal, described.unmodelled) == (HEADS, HEADS, False, ())
+    assert (described.heads, described.kv_heads, described.causal, described.unmodelled) == (
+        HEADS,
+        HEADS,
+        False,
+        (),
+    )
 
 
 class EmptyUpdate(Block):

@@ -22,9 +22,12 @@ def test_two_tokens_are_exchanged_and_each_other_entry_has_one_changed() -> None
     """Entry 0 is the input itself, entry 1 the same tokens in another order."""
     made: dict[str, Any] = {}
     experiment = SimpleNamespace(
-        feed=SimpleNamespace(tokens=None), chains=[SimpleNamespace(language=False)], sites=[],
-        weights=lambda _: None, forced=lambda count, make, see, **_: made.update(count=count, make=make),
-    )  # fmt: skip
+        feed=SimpleNamespace(tokens=None),
+        chains=[SimpleNamespace(language=False)],
+        sites=[],
+        weights=lambda _: None,
+        forced=lambda count, make, see, **_: made.update(count=count, make=make),
+    )
     sight._columns(experiment)  # type: ignore[arg-type]
     base = torch.randn(1, LENGTH, WIDTH)
     tokens = made["make"](SimpleNamespace(base=base, length=LENGTH, stack=0))
@@ -71,7 +74,10 @@ def test_scores_of_fused_attention_are_scaled_products(
 
 def test_the_spectral_edge_is_the_median_over_matrices() -> None:
     """Matrices of which more and more is one direction; the middle one of five counts."""
-    model, generator = nn.ModuleList(nn.Linear(24, 24, bias=False) for _ in range(5)), torch.Generator().manual_seed(0)
+    model, generator = (
+        nn.ModuleList(nn.Linear(24, 24, bias=False) for _ in range(5)),
+        torch.Generator().manual_seed(0),
+    )
     for share, layer in enumerate(model):
         noise, left, right = (torch.randn(24, n, generator=generator) for n in (24, 1, 1))
         layer.weight.data = noise + share * left @ right.T
@@ -82,7 +88,9 @@ def test_the_spectral_edge_is_the_median_over_matrices() -> None:
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("rank, heads, keys", [(4, 4, 4), (4, 4, 2), (3, 4, 4), (3, 4, 1)])
-def test_heads_and_key_heads_are_counted_from_queries_and_keys(rank: int, heads: int, keys: int, fused: bool) -> None:
+def test_heads_and_key_heads_are_counted_from_queries_and_keys(
+    rank: int, heads: int, keys: int, fused: bool
+) -> None:
     """Key heads that are equal numbers are one, with an axis for heads and folded into the batch."""
     query = torch.randn(2, heads, 5, WIDTH)
     key = torch.randn(2, keys, 5, WIDTH).repeat_interleave(heads // keys, 1)

@@ -27,9 +27,18 @@ class Memory(nn.Module):
     """Attention that also sees keys of its own; `before` or behind those of the tokens."""
 
     def __init__(
-        self, *, keys: int = 4, before: bool = True, causal: bool = False, slopes: bool = False, turn: bool = False,
-        one_head: bool = False, registers: bool = False, zero: bool = False, kernel: str = "matmul",
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        keys: int = 4,
+        before: bool = True,
+        causal: bool = False,
+        slopes: bool = False,
+        turn: bool = False,
+        one_head: bool = False,
+        registers: bool = False,
+        zero: bool = False,
+        kernel: str = "matmul",
+    ) -> None:
         super().__init__()
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH)
         size = 0.0 if zero else 1.0

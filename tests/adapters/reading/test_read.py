@@ -28,13 +28,22 @@ def only(model: nn.Module, batch: Any = None) -> Stack:
     """The one stack of a model, which must be read in full."""
     reading = read(model, batch)
     assert len(reading.stacks) == 1
-    assert not reading.not_read and not reading.stacks[0].not_read, (reading.not_read, reading.stacks[0].not_read)
+    assert not reading.not_read and not reading.stacks[0].not_read, (
+        reading.not_read,
+        reading.stacks[0].not_read,
+    )
     return reading.stacks[0]
 
 
 def test_a_plain_block() -> None:
     stack = only(blocks(), ids())
-    assert (stack.depth, stack.width, stack.norm, stack.norm_kind, stack.causal) == (DEPTH, WIDTH, "pre", "layer", True)
+    assert (stack.depth, stack.width, stack.norm, stack.norm_kind, stack.causal) == (
+        DEPTH,
+        WIDTH,
+        "pre",
+        "layer",
+        True,
+    )
     assert (stack.activation, stack.gated, stack.qk_norm, stack.parallel) == ("gelu", False, False, False)
     assert stack.positions == ((),) * DEPTH and stack.window == (None,) * DEPTH and stack.absolute is False
     assert [block.module for block in stack.blocks] == [f"stuff.{i}" for i in range(DEPTH)]
@@ -57,9 +66,14 @@ def test_a_share_is_the_branch_over_the_stream() -> None:
 
 @pytest.mark.parametrize(
     "style, norm, kind",
-    [("pre", "pre", "layer"), ("in place", "pre", "rms"), ("sandwich", "sandwich", "layer"),
-     ("branch", "branch", "rms"), ("post", "post", "layer")],
-)  # fmt: skip
+    [
+        ("pre", "pre", "layer"),
+        ("in place", "pre", "rms"),
+        ("sandwich", "sandwich", "layer"),
+        ("branch", "branch", "rms"),
+        ("post", "post", "layer"),
+    ],
+)
 def test_the_place_and_kind_of_norms(style: str, norm: str, kind: str) -> None:
     stack = only(blocks(style), ids())
     assert (stack.depth, stack.norm, stack.norm_kind) == (DEPTH, norm, kind)
@@ -79,7 +93,9 @@ def test_parallel_branches_written_as_two_sums_or_one() -> None:
     apart, together = only(blocks("parallel"), ids()), only(blocks("parallel together"), ids())
     for stack in (apart, together):
         assert stack.depth == DEPTH and stack.parallel
-        assert [sorted(str(b.kind) for b in block.branches) for block in stack.blocks] == [["attention", "mlp"]] * DEPTH
+        assert [sorted(str(b.kind) for b in block.branches) for block in stack.blocks] == [
+            ["attention", "mlp"]
+        ] * DEPTH
     assert {branch.multiplier for branch in together.branches} == {0.5}
 
 
@@ -112,11 +128,20 @@ def test_sinks_and_gates_are_not_plain_attention() -> None:
 
 @pytest.mark.parametrize(
     "activation, name",
-    [(torch.relu, "relu"), (F.gelu, "gelu"), (lambda x: F.gelu(x, approximate="tanh"), "gelu_tanh"), (F.silu, "silu"),
-     (torch.tanh, "tanh"), (lambda x: torch.relu(x) ** 2, "relu2"), (lambda x: x, "linear")],
-)  # fmt: skip
+    [
+        (torch.relu, "relu"),
+        (F.gelu, "gelu"),
+        (lambda x: F.gelu(x, approximate="tanh"), "gelu_tanh"),
+        (F.silu, "silu"),
+        (torch.tanh, "tanh"),
+        (lambda x: torch.relu(x) ** 2, "relu2"),
+        (lambda x: x, "linear"),
+    ],
+)
 @pytest.mark.parametrize("gated", [False, True])
-def test_the_activation_is_found_by_its_formula(activation: Callable[..., Any], name: str, gated: bool) -> None:
+def test_the_activation_is_found_by_its_formula(
+    activation: Callable[..., Any], name: str, gated: bool
+) -> None:
     stack = only(blocks(think=lambda: Think(activation, gated)), ids())
     assert (stack.activation, stack.gated) == (name, gated)
 
@@ -174,9 +199,10 @@ def test_a_state_space_is_not_called_attention() -> None:
 
 def test_hybrid_stacks_are_read_branch_by_branch() -> None:
     model = strangers.Words(
-        strangers.Block(strangers.Decay(), Think()), strangers.Block(strangers.Mix(), Think()),
         strangers.Block(strangers.Decay(), Think()),
-    )  # fmt: skip
+        strangers.Block(strangers.Mix(), Think()),
+        strangers.Block(strangers.Decay(), Think()),
+    )
     kinds = [block.branches[0].kind for block in only(model, ids()).blocks]
     assert kinds == ["mixer", "attention", "mixer"]
 
@@ -216,20 +242,29 @@ def test_convolutions_in_channels_first_are_not_called_tokens() -> None:
     model = nn.Sequential(nn.Conv2d(3, 16, 4, 4), *(Part() for _ in range(DEPTH)))
     reading = read(model, torch.randn(2, 3, 32, 32))
     assert all(stack.not_read and stack.layout == "batch feature token token" for stack in reading.stacks)
-    assert "mixes them by conv2d" in reading.stacks[0].not_read[0] and "not proven" in reading.stacks[0].not_read[1]
+    assert (
+        "mixes them by conv2d" in reading.stacks[0].not_read[0]
+        and "not proven" in reading.stacks[0].not_read[1]
+    )
 
 
 def test_channels_first_is_proven_where_a_branch_keeps_positions_apart() -> None:
     class Part(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.deep, self.up, self.down = nn.Conv2d(16, 16, 3, 1, 1), nn.Conv2d(16, 32, 1), nn.Conv2d(32, 16, 1)
+            self.deep, self.up, self.down = (
+                nn.Conv2d(16, 16, 3, 1, 1),
+                nn.Conv2d(16, 32, 1),
+                nn.Conv2d(32, 16, 1),
+            )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = x + self.deep(x)
             return x + self.down(F.relu(self.up(x)))
 
-    stack = only(nn.Sequential(nn.Conv2d(3, 16, 4, 4), *(Part() for _ in range(DEPTH))), torch.randn(2, 3, 32, 32))
+    stack = only(
+        nn.Sequential(nn.Conv2d(3, 16, 4, 4), *(Part() for _ in range(DEPTH))), torch.randn(2, 3, 32, 32)
+    )
     assert stack.layout == "batch feature token token" and stack.width == 16
     assert [b.kind for b in stack.blocks[0].branches] == ["mixer", "mlp"] and stack.activation == "relu"
 
@@ -305,9 +340,14 @@ def test_the_default_stack_of_a_detector_is_its_transformer_and_not_the_convolut
     class Detector(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.stem, self.backbone = nn.Conv2d(3, 32, 4, 4), nn.Sequential(*(Convolution() for _ in range(4)))
+            self.stem, self.backbone = (
+                nn.Conv2d(3, 32, 4, 4),
+                nn.Sequential(*(Convolution() for _ in range(4))),
+            )
             self.between = nn.Linear(32, 32)
-            self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True) for _ in range(2))
+            self.encoder = nn.ModuleList(
+                nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True) for _ in range(2)
+            )
 
         def forward(self, pixels: Tensor) -> Tensor:
             x = self.between(self.backbone(self.stem(pixels)).flatten(2).transpose(1, 2))
@@ -323,7 +363,9 @@ def test_the_default_stack_of_a_detector_is_its_transformer_and_not_the_convolut
 
 
 def test_a_model_that_does_not_run_says_so_with_its_own_traceback() -> None:
-    with pytest.raises(BadInput, match=r"did not run on the batch \(argument 0 \(2, 20\)\): IndexError") as refusal:
+    with pytest.raises(
+        BadInput, match=r"did not run on the batch \(argument 0 \(2, 20\)\): IndexError"
+    ) as refusal:
         read(blocks(), ids() + 1000)
     assert isinstance(refusal.value.__cause__, IndexError)
     with pytest.raises(BadInput, match="holds no tensor"):
@@ -352,7 +394,9 @@ def test_trained_weights_are_recognised() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
-                parameter += 0.5 * torch.outer(torch.randn(len(parameter)), torch.randn(parameter.shape[1])) / 5
+                parameter += (
+                    0.5 * torch.outer(torch.randn(len(parameter)), torch.randn(parameter.shape[1])) / 5
+                )
     reading = read(model, ids())
     assert reading.trained is True and math.isfinite(reading.spectral_edge or math.nan)
 
@@ -385,7 +429,9 @@ def headed() -> nn.Module:
 
 def test_edited_passes_end_before_the_head(headed: nn.Module) -> None:
     reading = read(headed, torch.arange(24).reshape(2, 12))
-    assert len(RUNS) <= 2 and reading.passes > 10  # whole: the traced pass, and one that looks where the stream starts
+    assert (
+        len(RUNS) <= 2 and reading.passes > 10
+    )  # whole: the traced pass, and one that looks where the stream starts
 
 
 def test_passes_are_whole_where_a_hook_waits_for_the_end(headed: nn.Module) -> None:

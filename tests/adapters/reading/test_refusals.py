@@ -37,12 +37,20 @@ def throw(error: BaseException) -> Callable[[Tensor], Any]:
     return answer
 
 
-@pytest.mark.parametrize("error", [
-    ZeroDivisionError("deep inside"), StopIteration("deep inside"), AssertionError("deep inside"),
-    RecursionError("deep inside"), KeyError("deep inside"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("deep inside"),
+        StopIteration("deep inside"),
+        AssertionError("deep inside"),
+        RecursionError("deep inside"),
+        KeyError("deep inside"),
+    ],
+)
 def test_what_the_model_says_and_what_it_was_run_on(error: Exception) -> None:
-    expected = rf"Answers did not run on the batch \(argument 0 \(2, 8\)\): {type(error).__name__}: .*deep inside.*"
+    expected = (
+        rf"Answers did not run on the batch \(argument 0 \(2, 8\)\): {type(error).__name__}: .*deep inside.*"
+    )
     with pytest.raises(BadInput, match=expected + r"its forward takes \(ids: 'Tensor'\)") as refusal:
         read(Answers(throw(error)), ids(8))
     assert refusal.value.__cause__ is error and error.__traceback__ is not None
@@ -59,10 +67,18 @@ def test_an_exit_is_no_failure() -> None:
         read(Answers(throw(SystemExit("bye"))), ids(8))
 
 
-@pytest.mark.parametrize("answer", [
-    lambda output: None, lambda output: "text", lambda output: (x for x in [output]), lambda output: {output},
-    lambda output: type("Own", (), {"logits": output})(), lambda output: 3, lambda output: [],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda output: None,
+        lambda output: "text",
+        lambda output: (x for x in [output]),
+        lambda output: {output},
+        lambda output: type("Own", (), {"logits": output})(),
+        lambda output: 3,
+        lambda output: [],
+    ],
+)
 def test_what_comes_out_does_not_matter(answer: Callable[[Tensor], Any]) -> None:
     stack = read(Answers(answer), ids(8)).default
     assert stack is not None and stack.name == "inner.stuff" and not stack.not_read and stack.depth == 3
@@ -85,9 +101,13 @@ class Catalogue(Keyword):
 def test_unknown_keywords() -> None:
     assert read(Keyword()).default is not None
     assert read(Catalogue(), {"frobnicate": ids(8)}).default is not None
-    with pytest.raises(BadInput, match=r"made-up batch \(argument 0 \(1, 47\)\), nor on \d+ others.*\*\*named"):
+    with pytest.raises(
+        BadInput, match=r"made-up batch \(argument 0 \(1, 47\)\), nor on \d+ others.*\*\*named"
+    ):
         read(Catalogue())
-    with pytest.raises(BadInput, match=r"batch \(idz \(2, 8\)\): TypeError.*unexpected keyword argument 'idz'"):
+    with pytest.raises(
+        BadInput, match=r"batch \(idz \(2, 8\)\): TypeError.*unexpected keyword argument 'idz'"
+    ):
         read(blocks(), {"idz": ids(8)})
 
 
@@ -137,7 +157,9 @@ def test_models_without_parameters_or_blocks() -> None:
     for model in (Curve(), nn.Sequential(), nn.Linear(4, 4)):
         reading = read(model, torch.randn(2, 6, 4))
         assert reading.stacks == () and reading.default is None
-        assert "no chain of residual sums" in reading.not_read[0] and "no attention found" in reading.not_read[1]
+        assert (
+            "no chain of residual sums" in reading.not_read[0] and "no attention found" in reading.not_read[1]
+        )
 
 
 def test_a_module_without_a_forward_pass() -> None:

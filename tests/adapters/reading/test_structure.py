@@ -76,7 +76,9 @@ class TwoStreams(nn.Module):
         super().__init__()
         self.one, self.two = nn.Embedding(64, WIDTH), nn.Embedding(64, WIDTH)
         self.chain = nn.ModuleList(
-            nn.ModuleDict({"a": Block(Mix(), Think()), "b": Block(Mix(), Think()), "join": nn.Linear(WIDTH, WIDTH)})
+            nn.ModuleDict(
+                {"a": Block(Mix(), Think()), "b": Block(Mix(), Think()), "join": nn.Linear(WIDTH, WIDTH)}
+            )
             for _ in range(3)
         )
 
@@ -89,7 +91,9 @@ class TwoStreams(nn.Module):
 
 
 def test_a_plain_model_is_covered() -> None:
-    found = edgewise.structure(Words(*(Block(Mix(window=5 if i else None), Think(), "sandwich") for i in range(2))))
+    found = edgewise.structure(
+        Words(*(Block(Mix(window=5 if i else None), Think(), "sandwich") for i in range(2)))
+    )
     assert found.covered and not found.outside and not found.absent
     assert (found.stack, found.depth, found.width) == ("stuff", 2, WIDTH)
     (first, mlp), (second, _) = found.blocks
@@ -161,7 +165,9 @@ def test_two_streams_are_named_and_what_is_certain_is_said() -> None:
     found = edgewise.structure(model)
     assert not found.covered
     assert found.depth in (3, None)
-    assert all(b.heads in (4, None) and b.sees in ("causal", None) and b.norm in ("pre", None) for b in flat(found))
+    assert all(
+        b.heads in (4, None) and b.sees in ("causal", None) and b.norm in ("pre", None) for b in flat(found)
+    )
 
 
 def test_gates_on_the_stream_leave_depth_and_attention() -> None:
@@ -169,7 +175,10 @@ def test_gates_on_the_stream_leave_depth_and_attention() -> None:
     assert (found.depth, found.width) == (3, WIDTH)
     assert {(b.kind, b.heads, b.sees) for b in flat(found)} == {("attention", 4, "causal")}
     assert all(b.norm is None and b.skip is None and b.positions is None for b in flat(found))
-    assert "not joined by residual sums" in found.outside[0] and "not joined" in dict(flat(found)[0].absent)["norm"]
+    assert (
+        "not joined by residual sums" in found.outside[0]
+        and "not joined" in dict(flat(found)[0].absent)["norm"]
+    )
 
 
 def test_the_whole_sum_of_the_last_block_is_rescaled_too() -> None:
@@ -218,7 +227,9 @@ def test_a_norm_or_nothing_on_the_last_sum_leaves_its_skip() -> None:
 
 
 def test_parallel_branches_share_a_step() -> None:
-    found = edgewise.structure(Words(*(Block(Mix(), Think(gated=True), "parallel together") for _ in range(2))))
+    found = edgewise.structure(
+        Words(*(Block(Mix(), Think(gated=True), "parallel together") for _ in range(2)))
+    )
     assert [[b.step - block[0].step for b in block] for block in found.blocks] == [[0, 0]] * 2
     assert {b.multiplier for b in flat(found)} == {0.5} and found.blocks[0][1].gated
 
@@ -227,7 +238,9 @@ def test_nothing_is_left_behind_in_the_model() -> None:
     model = TwoStreams().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     edgewise.structure(model)
-    assert model.training and all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training and all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    )
     assert not any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules())
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
@@ -241,7 +254,9 @@ def test_it_prints_equal_blocks_once_and_survives_json() -> None:
         "    MLP: gelu, layer norm pre",
     ]
     values = json.loads(json.dumps(found.to_dict()))
-    assert values["depth"] == 3 and values["blocks"][0][0]["positions"] == "rotary" and values["outside"] == []
+    assert (
+        values["depth"] == 3 and values["blocks"][0][0]["positions"] == "rotary" and values["outside"] == []
+    )
     assert values["blocks"][0][0]["absent"] == {}
 
 
@@ -269,7 +284,8 @@ class Biased(Mix):
 def test_keys_that_a_strong_bias_hides_are_not_masked() -> None:
     found = edgewise.structure(Words(*(Block(Biased(), Think()) for _ in range(2))))
     assert [(block[0].kind, block[0].sees, block[0].positions) for block in found.blocks] == [
-        ("attention", "causal", "bias")] * 2  # fmt: skip
+        ("attention", "causal", "bias")
+    ] * 2
     assert found.covered
 
 
@@ -326,6 +342,9 @@ class Hyper(Words):
 def test_attention_of_blocks_whose_sums_cannot_be_followed() -> None:
     found = edgewise.structure(Hyper(*(Streams() for _ in range(3))))
     assert found.depth == 3 and not found.covered and len(found.outside) == 1
-    assert found.width is None and "axes" in dict(found.absent)["width"], "two streams of 32 are no width of 64"
+    assert found.width is None and "axes" in dict(found.absent)["width"], (
+        "two streams of 32 are no width of 64"
+    )
     assert {(b.kind, b.heads, b.sees, b.window, b.norm) for b in flat(found)} == {
-        ("attention", 4, "causal window", 5, None)}  # fmt: skip
+        ("attention", 4, "causal window", 5, None)
+    }

@@ -26,8 +26,18 @@ def _seed() -> None:
 
 def essence(stack: Stack) -> tuple[object, ...]:
     assert not stack.not_read, stack.not_read
-    return (stack.depth, stack.norm, stack.norm_kind, stack.causal, stack.window, stack.positions, stack.qk_norm,
-            stack.activation, stack.gated, stack.parallel)  # fmt: skip
+    return (
+        stack.depth,
+        stack.norm,
+        stack.norm_kind,
+        stack.causal,
+        stack.window,
+        stack.positions,
+        stack.qk_norm,
+        stack.activation,
+        stack.gated,
+        stack.parallel,
+    )
 
 
 @pytest.fixture
@@ -159,5 +169,7 @@ SHARDED = """
 @pytest.mark.slow
 def test_sharded_and_distributed(tmp_path: Path) -> None:
     script = textwrap.dedent(SHARDED).format(root=str(ROOT), file=tmp_path / "rendezvous")
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
     assert run.stdout.strip() == "same", run.stderr[-2000:]

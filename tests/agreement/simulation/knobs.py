@@ -48,7 +48,9 @@ class Knobs:
     rope: bool | float = False  # True, or the rotated fraction of each head
     rope_base: float = 10000.0
     alibi: bool = False
-    position_bias: float | list[float] = 0.0  # standard deviation of a table of one number per head and distance
+    position_bias: float | list[float] = (
+        0.0  # standard deviation of a table of one number per head and distance
+    )
     qk_norm: bool = False
 
     def __post_init__(self) -> None:

@@ -45,11 +45,29 @@ def test_nothing_of_the_library_enters():
 
 def test_weights_have_the_promised_deviation():
     gains = {"score_gain": 3.0, "key_gain": 2.0, "value_gain": 3.0, "output_gain": 0.5}
-    knobs = layer(width=256, heads=8, kv_heads=2, gated=True, mlp_in_gain=1.5, mlp_linear_gain=0.7,
-                  mlp_out_gain=1.2, mlp_bias=0.4, head_width=16, **gains)  # fmt: skip
+    knobs = layer(
+        width=256,
+        heads=8,
+        kv_heads=2,
+        gated=True,
+        mlp_in_gain=1.5,
+        mlp_linear_gain=0.7,
+        mlp_out_gain=1.2,
+        mlp_bias=0.4,
+        head_width=16,
+        **gains,
+    )
     weights = drawn(knobs)[1]
-    deviation = {"W_Q": 1.5 / 16, "W_K": 2 / 16, "W_V": 6 / 16, "W_O": 0.5 / sqrt(128), "W_1": 1.5 / 16,
-                 "W_linear": 0.7 / 16, "W_2": 1.2 / 32, "bias": 0.4}  # fmt: skip
+    deviation = {
+        "W_Q": 1.5 / 16,
+        "W_K": 2 / 16,
+        "W_V": 6 / 16,
+        "W_O": 0.5 / sqrt(128),
+        "W_1": 1.5 / 16,
+        "W_linear": 0.7 / 16,
+        "W_2": 1.2 / 32,
+        "bias": 0.4,
+    }
     shapes = {"W_Q": (128, 256), "W_K": (32, 256), "W_V": (32, 256), "W_O": (256, 128), "W_1": (1024, 256)}
     assert {name: tuple(weights[name].shape) for name in shapes} == shapes
     for name, expected in deviation.items():
@@ -70,8 +88,17 @@ def test_branches_off_is_the_identity():
 
 
 def test_linear_perceptron_multiplies_norms_both_ways():
-    knobs = {"depth": 4, "tokens": 8, "width": 512, "heads": 0, "activation": "linear", "norm": "none",
-             "mlp_skip": 0.0, "mlp_in_gain": 1.5, "mlp_out_gain": 0.8}  # fmt: skip
+    knobs = {
+        "depth": 4,
+        "tokens": 8,
+        "width": 512,
+        "heads": 0,
+        "activation": "linear",
+        "norm": "none",
+        "mlp_skip": 0.0,
+        "mlp_in_gain": 1.5,
+        "mlp_out_gain": 0.8,
+    }
     found = simulate(knobs, 8, 0.5)
     factors = 1.44 ** np.arange(5)
     assert found["norm"].mean(0) == pytest.approx(factors, rel=0.06)
@@ -82,9 +109,18 @@ def test_linear_perceptron_multiplies_norms_both_ways():
 @pytest.mark.parametrize("readout", ["token", "pooled"])
 def test_uniform_attention_is_the_average_of_tokens(readout: str):
     n, skip, branch, gain = 16, 0.8, 0.5, 1.2
-    knobs = {"depth": 1, "tokens": n, "width": 512, "heads": 8, "mlp_width": 0, "norm": "none",
-             "score_gain": 0.0, "value_gain": gain, "attention_skip": skip,
-             "attention_branch": branch}  # fmt: skip
+    knobs = {
+        "depth": 1,
+        "tokens": n,
+        "width": 512,
+        "heads": 8,
+        "mlp_width": 0,
+        "norm": "none",
+        "score_gain": 0.0,
+        "value_gain": gain,
+        "attention_skip": skip,
+        "attention_branch": branch,
+    }
     found = {name: values.mean(0) for name, values in simulate(knobs, 16, 0.4, readout).items()}
     mean_mode = (branch * gain) ** 2
     norm = skip**2 + mean_mode * (0.4 + 0.6 / n)
@@ -118,11 +154,14 @@ def test_attention_is_that_of_torch():
     torch.testing.assert_close(attention(x, weights, knobs), expected)
 
 
-@pytest.mark.parametrize(("causal", "window", "seen"), [
-    (True, None, lambda a, b: b <= a),
-    (True, 3, lambda a, b: a - 3 < b <= a),
-    (False, 3, lambda a, b: abs(a - b) < 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("causal", "window", "seen"),
+    [
+        (True, None, lambda a, b: b <= a),
+        (True, 3, lambda a, b: a - 3 < b <= a),
+        (False, 3, lambda a, b: abs(a - b) < 3),
+    ],
+)
 def test_masks_let_through_what_they_should(causal: bool, window: int | None, seen: Any):
     knobs = layer(causal=causal, window=window, rope=True, alibi=True)
     x, weights = drawn(knobs)
@@ -163,8 +202,13 @@ def test_norm_positions():
     x, weights = drawn(layer(gated=True))
     attend, perceive = (lambda u, kind: attention(u, weights, kind)), (lambda u, kind: mlp(u, weights, kind))
     skips = {"attention_skip": 0.9, "mlp_skip": 0.7, "attention_branch": 0.6, "mlp_branch": 0.5}
-    for norm, before, after, outside in [("pre", 1, 0, 0), ("post", 0, 0, 1), ("sandwich", 1, 1, 0),
-                                         ("branch", 0, 1, 0), ("none", 0, 0, 0)]:  # fmt: skip
+    for norm, before, after, outside in [
+        ("pre", 1, 0, 0),
+        ("post", 0, 0, 1),
+        ("sandwich", 1, 1, 0),
+        ("branch", 0, 1, 0),
+        ("none", 0, 0, 0),
+    ]:
         knobs = layer(norm=norm, norm_kind="rms", gated=True, **skips)
 
         def when(flag: int, y: torch.Tensor, knobs: Knobs = knobs) -> torch.Tensor:

@@ -252,7 +252,9 @@ def test_a_phase_diagram_row_is_fast():
 def test_an_activation_that_grows_too_fast_is_averaged_up_to_its_limit() -> None:
     """E exp(2x) = e^(2q), the limit itself included; nothing is said beyond it."""
     exponential = activation(np.exp)
-    assert exponential.slope_square(np.array([0.1, 0.5, 1.0])) == pytest.approx(np.exp([0.2, 1.0, 2.0]), rel=1e-8)
+    assert exponential.slope_square(np.array([0.1, 0.5, 1.0])) == pytest.approx(
+        np.exp([0.2, 1.0, 2.0]), rel=1e-8
+    )
     with pytest.raises(BadInput, match="resolved only up to q = 1"):
         exponential.slope_square(np.array([1.01]))
 

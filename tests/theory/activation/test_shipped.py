@@ -12,16 +12,22 @@ from edgewise.theory.activation.quintic import Quintic
 from edgewise.theory.activation.shipped import shipped_splines, shipped_table
 
 
-@pytest.mark.parametrize("name", [
-    "gelu", *(pytest.param(n, marks=pytest.mark.slow) for n in SMOOTH if n != "gelu"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gelu",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in SMOOTH if n != "gelu"),
+    ],
+)
 def test_shipped_averages_are_the_computed_ones(name: str) -> None:
     """1e-9 of the largest for the pair averages, wherever they are read; rounding for those of one variable."""
     computed, shipped = Quadrature(SMOOTH[name]()), shipped_table(name)
     table, splines = computed.build_table(), shipped_splines(name)
     assert shipped is not None
     assert splines is not None
-    q, e = np.meshgrid(np.geomspace(table.low, table.high, 150), [0.0, 1e-12, 1e-6, 0.01, 0.3, 1.0, 1.5, 1.9999, 2.0])
+    q, e = np.meshgrid(
+        np.geomspace(table.low, table.high, 150), [0.0, 1e-12, 1e-6, 0.01, 0.3, 1.0, 1.5, 1.9999, 2.0]
+    )
     for which in ("slope_product", "chord"):
         new, old = getattr(shipped, which)(q, e), getattr(table, which)(q, e)
         assert np.abs(new - old).max() < 1e-9 * np.abs(old).max(), which

@@ -59,7 +59,9 @@ def test_gradients_of_features_are_those_of_a_complex_step(qk_norm: bool, rope: 
     layer = small(qk_norm=qk_norm, rope=rope, head_width=8).blocks[0][0].layers[0]
     raw, gradient = np.random.default_rng(0).standard_normal((2, 2, 12, 8))
     steps = 1e-30j * np.eye(raw.size).reshape(-1, *raw.shape)
-    expected = [(gram_heads.features(raw + step, layer).values.imag * gradient).sum() / 1e-30 for step in steps]
+    expected = [
+        (gram_heads.features(raw + step, layer).values.imag * gradient).sum() / 1e-30 for step in steps
+    ]
     pulled = gram_heads.features(raw, layer).pull(gradient, layer)
     np.testing.assert_allclose(pulled.ravel(), expected, **CLOSE)
 
@@ -74,7 +76,9 @@ def test_a_gated_product_multiplies_overlaps() -> None:
 def test_alibi_slopes() -> None:
     eight = [2.0**-h for h in range(1, 9)]
     assert gram_mask.alibi_slopes(8).tolist() == eight
-    assert gram_mask.alibi_slopes(12).tolist() == pytest.approx([*eight, *(2.0 ** -(h + 0.5) for h in range(4))])
+    assert gram_mask.alibi_slopes(12).tolist() == pytest.approx(
+        [*eight, *(2.0 ** -(h + 0.5) for h in range(4))]
+    )
 
 
 # Where attention is exact: without scores it is a plain average over visible keys.
@@ -83,8 +87,18 @@ def test_alibi_slopes() -> None:
 def test_causal_average_in_closed_form() -> None:
     """score_gain = 0: C' = S C S^T with S_ab = 1/(a+1), entropy log(a+1), value path S^T S."""
     n = 7
-    made = transformer(depth=1, tokens=n, width=64, heads=1, mlp_width=0, norm="none", attention_skip=0.0,
-                       score_gain=0.0, value_gain=0.5, causal=True)  # fmt: skip
+    made = transformer(
+        depth=1,
+        tokens=n,
+        width=64,
+        heads=1,
+        mlp_width=0,
+        norm="none",
+        attention_skip=0.0,
+        score_gain=0.0,
+        value_gain=0.5,
+        causal=True,
+    )
     x = np.random.default_rng(0).standard_normal((n, 20))
     trace = propagate_gram(made, start=x @ x.T, samples=1, draws=1, dtype=np.float64)
     S = np.tril(np.ones((n, n))) / np.arange(1.0, n + 1)[:, None]
@@ -102,8 +116,18 @@ def test_causal_average_in_closed_form() -> None:
 def test_alibi_in_closed_form() -> None:
     """score_gain = 0, two heads of slopes 1/16 and 1/256: S is known, and each head is drawn once."""
     n = 40
-    made = transformer(depth=1, tokens=n, width=64, heads=2, mlp_width=0, norm="none", attention_skip=0.0,
-                       score_gain=0.0, causal=True, alibi=True)  # fmt: skip
+    made = transformer(
+        depth=1,
+        tokens=n,
+        width=64,
+        heads=2,
+        mlp_width=0,
+        norm="none",
+        attention_skip=0.0,
+        score_gain=0.0,
+        causal=True,
+        alibi=True,
+    )
     trace = propagate_gram(made, samples=2, draws=1, dtype=np.float64)
     away = np.arange(n)[:, None] - np.arange(n)
     weights = np.exp(-np.array([1 / 16, 1 / 256])[:, None, None] * away) * (away >= 0)
@@ -114,7 +138,9 @@ def test_alibi_in_closed_form() -> None:
 
 
 def test_a_window_of_one_is_the_identity() -> None:
-    made = transformer(depth=1, tokens=9, width=64, heads=2, mlp_width=0, attention_skip=0.0, window=1, rope=0.5)
+    made = transformer(
+        depth=1, tokens=9, width=64, heads=2, mlp_width=0, attention_skip=0.0, window=1, rope=0.5
+    )
     trace = propagate_gram(made, start_overlap=0.3, draws=1, dtype=np.float64)
     assert trace.separation[0] == pytest.approx([0.7, 0.7], rel=1e-6)
     assert trace.log_gradient is not None
@@ -130,17 +156,28 @@ def sampled_moments(v: float, rho: float, n: int) -> dict[str, float]:
     s, t = np.exp(rows) / np.exp(rows).sum(-1, keepdims=True)
     s2, s11 = (s**2).sum(-1), (s * t).sum(-1)
     return {
-        "S2": s2.mean(), "S11": s11.mean(), "R2": (s2 - 2 * (s**3).sum(-1) + s2**2).mean(),
+        "S2": s2.mean(),
+        "S11": s11.mean(),
+        "R2": (s2 - 2 * (s**3).sum(-1) + s2**2).mean(),
         "T11": (s11 - (s**2 * t).sum(-1) - (s * t**2).sum(-1) + s11**2).mean(),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("score_gain", [1.0, 3.0])
 def test_backward_equals_the_simplex_formulas(score_gain: float) -> None:
     """Vq, Vp, Qq, Qp, Kq, Kp [signal propagation 3.2] at large head width, for a gradient with both modes."""
     n, q, p, gq, gp, sV, width = 24, 1.3, 0.5, 1.0, 0.3, 0.8, 100
-    made = transformer(depth=1, tokens=n, width=width, heads=4, head_width=400, score_gain=score_gain,
-                       value_gain=sV, output_gain=0.5, key_gain=2.0)  # fmt: skip
+    made = transformer(
+        depth=1,
+        tokens=n,
+        width=width,
+        heads=4,
+        head_width=400,
+        score_gain=score_gain,
+        value_gain=sV,
+        output_gain=0.5,
+        key_gain=2.0,
+    )
     layer, state = made.blocks[0][0].layers[0], simplex(n, q, p / q)
     gamma = np.full((n, n), gp) + (gq - gp) * np.eye(n)
     sampling = Sampling(600, np.float32, keep=True)

@@ -38,7 +38,13 @@ def test_both_recursions_agree(knobs: dict[str, Any], readout: str) -> None:
     assert dense.log_gradient is not None
     assert exact.log_gradient is not None
     assert dense.log_gradient[0].mean(0) == pytest.approx(exact.log_gradient[0, 0], abs=0.06)
-    for name, tolerance in {"value": 0.03, "mlp_in": 0.03, "mlp_out": 0.03, "query": 0.15, "key": 0.15}.items():
+    for name, tolerance in {
+        "value": 0.03,
+        "mlp_in": 0.03,
+        "mlp_out": 0.03,
+        "query": 0.15,
+        "key": 0.15,
+    }.items():
         name = f"weight_gradient.{name}"
         seen = dense.statistics[name].mean(0)
         assert seen == pytest.approx(exact.statistics[name][0], abs=tolerance, nan_ok=True), name
@@ -51,19 +57,45 @@ def test_both_recursions_agree(knobs: dict[str, Any], readout: str) -> None:
 # Real random networks.
 
 WEIGHTS = {
-    "query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O",
-    "mlp_in": "W_1", "mlp_linear": "W_linear", "mlp_out": "W_2",
-}  # fmt: skip
+    "query": "W_Q",
+    "key": "W_K",
+    "value": "W_V",
+    "output": "W_O",
+    "mlp_in": "W_1",
+    "mlp_linear": "W_linear",
+    "mlp_out": "W_2",
+}
 
 
 @pytest.mark.parametrize("readout", ["token", "pooled"])
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"causal": True, "rope": True, "gated": True, "activation": "silu", "norm_kind": "rms", "score_gain": 2.0},
-        {"causal": True, "window": 5, "alibi": True, "activation": "gelu", "mlp_bias": 0.5, "score_gain": 1.5,
-         "position_bias": 1.0},
-        {"qk_norm": True, "rope": 0.5, "score_gain": 2.0, "key_gain": 1.0, "norm": "post", "activation": "tanh"},
+        {
+            "causal": True,
+            "rope": True,
+            "gated": True,
+            "activation": "silu",
+            "norm_kind": "rms",
+            "score_gain": 2.0,
+        },
+        {
+            "causal": True,
+            "window": 5,
+            "alibi": True,
+            "activation": "gelu",
+            "mlp_bias": 0.5,
+            "score_gain": 1.5,
+            "position_bias": 1.0,
+        },
+        {
+            "qk_norm": True,
+            "rope": 0.5,
+            "score_gain": 2.0,
+            "key_gain": 1.0,
+            "norm": "post",
+            "activation": "tanh",
+        },
         {"causal": True, "norm": "none", "activation": "gelu", "attention_branch": 0.7, "mlp_branch": 0.5},
         {"causal": True, "norm": "sandwich", "parallel": True, "activation": "relu", "kv_heads": 2},
         {"causal": True, "norm_kind": "erf", "norm_slope": 0.6, "activation": "silu", "gated": True},
@@ -73,7 +105,14 @@ WEIGHTS = {
 )
 def test_real_networks(knobs: dict[str, Any], readout: str) -> None:
     """Norm, separation, gradients and every weight gradient by autograd; 24 tokens, width 512, 8 heads, 3 blocks."""
-    shape = {"depth": 3, "tokens": 24, "width": 512, "heads": 8, "mlp_width": 768, "activation": "gelu"} | knobs
+    shape = {
+        "depth": 3,
+        "tokens": 24,
+        "width": 512,
+        "heads": 8,
+        "mlp_width": 768,
+        "activation": "gelu",
+    } | knobs
     made = transformer(**shape)
     real = simulate(shape, seeds=6, start_overlap=0.2, readout=readout, weight_gradients=True)
     dense = propagate_gram(made, start_overlap=0.2, readout=readout, draws=2)
@@ -94,4 +133,8 @@ def test_real_networks(knobs: dict[str, Any], readout: str) -> None:
 def close(theory: np.ndarray, real: np.ndarray, tolerance: float) -> None:
     """Within the tolerance plus three standard errors of the seeds."""
     error = real.std(0, ddof=1) / math.sqrt(len(real))
-    assert np.all(np.abs(theory.mean(0) - real.mean(0)) < tolerance + 3 * error), (theory.mean(0), real.mean(0), error)
+    assert np.all(np.abs(theory.mean(0) - real.mean(0)) < tolerance + 3 * error), (
+        theory.mean(0),
+        real.mean(0),
+        error,
+    )

@@ -14,7 +14,9 @@ from edgewise.theory.gram.recursion import propagate_gram
 
 
 def network(**knobs: Any) -> Architecture:
-    return transformer(**{"depth": 16, "tokens": 24, "width": 256, "heads": 4, "causal": True, "norm": "pre"} | knobs)
+    return transformer(
+        **{"depth": 16, "tokens": 24, "width": 256, "heads": 4, "causal": True, "norm": "pre"} | knobs
+    )
 
 
 def steps(monkeypatch: pytest.MonkeyPatch, made: Architecture, **options: Any) -> int:

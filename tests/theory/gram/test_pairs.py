@@ -41,9 +41,13 @@ def test_pair_averages_of_erf_are_the_arc_sine_kernel(size: float, tolerance: fl
     c, q = x @ x.T, (x**2).sum(-1)
     larger = (1 + 2 * q[:, None]) * (1 + 2 * q)
     values = 2 / math.pi * np.arcsin(2 * c / np.sqrt(larger))
-    np.testing.assert_allclose(pair_averages(activation("erf"), geometry(x)).overlaps, values, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(
+        pair_averages(activation("erf"), geometry(x)).overlaps, values, rtol=0, atol=tolerance
+    )
     slopes = 4 / math.pi / np.sqrt(larger - 4 * c**2)
-    np.testing.assert_allclose(slope_averages(activation("erf"), geometry(x)), slopes, rtol=tolerance, atol=1e-9)
+    np.testing.assert_allclose(
+        slope_averages(activation("erf"), geometry(x)), slopes, rtol=tolerance, atol=1e-9
+    )
 
 
 def test_pair_averages_of_relu_are_the_arc_cosine_kernel() -> None:
@@ -52,7 +56,9 @@ def test_pair_averages_of_relu_are_the_arc_cosine_kernel() -> None:
     theta = np.arccos(np.clip(x @ x.T / lengths[:, None] / lengths, -1, 1))
     np.fill_diagonal(theta, 0.0)
     kernel = lengths[:, None] * lengths * (np.sin(theta) + (math.pi - theta) * np.cos(theta)) / (2 * math.pi)
-    np.testing.assert_allclose(pair_averages(activation("relu"), geometry(x)).overlaps, kernel, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        pair_averages(activation("relu"), geometry(x)).overlaps, kernel, rtol=1e-5, atol=1e-7
+    )
     slopes = slope_averages(activation("relu"), geometry(x))
     np.testing.assert_allclose(slopes, (math.pi - theta) / (2 * math.pi), rtol=0, atol=1e-6)
 

@@ -24,8 +24,19 @@ from tests.support.some_tokens import small
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_post_norm_collapse_keeps_its_digits(dtype: type) -> None:
     """48 post-norm layers: 1 - c falls below 1e-6 and follows the exact recursion."""
-    made = transformer(depth=48, tokens=32, width=4096, heads=2, head_width=512, mlp_width=2048, norm="post",
-                       activation="tanh", attention_skip=0.9, mlp_skip=0.9, mlp_in_gain=0.7)  # fmt: skip
+    made = transformer(
+        depth=48,
+        tokens=32,
+        width=4096,
+        heads=2,
+        head_width=512,
+        mlp_width=2048,
+        norm="post",
+        activation="tanh",
+        attention_skip=0.9,
+        mlp_skip=0.9,
+        mlp_in_gain=0.7,
+    )
     exact = propagate_simplex(made, 0.1)
     dense = propagate_gram(made, start_overlap=0.1, samples=8, draws=2, dtype=dtype)
     assert exact.separation[0, -1] < 1e-6
@@ -39,8 +50,18 @@ def test_post_norm_collapse_keeps_its_digits(dtype: type) -> None:
 
 def test_explosion_does_not_overflow() -> None:
     """A squared gradient beyond the largest floating point number, e^709; the growth per layer in closed form."""
-    made = transformer(depth=120, tokens=8, width=64, heads=1, norm="none", attention_branch=0.0, causal=True,
-                       activation="erf", mlp_in_gain=1000.0, mlp_skip=0.0)  # fmt: skip
+    made = transformer(
+        depth=120,
+        tokens=8,
+        width=64,
+        heads=1,
+        norm="none",
+        attention_branch=0.0,
+        causal=True,
+        activation="erf",
+        mlp_in_gain=1000.0,
+        mlp_skip=0.0,
+    )
     trace = propagate_gram(made, draws=1)
     q = 1e6 * 2 / math.pi * math.asin(2e6 / (1 + 2e6))  # of the preactivation, from the second layer on
     growth = math.log(1e6 * 4 / math.pi / math.sqrt(1 + 4 * q))
@@ -90,7 +111,9 @@ def test_progress_reaches_one() -> None:
 
 
 def test_default_samples_fall_with_length_and_depth() -> None:
-    assert [fewer_samples(edgewise.describe("gpt2", tokens=n), default_samples(n, 12)) for n in (64, 128)] == [32, 2]
+    assert [
+        fewer_samples(edgewise.describe("gpt2", tokens=n), default_samples(n, 12)) for n in (64, 128)
+    ] == [32, 2]
     assert fewer_samples(edgewise.describe("llama-2-7b"), 8) == 8
     shapes = ((64, 12), (127, 32), (128, 32), (256, 32), (1024, 32))
     assert [default_samples(*shape) for shape in shapes] == [32, 17, 4, 2, 1]
@@ -123,9 +146,14 @@ def test_a_norm_of_nothing_is_refused() -> None:
         propagate_gram(small(norm="sandwich", value_gain=0.0), draws=1)
 
 
-@pytest.mark.parametrize(("skip", "end", "dtype"), [
-    (1e3, math.inf, np.float32), (1e-4, 0.0, np.float32), (1e100, math.inf, np.float64),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("skip", "end", "dtype"),
+    [
+        (1e3, math.inf, np.float32),
+        (1e-4, 0.0, np.float32),
+        (1e100, math.inf, np.float64),
+    ],
+)
 def test_a_stream_out_of_range_is_an_answer(skip: float, end: float, dtype: type) -> None:
     """The norm follows skip^2 per layer exactly until it cannot be drawn, then is infinite or 0; no gradient."""
     made = small(norm="none", mlp_width=0, attention_skip=skip, attention_branch=0.0, depth=12)
@@ -143,7 +171,9 @@ def test_few_heads_are_enough_where_scores_hardly_vary() -> None:
     network = edgewise.describe("gpt2", depth=6, tokens=128)
     assert fewer_samples(network, 32) == 4
     few, many = (propagate_gram(network, samples=count, draws=2) for count in (4, 32))
-    angle, gradient = zip(*(np.array(t.total_changes("token")) / network.depth for t in (few, many)), strict=True)
+    angle, gradient = zip(
+        *(np.array(t.total_changes("token")) / network.depth for t in (few, many)), strict=True
+    )
     assert abs(angle[0] - angle[1]) < 5e-4 and abs(gradient[0] - gradient[1]) < 5e-4
     sharp = network.replace(score_gain=3.0)
     assert fewer_samples(sharp, 32) == 32

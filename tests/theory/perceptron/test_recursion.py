@@ -63,10 +63,14 @@ CASES = [  # smooth and kinked, ordered, near critical and chaotic
 def simulations():
     """(seeds, cases, 3, layers) from 8 sets of weights."""
     perceptrons = [Perceptron(*case[:3], depth=10) for case in CASES]
-    return np.stack([simulate(perceptrons, [case[3:] for case in CASES], 1.0, 0.4, seed=seed) for seed in range(8)])
+    return np.stack(
+        [simulate(perceptrons, [case[3:] for case in CASES], 1.0, 0.4, seed=seed) for seed in range(8)]
+    )
 
 
-@pytest.mark.parametrize("case", range(len(CASES)), ids=[f"{name}-{sw2}-{sb2}" for name, sw2, sb2, *_ in CASES])
+@pytest.mark.parametrize(
+    "case", range(len(CASES)), ids=[f"{name}-{sw2}-{sb2}" for name, sw2, sb2, *_ in CASES]
+)
 def test_orbit_against_random_networks(case, simulations):
     """Width 1000, 8 seeds, 10 layers: within the specification's 2 % of q, 0.012 of c and 0.8 % of chi_1 per
     layer, or three standard errors of the seeds (one layer of ReLU scatters q by sqrt(5/width) = 7 %)."""
@@ -110,7 +114,9 @@ def test_fixed_points_are_where_the_iteration_ends():
         c = np.full_like(q, 0.2)
         for _ in range(1500):
             c = fixed_points.correlation_map(phi, sw2, sb2, q, c)
-        np.testing.assert_allclose(1 - fixed_points.separation_fixed_point(phi, sw2, sb2, found), c, atol=2e-4)
+        np.testing.assert_allclose(
+            1 - fixed_points.separation_fixed_point(phi, sw2, sb2, found), c, atol=2e-4
+        )
 
 
 def test_several_fixed_points_are_all_found():
@@ -126,8 +132,12 @@ def test_several_fixed_points_are_all_found():
 def test_chi_q_is_the_slope_of_the_length_map():
     h = 1e-4
     for phi in (TANH, GELU, RELU):
-        difference = fixed_points.length_map(phi, 1.7, 0.1, 0.9 + h) - fixed_points.length_map(phi, 1.7, 0.1, 0.9 - h)
-        assert float(fixed_points.chi_q(phi, 1.7, 0.9)) == pytest.approx(float(difference) / (2 * h), rel=1e-5)
+        difference = fixed_points.length_map(phi, 1.7, 0.1, 0.9 + h) - fixed_points.length_map(
+            phi, 1.7, 0.1, 0.9 - h
+        )
+        assert float(fixed_points.chi_q(phi, 1.7, 0.9)) == pytest.approx(
+            float(difference) / (2 * h), rel=1e-5
+        )
 
 
 def test_odd_activation_without_bias_forgets_in_the_chaotic_phase():
@@ -174,7 +184,9 @@ def test_known_boundaries():
     assert edge_of_chaos.critical_weight_variance(activation("sin"), 0.0) == pytest.approx(1.0, abs=1e-6)
     assert edge_of_chaos.critical_weight_variance(ERF, 0.0) == pytest.approx(np.pi / 4, abs=1e-6)
     assert edge_of_chaos.critical_weight_variance(RELU, 0.0) == 2.0
-    assert edge_of_chaos.critical_weight_variance(activation("leaky_relu:0.2"), 0.0) == pytest.approx(2 / 1.04)
+    assert edge_of_chaos.critical_weight_variance(activation("leaky_relu:0.2"), 0.0) == pytest.approx(
+        2 / 1.04
+    )
     # Published for tanh with sigma_b^2 = 0.05: sigma_w^2 = 1.76 [Pennington, Schoenholz, Ganguli 2017]
     assert edge_of_chaos.critical_weight_variance(TANH, 0.05) == pytest.approx(1.76, abs=0.005)
 

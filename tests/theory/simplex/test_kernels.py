@@ -36,9 +36,14 @@ def attend(x: Tensor, kernel: str, weights: list[Tensor]) -> Tensor:
 
 
 def draw() -> list[Tensor]:
-    query_gain, value_gain = GAINS["score_gain"] / GAINS["key_gain"], GAINS["value_gain"] / GAINS["output_gain"]
-    into = [torch.randn(HEADS, HEAD_WIDTH, WIDTH, dtype=torch.float64) * g / WIDTH**0.5
-            for g in (query_gain, GAINS["key_gain"], value_gain)]  # fmt: skip
+    query_gain, value_gain = (
+        GAINS["score_gain"] / GAINS["key_gain"],
+        GAINS["value_gain"] / GAINS["output_gain"],
+    )
+    into = [
+        torch.randn(HEADS, HEAD_WIDTH, WIDTH, dtype=torch.float64) * g / WIDTH**0.5
+        for g in (query_gain, GAINS["key_gain"], value_gain)
+    ]
     size = GAINS["output_gain"] / (HEADS * HEAD_WIDTH) ** 0.5
     out = torch.randn(HEADS, WIDTH, HEAD_WIDTH, dtype=torch.float64) * size
     return [w.requires_grad_() for w in (*into, out)]
@@ -58,26 +63,47 @@ def test_one_layer_forward_and_backward(kernel: str, overlap: float) -> None:
         x, weights = tokens(overlap, 0.9).requires_grad_(), draw()
         out = attend(x, kernel, weights)
         shared = torch.randn(1, WIDTH, dtype=torch.float64)
-        g = (0.6 * shared + 0.8 * torch.randn(N, WIDTH, dtype=torch.float64)) / WIDTH**0.5  # own 1, cross 0.36
+        g = (
+            0.6 * shared + 0.8 * torch.randn(N, WIDTH, dtype=torch.float64)
+        ) / WIDTH**0.5  # own 1, cross 0.36
         gradients = torch.autograd.grad((out * g).sum(), [x, *weights])
-        numbers = dict(zip(("own", "cross"), own_and_cross(out.detach() @ out.detach().T / WIDTH), strict=True))
+        numbers = dict(
+            zip(("own", "cross"), own_and_cross(out.detach() @ out.detach().T / WIDTH), strict=True)
+        )
         numbers |= dict(zip(("g_own", "g_cross"), own_and_cross(gradients[0] @ gradients[0].T), strict=True))
         names = ("query", "key", "value", "output")
         numbers |= {n: w.square().sum().item() for n, w in zip(names, gradients[1:], strict=True)}
         for name, value in numbers.items():
             seen.setdefault(name, []).append(value)
-    network = edgewise.transformer(tokens=N, width=WIDTH, heads=HEADS, head_width=HEAD_WIDTH, depth=1, norm="none",
-                                   attention_skip=0.0, kernel=kernel, **GAINS)  # fmt: skip
+    network = edgewise.transformer(
+        tokens=N,
+        width=WIDTH,
+        heads=HEADS,
+        head_width=HEAD_WIDTH,
+        depth=1,
+        norm="none",
+        attention_skip=0.0,
+        kernel=kernel,
+        **GAINS,
+    )
     state = Simplex(np.asarray(0.9), np.asarray(0.9 * (1 - overlap)))
     step = apply_branch(network.blocks[0][0], state, Setting(N, WIDTH))
     g = Gradient(np.asarray(1.0), np.asarray(0.36))
     assert step.weights is not None
-    theory = {"own": step.state.norm, "cross": step.state.cross, "g_own": step.pull(g).own,
-              "g_cross": step.pull(g).cross, **step.weights(g)}  # fmt: skip
+    theory = {
+        "own": step.state.norm,
+        "cross": step.state.cross,
+        "g_own": step.pull(g).own,
+        "g_cross": step.pull(g).cross,
+        **step.weights(g),
+    }
     for name, value in theory.items():
         error = np.std(seen[name]) / math.sqrt(60)
-        allowed = 4 * error + 0.06 * abs(float(theory["own" if name == "cross" else name])) * (name != "g_cross") + (
-            0.06 * float(theory["g_own"]) * (name == "g_cross"))  # fmt: skip
+        allowed = (
+            4 * error
+            + 0.06 * abs(float(theory["own" if name == "cross" else name])) * (name != "g_cross")
+            + (0.06 * float(theory["g_own"]) * (name == "g_cross"))
+        )
         assert np.mean(seen[name]) == pytest.approx(float(value), abs=allowed), name
 
 
@@ -88,7 +114,9 @@ def near_slope(query_gain: float, key_gain: float, head_width: int) -> float:
 
 
 def test_bilinear_attention_keeps_every_angle_and_gaussian_has_an_edge() -> None:
-    alone = dict(width=256, heads=4, head_width=64, tokens=16, depth=12, mlp_width=0, attention_skip=0.0, norm="post")
+    alone = dict(
+        width=256, heads=4, head_width=64, tokens=16, depth=12, mlp_width=0, attention_skip=0.0, norm="post"
+    )
     kept = edgewise.predict(edgewise.transformer(kernel="bilinear", **alone), start_overlap=0.4)
     assert kept.overlap == pytest.approx(0.4, abs=1e-12)
     for gain in (0.5, 2.0):

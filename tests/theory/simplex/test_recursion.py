@@ -16,16 +16,24 @@ def orbit(start_overlap=0.0, readout="token", **knobs):
 
 
 def cowsik(alpha_attention, alpha_mlp, **knobs):
-    return dict(
-        attention_skip=np.sqrt(1 - alpha_attention**2).item(), attention_branch=alpha_attention,
-        mlp_skip=np.sqrt(1 - alpha_mlp**2).item(), mlp_branch=alpha_mlp, activation="tanh",
-    ) | knobs  # fmt: skip
+    return (
+        dict(
+            attention_skip=np.sqrt(1 - alpha_attention**2).item(),
+            attention_branch=alpha_attention,
+            mlp_skip=np.sqrt(1 - alpha_mlp**2).item(),
+            mlp_branch=alpha_mlp,
+            activation="tanh",
+        )
+        | knobs
+    )
 
 
 def test_zero_score_gain_is_the_plain_average():
     """Uniform attention: q' = sV^2 (p + D/n), and no difference is left without skip."""
     n, c = 10, 0.3
-    trace = orbit(c, depth=1, tokens=n, mlp_width=0, heads=1, score_gain=0.0, value_gain=1.7, attention_skip=0.0)
+    trace = orbit(
+        c, depth=1, tokens=n, mlp_width=0, heads=1, score_gain=0.0, value_gain=1.7, attention_skip=0.0
+    )
     assert trace.norm[0, 1] == pytest.approx(1.7**2 * (c + (1 - c) / n))
     assert trace.separation[0, 1] == 0.0
 
@@ -38,7 +46,9 @@ def test_tokens_start_orthogonal_unless_something_else_is_said():
 
 def test_hard_attention_copies_a_random_token():
     """v = 400 at c = 0: every row picks one token, so the norm is kept; two rows agree by chance, 1/n."""
-    trace = orbit(0.0, depth=1, tokens=8, mlp_width=0, heads=1, head_width=4096, score_gain=20.0, attention_skip=0.0)
+    trace = orbit(
+        0.0, depth=1, tokens=8, mlp_width=0, heads=1, head_width=4096, score_gain=20.0, attention_skip=0.0
+    )
     assert trace.norm[0, 1] == pytest.approx(1.0, abs=0.1)
     assert trace.overlap[0, 1] == pytest.approx(1 / 8, abs=0.01)
 
@@ -64,7 +74,11 @@ def test_depth_composes():
     whole = orbit(0.1, depth=8, tokens=32, activation="relu")
     half = orbit(0.1, depth=4, tokens=32, activation="relu")
     rest = orbit(
-        float(half.overlap[0, -1]), depth=4, tokens=32, activation="relu", embedding_norm=float(half.norm[0, -1])
+        float(half.overlap[0, -1]),
+        depth=4,
+        tokens=32,
+        activation="relu",
+        embedding_norm=float(half.norm[0, -1]),
     )
     assert rest.norm[0, -1] == pytest.approx(whole.norm[0, -1], rel=1e-9)
     assert rest.separation[0, -1] == pytest.approx(whole.separation[0, -1], rel=1e-9)
@@ -102,7 +116,9 @@ def test_the_sign_of_the_gradient_exponent_changes_with_depth():
 def test_elementwise_norms_are_gaussian_averages():
     from scipy.special import erf
 
-    trace = orbit(0.4, depth=1, heads=0, activation="linear", norm="pre", norm_kind="erf", mlp_skip=0.0, norm_slope=0.7)
+    trace = orbit(
+        0.4, depth=1, heads=0, activation="linear", norm="pre", norm_kind="erf", mlp_skip=0.0, norm_slope=0.7
+    )
     rng = np.random.default_rng(0)
     z = rng.standard_normal((2, 2_000_000))
     u, w = z[0], 0.4 * z[0] + np.sqrt(1 - 0.4**2) * z[1]
@@ -122,7 +138,9 @@ def test_rounding_never_decides_near_collapse():
 
 def test_deep_gradients_do_not_overflow():
     """A steep tanh behind a norm: chaos, |g|^2 grows beyond the largest double and its logarithm is kept."""
-    trace = orbit(depth=300, tokens=16, heads=0, norm="post", activation="tanh", mlp_in_gain=30.0, mlp_skip=0.0)
+    trace = orbit(
+        depth=300, tokens=16, heads=0, norm="post", activation="tanh", mlp_in_gain=30.0, mlp_skip=0.0
+    )
     assert np.isfinite(trace.log_gradient).all() and trace.log_gradient[0, 0, 0] > 710
 
 
@@ -131,7 +149,9 @@ def test_a_stream_out_of_range_is_a_verdict_not_a_crash(gain):
     from edgewise.judgement.judge import judge
     from edgewise.verdict import Kind, Outcome
 
-    trace = orbit(depth=300, tokens=16, heads=0, norm="none", activation="relu", mlp_in_gain=gain, mlp_skip=0.0)
+    trace = orbit(
+        depth=300, tokens=16, heads=0, norm="none", activation="relu", mlp_in_gain=gain, mlp_skip=0.0
+    )
     verdict = judge(trace)
     assert verdict.outcome is Outcome.FAILS and verdict.gradient is None
     assert [f.kind for f in verdict.findings] == [Kind.STREAM_OUT_OF_RANGE]

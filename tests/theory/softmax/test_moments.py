@@ -20,6 +20,7 @@ from edgewise.theory.softmax.quadrature import converged_pair, converged_single,
 def softmax_moments(variance, correlation, tokens):
     return moment_table(tokens).moments(variance, correlation)
 
+
 CORNERS = [
     (1e-6, 0.5, 1_000_000),
     (0.01, 0.0, 3),
@@ -83,7 +84,9 @@ def test_square_and_rotated_grids_agree():
         np.testing.assert_allclose(square[name], rotated[name], rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(("v", "rho", "n"), [(1.0, 0.5, 64), (4.0, 0.9, 16), (16.0, 0.8, 64), (30.0, -0.3, 5)])
+@pytest.mark.parametrize(
+    ("v", "rho", "n"), [(1.0, 0.5, 64), (4.0, 0.9, 16), (16.0, 0.8, 64), (30.0, -0.3, 5)]
+)
 def test_moments_agree_with_sampling(v, rho, n):
     rng = np.random.default_rng(3)
     shared, own, other = rng.standard_normal((3, 40_000, n))
@@ -152,7 +155,9 @@ def test_price_theorem(v, n):
     """S11 grows with rho at the rate v T11; the chord is the mean of T11 over [rho, 1]."""
     rho, step = 0.7, 1e-3
     above, below = (quadrature_moments(v, rho + e, n).s11 for e in (step, -step))
-    assert (above - below) / (2 * step) == pytest.approx(v * float(quadrature_moments(v, rho, n).t11), rel=1e-4)
+    assert (above - below) / (2 * step) == pytest.approx(
+        v * float(quadrature_moments(v, rho, n).t11), rel=1e-4
+    )
     nodes, weights = np.polynomial.legendre.leggauss(24)
     mean = weights @ softmax_moments(v, rho + (1 - rho) * (nodes + 1) / 2, n).t11 / 2
     assert softmax_moments(v, rho, n).chord == pytest.approx(mean, rel=5e-5)

@@ -29,5 +29,8 @@ def test_cubics_are_exact_everywhere():
 
 def test_error_falls_with_the_fourth_power_of_the_step():
     x = np.linspace(0, 1, 1001)
-    errors = [np.abs(interpolate(lambda t: np.sin(5 * t), (count,), (x,)) - np.sin(5 * x)).max() for count in (21, 41)]
+    errors = [
+        np.abs(interpolate(lambda t: np.sin(5 * t), (count,), (x,)) - np.sin(5 * x)).max()
+        for count in (21, 41)
+    ]
     assert errors[0] / errors[1] == pytest.approx(16, rel=0.4)

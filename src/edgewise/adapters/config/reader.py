@@ -13,12 +13,24 @@ SYMMETRIC = 512  # the symmetric recursion costs the same at any length
 DEPTH_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 # What transformers calls the functions we know; `gelu` there is the exact one.
 ACTIVATIONS = {
-    "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh",
-    "quick_gelu": "quick_gelu", "silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2",
-    "relu_squared": "relu2", "leaky_relu": "leaky_relu", "tanh": "tanh", "sigmoid": "sigmoid",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "relu_squared": "relu2",
+    "leaky_relu": "leaky_relu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
     "linear": "linear",
-}  # fmt: skip
+}
 
 
 class ConfigReader:
@@ -85,7 +97,9 @@ class ConfigReader:
     def head_width(self, width: int, heads: int) -> int:
         """width/heads, for families whose heads share the width out."""
         if width % heads:
-            raise BadInput(f"a {self.family} width of {width} is not a multiple of {heads} heads. Change one.")
+            raise BadInput(
+                f"a {self.family} width of {width} is not a multiple of {heads} heads. Change one."
+            )
         return width // heads
 
     def _value(self, names: tuple[str, ...], default: Any) -> Any:

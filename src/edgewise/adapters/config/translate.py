@@ -19,16 +19,34 @@ if TYPE_CHECKING:
 
 Family = Callable[[ConfigReader], dict[str, Any]]
 FAMILIES: dict[str, Family] = {
-    "gpt2": gpt.gpt2, "opt": gpt.opt, "gpt_neox": gpt.gpt_neox, "phi": gpt.phi, "falcon": gpt.falcon,
-    "llama": llama.llama, "mistral": llama.mistral, "qwen2": llama.qwen2, "qwen3": llama.qwen3,
-    "phi3": llama.phi3, "olmo2": llama.olmo2, "granite": llama.granite, "gemma2": llama.gemma2,
-    "gemma3_text": llama.gemma3, "gemma3": llama.gemma3,
-    "mixtral": experts.mixtral, "qwen3_moe": experts.qwen3_moe, "deepseek_v3": experts.deepseek_v3,
+    "gpt2": gpt.gpt2,
+    "opt": gpt.opt,
+    "gpt_neox": gpt.gpt_neox,
+    "phi": gpt.phi,
+    "falcon": gpt.falcon,
+    "llama": llama.llama,
+    "mistral": llama.mistral,
+    "qwen2": llama.qwen2,
+    "qwen3": llama.qwen3,
+    "phi3": llama.phi3,
+    "olmo2": llama.olmo2,
+    "granite": llama.granite,
+    "gemma2": llama.gemma2,
+    "gemma3_text": llama.gemma3,
+    "gemma3": llama.gemma3,
+    "mixtral": experts.mixtral,
+    "qwen3_moe": experts.qwen3_moe,
+    "deepseek_v3": experts.deepseek_v3,
     "gpt_oss": experts.gpt_oss,
-    "bert": encoders.bert, "roberta": encoders.bert, "modernbert": encoders.modernbert, "t5": encoders.t5,
+    "bert": encoders.bert,
+    "roberta": encoders.bert,
+    "modernbert": encoders.modernbert,
+    "t5": encoders.t5,
     "torch_encoder": encoders.torch_encoder,
-    "vit": vision.vit, "deit": vision.deit, "dinov2": vision.dinov2,
-}  # fmt: skip
+    "vit": vision.vit,
+    "deit": vision.deit,
+    "dinov2": vision.dinov2,
+}
 
 
 def translate(

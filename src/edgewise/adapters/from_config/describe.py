@@ -25,9 +25,13 @@ MORE_SEEDS = (1, 2, 3)
 
 
 def describe_config(
-    values: Mapping[str, Any], *, depth: int | None = None, tokens: int | None = None, stack: str | None = None,
+    values: Mapping[str, Any],
+    *,
+    depth: int | None = None,
+    tokens: int | None = None,
+    stack: str | None = None,
     name: str = "",
-) -> Architecture:  # fmt: skip
+) -> Architecture:
     """The Architecture of a config of transformers, read from small models of its class."""
     config = _with_depth(_config(values), depth)
     with ProgressBar(f"building small models of {values['model_type']}") as bar:
@@ -49,7 +53,9 @@ def describe_config(
     )
     if own is not config and len(reading.stacks) == 1:
         reader.assume(f"only {full.name} of this {config.model_type} config is described")
-    reader.assume("embedding_norm: scaled by one power of the width; parts that grow differently are not told apart")
+    reader.assume(
+        "embedding_norm: scaled by one power of the width; parts that grow differently are not told apart"
+    )
     reader.assume(f"what the config leaves out is the default of {type(config).__name__}")
     return replace(description, assumed=(*description.assumed, *reader.assumed))
 

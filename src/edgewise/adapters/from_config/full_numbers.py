@@ -52,17 +52,23 @@ class FullNumbers:
     def sizes(self, branch: Branch) -> dict[str, int | None]:
         """Heads, key heads, head width and hidden width of a branch."""
         heads = self._named(HEADS, branch.heads, "heads")
-        keys = heads if branch.kv_heads == branch.heads else self._named(KEY_HEADS, branch.kv_heads, "key heads")
+        keys = (
+            heads if branch.kv_heads == branch.heads else self._named(KEY_HEADS, branch.kv_heads, "key heads")
+        )
         return {
-            "heads": heads, "kv_heads": keys, "head_width": self._head_width(branch, heads),
+            "heads": heads,
+            "kv_heads": keys,
+            "head_width": self._head_width(branch, heads),
             "hidden_width": self._hidden_width(branch),
-        }  # fmt: skip
+        }
 
     def _named(self, pattern: re.Pattern[str], value: int | None, what: str) -> int | None:
         if value is None or not self.plan.narrow or not self.tower.shrinks:
             return value
         options = {name: full for name, full, small in self._pairs(pattern) if small == value}
-        side = {full for name, full in options.items() if name.split("_")[0] in re.split(r"[._]", self.first.name)}
+        side = {
+            full for name, full in options.items() if name.split("_")[0] in re.split(r"[._]", self.first.name)
+        }
         full = side if len(side) == 1 else set(options.values())
         if len(full) == 1:
             return full.pop()
@@ -126,7 +132,9 @@ class FullNumbers:
         if branch.window == longer:
             return branch.window
         full = {value for _, value, small in self._pairs(WINDOW) if small != value}
-        slope = 0.0 if None in (branch.window, longer) else (longer - branch.window) / (WINDOWS[1] - WINDOWS[0])  # type: ignore[operator]
+        slope = 0.0
+        if branch.window is not None and longer is not None:
+            slope = (longer - branch.window) / (WINDOWS[1] - WINDOWS[0])
         if len(full) != 1 or slope not in (0.5, 1.0):
             raise BadInput(
                 f"the windows of {branch.module} follow no number of the config: {branch.window} and {longer} for "

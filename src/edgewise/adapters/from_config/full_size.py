@@ -16,8 +16,20 @@ from edgewise.errors import BadInput
 
 SCATTER = 0.35  # relative, between layers of one kind in a small model
 EXACT = 1e-4
-STRUCTURE = ("kind", "sees", "input_norm", "output_norm", "outside_norm", "norm_kind", "positions", "qk_norm", "gated",
-             "activation", "experts", "silent")  # fmt: skip
+STRUCTURE = (
+    "kind",
+    "sees",
+    "input_norm",
+    "output_norm",
+    "outside_norm",
+    "norm_kind",
+    "positions",
+    "qk_norm",
+    "gated",
+    "activation",
+    "experts",
+    "silent",
+)
 Read = Callable[[Branch], float | None]
 
 
@@ -46,7 +58,9 @@ def full_kinds(plan: Blueprint, scale: Scale, stack: Stack) -> tuple[int, ...] |
     if layers is None or stack.shared or not stack.depth:
         return None
     length = min(len(layers.kinds), scale.depth or len(layers.kinds))
-    step, rest = divmod(length, stack.depth)  # more than one where attention and feed-forward layers take turns
+    step, rest = divmod(
+        length, stack.depth
+    )  # more than one where attention and feed-forward layers take turns
     if rest or not step or len(layers.kinds) % step:
         return None
     groups = [layers.kinds[i : i + step] for i in range(0, len(layers.kinds), step)]
@@ -75,15 +89,19 @@ class _FullStack:
 
     def stack(self) -> Stack:
         start = extrapolate(
-            f"the stream at the start of {self.first.name}", self.sizes,
-            [_mean(math.sqrt(s.start_norm) for s in b.draws) for b in self.builds], self.full,
-        )  # fmt: skip
+            f"the stream at the start of {self.first.name}",
+            self.sizes,
+            [_mean(math.sqrt(s.start_norm) for s in b.draws) for b in self.builds],
+            self.full,
+        )
         blocks = {kind: self._block(kind) for kind in sorted(set(self.kinds))}
         return replace(
-            self.first, width=self.numbers.tower.width, tokens=self.numbers.tokens() or 0,
+            self.first,
+            width=self.numbers.tower.width,
+            tokens=self.numbers.tokens() or 0,
             start_norm=(start or 0.0) ** 2,
             blocks=tuple(replace(blocks[kind], index=i) for i, kind in enumerate(self.kinds)),
-        )  # fmt: skip
+        )
 
     def _places(self, build: Build, kind: int) -> list[int]:
         return [i for i in range(build.stack.depth) if self.kinds[i] == kind]
@@ -93,8 +111,9 @@ class _FullStack:
         for kind in sorted(set(self.kinds)):
             shapes = {
                 tuple(_structure(branch) for branch in build.stack.blocks[i].branches): build.scale
-                for build in self.builds for i in self._places(build, kind)
-            }  # fmt: skip
+                for build in self.builds
+                for i in self._places(build, kind)
+            }
             if len(shapes) > 1:
                 one, other = list(shapes)[:2]
                 raise BadInput(
@@ -107,14 +126,17 @@ class _FullStack:
         block = self.first.blocks[place]
         longer = block.branches if self.longer is None else self.longer.blocks[place].branches
         branches = tuple(
-            self._branch(kind, number, branch, longer[number].window) for number, branch in enumerate(block.branches)
+            self._branch(kind, number, branch, longer[number].window)
+            for number, branch in enumerate(block.branches)
         )
         return replace(block, branches=branches)
 
     def _branch(self, kind: int, number: int, branch: Branch, longer: int | None) -> Branch:
         def law(what: str, read: Read, scatter: float) -> float | None:
-            values = [self._pooled(build, kind, number, f"{what} of {branch.module}", read, scatter)
-                      for build in self.builds]  # fmt: skip
+            values = [
+                self._pooled(build, kind, number, f"{what} of {branch.module}", read, scatter)
+                for build in self.builds
+            ]
             return extrapolate(f"{what} of {branch.module}", self.sizes, values, self.full)
 
         gains = self._gains(law, branch) if branch.gains is not None else None
@@ -122,9 +144,13 @@ class _FullStack:
             "skip": law("the skip", lambda b: b.skip, EXACT),
             "multiplier": law("the multiplier", lambda b: b.multiplier, EXACT),
             "layer_scale": law("the layer scale", lambda b: b.layer_scale, SCATTER),
-            "rescale": law("the rescaling", lambda b: b.rescale, EXACT) if branch.rescale is not None else None,
-            "share": None, "window": self.numbers.window(branch, longer), "gains": gains,
-        }  # fmt: skip
+            "rescale": law("the rescaling", lambda b: b.rescale, EXACT)
+            if branch.rescale is not None
+            else None,
+            "share": None,
+            "window": self.numbers.window(branch, longer),
+            "gains": gains,
+        }
         return replace(branch, **changes | self.numbers.sizes(branch))
 
     def _gains(self, law: Callable[[str, Read, float], float | None], branch: Branch) -> Gains:
@@ -152,7 +178,7 @@ class _FullStack:
         """One value for the layers of a kind; they must agree but for chance."""
         values = [
             read(stack.blocks[i].branches[number]) for stack in build.draws for i in self._places(build, kind)
-        ]  # fmt: skip
+        ]
         numbers = [value for value in values if value is not None]
         if len(numbers) < len(values):
             return None

@@ -33,13 +33,17 @@ class Sizes:
 WORDS = {"width": "the width", "share": "the width of a head", "depth": "the depth"}
 
 
-def extrapolate(what: str, sizes: Sequence[Sizes], values: Sequence[float | None], full: Sizes) -> float | None:
+def extrapolate(
+    what: str, sizes: Sequence[Sizes], values: Sequence[float | None], full: Sizes
+) -> float | None:
     """The value at full size; `sizes[0]` is where all directions start, every other differs from it in one."""
     if all(value is None for value in values):
         return None
     numbers = [value for value in values if value is not None]
     if len(numbers) < len(values) or not all(map(math.isfinite, numbers)):
-        raise BadInput(f"{what} could be read at some sizes only; not described. Build the model and describe that.")
+        raise BadInput(
+            f"{what} could be read at some sizes only; not described. Build the model and describe that."
+        )
     if all(abs(number - numbers[0]) <= 1e-6 * abs(numbers[0]) for number in numbers):
         return numbers[0]
     if min(numbers) <= 0 <= max(numbers):

@@ -45,7 +45,9 @@ class SmallModels:
         describe_reading(self.reading)  # refuses what no Architecture describes, before more is built
         self._again = _guarded(plan, lambda: _Again(plan, Build(first, chosen), text))
         scales = [first, *_other_scales(plan, first)]
-        self.builds = [Build(scale, stack) for scale, stack in zip(scales, self._read(scales, 0), strict=True)]
+        self.builds = [
+            Build(scale, stack) for scale, stack in zip(scales, self._read(scales, 0), strict=True)
+        ]
 
     def draw_again(self, seeds: Sequence[int]) -> None:
         """The same with other weights."""
@@ -135,7 +137,9 @@ class _Again:
         return reread(model, self.first.stack, _blocks(self.plan, scale, self.first), batch)
 
     def _routers(self, model: nn.Module, scale: Scale) -> list[nn.Parameter]:
-        return router_weights(model, self.plan.config, self.first.stack, self.first.stack.width * scale.stream)
+        return router_weights(
+            model, self.plan.config, self.first.stack, self.first.stack.width * scale.stream
+        )
 
 
 def _blocks(plan: Blueprint, scale: Scale, first: Build) -> Sequence[Block]:

@@ -14,7 +14,9 @@ BASES = ("rope_theta", "rotary_emb_base", "rope_base")
 
 def with_rotation(description: Architecture, config: ConfigReader) -> Architecture:
     """The description with what its config says about rotation."""
-    rope = description.rope if isinstance(description.rope, tuple) else (description.rope,) * description.depth
+    rope = (
+        description.rope if isinstance(description.rope, tuple) else (description.rope,) * description.depth
+    )
     if not any(rope):
         return description
     types = config.get("layer_types")

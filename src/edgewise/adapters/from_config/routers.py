@@ -21,7 +21,12 @@ from edgewise.errors import BadInput
 
 def router_weights(model: nn.Module, config: Any, stack: Stack, width: int) -> list[nn.Parameter]:
     """The matrices from the stream to one logit per expert: by their shape, outside attention."""
-    counts = {v for _, values in configs(config) for k, v in values.items() if EXPERTS.match(k) and isinstance(v, int)}
+    counts = {
+        v
+        for _, values in configs(config)
+        for k, v in values.items()
+        if EXPERTS.match(k) and isinstance(v, int)
+    }
     layer = re.compile(rf"^{re.escape(stack.name)}\.\d+\.")
     attention = tuple(layer.sub("", branch.module) for branch in stack.attentions)
     places: dict[str, list[nn.Parameter]] = {}

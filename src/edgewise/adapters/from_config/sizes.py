@@ -18,7 +18,9 @@ CLOSE = 0.03  # by which rounding may change a proportion
 WINDOWS = (16, 24)  # of the first small model and of the wider one; shorter windows stay
 EVEN = 4  # widths are multiples of this: grouped products need whole words
 
-DEPTH = re.compile(r"^(n|num)_(hidden_|encoder_|decoder_)?(layers?|blocks)$|^(encoder|decoder)_layers$|^depth$")
+DEPTH = re.compile(
+    r"^(n|num)_(hidden_|encoder_|decoder_)?(layers?|blocks)$|^(encoder|decoder)_layers$|^depth$"
+)
 HEADS = re.compile(r"^(n_heads?|(num_)?attention_heads|num_heads|(encoder|decoder|num)_attention_heads?)$")
 KEY_HEADS = re.compile(r"(key_value|kv)_heads$|^n_head_kv$|multi_query_group_num")
 HEAD = re.compile(
@@ -27,12 +29,24 @@ HEAD = re.compile(
 WIDTH = re.compile(
     r"^(hidden_size|d_model|n_embd|embed_dim|dim)$|_(hidden_size|embed_dim)$|^(word_embed_)?proj(ection)?_(dim|size)$"
 )
-HIDDEN = re.compile(r"intermediate_(size|dim)|ffn_(hidden_size|dim)$|^d_ff$|^n_inner$|^dim_f|^(mlp|hidden)_dim$")
+HIDDEN = re.compile(
+    r"intermediate_(size|dim)|ffn_(hidden_size|dim)$|^d_ff$|^n_inner$|^dim_f|^(mlp|hidden)_dim$"
+)
 RANK = re.compile(r"_lora_rank$|hidden_size_per_layer_input$")
-WINDOW = re.compile(r"^sliding_windows?$|^window_size$|^local_attention$|^attention_(window|chunk_size|window_size)$")
-CONTEXT = re.compile(r"^(max_position_embeddings|n_positions|n_ctx|max_seq_len)$|^max_(source|target)_positions$")
+WINDOW = re.compile(
+    r"^sliding_windows?$|^window_size$|^local_attention$|^attention_(window|chunk_size|window_size)$"
+)
+CONTEXT = re.compile(
+    r"^(max_position_embeddings|n_positions|n_ctx|max_seq_len)$|^max_(source|target)_positions$"
+)
 EXPERTS = re.compile(r"^(num_|n_|num_local_|moe_num_)(routed_)?experts$")
-STREAM = ("hidden_size", "d_model", "n_embd", "embed_dim", "dim")  # the width of the stream itself, by preference
+STREAM = (
+    "hidden_size",
+    "d_model",
+    "n_embd",
+    "embed_dim",
+    "dim",
+)  # the width of the stream itself, by preference
 TABLE = ("embedding_size", "d_embed")  # the width of the table of tokens, where it has one of its own
 OWN_HEAD = ("qk_nope_head_dim", "head_dim", "d_kv", "kv_channels")
 STAGES = ("depths", "num_blocks", "encoder_depths", "decoder_depths")  # layers of each stage, in a list
@@ -42,8 +56,19 @@ FIXED = {  # state-space layers beside attention: sizes that fit a stream of the
     re.compile(r"^time_step_rank$"): 4,
     re.compile(r"^linear_num_(key|value)_heads$"): 4,
 }
-DROPPED = ("transformers_version", "architectures", "_name_or_path", "dtype", "torch_dtype", "model_type",
-           "stage_names", "out_features", "out_indices", "quantization_config", "auto_map")  # fmt: skip
+DROPPED = (
+    "transformers_version",
+    "architectures",
+    "_name_or_path",
+    "dtype",
+    "torch_dtype",
+    "model_type",
+    "stage_names",
+    "out_features",
+    "out_indices",
+    "quantization_config",
+    "auto_map",
+)
 
 
 @dataclass(frozen=True)
@@ -134,7 +159,9 @@ def _tower(path: str, width: int, values: Mapping[str, Any], others: list[Tower]
     parts = [v / width for k, v in numbers.items() if HIDDEN.search(k) or RANK.search(k)]
     inner = heads * head_width / width if heads and head_width else 1.0
     taken = {t.small_width for t in others if t.width != width}
-    taken |= {v // times for k, v in numbers.items() if EXPERTS.match(k) for times in (1, 2)}  # told by their shape
+    taken |= {
+        v // times for k, v in numbers.items() if EXPERTS.match(k) for times in (1, 2)
+    }  # told by their shape
     tables = [v for k, v in numbers.items() if k in TABLE]  # one as wide as the stream has no projection
     taken |= {v // times for v in tables for times in (1, 2)} if width not in tables else set()
     same = [t.small_width for t in others if t.width == width]
@@ -161,7 +188,9 @@ def _heads(width: int, inner: float, heads: int | None) -> tuple[int | None, int
     return max(2 * round(inner * width / HEAD_WIDTH / 2), 2), HEAD_WIDTH
 
 
-def small_number(name: str, value: int, tower: Tower | None, all_towers: Mapping[str, Tower], scale: Scale) -> int:
+def small_number(
+    name: str, value: int, tower: Tower | None, all_towers: Mapping[str, Tower], scale: Scale
+) -> int:
     """What a number of a config is in a small model; token ids and what is no size stay within their range."""
     if name.endswith("vocab_size") or name in ("n_vocab", "vocab_size_per_layer_input"):
         return min(value, VOCABULARY)

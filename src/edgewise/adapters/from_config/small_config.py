@@ -38,7 +38,12 @@ def small_config(config: Any, all_towers: Mapping[str, Tower], scale: Scale, pat
             values[name] = [min(number, 2) for number in value]
         elif isinstance(value, int) and not isinstance(value, bool) and not (staged and DEPTH.match(name)):
             values[name] = small_number(name, value, tower, all_towers, own)
-        elif isinstance(value, (list, tuple)) and scale.depth and len(value) in depths and len(value) > scale.depth:
+        elif (
+            isinstance(value, (list, tuple))
+            and scale.depth
+            and len(value) in depths
+            and len(value) > scale.depth
+        ):
             values[name] = list(value[: scale.depth])
     _keep_together(full, values, tower, own)
     return type(config)(**values)
@@ -53,13 +58,17 @@ def _tower_of(path: str, all_towers: Mapping[str, Tower]) -> Tower | None:
     return all_towers[path]
 
 
-def _keep_together(full: Mapping[str, Any], values: dict[str, Any], tower: Tower | None, scale: Scale) -> None:
+def _keep_together(
+    full: Mapping[str, Any], values: dict[str, Any], tower: Tower | None, scale: Scale
+) -> None:
     """Numbers that go with others: key heads with heads, sections of a rotation with a head, images with patches."""
     heads = next((k for k, v in values.items() if HEADS.match(k) and isinstance(v, int)), None)
     for name, value in full.items():
         if heads and KEY_HEADS.search(name) and isinstance(value, int) and value > 0:
             values[name] = _key_heads(value, full[heads], values[heads])
-    if not any(full.get(name) for name in ("rope_parameters", "rope_scaling")):  # long rotations count positions
+    if not any(
+        full.get(name) for name in ("rope_parameters", "rope_scaling")
+    ):  # long rotations count positions
         for name in values:
             if CONTEXT.match(name) and isinstance(values[name], int):
                 values[name] = min(values[name], POSITIONS)
@@ -69,7 +78,9 @@ def _keep_together(full: Mapping[str, Any], values: dict[str, Any], tower: Tower
     if tower is not None and scale.narrow:
         for name in ("rope_parameters", "rope_scaling"):
             if isinstance(values.get(name), Mapping) and "mrope_section" in values[name]:
-                values[name] = values[name] | {"mrope_section": _sections(values[name]["mrope_section"], tower, scale)}
+                values[name] = values[name] | {
+                    "mrope_section": _sections(values[name]["mrope_section"], tower, scale)
+                }
 
 
 def _key_heads(value: int, heads: int, small_heads: int) -> int:

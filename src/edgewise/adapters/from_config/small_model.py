@@ -20,8 +20,13 @@ from edgewise.errors import BadInput
 
 DEEPEST, MOST_PARAMETERS = 24, 2e8
 PERIOD = re.compile(r"(pattern|period|interval|every_n_layers|layer_freq|sparse_step)$")
-AUTO = ("AutoModel", "AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModelForSeq2SeqLM",
-        "AutoModelForMaskedLM")  # fmt: skip
+AUTO = (
+    "AutoModel",
+    "AutoModelForCausalLM",
+    "AutoModelForImageTextToText",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMaskedLM",
+)
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,9 @@ def named_classes(config: Any) -> list[Any]:
     import transformers
 
     kinds = [getattr(transformers, str(name), None) for name in getattr(config, "architectures", None) or ()]
-    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)]
+    return [
+        kind for kind in kinds if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+    ]
 
 
 def refuse_kernel(values: Any) -> None:
@@ -148,7 +155,9 @@ def _plan(model_class: Any, config: Any, narrow: bool) -> Blueprint:
     if depth > DEEPEST:
         raise ValueError(f"its kinds of layers need {depth} layers, more than {DEEPEST}")
     plan = Blueprint(model_class, config, sizes, lists, depth, narrow)
-    parameters = sum(p.numel() for p in without_weights(model_class, plan.small(Scale(depth=depth))).parameters())
+    parameters = sum(
+        p.numel() for p in without_weights(model_class, plan.small(Scale(depth=depth))).parameters()
+    )
     if parameters > MOST_PARAMETERS:
         raise ValueError(f"{depth} layers of it still have {parameters:,} parameters")
     return plan
@@ -217,5 +226,3 @@ def _facts(block: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}", value
     for name, parameter in block.named_parameters():
         yield f"{name}:shape", tuple(parameter.shape)
-
-

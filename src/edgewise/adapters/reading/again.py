@@ -32,12 +32,17 @@ def stack_again(experiment: Experiment, stack: Stack, blocks: Sequence[Block]) -
     read_gains(experiment, DRAWS)
     start = experiment.streams.get(experiment.graph[experiment.chains[number].sums[0].point].operation)
     if start is None:
-        raise BadInput(f"which axis of {stack.name} is the batch could not be found out in a model of another size.")
+        raise BadInput(
+            f"which axis of {stack.name} is the batch could not be found out in a model of another size."
+        )
     fresh = iter([_branch(experiment, site, branch) for site, branch in zip(sites, branches, strict=True)])
     return replace(
-        stack, width=start.true.shape[-1], tokens=start.length, start_norm=float(start.entry.pow(2).mean()),
+        stack,
+        width=start.true.shape[-1],
+        tokens=start.length,
+        start_norm=float(start.entry.pow(2).mean()),
         blocks=_refilled(blocks, fresh),
-    )  # fmt: skip
+    )
 
 
 def windows_again(experiment: Experiment, stack: Stack) -> Stack:
@@ -45,7 +50,9 @@ def windows_again(experiment: Experiment, stack: Stack) -> Stack:
     look_at_tokens(experiment)
     sights = [site.traits.sight for site in experiment.sites if site.chain.name == stack.name]
     if len(sights) != len(stack.branches):
-        raise BadInput(f"{stack.name} has other branches in a model with longer windows. Build the model instead.")
+        raise BadInput(
+            f"{stack.name} has other branches in a model with longer windows. Build the model instead."
+        )
     pairs = zip(stack.branches, sights, strict=True)
     fresh = iter([replace(b, window=sight.window if sight and b.softmax else None) for b, sight in pairs])
     return replace(stack, blocks=_refilled(stack.blocks, fresh))
@@ -58,7 +65,9 @@ def _refilled(blocks: Sequence[Block], branches: Iterator[Branch]) -> tuple[Bloc
 def _recall(site: Site, branch: Branch) -> None:
     """What the gains need to know of a branch."""
     traits = site.traits
-    traits.sight = None if branch.sees is None else Sight(branch.sees, branch.window, branch.window_both_sides)
+    traits.sight = (
+        None if branch.sees is None else Sight(branch.sees, branch.window, branch.window_both_sides)
+    )
     traits.memory, traits.activation, traits.gated = branch.memory, branch.activation, branch.gated
     traits.output_growth = None if branch.output_norm is None else float(not branch.output_norm)
 
@@ -66,6 +75,12 @@ def _recall(site: Site, branch: Branch) -> None:
 def _branch(experiment: Experiment, site: Site, branch: Branch) -> Branch:
     scale, vector = branch_scale(experiment.graph, site)
     return replace(
-        branch, silent=site.traits.silent, skip=site.traits.skip, share=site.traits.share, multiplier=scale,
-        layer_scale=vector, rescale=rescale(experiment.graph, site), gains=site.traits.gains,
-    )  # fmt: skip
+        branch,
+        silent=site.traits.silent,
+        skip=site.traits.skip,
+        share=site.traits.share,
+        multiplier=scale,
+        layer_scale=vector,
+        rescale=rescale(experiment.graph, site),
+        gains=site.traits.gains,
+    )

@@ -32,7 +32,9 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     shape = experiment.graph[chain.sums[0].node].shape
     reasons = [*chain.remarks, *(chain.reasons or _reasons(chain, blocks, stream is not None))]
     if not (chain.proven or chain.reasons or any(site.part.softmax or site.part.scores for site in sites)):
-        reasons.insert(0, f"no attention found: nothing in it is a softmax over tokens{_mixes_by(experiment, sites)}")
+        reasons.insert(
+            0, f"no attention found: nothing in it is a softmax over tokens{_mixes_by(experiment, sites)}"
+        )
     tokens = real_tokens(experiment, stream) if stream is not None else 0  # beyond them a model has padded
     lengths = {s.length for s in experiment.streams.values() if s.stack == number}
     if len(lengths) > 1:
@@ -40,17 +42,24 @@ def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon
     proven = stream is not None and chain.proven
     layout = _read_layout(stream) if stream is not None and proven else _plain_layout(experiment, chain)
     return Stack(
-        name=chain.name, default=False, language=chain.language,
+        name=chain.name,
+        default=False,
+        language=chain.language,
         width=_width(shape, layout) if stream is None or not proven else stream.true.shape[-1],
         tokens=stream.length if stream else 0,
         horizon=max(horizon if horizon and chain.language else 0, tokens),
         layout=layout,
         start=start,
-        start_norm=float(stream.entry.pow(2).mean()) if stream is not None else math.nan, absolute=absolute,
-        blocks=blocks, copies=None, shared=chain.shared,
-        notes=() if chain.reasons else (*_notes(blocks), *_more_tokens(stream.length if stream else 0, tokens)),
+        start_norm=float(stream.entry.pow(2).mean()) if stream is not None else math.nan,
+        absolute=absolute,
+        blocks=blocks,
+        copies=None,
+        shared=chain.shared,
+        notes=()
+        if chain.reasons
+        else (*_notes(blocks), *_more_tokens(stream.length if stream else 0, tokens)),
         not_read=tuple(dict.fromkeys(reasons)),
-    )  # fmt: skip
+    )
 
 
 def _more_tokens(length: int, tokens: int) -> list[str]:
@@ -76,13 +85,19 @@ def _plain_layout(experiment: Experiment, chain: Chain) -> str | None:
 def _width(shape: tuple[int, ...], layout: str | None) -> int:
     """Features of one token; of a stream whose axes are not certain, the size of the last."""
     axes = (layout or "").split()
-    sizes = [size for size, axis in zip(shape, axes, strict=True) if axis == "feature"] if axes else [shape[-1]]
+    sizes = (
+        [size for size, axis in zip(shape, axes, strict=True) if axis == "feature"] if axes else [shape[-1]]
+    )
     return math.prod(sizes)
 
 
 def _joined(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     """Attention and feed-forward layers that take turns in one list are the two halves of a block."""
-    if any(len(block.branches) != 1 for block in blocks) or not blocks or blocks[0].branches[0].kind != "attention":
+    if (
+        any(len(block.branches) != 1 for block in blocks)
+        or not blocks
+        or blocks[0].branches[0].kind != "attention"
+    ):
         return blocks
     starts = [i for i, block in enumerate(blocks) if block.branches[0].kind == "attention"]
     groups = [blocks[start:end] for start, end in zip(starts, [*starts[1:], len(blocks)], strict=True)]
@@ -110,30 +125,53 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
     kind = _kind(site) if site.chain.proven else None
     after = site.place + 1
     module = common_path([w.module.split(".") for w in part.weights])
-    outlet = site.chain.outlet if after == len(site.chain.sums) else graph[site.chain.sums[after].point].operation
+    outlet = (
+        site.chain.outlet if after == len(site.chain.sums) else graph[site.chain.sums[after].point].operation
+    )
     attends = kind in ("attention", "cross-attention")
     return Branch(
-        kind=kind, silent=traits.silent, module=module, step=step, point=site.point, total=site.total, outlet=outlet,
-        skip=traits.skip, multiplier=scale,
-        layer_scale=vector, rescale=rescale(graph, site), share=traits.share,
-        sees=None if pattern is None else pattern.sees, window=pattern.window if pattern and part.softmax else None,
-        window_both_sides=bool(pattern and part.softmax and pattern.both_sides), softmax=part.softmax,
+        kind=kind,
+        silent=traits.silent,
+        module=module,
+        step=step,
+        point=site.point,
+        total=site.total,
+        outlet=outlet,
+        skip=traits.skip,
+        multiplier=scale,
+        layer_scale=vector,
+        rescale=rescale(graph, site),
+        share=traits.share,
+        sees=None if pattern is None else pattern.sees,
+        window=pattern.window if pattern and part.softmax else None,
+        window_both_sides=bool(pattern and part.softmax and pattern.both_sides),
+        softmax=part.softmax,
         linear=traits.linear if attends else None,
         rows_sum_to_one=None if kind == "mlp" else _sums_to_one(site),
-        memory=traits.memory, other_layers=traits.other_layers and kind != "mlp",
-        input_norm=is_normed(traits.input_growth), output_norm=is_normed(traits.output_growth),
-        outside_norm=is_normed(traits.outside_growth), norm_kind=traits.norm_kind,
+        memory=traits.memory,
+        other_layers=traits.other_layers and kind != "mlp",
+        input_norm=is_normed(traits.input_growth),
+        output_norm=is_normed(traits.output_growth),
+        outside_norm=is_normed(traits.outside_growth),
+        norm_kind=traits.norm_kind,
         positions=positions_of(site) if kind == "attention" else None,
         qk_norm=_qk_norm(site) if attends else None,
-        heads=_heads(experiment, site) if attends else None, products=_products(experiment, site),
+        heads=_heads(experiment, site) if attends else None,
+        products=_products(experiment, site),
         kv_heads=_heads(experiment, site, "kv_heads") if attends else None,
-        head_width=traits.head_width if attends else None, activation=traits.activation, gated=_gated(site),
-        hidden_width=traits.hidden_width, experts=kind == "mlp" and _experts(experiment, site, module),
-        output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)), gains=traits.gains,
+        head_width=traits.head_width if attends else None,
+        activation=traits.activation,
+        gated=_gated(site),
+        hidden_width=traits.hidden_width,
+        experts=kind == "mlp" and _experts(experiment, site, module),
+        output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)),
+        gains=traits.gains,
         powers=traits.powers,
-        not_read=tuple(dict.fromkeys(traits.reasons)), window_uneven=bool(pattern and pattern.uneven),
-        weights_seen=traits.whole is not None, matrices=matrices_of(experiment, site, kind),
-    )  # fmt: skip
+        not_read=tuple(dict.fromkeys(traits.reasons)),
+        window_uneven=bool(pattern and pattern.uneven),
+        weights_seen=traits.whole is not None,
+        matrices=matrices_of(experiment, site, kind),
+    )
 
 
 def _sums_to_one(site: Site) -> bool | None:
@@ -167,7 +205,9 @@ def _kind(site: Site) -> str | None:
     if traits.sight is None:
         return None
     if traits.sight.sees == "token":
-        crosses = (traits.memory and site.part.softmax) or bool(site.part.scores)  # keys may come with the batch
+        crosses = (traits.memory and site.part.softmax) or bool(
+            site.part.scores
+        )  # keys may come with the batch
         return "cross-attention" if crosses else "mlp"
     if site.part.softmax:
         return "attention"
@@ -237,7 +277,9 @@ def _reasons(chain: Chain, blocks: Sequence[Block], has_stream: bool) -> list[st
     reasons = []
     few = any("too few" in reason for block in blocks for b in block.branches for reason in b.not_read)
     if not chain.proven and not few:
-        reasons.append("which axes of its stream are tokens and features is not proven: no branch keeps tokens apart")
+        reasons.append(
+            "which axes of its stream are tokens and features is not proven: no branch keeps tokens apart"
+        )
     for block in blocks:
         for branch in block.branches:
             reasons += [f"block {block.index}, {branch.module}: {reason}" for reason in branch.not_read]
@@ -262,7 +304,9 @@ def _unnamed(blocks: Sequence[Block]) -> str:
     for block in blocks:
         for b in block.branches:
             if norm_position(b) is None:
-                places = zip(("input", "output", "sum"), (b.input_norm, b.output_norm, b.outside_norm), strict=True)
+                places = zip(
+                    ("input", "output", "sum"), (b.input_norm, b.output_norm, b.outside_norm), strict=True
+                )
                 words = {True: "normed", False: "not normed", None: "unknown"}
                 return f"{b.module} has " + ", ".join(f"its {name} {words[value]}" for name, value in places)
     return ""
@@ -275,7 +319,6 @@ def _notes(blocks: Sequence[Block]) -> list[str]:
     usual = max(set(places), key=places.count)
     return [
         f"{branch.module}: norm {place}, where most branches are {usual}"
-        for branch, place in zip(branches, places, strict=True) if place != usual and place is not None
-    ]  # fmt: skip
-
-
+        for branch, place in zip(branches, places, strict=True)
+        if place != usual and place is not None
+    ]

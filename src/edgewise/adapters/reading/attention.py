@@ -32,7 +32,9 @@ WHOLE = 1e-2  # of the sum of a query's weights, which half precision rounds
 
 def mixing_sites(experiment: Experiment) -> list[Site]:
     """Branches that read more than one token of this or of another stack."""
-    return [s for s in experiment.sites if s.traits.sight and (s.traits.sight.sees != "token" or s.traits.memory)]
+    return [
+        s for s in experiment.sites if s.traits.sight and (s.traits.sight.sees != "token" or s.traits.memory)
+    ]
 
 
 def read_equal_tokens(experiment: Experiment) -> None:
@@ -49,7 +51,9 @@ def read_equal_tokens(experiment: Experiment) -> None:
     def see(site: Site, tokens: Tensor) -> None:
         tokens = tokens[0, : real_tokens(experiment, experiment.streams[site.source])]
         if _vanishes(site, tokens):
-            site.traits.reasons.append("equal tokens give nothing in it and different ones do: it is no mean of values")
+            site.traits.reasons.append(
+                "equal tokens give nothing in it and different ones do: it is no mean of values"
+            )
             return
         outputs[site] = tokens.clone()
         site.traits.spread = spread(tokens)
@@ -75,7 +79,9 @@ def _vanishes(site: Site, tokens: Tensor) -> bool:
 def read_filled_order(experiment: Experiment) -> None:
     """Tables of positions that start at zero: does order matter once they are filled?"""
     tables = any(p.dim() >= 2 and not bool(p.detach().any()) for p in experiment.model.parameters())
-    unordered = [s for s in mixing_sites(experiment) if s.part.softmax and not s.traits.rotary and not s.traits.bias]
+    unordered = [
+        s for s in mixing_sites(experiment) if s.part.softmax and not s.traits.rotary and not s.traits.bias
+    ]
     unordered = [s for s in unordered if s.traits.order is not None and s.traits.order <= ORDER]
     if not tables or not unordered or experiment.fill_zeros:
         return
@@ -140,7 +146,10 @@ def _see_multihead(site: Site) -> Callable[..., None]:
 def _see_operands(site: Site, product: Operation, length: int) -> Callable[..., None]:
     def look(args: Any, kwargs: Any) -> None:
         query, key = tokens_of(site.traits.places, product, args, kwargs, length)
-        turned_over = product.function not in (*FUSED, "einsum")  # a matrix product reads keys with their tokens last
+        turned_over = product.function not in (
+            *FUSED,
+            "einsum",
+        )  # a matrix product reads keys with their tokens last
         turns = [_turned(query, length), _turned(key, length, tokens_last=turned_over)]
         if None not in turns:
             site.traits.rotary = next((t for t in ("rotary", "query or key", "scaled") if t in turns), "")
@@ -195,7 +204,9 @@ def _see_weights(site: Site, product: Operation) -> Callable[..., None]:
     """
 
     def look(args: Any, kwargs: Any) -> None:
-        pairs = [(value, axis) for value in operands(product, args, kwargs) for axis in (-1, -2) if value.dim() > 1]
+        pairs = [
+            (value, axis) for value in operands(product, args, kwargs) for axis in (-1, -2) if value.dim() > 1
+        ]
         site.traits.whole = any(_whole(wide(value), axis) for value, axis in pairs)
 
     return look
@@ -226,7 +237,9 @@ def _bias_size(scores: Tensor, length: int) -> float | None:
     rows = torch.where(open_keys, rows, torch.zeros_like(rows))
     squares = (rows**2).sum(-1) - rows.sum(-1) ** 2 / counts.clamp(min=1)
     seen = counts >= FEWEST
-    return float((squares[seen] / (counts[seen] - 1)).clamp(min=0).mean().sqrt()) if bool(seen.any()) else None
+    return (
+        float((squares[seen] / (counts[seen] - 1)).clamp(min=0).mean().sqrt()) if bool(seen.any()) else None
+    )
 
 
 def _bias(scores: Tensor, length: int, rotary: str | None) -> str | None:

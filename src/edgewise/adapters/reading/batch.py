@@ -26,7 +26,9 @@ class Feed:
     repeated: frozenset[int]  # places of the tensors that are copied for every entry
     axis: int = 0
     text: str = ""
-    end_to_end: bool = False  # entries follow each other along the axis of tokens, and attention may run for each
+    end_to_end: bool = (
+        False  # entries follow each other along the axis of tokens, and attention may run for each
+    )
 
     def entries(self, number: int) -> Call:
         """The arguments with every batched tensor repeated so many times, copy after copy."""
@@ -51,7 +53,9 @@ class Feed:
         def same(_: int, value: Tensor) -> Tensor:
             if is_ids(value) and int(value.max()) > 1:
                 half = value.shape[1] // 2
-                return torch.cat([value[:, :half], value[:, half : half + 1].expand(-1, value.shape[1] - half)], 1)
+                return torch.cat(
+                    [value[:, :half], value[:, half : half + 1].expand(-1, value.shape[1] - half)], 1
+                )
             if value.is_floating_point() and value.dim() >= 3:
                 return torch.ones_like(value)
             return value
@@ -100,7 +104,11 @@ def without_padding_mask(forward: inspect.Signature, batch: Any) -> Any:
     They are not masks of ones, by which an entry without padding is chosen, and their first axis is always the batch.
     """
     args, kwargs = as_call(batch)
-    names = [name for name, p in forward.parameters.items() if name.endswith("key_padding_mask") and p.default is None]
+    names = [
+        name
+        for name, p in forward.parameters.items()
+        if name.endswith("key_padding_mask") and p.default is None
+    ]
     places = [place for place, name in enumerate(forward.parameters) if name in names and place < len(args)]
     if args and places:
         return tuple(None if place in places else value for place, value in enumerate(args))
@@ -120,18 +128,24 @@ def feeds(batch: Any, *, cut: bool = True) -> Iterator[Feed]:
     if (sizes := images_end_to_end(values)) is not None:
         call = change(args, kwargs, lambda _, v: v[: sizes[0]] if v.shape[:1] == (sum(sizes),) else v[:1])
         yield Feed(*call, frozenset(range(len(values))), text=_text(call), end_to_end=True)
-    size = next((value.shape[0] for value in values if value.dim() >= 2), values[0].shape[0] if values[0].dim() else 1)
+    size = next(
+        (value.shape[0] for value in values if value.dim() >= 2), values[0].shape[0] if values[0].dim() else 1
+    )
     batched = frozenset(i for i, v in enumerate(values) if v.dim() and v.shape[0] == size)
     entry = _one_entry(args, kwargs, batched, values)
     if cut:
         yield Feed(*_cut(*entry), batched, text=_text(entry))
     yield Feed(*entry, batched, text=_text(entry))
-    yield Feed(args, kwargs, frozenset(i for i, v in enumerate(values) if v.dim()), text=_text((args, kwargs)))
+    yield Feed(
+        args, kwargs, frozenset(i for i, v in enumerate(values) if v.dim()), text=_text((args, kwargs))
+    )
 
 
 def images_end_to_end(values: Sequence[Tensor]) -> list[int] | None:
     """Patches of each image where images are laid end to end, beside a table (images, 3) of their grids; else None."""
-    grids = [v for v in values if v.dim() == 2 and v.shape[1] == 3 and v.numel() and not v.is_floating_point()]
+    grids = [
+        v for v in values if v.dim() == 2 and v.shape[1] == 3 and v.numel() and not v.is_floating_point()
+    ]
     sizes = grids[0].prod(1).tolist() if grids else []
     if not sizes or min(sizes) < 2:  # ids and masks of three tokens have that shape, too
         return None
@@ -154,7 +168,11 @@ def sequence_first(batch: Any) -> Feed | None:
 
 def _one_entry(args: Any, kwargs: Any, batched: frozenset[int], values: list[Tensor]) -> Call:
     """The entry with the most tokens that are not padding."""
-    masks = [v for i, v in enumerate(values) if i in batched and is_ids(v) and int(v.max()) <= 1 and int(v.min()) == 0]
+    masks = [
+        v
+        for i, v in enumerate(values)
+        if i in batched and is_ids(v) and int(v.max()) <= 1 and int(v.min()) == 0
+    ]
     best = int(masks[0].sum(1).argmax()) if masks else 0
     call = change(args, kwargs, lambda i, v: v[best : best + 1] if i in batched else v)
     if not masks:
@@ -166,7 +184,9 @@ def _one_entry(args: Any, kwargs: Any, batched: frozenset[int], values: list[Ten
 
 def _cut(args: Any, kwargs: Any) -> Call:
     """Lengths of token ids, and whatever else has that length, cut to `TOKENS`."""
-    lengths = {v.shape[1] for v in tensors((args, kwargs)) if is_ids(v) or (v.dim() == 3 and v.is_floating_point())}
+    lengths = {
+        v.shape[1] for v in tensors((args, kwargs)) if is_ids(v) or (v.dim() == 3 and v.is_floating_point())
+    }
 
     def shorten(_: int, value: Tensor) -> Tensor:
         for axis in range(1, value.dim()):

@@ -40,7 +40,9 @@ def with_attention(experiment: Experiment, stack: Stack) -> Stack:
 def _kernels(graph: Graph, block: Block) -> list[Operation]:
     """The softmaxes of a block over more than its channels; none where the input chooses inside it before them."""
     own = [node for node in graph.nodes if f"{node.operation.module}.".startswith(f"{block.module}.")]
-    kernels = [n for n in own if n.function in SOFTMAX and n.function not in (MULTIHEAD, FLEX) and len(n.shape) == 4]
+    kernels = [
+        n for n in own if n.function in SOFTMAX and n.function not in (MULTIHEAD, FLEX) and len(n.shape) == 4
+    ]
     chosen = [n.index for n in own if n.function in CHOICE]
     return [n.operation for n in kernels if not any(index < n.index for index in chosen)]
 
@@ -62,7 +64,14 @@ def _look(operation: Operation, length: int, seen: Seen) -> Callable[..., None]:
 
 def _known(block: Block, heads: int, pattern: Sight) -> Block:
     branch = replace(
-        block.branches[0], kind="attention", heads=heads, sees=pattern.sees, window=pattern.window,
-        window_both_sides=pattern.both_sides, window_uneven=pattern.uneven, softmax=True, products=1,
-    )  # fmt: skip
+        block.branches[0],
+        kind="attention",
+        heads=heads,
+        sees=pattern.sees,
+        window=pattern.window,
+        window_both_sides=pattern.both_sides,
+        window_uneven=pattern.uneven,
+        softmax=True,
+        products=1,
+    )
     return replace(block, branches=(branch,))

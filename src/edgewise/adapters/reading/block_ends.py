@@ -14,7 +14,13 @@ NOTE = "read at the outputs of its blocks"
 
 
 def stack_of_blocks(
-    graph: Graph, name: str, modules: Sequence[str], reasons: Sequence[str], *, entries: int, tokens: int | None
+    graph: Graph,
+    name: str,
+    modules: Sequence[str],
+    reasons: Sequence[str],
+    *,
+    entries: int,
+    tokens: int | None,
 ) -> Stack | None:
     """The blocks of a container as a stack, one branch for each; None where a block does not give one tensor a pass."""
     ends = [_end(graph, module) for module in modules]
@@ -32,16 +38,32 @@ def stack_of_blocks(
         for number, module in enumerate(modules)
     ]
     return Stack(
-        name=name, default=True, language=tokens is not None, width=width, tokens=0, horizon=0, layout=layout,
-        start=operations[0], start_norm=math.nan, absolute=None, blocks=tuple(blocks), copies=None, shared=False,
-        notes=(NOTE,), not_read=tuple(reasons),
-    )  # fmt: skip
+        name=name,
+        default=True,
+        language=tokens is not None,
+        width=width,
+        tokens=0,
+        horizon=0,
+        layout=layout,
+        start=operations[0],
+        start_norm=math.nan,
+        absolute=None,
+        blocks=tuple(blocks),
+        copies=None,
+        shared=False,
+        notes=(NOTE,),
+        not_read=tuple(reasons),
+    )
 
 
 def _end(graph: Graph, module: str) -> int | None:
     """The node that leaves a module, where it ran once."""
     nodes = [node for node, leaving in graph.outputs.items() for path, _ in leaving if path == module]
-    return nodes[0] if len(nodes) == 1 and len(graph[nodes[0]].shape) > 1 and not graph[nodes[0]].integer else None
+    return (
+        nodes[0]
+        if len(nodes) == 1 and len(graph[nodes[0]].shape) > 1 and not graph[nodes[0]].integer
+        else None
+    )
 
 
 def _start(graph: Graph, module: str) -> int | None:
@@ -63,5 +85,13 @@ def _branch(module: str, point: Operation, end: Operation) -> Branch:
     flags = dict.fromkeys(
         ("silent", "window_both_sides", "softmax", "memory", "other_layers", "experts", "output_gate"), False
     )
-    known = {"module": module, "step": 0, "point": point, "total": end, "outlet": end, "multiplier": 1.0, "products": 0}
+    known = {
+        "module": module,
+        "step": 0,
+        "point": point,
+        "total": end,
+        "outlet": end,
+        "multiplier": 1.0,
+        "products": 0,
+    }
     return Branch(**unknown | flags | known | {"not_read": ()})  # type: ignore[arg-type]

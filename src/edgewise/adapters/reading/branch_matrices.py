@@ -81,7 +81,11 @@ def _divided(inward: Tensor, meeting: tuple[Tensor, Tensor]) -> dict[str, Rows]:
         return {}
     query, key = (mask for mask in reached if mask is not None)
     rows = {"query": _rows(query), "key": _rows(key), "value": _rows(~(query | key))}
-    return {} if bool((query & key).any()) else {role: found for role, found in rows.items() if found is not None}
+    return (
+        {}
+        if bool((query & key).any())
+        else {role: found for role, found in rows.items() if found is not None}
+    )
 
 
 def _rows(mask: Tensor) -> Rows | None:
@@ -102,11 +106,15 @@ def _of_attention(site: Site) -> dict[str, tuple[Operation, Rows | None]]:
         return {}
     score = part.scores[0]
     if fused:
-        own: dict[str, tuple[Operation, Rows | None]] = {role: (part.first[0], rows) for role, rows in fused.items()}
+        own: dict[str, tuple[Operation, Rows | None]] = {
+            role: (part.first[0], rows) for role, rows in fused.items()
+        }
         return own | {"output": (part.last[0], None)} if {"query", "key", "value"} <= own.keys() else {}
     values = [op for op in part.first if op not in (*score.query_weights, *score.key_weights)]
     ways = (score.query_weights, score.key_weights, values, part.last)
-    if any(len(way) != 1 for way in ways) or not {score.query_weights[0], score.key_weights[0]} <= set(part.first):
+    if any(len(way) != 1 for way in ways) or not {score.query_weights[0], score.key_weights[0]} <= set(
+        part.first
+    ):
         return {}
     names = ("query", "key", "value", "output")
     return {role: (way[0], None) for role, way in zip(names, ways, strict=True)}
@@ -114,7 +122,12 @@ def _of_attention(site: Site) -> dict[str, tuple[Operation, Rows | None]]:
 
 def _of_mlp(experiment: Experiment, site: Site) -> dict[str, tuple[Operation, Rows | None]]:
     pairs = list(feeders(experiment, site))
-    if len(pairs) != 1 or len(pairs[0][1]) > 2 or site.part.routed or len(site.part.weights) != 1 + len(pairs[0][1]):
+    if (
+        len(pairs) != 1
+        or len(pairs[0][1]) > 2
+        or site.part.routed
+        or len(site.part.weights) != 1 + len(pairs[0][1])
+    ):
         return {}
     (last, firsts), gate = pairs[0], site.traits.gate
     ends: dict[str, tuple[Operation, Rows | None]] = {"output": (last, None)}
@@ -129,7 +142,9 @@ def _of_mlp(experiment: Experiment, site: Site) -> dict[str, tuple[Operation, Ro
     return {"gate": (firsts[0], halves[0]), "input": (firsts[0], halves[1])} | ends
 
 
-def _matrix(experiment: Experiment, role: str, operation: Operation, rows: Rows | None) -> BranchMatrix | None:
+def _matrix(
+    experiment: Experiment, role: str, operation: Operation, rows: Rows | None
+) -> BranchMatrix | None:
     """The parameter that a weight call multiplies by, and how it is stored."""
     constants = experiment.graph.constants.get(operation, ())
     matrix = next((c for c in constants if len(c.shape) == 2), None)
@@ -140,7 +155,9 @@ def _matrix(experiment: Experiment, role: str, operation: Operation, rows: Rows 
         return None
     parameter = experiment.parameters[matrix.storage][name]
     turned = matrix.stride == tuple(parameter.stride())[::-1] != tuple(parameter.stride())
-    if parameter.dim() != 2 or matrix.shape != (tuple(parameter.shape)[::-1] if turned else tuple(parameter.shape)):
+    if parameter.dim() != 2 or matrix.shape != (
+        tuple(parameter.shape)[::-1] if turned else tuple(parameter.shape)
+    ):
         return None  # a part of a parameter
     vector = next((c for c in constants if len(c.shape) == 1), None)
     bias = None if vector is None else _name(experiment.parameters, vector)
@@ -149,7 +166,8 @@ def _matrix(experiment: Experiment, role: str, operation: Operation, rows: Rows 
 
 def _name(parameters: Mapping[int, Mapping[str, Tensor]], constant: Constant) -> str | None:
     fits: Sequence[str] = [
-        name for name, p in parameters.get(constant.storage, {}).items()
+        name
+        for name, p in parameters.get(constant.storage, {}).items()
         if p.storage_offset() <= constant.offset < p.storage_offset() + p.numel()
-    ]  # fmt: skip
+    ]
     return fits[0] if len(fits) == 1 else None

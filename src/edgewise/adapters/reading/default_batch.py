@@ -15,9 +15,23 @@ from edgewise.adapters.reading.batch import TOKENS
 SIDES = (64, 32, 224, 256, 28, 384)  # of an image, where no config says; the first that the model takes
 LENGTHS = (TOKENS, 64, 16, 10, 8)
 GRID = 8  # patches along each side of an image that is already cut
-SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
-           "image_token_id", "image_token_index", "video_token_id", "audio_token_id")  # fmt: skip
-NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY)
+SPECIAL = (
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "sep_token_id",
+    "cls_token_id",
+    "mask_token_id",
+    "image_token_id",
+    "image_token_index",
+    "video_token_id",
+    "audio_token_id",
+)
+NAMED = (
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.KEYWORD_ONLY,
+)
 
 
 def default_batches(model: nn.Module) -> Iterator[Any]:
@@ -63,7 +77,9 @@ class _Maker:
         config = config.get_text_config() if hasattr(config, "get_text_config") else config
         size = getattr(config, "vocab_size", None) or getattr(self.config, "vocab_size", None)
         if not isinstance(size, int):
-            size = max((m.num_embeddings for m in self.model.modules() if isinstance(m, nn.Embedding)), default=0)
+            size = max(
+                (m.num_embeddings for m in self.model.modules() if isinstance(m, nn.Embedding)), default=0
+            )
         if size < 2:
             return {}
         limit = getattr(config, "max_position_embeddings", None)
@@ -106,7 +122,9 @@ class _Maker:
 
     def _with_image_tokens(self, text: dict[str, Tensor], pixels: dict[str, Tensor]) -> dict[str, Tensor]:
         """Text that starts with one place for every patch of the image, where the config has a token for it."""
-        token = next((getattr(self.config, n, None) for n in ("image_token_id", "image_token_index") if n), None)
+        token = next(
+            (getattr(self.config, n, None) for n in ("image_token_id", "image_token_index") if n), None
+        )
         config = getattr(self.config, "vision_config", None)
         patch = getattr(config, "patch_size", None)
         if not isinstance(token, int) or not isinstance(patch, int) or "input_ids" not in text:
@@ -119,8 +137,14 @@ class _Maker:
 
     def _sound(self) -> dict[str, Tensor]:
         if "input_features" in self.names:
-            bins = next((getattr(self.config, n) for n in ("num_mel_bins", "input_feat_per_channel")
-                         if isinstance(getattr(self.config, n, None), int)), 80)  # fmt: skip
+            bins = next(
+                (
+                    getattr(self.config, n)
+                    for n in ("num_mel_bins", "input_feat_per_channel")
+                    if isinstance(getattr(self.config, n, None), int)
+                ),
+                80,
+            )
             frames = 2 * (getattr(self.config, "max_source_positions", None) or 100)
             return {"input_features": self._numbers(1, bins, frames)}
         return {"input_values": self._numbers(1, 8000)} if "input_values" in self.names else {}
@@ -133,7 +157,9 @@ class _Maker:
         tables = [m.num_embeddings for m in self.model.modules() if isinstance(m, nn.Embedding)]
         for length in dict.fromkeys((*LENGTHS, min(tables))) if tables else ():  # a table may be of positions
             for size in dict.fromkeys((max(tables), tables[0], min(tables))):
-                yield from self._extended(torch.randint(size, (1, length), generator=self.generator).to(self.device))
+                yield from self._extended(
+                    torch.randint(size, (1, length), generator=self.generator).to(self.device)
+                )
         yield from self._images()
         first = next((m for m in self.model.modules() if isinstance(m, nn.Linear)), None)
         for length in LENGTHS if first is not None else ():

@@ -33,7 +33,9 @@ def describe_reading(
     """The description of a reading's default stack; `hint` has what its config says, for what was not read."""
     stack = reading.default
     if stack is None:
-        raise BadInput(f"{reading.model} has no stack to describe: {'; '.join(reading.not_read) or 'none was found'}.")
+        raise BadInput(
+            f"{reading.model} has no stack to describe: {'; '.join(reading.not_read) or 'none was found'}."
+        )
     return _Description(reading, stack, hint).architecture(tokens, name or reading.model)
 
 
@@ -51,9 +53,11 @@ class _Description:
         values = self._structure(tokens) | self._positions() | self._attention_gains() | self._mlp_gains()
         self._notes()
         return replace(
-            transformer(**values), name=name, assumed=tuple(dict.fromkeys(self.assumed)),
+            transformer(**values),
+            name=name,
+            assumed=tuple(dict.fromkeys(self.assumed)),
             unmodelled=tuple(dict.fromkeys(self.unmodelled)),
-        )  # fmt: skip
+        )
 
     def _branches(self) -> tuple[list[Branch], list[list[Branch]]]:
         """The attention of every block, and its MLPs (several where experts stand beside a shared one)."""
@@ -67,19 +71,31 @@ class _Description:
         first, stack = self.attentions[0], self.stack
         assert first.heads is not None
         return {
-            "depth": stack.depth, "width": stack.width, "tokens": tokens or max(stack.tokens, 2),
-            "heads": first.heads, "kv_heads": first.kv_heads or first.heads,
-            "head_width": first.head_width or stack.width // first.heads, "mlp_width": hidden_width(stack),
-            "activation": self._activation(), "gated": self._gated(), "norm": stack.norm,
-            "norm_kind": stack.norm_kind or "layer", "parallel": stack.parallel, "causal": stack.causal,
-            "qk_norm": bool(stack.qk_norm), "window": stack.window, "embedding_norm": stack.start_norm,
-        }  # fmt: skip
+            "depth": stack.depth,
+            "width": stack.width,
+            "tokens": tokens or max(stack.tokens, 2),
+            "heads": first.heads,
+            "kv_heads": first.kv_heads or first.heads,
+            "head_width": first.head_width or stack.width // first.heads,
+            "mlp_width": hidden_width(stack),
+            "activation": self._activation(),
+            "gated": self._gated(),
+            "norm": stack.norm,
+            "norm_kind": stack.norm_kind or "layer",
+            "parallel": stack.parallel,
+            "causal": stack.causal,
+            "qk_norm": bool(stack.qk_norm),
+            "window": stack.window,
+            "embedding_norm": stack.start_norm,
+        }
 
     def _activation(self) -> str:
         if self.stack.activation is not None:
             return self.stack.activation
         assert self.hint is not None
-        self.assumed.append(f"activation: {self.hint.activation}, as the config says; no formula fits it exactly")
+        self.assumed.append(
+            f"activation: {self.hint.activation}, as the config says; no formula fits it exactly"
+        )
         return str(self.hint.activation)
 
     def _gated(self) -> bool:
@@ -92,15 +108,20 @@ class _Description:
             self.assumed.append("no positions inside attention; whether there are could not be read")
         unread = any(_position_bias(branch) is None for branch in self.attentions)
         if unread or any(k & {"query or key", "scaled", "unknown"} for k in kinds):
-            self.unmodelled.append("what positions do inside attention (a learned or relative bias) is left out")
+            self.unmodelled.append(
+                "what positions do inside attention (a learned or relative bias) is left out"
+            )
         if any((_position_bias(branch) or 0.0) > SMALL_BIAS for branch in self.attentions):
-            self.unmodelled.append("the position bias is taken as independent at every distance; a smooth one is not")
+            self.unmodelled.append(
+                "the position bias is taken as independent at every distance; a smooth one is not"
+            )
         if any("rotary" in k for k in kinds):
             self.assumed.append("rope_base: 10000, the base of the rotation is not read")
         return {
-            "rope": tuple(float("rotary" in k) for k in kinds), "alibi": any("alibi" in k for k in kinds),
+            "rope": tuple(float("rotary" in k) for k in kinds),
+            "alibi": any("alibi" in k for k in kinds),
             "position_bias": _each(self.attentions, lambda branch: _position_bias(branch) or 0.0),
-        }  # fmt: skip
+        }
 
     def _attention_gains(self) -> dict[str, Any]:
         def score(branch: Branch) -> float:
@@ -110,10 +131,11 @@ class _Description:
             return _value(branch, "value", "value and output matrices")
 
         return {
-            "score_gain": _each(self.attentions, score), "value_gain": _each(self.attentions, value),
+            "score_gain": _each(self.attentions, score),
+            "value_gain": _each(self.attentions, value),
             "attention_skip": _each(self.attentions, _skip, MULTIPLIER),
             "attention_branch": _each(self.attentions, _strength, MULTIPLIER),
-        }  # fmt: skip
+        }
 
     def _mlp_gains(self) -> dict[str, Any]:
         firsts = [branches[0] for branches in self.mlps]
@@ -142,7 +164,9 @@ class _Description:
         if self.stack.shared or len(set(modules)) < len(modules):
             self.unmodelled.append("the layers share their weights; the theory draws each anew")
         if any(branch.products > 1 for branch in self.attentions):
-            self.unmodelled.append("attention takes several products of queries and keys; they stand as heads of one")
+            self.unmodelled.append(
+                "attention takes several products of queries and keys; they stand as heads of one"
+            )
         unequal = [branch for branch in self.attentions if branch.rows_sum_to_one is False]
         if unequal and any(branch.weights_seen for branch in unequal):
             self.unmodelled.append(
@@ -152,19 +176,28 @@ class _Description:
             self.unmodelled.append(
                 "equal tokens give unequal outputs in attention (keys that are no tokens, or a sink), which is left out"
             )
-        elif any(branch.linear is False and not (branch.memory or branch.other_layers) for branch in self.attentions):
-            self.unmodelled.append("attention has a gate or another function of its input inside, which is left out")
+        elif any(
+            branch.linear is False and not (branch.memory or branch.other_layers)
+            for branch in self.attentions
+        ):
+            self.unmodelled.append(
+                "attention has a gate or another function of its input inside, which is left out"
+            )
         if self._ruled_by_epsilon():
             self.unmodelled.append(
                 "the stream starts so small that the epsilon of the norms after branches counts; the theory has none"
             )
         if any(branch.memory for branch in self.attentions):
-            self.unmodelled.append("attention also reads another stack, and what positions do there; both are left out")
+            self.unmodelled.append(
+                "attention also reads another stack, and what positions do there; both are left out"
+            )
         if any(branch.other_layers for branch in self.attentions):
             self.unmodelled.append("attention also reads what other layers computed, which is left out")
         if self.reading.trained:
             self.unmodelled.append("the weights are trained, the theory is of random ones")
-        others = [stack.name for stack in self.reading.stacks if stack.name != self.stack.name]  # one may run twice
+        others = [
+            stack.name for stack in self.reading.stacks if stack.name != self.stack.name
+        ]  # one may run twice
         if others:
             self.unmodelled.append(f"only the stack {self.stack.name} is described, not {', '.join(others)}")
         self.unmodelled += self.stack.notes
@@ -172,7 +205,13 @@ class _Description:
     def _ruled_by_epsilon(self) -> bool:
         """Whether the first branch with a norm at its end comes out smaller than it does from a large stream."""
         first, gains = self.attentions[0], self.attentions[0].gains
-        if not first.output_norm or not first.share or gains is None or not gains.branch or not self.stack.start_norm:
+        if (
+            not first.output_norm
+            or not first.share
+            or gains is None
+            or not gains.branch
+            or not self.stack.start_norm
+        ):
             return False
         return first.share * math.sqrt(self.stack.start_norm) < FULL * gains.branch
 

@@ -45,7 +45,9 @@ def read_gains(experiment: Experiment, draws: int = DRAWS) -> None:
     edits = noise.edits() | {"last_outputs": noise.loud(experiment)}
     experiment.forced(2, _noise, see, without_bias=biased, calls=scores.calls(), **edits)
     equal_tokens = _Sizes(experiment)
-    experiment.forced(draws, lambda s: _equal_noise(s, draws), None, without_bias=biased, **equal_tokens.edits())
+    experiment.forced(
+        draws, lambda s: _equal_noise(s, draws), None, without_bias=biased, **equal_tokens.edits()
+    )
     bias = _Sizes(experiment)
     silence = dict.fromkeys(experiment.weights("first"), torch.zeros_like)
     experiment.forced(1, _noise_of_one, None, **bias.edits(silence))
@@ -85,13 +87,17 @@ class _Sizes:
 
     def edits(self, inputs: Mapping[Operation, Callable[[Tensor], Tensor]] | None = None) -> dict[str, Any]:
         looks = {op: self._look(self.inputs, op) for op in self.last} if inputs is None else inputs
-        outputs = {op: self._look(self.outputs, op) for op in self.first | self.last if op.function != MULTIHEAD}
+        outputs = {
+            op: self._look(self.outputs, op) for op in self.first | self.last if op.function != MULTIHEAD
+        }
         opaque = {op: self._look(self.outputs, op) for op in self.last if op.function == MULTIHEAD}
         return {"weight_inputs": looks, "first_outputs": outputs, "last_outputs": opaque}
 
     def loud(self, experiment: Experiment) -> dict[Operation, Callable[[Tensor], Tensor]]:
         """Before a norm at the end of a branch numbers are made large: its eps plays no part then."""
-        ends = {op for site in experiment.sites if is_normed(site.traits.output_growth) for op in site.part.last}
+        ends = {
+            op for site in experiment.sites if is_normed(site.traits.output_growth) for op in site.part.last
+        }
         opaque = {op for op in self.last if op.function == MULTIHEAD}
         return {op: self._look(self.outputs, op, LOUD if op in ends else 1.0) for op in ends | opaque}
 
@@ -126,7 +132,9 @@ class _Scores:
                 if first is not scores and first.shape == scores.shape:
                     self._compare(site, first.detach().double(), scores.detach().double())
             elif scores is not None and scores.shape[-2:] == (2 * site.traits.length, 2 * site.traits.length):
-                one, other = scores.detach().double().chunk(2, -2)  # both inputs in one row, each behind its mask
+                one, other = (
+                    scores.detach().double().chunk(2, -2)
+                )  # both inputs in one row, each behind its mask
                 self._compare(site, one[..., : site.traits.length], other[..., site.traits.length :])
             elif scores is not None and scores.shape[0] % 2 == 0:
                 length = site.traits.length
@@ -168,9 +176,14 @@ def _multihead_scores(args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _gains(
-    experiment: Experiment, site: Site, noise: _Sizes, equal_tokens: _Sizes, bias: _Sizes, scores: _Scores,
+    experiment: Experiment,
+    site: Site,
+    noise: _Sizes,
+    equal_tokens: _Sizes,
+    bias: _Sizes,
+    scores: _Scores,
     branch: float | None,
-) -> Gains:  # fmt: skip
+) -> Gains:
     last = [op for op in site.part.last if op in noise.outputs and op in noise.inputs]
     whole = [op for op in site.part.last if op in equal_tokens.outputs]
     inward, linear = _inward(experiment, site, noise)
@@ -216,8 +229,12 @@ def _inward(experiment: Experiment, site: Site, noise: _Sizes) -> tuple[float | 
         pools = [sample(h) for h in hidden], [half for h in hidden for half in in_halves(h)]
         for pool in pools if site.traits.gated else ():
             for gate, other in permutations(pool, 2):
-                if gate.shape == other.shape and equal(activations()[name](gate) * other, value, gate * other):
+                if gate.shape == other.shape and equal(
+                    activations()[name](gate) * other, value, gate * other
+                ):
                     return rms(gate), rms(other)
-    sizes = [rms(noise.outputs[op]) for op in site.part.first if op in noise.outputs and op.function != MULTIHEAD]
+    sizes = [
+        rms(noise.outputs[op]) for op in site.part.first if op in noise.outputs and op.function != MULTIHEAD
+    ]
     joint = _joint(sizes)
     return joint, joint if site.traits.gated else None

@@ -11,11 +11,34 @@ from torch import Tensor, nn
 from edgewise.adapters.reading.record import Operation
 
 MATRIX = frozenset(
-    ("linear", "matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "mv", "addmm", "baddbmm", "addbmm", "einsum",
-     "tensordot", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "grouped_mm",
-     "_grouped_mm", "_scaled_mm", "chain_matmul")
-)  # fmt: skip
-FOURIER = frozenset(("fft_fft", "fft_fft2", "fft_fftn", "fft_rfft", "fft_rfft2"))  # mix tokens without a weight
+    (
+        "linear",
+        "matmul",
+        "__matmul__",
+        "__rmatmul__",
+        "bmm",
+        "mm",
+        "mv",
+        "addmm",
+        "baddbmm",
+        "addbmm",
+        "einsum",
+        "tensordot",
+        "bilinear",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "grouped_mm",
+        "_grouped_mm",
+        "_scaled_mm",
+        "chain_matmul",
+    )
+)
+FOURIER = frozenset(
+    ("fft_fft", "fft_fft2", "fft_fftn", "fft_rfft", "fft_rfft2")
+)  # mix tokens without a weight
 MULTIHEAD = "multi_head_attention_forward"  # torch's own attention, one opaque call
 DOT_PRODUCT = "scaled_dot_product_attention"
 FLEX = "flex_attention"
@@ -25,16 +48,61 @@ ADD = frozenset(("add", "__add__", "__radd__", "__iadd__", "add_", "lerp", "lerp
 MULTIPLY = frozenset(("mul", "__mul__", "__rmul__", "__imul__", "mul_", "multiply"))
 DIVIDE = frozenset(("div", "__truediv__", "__itruediv__", "div_", "divide"))
 SAME_NUMBERS = frozenset(
-    ("dropout", "dropout_", "dropout1d", "dropout2d", "feature_dropout", "alpha_dropout", "to", "type", "type_as",
-     "float", "double", "half", "bfloat16", "contiguous", "clone", "detach", "view", "reshape", "view_as",
-     "reshape_as", "flatten", "unflatten", "transpose", "swapaxes", "permute", "movedim", "squeeze", "unsqueeze", "t",
-     "identity", "__get__", "expand", "cuda", "cpu")
-)  # fmt: skip
-LIKE_OTHER = frozenset(("type_as", "expand_as", "view_as", "reshape_as"))  # only the shape or type of the second
+    (
+        "dropout",
+        "dropout_",
+        "dropout1d",
+        "dropout2d",
+        "feature_dropout",
+        "alpha_dropout",
+        "to",
+        "type",
+        "type_as",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "contiguous",
+        "clone",
+        "detach",
+        "view",
+        "reshape",
+        "view_as",
+        "reshape_as",
+        "flatten",
+        "unflatten",
+        "transpose",
+        "swapaxes",
+        "permute",
+        "movedim",
+        "squeeze",
+        "unsqueeze",
+        "t",
+        "identity",
+        "__get__",
+        "expand",
+        "cuda",
+        "cpu",
+    )
+)
+LIKE_OTHER = frozenset(
+    ("type_as", "expand_as", "view_as", "reshape_as")
+)  # only the shape or type of the second
 LIKE_NOTHING = frozenset(
-    ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "new_zeros", "new_ones",
-     "new_empty", "new_full", "new_tensor")
-)  # fmt: skip
+    (
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "new_zeros",
+        "new_ones",
+        "new_empty",
+        "new_full",
+        "new_tensor",
+    )
+)
 CHOICE = frozenset(("topk", "argmax", "sort", "argsort"))  # what a router does with its scores
 
 
@@ -75,7 +143,9 @@ class Constant(NamedTuple):
             storage = value.untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):  # a stand-in of `vmap` or `torch.compile`
             return None
-        return cls(storage, int(value.storage_offset()), tuple(value.shape), value.stride()) if storage else None
+        return (
+            cls(storage, int(value.storage_offset()), tuple(value.shape), value.stride()) if storage else None
+        )
 
 
 @dataclass(frozen=True)
@@ -92,10 +162,16 @@ class Graph:
     """The nodes in the order they ran, and what went into and came out of every call of a module."""
 
     nodes: list[Node] = field(default_factory=list)
-    outputs: dict[int, list[tuple[str, int]]] = field(default_factory=dict)  # node to (module, call) it leaves
-    score_operands: dict[Operation, tuple[int, ...]] = field(default_factory=dict)  # queries and keys of attention
+    outputs: dict[int, list[tuple[str, int]]] = field(
+        default_factory=dict
+    )  # node to (module, call) it leaves
+    score_operands: dict[Operation, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # queries and keys of attention
     updates: dict[Operation, Update] = field(default_factory=dict)  # of a matrix
-    constants: dict[Operation, tuple[Constant, ...]] = field(default_factory=dict)  # that a matrix product reads
+    constants: dict[Operation, tuple[Constant, ...]] = field(
+        default_factory=dict
+    )  # that a matrix product reads
 
     @property
     def inner(self) -> set[Operation]:

@@ -90,20 +90,26 @@ class Experiment:
         self.parameters = parameters_by_storage(model)
         # A gradient that leaves a sharded block makes it let go of its weights, in the middle of its forward pass.
         self.differentiable = not any(is_sharded(module) for module in model.modules())
-        self._must_return = not self.differentiable or any(_waits_for_its_return(module) for module in model.modules())
+        self._must_return = not self.differentiable or any(
+            _waits_for_its_return(module) for module in model.modules()
+        )
         at = lambda index: graph[index].operation  # noqa: E731
         self.sites = [
             Site(chain, stack, place, r, part, at(r.point), at(r.source), at(r.node))
-            for stack, chain in enumerate(listed) for place, r in enumerate(chain.sums) for part in r.parts
-        ]  # fmt: skip
+            for stack, chain in enumerate(listed)
+            for place, r in enumerate(chain.sums)
+            for part in r.parts
+        ]
         self.streams: dict[Operation, Stream] = {}
         self.points = {op for site in self.sites for op in (site.point, site.source)}
         self.totals = {site.total for site in self.sites}
         self.ends = {graph[chain.sums[-1].node].operation for chain in listed} - self.points
         self._shapes = {
             graph[i].operation: (graph[i].shape, stack)
-            for stack, c in enumerate(listed) for r in c.sums for i in (r.point, r.source, r.node)
-        }  # fmt: skip
+            for stack, c in enumerate(listed)
+            for r in c.sums
+            for i in (r.point, r.source, r.node)
+        }
 
     def weights(self, kind: str) -> frozenset[Operation]:
         """The first, last or all weights of all branches."""
@@ -148,6 +154,7 @@ class Experiment:
         results = {op: keep(op) for op in self.points | self.ends if op.function != INPUT}
         batch = self.feed.tensors(VALUE_ENTRIES)
         raw |= {op: batch[op.number] for op in self.points if op.function == INPUT}
+
         def see_layout(site: Site, branch: Tensor) -> None:
             shapes = self.graph[site.part.tip].shape, tuple(branch.shape)
             site.traits.layout = next(iter(layouts(*shapes, TRACE_ENTRIES, VALUE_ENTRIES)), None)
@@ -180,10 +187,17 @@ class Experiment:
         return True
 
     def forced(
-        self, entries: int, make: Make, see: See | None = None, *, arriving: See | None = None,
-        sums: Callable[[Tensor], Tensor] | None = None, leaves: Callable[[Operation, Tensor], Tensor] | None = None,
-        observed: Mapping[Operation, Callable[[Tensor], None]] | None = None, **edits: Any,
-    ) -> None:  # fmt: skip
+        self,
+        entries: int,
+        make: Make,
+        see: See | None = None,
+        *,
+        arriving: See | None = None,
+        sums: Callable[[Tensor], Tensor] | None = None,
+        leaves: Callable[[Operation, Tensor], Tensor] | None = None,
+        observed: Mapping[Operation, Callable[[Tensor], None]] | None = None,
+        **edits: Any,
+    ) -> None:
         """A pass in which every point of the stream is replaced by `make`, and every branch is handed to `see`.
 
         arriving  is handed the value that the model itself brings to a site's point
@@ -212,7 +226,9 @@ class Experiment:
         results |= {op: _looking(look) for op, look in (observed or {}).items() if op not in results}
         batch = self.feed.tensors(entries)
         with torch.set_grad_enabled(leaves is not None):
-            inputs = {op.number: force(op, make)(batch[op.number]) for op in self.points if op.function == INPUT}
+            inputs = {
+                op.number: force(op, make)(batch[op.number]) for op in self.points if op.function == INPUT
+            }
         observers = {} if see is None else self.observers(self._by_token(see, entries))
         changes = Edits(results=results, inputs=inputs, sums=observers, **edits)
         self.run(entries, changes, gradients=leaves is not None)

@@ -39,7 +39,9 @@ def _look(site: Site, length: int, fused: bool) -> Callable[..., None]:
 
 def open_keys(args: Any, kwargs: Any, length: int, fused: bool) -> Tensor | None:
     """(query, key) from the arguments of a softmax, or of a fused kernel; None where these are not so many tokens."""
-    return _mask(args, kwargs, length) if fused else _open_scores(args[0] if args else kwargs["input"], length)
+    return (
+        _mask(args, kwargs, length) if fused else _open_scores(args[0] if args else kwargs["input"], length)
+    )
 
 
 def _open_scores(scores: Tensor, length: int) -> Tensor | None:
@@ -65,10 +67,17 @@ def columns_of_mask(traits: Traits) -> Rows | None:
     """What changing a token moves by the mask alone; None unless gradients agree with the mask in every row that was
     asked, and no changed token moves one that the mask keeps apart."""
     keys = traits.open
-    if keys is None or not traits.rows or traits.columns is None or max(q for q, _ in traits.rows) >= len(keys):
+    if (
+        keys is None
+        or not traits.rows
+        or traits.columns is None
+        or max(q for q, _ in traits.rows) >= len(keys)
+    ):
         return None
     if any(seen != set(keys[query].nonzero().flatten().tolist()) for query, seen in traits.rows):
         return None
-    whole = [(position, set(keys[:, position].nonzero().flatten().tolist())) for position, _ in traits.columns]
+    whole = [
+        (position, set(keys[:, position].nonzero().flatten().tolist())) for position, _ in traits.columns
+    ]
     fits = all(moved <= seen for (_, moved), (_, seen) in zip(traits.columns, whole, strict=True))
     return whole if fits else None

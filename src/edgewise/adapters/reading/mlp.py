@@ -21,9 +21,15 @@ FITS = 1e-5
 NEAR, FAR = 1e-3, 1e3
 CHANNELS_FIRST = ("conv1d", "conv2d", "conv3d")
 
-OTHERS: dict[str, Callable[[Tensor], Tensor]] = {  # recognised and named, though the theory does not have them
-    "elu": F.elu, "selu": F.selu, "mish": F.mish, "hardswish": F.hardswish, "relu6": F.relu6,
-}  # fmt: skip
+OTHERS: dict[
+    str, Callable[[Tensor], Tensor]
+] = {  # recognised and named, though the theory does not have them
+    "elu": F.elu,
+    "selu": F.selu,
+    "mish": F.mish,
+    "hardswish": F.hardswish,
+    "relu6": F.relu6,
+}
 
 
 def activations() -> dict[str, Callable[[Tensor], Tensor]]:
@@ -37,9 +43,10 @@ class Hidden:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self.sites = [
-            s for s in experiment.sites
+            s
+            for s in experiment.sites
             if s.traits.sight is not None and s.traits.sight.sees == "token" and not s.traits.memory
-        ]  # fmt: skip
+        ]
         self._fits: dict[Site, set[tuple[str, bool]]] = {}
         self._gates: dict[Site, set[int]] = {}
         self._outputs: dict[Operation, Tensor] = {}
@@ -90,9 +97,12 @@ class Hidden:
 
 
 def _matches(
-    experiment: Experiment, site: Site, hidden: dict[Operation, Tensor], inputs: dict[Operation, Tensor],
+    experiment: Experiment,
+    site: Site,
+    hidden: dict[Operation, Tensor],
+    inputs: dict[Operation, Tensor],
     gates: set[int],
-) -> set[tuple[str, bool]]:  # fmt: skip
+) -> set[tuple[str, bool]]:
     """(activation, gated) pairs that give what every last weight reads from what the first weights before it gave.
 
     `gates` is filled with which of two first weights, or of two halves of one, is inside the activation.
@@ -160,7 +170,11 @@ def _read_powers(experiment: Experiment, mlps: list[Site]) -> None:
 
 
 def _scaled_inputs(
-    experiment: Experiment, mlps: list[Site], first: frozenset[Operation], weights: frozenset[Operation], factor: float
+    experiment: Experiment,
+    mlps: list[Site],
+    first: frozenset[Operation],
+    weights: frozenset[Operation],
+    factor: float,
 ) -> dict[Site, Tensor]:
     """What the last weights give: read before a norm at the end of the branch, which would hide the growth."""
     at_last: dict[Operation, Tensor] = {}
@@ -173,9 +187,13 @@ def _scaled_inputs(
         return edit
 
     experiment.forced(
-        1, lambda s: s.base, None, weight_inputs=dict.fromkeys(first, lambda value: factor * value),
-        last_outputs={op: look(op) for site in mlps for op in site.part.last}, without_bias=weights,
-    )  # fmt: skip
+        1,
+        lambda s: s.base,
+        None,
+        weight_inputs=dict.fromkeys(first, lambda value: factor * value),
+        last_outputs={op: look(op) for site in mlps for op in site.part.last},
+        without_bias=weights,
+    )
     found = {site: [at_last[op] for op in site.part.last if op in at_last] for site in mlps}
     return {site: torch.cat(values) for site, values in found.items() if values}
 

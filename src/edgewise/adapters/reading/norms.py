@@ -48,10 +48,13 @@ class _Inputs:
         first = self.experiment.weights("first")
         outlets = {chain.outlet: (i, len(chain.sums)) for i, chain in enumerate(self.experiment.chains)}
         return {
-            "arriving": lambda site, value: self._point((site.stack, site.place), value), "sums": sums,
+            "arriving": lambda site, value: self._point((site.stack, site.place), value),
+            "sums": sums,
             "weight_inputs": {op: self._weight(op) for op in first},
-            "observed": {op: lambda v, k=key: self._point(k, v) for op, key in outlets.items() if op is not None},
-        }  # fmt: skip
+            "observed": {
+                op: lambda v, k=key: self._point(k, v) for op, key in outlets.items() if op is not None
+            },
+        }
 
     def _point(self, key: tuple[int, int], value: Tensor) -> None:
         self.points[key] = sample(value)
@@ -133,7 +136,9 @@ def _conclude(site: Site, plain: _Inputs, loud: _Inputs, shifted: _Inputs) -> No
             traits.norm_kind = kind_of(*(p.weights[operation] for p in (plain, loud, shifted)))
     after = (site.stack, site.place + 1)  # the point after this sum
     last = site.place + 1 == len(site.chain.sums)
-    if all(after in p.points for p in (plain, loud, shifted)) and (last or not site.chain.plain[site.place + 1]):
+    if all(after in p.points for p in (plain, loud, shifted)) and (
+        last or not site.chain.plain[site.place + 1]
+    ):
         traits.outside_growth = growth(loud.points[after], plain.points[after], LOUD)
         if traits.outside_growth is not None and traits.outside_growth < NORMED:
             traits.norm_kind = kind_of(*(p.points[after] for p in (plain, loud, shifted)))
@@ -157,7 +162,9 @@ def _read_outputs(experiment: Experiment) -> None:
     def see(site: Site, tokens: Tensor) -> None:
         if site.traits.base is not None:
             site.traits.output_growth = growth(tokens[0], site.traits.base, LOUDER)
-            alone = not (site.traits.memory or site.traits.other_layers or site.part.crosses)  # else its input differs
+            alone = not (
+                site.traits.memory or site.traits.other_layers or site.part.crosses
+            )  # else its input differs
             normed = is_normed(site.traits.output_growth)
             if alone and normed and not _same_directions(tokens[0], site.traits.base):
                 site.traits.output_growth = None
@@ -185,5 +192,3 @@ def _same_directions(one: Tensor, other: Tensor) -> bool:
 
 def is_normed(growth: float | None) -> bool | None:
     return None if growth is None or math.isnan(growth) else growth < NORMED
-
-

@@ -31,10 +31,15 @@ def axes_of(operation: Operation, args: Any, kwargs: Any) -> tuple[tuple[int, in
     if letters is None:
         return None
     first, second, scores = letters
-    return (first.index(scores[-2]), first.index(scores[0])), (second.index(scores[-1]), second.index(scores[0]))
+    return (first.index(scores[-2]), first.index(scores[0])), (
+        second.index(scores[-1]),
+        second.index(scores[0]),
+    )
 
 
-def tokens_of(places: Places, operation: Operation, args: Any, kwargs: Any, length: int) -> tuple[Tensor, Tensor]:
+def tokens_of(
+    places: Places, operation: Operation, args: Any, kwargs: Any, length: int
+) -> tuple[Tensor, Tensor]:
     """Queries and keys of the stream's tokens alone; whole where it is not known what stands beside them."""
     query, key = operands(operation, args, kwargs)
     axes = axes_of(operation, args, kwargs)

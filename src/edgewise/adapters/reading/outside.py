@@ -34,7 +34,9 @@ def outside(stack: Stack, activation_known: bool = False) -> Iterator[str]:
 def _unread(stack: Stack) -> Iterator[str]:
     """The reasons of the stack, then those of branches: once each, with the first branch that has it."""
     own = {reason for branch in stack.branches for reason in branch.not_read}
-    yield from (reason for reason in stack.not_read if not reason.endswith(tuple(f": {text}" for text in own)))
+    yield from (
+        reason for reason in stack.not_read if not reason.endswith(tuple(f": {text}" for text in own))
+    )
     for text in dict.fromkeys(reason for branch in stack.branches for reason in branch.not_read):
         pairs = [(block, b) for block in stack.blocks for b in block.branches if text in b.not_read]
         block, branch = pairs[0]

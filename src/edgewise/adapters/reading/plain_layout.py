@@ -57,7 +57,13 @@ def _by_tokens(shape: tuple[int, ...], entries: int, tokens: int | None) -> list
 def _by_readers(shape: tuple[int, ...], entries: int, readers: set[str]) -> list[str] | None:
     if len(shape) < 3 or shape[0] != entries:
         return None
-    axis = len(shape) - 1 if readers == {"linear"} else 1 if readers and all("conv" in r for r in readers) else None
+    axis = (
+        len(shape) - 1
+        if readers == {"linear"}
+        else 1
+        if readers and all("conv" in r for r in readers)
+        else None
+    )
     if axis is None or shape.count(shape[axis]) != 1:
         return None
     return [BATCH, *(FEATURE if i == axis else TOKEN for i in range(1, len(shape)))]

@@ -33,7 +33,9 @@ class Precision:
                 return func(*self._widened(args), **self._widened(kwargs))
         if name in CASTS and args[0].dtype in (*LOW, torch.float32):
             return args[0].float()
-        if name.endswith("_") and (not name.startswith("__") or name == "__setitem__" or name.startswith("__i")):
+        if name.endswith("_") and (
+            not name.startswith("__") or name == "__setitem__" or name.startswith("__i")
+        ):
             return self._in_place(func, args, kwargs)
         return func(*self._widened(args), **self._widened(kwargs))
 

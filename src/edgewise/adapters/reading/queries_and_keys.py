@@ -82,7 +82,9 @@ class Scores:
     def _place_scores(self, softmax: Operation) -> Callable[..., None]:
         def look(args: Any, kwargs: Any) -> None:
             site = self._softmaxes[softmax]
-            site.traits.places.row, site.traits.places.column = first_pair(logits(args, kwargs), self._length(site))
+            site.traits.places.row, site.traits.places.column = first_pair(
+                logits(args, kwargs), self._length(site)
+            )
 
         return look
 
@@ -102,7 +104,9 @@ class Scores:
 
 def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None:
     """Heads and their width from the shape of the queries; key heads that are equal numbers are one."""
-    if query.dim() == key.dim() == 5 and query.shape[2] == key.shape[2] == 1:  # windows of an image that has one
+    if (
+        query.dim() == key.dim() == 5 and query.shape[2] == key.shape[2] == 1
+    ):  # windows of an image that has one
         query, key = query.squeeze(2), key.squeeze(2)
     if query.dim() not in (3, 4):
         return
@@ -134,13 +138,19 @@ def _heads_by_letters(site: Site, equation: str, query: Tensor, key: Tensor, str
     entry, heads, width = scores[0], scores[1:-2], [letter for letter in first if letter not in scores]
     folded = sizes[entry] // ENTRIES
     site.traits.head_width = math.prod(sizes[letter] for letter in width)
-    site.traits.heads = _heads_beside(site, folded, math.prod(sizes[letter] for letter in heads), stream_width)
+    site.traits.heads = _heads_beside(
+        site, folded, math.prod(sizes[letter] for letter in heads), stream_width
+    )
     if sizes[entry] % ENTRIES or (folded > 1 and heads):
         site.traits.kv_heads = None
         return
     own, rest = key.movedim(second.index(entry), 0), second.replace(entry, "")
     order = [rest.index(letter) for letter in rest if letter in heads]
-    rows = own[0].movedim(order, list(range(len(order)))).reshape(math.prod(own.shape[1 + axis] for axis in order), -1)
+    rows = (
+        own[0]
+        .movedim(order, list(range(len(order))))
+        .reshape(math.prod(own.shape[1 + axis] for axis in order), -1)
+    )
     rows = own[:folded].flatten(1) if folded > 1 else rows
     site.traits.kv_heads = _distinct(rows)
 

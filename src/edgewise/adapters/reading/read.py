@@ -138,7 +138,9 @@ def choose_stack(reading: Reading, name: str | None) -> Reading:
     names = [stack.name for stack in reading.stacks]
     if name not in names:
         listed = ", ".join(names) or "none"
-        raise BadInput(f"stack = {name!r} is not a stack of {reading.model}: it has {listed}. Give one of these.")
+        raise BadInput(
+            f"stack = {name!r} is not a stack of {reading.model}: it has {listed}. Give one of these."
+        )
     chosen = tuple(replace(stack, default=stack.name == name) for stack in reading.stacks)
     return replace(reading, stacks=chosen)
 
@@ -164,15 +166,21 @@ class _Reader:
             experiment = self._tested(experiment)
             listed = self._stacks(experiment)
         except EditedPassError as error:
-            experiment = self._given_up(experiment, f"the model runs, but not with its stream edited: {error}")
+            experiment = self._given_up(
+                experiment, f"the model runs, but not with its stream edited: {error}"
+            )
             listed = self._stacks(experiment)
         edge = spectral_edge(self.model)
         return Reading(
-            model=type(self.model).__name__, batch=experiment.feed.text, passes=self.passes + experiment.passes,
-            stacks=tuple(listed), trained=None if edge is None else edge > TRAINED, spectral_edge=edge,
+            model=type(self.model).__name__,
+            batch=experiment.feed.text,
+            passes=self.passes + experiment.passes,
+            stacks=tuple(listed),
+            trained=None if edge is None else edge > TRAINED,
+            spectral_edge=edge,
             notes=(*self.notes, *([] if _attends(listed) else _without_attention(experiment.graph))),
             not_read=tuple(self._uncovered(experiment)),
-        )  # fmt: skip
+        )
 
     def names(self) -> tuple[str, ...]:
         experiment = self.trace()
@@ -304,7 +312,9 @@ class _Reader:
             reasons = [_unjoined(len(ran)), *_without_attention(graph)]
             stack = stack_of_blocks(graph, path, ran, reasons, entries=TRACE_ENTRIES, tokens=tokens)
             if stack is not None:
-                return [with_attention(self._of(experiment.feed, graph, []), stack) if self.closely else stack]
+                return [
+                    with_attention(self._of(experiment.feed, graph, []), stack) if self.closely else stack
+                ]
         return []
 
     def _fill_silent(self, experiment: Experiment) -> None:
@@ -337,23 +347,30 @@ class _Reader:
     def _unfollowed(self, experiment: Experiment) -> list[tuple[str, list[str]]]:
         everything = [*experiment.chains, *self.partial.chains]
         return [
-            (path, ran) for path, ran in repeated_containers(self.model, experiment.graph)
+            (path, ran)
+            for path, ran in repeated_containers(self.model, experiment.graph)
             if not any(covered_blocks(experiment.graph, chain, ran) for chain in everything)
-        ]  # fmt: skip
+        ]
 
     def _uncovered(self, experiment: Experiment) -> list[str]:
-        reasons = [f"{path}: did not run on this batch" for path in idle_containers(self.model, experiment.graph)]
+        reasons = [
+            f"{path}: did not run on this batch" for path in idle_containers(self.model, experiment.graph)
+        ]
         reasons += [f"{path}: {_unjoined(len(ran))}" for path, ran in self._unfollowed(experiment)]
         if not experiment.sites and not self.partial.sites:
             if not reasons:
-                reasons = ["no chain of residual sums: nothing in this model adds what a block gives to what it reads"]
+                reasons = [
+                    "no chain of residual sums: nothing in this model adds what a block gives to what it reads"
+                ]
             reasons += _without_attention(experiment.graph)
         return reasons
 
     def _refusal(self, failures: list[tuple[str, Exception]]) -> BadInput:
         name = type(self.model).__name__
         if not failures:
-            return BadInput(f"no input for {name} could be made up. Give a batch: the arguments of its forward pass.")
+            return BadInput(
+                f"no input for {name} could be made up. Give a batch: the arguments of its forward pass."
+            )
         text, error = failures[0 if self.batch is None else -1]  # made-up ones come likeliest first
         more = f", nor on {len(failures) - 1} others" if len(failures) > 1 else ""
         tried = f"the batch ({text})" if self.batch is not None else f"a made-up batch ({text}){more}"
@@ -368,7 +385,9 @@ def _unjoined(number: int) -> str:
 
 
 def _attends(listed: list[Stack]) -> bool:
-    return any(branch.kind in ("attention", "cross-attention") for stack in listed for branch in stack.branches)
+    return any(
+        branch.kind in ("attention", "cross-attention") for stack in listed for branch in stack.branches
+    )
 
 
 def _without_attention(graph: Graph) -> list[str]:

@@ -38,7 +38,9 @@ class BranchMatrix(NamedTuple):
     role: str  # query, key, value, output; gate, input, output
     parameter: str
     transposed: bool  # stored (in, out)
-    rows: tuple[int, int, int, int] | None = None  # groups, rows of a group, start and stop in each; None: all
+    rows: tuple[int, int, int, int] | None = (
+        None  # groups, rows of a group, start and stop in each; None: all
+    )
     bias: str | None = None
 
 
@@ -57,7 +59,9 @@ class Gains:
     """Root mean squares that the matrices of a branch give for a random stream of mean square one."""
 
     score: float | None  # standard deviation of a score
-    position: float | None  # of what positions add to the scores of a query; None where that was not seen alone
+    position: (
+        float | None
+    )  # of what positions add to the scores of a query; None where that was not seen alone
     value: float | None  # value and output matrices together: what equal tokens become
     inward: float | None  # what the activation of an MLP reads
     linear: float | None  # what a gate multiplies
@@ -87,7 +91,9 @@ class Branch:
     window: int | None  # keys seen to one side, the token itself included; None up to `Stack.horizon` tokens
     window_both_sides: bool
     softmax: bool
-    linear: bool | None  # equal tokens: output proportional to input; attention that is not has a gate or MLP inside
+    linear: (
+        bool | None
+    )  # equal tokens: output proportional to input; attention that is not has a gate or MLP inside
     rows_sum_to_one: bool | None  # equal tokens give equal outputs: weights of the keys sum to one
     memory: bool  # reads another stack
     other_layers: bool  # reads the stream at other layers of its own stack (shared keys and values)
@@ -98,7 +104,9 @@ class Branch:
     positions: tuple[str, ...] | None  # rotary, scaled, query or key, alibi, bias, unknown; () for none
     qk_norm: bool | None
     heads: int | None
-    products: int  # of queries with keys: one for all heads, one for each, or two whose weights are subtracted
+    products: (
+        int  # of queries with keys: one for all heads, one for each, or two whose weights are subtracted
+    )
     kv_heads: int | None
     head_width: int | None
     activation: str | None
@@ -152,7 +160,9 @@ class Stack:
     width: int
     tokens: int  # of its stream in this reading
     horizon: int  # tokens up to which windows were looked for
-    layout: str | None  # "batch token feature" and so on ("one": an axis of size one), None where it was not proven
+    layout: (
+        str | None
+    )  # "batch token feature" and so on ("one": an axis of size one), None where it was not proven
     start: Operation  # where the stream enters the first block
     start_norm: float  # mean square per coordinate there
     absolute: bool | None  # equal tokens differ by their position where the stream starts
@@ -196,12 +206,16 @@ class Stack:
     @property
     def causal(self) -> bool | None:
         """Nothing looks ahead; None where attention was not read, or differs between blocks."""
-        return agreed(None if b.sees is None else b.sees.startswith("causal") for b in self.attentions + self.mixers)
+        return agreed(
+            None if b.sees is None else b.sees.startswith("causal") for b in self.attentions + self.mixers
+        )
 
     @property
     def sees(self) -> tuple[str | None, ...]:
         """Of the attention in each block; a window is one of the patterns causal and all only."""
-        return tuple(next((b.sees for b in block.branches if b.kind == "attention"), None) for block in self.blocks)
+        return tuple(
+            next((b.sees for b in block.branches if b.kind == "attention"), None) for block in self.blocks
+        )
 
     @property
     def window(self) -> tuple[int | None, ...]:
@@ -297,7 +311,9 @@ def _block(values: Mapping[str, Any]) -> Block:
 def _branch(values: Mapping[str, Any]) -> Branch:
     parts = {"powers": Powers, "gains": Gains}
     records = {name: None if values[name] is None else kind(**values[name]) for name, kind in parts.items()}
-    return Branch(**_tuples(values) | dict(_operations(values)) | records | {"matrices": tuple(_matrices(values))})
+    return Branch(
+        **_tuples(values) | dict(_operations(values)) | records | {"matrices": tuple(_matrices(values))}
+    )
 
 
 def _matrices(values: Mapping[str, Any]) -> Iterator[BranchMatrix]:

@@ -44,7 +44,9 @@ def did_not_run(model: nn.Module, tried: str, error: BaseException) -> BadInput:
 
 
 def refuse_unreadable(model: nn.Module) -> None:
-    scripted = [name or "the model" for name, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)]
+    scripted = [
+        name or "the model" for name, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)
+    ]
     if scripted:
         raise BadInput(
             f"{scripted[0]} is TorchScript, whose operations cannot be watched. Give the model it was made from."
@@ -53,6 +55,10 @@ def refuse_unreadable(model: nn.Module) -> None:
         if is_lazy(tensor):
             raise BadInput(f"{name} has no shape yet (a lazy module). Run the model once, then give it.")
         if tensor.is_meta:
-            raise BadInput(f"{name} is on the meta device and has no numbers. Describe the model's config instead.")
+            raise BadInput(
+                f"{name} is on the meta device and has no numbers. Describe the model's config instead."
+            )
         if tensor.is_inference():
-            raise BadInput(f"{name} was made in torch.inference_mode, which forbids gradients. Make it outside.")
+            raise BadInput(
+                f"{name} was made in torch.inference_mode, which forbids gradients. Make it outside."
+            )

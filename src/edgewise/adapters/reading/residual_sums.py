@@ -24,7 +24,9 @@ class Score:
     product: Operation
     query_weights: tuple[Operation, ...]
     key_weights: tuple[Operation, ...]
-    values: Operation | None = None  # the product of the weights with the values, where it is a call of its own
+    values: Operation | None = (
+        None  # the product of the weights with the values, where it is a call of its own
+    )
 
 
 @dataclass
@@ -184,7 +186,9 @@ def _sort_scores(graph: Graph, part: Part, source: int) -> None:
         if product is not None:
             operands = graph.score_operands.get(graph[product].operation, graph[product].parents)
             part.crosses |= any(operand not in inside and operand != source for operand in operands)
-            query, key = (tuple(_weights_above(graph, product, operand, inside)) for operand in (operands * 2)[:2])
+            query, key = (
+                tuple(_weights_above(graph, product, operand, inside)) for operand in (operands * 2)[:2]
+            )
             values = _values_below(graph, index, part) if product != index else None
             part.scores.append(Score(graph[index].operation, graph[product].operation, query, key, values))
 

@@ -90,7 +90,9 @@ def _rows(experiment: Experiment) -> None:
     if experiment.differentiable:
         try:
             experiment.forced(entries, lambda s: s.base, see, leaves=leaf, **_quiet(experiment))
-        except EditedPassError:  # some kernels run without gradients only; the next pass shows whether that was it
+        except (
+            EditedPassError
+        ):  # some kernels run without gradients only; the next pass shows whether that was it
             experiment.differentiable = False
     if not experiment.differentiable:
         experiment.forced(entries, lambda s: s.base, see, **_quiet(experiment))
@@ -110,7 +112,9 @@ def _gradients(
     return {op: g for op, g in zip(leaves, gradients, strict=True) if g is not None and bool(g.any())}
 
 
-def _keep_rows(experiment: Experiment, site: Site, asked: list[int], gradients: dict[Operation, Tensor]) -> None:
+def _keep_rows(
+    experiment: Experiment, site: Site, asked: list[int], gradients: dict[Operation, Tensor]
+) -> None:
     seen: list[set[int]] = [set() for _ in asked]
     faint: list[set[int]] = [set() for _ in asked]
     own = {op: g for op, g in gradients.items() if experiment.streams[op].stack == site.stack}
@@ -123,7 +127,9 @@ def _keep_rows(experiment: Experiment, site: Site, asked: list[int], gradients: 
             faint[entry] |= set((sizes[entry] <= FAINT * sizes[entry].max()).nonzero().flatten().tolist())
     limit = real_tokens(experiment, experiment.streams[site.source])
     site.traits.faint = dict(zip(asked, faint, strict=True))
-    site.traits.rows = [(q, {p for p in positions if p < limit}) for q, positions in zip(asked, seen, strict=True)]
+    site.traits.rows = [
+        (q, {p for p in positions if p < limit}) for q, positions in zip(asked, seen, strict=True)
+    ]
 
 
 def _columns(experiment: Experiment) -> None:
@@ -156,7 +162,9 @@ def _columns(experiment: Experiment) -> None:
             for entry, position in enumerate(pokes(length), 2)
         ]
 
-    experiment.forced(2 + len(pokes(SHORTEST)), make, see, calls=watch_masks(experiment), **_quiet(experiment))
+    experiment.forced(
+        2 + len(pokes(SHORTEST)), make, see, calls=watch_masks(experiment), **_quiet(experiment)
+    )
 
 
 def _ratio(change: Tensor, other: Tensor, rounding: Tensor) -> float:
@@ -169,16 +177,21 @@ def _unproven(experiment: Experiment) -> list[int]:
     proven = {site.stack for site in experiment.sites if _token_by_token(site)}
     short = {s.stack for s in experiment.streams.values() if real_tokens(experiment, s) < SHORTEST}
     certain = {
-        s.stack for s in experiment.streams.values()
-        if s.layout.rank <= 3 and s.length == experiment.feed.tokens and s.layout.features == s.layout.rank - 1
-    }  # fmt: skip
+        s.stack
+        for s in experiment.streams.values()
+        if s.layout.rank <= 3
+        and s.length == experiment.feed.tokens
+        and s.layout.features == s.layout.rank - 1
+    }
     for stack in proven | certain:
         experiment.chains[stack].proven = True
     return [stack for stack, chain in enumerate(experiment.chains) if not chain.proven and stack not in short]
 
 
 def _token_by_token(site: Site) -> bool:
-    return bool(site.traits.columns) and all(moved == {position} for position, moved in site.traits.columns or ())
+    return bool(site.traits.columns) and all(
+        moved == {position} for position, moved in site.traits.columns or ()
+    )
 
 
 def _conclude(site: Site) -> None:
@@ -217,7 +230,9 @@ def _compare(site: Site) -> None:
     if apart is not None and attends and any(reason.startswith(CHOOSES) for reason in site.chain.reasons):
         traits.sight = Sight(CHOSEN)
         return
-    masked = columns_of_mask(traits) if apart is not None and attends else None  # a strong bias hides open keys
+    masked = (
+        columns_of_mask(traits) if apart is not None and attends else None
+    )  # a strong bias hides open keys
     if masked is not None:
         apart, traits.columns = None, masked
     if apart is not None:
@@ -255,5 +270,3 @@ def _by_columns(site: Site) -> Sight | None:
     last = max(max(moved, default=0) for _, moved in traits.columns)
     mirrored = [(last - position, {last - p for p in moved}) for position, moved in traits.columns]
     return sight(mirrored, last + 1, coarse=not site.part.softmax)
-
-

@@ -96,9 +96,10 @@ def _without_nested(listed: list[Chain]) -> list[Chain]:
     for chain in listed:
         nodes = {residual.node for residual in chain.sums}
         around = [
-            other for other in listed
+            other
+            for other in listed
             if other is not chain and any(nodes <= set(residual.inside) for residual in other.sums)
-        ]  # fmt: skip
+        ]
         for other in around:
             if INNER not in other.reasons:
                 other.reasons.append(INNER)
@@ -136,7 +137,10 @@ def _name(graph: Graph, chain: Chain) -> None:
         column = [path[depth] if depth < len(path) else "" for path in paths]
         if len(set(column)) > 1 and all(item.isdigit() for item in column):
             prefixes = [".".join(path[:depth]) for path in paths]
-            chain.name, chain.indices = Counter(prefixes).most_common(1)[0][0], _indices(paths, prefixes, depth)
+            chain.name, chain.indices = (
+                Counter(prefixes).most_common(1)[0][0],
+                _indices(paths, prefixes, depth),
+            )
             return
     calls = [call for _, call in places]
     shared = common_path(paths).split(".")
@@ -155,7 +159,9 @@ def _indices(paths: Sequence[Sequence[str]], prefixes: Sequence[str], depth: int
     entries = set(zip(prefixes, (path[depth] for path in paths), strict=True))
     if len(set(Counter(prefix for prefix, _ in entries).values())) > 1:
         main, index = Counter(prefixes).most_common(1)[0][0], -1
-        own = [int(path[depth]) if prefix == main else None for path, prefix in zip(paths, prefixes, strict=True)]
+        own = [
+            int(path[depth]) if prefix == main else None for path, prefix in zip(paths, prefixes, strict=True)
+        ]
         indices = []
         for number in reversed(own):
             index = number if number is not None else index
@@ -183,11 +189,15 @@ def unaccounted(graph: Graph, chain: Chain, listed: Sequence[Chain]) -> list[str
     """Weights inside the stack's blocks that none of its branches depends on, by module path."""
     stream = {index for other in listed for r in other.sums for index in (r.node, r.point, r.source)}
     branches: set[int] = set()
-    for residual in (r for other in listed if other.name == chain.name for r in other.sums):  # blocks may run twice
+    for residual in (
+        r for other in listed if other.name == chain.name for r in other.sums
+    ):  # blocks may run twice
         operands = graph[residual.node].operands
         assert operands is not None
         branches |= graph.above(operands[1 - residual.skip_side], stream)
-    children = [f"{chain.name}."] if chain.shared else [f"{chain.name}.{index}." for index in set(chain.indices)]
+    children = (
+        [f"{chain.name}."] if chain.shared else [f"{chain.name}.{index}." for index in set(chain.indices)]
+    )
     names = [n.operation.module for n in graph.nodes if n.weight and n.index not in branches]
     return sorted({name for name in names if f"{name}.".startswith(tuple(children))})
 
@@ -242,7 +252,9 @@ def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[C
         chain.reasons.append(f"it covers {len(own)} of the {len(ran)} blocks of {name}")
     idle = [child for child in children if child not in ran]
     if idle and ran:
-        chain.remarks.append(f"{len(idle)} of {len(children)} blocks of {name} did not run on this batch: {idle[0]}")
+        chain.remarks.append(
+            f"{len(idle)} of {len(children)} blocks of {name} did not run on this batch: {idle[0]}"
+        )
     return 2 * len(own) > len(ran) or not ran
 
 
@@ -252,8 +264,15 @@ def judge_single_blocks(model: nn.Module, graph: Graph, listed: Sequence[Chain])
         covered = {child for chain in listed for child in covered_blocks(graph, chain, ran)}
         for chain in listed:
             own = covered_blocks(graph, chain, ran)
-            if len(own) == 1 and len(chain.sums) <= ONE_BLOCK and chain.name != path and len(covered) < len(ran):
-                chain.reasons.append(f"it is one of the {len(ran)} blocks of {path}, which no residual sums join")
+            if (
+                len(own) == 1
+                and len(chain.sums) <= ONE_BLOCK
+                and chain.name != path
+                and len(covered) < len(ran)
+            ):
+                chain.reasons.append(
+                    f"it is one of the {len(ran)} blocks of {path}, which no residual sums join"
+                )
 
 
 def _choose(graph: Graph, modules: Sequence[str]) -> bool:
@@ -277,8 +296,9 @@ def blocks_that_ran(model: nn.Module, graph: Graph, path: str) -> tuple[list[str
     ran = {node.operation.module for node in graph.nodes if node.weight}
     children = [
         f"{path}.{name}" if path else name
-        for name, child in module.named_children() if any(p.dim() >= 2 for p in child.parameters())
-    ]  # fmt: skip
+        for name, child in module.named_children()
+        if any(p.dim() >= 2 for p in child.parameters())
+    ]
     return children, [child for child in children if any(_within(name, child) for name in ran)]
 
 

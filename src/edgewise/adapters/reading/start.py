@@ -56,7 +56,9 @@ def absolute_positions(experiment: Experiment) -> dict[int, bool]:
 def read_long_windows(experiment: Experiment, batch: Any) -> int | None:
     """Windows longer than the cut: a row of every attention at the full length of the batch, which is returned."""
     full = next(iter(feeds(batch, cut=False)))
-    full = replace(full, kwargs=full.kwargs | {k: v for k, v in experiment.feed.kwargs.items() if k == "use_cache"})
+    full = replace(
+        full, kwargs=full.kwargs | {k: v for k, v in experiment.feed.kwargs.items() if k == "use_cache"}
+    )
     wanted = {site for site in experiment.sites if _unlimited(site)} if experiment.differentiable else set()
     if not wanted or full.tokens is None or full.tokens <= (experiment.feed.tokens or full.tokens):
         return None
@@ -77,7 +79,12 @@ def _unlimited(site: Site) -> bool:
     pattern = site.traits.sight
     if not site.chain.language:  # the length of images does not follow that of the text
         return False
-    return pattern is not None and site.part.softmax and pattern.sees in ("causal", "all") and pattern.window is None
+    return (
+        pattern is not None
+        and site.part.softmax
+        and pattern.sees in ("causal", "all")
+        and pattern.window is None
+    )
 
 
 def _full_rows(experiment: Experiment, full: Feed, wanted: set[Site], rows: dict[Site, Any]) -> None:
@@ -106,7 +113,12 @@ def _full_rows(experiment: Experiment, full: Feed, wanted: set[Site], rows: dict
     edits = Edits(results=results, inputs=inputs, sums=experiment.observers(see), first_outputs=quiet)
     experiment.passes += 3
     with torch.enable_grad():
-        run(experiment.model, full.entries(1), edits.with_updates(experiment.graph.updates), experiment.precision)
+        run(
+            experiment.model,
+            full.entries(1),
+            edits.with_updates(experiment.graph.updates),
+            experiment.precision,
+        )
     check()
 
 
@@ -118,7 +130,9 @@ def _rows(
     causal = site.traits.sight is not None and site.traits.sight.sees == "causal"
     for query in (length - 1, length - 4) if causal else (length // 2, length // 2 + 3):
         direction = torch.zeros_like(tokens)
-        direction[0, query] = torch.randn(tokens.shape[-1], generator=torch.Generator().manual_seed(2)).to(tokens)
+        direction[0, query] = torch.randn(tokens.shape[-1], generator=torch.Generator().manual_seed(2)).to(
+            tokens
+        )
         gradients = torch.autograd.grad(
             tokens, list(leaves.values()), direction, retain_graph=True, allow_unused=True
         )

@@ -16,17 +16,21 @@ from edgewise.adapters.reading.stacks import ACTS, CHOOSES, INNER
 from edgewise.adapters.reading.visibility import CHOSEN
 
 NORMS = POSITIONS | {
-    (True, False, True): "pre and post", (False, True, True): "branch and post",
+    (True, False, True): "pre and post",
+    (False, True, True): "branch and post",
     (True, True, True): "sandwich and post",
-}  # fmt: skip
+}
 KINDS = {"attention": "attention", "cross-attention": "cross-attention", "mlp": "MLP", "mixer": "mixer"}
 IN_ATTENTION = {"rotary": "rotary", "alibi": "linear bias", "bias": "bias"}
 PARTIAL = ("it covers ", "it is one of the ")  # its blocks are not all there
 MORE = (*PARTIAL, ACTS, CHOOSES, INNER)  # its branches are not all that its blocks do
 FACTS = {  # what is asked of a branch, by its kind
-    "attention": ("heads", "sees", "positions", "qk_norm"), "cross-attention": ("heads",),
-    "MLP": ("activation", "gated"), "mixer": ("sees",), None: ("kind",),
-}  # fmt: skip
+    "attention": ("heads", "sees", "positions", "qk_norm"),
+    "cross-attention": ("heads",),
+    "MLP": ("activation", "gated"),
+    "mixer": ("sees",),
+    None: ("kind",),
+}
 AXES = "which axes of its stream are tokens and which are features is not certain"
 UNREAD = {  # why, where the reading itself gives no reason
     "heads": "the shapes of queries and keys do not show them",
@@ -49,14 +53,18 @@ class BranchStructure:
     kind: str | None  # attention, cross-attention, MLP, mixer (state space, convolution, linear attention)
     module: str
     step: int  # branches of a block with the same step are added together
-    norm: str | None  # pre, post, sandwich (before and after the branch), branch (after it), none, or two of these
+    norm: (
+        str | None
+    )  # pre, post, sandwich (before and after the branch), branch (after it), none, or two of these
     norm_kind: str | None
     skip: float | None
     multiplier: float | None  # the scalar in front of it
     layer_scale: float | None  # root mean square of a learned vector in front of it; None where there is none
     heads: int | None = None
     sees: str | None = None  # full, causal, window, causal window, blocks, sparse, chosen by the input, ...
-    window: int | None = None  # keys to one side, the token itself included; of an uneven one, to its longer side
+    window: int | None = (
+        None  # keys to one side, the token itself included; of an uneven one, to its longer side
+    )
     positions: str | None = None  # inside attention: rotary, linear bias, bias, ..., none
     qk_norm: bool | None = None
     activation: str | None = None
@@ -108,13 +116,21 @@ def structure_of(
     partial = next((reason for reason in stack.not_read if reason.startswith((*PARTIAL, INNER))), "")
     partial = partial or (f"the stack runs {runs} times" if runs > 1 else _layers_of_one_branch(stack))
     return Structure(
-        model=reading.model, stack=stack.name, depth=None if partial else stack.depth,
-        width=stack.width if certain else None, tokens=(stack.tokens or None) if certain else None,
+        model=reading.model,
+        stack=stack.name,
+        depth=None if partial else stack.depth,
+        width=stack.width if certain else None,
+        tokens=(stack.tokens or None) if certain else None,
         horizon=stack.horizon,
-        blocks=tuple(tuple(_branch(stack, block, branch) for branch in block.branches) for block in stack.blocks),
-        absolute=stack.absolute, shared=stack.shared, outside=tuple(outside), left_out=tuple(left_out),
+        blocks=tuple(
+            tuple(_branch(stack, block, branch) for branch in block.branches) for block in stack.blocks
+        ),
+        absolute=stack.absolute,
+        shared=stack.shared,
+        outside=tuple(outside),
+        left_out=tuple(left_out),
         absent=(*((("depth", partial),) if partial else ()), *((("width", AXES),) if not certain else ())),
-    )  # fmt: skip
+    )
 
 
 def _layers_of_one_branch(stack: Stack) -> str:
@@ -133,7 +149,9 @@ def summary(stack: Stack) -> str:
     branches = [tuple(_branch(stack, block, branch) for branch in block.branches) for block in stack.blocks]
     known = [block for block in branches if any(branch.kind for branch in block)]
     if known:
-        parts.append(_short(known[0]) + ("" if all(_alike(known[0], block) for block in known) else " and others"))
+        parts.append(
+            _short(known[0]) + ("" if all(_alike(known[0], block) for block in known) else " and others")
+        )
     return ": ".join(parts)
 
 
@@ -142,19 +160,24 @@ def _short(block: Sequence[BranchStructure]) -> str:
     for branch in block:
         facts = [f"{branch.heads} heads" if branch.heads else "", _sight_text(branch)]
         facts += [f"norm {branch.norm}" if branch.norm else ""]
-        words.append(f"{branch.kind or 'not recognised'} ({', '.join(f for f in facts if f)})".replace(" ()", ""))
+        words.append(
+            f"{branch.kind or 'not recognised'} ({', '.join(f for f in facts if f)})".replace(" ()", "")
+        )
     return ", ".join(words)
 
 
 def _branch(stack: Stack, block: Block, branch: Branch) -> BranchStructure:
     kind = None if branch.kind is None else KINDS[branch.kind]
-    weighed = branch.skip is not None and not _vector_between(branch)  # never where only ends of blocks were read
+    weighed = branch.skip is not None and not _vector_between(
+        branch
+    )  # never where only ends of blocks were read
     ends = NOTE in stack.notes  # nothing but its blocks' ends was read, and perhaps their attention
     whole = not ends and not any(reason.startswith(MORE) for reason in stack.not_read)
     values: dict[str, Any] = {
-        "norm": _norm(branch), "skip": branch.skip * _after(branch) if weighed and branch.skip is not None else None,
+        "norm": _norm(branch),
+        "skip": branch.skip * _after(branch) if weighed and branch.skip is not None else None,
         "multiplier": branch.multiplier * _after(branch) if weighed else None,
-    }  # fmt: skip
+    }
     attends = kind == "attention"
     if attends or kind == "mixer":
         values |= {"sees": _sees(stack, branch), "window": branch.window}
@@ -167,10 +190,15 @@ def _branch(stack: Stack, block: Block, branch: Branch) -> BranchStructure:
     asked = ("norm", "skip", "multiplier", *FACTS[kind])
     absent = tuple((fact, _why(stack, block, branch, fact)) for fact in asked if values.get(fact) is None)
     return BranchStructure(
-        kind=kind, module=branch.module, step=branch.step, norm_kind=branch.norm_kind,
-        layer_scale=branch.layer_scale, remarks=tuple(_remarks(branch)),
-        absent=tuple(pair for pair in absent if pair[0] != "kind" or kind is None), **values,
-    )  # fmt: skip
+        kind=kind,
+        module=branch.module,
+        step=branch.step,
+        norm_kind=branch.norm_kind,
+        layer_scale=branch.layer_scale,
+        remarks=tuple(_remarks(branch)),
+        absent=tuple(pair for pair in absent if pair[0] != "kind" or kind is None),
+        **values,
+    )
 
 
 def _vector_between(branch: Branch) -> bool:
@@ -248,8 +276,14 @@ def _remarks(branch: Branch) -> Iterator[str]:
     if branch.silent:
         yield "gives nothing at this initialization"
     if branch.kind in ("attention", "cross-attention"):
-        if branch.rows_sum_to_one is False:  # values may depend on more than the stream, as on the ids of tokens
-            yield "its weights do not sum to one" if branch.weights_seen else "equal tokens give unequal outputs in it"
+        if (
+            branch.rows_sum_to_one is False
+        ):  # values may depend on more than the stream, as on the ids of tokens
+            yield (
+                "its weights do not sum to one"
+                if branch.weights_seen
+                else "equal tokens give unequal outputs in it"
+            )
         if branch.products > 1:
             yield f"{branch.products} products of queries and keys"
         if any("no mean of values" in reason for reason in branch.not_read):
@@ -297,25 +331,38 @@ def _lines(structure: Structure) -> Iterator[str]:
         number = last + 1
     for fact, reason in structure.absent:
         yield f"  {fact} is not stated: {reason}"
-    for kind, lines in (("Outside the theory", structure.outside), ("The theory leaves out", structure.left_out)):
+    for kind, lines in (
+        ("Outside the theory", structure.outside),
+        ("The theory leaves out", structure.left_out),
+    ):
         for line in lines:
             yield f"  {kind}: {line}"
 
 
 SIGHTS = {
-    "full": "sees all tokens", "causal": "sees earlier tokens", "sparse": "sees some tokens only",
-    "blocks": "sees its own block of tokens", "causal blocks": "sees earlier tokens of its own block",
+    "full": "sees all tokens",
+    "causal": "sees earlier tokens",
+    "sparse": "sees some tokens only",
+    "blocks": "sees its own block of tokens",
+    "causal blocks": "sees earlier tokens of its own block",
     "chosen by the input": "sees tokens that the input chooses",
-}  # fmt: skip
+}
 
 
 def _branch_text(branch: BranchStructure) -> str:
-    facts = [f"{branch.heads} head{'s' if branch.heads > 1 else ''}" if branch.heads else "", _sight_text(branch)]
+    facts = [
+        f"{branch.heads} head{'s' if branch.heads > 1 else ''}" if branch.heads else "",
+        _sight_text(branch),
+    ]
     facts += [_position_text(branch.positions), "normed queries" if branch.qk_norm else ""]
     facts += ["gated" if branch.gated else "", branch.activation or ""]
     kind = f"{branch.norm_kind} norm" if branch.norm_kind else "norm"
     facts += ["" if branch.norm is None else "no norm" if branch.norm == "none" else f"{kind} {branch.norm}"]
-    for name, value in (("stream", branch.skip), ("branch", branch.multiplier), ("layer scale", branch.layer_scale)):
+    for name, value in (
+        ("stream", branch.skip),
+        ("branch", branch.multiplier),
+        ("layer scale", branch.layer_scale),
+    ):
         facts += [f"{name} x {value:.4g}"] if value is not None and value != 1 else []
     reasons: dict[str, list[str]] = {}
     for fact, reason in branch.absent:

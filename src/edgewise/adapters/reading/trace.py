@@ -38,13 +38,18 @@ from edgewise.interrupts import check
 LABEL = "_edgewise_node"
 SCALING, OVERWRITING = MULTIPLY | DIVIDE, ("add_", "__iadd__", "lerp_")
 SCORING = frozenset((*FUSED, MULTIHEAD))
-PLAIN = frozenset((int, float, bool, str, type(None), slice, torch.dtype, torch.device, torch.Size))  # hold no tensor
+PLAIN = frozenset(
+    (int, float, bool, str, type(None), slice, torch.dtype, torch.device, torch.Size)
+)  # hold no tensor
 INPUT = "input"
 QUANTIZED = "quantized"  # a module whose weights are integers
 KEEPING = ("requires_grad_", "detach_", "share_memory_", "rename_")  # the numbers
 AUGMENTED: dict[str, Callable[..., Any]] = {  # as x += y arrives
-    "add_": torch.add, "sub_": torch.sub, "mul_": torch.mul, "div_": torch.div,
-}  # fmt: skip
+    "add_": torch.add,
+    "sub_": torch.sub,
+    "mul_": torch.mul,
+    "div_": torch.div,
+}
 WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
 
@@ -101,7 +106,9 @@ class Tracer(TorchFunctionMode):
             self.graph.outputs.setdefault(node.index, []).append(place)
         return output
 
-    def _quantized(self, module: nn.Module, operation: Operation, output: Tensor, parents: list[Node]) -> Tensor:
+    def _quantized(
+        self, module: nn.Module, operation: Operation, output: Tensor, parents: list[Node]
+    ) -> Tensor:
         """A matrix in integers is one step: inside it what depends on the batch is integers, which are not followed."""
         bias = getattr(module, "bias", None)
         if operation in self.edits.without_bias and bias is not None:
@@ -127,7 +134,11 @@ class Tracer(TorchFunctionMode):
         if self._opaque is not None:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
-        if args and name not in KEEPING and (name in WRITING or (name.endswith("_") and not name.endswith("__"))):
+        if (
+            args
+            and name not in KEEPING
+            and (name in WRITING or (name.endswith("_") and not name.endswith("__")))
+        ):
             self._refuse_writing(name, args[0])
         if self.edits.fill_zeros:
             args, kwargs = self._filled(args), self._filled(kwargs)
@@ -159,7 +170,9 @@ class Tracer(TorchFunctionMode):
                 self._mark(result, self._new("__get__", [node], result))
         return result
 
-    def _call(self, func: Any, name: str, args: Any, kwargs: Any, flat: list[Tensor], parents: list[Node]) -> Any:
+    def _call(
+        self, func: Any, name: str, args: Any, kwargs: Any, flat: list[Tensor], parents: list[Node]
+    ) -> Any:
         weight = WeightCall.of(name, args, kwargs, self.node)
         operation = self._name(name)
         if weight is not None and self._plain:
@@ -182,20 +195,32 @@ class Tracer(TorchFunctionMode):
         if weight is not None and _edited(operation, self.edits):
             output = weight.edit_output(output, operation, self.edits)
         self._written(versions, output, name, parents)
-        output = self._results(operation, name, args, kwargs, output, parents, weight is not None, sides, versions)
+        output = self._results(
+            operation, name, args, kwargs, output, parents, weight is not None, sides, versions
+        )
         if operation == self.edits.last:
             raise Finished
         return output
 
     def _results(
-        self, operation: Operation, name: str, args: Any, kwargs: Any, output: Any, parents: list[Node], weight: bool,
-        sides: tuple[Node, Node, Tensor, Tensor] | None, versions: list[tuple[Tensor, int]],
-    ) -> Any:  # fmt: skip
+        self,
+        operation: Operation,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        parents: list[Node],
+        weight: bool,
+        sides: tuple[Node, Node, Tensor, Tensor] | None,
+        versions: list[tuple[Tensor, int]],
+    ) -> Any:
         if not isinstance(output, Tensor):
             for place, tensor in enumerate(tensors(output)):
                 if self._signal(tensor, parents):
                     key = operation if place == 0 else self._name(name)
-                    own = weight and place == 0  # of attention, its weights are handed out beside what it gives
+                    own = (
+                        weight and place == 0
+                    )  # of attention, its weights are handed out beside what it gives
                     self._mark(tensor, self._new(name, parents, tensor, key, weight=own))
             return output
         if any(output is tensor and tensor._version == version for tensor, version in versions):
@@ -212,7 +237,9 @@ class Tracer(TorchFunctionMode):
             return output if value is output else self._replace(output, value, node, versions)
         return output
 
-    def _replace(self, output: Tensor, value: Tensor, node: Node, versions: list[tuple[Tensor, int]]) -> Tensor:
+    def _replace(
+        self, output: Tensor, value: Tensor, node: Node, versions: list[tuple[Tensor, int]]
+    ) -> Tensor:
         """The edited value; after an in-place call it is written where other names of the tensor see it too."""
         if any(output is tensor for tensor, _ in versions):
             output.copy_(value)
@@ -253,12 +280,18 @@ class Tracer(TorchFunctionMode):
         other = args[1] if first else args[0]
         if self.node(other) is not None or (name in DIVIDE and not first):
             return None
-        value = _number(other) if not isinstance(other, Tensor) or other.numel() == 1 else _per_feature(other, output)
+        value = (
+            _number(other)
+            if not isinstance(other, Tensor) or other.numel() == 1
+            else _per_feature(other, output)
+        )
         if value is None or name not in DIVIDE:
             return value
         return None if isinstance(value, float) and value == 0 else 1 / value
 
-    def _written(self, versions: list[tuple[Tensor, int]], output: Any, name: str, parents: list[Node]) -> None:
+    def _written(
+        self, versions: list[tuple[Tensor, int]], output: Any, name: str, parents: list[Node]
+    ) -> None:
         """Tensors that the call wrote into without returning them (`out[i] = x`, `index_add_` on a view)."""
         for tensor, version in versions:
             if tensor is not output and tensor._version != version and self._signal(tensor, parents):
@@ -269,12 +302,20 @@ class Tracer(TorchFunctionMode):
                 self._mark(base, self._new("written", [*parents, *([own] if own is not None else [])], base))
 
     def _new(
-        self, name: str, parents: list[Node], value: Tensor, operation: Operation | None = None, weight: bool = False
+        self,
+        name: str,
+        parents: list[Node],
+        value: Tensor,
+        operation: Operation | None = None,
+        weight: bool = False,
     ) -> Node:
         return self.graph.add(
-            operation or self._name(name), [p.index for p in parents], value.shape, weight=weight,
+            operation or self._name(name),
+            [p.index for p in parents],
+            value.shape,
+            weight=weight,
             integer=not carries_signal(value),
-        )  # fmt: skip
+        )
 
     def _signal(self, value: Tensor, parents: list[Node]) -> bool:
         """Integers made from real numbers (routes, masks) carry none; made from integers they may be looked up."""
@@ -337,7 +378,9 @@ def _number(value: Any) -> float | None:
 def address(value: Tensor) -> int:
     """Where the numbers of a tensor begin in memory; of a sharded one, this process's part."""
     local = value.to_local() if hasattr(value, "to_local") else value
-    inside = torch._C._functorch.is_functorch_wrapped_tensor(local)  # a stand-in under `vmap`, without numbers
+    inside = torch._C._functorch.is_functorch_wrapped_tensor(
+        local
+    )  # a stand-in under `vmap`, without numbers
     if type(local) not in (Tensor, nn.Parameter) or inside:
         return id(value)
     try:
@@ -370,7 +413,9 @@ def _collected(value: Any, found: list[Tensor]) -> list[Tensor]:
     return found
 
 
-def run(model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]], edits: Edits, precision: Precision) -> Graph:
+def run(
+    model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]], edits: Edits, precision: Precision
+) -> Graph:
     """One pass of the model on copies of the batch's tensors, up to the last operation of the edits."""
     tracer = Tracer(model, edits, precision, frozenset(address(p) for p in model.parameters() if p.numel()))
     args, kwargs = _own_tensors(batch, edits, tracer)
@@ -400,4 +445,3 @@ def _own_tensors(batch: Any, edits: Edits, tracer: Tracer) -> Any:
         return {key: own(item) for key, item in value.items()} if isinstance(value, dict) else value
 
     return own(batch)
-

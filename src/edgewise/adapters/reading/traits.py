@@ -34,7 +34,9 @@ class Traits:
     quiet: Tensor | None = None  # output at the base input with small queries and keys
     base: Tensor | None = None  # output at the base input
     order: float | None = None
-    quiet_order: float | None = None  # with scores near zero; relative to changing one of the two tokens exchanged
+    quiet_order: float | None = (
+        None  # with scores near zero; relative to changing one of the two tokens exchanged
+    )
     spread: float | None = None  # of the output over positions when all tokens are equal
     whole: bool | None = None  # the weights of attention sum to one; None where they were not seen
     linear: bool | None = None
@@ -55,7 +57,9 @@ class Traits:
     gated: bool | None = None
     hidden_width: int | None = None
     gate: int | None = None  # which of two first matrices, or of two halves of one, is inside the activation
-    fused: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)  # rows of queries, keys and values
+    fused: dict[str, tuple[int, int, int, int]] = field(
+        default_factory=dict
+    )  # rows of queries, keys and values
     powers: Powers | None = None
     gains: Gains | None = None
     reasons: list[str] = field(default_factory=list)

@@ -72,7 +72,9 @@ def _contiguous(seen: set[int]) -> bool:
 
 
 def disagreement(
-    rows: Sequence[tuple[int, set[int]]], columns: Sequence[tuple[int, set[int]]], faint: Mapping[int, set[int]]
+    rows: Sequence[tuple[int, set[int]]],
+    columns: Sequence[tuple[int, set[int]]],
+    faint: Mapping[int, set[int]],
 ) -> str | None:
     """A pair of tokens that rows and columns do not say the same of; what is faint in a row may not move anything."""
     for query, seen in rows:

@@ -39,7 +39,14 @@ class Edits:
 
     def operations(self) -> Iterator[Operation]:
         """Everything that is edited or looked at."""
-        for kind in (self.results, self.sums, self.weight_inputs, self.first_outputs, self.last_outputs, self.calls):
+        for kind in (
+            self.results,
+            self.sums,
+            self.weight_inputs,
+            self.first_outputs,
+            self.last_outputs,
+            self.calls,
+        ):
             yield from kind
         yield from self.without_bias
 
@@ -47,16 +54,20 @@ class Edits:
         """The same where matrices have updates: these read the edited input, and what both give together is edited."""
         own = updates.keys()
         inputs = {a: edit for op, edit in self.weight_inputs.items() if op in own for a in updates[op].first}
-        outputs = [(op, edit) for kind in (self.first_outputs, self.last_outputs) for op, edit in kind.items()]
+        outputs = [
+            (op, edit) for kind in (self.first_outputs, self.last_outputs) for op, edit in kind.items()
+        ]
         totals: dict[Operation, Edit] = {}
         for op, edit in outputs:
             if op in own:
                 totals[updates[op].total] = _after(totals.get(updates[op].total), edit)
         return replace(
-            self, weight_inputs={**self.weight_inputs, **inputs}, results={**self.results, **totals},
+            self,
+            weight_inputs={**self.weight_inputs, **inputs},
+            results={**self.results, **totals},
             first_outputs={op: edit for op, edit in self.first_outputs.items() if op not in own},
             last_outputs={op: edit for op, edit in self.last_outputs.items() if op not in own},
-        )  # fmt: skip
+        )
 
 
 def _after(first: Edit | None, second: Edit) -> Edit:
@@ -78,7 +89,9 @@ class WeightCall:
             return cls(name, args, kwargs, node)
         if name not in MATRIX:
             return None
-        operands = args[1] if name == "einsum" and len(args) == 2 and isinstance(args[1], (list, tuple)) else args
+        operands = (
+            args[1] if name == "einsum" and len(args) == 2 and isinstance(args[1], (list, tuple)) else args
+        )
         if name in WITH_ADDEND:  # what is added to the product is no weight
             operands = args[1:]
         values = [value for value in (*operands, *kwargs.values()) if isinstance(value, Tensor)]
@@ -94,7 +107,9 @@ class WeightCall:
         """The arguments with the input edited and the bias left out, as asked."""
         args, kwargs = self.args, self.kwargs
         if self.name == MULTIHEAD:
-            args, kwargs = self._multihead(edits.weight_inputs.get(operation), edits.first_outputs.get(operation))
+            args, kwargs = self._multihead(
+                edits.weight_inputs.get(operation), edits.first_outputs.get(operation)
+            )
         elif operation in edits.weight_inputs:
             edit = edits.weight_inputs[operation]
             args, kwargs = self._inputs(args, edit), {k: self._input(v, edit) for k, v in kwargs.items()}
@@ -107,7 +122,11 @@ class WeightCall:
         for edits_of, first in ((edits.first_outputs, True), (edits.last_outputs, False)):
             edit = edits_of.get(operation)
             if edit is not None and not (first and self.name == MULTIHEAD):
-                output = edit(output) if isinstance(output, Tensor) else type(output)((edit(output[0]), *output[1:]))
+                output = (
+                    edit(output)
+                    if isinstance(output, Tensor)
+                    else type(output)((edit(output[0]), *output[1:]))
+                )
         return output
 
     def _multihead(self, inputs: Any, outputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -135,7 +154,9 @@ class WeightCall:
         data = isinstance(value, Tensor) and self.node(value) is not None and value.is_floating_point()
         return edit(value) if data else value
 
-    def _without_bias(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _without_bias(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self.name == MULTIHEAD:
             return tuple(None if i in MULTIHEAD_BIASES else a for i, a in enumerate(args)), {
                 k: None if k in ("in_proj_bias", "out_proj_bias") else v for k, v in kwargs.items()

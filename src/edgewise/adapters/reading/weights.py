@@ -20,9 +20,13 @@ def copies(model: nn.Module, blocks: tuple[Block, ...]) -> bool | None:
     owners = [_parameters(model, block) for block in blocks]
     pairs = [
         (matrix, other[name])
-        for other in owners[1:] for name, matrix in owners[0].items()
-        if matrix.dim() >= 2 and name in other and other[name] is not matrix and other[name].shape == matrix.shape
-    ]  # fmt: skip
+        for other in owners[1:]
+        for name, matrix in owners[0].items()
+        if matrix.dim() >= 2
+        and name in other
+        and other[name] is not matrix
+        and other[name].shape == matrix.shape
+    ]
     whole = ((_whole(one), _whole(other)) for one, other in pairs)
     equal = [torch.equal(one, other) for one, other in whole if bool(one.any())]
     return all(equal) if equal else None

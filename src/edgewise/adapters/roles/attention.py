@@ -13,8 +13,13 @@ from edgewise.errors import BadInput
 if TYPE_CHECKING:
     from torch import nn
 
-MATCHES = {"query": names.QUERY, "key": names.KEY, "value": names.VALUE, "key_value": names.FUSED_KEY_VALUE,
-           "fused": (*names.FUSED, *names.FUSED_BY_HEAD)}  # fmt: skip
+MATCHES = {
+    "query": names.QUERY,
+    "key": names.KEY,
+    "value": names.VALUE,
+    "key_value": names.FUSED_KEY_VALUE,
+    "fused": (*names.FUSED, *names.FUSED_BY_HEAD),
+}
 
 
 def find_attention(
@@ -23,7 +28,9 @@ def find_attention(
     """The attention of a block (or its cross-attention); None where no names of queries and keys are found."""
     inside = [m for m in matrices if names.any_word(names.CROSS, m.path) == cross]
     by_role = {role: [m for m in inside if names.leaf(m.path) in words] for role, words in MATCHES.items()}
-    if by_role["query"] and by_role["fused"]:  # GPT-2's cross-attention: queries apart, the rest under the same name
+    if (
+        by_role["query"] and by_role["fused"]
+    ):  # GPT-2's cross-attention: queries apart, the rest under the same name
         by_role["key_value"] = by_role.pop("fused")
         by_role["fused"] = []
     latent = [m for m in inside if names.leaf(m.path) in (*names.LATENT_QUERY, *names.LATENT_KEY_VALUE)]
@@ -42,9 +49,7 @@ def find_attention(
     return _site(f"{name}.{container}".rstrip("."), parts, out, heads)
 
 
-def _site(
-    name: str, parts: dict[str, Projection], out: Projection, heads: int | None
-) -> AttentionSite:
+def _site(name: str, parts: dict[str, Projection], out: Projection, heads: int | None) -> AttentionSite:
     query, key, value = (parts.pop(role) for role in ("query", "key", "value"))
     if heads is not None and query.fan_out % heads:
         raise BadInput(f"{query.parameter} has {query.fan_out} rows, which do not divide into {heads} heads.")

@@ -22,9 +22,13 @@ class OpenBlock:
     """A block with its matrices sorted; norms get their roles when the position is known."""
 
     def __init__(
-        self, model: nn.Module, name: str, index: int, config: Any,
+        self,
+        model: nn.Module,
+        name: str,
+        index: int,
+        config: Any,
         known: tuple[AttentionSite, MLPSite] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.index = name, index
         self.module = model.get_submodule(name)
         self.matrices = [m for m in matrices_of(self.module, name) if not _is_table(self.module, m)]
@@ -58,12 +62,21 @@ class OpenBlock:
         """The finished record; `norm_roles` is by path in the block."""
         if self.attention is None or self.mlp is None:
             raise BadInput(f"{self.name} has no attention or no MLP that names and shapes reveal.")
-        norms = tuple(self._norm(path, norm_roles) for path in self.norm_paths if path in norm_roles or _inner(path))
+        norms = tuple(
+            self._norm(path, norm_roles) for path in self.norm_paths if path in norm_roles or _inner(path)
+        )
         scales = tuple(f"{self.name}.{path}" for path, _ in self.module.named_parameters() if _is_scale(path))
         return BlockSite(
-            self.name, self.index, self.attention, self.mlp, norms, None if parallel else self._middle(norms),
-            self.cross, scales, self._left_over(norms, scales),
-        )  # fmt: skip
+            self.name,
+            self.index,
+            self.attention,
+            self.mlp,
+            norms,
+            None if parallel else self._middle(norms),
+            self.cross,
+            scales,
+            self._left_over(norms, scales),
+        )
 
     def _norm(self, path: str, norm_roles: Mapping[str, str]) -> NormSite:
         return norm_sites.site(self.module, self.name, path, _inner(path) or norm_roles[path])

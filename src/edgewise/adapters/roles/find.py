@@ -13,6 +13,7 @@ from edgewise.errors import BadInput
 if TYPE_CHECKING:
     from torch import nn
 
+
 def find_stacks(model: nn.Module) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The outermost lists of blocks of one class, as (name, names of the blocks), the encoder of two first.
 

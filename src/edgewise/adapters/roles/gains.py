@@ -54,7 +54,11 @@ def _columns(weight: Tensor) -> Tensor:
     import torch
 
     squares = weight.to(torch.promote_types(weight.dtype, torch.float32)).square()
-    return squares.sum(tuple(range(weight.ndim - 1)), dtype=torch.float64) if weight.ndim > 1 else squares.double()
+    return (
+        squares.sum(tuple(range(weight.ndim - 1)), dtype=torch.float64)
+        if weight.ndim > 1
+        else squares.double()
+    )
 
 
 def norm_gains(model: nn.Module, name: str) -> Tensor:
@@ -90,16 +94,21 @@ EXACT = 1e-6  # relative error of what is not drawn but set: gains of norms, mul
 
 
 def measured_knobs(
-    model: nn.Module, blocks: Sequence[BlockSite], logit_scale: Callable[[float | tuple[float, ...]], Sequence[float]]
+    model: nn.Module,
+    blocks: Sequence[BlockSite],
+    logit_scale: Callable[[float | tuple[float, ...]], Sequence[float]],
 ) -> dict[str, Any]:
     """score, value, key, output, MLP and bias gains, and branch multipliers where the model has them.
 
     logit_scale: given the gains of q.k/sqrt(head width), what multiplies it in each block.
     """
     readers: dict[str, Callable[[nn.Module, BlockSite], Gain]] = {
-        "value_gain": _value, "output_gain": _output, "mlp_in_gain": _mlp_in, "mlp_out_gain": _mlp_out,
+        "value_gain": _value,
+        "output_gain": _output,
+        "mlp_in_gain": _mlp_in,
+        "mlp_out_gain": _mlp_out,
         "mlp_bias": _mlp_bias,
-    }  # fmt: skip
+    }
     knobs: dict[str, Any] = {
         name: one_or_each([read(model, block) for block in blocks]) for name, read in readers.items()
     }
@@ -163,7 +172,9 @@ def _key(model: nn.Module, block: BlockSite) -> Gain:
     heads = block.attention.heads or 1
     still, turned = _latent(model, block, block.attention.key), _read(model, block, rotated, mlp=False)
     n, m = block.attention.key.fan_out / heads, rotated.fan_out
-    return Gain(math.sqrt((n * still.value**2 + m * turned.value**2) / (n + m)), max(still.error, turned.error))
+    return Gain(
+        math.sqrt((n * still.value**2 + m * turned.value**2) / (n + m)), max(still.error, turned.error)
+    )
 
 
 def _extra(block: BlockSite, role: str) -> Projection | None:

@@ -47,10 +47,14 @@ def matrices_of(block: nn.Module, name: str) -> list[Matrix]:
         short = owner if last == "weight" else path
         matrices.append(
             Matrix(
-                path=short, parameter=f"{name}.{path}", owner=owner, shape=tuple(parameter.shape),
-                transposed=_transposed(module, last, tuple(parameter.shape)), bias=_bias(module, name, path),
+                path=short,
+                parameter=f"{name}.{path}",
+                owner=owner,
+                shape=tuple(parameter.shape),
+                transposed=_transposed(module, last, tuple(parameter.shape)),
+                bias=_bias(module, name, path),
             )
-        )  # fmt: skip
+        )
     return matrices
 
 
@@ -98,9 +102,14 @@ def stream_width(matrices: Sequence[Matrix], norm_widths: Iterable[int]) -> int:
 
 
 def projection(
-    role: str, parts: Sequence[Matrix], *, width_in: int | None = None, rows: Rows | None = None,
-    transposed: bool | None = None, experts: int | None = None,
-) -> Projection:  # fmt: skip
+    role: str,
+    parts: Sequence[Matrix],
+    *,
+    width_in: int | None = None,
+    rows: Rows | None = None,
+    transposed: bool | None = None,
+    experts: int | None = None,
+) -> Projection:
     """The Projection made of these parts (one, or one per head or expert), some of its rows or all."""
     first = parts[0]
     if transposed is None:
@@ -112,9 +121,15 @@ def projection(
     joined = out if expert_count else out * len(parts)
     biases = tuple(part.bias for part in parts if part.bias is not None)
     return Projection(
-        role, tuple(part.parameter for part in parts), into, rows.count if rows else joined, transposed, rows,
-        expert_count, biases if len(biases) == len(parts) else (),
-    )  # fmt: skip
+        role,
+        tuple(part.parameter for part in parts),
+        into,
+        rows.count if rows else joined,
+        transposed,
+        rows,
+        expert_count,
+        biases if len(biases) == len(parts) else (),
+    )
 
 
 def _by_width(matrix: Matrix, width_in: int | None) -> bool:

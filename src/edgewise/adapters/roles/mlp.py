@@ -23,9 +23,13 @@ def find_mlp(name: str, matrices: Sequence[Matrix], width: int) -> MLPSite | Non
     beside = find_mlp(name, [_renamed(m) for m in shared], width) if shared else None
     home = container_of([*(experts or own), *router, *shared])
     return MLPSite(
-        f"{name}.{home}".rstrip("."), pair.input, pair.output, pair.gate,
-        projection("router", router[:1]) if router else None, beside,
-    )  # fmt: skip
+        f"{name}.{home}".rstrip("."),
+        pair.input,
+        pair.output,
+        pair.gate,
+        projection("router", router[:1]) if router else None,
+        beside,
+    )
 
 
 def _renamed(matrix: Matrix) -> Matrix:

@@ -36,11 +36,13 @@ class NameReader:
         inside = tuple(name for _, blocks in lists for name in blocks)
         width = stacks[0].blocks[0].attention.output.fan_out
         return ModelSites(
-            stacks=stacks, width=width, embeddings=embeddings_of(model, inside, width),
+            stacks=stacks,
+            width=width,
+            embeddings=embeddings_of(model, inside, width),
             head=head_of(model, inside, width),
             unrecognised=tuple(name for s in stacks for block in s.blocks for name in block.unrecognised),
             assumed=tuple(dict.fromkeys(assumed)),
-        )  # fmt: skip
+        )
 
     def _open(self, names: Sequence[str]) -> list[OpenBlock]:
         config = getattr(self.model, "config", None)
@@ -64,12 +66,20 @@ class NameReader:
         """
         names = [block.module for block in stack.blocks]
         if stack.shared or None in names or len(set(names)) < len(names):
-            return (), f"the layers of {stack.name} are not modules of their own, so matrices have no role by name"
+            return (
+                (),
+                f"the layers of {stack.name} are not modules of their own, so matrices have no role by name",
+            )
         if stack.norm is None:
             return (), f"where the norms of {stack.name} stand was not read"
-        parts = [part for name in names if name is not None for part in self.model.get_submodule(name).modules()]
+        parts = [
+            part for name in names if name is not None for part in self.model.get_submodule(name).modules()
+        ]
         if any(map(is_quantized, parts)):
-            return (), f"matrices of {stack.name} are integers, which have no gradients and no size of their own"
+            return (
+                (),
+                f"matrices of {stack.name} are integers, which have no gradients and no size of their own",
+            )
         try:
             return self._closed(stack, [name for name in names if name is not None]), ""
         except BadInput as error:
@@ -82,7 +92,9 @@ class NameReader:
     ) -> BlockSite:
         """A block whose matrices are known; its norms are left out if they do not fit the position that was read."""
         opened = OpenBlock(self.model, name, index, None, (attention, mlp))
-        roles = None if norm is None else norm_sites.by_position(opened.stream_norms, norm, parallel, cross=False)
+        roles = (
+            None if norm is None else norm_sites.by_position(opened.stream_norms, norm, parallel, cross=False)
+        )
         return opened.close(roles or {}, parallel)
 
     def _closed(self, stack: ReadStack, names: Sequence[str]) -> tuple[BlockSite, ...]:
@@ -110,7 +122,10 @@ def _inside_branches(block: OpenBlock) -> dict[str, str]:
     """Norms inside the modules of attention and MLP: they normalise neither the stream nor a whole branch."""
     assert block.attention is not None and block.mlp is not None
     roles: dict[str, str] = {}
-    for name, role in ((block.attention.name, site_types.INSIDE_ATTENTION), (block.mlp.name, site_types.INSIDE_MLP)):
+    for name, role in (
+        (block.attention.name, site_types.INSIDE_ATTENTION),
+        (block.mlp.name, site_types.INSIDE_MLP),
+    ):
         inner = name.removeprefix(block.name).lstrip(".")
         roles |= {path: role for path in block.stream_norms if inner and path.startswith(f"{inner}.")}
     return roles
@@ -163,7 +178,9 @@ def _layout(block: OpenBlock, family: Architecture | None) -> tuple[str, bool] |
     return None if first is None else ("pre" if first else "post", False)
 
 
-def _norms_by_watching(model: nn.Module, block: OpenBlock, assumed: list[str]) -> tuple[dict[str, str], str, bool]:
+def _norms_by_watching(
+    model: nn.Module, block: OpenBlock, assumed: list[str]
+) -> tuple[dict[str, str], str, bool]:
     assert block.attention is not None and block.mlp is not None
     full = [f"{block.name}.{path}" for path in block.stream_norms]
     outcome = trace_norms(model, block.name, full, block.attention, block.mlp, block.width)

@@ -67,7 +67,9 @@ def inner_role(path: str) -> str | None:
 def site(block: nn.Module, block_name: str, path: str, role: str) -> NormSite:
     module = block.get_submodule(path)
     weight = module._parameters.get("weight")
-    return NormSite(f"{block_name}.{path}", role, norm_kind(module), None if weight is None else weight.numel())
+    return NormSite(
+        f"{block_name}.{path}", role, norm_kind(module), None if weight is None else weight.numel()
+    )
 
 
 def norm_kind(module: nn.Module) -> str:
@@ -140,7 +142,13 @@ def position_of(norm_roles: Sequence[str]) -> str:
     before = any(role.startswith("before") for role in norm_roles)
     after = any(role.startswith("after") for role in norm_roles)
     outside = any(role.startswith("outside") for role in norm_roles)
-    table = {(1, 0, 0): "pre", (1, 1, 0): "sandwich", (0, 1, 0): "branch", (0, 0, 1): "post", (0, 0, 0): "none"}
+    table = {
+        (1, 0, 0): "pre",
+        (1, 1, 0): "sandwich",
+        (0, 1, 0): "branch",
+        (0, 0, 1): "post",
+        (0, 0, 0): "none",
+    }
     return table.get((before, after, outside), "mixed")
 
 
@@ -174,18 +182,29 @@ def _read(
 
 def _inside(run: BlockRun, out: Tensor | None, attention: AttentionSite, mlp: MLPSite) -> str | None:
     """A norm whose result enters an output matrix stands inside its branch [Wang 2022, sub-norm]."""
-    if same(out, run.inputs.get(attention.output.module)) and attention.output.module != attention.query.module:
+    if (
+        same(out, run.inputs.get(attention.output.module))
+        and attention.output.module != attention.query.module
+    ):
         return roles.INSIDE_ATTENTION
     apart = mlp.output.module != mlp.input.module  # experts in one module show their common input only
     return roles.INSIDE_MLP if apart and same(out, run.inputs.get(mlp.output.module)) else None
 
 
 def _role(
-    into: Tensor | None, out: Tensor | None, x: Tensor | None, y: Tensor | None, attended: Tensor | None,
+    into: Tensor | None,
+    out: Tensor | None,
+    x: Tensor | None,
+    y: Tensor | None,
+    attended: Tensor | None,
     thought: Tensor | None,
-) -> str | None:  # fmt: skip
+) -> str | None:
     """The role that one norm's input and output prove; None for those of the stream between the branches."""
-    for tensor, role in ((attended, roles.AFTER_ATTENTION), (thought, roles.AFTER_MLP), (x, roles.BEFORE_ATTENTION)):
+    for tensor, role in (
+        (attended, roles.AFTER_ATTENTION),
+        (thought, roles.AFTER_MLP),
+        (x, roles.BEFORE_ATTENTION),
+    ):
         if same(into, tensor):
             return role
     return roles.OUTSIDE_MLP if same(out, y) else None

@@ -14,6 +14,7 @@ from edgewise.adapters.unwrap import unwrap
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+
 @dataclass(frozen=True)
 class Rows:
     """Which output rows of a fused matrix: rows (groups, size), of every group those from start to stop.

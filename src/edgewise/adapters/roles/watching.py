@@ -52,8 +52,11 @@ def run_block(
     module = model.get_submodule(block)
     weights = drawn_weights(module)
     attempts: list[Callable[[], Any]] = [
-        lambda: module(x), lambda: module(x, None), lambda: module(x, x), lambda: _run_whole(model, x, run, ids)
-    ]  # fmt: skip
+        lambda: module(x),
+        lambda: module(x, None),
+        lambda: module(x, x),
+        lambda: _run_whole(model, x, run, ids),
+    ]
     failure: str | None = None
     with holding(module, weights), watching(model, watched | {block}, run), quiet():
         for attempt in attempts:

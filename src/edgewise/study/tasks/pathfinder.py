@@ -100,7 +100,9 @@ def ends(curves: Curves) -> Array:
 
 def apart(first: Array, second: Array, clear: float) -> NDArray[np.bool_]:
     """Whether no point of one is nearer than `clear` to a point of the other; first (m, a, 2), second (m, b, 2)."""
-    squares = (first**2).sum(-1)[:, :, None] + (second**2).sum(-1)[:, None] - 2 * first @ second.transpose(0, 2, 1)
+    squares = (
+        (first**2).sum(-1)[:, :, None] + (second**2).sum(-1)[:, None] - 2 * first @ second.transpose(0, 2, 1)
+    )
     return np.asarray(squares.min((1, 2)) > clear**2)
 
 
@@ -134,9 +136,14 @@ class Pathfinder:
 
 
 def pathfinder(
-    count: int, size: int = 32, paddles: int = 9, distractors: int | None = None, tolerance: float = 0.5, seed: int = 0,
+    count: int,
+    size: int = 32,
+    paddles: int = 9,
+    distractors: int | None = None,
+    tolerance: float = 0.5,
+    seed: int = 0,
     progress: Callable[[float], None] | None = None,
-) -> Pathfinder:  # fmt: skip
+) -> Pathfinder:
     """`count` images from a seed: long curves of `paddles` dashes, short distractors a third as long.
 
     distractors: default about 18 dashes in total. tolerance: pixels by which dot distances may tell the label.
@@ -152,7 +159,9 @@ def pathfinder(
         parts.append(part)
         layouts += len(part[2])
         if tried > 10 * BATCH and layouts < tried / 5_000:
-            raise BadInput(f"{paddles} paddles hardly fit into {size} x {size} pixels: {layouts} of {tried} tries did.")
+            raise BadInput(
+                f"{paddles} paddles hardly fit into {size} x {size} pixels: {layouts} of {tried} tries did."
+            )
         if progress is not None:
             progress(min(layouts / count, 1.0) / 2)
     points, dots, labels, distances = (np.concatenate(arrays)[:count] for arrays in zip(*parts, strict=True))
@@ -166,7 +175,9 @@ def best_window(distances: Array, labels: NDArray[np.int64], cuts: int = 64) -> 
     place = np.clip(np.searchsorted(edges, distances, side="right") - 1, 0, cuts - 1)
     gain = np.bincount(place, weights=2.0 * labels - 1, minlength=cuts)  # ones minus zeros in each cell
     sums = np.concatenate([[0.0], gain.cumsum()])
-    inside = np.triu(sums[None, :] - sums[:, None])  # low <= high; with "connected inside", zeros outside are right too
+    inside = np.triu(
+        sums[None, :] - sums[:, None]
+    )  # low <= high; with "connected inside", zeros outside are right too
     zeros = int((labels == 0).sum())
     return float(max((zeros + inside).max(), (len(labels) - zeros - inside).max()) / len(labels))
 
@@ -194,7 +205,9 @@ def _layouts(look: Look, tolerance: float, random: np.random.Generator) -> Layou
     return points[free], dots[free], labels[free], distances[free]
 
 
-def _with_distractors(points: Array, look: Look, random: np.random.Generator) -> tuple[Array, NDArray[np.bool_]]:
+def _with_distractors(
+    points: Array, look: Look, random: np.random.Generator
+) -> tuple[Array, NDArray[np.bool_]]:
     """Short curves away from all before, each with a few tries; an image in which one found no room is not free."""
     free = np.ones(len(points), bool)
     for _ in range(look.distractors):

@@ -110,7 +110,9 @@ def activation(kind: str | Callable[[Any], Any] | Activation) -> Activation:
 
 @lru_cache(maxsize=16)  # each has tables of some megabytes
 def _of_callable(function: Callable[[Any], Any]) -> Activation:
-    return Activation(getattr(function, "__name__", type(function).__name__), Quadrature(from_callable(function)))
+    return Activation(
+        getattr(function, "__name__", type(function).__name__), Quadrature(from_callable(function))
+    )
 
 
 @cache

@@ -19,7 +19,9 @@ def averages(name: str) -> dict[str, Array]:
     if square is None or slope_square is None:
         raise ValueError(f"{name}: E phi^2 or E phi'^2 vanishes, so its logarithm has no spline")
     tables = {"slope": table.coefficients, "chord": table.chord_coefficients}
-    parts = {f"{which}.{key}": part for which, whole in tables.items() for key, part in factors(whole).items()}
+    parts = {
+        f"{which}.{key}": part for which, whole in tables.items() for key, part in factors(whole).items()
+    }
     return parts | {"square": square.coefficients, "slope_square": slope_square.coefficients}
 
 

@@ -56,7 +56,10 @@ class PairTable:
         row = np.log(length / self.low) / STEP + (extra + _PADDING)
         column = np.log(np.maximum(rest / (2 - rest), SMALLEST_RATIO)) / -STEP + _PADDING
         column = np.where(e > 1, column + (_COLUMNS + 2 * _PADDING), column)
-        places = [(np.ravel(at) - 1) / (size - 3) for at, size in zip((row, column), coefficients.shape, strict=True)]
+        places = [
+            (np.ravel(at) - 1) / (size - 3)
+            for at, size in zip((row, column), coefficients.shape, strict=True)
+        ]
         return spline_values(coefficients[None], (places[0], places[1]))[0].reshape(np.shape(e))
 
 

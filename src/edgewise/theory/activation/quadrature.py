@@ -107,7 +107,9 @@ class Quadrature:
     # Averages over a pair
 
     def slope_product(self, q: Array, e: Array) -> Array:
-        return self._pair(q, e, self.table.slope_product, self.slope_product_directly, self._far_slope_product)
+        return self._pair(
+            q, e, self.table.slope_product, self.slope_product_directly, self._far_slope_product
+        )
 
     def chord(self, q: Array, e: Array) -> Array:
         return self._pair(q, e, self.table.chord, self.chord_directly, self._far_chord)
@@ -178,11 +180,15 @@ class Quadrature:
         inside = np.minimum(q * spread / high, 1.0)
         at = inside / (1 + np.sqrt(1 - inside))  # at (2 - at) = inside
         share = np.sqrt(high / q) / np.sqrt(np.maximum(q * spread / high, 1.0))
-        return np.asarray(share * self.table.slope_product(np.full_like(q, high), np.where(e <= 1, at, 2 - at)))
+        return np.asarray(
+            share * self.table.slope_product(np.full_like(q, high), np.where(e <= 1, at, 2 - at))
+        )
 
     def _far_chord(self, q: Array, e: Array) -> Array:
         """Its mean over [0, e], point by point."""
-        flat = [self._one_chord(float(v), float(s), self._far_slope_product) for v, s in zip(q, e, strict=True)]
+        flat = [
+            self._one_chord(float(v), float(s), self._far_slope_product) for v, s in zip(q, e, strict=True)
+        ]
         return np.asarray(flat)
 
     def slope_product_directly(self, q: Array, e: Array) -> Array:

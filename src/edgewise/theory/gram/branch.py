@@ -37,7 +37,9 @@ class Step:
 def apply_branch(branch: Branch, state: Geometry, width: int, sampling: Sampling, seed: int) -> Step:
     """Cross terms vanish: every layer ends in an independent zero-mean matrix."""
     inner, pull_before = normalize(branch.norm, state) if branch.norm.before else (state, _same)
-    paths = [_path(branch, layer, inner, width, sampling, seed) for layer in branch.layers if layer.branch != 0]
+    paths = [
+        _path(branch, layer, inner, width, sampling, seed) for layer in branch.layers if layer.branch != 0
+    ]
     total = state.scaled(branch.skip**2)
     for path in paths:
         total = total.plus(path.state)
@@ -96,7 +98,9 @@ def normalize(norm: Norm, state: Geometry) -> tuple[Geometry, Pull]:
     if norm.kind not in ("layer", "rms"):
         return _elementwise(norm, state)
     if not (state.squares > 0).all():
-        raise BadInput("a norm would divide by zero: what enters it is zero. Give the layer before it a gain above 0.")
+        raise BadInput(
+            "a norm would divide by zero: what enters it is zero. Give the layer before it a gain above 0."
+        )
     inverse = (1 / np.sqrt(state.squares)).astype(state.spreads.dtype)
     return (
         Geometry(np.ones_like(state.squares), state.separations),

@@ -15,7 +15,10 @@ from edgewise.theory.gram.heads import Sampling
 WORKING = 220.0  # bytes per pair of tokens: the largest layer at work
 BETWEEN = 60.0  # bytes per pair of tokens and block: what the way back needs
 PER_PAIR, PER_TRIPLE = 7e-8, 2e-11  # seconds per head and pair of tokens, and for each further token
-PER_FEATURE, PER_PRODUCT = 2.5e-8, 1.2e-10  # per head, token and entry of a head; per pair of tokens and entry
+PER_FEATURE, PER_PRODUCT = (
+    2.5e-8,
+    1.2e-10,
+)  # per head, token and entry of a head; per pair of tokens and entry
 SHARE = 0.8  # of the memory of the machine
 LONGEST = 24 * 3600.0  # seconds
 
@@ -33,7 +36,10 @@ def cost(tokens: int, depth: int, draws: int, sampling: Sampling, head_width: in
     pairs = float(tokens) ** 2
     held = depth * sampling.samples * 4.0 if sampling.keep else 0.0
     again = 1.0 if sampling.keep else 1.5  # probabilities are drawn a second time
-    one = pairs * (PER_PAIR + PER_TRIPLE * tokens + PER_PRODUCT * head_width) + PER_FEATURE * tokens * head_width
+    one = (
+        pairs * (PER_PAIR + PER_TRIPLE * tokens + PER_PRODUCT * head_width)
+        + PER_FEATURE * tokens * head_width
+    )
     return Cost(pairs * (WORKING + depth * BETWEEN + held), draws * depth * sampling.samples * again * one)
 
 

@@ -95,7 +95,9 @@ def without_diagonal(matrix: Array) -> Array:
 
 def simplex(tokens: int, norm: float, overlap: float) -> Geometry:
     """Every token of square q, every pair at the same cosine."""
-    return Geometry(np.full(tokens, norm), without_diagonal(np.full((tokens, tokens), norm * (1.0 - overlap))))
+    return Geometry(
+        np.full(tokens, norm), without_diagonal(np.full((tokens, tokens), norm * (1.0 - overlap)))
+    )
 
 
 def from_overlaps(gram: Array) -> Geometry:
@@ -103,16 +105,24 @@ def from_overlaps(gram: Array) -> Geometry:
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
         raise BadInput(f"the start Gram matrix has shape {gram.shape}; expected (tokens, tokens).")
     if not np.isfinite(gram).all():
-        raise BadInput("the start Gram matrix has entries that are not finite numbers; expected x_a.x_b / width.")
+        raise BadInput(
+            "the start Gram matrix has entries that are not finite numbers; expected x_a.x_b / width."
+        )
     squares = gram.diagonal().copy()
     if (squares <= 0).any():
         token = int(squares.argmin())
-        raise BadInput(f"token {token} of the start Gram matrix has square {float(squares[token])}; leave it out.")
+        raise BadInput(
+            f"token {token} of the start Gram matrix has square {float(squares[token])}; leave it out."
+        )
     largest = float(squares.max())
     if float(np.abs(gram - gram.T).max()) > 1e-6 * largest:
-        raise BadInput("the start Gram matrix is not symmetric; expected x_a.x_b / width for every pair of tokens.")
+        raise BadInput(
+            "the start Gram matrix is not symmetric; expected x_a.x_b / width for every pair of tokens."
+        )
     lowest = float(np.linalg.eigvalsh((gram + gram.T) / 2)[0])
     if lowest < -1e-6 * float(squares.sum()):
-        raise BadInput(f"the start Gram matrix has the eigenvalue {lowest:g}; overlaps of vectors have none below 0.")
+        raise BadInput(
+            f"the start Gram matrix has the eigenvalue {lowest:g}; overlaps of vectors have none below 0."
+        )
     spreads = np.maximum(mean_of_pair(squares) - (gram + gram.T) / 2, 0.0)
     return Geometry(squares, without_diagonal(spreads))

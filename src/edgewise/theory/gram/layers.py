@@ -38,9 +38,13 @@ class Memory:
 
     root: Root
     seed: int
-    groups: list[tuple[Heads, list[Real]]] = field(default_factory=list)  # with the probabilities of their parts
+    groups: list[tuple[Heads, list[Real]]] = field(
+        default_factory=list
+    )  # with the probabilities of their parts
 
-    def recall(self, layer: Attention, mask: Mask, sampling: Sampling) -> Iterator[tuple[Heads, Iterator[Real]]]:
+    def recall(
+        self, layer: Attention, mask: Mask, sampling: Sampling
+    ) -> Iterator[tuple[Heads, Iterator[Real]]]:
         if self.groups:
             for heads, parts in self.groups:
                 yield heads, iter(parts)
@@ -170,7 +174,11 @@ def pull_attention(
 def _low_rank(root: Real, heads: int, normals: Normals) -> Real:
     """M^{1/2} N for M^{1/2} = root (n, n), N of isotropic rows (h, n, rank)."""
     n = len(root)
-    return lower_product(root, _isotropic(n, heads, normals, root.dtype)).reshape(n, heads, RANK).transpose(1, 0, 2)
+    return (
+        lower_product(root, _isotropic(n, heads, normals, root.dtype))
+        .reshape(n, heads, RANK)
+        .transpose(1, 0, 2)
+    )
 
 
 def _logit_gradients(S: Real, A: Real, V: Real) -> Real:

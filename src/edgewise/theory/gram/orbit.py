@@ -28,9 +28,13 @@ Tick = Callable[[], None]
 class Orbit:
     """The sites from `site` on, which is the state's own."""
 
-    def __init__(self, state: Geometry, site: int, sites: int, dtype: Precision, width: int, seed: int) -> None:
+    def __init__(
+        self, state: Geometry, site: int, sites: int, dtype: Precision, width: int, seed: int
+    ) -> None:
         self.site, self.width, self.seed = site, width, seed
-        self.norm, self.separation, self.entropy, self.log_gradient = (np.full(sites, math.nan) for _ in range(4))
+        self.norm, self.separation, self.entropy, self.log_gradient = (
+            np.full(sites, math.nan) for _ in range(4)
+        )
         names = (*STATISTICS, "gradient_coherence", *(f"weight_gradient.{name}" for name in WEIGHTS))
         self.statistics = {name: np.full(sites, math.nan) for name in names}
         self.norm[site], self.separation[site] = state.norm, state.separation
@@ -106,7 +110,9 @@ def mean_state(orbits: Sequence[Orbit]) -> Geometry:
 def settled(forgotten: Array, depth: int) -> bool:
     """Whether the blocks to come, each like the last one, add little to the squares of what was forgotten so far."""
     squares = np.square(forgotten)
-    return bool(np.isfinite(squares).all()) and (depth - len(squares)) * squares[-1] <= SETTLED * squares.sum()
+    return (
+        bool(np.isfinite(squares).all()) and (depth - len(squares)) * squares[-1] <= SETTLED * squares.sum()
+    )
 
 
 def blocks_alike(blocks: Sequence[Block]) -> bool:

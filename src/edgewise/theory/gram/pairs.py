@@ -245,7 +245,9 @@ def _unit(values: Array, low: float, high: float) -> Array:
 def _lagrange(x: Array, count: int) -> Array:
     """Values at x of the polynomials that are 1 at one Chebyshev point and 0 at the others (n, K)."""
     nodes = chebyshev.chebpts1(count)
-    return np.asarray(np.linalg.solve(chebyshev.chebvander(nodes, count - 1).T, chebyshev.chebvander(x, count - 1).T).T)
+    return np.asarray(
+        np.linalg.solve(chebyshev.chebvander(nodes, count - 1).T, chebyshev.chebvander(x, count - 1).T).T
+    )
 
 
 def _between(weights: Array, values: Array) -> Array:
@@ -268,10 +270,12 @@ def _slope_products(phi: Activation, variances: Array, theta: float) -> Array:
     grain = _grain(phi)
     outer = np.sqrt(variances * (1 - rest))
     w, weights = _rule(grain, outer, variances * rest)
-    g = np.stack([
-        gaussian_mean.smoothed(phi.derivative, deviation * w, q * rest, grain)
-        for deviation, q in zip(outer, variances, strict=True)
-    ])
+    g = np.stack(
+        [
+            gaussian_mean.smoothed(phi.derivative, deviation * w, q * rest, grain)
+            for deviation, q in zip(outer, variances, strict=True)
+        ]
+    )
     other = g if c >= 0 else g[:, ::-1]  # the nodes are symmetric
     return np.asarray((g * weights) @ other.T)
 
@@ -322,4 +326,6 @@ def _ratios(phi: Activation, s: Array) -> Array:
     apart = values[:, None] - values[None]
     gaps = s[:, None] - s[None] + np.eye(len(s))
     ratios = np.sum(apart**2 * weights, axis=-1) / (2 * gaps**2)
-    return np.asarray(np.where(np.eye(len(s)) > 0, np.diag(np.sum(tangents**2 * weights, axis=-1) / 2), ratios))
+    return np.asarray(
+        np.where(np.eye(len(s)) > 0, np.diag(np.sum(tangents**2 * weights, axis=-1) / 2), ratios)
+    )

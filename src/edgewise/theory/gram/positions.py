@@ -77,7 +77,8 @@ def _spans(tokens: int, back: int, ahead: int, blocks: int = 8) -> tuple[Span, .
     size = max(SMALLEST_BLOCK, math.ceil(tokens / blocks))
     starts = range(0, tokens, size)
     return tuple(
-        Span(s, min(s + size, tokens), max(0, s - back), min(tokens, min(s + size, tokens) + ahead)) for s in starts
+        Span(s, min(s + size, tokens), max(0, s - back), min(tokens, min(s + size, tokens) + ahead))
+        for s in starts
     )
 
 
@@ -118,7 +119,9 @@ def banded_scores(queries: Real, keys: Real, spans: Sequence[Span]) -> Real:
     scores = np.zeros((len(queries), n, n), queries.dtype)
     for span in spans:
         np.matmul(
-            queries[:, span.rows], keys[:, span.columns].swapaxes(1, 2), out=scores[:, span.rows, span.columns]
+            queries[:, span.rows],
+            keys[:, span.columns].swapaxes(1, 2),
+            out=scores[:, span.rows, span.columns],
         )
     return scores
 

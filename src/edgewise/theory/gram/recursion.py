@@ -32,7 +32,9 @@ Heads = list[tuple[Branch, Sampling]]
 MOST = 32  # heads drawn per layer
 FIRST, MORE = 2, 4  # blocks that get more heads, and how many times as many
 LONG = 128  # tokens from which the number of heads matters
-HELD = 5e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
+HELD = (
+    5e8  # bytes of attention probabilities held between forward and backward; above it they are drawn again
+)
 
 
 def propagate_gram(
@@ -63,7 +65,9 @@ def propagate_gram(
     seeds = [(seed << 32) + (draw << 24) for draw in range(draws)]
     may_join = samples is None and draws > 1 and blocks_alike(architecture.blocks)
     blocks = _with_heads(architecture, sampling, more=may_join)
-    runs = _orbits(architecture, first, _output_gradient(first.tokens, readout), blocks, seeds, may_join, progress)
+    runs = _orbits(
+        architecture, first, _output_gradient(first.tokens, readout), blocks, seeds, may_join, progress
+    )
     left = any(run.left_range for run in runs)  # then no gradient was followed
     source = f"theory: gram recursion, {_heads_of(blocks)} x {draws} draws"
     return Trace(
@@ -80,9 +84,14 @@ def propagate_gram(
 
 
 def _orbits(
-    architecture: Architecture, first: Geometry, gamma: Array, blocks: Sequence[Heads], seeds: Sequence[int],
-    may_join: bool, progress: Progress | None,
-) -> list[Orbit]:  # fmt: skip
+    architecture: Architecture,
+    first: Geometry,
+    gamma: Array,
+    blocks: Sequence[Heads],
+    seeds: Sequence[int],
+    may_join: bool,
+    progress: Progress | None,
+) -> list[Orbit]:
     """One orbit per seed: apart through the blocks in which chance matters, then as one, and all the way back."""
     sites, branches = len(architecture.sites()), [pair for block in blocks for pair in block]
     dtype, width = branches[0][1].dtype, architecture.width

@@ -191,7 +191,10 @@ def _softmax_weights(row: Row, g: Gradient, width: int) -> Mapping[str, Array]:
     """
     layer, n, q, p, D = row.layer, row.tokens, row.state.norm, row.state.cross, row.state.difference
     mixed = n * (g.own * (p + D * row.s2) + (n - 1) * g.cross * (p + D * row.s11))
-    value_gain, query_gain = ratio(layer.value_gain, layer.output_gain), ratio(layer.score_gain, layer.key_gain)
+    value_gain, query_gain = (
+        ratio(layer.value_gain, layer.output_gain),
+        ratio(layer.score_gain, layer.key_gain),
+    )
     behind_query, behind_key = layer.key_gain**2, query_gain**2
     if layer.qk_norm:  # the norms divide by the projections' own gains, taken equal
         behind_query = behind_key = row.logit_scale * ratio(1.0, layer.key_gain) ** 2
@@ -289,7 +292,9 @@ def _pull_gaussian(kernel: Kernel, g: Gradient) -> Gradient:
     """
     q, p = kernel.state.norm, kernel.state.cross
     value = Gradient(_over_queries(kernel, g, kernel.mean, q), _over_queries(kernel, g, kernel.mean, p))
-    query = Gradient(g.own * kernel.tilted_mixed(q), g.cross * kernel.tilted_mixed(p)).scaled(kernel.query_square)
+    query = Gradient(g.own * kernel.tilted_mixed(q), g.cross * kernel.tilted_mixed(p)).scaled(
+        kernel.query_square
+    )
     key = Gradient(
         q * _over_queries(kernel, g, kernel.tilted, q), p * _over_queries(kernel, g, kernel.tilted, p)
     ).scaled(kernel.layer.key_gain**2)
@@ -336,7 +341,10 @@ def bilinear_attention(layer: Attention, state: Simplex, tokens: int, width: int
         logits = width * (layer.value_gain / n) ** 2 * keys * queries(g)
         return {
             "value": width * layer.output_gain**2 * mixed,
-            "output": layer.heads * layer.head_width * ratio(layer.value_gain, layer.output_gain) ** 2 * mixed,
+            "output": layer.heads
+            * layer.head_width
+            * ratio(layer.value_gain, layer.output_gain) ** 2
+            * mixed,
             "query": logits * layer.key_gain**2,
             "key": logits * ratio(layer.score_gain, layer.key_gain) ** 2,
         }

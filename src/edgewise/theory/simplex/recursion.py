@@ -54,7 +54,8 @@ def propagate_simplex(
     variance = _statistic(steps, "logit_variance")
     return Trace(
         sites=architecture.sites(),
-        source="theory: simplex recursion, " + _SOURCES.get(closure, f"{closure} closure, for comparison only"),
+        source="theory: simplex recursion, "
+        + _SOURCES.get(closure, f"{closure} closure, for comparison only"),
         norm=_row([s.norm for s in states]),
         separation=_row([s.separation for s in states]),
         readouts=(readout,),
@@ -258,8 +259,11 @@ def _frozen(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
 
 
 CLOSURES: dict[str, Moments] = {
-    "exact": exact, "large_n": _closure(large_n), "random_energy": _closure(random_energy), "frozen": _frozen,
-}  # fmt: skip
+    "exact": exact,
+    "large_n": _closure(large_n),
+    "random_energy": _closure(random_energy),
+    "frozen": _frozen,
+}
 
 
 def closure_named(name: str) -> Moments:

@@ -21,7 +21,9 @@ def condensation_ratio(variance: ArrayLike, tokens: ArrayLike) -> Array:
     """
     v, n = np.asarray(variance, np.float64), np.asarray(tokens, np.float64)
     if np.any(v < 0) or np.any(n < 2):
-        raise BadInput(f"a condensation ratio needs variance >= 0 and tokens >= 2, got variance={v}, tokens={n}.")
+        raise BadInput(
+            f"a condensation ratio needs variance >= 0 and tokens >= 2, got variance={v}, tokens={n}."
+        )
     return np.asarray(v / (2 * np.log(n)))
 
 

@@ -106,7 +106,10 @@ def smoothed(u: Array, variance: float, step: float, n: Array, powers: int) -> d
     kernels = fine * np.array([*(_kernel(y, k) for k in range(1, powers + 1)), -y * _kernel(y, 1)]).T
     from scipy.special import ndtr
 
-    above, below = ndtr(distance) @ kernels[:, 0], ndtr(-distance) @ kernels[:, 0]  # K_1 is the slope of 1 - K_0
+    above, below = (
+        ndtr(distance) @ kernels[:, 0],
+        ndtr(-distance) @ kernels[:, 0],
+    )  # K_1 is the slope of 1 - K_0
     averages = (np.exp(-0.5 * distance**2) / (SQRT_TWO_PI * std)) @ kernels
     names = ("miss", *(str(k) for k in range(powers + 1)), "log")
     return {m: f.reshape(u.shape) for m, f in zip(names, (above, below, *averages.T), strict=True)}
@@ -157,7 +160,9 @@ def _joint_square(v: float, rho: float, n: Array, step: float) -> dict[str, Arra
         first = {name: np.lib.stride_tricks.sliding_window_view(f, len(nodes)) for name, f in line.items()}
     else:
         first = smoothed(u[:, None] + nodes, own, step, n, 2)
-    second = first if rho >= 0 else {m: f[:, ::-1] for m, f in first.items()}  # x' takes -w: the nodes backwards
+    second = (
+        first if rho >= 0 else {m: f[:, ::-1] for m, f in first.items()}
+    )  # x' takes -w: the nodes backwards
     pairs = ((0, 0), (1, 0), (1, 1), (2, 1), (2, 2))
     product = {f"{k}{m}": (first[str(k)] * weights) @ second[str(m)].T for k, m in pairs}
     miss, other = first["miss"] * weights, second["miss"]

@@ -83,7 +83,9 @@ class MomentTable:
         return self._splines.overlaps(v, rho) if few else self._splines.everything(v, rho)
 
     def _from_quadrature(self, v: Array, rho: Array, names: Names) -> dict[str, Array]:
-        spend(SECONDS * len(v))  # also for states that are remembered: a search must not get further the second time
+        spend(
+            SECONDS * len(v)
+        )  # also for states that are remembered: a search must not get further the second time
         states = [_one_state(float(a), float(b), self.tokens) for a, b in zip(v, rho, strict=True)]
         return {name: np.array([getattr(state, name) for state in states]) for name in names}
 

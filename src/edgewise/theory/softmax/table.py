@@ -144,7 +144,9 @@ class TokenSplines:
 @lru_cache(maxsize=256)
 def _splines(tokens: int, names: Names) -> Array:
     """Coefficients (names, grid) of the logarithms of the named moments."""
-    return np.ascontiguousarray(np.stack([_spline(tokens, name) for name in names]))  # else every reading copies it
+    return np.ascontiguousarray(
+        np.stack([_spline(tokens, name) for name in names])
+    )  # else every reading copies it
 
 
 def _spline(tokens: int, name: str) -> Array:

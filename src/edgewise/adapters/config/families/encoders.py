@@ -33,12 +33,16 @@ def bert(config: ConfigReader) -> Knobs:
     if config.flag("add_cross_attention"):
         config.leave_out("cross-attention is left out")
     return {
-        "depth": config.depth(), **shape.knobs(),
+        "depth": config.depth(),
+        **shape.knobs(),
         **normal_gains(shape, config.number("initializer_range", default=0.02)),
         "tokens": assume_tokens(config, "max_position_embeddings", context=512, most=most),
         "activation": config.activation("hidden_act", default="gelu"),
-        "norm": "post", "norm_kind": "layer", "embedding_norm": 1.0, "causal": causal,
-    }  # fmt: skip
+        "norm": "post",
+        "norm_kind": "layer",
+        "embedding_norm": 1.0,
+        "causal": causal,
+    }
 
 
 def modernbert(config: ConfigReader) -> Knobs:
@@ -56,13 +60,19 @@ def modernbert(config: ConfigReader) -> Knobs:
     # local_attention counts both sides: |a - b| <= half of it, and our window counts the token itself.
     window = config.integer("local_attention", default=128) // 2 + 1
     return {
-        "depth": depth, **shape.knobs(),
+        "depth": depth,
+        **shape.knobs(),
         **normal_gains(shape, s, output=s / math.sqrt(2 * depth), gated=True, scaling=rope_scaling(config)),
         "tokens": assume_tokens(config, "max_position_embeddings", context=8192),
-        "activation": config.activation("hidden_activation", default="gelu"), "gated": True,
-        "norm": "pre", "norm_kind": "layer", "embedding_norm": 1.0, "window": windows(config, types, window),
-        "rope": 1.0, "rope_base": one_or_all([bases.get(kind, bases[FULL]) for kind in types]),
-    }  # fmt: skip
+        "activation": config.activation("hidden_activation", default="gelu"),
+        "gated": True,
+        "norm": "pre",
+        "norm_kind": "layer",
+        "embedding_norm": 1.0,
+        "window": windows(config, types, window),
+        "rope": 1.0,
+        "rope_base": one_or_all([bases.get(kind, bases[FULL]) for kind in types]),
+    }
 
 
 def t5(config: ConfigReader) -> Knobs:
@@ -77,12 +87,23 @@ def t5(config: ConfigReader) -> Knobs:
     gated, name = kind.startswith("gated-"), kind.removeprefix("gated-")
     config.leave_out("T5 is described by its encoder alone: no decoder, no cross-attention")
     return {
-        "depth": config.depth(), **shape.knobs(), "tokens": _t5_tokens(config), "gated": gated,
-        "activation": _t5_activation(config, gated, name), "norm": "pre", "norm_kind": "rms",
-        "embedding_norm": f * f, "position_bias": f / math.sqrt(width),
-        "score_gain": f**4, "key_gain": f * f, "value_gain": f**3, "output_gain": f,
-        "mlp_in_gain": f * f, "mlp_out_gain": f, **({"mlp_linear_gain": f * f} if gated else {}),
-    }  # fmt: skip
+        "depth": config.depth(),
+        **shape.knobs(),
+        "tokens": _t5_tokens(config),
+        "gated": gated,
+        "activation": _t5_activation(config, gated, name),
+        "norm": "pre",
+        "norm_kind": "rms",
+        "embedding_norm": f * f,
+        "position_bias": f / math.sqrt(width),
+        "score_gain": f**4,
+        "key_gain": f * f,
+        "value_gain": f**3,
+        "output_gain": f,
+        "mlp_in_gain": f * f,
+        "mlp_out_gain": f,
+        **({"mlp_linear_gain": f * f} if gated else {}),
+    }
 
 
 def _t5_activation(config: ConfigReader, gated: bool, name: str) -> str:
@@ -117,10 +138,18 @@ def torch_encoder(config: ConfigReader) -> Knobs:
         config.assume("tokens: 256, the encoder takes any length; set --tokens")
     linear, joint = math.sqrt(1 / 3), math.sqrt(1 / 2)
     return {
-        "depth": config.depth(), **shape.knobs(),
+        "depth": config.depth(),
+        **shape.knobs(),
         "tokens": config.tokens or 256,
         "activation": config.activation("activation", default="relu"),
-        "norm": "pre" if config.flag("norm_first") else "post", "norm_kind": "layer", "embedding_norm": 1.0,
-        "score_gain": joint * joint, "key_gain": joint, "value_gain": joint * linear, "output_gain": linear,
-        "mlp_in_gain": linear, "mlp_out_gain": linear, "mlp_bias": 1 / math.sqrt(3 * width),
-    }  # fmt: skip
+        "norm": "pre" if config.flag("norm_first") else "post",
+        "norm_kind": "layer",
+        "embedding_norm": 1.0,
+        "score_gain": joint * joint,
+        "key_gain": joint,
+        "value_gain": joint * linear,
+        "output_gain": linear,
+        "mlp_in_gain": linear,
+        "mlp_out_gain": linear,
+        "mlp_bias": 1 / math.sqrt(3 * width),
+    }

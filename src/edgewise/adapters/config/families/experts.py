@@ -17,7 +17,10 @@ from edgewise.adapters.config.reader import ConfigReader
 from edgewise.errors import BadInput
 
 Knobs = dict[str, Any]
-MOST_EXPERTS, WIDEST = 100_000, 50.0  # beyond them one expert takes everything, or exp(logit) leaves the numbers
+MOST_EXPERTS, WIDEST = (
+    100_000,
+    50.0,
+)  # beyond them one expert takes everything, or exp(logit) leaves the numbers
 
 
 def mixtral(config: ConfigReader) -> Knobs:
@@ -81,10 +84,13 @@ def _latent_attention(config: ConfigReader, s: float, scaling: float) -> Knobs:
     key = math.sqrt((still + turned) / (plain + rotated))
     output = gain(s, shape.heads * config.integer("v_head_dim"))
     return {
-        "head_width": plain + rotated, "rope": rotated * shape.width / (plain * rank + rotated * shape.width),
-        "score_gain": query * key * scaling, "key_gain": key,
-        "value_gain": gain(s, rank) * output, "output_gain": output,
-    }  # fmt: skip
+        "head_width": plain + rotated,
+        "rope": rotated * shape.width / (plain * rank + rotated * shape.width),
+        "score_gain": query * key * scaling,
+        "key_gain": key,
+        "value_gain": gain(s, rank) * output,
+        "output_gain": output,
+    }
 
 
 def _routed(config: ConfigReader, spread: float, *, normalised: bool, score: Any = math.exp) -> float:

@@ -23,12 +23,17 @@ def gpt2(config: ConfigReader) -> Knobs:
     if config.flag("add_cross_attention"):
         config.leave_out("cross-attention is left out")
     return {
-        "depth": depth, **shape.knobs(), **gains,
+        "depth": depth,
+        **shape.knobs(),
+        **gains,
         "score_gain": _gpt2_scores(config, gains["score_gain"], shape, depth),
         "tokens": assume_tokens(config, "n_positions", "max_position_embeddings", context=1024),
         "activation": config.activation("activation_function", default="gelu_new"),
-        "norm": "pre", "norm_kind": "layer", "embedding_norm": 2 * s * s, "causal": True,
-    }  # fmt: skip
+        "norm": "pre",
+        "norm_kind": "layer",
+        "embedding_norm": 2 * s * s,
+        "causal": True,
+    }
 
 
 def _gpt2_scores(config: ConfigReader, score: float, shape: Shape, depth: int) -> float | list[float]:
@@ -46,12 +51,16 @@ def opt(config: ConfigReader) -> Knobs:
     narrow = config.integer("word_embed_proj_dim") if config.get("word_embed_proj_dim") else width
     token = s * s if narrow == width else s * s * gain(s, narrow) ** 2
     return {
-        "depth": config.depth(), **shape.knobs(), **normal_gains(shape, s),
+        "depth": config.depth(),
+        **shape.knobs(),
+        **normal_gains(shape, s),
         "tokens": assume_tokens(config, "max_position_embeddings", context=2048),
         "activation": config.activation("activation_function", default="relu"),
-        "norm": "pre" if config.flag("do_layer_norm_before", default=True) else "post", "norm_kind": "layer",
-        "embedding_norm": token + s * s, "causal": True,
-    }  # fmt: skip
+        "norm": "pre" if config.flag("do_layer_norm_before", default=True) else "post",
+        "norm_kind": "layer",
+        "embedding_norm": token + s * s,
+        "causal": True,
+    }
 
 
 def gpt_neox(config: ConfigReader) -> Knobs:
@@ -61,15 +70,19 @@ def gpt_neox(config: ConfigReader) -> Knobs:
     depth = config.depth()
     inward, outward = _neox_deviations(config, width, depth)
     return {
-        "depth": depth, **shape.knobs(),
+        "depth": depth,
+        **shape.knobs(),
         **normal_gains(shape, inward, output=outward, scaling=rope_scaling(config)),
         "tokens": assume_tokens(config, "max_position_embeddings", context=2048),
-        "activation": config.activation("hidden_act", default="gelu"), "norm": "pre", "norm_kind": "layer",
-        "embedding_norm": inward * inward, "causal": True,
+        "activation": config.activation("hidden_act", default="gelu"),
+        "norm": "pre",
+        "norm_kind": "layer",
+        "embedding_norm": inward * inward,
+        "causal": True,
         "parallel": config.flag("use_parallel_residual", default=True),
         "rope": rope_fraction(config, "rotary_pct", default=0.25),
         "rope_base": rope_base(config, "rotary_emb_base", "rope_theta", default=10000.0),
-    }  # fmt: skip
+    }
 
 
 def _neox_deviations(config: ConfigReader, width: int, depth: int) -> tuple[float, float]:
@@ -81,9 +94,11 @@ def _neox_deviations(config: ConfigReader, width: int, depth: int) -> tuple[floa
     """
     s = config.number("initializer_range", default=0.02)
     methods = {
-        "normal": s, "small_init": math.sqrt(2 / (5 * width)), "wang_init": 2 / (depth * math.sqrt(width)),
+        "normal": s,
+        "small_init": math.sqrt(2 / (5 * width)),
+        "wang_init": 2 / (depth * math.sqrt(width)),
         "scaled_normal": s / math.sqrt(2 * depth),
-    }  # fmt: skip
+    }
     names = [config.get(key) or "normal" for key in ("init_method", "output_layer_init_method")]
     for name in names:
         if name not in methods:
@@ -100,15 +115,19 @@ def phi(config: ConfigReader) -> Knobs:
     s, scaling = config.number("initializer_range", default=0.02), rope_scaling(config)
     gains = normal_gains(shape, s, scaling=scaling)
     return {
-        "depth": config.depth(), **shape.knobs(),
+        "depth": config.depth(),
+        **shape.knobs(),
         **(with_query_key_norm(gains, scaling) if config.flag("qk_layernorm") else gains),
         "tokens": assume_tokens(config, "max_position_embeddings", context=2048),
         "activation": config.activation("hidden_act", default="gelu_new"),
-        "norm": "pre", "norm_kind": "layer",
-        "embedding_norm": s * s, "causal": True, "parallel": True,
+        "norm": "pre",
+        "norm_kind": "layer",
+        "embedding_norm": s * s,
+        "causal": True,
+        "parallel": True,
         "rope": rope_fraction(config, default=0.5),
         "rope_base": rope_base(config, "rope_theta", default=10000.0),
-    }  # fmt: skip
+    }
 
 
 def falcon(config: ConfigReader) -> Knobs:
@@ -122,15 +141,20 @@ def falcon(config: ConfigReader) -> Knobs:
     if alibi:
         config.leave_out("Falcon divides ALiBi slopes by sqrt(head width); full slopes are used")
     return {
-        "depth": config.depth(), **shape.knobs(),
+        "depth": config.depth(),
+        **shape.knobs(),
         **normal_gains(shape, s, scaling=1.0 if alibi else rope_scaling(config)),
         "tokens": assume_tokens(config, "max_position_embeddings", context=2048),
-        "activation": config.activation("activation", default="gelu"), "norm": "pre", "norm_kind": "layer",
-        "embedding_norm": s * s, "causal": True,
+        "activation": config.activation("activation", default="gelu"),
+        "norm": "pre",
+        "norm_kind": "layer",
+        "embedding_norm": s * s,
+        "causal": True,
         "parallel": new or config.flag("parallel_attn", default=True),
-        "alibi": alibi, "rope": 0.0 if alibi else 1.0,
+        "alibi": alibi,
+        "rope": 0.0 if alibi else 1.0,
         "rope_base": 10000.0 if alibi else rope_base(config, "rope_theta", default=10000.0),
-    }  # fmt: skip
+    }
 
 
 def _falcon_kv_heads(config: ConfigReader, heads: int, new: bool) -> int:

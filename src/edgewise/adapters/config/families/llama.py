@@ -31,13 +31,19 @@ def llama(
     """Llama 1 to 3; the others change what differs."""
     shape, s = decoder_shape(config, head_width), config.number("initializer_range", default=0.02)
     return {
-        "depth": config.depth(), **shape.knobs(),
+        "depth": config.depth(),
+        **shape.knobs(),
         "tokens": assume_tokens(config, "max_position_embeddings", context=2048),
-        "activation": config.activation("hidden_act", "hidden_activation", default=activation), "gated": True,
-        "norm": "pre", "norm_kind": "rms", "embedding_norm": s * s, "causal": True,
-        "rope": rope_fraction(config), "rope_base": rope_base(config, "rope_theta", default=base),
+        "activation": config.activation("hidden_act", "hidden_activation", default=activation),
+        "gated": True,
+        "norm": "pre",
+        "norm_kind": "rms",
+        "embedding_norm": s * s,
+        "causal": True,
+        "rope": rope_fraction(config),
+        "rope_base": rope_base(config, "rope_theta", default=base),
         **normal_gains(shape, s, gated=True, scaling=rope_scaling(config)),
-    }  # fmt: skip
+    }
 
 
 def decoder_shape(config: ConfigReader, head_width: int | None = None) -> Shape:
@@ -92,8 +98,9 @@ def granite(config: ConfigReader) -> Knobs:
     return knobs | {
         "embedding_norm": knobs["embedding_norm"] * embedding**2,
         "score_gain": knobs["score_gain"] * logit,
-        "attention_branch": branch, "mlp_branch": branch,
-    }  # fmt: skip
+        "attention_branch": branch,
+        "mlp_branch": branch,
+    }
 
 
 def gemma2(config: ConfigReader) -> Knobs:

@@ -58,11 +58,16 @@ def _vision(
     if config.tokens is not None and config.tokens != patches + extra:
         config.assume(f"tokens: {config.tokens} as requested; this image has {patches + extra}")
     return {
-        "depth": config.depth(), **shape.knobs(), **normal_gains(shape, s, gated=gated),
-        "tokens": config.tokens or patches + extra, "gated": gated,
-        "activation": config.activation("hidden_act", default="gelu"), "norm": "pre", "norm_kind": "layer",
+        "depth": config.depth(),
+        **shape.knobs(),
+        **normal_gains(shape, s, gated=gated),
+        "tokens": config.tokens or patches + extra,
+        "gated": gated,
+        "activation": config.activation("hidden_act", default="gelu"),
+        "norm": "pre",
+        "norm_kind": "layer",
         "embedding_norm": s * s * (pixels + random_positions),
-    }  # fmt: skip
+    }
 
 
 def _patches(config: ConfigReader, side: int) -> tuple[int, int]:
