@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.adapters.reading.read import read
 from edgewise.audit.inspect import audit_initialization
 from edgewise.errors import BadInput
+from edgewise.models.behavior.read import read
 from edgewise.probe.measure import measure
 from edgewise.repair.critical_plan import critical_plan
 from tests.support.alarms import interrupted

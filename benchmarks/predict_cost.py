@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.adapters.source import preset_names
+from edgewise.models.source import preset_names
 
 ROOT = Path(__file__).parents[1]
 OLD = "61ad0f0"

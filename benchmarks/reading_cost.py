@@ -9,7 +9,7 @@ import torch
 from benchmarks.clock import Task, interleaved
 from benchmarks.report import Findings, Goal, Table, Tell
 from edgewise import describe
-from edgewise.adapters.reading.read import read
+from edgewise.models.behavior.read import read
 
 FORWARDS = 2.0  # the project's goal
 

@@ -11,9 +11,10 @@ import torch
 from torch.nn import functional as F
 
 import edgewise
-from edgewise import activations, knobs, nets
-from edgewise.theory.activation import functions
-from edgewise.theory.activation.activations import activation
+from edgewise import activations, nets
+from edgewise.nouns import knobs
+from edgewise.theory.averages import functions
+from edgewise.theory.averages.activations import activation
 
 CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
 NAME = "softsign"
@@ -29,7 +30,7 @@ def steps() -> list[str]:
 def softsign(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps 1 and 2 of the list; the others are optional or tests."""
     first, second = steps()[:2]
-    assert "`ACTIVATIONS` in `src/edgewise/knobs.py`" in first
+    assert "`ACTIVATIONS` in `src/edgewise/nouns/knobs.py`" in first
     monkeypatch.setattr(knobs, "ACTIVATIONS", (*knobs.ACTIVATIONS, NAME))
     assert "`src/edgewise/activations.py`" in second
     monkeypatch.setitem(activations.torch_activations(), NAME, F.softsign)

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from edgewise.architecture import Architecture, transformer
-from edgewise.blocks import MLP, Attention
 from edgewise.errors import BadInput
-from edgewise.knobs import KNOBS
-from edgewise.perceptron import PERCEPTRON_KNOBS, Perceptron
+from edgewise.nouns.architecture import Architecture, transformer
+from edgewise.nouns.blocks import MLP, Attention
+from edgewise.nouns.knobs import KNOBS
+from edgewise.nouns.perceptron import PERCEPTRON_KNOBS, Perceptron
 
 
 def test_defaults_follow_from_the_knob_table():

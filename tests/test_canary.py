@@ -92,7 +92,7 @@ def test_the_cheapest_case_is_measured_again(tmp_path: Path) -> None:
         ),
         pytest.param(
             "experiments/census/by_hand.py",
-            "adapters/roles/gains.py",
+            "models/names/gains.py",
             "Gain(math.sqrt(mean_square * matrix.fan_in)",
             "Gain(1.1 * math.sqrt(mean_square * matrix.fan_in)",
             marks=pytest.mark.slow,

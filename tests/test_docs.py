@@ -14,8 +14,8 @@ import pytest
 
 import edgewise
 from benchmarks import BENCHMARKS
-from edgewise.adapters.source import preset_names
-from edgewise.knobs import KNOBS, Knob
+from edgewise.models.source import preset_names
+from edgewise.nouns.knobs import KNOBS, Knob
 
 ROOT = Path(__file__).parents[1]
 LONG = ("counterexamples.md",)  # forty small experiments
@@ -132,7 +132,7 @@ def row(knob: Knob) -> str:
 
 
 def test_knob_table_is_the_one_in_the_code() -> None:
-    """docs/architecture.md lists exactly the knobs of edgewise.knobs.KNOBS, in their order and words."""
+    """docs/architecture.md lists exactly the knobs of edgewise.nouns.knobs.KNOBS, in their order and words."""
     section = (ROOT / "docs/architecture.md").read_text().partition("## The knobs")[2].partition("\n## ")[0]
     shown = [line for line in section.splitlines() if line.startswith("| `")]
     current = [row(knob) for knob in KNOBS.values()]

@@ -15,7 +15,7 @@ import edgewise
 
 OPEN = {
     "transformer"
-}  # its keywords are the rows of edgewise.knobs.KNOBS, refused by name with the nearest one
+}  # its keywords are the rows of edgewise.nouns.knobs.KNOBS, refused by name with the nearest one
 OF_CASES = {"chosen", "over_seeds", "select"}  # their keywords are the fields of a recipe's own cases
 FUNCTIONS = sorted(n for n in edgewise.__all__ if isinstance(getattr(edgewise, n), FunctionType))
 ROOMS = ("laboratory", "landscape", "nets", "optim", "rehearsal", "study", "view")

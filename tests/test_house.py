@@ -17,12 +17,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "edgewise"
 FLOORS = {
     0: {
-        "architecture",
-        "blocks",
-        "knobs",
-        "perceptron",
-        "trace",
-        "verdict",
+        "nouns",
         "words",
         "screen",
         "explanation",
@@ -39,7 +34,7 @@ FLOORS = {
         "user_code",
         "plain_values",
     },
-    1: {"theory", "stability", "adapters", "nets"},
+    1: {"theory", "stability", "models", "nets"},
     2: {"audit", "probe", "optim", "landscape", "laboratory"},
     3: {"critical", "repair", "monitor"},
     4: {"judgement", "rehearsal"},
@@ -55,12 +50,7 @@ FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 FORBIDDEN = {  # beyond the floors: what makes the agreement of theory and measurement evidence
     **{room: {"theory"} for room in FLOORS[2]},
     "stability": {
-        "architecture",
-        "perceptron",
-        "blocks",
-        "knobs",
-        "trace",
-        "verdict",
+        "nouns",
         "words",
         "screen",
         "explanation",
@@ -156,11 +146,11 @@ def test_the_walk_sees_what_is_forbidden(tmp_path: Path, monkeypatch: pytest.Mon
     probe, stability = tmp_path / "probe" / "bad.py", tmp_path / "stability" / "bad.py"
     probe.write_text("def f():\n    from edgewise.theory.predict import predict\n")
     stability.write_text(
-        "from edgewise.architecture import Architecture\nfrom edgewise import perceptron, errors\n"
+        "from edgewise.nouns.architecture import Architecture\nfrom edgewise import words, errors\n"
     )
     monkeypatch.setitem(globals(), "SOURCE", tmp_path)
     assert wrong_imports("probe", rooms_used(probe)) == ["theory"]
-    assert wrong_imports("stability", rooms_used(stability)) == ["architecture", "perceptron"]
+    assert wrong_imports("stability", rooms_used(stability)) == ["nouns", "words"]
     assert {"probe", "audit", "optim", "landscape", "laboratory"} <= set(FORBIDDEN)
 
 

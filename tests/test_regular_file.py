@@ -14,8 +14,8 @@ import pytest
 
 from edgewise.errors import BadInput
 from edgewise.landscape.grid_file import read_grid
+from edgewise.nouns.trace import Trace
 from edgewise.regular_file import open_regular, read_arrays, read_text
-from edgewise.trace import Trace
 
 
 def test_a_file_and_a_link_to_one_are_read(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 import edgewise
-from edgewise.architecture import transformer
 from edgewise.cli.main import edgewise as shell
 from edgewise.errors import BadInput
+from edgewise.nouns.architecture import transformer
+from edgewise.nouns.trace import Trace
 from edgewise.theory.simplex.recursion import propagate_simplex
-from edgewise.trace import Trace
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_arrays_of_another_type_or_shape_are_refused(trace, values, tmp_path):
 
 
 def test_what_could_not_be_read_is_not_saved(trace, tmp_path, monkeypatch):
-    monkeypatch.setattr("edgewise.trace.LARGEST_ARRAYS", 100)
+    monkeypatch.setattr("edgewise.nouns.trace.LARGEST_ARRAYS", 100)
     with pytest.raises(BadInput, match="Save fewer seeds"):
         trace.save(tmp_path / "trace.npz")
 

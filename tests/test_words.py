@@ -9,7 +9,7 @@ import pytest
 import edgewise
 from edgewise import explanation, screen, words
 from edgewise.errors import BadInput
-from edgewise.verdict import Probability, Profile, Remedy, Verdict
+from edgewise.nouns.verdict import Probability, Profile, Remedy, Verdict
 
 
 def profile(start: float = 0.0, end: float = 0.5, depth: int = 12, **values: object) -> Profile:
@@ -162,7 +162,7 @@ def test_attention_is_explained_by_its_numbers() -> None:
 
 
 def test_a_remedy_is_said_with_its_outcome() -> None:
-    remedy = Remedy("Use pre-norm.", {"norm": "pre"}, edgewise.verdict.Outcome.TRAINS, 0.93)
+    remedy = Remedy("Use pre-norm.", {"norm": "pre"}, edgewise.nouns.verdict.Outcome.TRAINS, 0.93)
     assert words.then(remedy) == "trains, 93 %"
 
 

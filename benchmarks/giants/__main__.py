@@ -16,7 +16,7 @@ import numpy as np
 
 import edgewise
 from benchmarks.machine import Machine
-from edgewise.trace import Trace
+from edgewise.nouns.trace import Trace
 from tests.support.memory import peak_megabytes
 
 RESULTS = Path(__file__).parent
@@ -45,7 +45,7 @@ def main(preset: str, tokens: int, blocks: int | None, theory_only: bool) -> Non
 
 def measured(preset: str, tokens: int, blocks: int | None) -> dict[str, Any]:
     """What the probe reads, with the time and memory that it took."""
-    from edgewise.adapters.source import preset_config
+    from edgewise.models.source import preset_config
 
     config = dict(preset_config(preset))
     if blocks is not None:

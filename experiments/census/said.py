@@ -10,11 +10,11 @@ from typing import Any
 
 import edgewise
 from edgewise import Architecture, BadInput
-from edgewise.adapters.model import describe_read_module
-from edgewise.adapters.reading.describe import READ
-from edgewise.adapters.reading.read import choose_stack, read_closely
-from edgewise.adapters.structure import structure_of_read
-from edgewise.adapters.unwrap import unwrap
+from edgewise.models.behavior.describe import READ
+from edgewise.models.behavior.read import choose_stack, read_closely
+from edgewise.models.model import describe_read_module
+from edgewise.models.structure import structure_of_read
+from edgewise.models.unwrap import unwrap
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import torch
 
 from edgewise.arrays import Array
 from edgewise.judgement.forgetting import forgotten
+from edgewise.nouns.trace import Trace
 from edgewise.probe.measure import measure
 from edgewise.study.tasks.base import Task
 from edgewise.study.train import seeded
-from edgewise.trace import Trace
 from edgewise.verbs import predict
 
 from .koopman import near_unit_share, streams_of

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgewise.architecture import transformer
 from edgewise.nets import build as network_of
+from edgewise.nouns.architecture import transformer
 from edgewise.study import tasks
 from edgewise.study.tasks.base import Task
 

@@ -22,8 +22,8 @@ from edgewise.judgement.judge import NEVER
 from edgewise.judgement.probability import risks, training_probability
 from edgewise.judgement.reading import read
 from edgewise.judgement.score import score_of
+from edgewise.nouns.verdict import Kind, Outcome, Probability
 from edgewise.study.recipe import Claim, Result
-from edgewise.verdict import Kind, Outcome, Probability
 
 from . import baselines
 from .calibrate import Sample, fitted, sample

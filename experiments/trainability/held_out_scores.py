@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
-from edgewise.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture, transformer
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import Trace
 from edgewise.study.tasks.base import Task
-from edgewise.trace import Trace
 
 from .koopman import near_unit_share, streams_of
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.judgement.reading import read
 from edgewise.judgement.score import Score, score_of
 from edgewise.judgement.self_check import departure
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.trace import GRADIENTS, Trace
 from edgewise.study.recipe import Result
-from edgewise.trace import GRADIENTS, Trace
 
 from .calibrate import Sample
 from .held_out_labels import label, share_of_steps

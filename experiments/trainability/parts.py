@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from edgewise.architecture import Architecture
+from edgewise.nouns.architecture import Architecture
 from edgewise.study import tasks
 from edgewise.study.train import seeded
 

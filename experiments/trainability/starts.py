@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from scipy.stats import qmc
 
-from edgewise.architecture import Architecture, transformer
 from edgewise.errors import BadInput
 from edgewise.nets import Transformer
 from edgewise.nets import build as network_of
+from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.study.tasks.base import Task
 
 Knobs = dict[str, Any]

@@ -24,25 +24,26 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from edgewise import laboratory, landscape, nets, optim, rehearsal, study, view
-    from edgewise.adapters.describe import describe
-    from edgewise.adapters.model_map import sites
-    from edgewise.adapters.reading.read import stacks
-    from edgewise.adapters.structure import structure
-    from edgewise.architecture import Architecture, transformer
     from edgewise.audit.inspect import audit_initialization
     from edgewise.errors import BadInput
+    from edgewise.models.behavior.read import stacks
+    from edgewise.models.describe import describe
+    from edgewise.models.model_map import sites
+    from edgewise.models.structure import structure
     from edgewise.monitor.huggingface import HuggingFaceCallback
     from edgewise.monitor.lightning import LightningCallback
     from edgewise.monitor.reading import read, trace_at
     from edgewise.monitor.watch import watch
     from edgewise.nets.swap import use_kernel
-    from edgewise.perceptron import Perceptron
+    from edgewise.nouns.architecture import Architecture, transformer
+    from edgewise.nouns.perceptron import Perceptron
+    from edgewise.nouns.trace import Trace
+    from edgewise.nouns.verdict import Verdict
     from edgewise.probe.measure import measure
     from edgewise.rehearsal.learning_rate import learning_rate
     from edgewise.repair.critical_plan import critical_plan
     from edgewise.repair.initialize import initialize_
     from edgewise.repair.meter import total_changes
-    from edgewise.trace import Trace
     from edgewise.verbs import (
         compare,
         critical_point,
@@ -52,22 +53,21 @@ if TYPE_CHECKING:
         predict,
         vector_field,
     )
-    from edgewise.verdict import Verdict
 
 # Names are fetched when first used, so that the command line answers --help without importing torch.
 _HOMES = {
-    "Architecture": "architecture",
+    "Architecture": "nouns.architecture",
     "BadInput": "errors",
     "HuggingFaceCallback": "monitor.huggingface",
     "LightningCallback": "monitor.lightning",
-    "Perceptron": "perceptron",
-    "Trace": "trace",
+    "Perceptron": "nouns.perceptron",
+    "Trace": "nouns.trace",
     "Verdict": "screen",
     "audit_initialization": "audit.inspect",
     "compare": "verbs",
     "critical_plan": "repair.critical_plan",
     "critical_point": "verbs",
-    "describe": "adapters.describe",
+    "describe": "models.describe",
     "initialize_": "repair.initialize",
     "judge": "verbs",
     "learning_rate": "rehearsal.learning_rate",
@@ -76,12 +76,12 @@ _HOMES = {
     "phase_diagram": "verbs",
     "predict": "verbs",
     "read": "monitor.reading",
-    "sites": "adapters.model_map",
-    "stacks": "adapters.reading.read",
-    "structure": "adapters.structure",
+    "sites": "models.model_map",
+    "stacks": "models.behavior.read",
+    "structure": "models.structure",
     "total_changes": "repair.meter",
     "trace_at": "monitor.reading",
-    "transformer": "architecture",
+    "transformer": "nouns.architecture",
     "use_kernel": "nets.swap",
     "vector_field": "verbs",
     "watch": "monitor.watch",

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 
 from edgewise import words
+from edgewise.nouns.verdict import Exponent, FixedPoint, Probability, Verdict
 from edgewise.screen import Line
-from edgewise.verdict import Exponent, FixedPoint, Probability, Verdict
 
 LOSSES = {
     "token": "a loss per token",

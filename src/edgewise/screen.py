@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from edgewise import words
-from edgewise.verdict import Outcome, Profile, Remedy, Verdict
+from edgewise.nouns.verdict import Outcome, Profile, Remedy, Verdict
 
 WIDTH, NARROWEST, NARROW = 88, 40, 60  # columns
 SHOWN = 3  # remedies; all of them are in verdict.remedies

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edgewise.adapters.describe import describe
-from edgewise.adapters.source import read_source
-from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
-from edgewise.perceptron import Perceptron
-from edgewise.trace import GRADIENTS, Trace
-from edgewise.verdict import Verdict
+from edgewise.models.describe import describe
+from edgewise.models.source import read_source
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import GRADIENTS, Trace
+from edgewise.nouns.verdict import Verdict
 
 if TYPE_CHECKING:
     from edgewise.audit.finding import AuditFinding
@@ -40,7 +40,7 @@ def predict(
     than the stated error, or the theory does not cover the model, the trace is the measured one, and `trace.departure`
     says why.
 
-    source         any source (`edgewise.adapters.source` lists them): preset name, config, knobs, file, model
+    source         any source (`edgewise.models.source` lists them): preset name, config, knobs, file, model
     start          where the data starts: a measured `Trace`, or a Gram matrix x_a.x_b/width of shape (tokens, tokens)
     start_overlap  mean cosine of two input tokens when there is no `start`
     readout        "token" for a loss per token, "pooled" for one of the mean over tokens, "class" for one of a single
@@ -111,7 +111,7 @@ def _undescribed(source: Any, measured: Trace, allowed: bool) -> Trace:
     except BadInput as refusal:
         if not allowed:
             raise
-        from edgewise.adapters.reading.describe import not_covered
+        from edgewise.models.behavior.describe import not_covered
 
         return replace(measured, departure=not_covered(str(refusal)))
     raise BadInput(

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from edgewise.verdict import Kind, Outcome, Probability, Profile, Remedy, Verdict
+from edgewise.nouns.verdict import Kind, Outcome, Probability, Profile, Remedy, Verdict
 
 EVEN, MILD = (
     2.0,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import edgewise
-from edgewise.trace import Trace
+from edgewise.nouns.trace import Trace
 
 LIMITS = {"norm": 0.03, "overlap": 0.03, "angle": 0.01, "gradient": 0.01}
 EXPLOSIVE = 0.8  # a gradient exponent above it is reported apart

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 import edgewise
-from edgewise.adapters.model_map import sites
+from edgewise.models.model_map import sites
+from edgewise.nouns.trace import Trace
 from edgewise.probe.batches import default_batch
 from edgewise.probe.measure import measure
 from edgewise.probe.subjects import build, seeded
-from edgewise.trace import Trace
 from tests.support.models import CONFIGS, transformers
 
 RECORD = Path(__file__).with_name("families.json")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgewise.trace import Trace
+from edgewise.nouns.trace import Trace
 
 from .cases import GRID, case
 from .comparison import Comparison, compare, predicted

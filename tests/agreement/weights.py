@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.trace import Trace
+from edgewise.nouns.trace import Trace
 
 MATRICES = {
     "W_Q": "query",

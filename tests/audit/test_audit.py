@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.adapters.model_map import sites
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.inspect import audit_initialization
 from edgewise.errors import BadInput
+from edgewise.models.model_map import sites
 from tests.support.handwritten import HANDWRITTEN, NanoBlock, NanoGPT
 from tests.support.models import FAMILIES, build
 

@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.roles.record import Projection
 from edgewise.audit.finding import Kind
 from edgewise.audit.identical_layers import _spell
 from edgewise.audit.inspect import _published_norm_gain
@@ -20,6 +18,8 @@ from edgewise.audit.ties import tied_weights
 from edgewise.audit.truncation import useless_truncation
 from edgewise.audit.vectors import norm_gains_not_one
 from edgewise.audit.weights import MatrixSummary, _summary
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names.record import Projection
 
 COUNT = 2**17  # one sampling error is 1/512
 

@@ -14,7 +14,7 @@ import pytest
 import edgewise
 from edgewise.cli.main import run
 from edgewise.errors import BadInput
-from edgewise.theory.activation.activations import activation
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.gram import cost
 from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.recursion import default_samples, propagate_gram

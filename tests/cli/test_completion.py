@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from edgewise.adapters.source import preset_names
 from edgewise.cli.completion import SHELLS, VARIABLE
 from edgewise.cli.main import VERBS, run
+from edgewise.models.source import preset_names
 
 
 def completions(

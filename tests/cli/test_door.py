@@ -13,7 +13,7 @@ from edgewise import __version__
 from edgewise.cli import exit_codes
 from edgewise.cli.main import VERBS, run
 from edgewise.errors import BadInput
-from edgewise.verdict import Outcome
+from edgewise.nouns.verdict import Outcome
 
 
 @pytest.fixture

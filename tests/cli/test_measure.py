@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from edgewise.adapters.from_config.small_model import model_classes
 from edgewise.cli.main import run
+from edgewise.models.small.small_model import model_classes
+from edgewise.nouns.verdict import Outcome
 from edgewise.probe.subjects import as_config, model_class
-from edgewise.verdict import Outcome
 from tests.support.models import build
 
 MODEL = """

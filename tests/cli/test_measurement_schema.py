@@ -15,7 +15,7 @@ import torch
 import edgewise
 from edgewise.audit.finding import Kind, Severity
 from edgewise.cli.main import run
-from edgewise.trace import WEIGHTS
+from edgewise.nouns.trace import WEIGHTS
 from tests.support.models import CONFIGS, FAMILIES, batch, build
 from tests.support.probe_networks import Net, ids
 

@@ -11,9 +11,9 @@ import pytest
 
 import edgewise
 from edgewise.cli.main import run
-from edgewise.knobs import KNOBS
-from edgewise.perceptron import PERCEPTRON_KNOBS
-from edgewise.verdict import SCHEMA, Kind, Outcome, Phase
+from edgewise.nouns.knobs import KNOBS
+from edgewise.nouns.perceptron import PERCEPTRON_KNOBS
+from edgewise.nouns.verdict import SCHEMA, Kind, Outcome, Phase
 
 SOURCES = {
     "plain": ["transformer", "--depth", "3", "--tokens", "8"],

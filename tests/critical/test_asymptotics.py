@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from edgewise.architecture import transformer
 from edgewise.critical.asymptotics import _reached, asymptotics, collapsed_norms
 from edgewise.critical.block_map import BlockMap
-from edgewise.theory.activation.activations import activation
+from edgewise.nouns.architecture import transformer
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.simplex.recursion import propagate_simplex
 
 

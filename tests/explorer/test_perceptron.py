@@ -18,7 +18,7 @@ from edgewise.explorer.perceptron import (
     maps_answer,
     plane_answer,
 )
-from edgewise.knobs import ACTIVATIONS
+from edgewise.nouns.knobs import ACTIVATIONS
 
 CHAOS = {"weight_variance": 4.0, "bias_variance": 0.05}
 

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 import edgewise
 from edgewise.errors import BadInput
+from edgewise.nouns.verdict import Outcome, Verdict
 from edgewise.study import tasks
-from edgewise.verdict import Outcome, Verdict
 from tests.judgement.test_one_answer import contradictions, described_as, wide
 from tests.judgement.test_remedies import check, descriptions
 

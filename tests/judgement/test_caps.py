@@ -19,8 +19,8 @@ import edgewise
 from edgewise.audit.finding import Severity
 from edgewise.cli.main import edgewise as shell
 from edgewise.judgement.findings import FIRST_LOSS
-from edgewise.trace import FirstLoss, Trace
-from edgewise.verdict import Kind, Outcome, Verdict
+from edgewise.nouns.trace import FirstLoss, Trace
+from edgewise.nouns.verdict import Kind, Outcome, Verdict
 
 WORDS = 66
 

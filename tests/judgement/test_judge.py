@@ -8,15 +8,15 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from edgewise.architecture import transformer
 from edgewise.explanation import explain
 from edgewise.judgement.judge import _phase, judge
 from edgewise.judgement.reading import _jump
+from edgewise.nouns.architecture import transformer
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Kind, Outcome, Phase, Verdict
 from edgewise.screen import text
 from edgewise.stability.lyapunov import Growth, LateChange, growth
 from edgewise.theory.predict import predict
-from edgewise.trace import Trace
-from edgewise.verdict import Kind, Outcome, Phase, Verdict
 
 
 def made(angle=0.0, gradient=0.0, norm_growth=0.0, depth=20, seeds=1, noise=0.0):

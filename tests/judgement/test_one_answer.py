@@ -17,8 +17,8 @@ from torch import nn
 import edgewise
 from edgewise.errors import BadInput
 from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM, band, why_open
-from edgewise.trace import Trace
-from edgewise.verdict import Kind, Outcome, Probability, Verdict
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Kind, Outcome, Probability, Verdict
 
 ORDER = {"note": 0, "risky": 1, "fails": 2}
 WORST = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}

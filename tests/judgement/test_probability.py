@@ -13,7 +13,7 @@ from edgewise.judgement.forgetting import forgotten
 from edgewise.judgement.probability import calibration, outside, risks, training_probability
 from edgewise.judgement.reading import read
 from edgewise.judgement.score import Score, score_of
-from edgewise.verdict import Probability
+from edgewise.nouns.verdict import Probability
 from edgewise.words import chance
 
 LIKE = {"depth": 12, "width": 64, "tokens": 32, "heads": 2}

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import edgewise
+from edgewise.nouns.verdict import Outcome
 from edgewise.page.curves import BOTTOM, _label
 from edgewise.page.pieces import _cell, glyph
-from edgewise.verdict import Outcome
 from edgewise.view.documents import statistics
 
 

@@ -14,11 +14,11 @@ import edgewise
 from edgewise import words
 from edgewise.cli.main import run
 from edgewise.errors import BadInput
+from edgewise.nouns.perceptron import Perceptron
 from edgewise.page.curves import OVERLAP, Axis, rows
 from edgewise.page.pieces import table
 from edgewise.page.report import Subject, after_fix, page
 from edgewise.page.sheet import LARGEST
-from edgewise.perceptron import Perceptron
 from tests.support.html_elements import Elements
 
 POST = edgewise.transformer(depth=24, tokens=64, norm="post", activation="tanh", mlp_bias=0.1).replace(

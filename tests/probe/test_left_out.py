@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.trace import Trace
-from edgewise.verdict import Outcome
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Outcome
 
 transformers = pytest.importorskip("transformers")
 SIZES = {"num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 172, "num_attention_heads": 4}

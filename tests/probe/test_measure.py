@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from edgewise import BadInput, describe
-from edgewise.adapters.reading import read as reader
-from edgewise.adapters.reading.read import read as read_model
+from edgewise.models.behavior import read as reader
+from edgewise.models.behavior.read import read as read_model
 from edgewise.probe.batches import _pixels, default_batch
 from edgewise.probe.geometry import generator_for
 from edgewise.probe.measure import measure

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from edgewise.adapters.describe import describe
-from edgewise.adapters.reading.read import read
 from edgewise.errors import BadInput
+from edgewise.models.behavior.read import read
+from edgewise.models.describe import describe
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.measure import measure
 from edgewise.probe.streams import Catch, places

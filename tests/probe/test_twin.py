@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import transformers
 
-from edgewise.adapters.reading.read import read
+from edgewise.models.behavior.read import read
+from edgewise.nouns.trace import Trace
 from edgewise.probe import measure as module
 from edgewise.probe import twin
 from edgewise.probe.measure import measure
 from edgewise.probe.subjects import subject
 from edgewise.probe.twin import read_twin
-from edgewise.trace import Trace
 from tests.support.models import CONFIGS
 
 FEW = ("gpt2", "bert")  # pre-norm, post-norm

@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from edgewise.nouns.trace import Trace
 from edgewise.probe.measure import measure
-from edgewise.trace import Trace
 from tests.support.probe_networks import Net, ids
 from tests.support.ranks import run_ranks
 

@@ -12,12 +12,12 @@ from scipy import stats
 
 import edgewise
 from edgewise.judgement import bands
+from edgewise.nouns.verdict import Outcome, Probability
 from edgewise.rehearsal import Moment, Prospect, Rate, Rehearsal, outlook
 from edgewise.rehearsal.chances import FAILS_UP_TO, TRAINS_FROM, chances, table
 from edgewise.rehearsal.outlook import _agreed_dead, steps_to
 from edgewise.rehearsal.reasons import NOT_FINITE, with_reasons
 from edgewise.rehearsal.walk import NOISE
-from edgewise.verdict import Outcome, Probability
 
 
 def run(rate: float, losses: list[float], separation: float | None = 0.5) -> Rehearsal:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.adapters.model_map import ModelMap, sites
+from edgewise.models.model_map import ModelMap, sites
 from edgewise.repair.anatomy import _cosine
 from edgewise.repair.by_theory import BranchGains, _can_carry, _forgets
 from edgewise.repair.plan import TotalChanges, counting_word, spell

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from torch import nn
 
-from edgewise.adapters.describe import describe
-from edgewise.adapters.model_map import sites
-from edgewise.adapters.roles.record import BlockSite, ModelSites, Projection
 from edgewise.audit.finding import Kind
 from edgewise.audit.inspect import audit_initialization
+from edgewise.models.describe import describe
+from edgewise.models.model_map import sites
+from edgewise.models.names.record import BlockSite, ModelSites, Projection
 from tests.support.handwritten import HANDWRITTEN
 from tests.support.models import FAMILIES
 

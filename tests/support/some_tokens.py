@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.architecture import Architecture, transformer
 from edgewise.arrays import Array
+from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.theory.gram.geometry import Geometry
 
 

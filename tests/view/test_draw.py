@@ -9,7 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgewise.verdict import Exponent
+from edgewise.nouns.verdict import Exponent
 from edgewise.view.draw import PANEL_HEIGHT, ROLES, _plain_if_short, draw
 from edgewise.view.panel import Curve, Panel
 from edgewise.view.profiles import _second_half

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgewise.trace import Trace
+from edgewise.nouns.trace import Trace
 from edgewise.view.documents import listed, prediction
 from edgewise.view.profiles import block_numbers, within_blocks
 

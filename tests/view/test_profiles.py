@@ -9,8 +9,8 @@ import pytest
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.trace import Trace
-from edgewise.verdict import Verdict
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Verdict
 
 # Without attention a prediction takes milliseconds and still has every curve but the entropy.
 KNOBS = dict(heads=0, activation="relu", tokens=16, width=256, depth=9)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from edgewise.adapters.roles.record import Projection
+from edgewise.models.names.record import Projection
 
 
 class Kind(Enum):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edgewise.adapters.model_map import ModelMap
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.identical_layers import identical_layers
 from edgewise.audit.never_initialized import never_initialized
@@ -17,6 +16,7 @@ from edgewise.audit.vectors import biases_not_zero, norm_gains_not_one
 from edgewise.audit.weights import MatrixSummary, summarise
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
+from edgewise.models.model_map import ModelMap
 
 if TYPE_CHECKING:
     from torch import nn

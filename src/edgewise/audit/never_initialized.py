@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from edgewise.adapters.roles.record import ModelSites
 from edgewise.audit.finding import AuditFinding, Kind, Severity, redraw
 from edgewise.audit.weights import MatrixSummary, siblings
+from edgewise.models.names.record import ModelSites
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

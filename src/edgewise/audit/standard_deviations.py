@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from edgewise.adapters.roles.record import ModelSites
-from edgewise.architecture import Architecture
 from edgewise.audit.finding import AuditFinding, Kind, Severity, redraw
 from edgewise.audit.weights import MatrixSummary, group_by, siblings
+from edgewise.models.names.record import ModelSites
+from edgewise.nouns.architecture import Architecture
 
 
 def recipe_of(

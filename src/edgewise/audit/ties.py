@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.roles.record import ModelSites
 from edgewise.audit.finding import AuditFinding, Kind, Severity
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names.record import ModelSites
 
 if TYPE_CHECKING:
     from torch import nn

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from edgewise.adapters.config.gains import truncated
 from edgewise.audit.finding import AuditFinding, Kind, Severity
 from edgewise.audit.weights import MatrixSummary, group_by
 from edgewise.errors import BadInput
+from edgewise.models.config.gains import truncated
 
 CUTS_NOTHING = 4.0  # a normal number lies beyond it once in 16,000 draws
 KEYS = ("initializer_cutoff_factor",)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from edgewise.adapters.roles.gains import norm_gains, root_mean_square
-from edgewise.adapters.roles.norm import find_norms
 from edgewise.audit.finding import AuditFinding, Kind, Severity
+from edgewise.models.names.gains import norm_gains, root_mean_square
+from edgewise.models.names.norm import find_norms
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgewise.adapters.roles.record import BlockSite, MLPSite, ModelSites, Projection
 from edgewise.interrupts import check
+from edgewise.models.names.record import BlockSite, MLPSite, ModelSites, Projection
 
 if TYPE_CHECKING:
     from torch import nn

@@ -37,7 +37,7 @@ def answer_shell(group: click.Group, instruction: str) -> int:
 
 def complete_source(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Presets by name, else files: bash forgets the names as soon as files are among them."""
-    from edgewise.adapters.source import DEFAULT_KNOBS, preset_names
+    from edgewise.models.source import DEFAULT_KNOBS, preset_names
 
     names = [name for name in (*preset_names(), DEFAULT_KNOBS, "mlp:") if name.startswith(incomplete)]
     return list(map(CompletionItem, names)) or [CompletionItem(incomplete, type="file")]
@@ -45,7 +45,7 @@ def complete_source(_: click.Context, __: click.Parameter, incomplete: str) -> l
 
 def complete_knob(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Knobs with their meaning; after the equals sign the choices where there are some."""
-    from edgewise.knobs import KNOBS
+    from edgewise.nouns.knobs import KNOBS
 
     name, equals, value = incomplete.partition("=")
     if equals:

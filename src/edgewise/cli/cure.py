@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from edgewise import screen, words
 from edgewise.cli.terminal import console, show
 from edgewise.cli.weights import group
+from edgewise.nouns.verdict import Verdict
 from edgewise.repair.plan import Plan, TotalChanges, by_pattern, spread_of
 from edgewise.screen import INDENT, Line
-from edgewise.verdict import Verdict
 
 if TYPE_CHECKING:
     from edgewise.study.proof import Arm, Proof

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
 from edgewise.cli.completion import complete_source
 from edgewise.cli.output import printing, prints_aside
+from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from edgewise.adapters.describe import Description
-    from edgewise.adapters.reading.structure import Structure
+    from edgewise.models.behavior.structure import Structure
+    from edgewise.models.describe import Description
 
 EPILOG = (
     f"SOURCE is {ACCEPTED}. A model is run on a small input and read by what it does; of a config or knobs, the "
@@ -42,14 +42,14 @@ def describe(source: str, stack: str | None, as_json: bool) -> int:
 
 
 def _answer(source: str, stack: str | None) -> Structure | Description:
-    from edgewise.adapters.describe import describe as describe_source
-    from edgewise.adapters.describe import first_model
-    from edgewise.adapters.source import read_source
+    from edgewise.models.describe import describe as describe_source
+    from edgewise.models.describe import first_model
+    from edgewise.models.source import read_source
 
     content = read_source(source)
     if content.factory is None:
         return describe_source(content, stack=stack)
-    from edgewise.adapters.structure import structure
+    from edgewise.models.structure import structure
 
     return structure(first_model(content.factory), stack=stack)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgewise.verdict import Outcome
+    from edgewise.nouns.verdict import Outcome
 
 FINE = 0
 RISKY = 1

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
 from edgewise.cli.completion import complete_source
 from edgewise.cli.options import figure_path, new_file
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
+from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from edgewise.adapters.model_map import ModelMap
+    from edgewise.models.model_map import ModelMap
+    from edgewise.nouns.verdict import Verdict
     from edgewise.probe.subjects import Subject
     from edgewise.repair.plan import Plan
     from edgewise.study.proof import Proof
-    from edgewise.verdict import Verdict
 
 EPILOG = (
     f"SOURCE is {ACCEPTED}. The model itself is not changed: the plan is written into a copy, which is measured. Exit "
@@ -158,7 +158,7 @@ def cure_of(
     say: Callable[[str], None],
 ) -> Cure:
     """The plan of a model, and the measured verdicts before and after it; refused where there is nothing to fix."""
-    from edgewise.adapters.model_map import ModelMap
+    from edgewise.models.model_map import ModelMap
     from edgewise.probe.isolation import random_streams
     from edgewise.probe.subjects import seeded
     from edgewise.repair.critical_plan import critical_plan
@@ -223,7 +223,7 @@ def _verdict(where: ModelMap, batch: Any, tokens: int | None, name: str) -> Verd
 
 def load_batches(text: str) -> Any:
     """`file.py:name`: a list of (inputs, labels), or a function that takes a seed and returns them."""
-    from edgewise.adapters.source import load_name
+    from edgewise.models.source import load_name
 
     file, colon, name = text.rpartition(":")
     if not colon or not file.endswith(".py"):

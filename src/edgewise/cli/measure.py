@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
 from edgewise.cli.completion import complete_source
 from edgewise.cli.options import detail_options, figure_path, new_file
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
+from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
 from edgewise.regular_file import read_text
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from edgewise.audit.finding import AuditFinding
+    from edgewise.nouns.trace import Trace
+    from edgewise.nouns.verdict import Verdict
     from edgewise.probe.subjects import Subject
-    from edgewise.trace import Trace
-    from edgewise.verdict import Verdict
 
 NOT_DESCRIBED = "not described: "  # in the source of a trace, before the reason
 LARGEST_TEXT = 64_000_000  # bytes; only the beginning is measured
@@ -153,8 +153,8 @@ class Measurement:
 
 def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str) -> Measurement:
     from edgewise import verbs
-    from edgewise.architecture import Architecture
     from edgewise.judgement.self_check import departure
+    from edgewise.nouns.architecture import Architecture
 
     theory = None
     if isinstance(trace.architecture, Architecture):
@@ -170,7 +170,7 @@ def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str
 
 def _not_covered(trace: Trace) -> str:
     """Why there is no theory beside the measurement; empty where nobody said."""
-    from edgewise.adapters.reading.describe import not_covered
+    from edgewise.models.behavior.describe import not_covered
 
     _, _, reason = trace.source.partition(NOT_DESCRIBED)
     return not_covered(reason) if reason else ""

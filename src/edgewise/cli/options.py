@@ -14,7 +14,7 @@ from edgewise.errors import BadInput
 from edgewise.plain_values import read_yaml
 
 if TYPE_CHECKING:
-    from edgewise.adapters.describe import Description
+    from edgewise.models.describe import Description
 
 
 def detail_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ def describe_with(
     source: str, depth: int | None, tokens: int | None, settings: dict[str, Any]
 ) -> Description:
     """The description of a source: depth and tokens first (recipes scale with them), then the other settings."""
-    from edgewise.adapters.describe import describe
+    from edgewise.models.describe import describe
 
     others = dict(settings)
     depth, tokens = _once("depth", depth, others), _once("tokens", tokens, others)
@@ -100,9 +100,9 @@ def _once(name: str, option: int | None, settings: dict[str, Any]) -> int | None
 
 def _change(description: Description, settings: dict[str, Any]) -> Description:
     """Knobs changed, and a name that says so: a verdict must not blame the original."""
-    from edgewise.architecture import Architecture
-    from edgewise.knobs import KNOBS, refuse_unknown
-    from edgewise.perceptron import PERCEPTRON_KNOBS
+    from edgewise.nouns.architecture import Architecture
+    from edgewise.nouns.knobs import KNOBS, refuse_unknown
+    from edgewise.nouns.perceptron import PERCEPTRON_KNOBS
 
     if isinstance(description, Architecture):
         refuse_unknown(settings, KNOBS, "knob")

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
 from edgewise.cli.completion import complete_knob, complete_source
 from edgewise.cli.options import describe_with, detail_options, figure_path, parse_settings
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
+from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from edgewise.adapters.describe import Description
-    from edgewise.adapters.source import Source
     from edgewise.critical.critical_point import CriticalPoint
     from edgewise.judgement.comparison import Comparison
-    from edgewise.trace import Trace
-    from edgewise.verdict import Verdict
+    from edgewise.models.describe import Description
+    from edgewise.models.source import Source
+    from edgewise.nouns.trace import Trace
+    from edgewise.nouns.verdict import Verdict
 
 EPILOG = (
     f"SOURCE is {ACCEPTED}. Presets are gpt2, llama-3-8b, bert-base, vit-large and others. Knobs of any source can be "
@@ -108,7 +108,7 @@ def _network(
     source: str, depth: int | None, tokens: int | None, changes: dict[str, Any]
 ) -> Description | Source:
     """The description, or the model itself where nothing of it is changed: theory is held against a pass through it."""
-    from edgewise.adapters.source import read_source
+    from edgewise.models.source import read_source
 
     content = read_source(source)
     changed = depth is not None or tokens is not None or bool(changes)

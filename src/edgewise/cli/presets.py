@@ -25,8 +25,8 @@ def presets(as_json: bool) -> int:
 
 def preset_rows() -> list[dict[str, Any]]:
     """What each preset is described as; tokens are what is predicted unless --tokens says otherwise."""
-    from edgewise.adapters.describe import describe
-    from edgewise.adapters.source import preset_names
+    from edgewise.models.describe import describe
+    from edgewise.models.source import preset_names
 
     described = {name: describe(name).to_dict() for name in preset_names()}
     return [{"name": name} | {key: knobs[key] for key in COLUMNS[1:]} for name, knobs in described.items()]

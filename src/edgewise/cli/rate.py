@@ -185,7 +185,7 @@ def _function(text: str, what: str) -> Callable[..., Any]:
 
 
 def _load(text: str, what: str) -> Any:
-    from edgewise.adapters.source import load_name
+    from edgewise.models.source import load_name
 
     file, _, name = text.rpartition(":")
     if not file.endswith(".py") or not name:

@@ -25,8 +25,8 @@ def replay(dossier: str, source: str, as_json: bool) -> int:
 
     The function returns the model, or (model, criterion) where the model does not return its loss.
     """
-    from edgewise.adapters.source import read_source
     from edgewise.errors import BadInput
+    from edgewise.models.source import read_source
     from edgewise.monitor.documents import about_alarm
     from edgewise.monitor.replay import replay as replay_step
 

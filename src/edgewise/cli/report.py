@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgewise.adapters.source import ACCEPTED
 from edgewise.cli import exit_codes
 from edgewise.cli.options import describe_with, new_file, parse_settings
 from edgewise.cli.output import prints_aside
 from edgewise.errors import BadInput
+from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ def _of_description(
 
 def _of_trace(path: Path) -> Subject:
     from edgewise import verbs
+    from edgewise.nouns.trace import Trace
     from edgewise.page.report import Subject, after_fix
-    from edgewise.trace import Trace
 
     trace = Trace.load(path)
     verdict = verbs.judge(trace)

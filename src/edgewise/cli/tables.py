@@ -10,8 +10,8 @@ from rich.text import Text
 
 from edgewise import view, words
 from edgewise.judgement.comparison import Comparison
-from edgewise.trace import Trace
-from edgewise.verdict import Verdict
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Verdict
 from edgewise.view.measured import Rows
 
 COLOURS = {"trains": "green", "risky": "yellow", "undecided": "yellow", "will not train": "red"}

@@ -17,9 +17,9 @@ from edgewise.cli.tables import block_table, difference_table, measured_table, v
 from edgewise.cli.weights import leading, listing
 from edgewise.explanation import details, explain
 from edgewise.judgement.comparison import Comparison
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Verdict
 from edgewise.screen import Line
-from edgewise.trace import Trace
-from edgewise.verdict import Verdict
 from edgewise.view.measured import rows_with_errors
 
 PIPE = 88  # columns of what is not a terminal

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
-from edgewise.blocks import attentions
 from edgewise.critical.block_map import BlockMap
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.blocks import attentions
+from edgewise.nouns.verdict import FixedPoint
 from edgewise.stability.fixed_points import Map, crossings, eigenvalues, fixed_point
-from edgewise.verdict import FixedPoint
 
 TINY = 1e-12  # a separation at which the map is linear to rounding
 RELAXED, AT_REST = (

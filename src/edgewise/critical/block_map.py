@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
-from edgewise.blocks import Block, attentions
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.blocks import Block, attentions
 from edgewise.theory.simplex.recursion import Setting, apply_branch
 from edgewise.theory.simplex.state import Gradient, Simplex, Step
 

@@ -12,21 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
-from edgewise.blocks import attentions
 from edgewise.critical.asymptotics import collapsed_norms
 from edgewise.critical.block_map import BlockMap
 from edgewise.critical.exponents import evaluate, refuse_structural, totals
 from edgewise.errors import BadInput
-from edgewise.knobs import KNOBS, refuse_unknown
-from edgewise.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.blocks import attentions
+from edgewise.nouns.knobs import KNOBS, refuse_unknown
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.verdict import finite
 from edgewise.stability.fixed_points import FACTORS, bracketed_root
-from edgewise.theory.activation.activations import activation
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary_decay
 from edgewise.theory.perceptron.maps import summary
 from edgewise.theory.start import refuse_start
-from edgewise.verdict import finite
 
 REACHED = 0.05  # a total log-change over the depth below this counts as none
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import LARGEST, Array
-from edgewise.blocks import Block, fold
 from edgewise.effort import OutOfEffort, limited
 from edgewise.errors import BadInput
-from edgewise.knobs import KNOBS
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.blocks import Block, fold
+from edgewise.nouns.knobs import KNOBS
 from edgewise.theory.predict import predict_transformer
 from edgewise.theory.simplex.recursion import Setting, apply_branch, backward
 from edgewise.theory.simplex.state import Gradient, Simplex, Step

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.critical.exponents import Exponents, evaluate
 from edgewise.errors import BadInput
-from edgewise.knobs import KNOBS, Knob, refuse_unknown
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.knobs import KNOBS, Knob, refuse_unknown
 from edgewise.stability.limits import signs
 from edgewise.theory.start import refuse_start
 from edgewise.whole_file import whole_file

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import LARGEST, Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.block_map import BlockMap
 from edgewise.errors import BadInput
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.verdict import FixedPoint
 from edgewise.theory.simplex.recursion import Setting, apply_branch
 from edgewise.theory.simplex.state import Simplex
-from edgewise.verdict import FixedPoint
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgewise import __version__, verbs, words
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.critical.phase_diagram import Lines
 from edgewise.explorer import networks
 from edgewise.explorer.share_map import CHOICES, LARGEST_GRID, ShareMap, axes_of, share_map, span_of
-from edgewise.knobs import KNOBS
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.knobs import KNOBS
+from edgewise.nouns.verdict import Outcome, Remedy, Verdict, finite
 from edgewise.page.code import lines as code_lines
 from edgewise.page.curves import Rows, rows
 from edgewise.page.markup import prose, sentence_case
 from edgewise.page.pieces import KINDS
 from edgewise.page.report import Subject, after_fix, page
-from edgewise.verdict import Outcome, Remedy, Verdict, finite
 
 API = 1
 LEFT_OUT = "The map leaves mask and positions out; the verdict of the dot does not."
@@ -43,7 +43,7 @@ def as_bytes(value: Any) -> bytes:
 
 def catalogue() -> dict[str, Any]:
     """What can be chosen, and the limits."""
-    from edgewise.adapters.source import preset_names
+    from edgewise.models.source import preset_names
 
     return {
         "version": __version__,

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.explorer.flow import rounded
-from edgewise.perceptron import Perceptron
+from edgewise.nouns.perceptron import Perceptron
 from edgewise.theory.perceptron.maps import PerceptronMaps
 
 LARGEST_SIGNAL = 1e60

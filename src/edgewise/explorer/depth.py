@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from edgewise import verbs, words
-from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.explorer.networks import DEEPEST
 from edgewise.explorer.requests import Request, Source, read
 from edgewise.judgement.bands import TRAINS_FROM
 from edgewise.judgement.probability import calibration
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.verdict import Remedy, Verdict
 from edgewise.page.pieces import KINDS
-from edgewise.verdict import Remedy, Verdict
 
 MOST_FIXES, MOST_DEPTHS = 3, 12
 DEEPEST_WITH_POSITIONS = 96  # blocks: mask and positions are followed token by token

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from edgewise import words
-from edgewise.architecture import Architecture, transformer
 from edgewise.arrays import Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.phase_diagram import as_knobs, value_of
@@ -21,9 +20,10 @@ from edgewise.explorer.answers import as_bytes, description, screen_parts
 from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.requests import Request, Source, read
 from edgewise.explorer.share_map import span_of
+from edgewise.nouns.architecture import Architecture, transformer
+from edgewise.nouns.verdict import FixedPoint, finite
 from edgewise.page.markup import prose
 from edgewise.verbs import judge, predict
-from edgewise.verdict import FixedPoint, finite
 
 router = APIRouter()
 GRID = (19, 15)  # arrows across and up

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from edgewise.adapters.config.translate import FAMILIES, has_family
-from edgewise.adapters.describe import describe
-from edgewise.adapters.source import preset_names
-from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
-from edgewise.knobs import KNOBS
+from edgewise.models.config.translate import FAMILIES, has_family
+from edgewise.models.describe import describe
+from edgewise.models.source import preset_names
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.knobs import KNOBS
 from edgewise.plain_values import read_json
 
 DEEPEST, LONGEST = 256, 4096  # blocks and tokens

@@ -19,10 +19,10 @@ from edgewise.explorer.circle import LARGEST_SIGNAL, WIDTH, drawn_circle
 from edgewise.explorer.flow import rounded
 from edgewise.explorer.replies import REFUSED, by_worker, in_turn, json_reply, pieces
 from edgewise.explorer.requests import Request
-from edgewise.knobs import ACTIVATIONS
+from edgewise.nouns.knobs import ACTIVATIONS
+from edgewise.nouns.perceptron import Perceptron
 from edgewise.page.markup import prose
-from edgewise.perceptron import Perceptron
-from edgewise.theory.activation.activations import activation
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary
 from edgewise.theory.perceptron.fixed_points import FAR, chi_1, length_fixed_point, separation_map
 from edgewise.theory.perceptron.maps import PerceptronMaps, PerceptronTheory

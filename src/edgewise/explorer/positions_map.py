@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.explorer import networks
@@ -23,6 +22,7 @@ from edgewise.explorer.share_map import levels_of
 from edgewise.judgement.probability import training_probability
 from edgewise.judgement.reading import read as read_trace
 from edgewise.judgement.score import score_of
+from edgewise.nouns.architecture import Architecture
 
 HEADS, DRAWS = 8, 1
 FEW = 16  # tokens of the first look

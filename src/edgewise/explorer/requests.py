@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgewise.architecture import Architecture
 from edgewise.explorer import networks
 from edgewise.explorer.networks import DEEPEST, LARGEST_CONFIG, LONGEST
 from edgewise.explorer.share_map import CHOICES, LARGEST_GRID
+from edgewise.nouns.architecture import Architecture
 
 Value = Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]
 Knob = Literal[CHOICES]  # type: ignore[valid-type]

@@ -117,7 +117,7 @@ def _own_tokens(source: Source) -> int | None:
     if source.tokens is not None:
         return None
     if source.preset is not None:
-        from edgewise.adapters.describe import describe
+        from edgewise.models.describe import describe
 
         return getattr(describe(source.preset), "tokens", None)
     return networks.from_config(source.config or "", source.name, source.depth, None).tokens

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.critical.phase_diagram import AXES, Lines, PhaseDiagram
 from edgewise.errors import BadInput
 from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
 from edgewise.judgement.grid import judged_diagram
+from edgewise.nouns.architecture import Architecture
 
 LARGEST_GRID = 64
 MOST_STEPS = 64 * LARGEST_GRID**2  # blocks times points: more would keep a reader waiting

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import curves
 from edgewise.explorer.requests import PointRequest, moved
+from edgewise.nouns.architecture import Architecture
 from edgewise.page.curves import Rows
 
 WIDTHS = (256, 128, 64)  # of what is drawn: theory is of wide networks, and these answer in seconds

@@ -8,8 +8,8 @@ reaches from one firm word to the other says nothing, and neither does a depth f
 from __future__ import annotations
 
 from edgewise.judgement.probability import calibration
-from edgewise.trace import Trace
-from edgewise.verdict import Outcome, Probability
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Outcome, Probability
 
 TRAINS_FROM, FAILS_UP_TO = 0.75, 0.25
 FAR = 8  # times the deepest network of the calibration

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from edgewise.architecture import Architecture
-from edgewise.perceptron import Perceptron
-from edgewise.trace import Trace
-from edgewise.verdict import Verdict
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Verdict
 
 
 @dataclass(frozen=True)

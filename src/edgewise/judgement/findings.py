@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.judgement.forgetting import written_by_attention
 from edgewise.judgement.reading import Reading
 from edgewise.judgement.score import Score
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Finding, Kind, Outcome
 from edgewise.stability.limits import RISKY
-from edgewise.trace import Trace
-from edgewise.verdict import Finding, Kind, Outcome
 
 if TYPE_CHECKING:
     from edgewise.audit.finding import AuditFinding

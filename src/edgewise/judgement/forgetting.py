@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
-from edgewise.blocks import Attention, Block, Branch, fold
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.blocks import Attention, Block, Branch, fold
 from edgewise.theory.simplex.recursion import Setting, apply_branch
 from edgewise.theory.simplex.state import Simplex
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import LARGEST, Array
-from edgewise.blocks import fold
 from edgewise.critical.phase_diagram import AXES, PhaseDiagram, as_knobs, compute_diagram
 from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
 from edgewise.judgement.probability import CERTAIN, CURVES, calibration
 from edgewise.judgement.reading import ALIKE, APART
 from edgewise.judgement.score import BEYOND
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.blocks import fold
 from edgewise.theory.simplex.recursion import Setting, apply_branch
 from edgewise.theory.simplex.state import Simplex
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import edgewise.screen  # noqa: F401  (gives a Verdict its words)
-from edgewise.architecture import Architecture
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.judgement.bands import outcome_of, why_open
 from edgewise.judgement.findings import (
@@ -26,12 +25,13 @@ from edgewise.judgement.profile import profile
 from edgewise.judgement.reading import Reading, read
 from edgewise.judgement.remedies import Search
 from edgewise.judgement.score import Score, score_of
-from edgewise.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Exponent, Finding, FixedPoint, Outcome, Phase, Probability, Verdict, finite
 from edgewise.stability.limits import ZERO, signs
 from edgewise.stability.lyapunov import Growth, depth_scale
 from edgewise.theory.perceptron.maps import PerceptronTheory, summary
-from edgewise.trace import Trace
-from edgewise.verdict import Exponent, Finding, FixedPoint, Outcome, Phase, Probability, Verdict, finite
 
 if TYPE_CHECKING:
     from edgewise.audit.finding import AuditFinding

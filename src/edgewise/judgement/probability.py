@@ -12,11 +12,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from edgewise.architecture import Architecture
 from edgewise.judgement.score import Score
-from edgewise.perceptron import Perceptron
-from edgewise.trace import Trace
-from edgewise.verdict import Probability
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Probability
 
 TABLE = "probability.json"
 ALIKE = {"gelu_tanh": "gelu"}  # the same function to three digits

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.judgement.reading import Reading
-from edgewise.perceptron import Perceptron
-from edgewise.trace import Trace
-from edgewise.verdict import Profile
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Profile
 
 SLOW = 10  # times the depth: what takes longer to halve or double does not change here
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.arrays import Array
-from edgewise.perceptron import Perceptron
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import AttentionSpread
 from edgewise.stability.lyapunov import Growth, growth
-from edgewise.trace import Trace
-from edgewise.verdict import AttentionSpread
 
 ALIKE = 1e-3  # 1 - overlap below which tokens are one: of recorded networks read per token none such learned
 APART = 1e-2  # where that is counted as the network's doing: tokens that start more alike are so by the data

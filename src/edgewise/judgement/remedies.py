@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.critical.exponents import evaluate
 from edgewise.effort import OutOfEffort, limited
 from edgewise.errors import BadInput
-from edgewise.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import GRADIENTS, Trace
+from edgewise.nouns.verdict import CUT_OFF, Outcome, Probability, Remedy, Verdict
 from edgewise.stability.limits import RISKY
 from edgewise.theory.perceptron.maps import summary
 from edgewise.theory.predict import predict_perceptron, predict_transformer
 from edgewise.theory.start import first_state
-from edgewise.trace import GRADIENTS, Trace
-from edgewise.verdict import CUT_OFF, Outcome, Probability, Remedy, Verdict
 from edgewise.words import per_cent
 
 SHARP = (

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.judgement.forgetting import forgotten
 from edgewise.judgement.reading import Reading
+from edgewise.nouns.architecture import Architecture
 from edgewise.stability.lyapunov import growth
 
 BEYOND = 200.0  # what has no finite log-change counts as this one, which is beyond every limit

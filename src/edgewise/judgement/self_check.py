@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.perceptron import Perceptron
-from edgewise.trace import Trace
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import Trace
 
 # Limits of the overlap and of the logs of norm and gradient: (at infinite width, per unit of sqrt(2 L / d)).
 LIMITS = {"overlap": (0.1, 0.3), "norm": (0.15, 0.6), "gradient": (0.5, 2.5)}

@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.landscape.support import Along, support
+from edgewise.models.unwrap import unwrap
 
 NORMALIZATIONS = ("filter", "layer", "model", "none")
 PARALLEL = 1 - 1e-6  # cosine above which two directions span a line and no plane

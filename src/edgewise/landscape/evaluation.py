@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from edgewise.adapters.twin import holding, twin
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
+from edgewise.models.twin import holding, twin
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Evaluate = Callable[[Sequence[float]], float]

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from edgewise.adapters.unwrap import unwrap
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction, Wanted, directions_of
@@ -27,6 +26,7 @@ from edgewise.landscape.evaluation import Evaluate, Loss, Surface, batches_of, o
 from edgewise.landscape.grid_file import GridFile, checked_axes, read_grid
 from edgewise.landscape.rebalance import check_unchanged, rebalanced
 from edgewise.landscape.roughness import Roughness, roughness
+from edgewise.models.unwrap import unwrap
 from edgewise.progress import Tell, progress_bar
 from edgewise.whole_file import whole_file
 

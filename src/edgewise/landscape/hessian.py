@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from edgewise.adapters.twin import holding, twin
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
 from edgewise.landscape.evaluation import Loss, LossOf, batches_of, check_loss, own_loss
 from edgewise.landscape.support import Along, support
+from edgewise.models.twin import holding, twin
+from edgewise.models.unwrap import unwrap
 
 
 @dataclass(frozen=True, eq=False)

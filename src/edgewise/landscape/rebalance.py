@@ -13,10 +13,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.roles.record import KEY_NORM, QUERY_NORM, AttentionSite, Projection
 from edgewise.errors import BadInput
 from edgewise.landscape.support import attentions, head_width, spread
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names.record import KEY_NORM, QUERY_NORM, AttentionSite, Projection
 
 
 def rebalanced(model: nn.Module) -> dict[str, Tensor]:

@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.roles.record import AttentionSite, Projection
 from edgewise.errors import BadInput
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names.record import AttentionSite, Projection
 
 ROLES = {"queries": "query", "keys": "key", "values": "value", "outputs": "output"}
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from edgewise.adapters.roles.record import Projection
+from edgewise.models.names.record import Projection
 from edgewise.monitor.aside import Call
 from edgewise.monitor.attention_rows import (
     RowNumbers,

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.record import Projection
 from edgewise.arrays import Array
+from edgewise.models.names.record import Projection
 from edgewise.monitor.places import Places
 
 STRIDE = 16

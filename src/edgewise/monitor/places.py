@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.roles.record import AttentionSite, BlockSite, ModelSites, Projection
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names.record import AttentionSite, BlockSite, ModelSites, Projection
+from edgewise.models.unwrap import unwrap
 from edgewise.optim.query_key import QueryKey, query_keys
 
 WHOLE = "loss, gradient, weights and updates as a whole"  # where no blocks were found

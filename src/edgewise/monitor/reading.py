@@ -22,7 +22,7 @@ from edgewise.monitor.places import NO_LOSS
 from edgewise.monitor.rows_file import Rows, read_rows
 from edgewise.monitor.run_folder import FAST, HEADS, owner_lives
 from edgewise.monitor.trend import FEWEST
-from edgewise.trace import Trace
+from edgewise.nouns.trace import Trace
 
 SILENT = 300.0  # seconds without a row or an event, after which a run that has not ended is called silent
 OBSERVED = {

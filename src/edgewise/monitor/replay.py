@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from edgewise.adapters.reading.refusals import words
 from edgewise.errors import BadInput
+from edgewise.models.behavior.refusals import words
 from edgewise.monitor.documents import LARGEST, about_alarm
 from edgewise.probe.isolation import random_streams
 from edgewise.regular_file import open_regular, read_text

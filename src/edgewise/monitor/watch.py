@@ -25,9 +25,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from edgewise.adapters.state import back_in_shards
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.models.state import back_in_shards
 from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.aside import BatchMemory, pass_aside
 from edgewise.monitor.bands import Bands
@@ -47,8 +47,8 @@ from edgewise.monitor.run_folder import HEADS, RunFolder, versions
 from edgewise.monitor.run_log import RunLog
 from edgewise.monitor.sample import Sample
 from edgewise.monitor.sinks import Sinks, writers_of
+from edgewise.nouns.trace import Trace
 from edgewise.optim.parallel import processes_of
-from edgewise.trace import Trace
 
 KINDS = tuple(AlarmKind)
 UNSEEN = "the monitor did not see enough to say that nothing is wrong:"

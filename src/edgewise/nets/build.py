@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgewise import blocks
-from edgewise.architecture import Architecture
-from edgewise.blocks import Attention, Branch
 from edgewise.errors import BadInput
 from edgewise.nets.layers import MLP, SoftmaxAttention, matrix, norm
+from edgewise.nouns import blocks
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.blocks import Attention, Branch
 
 
 class BranchNet(nn.Module):

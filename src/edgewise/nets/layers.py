@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgewise import blocks
 from edgewise.activations import torch_activation
 from edgewise.errors import BadInput
+from edgewise.nouns import blocks
 
 
 def matrix(fan_in: int, fan_out: int, gain: float, bias: float | None = None) -> nn.Linear:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from edgewise.activations import torch_activation
 from edgewise.errors import BadInput
 from edgewise.nets.layers import matrix
-from edgewise.perceptron import Perceptron
+from edgewise.nouns.perceptron import Perceptron
 
 
 class RandomPerceptron(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
+from edgewise.models.unwrap import unwrap
 from edgewise.optim.logit_change import LogitMetric
 from edgewise.optim.parallel import by_name, like_shard, processes_of, whole
 from edgewise.optim.query_key import Layout, QueryKey, Side, query_keys

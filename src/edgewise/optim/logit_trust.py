@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
+from edgewise.models.unwrap import unwrap
 from edgewise.optim.logit_change import change_moments
 from edgewise.optim.parallel import by_name, like_shard, norm_function, processes_of, summed, whole
 from edgewise.optim.query_key import Layout, QueryKey, query_keys

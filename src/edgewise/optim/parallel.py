@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from edgewise.adapters.twin import holding, twin
-from edgewise.adapters.unwrap import unwrap
+from edgewise.models.twin import holding, twin
+from edgewise.models.unwrap import unwrap
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.roles.record import (
+from edgewise.errors import BadInput
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names.record import (
     KEY_NORM,
     QUERY_NORM,
     AttentionSite,
@@ -21,7 +22,6 @@ from edgewise.adapters.roles.record import (
     NormSite,
     Projection,
 )
-from edgewise.errors import BadInput
 from edgewise.optim.rotation import Rotation, rotation_of
 
 SCALES = ("scaling", "scale", "softmax_scale", "inv_norm_factor")  # how modules call what multiplies q.k

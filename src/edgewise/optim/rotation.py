@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.config.translate import config_of
 from edgewise.errors import BadInput
+from edgewise.models.config.translate import config_of
 
 # Families whose pairs are neighbours (2j, 2j + 1); in all others j turns with j + r/2.
 NEIGHBOURS = frozenset(

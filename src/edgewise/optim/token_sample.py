@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
+from edgewise.models.unwrap import unwrap
 from edgewise.optim.query_key import QueryKey
 
 

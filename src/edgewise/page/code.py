@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgewise.architecture import Architecture, transformer
-from edgewise.knobs import KNOBS
-from edgewise.perceptron import PERCEPTRON_KNOBS, Perceptron
+from edgewise.nouns.architecture import Architecture, transformer
+from edgewise.nouns.knobs import KNOBS
+from edgewise.nouns.perceptron import PERCEPTRON_KNOBS, Perceptron
 
 WIDEST = 88
 FIRST = ("depth", "tokens", "width", "heads")  # always written out

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgewise import words
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Verdict
 from edgewise.page.markup import Html, element, join
-from edgewise.trace import Trace
-from edgewise.verdict import Verdict
 
 WIDTH, HEIGHT = 210.0, 150.0  # of one picture
 LEFT, RIGHT, TOP, BOTTOM = 2.0, 158.0, 28.0, 122.0  # of its axes

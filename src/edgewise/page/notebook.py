@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgewise.architecture import Architecture
+    from edgewise.nouns.architecture import Architecture
+    from edgewise.nouns.trace import Trace
+    from edgewise.nouns.verdict import Verdict
     from edgewise.page.markup import Html
     from edgewise.repair.plan import Plan
     from edgewise.study.proof import Proof
-    from edgewise.trace import Trace
-    from edgewise.verdict import Verdict
 
 NOUNS = {
-    "edgewise.architecture": "Architecture",
-    "edgewise.trace": "Trace",
-    "edgewise.verdict": "Verdict",
+    "edgewise.nouns.architecture": "Architecture",
+    "edgewise.nouns.trace": "Trace",
+    "edgewise.nouns.verdict": "Verdict",
     "edgewise.repair.plan": "Plan",
     "edgewise.study.proof": "Proof",
 }

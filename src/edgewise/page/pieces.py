@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from edgewise import screen, words
-from edgewise.architecture import Architecture
 from edgewise.explanation import explain
-from edgewise.knobs import KNOBS
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.knobs import KNOBS
+from edgewise.nouns.perceptron import PERCEPTRON_KNOBS, Perceptron
+from edgewise.nouns.verdict import Outcome, Verdict
 from edgewise.page.code import unusual_knobs
 from edgewise.page.curves import Rows
 from edgewise.page.markup import Html, element, join, prose, sentence_case
-from edgewise.perceptron import PERCEPTRON_KNOBS, Perceptron
-from edgewise.verdict import Outcome, Verdict
 
 KINDS = {
     Outcome.TRAINS: "trains",

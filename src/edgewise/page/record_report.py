@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgewise.nouns.verdict import Outcome
 from edgewise.page import sheet
 from edgewise.page.markup import Html, element
 from edgewise.page.notebook import plan_parts, proof_parts
 from edgewise.page.pieces import KINDS, glyph
 from edgewise.page.sheet import section
 from edgewise.page.step_curves import Line, step_picture
-from edgewise.verdict import Outcome
 
 if TYPE_CHECKING:
     from edgewise.repair.plan import Plan

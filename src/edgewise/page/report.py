@@ -8,12 +8,12 @@ from pathlib import Path
 
 from edgewise import words
 from edgewise.errors import BadInput
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Outcome, Verdict
 from edgewise.page import code, pieces, sheet
 from edgewise.page.curves import Rows, rows, three_curves
 from edgewise.page.markup import Html, element, prose
 from edgewise.page.sheet import section
-from edgewise.trace import Trace
-from edgewise.verdict import Outcome, Verdict
 
 PACKAGES = ("numpy", "torch", "transformers")
 

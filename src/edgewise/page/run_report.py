@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.monitor.reading import Run
+from edgewise.nouns.verdict import Outcome
 from edgewise.page import run_files, sheet
 from edgewise.page.markup import Html, element, join, prose, sentence_case
 from edgewise.page.pieces import KINDS, glyph, table
@@ -16,7 +17,6 @@ from edgewise.page.run_picture import FIRST, picture
 from edgewise.page.run_story import MOST_ALARMS, alarms, count, note, state, unseen
 from edgewise.page.sheet import section
 from edgewise.page.step_curves import Line, seen, step_picture
-from edgewise.verdict import Outcome
 
 CURVES = (
     "loss",

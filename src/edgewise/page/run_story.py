@@ -10,8 +10,8 @@ from typing import Any
 from edgewise.monitor.alarm import ADVICE, MEANING, Alarm
 from edgewise.monitor.reading import Run, ended, unseen_of_events
 from edgewise.monitor.rows_file import Rows
+from edgewise.nouns.verdict import finite
 from edgewise.page.markup import sentence_case
-from edgewise.verdict import finite
 
 MOST_ALARMS, LONGEST = 50, 2000  # alarms, and letters of one sentence
 BLOCK = re.compile(r"\bblock\.(\d{1,4})\b")

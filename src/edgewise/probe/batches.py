@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.reading.batch import as_call, images_end_to_end, is_ids
 from edgewise.errors import BadInput
+from edgewise.models.behavior.batch import as_call, images_end_to_end, is_ids
 from edgewise.probe.isolation import tensors
 
 TOKENS = 64

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.adapters.roles.record import BlockSite, MLPSite, Projection
 from edgewise.errors import BadInput
+from edgewise.models.names.record import BlockSite, MLPSite, Projection
+from edgewise.nouns.trace import READOUTS as DERIVED_READOUTS
 from edgewise.probe.geometry import mean_square
 from edgewise.probe.isolation import tensors
-from edgewise.trace import READOUTS as DERIVED_READOUTS
 
 READOUTS = ("own", *DERIVED_READOUTS)  # the model's own loss first
 

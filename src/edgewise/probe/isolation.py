@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgewise.adapters.state import preserved, random_streams
+from edgewise.models.state import preserved, random_streams
 
 observed = partial(preserved, gradients=True)
 

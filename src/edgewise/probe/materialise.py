@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgewise.adapters.model_map import sites
-from edgewise.adapters.roles.record import ModelSites
 from edgewise.errors import BadInput
+from edgewise.models.model_map import sites
+from edgewise.models.names.record import ModelSites
 from edgewise.probe.subjects import model_class
 
 

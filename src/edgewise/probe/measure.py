@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgewise.adapters.finite import refuse_infinite
-from edgewise.adapters.model import describe_read_module
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.reading.record import Reading, Stack
-from edgewise.adapters.reading.refusals import words
-from edgewise.adapters.roles.record import BlockSite
-from edgewise.adapters.state import back_in_shards, is_sharded
-from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
 from edgewise.memory import refuse_tokens
+from edgewise.models.behavior.record import Reading, Stack
+from edgewise.models.behavior.refusals import words
+from edgewise.models.finite import refuse_infinite
+from edgewise.models.model import describe_read_module
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names.record import BlockSite
+from edgewise.models.state import back_in_shards, is_sharded
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.trace import Trace
 from edgewise.probe.batches import default_batch
 from edgewise.probe.gradients import READOUTS
 from edgewise.probe.isolation import random_streams
@@ -29,7 +30,6 @@ from edgewise.probe.streamed import measure_stream
 from edgewise.probe.subjects import Subject, seeded, subject
 from edgewise.probe.twin import read_twin
 from edgewise.probe.whole import observe
-from edgewise.trace import Trace
 
 
 @deferring
@@ -48,7 +48,7 @@ def measure(
 ) -> Trace:
     """The orbit through depth, read from a real model.
 
-    source     any source (`edgewise.adapters.source` lists them); what has no weights yet, every seed initialises anew
+    source     any source (`edgewise.models.source` lists them); what has no weights yet, every seed initialises anew
     batch      whatever the model accepts: keyword arguments, a tuple, a tensor; default: random ids or pixels
     seeds      new initializations of a factory or config; for a module, new readout and pair directions
     readouts   own: the model's loss; token: an independent gradient per token at the last block; pooled: a shared one;

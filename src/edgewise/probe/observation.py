@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.trace import WEIGHTS, FirstLoss, Trace
 from edgewise.probe.attention import AttentionWatch, RowStatistics
 from edgewise.probe.batches import Counted
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import WeightLogs
 from edgewise.probe.places import Place, attends
-from edgewise.trace import WEIGHTS, FirstLoss, Trace
 
 NO_LOSS = "no own loss: the model returned no scalar (give labels in the batch)"
 

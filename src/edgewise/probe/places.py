@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.reading.record import Operation
-from edgewise.adapters.roles.record import BlockSite, ModelSites
 from edgewise.errors import BadInput
+from edgewise.models.behavior.record import Operation
+from edgewise.models.names.record import BlockSite, ModelSites
 from edgewise.probe.block_call import BlockCall, stream_of
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.reading.batch import is_ids
+from edgewise.models.behavior.batch import is_ids
+from edgewise.nouns.trace import FirstLoss
 from edgewise.probe.batches import arguments
 from edgewise.probe.isolation import tensors
-from edgewise.trace import FirstLoss
 
 ALONE = 0.99  # share of the squared gradient at one token from which the others do not count
 

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.describe import describe
-from edgewise.adapters.roles.record import ModelSites
-from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
+from edgewise.models.describe import describe
+from edgewise.models.names.record import ModelSites
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.trace import Trace
 from edgewise.probe.attention import Attention, AttentionWatch
 from edgewise.probe.batches import Counted, counted, default_batch
 from edgewise.probe.block_call import BlockCall, stream_of
@@ -52,7 +53,6 @@ from edgewise.probe.observation import (
 from edgewise.probe.places import Catch, places
 from edgewise.probe.readout import first_loss
 from edgewise.probe.subjects import Subject
-from edgewise.trace import Trace
 
 
 class StreamedForward:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from edgewise.adapters.reading.batch import as_call, change
-from edgewise.adapters.reading.plain_layout import reshaped
-from edgewise.adapters.reading.precision import Precision
-from edgewise.adapters.reading.record import Block, Branch, Operation, Stack
-from edgewise.adapters.reading.trace import INPUT, Tracer, tensors
-from edgewise.adapters.reading.weight_calls import Edits
 from edgewise.errors import BadInput
+from edgewise.models.behavior.batch import as_call, change
+from edgewise.models.behavior.plain_layout import reshaped
+from edgewise.models.behavior.precision import Precision
+from edgewise.models.behavior.record import Block, Branch, Operation, Stack
+from edgewise.models.behavior.trace import INPUT, Tracer, tensors
+from edgewise.models.behavior.weight_calls import Edits
 from edgewise.probe.attention import Attention
 from edgewise.probe.places import Place
 

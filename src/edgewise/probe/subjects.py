@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgewise.adapters.config.reader import DEPTH_KEYS
-from edgewise.adapters.from_config.small_model import named_classes, refuse_kernel
-from edgewise.adapters.source import PICKLES, Source, pickle_refused, read_source
-from edgewise.adapters.unwrap import unwrap
-from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
-from edgewise.knobs import DEEPEST
-from edgewise.perceptron import Perceptron
+from edgewise.models.config.reader import DEPTH_KEYS
+from edgewise.models.small.small_model import named_classes, refuse_kernel
+from edgewise.models.source import PICKLES, Source, pickle_refused, read_source
+from edgewise.models.unwrap import unwrap
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.knobs import DEEPEST
+from edgewise.nouns.perceptron import Perceptron
 
 OTHER_WEIGHTS = (".h5", ".msgpack", ".gguf", ".onnx")
 Factory = Callable[[], nn.Module]
@@ -43,7 +43,7 @@ class Subject:
 
 
 def subject(source: Any) -> Subject:
-    """The subject of a source, as `edgewise.adapters.source` lists them."""
+    """The subject of a source, as `edgewise.models.source` lists them."""
     if isinstance(source, Subject):
         return source
     content = read_source(source)

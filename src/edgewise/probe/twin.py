@@ -13,14 +13,14 @@ from typing import Any
 
 from torch import nn
 
-from edgewise.adapters.from_config.full_size import full_kinds
-from edgewise.adapters.from_config.sizes import Scale
-from edgewise.adapters.from_config.small_model import Blueprint, blueprint
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.reading.read import read
-from edgewise.adapters.reading.record import Block, Branch, Operation, Reading, Stack
-from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
+from edgewise.models.behavior.read import read
+from edgewise.models.behavior.record import Block, Branch, Operation, Reading, Stack
+from edgewise.models.model_map import ModelMap
+from edgewise.models.small.full_size import full_kinds
+from edgewise.models.small.sizes import Scale
+from edgewise.models.small.small_model import Blueprint, blueprint
+from edgewise.nouns.architecture import Architecture
 
 
 def read_twin(

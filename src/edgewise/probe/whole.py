@@ -16,10 +16,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.reading.record import Stack
-from edgewise.adapters.roles.record import BlockSite
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.models.behavior.record import Stack
+from edgewise.models.names.record import BlockSite
+from edgewise.nouns.trace import GRADIENTS
 from edgewise.probe.attention import AttentionWatch
 from edgewise.probe.batches import Counted, counted, sequences_of
 from edgewise.probe.geometry import generator_for, nearby_input, pair_growth
@@ -46,7 +47,6 @@ from edgewise.probe.observation import (
 from edgewise.probe.readout import first_loss, readout_of
 from edgewise.probe.softmax_gain import GainWatch
 from edgewise.probe.streams import OVERWRITES, Catch, attentions, places
-from edgewise.trace import GRADIENTS
 
 _COMPARED: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
 

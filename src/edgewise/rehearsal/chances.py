@@ -15,8 +15,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from edgewise.nouns.verdict import Probability, Verdict
 from edgewise.rehearsal.rate import Rate
-from edgewise.verdict import Probability, Verdict
 
 STEPS, MEAN = 20, 4  # the loss after 20 steps is the mean of the last four
 LEAST_FALL = 0.01

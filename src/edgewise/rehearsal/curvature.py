@@ -13,10 +13,10 @@ import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.landscape.hessian import Hessian
 from edgewise.landscape.support import Along
+from edgewise.models.unwrap import unwrap
 from edgewise.rehearsal.gauge import Loss
 from edgewise.rehearsal.optimizers import innermost
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.reading.read import read as read_model
-from edgewise.adapters.reading.record import Stack
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
+from edgewise.models.behavior.read import read as read_model
+from edgewise.models.behavior.record import Stack
+from edgewise.models.unwrap import unwrap
 from edgewise.probe.batches import sequences_of, token_mask
 from edgewise.probe.geometry import separation
 from edgewise.probe.isolation import tensors

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from edgewise import words
+from edgewise.nouns.verdict import Outcome, Probability, Verdict
 from edgewise.rehearsal.chances import FAILS_UP_TO, STEPS, TRAINS_FROM, chances, fall
 from edgewise.rehearsal.rate import Rate, Rehearsal, in_words
 from edgewise.rehearsal.walk import NOISE
-from edgewise.verdict import Outcome, Probability, Verdict
 
 ALIKE = 1e-2  # separation at every rate and at the start below which only the frequencies of labels can be learned
 MORE_STEPS = "More steps, or another start, would tell more."

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.optim import Optimizer
 
-from edgewise.adapters.state import back_in_shards, is_sharded, preserved
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
+from edgewise.models.state import back_in_shards, is_sharded, preserved
+from edgewise.models.unwrap import unwrap
 from edgewise.optim.wrapper import OptimizerWrapper
 from edgewise.rehearsal.optimizers import copied, factory_of, refuse_optimizer, trainable
 

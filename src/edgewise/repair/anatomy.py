@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.names import FUSED, KEY, QUERY, leaf
-from edgewise.adapters.roles.norm import find_norms
-from edgewise.adapters.twin import holding, twin
 from edgewise.errors import BadInput
+from edgewise.models.names.names import FUSED, KEY, QUERY, leaf
+from edgewise.models.names.norm import find_norms
+from edgewise.models.twin import holding, twin
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.isolation import call, observed, tensors
 from edgewise.repair.layers import Layers

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.architecture import Architecture
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.trace import Trace
 from edgewise.repair.diagnosis import diagnose
 from edgewise.repair.draw import LINEAR, ODD
 from edgewise.repair.layers import Exclusions
@@ -40,10 +41,9 @@ from edgewise.repair.recognised import (
 from edgewise.repair.schemes import SCHEMES
 from edgewise.repair.search import Search, largest_within
 from edgewise.stability.lyapunov import growth
-from edgewise.theory.activation.activations import activation
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.predict import predict_transformer
 from edgewise.theory.start import at_least_zero
-from edgewise.trace import Trace
 
 EVALUATIONS = 12  # of the theory, to find s
 CAP = 1.0  # a branch beside a whole skip is never given a gain above this

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.state import preserved
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
+from edgewise.models.model_map import ModelMap
+from edgewise.models.state import preserved
 from edgewise.repair.by_measurement import mean_of, plan_by_measurement, scheme_by_measurement
 from edgewise.repair.by_theory import plan_by_theory
 from edgewise.repair.diagnosis import with_frozen

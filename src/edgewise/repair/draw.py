@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.roles.record import Projection
 from edgewise.errors import BadInput
+from edgewise.models.names.record import Projection
 from edgewise.probe.gradients import rows_of
 from edgewise.repair.plan import Change
 

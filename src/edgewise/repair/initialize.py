@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.state import back_in_shards
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.interrupts import check, deferring
+from edgewise.models.state import back_in_shards
+from edgewise.models.unwrap import unwrap
 from edgewise.repair.critical_plan import critical_plan
 from edgewise.repair.draw import new_values
 from edgewise.repair.layers import frozen_names

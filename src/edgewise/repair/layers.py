@@ -10,9 +10,9 @@ from fnmatch import fnmatch
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.roles.record import Projection
 from edgewise.errors import BadInput
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names.record import Projection
 from edgewise.repair.plan import Change
 
 # Classes that say nothing about what is inside: members must agree in their shapes, not in their class alone.

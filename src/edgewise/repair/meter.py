@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.reading.refusals import words
-from edgewise.adapters.roles.norm import find_norms
-from edgewise.adapters.state import is_sharded, preserved
-from edgewise.adapters.twin import holding, twin
-from edgewise.adapters.unwrap import unwrap
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
 from edgewise.memory import refuse_tokens
+from edgewise.models.behavior.refusals import words
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names.norm import find_norms
+from edgewise.models.state import is_sharded, preserved
+from edgewise.models.twin import holding, twin
+from edgewise.models.unwrap import unwrap
+from edgewise.nouns.verdict import Exponent
 from edgewise.probe.batches import default_batch, token_mask
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.geometry import mean_square, separation
@@ -33,7 +34,6 @@ from edgewise.probe.isolation import call, observed, tensors
 from edgewise.repair.layers import Layers, layers_of
 from edgewise.repair.plan import TotalChanges, exponent_of
 from edgewise.stability.lyapunov import growth
-from edgewise.verdict import Exponent
 
 SAMPLES, SIDE = 32, 16
 READOUT = 7919  # added to the seed, so that a readout does not repeat the numbers of a random input

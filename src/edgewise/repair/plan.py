@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from edgewise.adapters.roles.record import Projection
+from edgewise.models.names.record import Projection
+from edgewise.nouns.verdict import Exponent, finite
 from edgewise.stability.lyapunov import Growth
-from edgewise.verdict import Exponent, finite
 
 SHOWN = 8  # kinds of frozen parameters that a sentence names
 TOLERANCE = 0.5  # a plan promises its expected totals to this; what is within it of the budget is left alone

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from edgewise.adapters.model import describe_module
-from edgewise.adapters.model_map import ModelMap
-from edgewise.adapters.roles.record import AttentionSite, BlockSite, MLPSite, ModelSites, Projection
-from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
+from edgewise.models.model import describe_module
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names.record import AttentionSite, BlockSite, MLPSite, ModelSites, Projection
+from edgewise.nouns.architecture import Architecture
 from edgewise.repair.draw import root_mean_square
 from edgewise.repair.layers import Exclusions, Layers, copies_in_words, copies_of_first, zero_biases
 from edgewise.repair.plan import Change

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
+from edgewise.nouns.verdict import finite
 from edgewise.study.train import TRAINS
-from edgewise.verdict import finite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

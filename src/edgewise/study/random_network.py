@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgewise.architecture import Architecture, transformer
+from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.study.recipe import rounded
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from numpy.typing import ArrayLike
 
-from edgewise.architecture import Architecture
 from edgewise.errors import BadInput
-from edgewise.perceptron import Perceptron
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import Trace
 from edgewise.theory.perceptron.recursion import trace_perceptron
 from edgewise.theory.simplex.recursion import propagate_simplex
 from edgewise.theory.start import first_state, refuse_start, refuse_two_starts
-from edgewise.trace import Trace
 
 Progress = Callable[[float], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgewise.errors import BadInput
-from edgewise.trace import READOUTS, Trace
+from edgewise.nouns.trace import READOUTS, Trace
 
 
 def refuse_start(start_overlap: float, readout: str) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.trace import Trace
-from edgewise.verdict import SCHEMA, Verdict, finite
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import SCHEMA, Verdict, finite
 from edgewise.view.measured import rows_with_errors
 from edgewise.view.profiles import block_numbers, within_blocks
 

@@ -9,10 +9,10 @@ import math
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
-from edgewise.trace import Trace
-from edgewise.verdict import Verdict
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Verdict
 from edgewise.view.panel import Curve, Panel
 from edgewise.view.profiles import within_blocks
 from edgewise.view.sheet import Sheet

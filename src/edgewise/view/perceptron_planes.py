@@ -10,8 +10,8 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.perceptron import Perceptron
-from edgewise.theory.activation.activations import activation
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary
 from edgewise.theory.perceptron.fixed_points import chi_1, length_fixed_point
 from edgewise.theory.perceptron.maps import summary

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.verdict import FixedPoint
+from edgewise.nouns.verdict import FixedPoint
 from edgewise.view.panel import Arrows, Curve, Map, Marker, Panel, finite_limit
 from edgewise.view.sheet import Sheet
 

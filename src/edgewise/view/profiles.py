@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Exponent, Verdict
 from edgewise.stability.limits import FAILS, RISKY
-from edgewise.trace import Trace
-from edgewise.verdict import Exponent, Verdict
 from edgewise.view.panel import Curve, Panel
 from edgewise.view.sheet import Sheet
 

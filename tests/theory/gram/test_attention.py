@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import xlogy
 
-from edgewise.architecture import transformer
+from edgewise.nouns.architecture import transformer
 from edgewise.theory.gram import heads as gram_heads
 from edgewise.theory.gram import layers as gram_layers
 from edgewise.theory.gram import positions as gram_mask

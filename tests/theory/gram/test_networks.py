@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgewise.architecture import transformer
+from edgewise.nouns.architecture import transformer
 from edgewise.theory.gram.recursion import propagate_gram
 from edgewise.theory.simplex.recursion import propagate_simplex
 from tests.agreement.simulation.simulate import simulate

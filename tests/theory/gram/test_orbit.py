@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgewise.architecture import Architecture, transformer
+from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.theory.gram import orbit
 from edgewise.theory.gram.geometry import simplex
 from edgewise.theory.gram.recursion import propagate_gram

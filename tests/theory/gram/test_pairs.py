@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgewise.arrays import Array
-from edgewise.theory.activation.activations import activation
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.gram.geometry import Geometry, from_overlaps
 from edgewise.theory.gram.pairs import pair_averages, slope_averages
 from tests.support.some_tokens import geometry, tokens

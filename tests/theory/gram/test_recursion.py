@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import edgewise
-from edgewise.architecture import transformer
 from edgewise.errors import BadInput
+from edgewise.nouns.architecture import transformer
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Kind, Outcome
 from edgewise.theory.gram import recursion as gram
 from edgewise.theory.gram.geometry import from_overlaps
 from edgewise.theory.gram.recursion import default_samples, fewer_samples, propagate_gram
 from edgewise.theory.simplex.recursion import propagate_simplex
-from edgewise.trace import Trace
-from edgewise.verdict import Kind, Outcome
 from tests.support.some_tokens import small
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.perceptron import Perceptron
-from edgewise.theory.activation.activations import activation
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.perceptron import recursion
 from edgewise.theory.perceptron.fixed_points import length_fixed_point
 from edgewise.theory.perceptron.maps import summary

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgewise.errors import BadInput
-from edgewise.perceptron import Perceptron
-from edgewise.theory.activation.activations import activation
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.perceptron import edge_of_chaos, fixed_points, maps, recursion
 
 TANH, ERF, RELU, GELU = (activation(name) for name in ("tanh", "erf", "relu", "gelu"))

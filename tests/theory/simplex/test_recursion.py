@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from edgewise.architecture import transformer
-from edgewise.blocks import MLP
+from edgewise.nouns.architecture import transformer
+from edgewise.nouns.blocks import MLP
 from edgewise.theory.gram import geometry, layers
 from edgewise.theory.simplex.layers import mlp
 from edgewise.theory.simplex.recursion import Setting, forward, propagate_simplex
@@ -147,7 +147,7 @@ def test_deep_gradients_do_not_overflow():
 @pytest.mark.parametrize("gain", [4.0, 0.01])
 def test_a_stream_out_of_range_is_a_verdict_not_a_crash(gain):
     from edgewise.judgement.judge import judge
-    from edgewise.verdict import Kind, Outcome
+    from edgewise.nouns.verdict import Kind, Outcome
 
     trace = orbit(
         depth=300, tokens=16, heads=0, norm="none", activation="relu", mlp_in_gain=gain, mlp_skip=0.0

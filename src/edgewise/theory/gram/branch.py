@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgewise.blocks import MLP, Attention, Branch, Norm
 from edgewise.errors import BadInput
-from edgewise.theory.activation.activations import activation
+from edgewise.nouns.blocks import MLP, Attention, Branch, Norm
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.gram.geometry import Geometry, Real
 from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.layers import attend, perceive, pull_attention, pull_mlp

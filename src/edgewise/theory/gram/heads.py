@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.blocks import Attention
+from edgewise.nouns.blocks import Attention
 from edgewise.theory.gram.geometry import Precision, Real
 from edgewise.theory.gram.normals import Normals
 from edgewise.theory.gram.positions import Mask, alibi_slopes, banded_scores, by_distance, distances, rotate

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.blocks import MLP, Attention
-from edgewise.theory.activation.activations import activation
+from edgewise.nouns.blocks import MLP, Attention
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.gram.geometry import Geometry, Real, mean_of_pair, without_diagonal
 from edgewise.theory.gram.heads import Heads, Sampling, draw_heads
 from edgewise.theory.gram.normals import Normals

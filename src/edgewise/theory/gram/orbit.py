@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.blocks import MLP, Attention, Block, Branch
+from edgewise.nouns.blocks import MLP, Attention, Block, Branch
+from edgewise.nouns.trace import WEIGHTS
 from edgewise.theory.gram.branch import PullWeights, apply_branch, log
 from edgewise.theory.gram.geometry import Geometry, Precision, Real
 from edgewise.theory.gram.heads import Sampling
-from edgewise.trace import WEIGHTS
 
 STATISTICS = ("logit_variance", "condensation")  # of attention layers
 SETTLED = 0.05  # of the sum of squares of what blocks forget: what the blocks to come may add

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.polynomial import chebyshev
 
 from edgewise.arrays import Array
-from edgewise.theory.activation import gaussian_mean
-from edgewise.theory.activation.activations import Activation
+from edgewise.theory.averages import gaussian_mean
+from edgewise.theory.averages.activations import Activation
 from edgewise.theory.gram.geometry import Geometry, Real, without_diagonal
 
 Later = Callable[[], Real]

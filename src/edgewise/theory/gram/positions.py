@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.blocks import Attention
+from edgewise.nouns.blocks import Attention
 from edgewise.theory.gram.geometry import Precision, Real
 
 SMALLEST_BLOCK = 64

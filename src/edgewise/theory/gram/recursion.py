@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import Array
-from edgewise.blocks import Branch
 from edgewise.effort import spend
 from edgewise.errors import BadInput
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.blocks import Branch
+from edgewise.nouns.trace import Trace
 from edgewise.theory.gram.cost import affordable
 from edgewise.theory.gram.geometry import Geometry, Precision, from_overlaps, simplex
 from edgewise.theory.gram.heads import Sampling
 from edgewise.theory.gram.orbit import Orbit, blocks_alike, mean_state, settled
 from edgewise.theory.start import refuse_readout, refuse_two_starts
-from edgewise.trace import Trace
 
 Progress = Callable[[float], None]
 Heads = list[tuple[Branch, Sampling]]

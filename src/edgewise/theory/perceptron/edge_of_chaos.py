@@ -13,7 +13,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.theory.activation.activations import Activation
+from edgewise.theory.averages.activations import Activation
 from edgewise.theory.perceptron.fixed_points import bisected, length_fixed_point
 
 _LENGTHS = np.exp(np.linspace(np.log(1e-8), np.log(1e8), 1001))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edgewise.arrays import Array
-from edgewise.theory.activation.activations import Activation
+from edgewise.theory.averages.activations import Activation
 
 FAR = 1e12
 _LENGTHS = np.exp(np.linspace(np.log(1e-12), np.log(FAR), 561))

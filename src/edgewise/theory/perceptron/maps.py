@@ -9,8 +9,8 @@ from functools import cached_property
 from numpy.typing import ArrayLike
 
 from edgewise.arrays import Array
-from edgewise.perceptron import Perceptron
-from edgewise.theory.activation.activations import Activation, activation
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.theory.averages.activations import Activation, activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary, critical_weight_variance
 from edgewise.theory.perceptron.fixed_points import (
     LengthFixedPoint,

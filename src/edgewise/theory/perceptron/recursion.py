@@ -22,10 +22,10 @@ from numpy.typing import ArrayLike
 
 from edgewise.arrays import LARGEST, Array
 from edgewise.errors import BadInput
-from edgewise.perceptron import Perceptron
-from edgewise.theory.activation.activations import Activation, activation
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import Trace
+from edgewise.theory.averages.activations import Activation, activation
 from edgewise.theory.perceptron.fixed_points import chi_1, length_fixed_point, length_map, separation_map
-from edgewise.trace import Trace
 
 
 def trace_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Trace:

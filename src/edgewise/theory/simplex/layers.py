@@ -32,9 +32,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.blocks import MLP, Attention
 from edgewise.errors import BadInput
-from edgewise.theory.activation.activations import Activation, activation
+from edgewise.nouns.blocks import MLP, Attention
+from edgewise.theory.averages.activations import Activation, activation
 from edgewise.theory.simplex.state import Gradient, Simplex, Step, ratio
 from edgewise.theory.softmax.moments import OverlapMoments, moment_table
 

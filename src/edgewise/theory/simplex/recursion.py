@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgewise.architecture import Architecture
 from edgewise.arrays import LARGEST, Array
-from edgewise.blocks import Attention, Block, Branch, Norm
 from edgewise.errors import BadInput
-from edgewise.theory.activation.activations import activation
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.blocks import Attention, Block, Branch, Norm
+from edgewise.nouns.trace import WEIGHTS, Trace
+from edgewise.theory.averages.activations import activation
 from edgewise.theory.simplex.layers import (
     Moments,
     bilinear_attention,
@@ -28,7 +29,6 @@ from edgewise.theory.simplex.state import Gradient, Simplex, Step, chain
 from edgewise.theory.softmax.condensation import condensation_ratio, large_n, random_energy
 from edgewise.theory.softmax.moments import OverlapMoments
 from edgewise.theory.softmax.quadrature import SoftmaxMoments
-from edgewise.trace import WEIGHTS, Trace
 
 _SOURCES = {"exact": "exact at finite length"}
 SHARP = 1 / 8  # logit variance per head width from which exponents are off by more than 0.015 a block

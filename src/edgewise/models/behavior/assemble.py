@@ -1,0 +1,324 @@
+"""The record from what the passes have shown; what was not shown is `None`, with its reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from edgewise.models.behavior.attention import SPREAD, positions_of
+from edgewise.models.behavior.branch_matrices import matrices_of
+from edgewise.models.behavior.graph import MULTIHEAD
+from edgewise.models.behavior.interventions import TRACE_ENTRIES, Experiment, Site, Stream
+from edgewise.models.behavior.norms import is_normed
+from edgewise.models.behavior.plain_layout import plain_layout
+from edgewise.models.behavior.record import BEYOND, Block, Branch, Stack, norm_position
+from edgewise.models.behavior.shares import branch_scale, rescale
+from edgewise.models.behavior.sight import real_tokens
+from edgewise.models.behavior.stacks import Chain, block_module, common_path
+
+MATRICES = 6  # that read the stream in a dense branch: gate, value and what adapters add; experts have more
+
+
+def stack_of(experiment: Experiment, number: int, absolute: bool | None, horizon: int | None) -> Stack:
+    """One chain as a stack."""
+    chain = experiment.chains[number]
+    sites = [site for site in experiment.sites if site.stack == number]
+    steps = _steps(chain)
+    branches = {site: _branch(experiment, site, steps[site.place]) for site in sites}
+    _agree_on_the_last(branches)
+    blocks = _joined(_blocks(experiment, chain, branches))
+    start = experiment.graph[chain.sums[0].point].operation
+    stream = experiment.streams.get(start)
+    shape = experiment.graph[chain.sums[0].node].shape
+    reasons = [*chain.remarks, *(chain.reasons or _reasons(chain, blocks, stream is not None))]
+    if not (chain.proven or chain.reasons or any(site.part.softmax or site.part.scores for site in sites)):
+        reasons.insert(
+            0, f"no attention found: nothing in it is a softmax over tokens{_mixes_by(experiment, sites)}"
+        )
+    tokens = real_tokens(experiment, stream) if stream is not None else 0  # beyond them a model has padded
+    lengths = {s.length for s in experiment.streams.values() if s.stack == number}
+    if len(lengths) > 1:
+        reasons.append(f"the number of tokens changes along it: {', '.join(map(str, sorted(lengths)))}")
+    proven = stream is not None and chain.proven
+    layout = _read_layout(stream) if stream is not None and proven else _plain_layout(experiment, chain)
+    return Stack(
+        name=chain.name,
+        default=False,
+        language=chain.language,
+        width=_width(shape, layout) if stream is None or not proven else stream.true.shape[-1],
+        tokens=stream.length if stream else 0,
+        horizon=max(horizon if horizon and chain.language else 0, tokens),
+        layout=layout,
+        start=start,
+        start_norm=float(stream.entry.pow(2).mean()) if stream is not None else math.nan,
+        absolute=absolute,
+        blocks=blocks,
+        copies=None,
+        shared=chain.shared,
+        notes=()
+        if chain.reasons
+        else (*_notes(blocks), *_more_tokens(stream.length if stream else 0, tokens)),
+        not_read=tuple(dict.fromkeys(reasons)),
+    )
+
+
+def _more_tokens(length: int, tokens: int) -> list[str]:
+    """Tokens behind those that were given: padding, or streams of their own."""
+    if length <= tokens:
+        return []
+    return [f"of its {length} tokens the first {tokens} were looked at; {BEYOND}"]
+
+
+def _read_layout(stream: Stream) -> str:
+    """Where entries and tokens share an axis, (1, entries tokens, features), the other one is of size one."""
+    folded = stream.entry.shape[stream.layout.batch] > 1
+    return stream.layout.text.replace("token", "one") if folded else stream.layout.text
+
+
+def _plain_layout(experiment: Experiment, chain: Chain) -> str | None:
+    """Of a stack whose branches do not show it."""
+    graph, inside = experiment.graph, {index for total in chain.sums for index in total.inside}
+    shapes = [graph[total.node].shape for total in chain.sums]
+    return plain_layout(graph, shapes, inside, TRACE_ENTRIES, experiment.feed.tokens)
+
+
+def _width(shape: tuple[int, ...], layout: str | None) -> int:
+    """Features of one token; of a stream whose axes are not certain, the size of the last."""
+    axes = (layout or "").split()
+    sizes = (
+        [size for size, axis in zip(shape, axes, strict=True) if axis == "feature"] if axes else [shape[-1]]
+    )
+    return math.prod(sizes)
+
+
+def _joined(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Attention and feed-forward layers that take turns in one list are the two halves of a block."""
+    if (
+        any(len(block.branches) != 1 for block in blocks)
+        or not blocks
+        or blocks[0].branches[0].kind != "attention"
+    ):
+        return blocks
+    starts = [i for i, block in enumerate(blocks) if block.branches[0].kind == "attention"]
+    groups = [blocks[start:end] for start, end in zip(starts, [*starts[1:], len(blocks)], strict=True)]
+    kinds = {tuple(block.branches[0].kind for block in group) for group in groups}
+    if len(kinds) != 1 or len(groups[0]) == 1:
+        return blocks
+    return tuple(
+        Block(index, None, tuple(branch for block in group for branch in block.branches))
+        for index, group in enumerate(groups)
+    )
+
+
+def _steps(chain: Chain) -> list[int]:
+    """Sums that read the same point are one step."""
+    steps: list[int] = []
+    for residual in chain.sums:
+        steps.append(steps[-1] if residual.joins and steps else len(set(steps)))
+    return steps
+
+
+def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
+    graph, traits, part = experiment.graph, site.traits, site.part
+    scale, vector = branch_scale(graph, site)
+    pattern = traits.sight if site.chain.proven else None
+    kind = _kind(site) if site.chain.proven else None
+    after = site.place + 1
+    module = common_path([w.module.split(".") for w in part.weights])
+    outlet = (
+        site.chain.outlet if after == len(site.chain.sums) else graph[site.chain.sums[after].point].operation
+    )
+    attends = kind in ("attention", "cross-attention")
+    return Branch(
+        kind=kind,
+        silent=traits.silent,
+        module=module,
+        step=step,
+        point=site.point,
+        total=site.total,
+        outlet=outlet,
+        skip=traits.skip,
+        multiplier=scale,
+        layer_scale=vector,
+        rescale=rescale(graph, site),
+        share=traits.share,
+        sees=None if pattern is None else pattern.sees,
+        window=pattern.window if pattern and part.softmax else None,
+        window_both_sides=bool(pattern and part.softmax and pattern.both_sides),
+        softmax=part.softmax,
+        linear=traits.linear if attends else None,
+        rows_sum_to_one=None if kind == "mlp" else _sums_to_one(site),
+        memory=traits.memory,
+        other_layers=traits.other_layers and kind != "mlp",
+        input_norm=is_normed(traits.input_growth),
+        output_norm=is_normed(traits.output_growth),
+        outside_norm=is_normed(traits.outside_growth),
+        norm_kind=traits.norm_kind,
+        positions=positions_of(site) if kind == "attention" else None,
+        qk_norm=_qk_norm(site) if attends else None,
+        heads=_heads(experiment, site) if attends else None,
+        products=_products(experiment, site),
+        kv_heads=_heads(experiment, site, "kv_heads") if attends else None,
+        head_width=traits.head_width if attends else None,
+        activation=traits.activation,
+        gated=_gated(site),
+        hidden_width=traits.hidden_width,
+        experts=kind == "mlp" and _experts(experiment, site, module),
+        output_gate=bool(set(part.first) & set(part.last) and set(part.last) - set(part.first)),
+        gains=traits.gains,
+        powers=traits.powers,
+        not_read=tuple(dict.fromkeys(traits.reasons)),
+        window_uneven=bool(pattern and pattern.uneven),
+        weights_seen=traits.whole is not None,
+        matrices=matrices_of(experiment, site, kind),
+    )
+
+
+def _sums_to_one(site: Site) -> bool | None:
+    """As the weights themselves show; where they were not seen, equal tokens give equal outputs."""
+    if site.traits.whole is not None or site.traits.spread is None:
+        return site.traits.whole
+    return site.traits.spread < SPREAD
+
+
+def _experts(experiment: Experiment, site: Site, module: str) -> bool:
+    """A choice by a router, many matrices side by side, or matrices that are stacked in one parameter."""
+    stacked = (p.dim() == 3 and min(p.shape) > 1 for p in experiment.model.get_submodule(module).parameters())
+    return site.part.routed or len(site.part.first) > MATRICES or any(stacked)
+
+
+def _heads(experiment: Experiment, site: Site, name: str = "heads") -> int | None:
+    """As many in all as the products of queries and keys have, where each head is computed by itself."""
+    number = getattr(site.traits, name)
+    return None if number is None else number * max(_products(experiment, site), 1)
+
+
+def _products(experiment: Experiment, site: Site) -> int:
+    """Of queries with keys, for one entry of the batch."""
+    number = len(site.part.scores)
+    apart = experiment.feed.end_to_end and number % TRACE_ENTRIES == 0
+    return number // TRACE_ENTRIES if apart else number
+
+
+def _kind(site: Site) -> str | None:
+    traits = site.traits
+    if traits.sight is None:
+        return None
+    if traits.sight.sees == "token":
+        crosses = (traits.memory and site.part.softmax) or bool(
+            site.part.scores
+        )  # keys may come with the batch
+        return "cross-attention" if crosses else "mlp"
+    if site.part.softmax:
+        return "attention"
+    sums_to_one = traits.spread is not None and traits.spread < SPREAD
+    return "attention" if sums_to_one and site.part.scores else "mixer"
+
+
+def _qk_norm(site: Site) -> bool | None:
+    """Both behind a norm, or neither; keys that come from another layer or stack are not asked."""
+    if any(score.product.function == MULTIHEAD for score in site.part.scores):
+        return False
+    normed = [is_normed(g) for g in (site.traits.query_growth, site.traits.key_growth)]
+    if site.traits.memory or site.traits.other_layers:
+        return normed[0]
+    return normed[0] if normed[0] == normed[1] else None
+
+
+def _gated(site: Site) -> bool | None:
+    """By formula; else by powers: a product of two smooth halves grows with the square and is even near zero."""
+    powers = site.traits.powers
+    if site.traits.gated is not None or powers is None:
+        return site.traits.gated
+    if abs(powers.small - 2) < 0.1 and powers.parity > 0.8:
+        return True
+    return None
+
+
+def _agree_on_the_last(branches: dict[Site, Branch]) -> None:
+    """The norm on the last sum may lie outside the blocks; then it is what all other sums have."""
+    unknown = [site for site, branch in branches.items() if branch.outside_norm is None]
+    rest = {branch.outside_norm for branch in branches.values()} - {None}
+    last = max((site.place for site in branches), default=0)
+    if len(rest) == 1 and all(site.place == last for site in unknown):
+        for site in unknown:
+            object.__setattr__(branches[site], "outside_norm", next(iter(rest)))
+
+
+def _blocks(experiment: Experiment, chain: Chain, branches: dict[Site, Branch]) -> tuple[Block, ...]:
+    by_place: dict[int, list[Branch]] = {}
+    for site, branch in branches.items():
+        by_place.setdefault(site.place, []).append(branch)
+    blocks: list[Block] = []
+    for places in _grouped(chain, by_place):
+        module = block_module(experiment.graph, chain, places[-1])
+        own = tuple(branch for place in places for branch in by_place[place])
+        blocks.append(Block(len(blocks), None if module is None else module[0], own))
+    return tuple(blocks)
+
+
+def _grouped(chain: Chain, by_place: dict[int, list[Branch]]) -> list[list[int]]:
+    """Blocks as modules have them; where every sum has a module of its own, from one mixing sum to the next."""
+    groups = chain.blocks
+    mixes = [any(branch.mixes for branch in by_place[place]) for place in range(len(chain.sums))]
+    if any(len(group) > 1 for group in groups) or all(mixes) or not mixes[0]:
+        return groups
+    pairs: list[list[int]] = []
+    for place, mixing in enumerate(mixes):
+        if mixing:
+            pairs.append([])
+        pairs[-1].append(place)
+    return pairs if len({len(pair) for pair in pairs}) == 1 else groups
+
+
+def _reasons(chain: Chain, blocks: Sequence[Block], has_stream: bool) -> list[str]:
+    if not has_stream:
+        return ["which axis of its stream is the batch could not be found out"]
+    reasons = []
+    few = any("too few" in reason for block in blocks for b in block.branches for reason in b.not_read)
+    if not chain.proven and not few:
+        reasons.append(
+            "which axes of its stream are tokens and features is not proven: no branch keeps tokens apart"
+        )
+    for block in blocks:
+        for branch in block.branches:
+            reasons += [f"block {block.index}, {branch.module}: {reason}" for reason in branch.not_read]
+        if not any(branch.mixes or branch.sees is None for branch in block.branches):
+            reasons.append(f"block {block.index} mixes no tokens")
+    counts = [block.steps for block in blocks]
+    if len(set(counts)) > 1:
+        reasons.append(f"its blocks have different numbers of residual sums: {', '.join(map(str, counts))}")
+    if any(norm_position(branch) is None for block in blocks for branch in block.branches):
+        reasons.append("where the norms of some branches stand has no name: " + _unnamed(blocks))
+    return reasons
+
+
+def _mixes_by(experiment: Experiment, sites: Sequence[Site]) -> str:
+    """The convolutions and pools among the operations of some branches, in words."""
+    functions = {experiment.graph[index].function for site in sites for index in site.part.inside}
+    listed = sorted(name for name in functions if "conv" in name or "pool" in name)
+    return f"; it mixes them by {', '.join(listed)}, as a convolutional net does" if listed else ""
+
+
+def _unnamed(blocks: Sequence[Block]) -> str:
+    for block in blocks:
+        for b in block.branches:
+            if norm_position(b) is None:
+                places = zip(
+                    ("input", "output", "sum"), (b.input_norm, b.output_norm, b.outside_norm), strict=True
+                )
+                words = {True: "normed", False: "not normed", None: "unknown"}
+                return f"{b.module} has " + ", ".join(f"its {name} {words[value]}" for name, value in places)
+    return ""
+
+
+def _notes(blocks: Sequence[Block]) -> list[str]:
+    """Branches that differ from most in the place of their norms."""
+    branches = [branch for block in blocks for branch in block.branches]
+    places = [norm_position(branch) for branch in branches]
+    usual = max(set(places), key=places.count)
+    return [
+        f"{branch.module}: norm {place}, where most branches are {usual}"
+        for branch, place in zip(branches, places, strict=True)
+        if place != usual and place is not None
+    ]

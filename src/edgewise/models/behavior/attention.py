@@ -1,0 +1,280 @@
+"""Attention from inside: do its weights sum to one, and what positions do to its scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgewise.models.behavior.compare import relative, size, spread, wide
+from edgewise.models.behavior.graph import FLEX, FUSED, MULTIHEAD
+from edgewise.models.behavior.interventions import Experiment, Site, Stream
+from edgewise.models.behavior.norms import exchanged
+from edgewise.models.behavior.operands import operands, tokens_of
+from edgewise.models.behavior.places import HIDDEN, between_tokens
+from edgewise.models.behavior.record import Operation
+from edgewise.models.behavior.sight import real_tokens
+
+FLIP = -3.0
+SPREAD = 1e-4  # of the output over positions when all tokens are equal: seen 1e-7 with softmax, 3e-2 without
+LINEAR = 1e-3
+TURNED = 1e-4  # of queries over positions when all tokens are equal
+ORDER = 1e-5  # of the last token's output when two earlier ones are exchanged; rounding is 1e-7
+STAYS = 1e-4  # rotary scores are a million times smaller then
+STRAIGHT = 1e-3  # of the steps of a linear bias
+FEWEST = 3  # keys that show a bias
+NOTHING = 1e-5  # of what different tokens give
+WHOLE = 1e-2  # of the sum of a query's weights, which half precision rounds
+
+
+def mixing_sites(experiment: Experiment) -> list[Site]:
+    """Branches that read more than one token of this or of another stack."""
+    return [
+        s for s in experiment.sites if s.traits.sight and (s.traits.sight.sees != "token" or s.traits.memory)
+    ]
+
+
+def read_equal_tokens(experiment: Experiment) -> None:
+    """With all tokens equal attention is linear, whatever its scores: twice, the second time with another sign."""
+    mixing = mixing_sites(experiment)
+    if not mixing:
+        return
+    biased = frozenset(op for site in mixing for op in site.part.weights)
+    outputs: dict[Site, Tensor] = {}
+
+    def make(stream: Stream) -> Tensor:
+        return stream.base[:, :1].expand(1, stream.length, -1)
+
+    def see(site: Site, tokens: Tensor) -> None:
+        tokens = tokens[0, : real_tokens(experiment, experiment.streams[site.source])]
+        if _vanishes(site, tokens):
+            site.traits.reasons.append(
+                "equal tokens give nothing in it and different ones do: it is no mean of values"
+            )
+            return
+        outputs[site] = tokens.clone()
+        site.traits.spread = spread(tokens)
+
+    experiment.forced(1, make, see, without_bias=biased, calls=_watch_scores(experiment, mixing))
+    flips = {op: lambda value: FLIP * value for site in mixing for op in site.part.first}
+
+    def compare(site: Site, tokens: Tensor) -> None:
+        if site in outputs:
+            site.traits.linear = _opposite(tokens[0, : len(outputs[site])], outputs[site])
+
+    experiment.forced(1, make, compare, without_bias=biased, weight_inputs=flips)
+
+
+def _vanishes(site: Site, tokens: Tensor) -> bool:
+    """Whether a softmax over keys gives nothing but rounding where all tokens are equal."""
+    base = site.traits.base
+    if base is None or not site.part.softmax or site.part.crosses or site.traits.silent:
+        return False
+    return size(tokens) / tokens.shape[0] ** 0.5 < NOTHING * size(base) / base.shape[0] ** 0.5
+
+
+def read_filled_order(experiment: Experiment) -> None:
+    """Tables of positions that start at zero: does order matter once they are filled?"""
+    tables = any(p.dim() >= 2 and not bool(p.detach().any()) for p in experiment.model.parameters())
+    unordered = [
+        s for s in mixing_sites(experiment) if s.part.softmax and not s.traits.rotary and not s.traits.bias
+    ]
+    unordered = [s for s in unordered if s.traits.order is not None and s.traits.order <= ORDER]
+    if not tables or not unordered or experiment.fill_zeros:
+        return
+
+    def see(site: Site, tokens: Tensor) -> None:
+        last = real_tokens(experiment, experiment.streams[site.source]) - 1
+        if site in unordered and relative(tokens[1, last], tokens[0, last]) > ORDER:
+            site.traits.bias = "bias"
+
+    experiment.fill_zeros = True
+    experiment.forced(2, exchanged(experiment), see)
+    experiment.fill_zeros = False
+
+
+def _opposite(value: Tensor, other: Tensor) -> bool:
+    """Along the same line with the other sign; a norm at the end may have taken the factor away."""
+    value, other = wide(value), wide(other)
+    factor = float((value * other).sum() / ((other * other).sum() + 1e-300))
+    return factor < 0 and relative(value, factor * other) < LINEAR
+
+
+def _watch_scores(experiment: Experiment, mixing: list[Site]) -> dict[Operation, Callable[..., None]]:
+    """Looks at queries, keys and scores while all tokens are equal."""
+    watched: dict[Operation, Callable[..., None]] = {}
+    for site in mixing:
+        for score in site.part.scores:
+            softmax, product = score.softmax, score.product
+            stream = experiment.streams[site.source]
+            real = real_tokens(experiment, stream)
+            length = site.traits.length if real == stream.length else 0
+            if product.function == MULTIHEAD:
+                watched[product] = _see_multihead(site)
+                continue
+            if score.values is not None:
+                watched[score.values] = _see_weights(site, score.values)
+            looks = [_see_operands(site, product, length)]
+            if softmax == product and product.function != FLEX:  # its bias is a function, not a tensor
+                looks.append(_see_mask(site, real, stream.length))
+            elif softmax != product:
+                watched[softmax] = _seelogits(site, real, stream.length)
+            watched[product] = _all(looks)
+    return watched
+
+
+def _all(looks: list[Callable[..., None]]) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:
+        for one in looks:
+            one(args, kwargs)
+
+    return look
+
+
+def _see_multihead(site: Site) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:  # noqa: ARG001
+        site.traits.heads = site.traits.kv_heads = int(args[4])
+        site.traits.head_width = int(args[3]) // int(args[4])
+        site.traits.rotary = ""
+
+    return look
+
+
+def _see_operands(site: Site, product: Operation, length: int) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:
+        query, key = tokens_of(site.traits.places, product, args, kwargs, length)
+        turned_over = product.function not in (
+            *FUSED,
+            "einsum",
+        )  # a matrix product reads keys with their tokens last
+        turns = [_turned(query, length), _turned(key, length, tokens_last=turned_over)]
+        if None not in turns:
+            site.traits.rotary = next((t for t in ("rotary", "query or key", "scaled") if t in turns), "")
+
+    return look
+
+
+def _turned(value: Tensor, length: int, tokens_last: bool = False) -> str | None:
+    """How queries of equal tokens differ between positions: not, by a rotation, by a factor, or otherwise."""
+    axes = [axis for axis in range(value.dim()) if value.shape[axis] == length]
+    if not axes:
+        return None
+    axis = axes[-1] if len(axes) == 1 or tokens_last or axes[-1] != value.dim() - 1 else axes[-2]
+    moved = value.movedim(axis, 0).flatten(1)
+    if spread(moved) < TURNED:
+        return ""
+    feature = value.dim() - 1 if axis != value.dim() - 1 else value.dim() - 2
+    norms = wide(value).norm(dim=feature, keepdim=True).movedim(axis, 0).flatten(1)
+    if spread(norms) < TURNED:
+        return "rotary"
+    straight = moved / (moved.norm(dim=1, keepdim=True) + 1e-30)
+    return "scaled" if spread(straight) < TURNED else "query or key"
+
+
+def _seelogits(site: Site, length: int, whole: int) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:
+        _keep_bias(site, logits(args, kwargs), length, whole, site.traits.rotary)
+
+    return look
+
+
+def logits(args: Any, kwargs: Any) -> Tensor:
+    logits: Tensor = args[0] if args else kwargs["input"]
+    return logits
+
+
+def _see_mask(site: Site, length: int, whole: int) -> Callable[..., None]:
+    def look(args: Any, kwargs: Any) -> None:
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        added = mask is not None and mask.is_floating_point()
+        site.traits.bias = ""
+        if added:
+            _keep_bias(site, mask, length, whole, "")
+
+    return look
+
+
+def _see_weights(site: Site, product: Operation) -> Callable[..., None]:
+    """Whether the weights that values are multiplied by sum to one, whichever operand and axis they are.
+
+    Rows without any weight are padding, as chunks of tokens have it.
+    """
+
+    def look(args: Any, kwargs: Any) -> None:
+        pairs = [
+            (value, axis) for value in operands(product, args, kwargs) for axis in (-1, -2) if value.dim() > 1
+        ]
+        site.traits.whole = any(_whole(wide(value), axis) for value, axis in pairs)
+
+    return look
+
+
+def _whole(weights: Tensor, axis: int) -> bool:
+    one = (weights.sum(axis) - 1).abs() < WHOLE
+    return bool(one.any()) and bool((one | (weights == 0).all(axis)).all())
+
+
+def _keep_bias(site: Site, scores: Tensor, length: int, whole: int, rotary: str | None) -> None:
+    """What positions add, between tokens of the stream alone: a learned key beside them is no position.
+
+    whole  tokens of the stream with those that the model has added behind the `length` given ones
+    """
+    own = between_tokens(scores, site.traits.places, length, whole)
+    if own is not scores and rotary is None:  # a rotation that was not looked for moves scores too
+        own = None
+    site.traits.bias = None if own is None else _bias(own, length, rotary)
+    site.traits.bias_size = _bias_size(own, length) if own is not None and site.traits.bias else None
+
+
+def _bias_size(scores: Tensor, length: int) -> float | None:
+    """Root mean square over heads and queries of the standard deviation over keys, when all tokens are equal."""
+    rows = wide(scores[..., :length, :length]).reshape(-1, length)
+    open_keys = rows > HIDDEN
+    counts = open_keys.sum(-1)
+    rows = torch.where(open_keys, rows, torch.zeros_like(rows))
+    squares = (rows**2).sum(-1) - rows.sum(-1) ** 2 / counts.clamp(min=1)
+    seen = counts >= FEWEST
+    return (
+        float((squares[seen] / (counts[seen] - 1)).clamp(min=0).mean().sqrt()) if bool(seen.any()) else None
+    )
+
+
+def _bias(scores: Tensor, length: int, rotary: str | None) -> str | None:
+    """What positions add to the scores of the last token, when all tokens are equal."""
+    if rotary or scores.dim() < 2 or scores.shape[-2] < length or scores.shape[-1] < length:
+        return None
+    rows = scores[..., length - 1, :length].reshape(-1, length).float()
+    open_keys = (rows > HIDDEN).all(0)
+    rows = rows[:, open_keys]
+    if rows.shape[1] < FEWEST:
+        return None
+    steps = rows.diff(dim=1)
+    size = steps.abs().max()
+    if float(size) <= 1e-4 * float(rows.abs().max()) + 1e-7:
+        return ""
+    straight = (steps - steps.mean(1, keepdim=True)).abs().max() < STRAIGHT * size
+    return "alibi" if bool(straight) else "bias"
+
+
+def positions_of(site: Site) -> tuple[str, ...] | None:
+    """How the order of tokens enters a branch that mixes them."""
+    traits = site.traits
+    names = [traits.rotary] if traits.rotary else []
+    if traits.bias:
+        names.append(traits.bias)
+    elif traits.rotary and traits.bias is None and _stays(traits.quiet_order, traits.query_growth):
+        names.append("bias")
+    if names:
+        return tuple(names)
+    if traits.order is None or math.isnan(traits.order):
+        return None
+    return ("unknown",) if traits.order > ORDER else ()
+
+
+def _stays(quiet_order: float | None, query_growth: float | None) -> bool:
+    """Whether exchanging tokens still matters when scores vanish; not asked behind a norm of the queries."""
+    normed = query_growth is None or query_growth < 0.7
+    return not normed and quiet_order is not None and quiet_order > STAYS

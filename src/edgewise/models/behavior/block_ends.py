@@ -1,0 +1,97 @@
+"""A stack whose residual sums could not be followed, read where its blocks end: enough to measure, not to describe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+
+from edgewise.models.behavior.graph import Graph
+from edgewise.models.behavior.plain_layout import plain_layout
+from edgewise.models.behavior.record import Block, Branch, Operation, Stack
+
+NOTE = "read at the outputs of its blocks"
+
+
+def stack_of_blocks(
+    graph: Graph,
+    name: str,
+    modules: Sequence[str],
+    reasons: Sequence[str],
+    *,
+    entries: int,
+    tokens: int | None,
+) -> Stack | None:
+    """The blocks of a container as a stack, one branch for each; None where a block does not give one tensor a pass."""
+    ends = [_end(graph, module) for module in modules]
+    start = _start(graph, modules[0])
+    if start is None or None in ends:
+        return None
+    shapes = [graph[index].shape for index in (*ends, start) if index is not None]
+    weights = [n.index for n in graph.nodes if n.weight and f"{n.operation.module}.".startswith(f"{name}.")]
+    layout = plain_layout(graph, shapes, weights, entries, tokens)
+    axes = [] if layout is None else layout.split()
+    width = math.prod(size for size, axis in zip(shapes[0], axes, strict=False) if axis == "feature")
+    operations = [graph[index].operation for index in (start, *ends) if index is not None]
+    blocks = [
+        Block(number, module, (_branch(module, operations[number], operations[number + 1]),))
+        for number, module in enumerate(modules)
+    ]
+    return Stack(
+        name=name,
+        default=True,
+        language=tokens is not None,
+        width=width,
+        tokens=0,
+        horizon=0,
+        layout=layout,
+        start=operations[0],
+        start_norm=math.nan,
+        absolute=None,
+        blocks=tuple(blocks),
+        copies=None,
+        shared=False,
+        notes=(NOTE,),
+        not_read=tuple(reasons),
+    )
+
+
+def _end(graph: Graph, module: str) -> int | None:
+    """The node that leaves a module, where it ran once."""
+    nodes = [node for node, leaving in graph.outputs.items() for path, _ in leaving if path == module]
+    return (
+        nodes[0]
+        if len(nodes) == 1 and len(graph[nodes[0]].shape) > 1 and not graph[nodes[0]].integer
+        else None
+    )
+
+
+def _start(graph: Graph, module: str) -> int | None:
+    """What a module reads first from outside, of the shape that it gives, or of as many axes."""
+    end = _end(graph, module)
+    if end is None:
+        return None
+    inside = [n for n in graph.nodes if f"{n.operation.module}.".startswith(f"{module}.") and n.index <= end]
+    own = {n.index for n in inside}
+    read = [p for n in inside for p in graph.parents(n) if p.index not in own and not p.integer]
+    same = [p.index for p in read if p.shape == graph[end].shape]
+    alike = [p.index for p in read if len(p.shape) == len(graph[end].shape)]
+    return next(iter(same or alike), None)
+
+
+def _branch(module: str, point: Operation, end: Operation) -> Branch:
+    """Of which nothing is known but where it starts and ends."""
+    unknown = dict.fromkeys(field.name for field in fields(Branch))
+    flags = dict.fromkeys(
+        ("silent", "window_both_sides", "softmax", "memory", "other_layers", "experts", "output_gate"), False
+    )
+    known = {
+        "module": module,
+        "step": 0,
+        "point": point,
+        "total": end,
+        "outlet": end,
+        "multiplier": 1.0,
+        "products": 0,
+    }
+    return Branch(**unknown | flags | known | {"not_read": ()})  # type: ignore[arg-type]

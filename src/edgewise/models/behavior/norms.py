@@ -1,0 +1,194 @@
+"""Where norms stand and of which kind they are: what stays when the stream, or what a branch gives, is scaled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgewise.models.behavior.compare import growth, relative, sample, wide
+from edgewise.models.behavior.interventions import Experiment, Site, unit
+from edgewise.models.behavior.places import EXCHANGED
+from edgewise.models.behavior.record import Operation
+from edgewise.models.behavior.sight import real_tokens
+
+LOUD, LOUDER, SHIFT = 100.0, 1e4, 3.0
+NORMED = 0.3  # growth exponent: 0 behind a norm, 1 where there is none
+ALONG = 0.98  # cosine; a saturated tanh turns a random token to 0.8, the eps of a norm does not turn it
+SAME = 1e-3  # a norm gives the same numbers for a scaled stream; LayerNorm also for a shifted one
+
+
+def read_norms(experiment: Experiment, *others: dict[str, Any]) -> None:
+    """Norms of inputs, sums and outputs; and outputs at the base input and with two tokens exchanged.
+
+    What others want to look at is looked at in the first of these passes.
+    """
+    swapped = exchanged(experiment)
+    plain, loud, shifted = (_Inputs(experiment) for _ in range(3))
+    experiment.forced(2, swapped, _keep_base(experiment), **merged(plain.edits(_noise), *others))
+    experiment.forced(2, lambda s: LOUD * swapped(s), None, **loud.edits(lambda v: LOUD * _noise(v)))
+    experiment.forced(2, lambda s: swapped(s) + SHIFT, None, **shifted.edits(lambda v: _noise(v) + SHIFT))
+    for site in experiment.sites:
+        _conclude(site, plain, loud, shifted)
+    _read_outputs(experiment)
+
+
+class _Inputs:
+    """What arrives at first weights and, behind norms on the sums, at points of the stream in one pass."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.weights: dict[Operation, Tensor] = {}
+        self.points: dict[tuple[int, int], Tensor] = {}
+
+    def edits(self, sums: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        first = self.experiment.weights("first")
+        outlets = {chain.outlet: (i, len(chain.sums)) for i, chain in enumerate(self.experiment.chains)}
+        return {
+            "arriving": lambda site, value: self._point((site.stack, site.place), value),
+            "sums": sums,
+            "weight_inputs": {op: self._weight(op) for op in first},
+            "observed": {
+                op: lambda v, k=key: self._point(k, v) for op, key in outlets.items() if op is not None
+            },
+        }
+
+    def _point(self, key: tuple[int, int], value: Tensor) -> None:
+        self.points[key] = sample(value)
+
+    def _weight(self, operation: Operation) -> Callable[[Tensor], Tensor]:
+        def look(value: Tensor) -> Tensor:
+            self.weights[operation] = sample(value)
+            return value
+
+        return look
+
+
+def _noise(value: Tensor) -> Tensor:
+    """The same random numbers of mean square one in place of a sum, whatever it was."""
+    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel()))
+    return unit(noise.to(value))
+
+
+def merged(*edits: dict[str, Any]) -> dict[str, Any]:
+    """Edits of one pass from several; where two edit the same operation, the later acts on what the earlier gives."""
+    whole: dict[str, Any] = {}
+    for more in edits:
+        for name, value in more.items():
+            if isinstance(value, dict):
+                join = _both if name == "calls" else _after
+                both = {op: join(whole.get(name, {}).get(op), edit) for op, edit in value.items()}
+                whole[name] = whole.get(name, {}) | both
+            else:
+                whole[name] = value
+    return whole
+
+
+def _after(first: Any, second: Any) -> Any:
+    return second if first is None else lambda value: second(first(value))
+
+
+def _both(first: Any, second: Any) -> Any:
+    def look(args: Any, kwargs: Any) -> None:
+        first(args, kwargs)
+        second(args, kwargs)
+
+    return second if first is None else look
+
+
+def exchanged(experiment: Experiment) -> Callable[[Any], Tensor]:
+    """Two entries: the base, and the same with two of the last tokens exchanged."""
+
+    def make(stream: Any) -> Tensor:
+        length, tokens = real_tokens(experiment, stream), stream.base.repeat(2, 1, 1)
+        if length >= 4:
+            one, other = (length - place for place in EXCHANGED)
+            tokens[1, [other, one]] = tokens[1, [one, other]]
+        return tokens
+
+    return make
+
+
+def _keep_base(experiment: Experiment) -> Callable[[Site, Tensor], None]:
+    def see(site: Site, tokens: Tensor) -> None:
+        last = real_tokens(experiment, experiment.streams[site.source]) - 1
+        site.traits.base = tokens[0].clone()
+        site.traits.order = relative(tokens[1, last], tokens[0, last])
+
+    return see
+
+
+def _conclude(site: Site, plain: _Inputs, loud: _Inputs, shifted: _Inputs) -> None:
+    """Behind a norm at the input, numbers stay; the least normed of the first weights decides."""
+    traits = site.traits
+    growths = []
+    for operation in site.part.first:
+        if operation in plain.weights and operation in loud.weights:
+            value = growth(loud.weights[operation], plain.weights[operation], LOUD)
+            if value is not None:
+                growths.append((value, operation))
+    if growths:
+        traits.input_growth, operation = max(growths)
+        if traits.input_growth < NORMED and operation in shifted.weights:
+            traits.norm_kind = kind_of(*(p.weights[operation] for p in (plain, loud, shifted)))
+    after = (site.stack, site.place + 1)  # the point after this sum
+    last = site.place + 1 == len(site.chain.sums)
+    if all(after in p.points for p in (plain, loud, shifted)) and (
+        last or not site.chain.plain[site.place + 1]
+    ):
+        traits.outside_growth = growth(loud.points[after], plain.points[after], LOUD)
+        if traits.outside_growth is not None and traits.outside_growth < NORMED:
+            traits.norm_kind = kind_of(*(p.points[after] for p in (plain, loud, shifted)))
+    elif site.chain.outlet == site.total if last else site.chain.plain[site.place + 1]:
+        traits.outside_growth = 1.0
+
+
+def kind_of(plain: Tensor, loud: Tensor, shifted: Tensor) -> str | None:
+    """layer, rms, or elementwise (bounded, but not the same for a scaled stream)."""
+    if plain.shape != loud.shape or plain.shape != shifted.shape:
+        return None
+    if relative(loud, plain) > SAME:
+        return "elementwise"
+    return "layer" if relative(shifted, plain) < SAME else "rms"
+
+
+def _read_outputs(experiment: Experiment) -> None:
+    """Does a branch grow when what its last weights give is scaled? And is that norm's mean taken off?"""
+    last = experiment.weights("last")
+
+    def see(site: Site, tokens: Tensor) -> None:
+        if site.traits.base is not None:
+            site.traits.output_growth = growth(tokens[0], site.traits.base, LOUDER)
+            alone = not (
+                site.traits.memory or site.traits.other_layers or site.part.crosses
+            )  # else its input differs
+            normed = is_normed(site.traits.output_growth)
+            if alone and normed and not _same_directions(tokens[0], site.traits.base):
+                site.traits.output_growth = None
+                site.traits.reasons.append("a bounded function that is no norm stands at its end")
+
+    experiment.forced(1, lambda s: s.base, see, last_outputs=dict.fromkeys(last, lambda v: LOUDER * v))
+    normed = [s for s in experiment.sites if (s.traits.output_growth or 1.0) < NORMED]
+    if not any(site.traits.norm_kind is None for site in normed):
+        return
+
+    def compare(site: Site, tokens: Tensor) -> None:
+        if site in normed and site.traits.norm_kind is None and site.traits.base is not None:
+            same = relative(tokens[0], site.traits.base) < SAME
+            site.traits.norm_kind = "layer" if same else "rms"
+
+    shift = dict.fromkeys(last, lambda v: v + SHIFT * v.pow(2).mean().sqrt())
+    experiment.forced(1, lambda s: s.base, compare, last_outputs=shift)
+
+
+def _same_directions(one: Tensor, other: Tensor) -> bool:
+    """Whether every token points where it did, as behind a norm; a function that saturates turns it."""
+    cosines = torch.nn.functional.cosine_similarity(wide(one), wide(other), dim=-1)
+    return bool(cosines.median() > ALONG)
+
+
+def is_normed(growth: float | None) -> bool | None:
+    return None if growth is None or math.isnan(growth) else growth < NORMED

@@ -1,0 +1,86 @@
+"""Where the tokens of the stream stand among queries, keys and scores: learned keys or registers may stand beside them.
+
+Shown by a pass of two entries that are the same but for two neighbouring tokens, which are exchanged: along an axis of
+tokens two neighbours differ, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from edgewise.models.behavior.compare import wide
+
+EXCHANGED = (3, 2)  # from the end: the tokens that are exchanged
+FEWEST = 6  # tokens; in fewer a row of scores that changes whole is not told from one in which two keys do
+CHANGED = 1e-3  # of the largest change
+ROUNDING = 1e-6  # of the largest number: changes below are none
+HIDDEN = -1e4  # scores below are masked
+
+
+@dataclass
+class Places:
+    """Where the first token of the stream stands; None where that was not shown."""
+
+    query: int | None = None
+    key: int | None = None
+    row: int | None = None  # of the scores
+    column: int | None = None
+
+
+def first_token(value: Tensor, axis: int, entries: int, length: int) -> int | None:
+    """Along an axis of queries or keys.
+
+    entries  the axis of the two entries, or of entries and heads together, entries first
+    """
+    if value.shape[entries] % 2:
+        return None
+    one, other = wide(value).chunk(2, entries)
+    changes = (one - other).abs().movedim(axis, -1).flatten(0, -2).amax(0)
+    return _start(_changed(changes, value), length)
+
+
+def first_pair(scores: Tensor, length: int) -> tuple[int | None, int | None]:
+    """The row and the column of scores (entries, ..., queries, keys).
+
+    In the rows of other tokens two neighbouring columns change; the rows of the exchanged ones change whole.
+    """
+    if length < FEWEST or scores.dim() < 3 or scores.shape[0] % 2:
+        return None, None
+    seen = torch.where(scores > HIDDEN, wide(scores), 0.0)
+    one, other = seen.chunk(2)
+    changed = _changed((one - other).abs().flatten(0, -3).amax(0), seen)
+    whole = changed.sum(-1) > 2
+    return _start(whole, length), _start(changed[~whole].any(0), length)
+
+
+def tokens_alone(value: Tensor, axis: int, start: int | None, length: int) -> Tensor | None:
+    """The part of an axis that is the stream's tokens; None where there are others, and it is not known where."""
+    if value.shape[axis] == length:
+        return value
+    known = start is not None and start + length <= value.shape[axis]
+    return value.narrow(axis, start, length) if known else None  # type: ignore[arg-type]
+
+
+def between_tokens(scores: Tensor, places: Places, length: int, whole: int) -> Tensor | None:
+    """The scores of the stream's queries and keys; None where they are not found among others.
+
+    whole  tokens of the stream with those that the model has added behind the `length` given ones
+    """
+    if scores.dim() < 2 or tuple(scores.shape[-2:]) == (whole, whole):
+        return scores
+    rows = tokens_alone(scores, scores.dim() - 2, places.row, length)
+    return None if rows is None else tokens_alone(rows, scores.dim() - 1, places.column, length)
+
+
+def _changed(changes: Tensor, value: Tensor) -> Tensor:
+    return changes > max(CHANGED * float(changes.max()), ROUNDING * float(wide(value).abs().max()))
+
+
+def _start(changed: Tensor, length: int) -> int | None:
+    """The first token from where the exchanged ones stand."""
+    places = changed.nonzero().flatten().tolist()
+    start = places[0] - (length - EXCHANGED[0]) if len(places) == 2 else -1
+    return start if 0 <= start <= len(changed) - length and places[1] == places[0] + 1 else None

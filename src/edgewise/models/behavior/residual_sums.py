@@ -1,0 +1,240 @@
+"""Which additions of a forward pass are residual: `stream + branch(stream)`.
+
+A sum of equal shapes is residual if, walking up from one operand through calls that hand it on, a point is met from
+which the other operand is reached through at least one weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgewise.models.behavior.graph import CHOICE, FUSED, MULTIHEAD, SOFTMAX, Graph, Node
+from edgewise.models.behavior.record import Operation
+from edgewise.models.behavior.updates import find_updates
+
+PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm", "einsum")
+EARLIER = 3  # sums that one step may be written as: x + attention(x) + mlp(x) reads x from before the first
+
+
+@dataclass(frozen=True)
+class Score:
+    """A softmax, the product of queries and keys under it, and the weights that make each of them from the stream."""
+
+    softmax: Operation
+    product: Operation
+    query_weights: tuple[Operation, ...]
+    key_weights: tuple[Operation, ...]
+    values: Operation | None = (
+        None  # the product of the weights with the values, where it is a call of its own
+    )
+
+
+@dataclass
+class Part:
+    """One operand of a sum that comes from the stream through weights of its own."""
+
+    total: Operation  # the addition it is an operand of: the residual one, or one inside its branch
+    side: int  # which operand
+    tip: int  # its node
+    inside: list[int]  # nodes from the source to the tip
+    first: list[Operation] = field(default_factory=list)  # weights that nothing but the stream feeds
+    last: list[Operation] = field(default_factory=list)  # weights with no other weight after them
+    weights: list[Operation] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
+    crosses: bool = False  # queries meet keys that are not made from the same point of the stream
+    softmax: bool = False
+    routed: bool = False
+
+    @property
+    def score_weights(self) -> tuple[Operation, ...]:
+        """Weights that make queries and keys."""
+        return tuple(op for score in self.scores for op in (*score.query_weights, *score.key_weights))
+
+
+@dataclass
+class ResidualSum:
+    """A residual addition: the point of the stream that is its skip, the source of its branch, and the parts."""
+
+    node: int
+    point: int
+    source: int
+    skip_side: int
+    inside: list[int]
+    parts: list[Part]
+
+    @property
+    def joins(self) -> bool:
+        """Reads the stream from before an earlier sum: a parallel branch written as a sum of its own."""
+        return self.source != self.point
+
+
+def residual_sums(graph: Graph) -> list[ResidualSum]:
+    """All residual additions in the order they ran."""
+    find_updates(graph)
+    sums: dict[int, ResidualSum] = {}
+    for node in graph.nodes:
+        if node.operands is not None and node.operands[0] != node.operands[1]:
+            residual = _residual(graph, node, sums)
+            if residual is not None:
+                sums[node.index] = residual
+    for residual in sums.values():
+        for part in residual.parts:
+            _sort_weights(graph, part)
+            _sort_scores(graph, part, residual.source)
+            part.softmax = any(graph[index].function in SOFTMAX for index in part.inside)
+    return list(sums.values())
+
+
+def way_up(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> list[Node]:
+    """The node and those it hands on, up to the first that does something or is a residual sum."""
+    way = [node]
+    while graph.transparent(way[-1]) and way[-1].index not in sums:
+        way.append(graph[way[-1].parents[0]])
+    return way
+
+
+def _residual(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> ResidualSum | None:
+    assert node.operands is not None
+    for side in (1, 0):  # which operand is the branch
+        skip, branch = graph[node.operands[1 - side]], node.operands[side]
+        way = way_up(graph, skip, sums)
+        for source in [*way, *_earlier(graph, way[-1], sums)]:
+            inside = graph.between(source.index, branch)
+            if any(graph[index].weight for index in inside):
+                point = source if source in way else way[-1]
+                parts = _parts(graph, source.index, node, side, inside, sums)
+                return ResidualSum(node.index, point.index, source.index, 1 - side, inside, parts)
+    return None
+
+
+def _earlier(graph: Graph, node: Node, sums: dict[int, ResidualSum]) -> list[Node]:
+    points: list[Node] = []
+    while node.index in sums and len(points) < EARLIER:
+        node = graph[sums[node.index].point]
+        points.append(node)
+    return points
+
+
+def _parts(
+    graph: Graph, source: int, node: Node, side: int, inside: list[int], sums: dict[int, ResidualSum]
+) -> list[Part]:
+    """A branch that is itself a sum of two that share no weight is two branches side by side."""
+    assert node.operands is not None
+    tip = graph[node.operands[side]]
+    inner = tip
+    while inner.operands is None and graph.transparent(inner):
+        inner = graph[inner.parents[0]]
+    if inner.operands is not None and inner.index not in sums and inner.index != node.index:
+        halves = [graph.between(source, operand) for operand in inner.operands]
+        weights = [{i for i in half if graph[i].weight} for half in halves]
+        if all(weights) and not weights[0] & weights[1]:
+            return [p for i in (0, 1) for p in _parts(graph, source, inner, i, halves[i], sums)]
+    return [Part(node.operation, side, tip.index, inside)]
+
+
+def _sort_weights(graph: Graph, part: Part) -> None:
+    """First and last weights of a branch; routers, whose result is only chosen from, and updates are neither."""
+    inside = set(part.inside)
+    routers = _routers(graph, part, inside)
+    inner = graph.inner
+    fed: dict[int, bool] = {}
+    for index in part.inside:
+        fed[index] = any(
+            parent in inside and (fed[parent] or (graph[parent].weight and parent not in routers))
+            for parent in graph[index].parents
+        )
+    open_ended = {part.tip}
+    for index in reversed(part.inside):
+        if index in open_ended and not graph[index].weight:
+            open_ended |= set(graph[index].parents) & inside
+    weights = [i for i in part.inside if graph[i].weight]
+    part.weights = [graph[i].operation for i in weights]
+    ends = [i for i in weights if i not in routers and graph[i].operation not in inner]
+    part.first = [graph[i].operation for i in ends if not fed[i]]
+    part.last = [graph[i].operation for i in ends if i in open_ended]
+    part.routed = bool(routers)
+
+
+def _routers(graph: Graph, part: Part, inside: set[int]) -> set[int]:
+    """Weights of the branch whose result reaches a choice before another weight."""
+    routers: set[int] = set()
+    visited: set[int] = set()
+    todo = [node.index for node in graph.nodes[part.inside[0] : part.tip] if node.function in CHOICE]
+    while todo:
+        index = todo.pop()
+        if index in visited or index < part.inside[0]:
+            continue
+        visited.add(index)
+        if graph[index].weight:
+            routers |= {index} & inside
+        else:
+            todo += graph[index].parents
+    return routers
+
+
+def _sort_scores(graph: Graph, part: Part, source: int) -> None:
+    """Softmax, the product of queries and keys under it, and the weights that make these, for every head."""
+    inside = set(part.inside)
+    for index in part.inside:
+        function = graph[index].function
+        if function in (*FUSED, MULTIHEAD):
+            product: int | None = index
+        elif function in ("softmax", "_softmax", "softmax_", "exp"):
+            product = _product_above(graph, index, inside)
+        else:
+            continue
+        if product is not None:
+            operands = graph.score_operands.get(graph[product].operation, graph[product].parents)
+            part.crosses |= any(operand not in inside and operand != source for operand in operands)
+            query, key = (
+                tuple(_weights_above(graph, product, operand, inside)) for operand in (operands * 2)[:2]
+            )
+            values = _values_below(graph, index, part) if product != index else None
+            part.scores.append(Score(graph[index].operation, graph[product].operation, query, key, values))
+
+
+def _product_above(graph: Graph, index: int, inside: set[int]) -> int | None:
+    """The nearest matrix product of two things that depend on the stream."""
+    todo, visited = set(graph[index].parents), set()
+    while todo:
+        index = max(todo)
+        todo.remove(index)
+        node = graph[index]
+        if index in visited or index not in inside or node.weight:
+            continue
+        visited.add(index)
+        if node.function in PRODUCTS:
+            return index
+        todo |= set(node.parents)
+    return None
+
+
+def _values_below(graph: Graph, softmax: int, part: Part) -> Operation | None:
+    """The first product after a softmax that is with something that depends on the stream."""
+    reached = {softmax}
+    for index in part.inside:
+        node = graph[index]
+        if reached.isdisjoint(node.parents):
+            continue
+        if node.function in PRODUCTS and not node.weight:
+            return node.operation
+        reached.add(index)
+    return None
+
+
+def _weights_above(graph: Graph, product: int, operand: int, inside: set[int]) -> list[Operation]:
+    """The nearest weights above queries or keys; torch's own attention holds them itself."""
+    node = graph[product]
+    if node.function == MULTIHEAD:
+        return [node.operation]
+    todo, visited, weights, inner = [operand], set(), [], graph.inner
+    while todo:
+        index = todo.pop()
+        if index in visited or index not in inside or graph[index].operation in inner:
+            continue
+        visited.add(index)
+        if graph[index].weight:
+            weights.append(graph[index].operation)
+        else:
+            todo += graph[index].parents
+    return weights

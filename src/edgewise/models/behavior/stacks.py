@@ -1,0 +1,362 @@
+"""Residual sums in chains, chains in blocks: where a stack lives, and whether it covers all that its blocks do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from torch import nn
+
+from edgewise.models.behavior.graph import CHOICE, SOFTMAX, Graph, Node
+from edgewise.models.behavior.record import Operation
+from edgewise.models.behavior.residual_sums import ResidualSum, way_up
+from edgewise.models.behavior.trace import INPUT
+
+SHORTEST = 2  # sums; fewer is a sum somewhere, not a stack
+ONE_BLOCK = 3  # sums: attention, attention to another stack, MLP
+ACTS = "weights act on its blocks outside the residual branches"
+CHOOSES = "the input chooses which tokens its blocks attend to"
+INNER = "its branches have residual streams of their own inside"
+LINK = 40  # operations between a sum and the next point: a norm written out has about ten
+
+
+@dataclass
+class Chain:
+    """Consecutive residual sums along one stream."""
+
+    sums: list[ResidualSum]
+    plain: list[bool]  # whether nothing but a scalar acts on the stream before each sum
+    name: str = ""
+    indices: list[int] = field(default_factory=list)  # which block each sum belongs to
+    shared: bool = False
+    language: bool = False
+    proven: bool = False  # which axes of its stream are tokens and features
+    outlet: Operation | None = None  # where the stream after its last sum is read
+    reasons: list[str] = field(default_factory=list)  # why its branches cannot be read
+    remarks: list[str] = field(default_factory=list)  # why it is not described although they can
+
+    @property
+    def blocks(self) -> list[list[int]]:
+        """Places of the sums, block by block."""
+        groups = groupby(range(len(self.sums)), key=lambda place: self.indices[place])
+        return [list(group) for _, group in groups]
+
+
+def chains(graph: Graph, sums: Sequence[ResidualSum]) -> list[Chain]:
+    """The stacks of a pass in the order they start."""
+    by_node = {residual.node: residual for residual in sums}
+    open_chains: dict[int, Chain] = {}
+    listed: list[Chain] = []
+    for residual in sums:
+        before, plain = link(graph, graph[residual.point], by_node)
+        chain = open_chains.pop(before, None) if before is not None else None
+        if chain is None:
+            chain = Chain([], [])
+            listed.append(chain)
+        chain.sums.append(residual)
+        chain.plain.append(plain)
+        open_chains[residual.node] = chain
+    outer = _without_nested([chain for chain in listed if len(chain.sums) >= SHORTEST])
+    for chain in outer:
+        _trim(graph, chain)
+        _name(graph, chain)
+        chain.language = _is_language(graph, chain)
+        chain.outlet = _outlet(graph, chain)
+    return outer
+
+
+def link(graph: Graph, point: Node, sums: dict[int, ResidualSum]) -> tuple[int | None, bool]:
+    """(the residual sum that a point of the stream comes from without a weight between, whether plainly)."""
+    way = way_up(graph, point, sums)
+    if way[-1].index in sums:
+        return way[-1].index, True
+    ends: set[int] = set()
+    visited: set[int] = set()
+    todo = [point.index]
+    while todo and len(visited) < LINK:
+        index = todo.pop()
+        if index in visited:
+            continue
+        visited.add(index)
+        node = graph[index]
+        if index in sums:
+            ends.add(index)
+        elif node.weight or node.function == "embedding" or (node.function == INPUT and not node.integer):
+            return None, False
+        elif not node.integer:
+            todo += node.parents
+    return (ends.pop(), False) if len(ends) == 1 and not todo else (None, False)
+
+
+def _without_nested(listed: list[Chain]) -> list[Chain]:
+    """Chains inside a branch of another are not stacks; a branch that holds one has a stream of its own inside."""
+    outer = []
+    for chain in listed:
+        nodes = {residual.node for residual in chain.sums}
+        around = [
+            other
+            for other in listed
+            if other is not chain and any(nodes <= set(residual.inside) for residual in other.sums)
+        ]
+        for other in around:
+            if INNER not in other.reasons:
+                other.reasons.append(INNER)
+        if not around:
+            outer.append(chain)
+    return outer
+
+
+def weight_path(graph: Graph, residual: ResidualSum) -> tuple[str, int]:
+    """(module path, call) of the last weight of a sum's branch."""
+    last = [graph[index].operation for index in residual.inside if graph[index].weight][-1]
+    return last.module, last.call
+
+
+def _trim(graph: Graph, chain: Chain) -> None:
+    """Leave out sums before and after the repeated container that holds most of the chain."""
+    paths = [weight_path(graph, residual)[0].split(".") for residual in chain.sums]
+    containers = Counter(
+        (tuple(path[:i]), len(path) > i) for path in paths for i, item in enumerate(path) if item.isdigit()
+    )
+    if not containers:
+        return
+    (container, _), most = max(containers.items(), key=lambda pair: (pair[1], -len(pair[0][0])))
+    inside = [tuple(path[: len(container)]) == container for path in paths]
+    first, last = inside.index(True), len(inside) - inside[::-1].index(True)
+    if most < len(paths) and 2 * most > len(paths) and all(inside[first:last]):
+        chain.sums, chain.plain = chain.sums[first:last], chain.plain[first:last]
+
+
+def _name(graph: Graph, chain: Chain) -> None:
+    """The module path up to the first number that changes along the chain; calls where no number does."""
+    places = [weight_path(graph, residual) for residual in chain.sums]
+    paths = [path.split(".") for path, _ in places]
+    for depth in range(max(map(len, paths))):
+        column = [path[depth] if depth < len(path) else "" for path in paths]
+        if len(set(column)) > 1 and all(item.isdigit() for item in column):
+            prefixes = [".".join(path[:depth]) for path in paths]
+            chain.name, chain.indices = (
+                Counter(prefixes).most_common(1)[0][0],
+                _indices(paths, prefixes, depth),
+            )
+            return
+    calls = [call for _, call in places]
+    shared = common_path(paths).split(".")
+    numbers = [i for i, item in enumerate(shared) if item.isdigit()]
+    chain.name = ".".join(shared[: numbers[-1]] if numbers else shared)
+    chain.shared = len(set(calls)) > 1
+    chain.indices = calls if chain.shared else [0] * len(calls)
+
+
+def _indices(paths: Sequence[Sequence[str]], prefixes: Sequence[str], depth: int) -> list[int]:
+    """Which block each path belongs to; a list of lists of blocks (layers.2.0) counts through.
+
+    Where a second, shorter list stands between the blocks (cross-attention now and then), what is in it belongs to
+    the block that follows.
+    """
+    entries = set(zip(prefixes, (path[depth] for path in paths), strict=True))
+    if len(set(Counter(prefix for prefix, _ in entries).values())) > 1:
+        main, index = Counter(prefixes).most_common(1)[0][0], -1
+        own = [
+            int(path[depth]) if prefix == main else None for path, prefix in zip(paths, prefixes, strict=True)
+        ]
+        indices = []
+        for number in reversed(own):
+            index = number if number is not None else index
+            indices.append(index)
+        return indices[::-1]
+    pairs = [tuple(path[depth : depth + 2]) for path in paths]
+    nested = all(len(pair) == 2 and pair[1].isdigit() for pair in pairs)
+    if nested and min(len(list(group)) for _, group in groupby(pairs)) > 1:
+        order = list(dict.fromkeys(pairs))
+        return [order.index(pair) for pair in pairs]
+    return [int(path[depth]) for path in paths]
+
+
+def common_path(paths: Sequence[Sequence[str]]) -> str:
+    """The path of the innermost module around all of these."""
+    shared = []
+    for items in zip(*paths, strict=False):
+        if len(set(items)) > 1:
+            break
+        shared.append(items[0])
+    return ".".join(shared)
+
+
+def unaccounted(graph: Graph, chain: Chain, listed: Sequence[Chain]) -> list[str]:
+    """Weights inside the stack's blocks that none of its branches depends on, by module path."""
+    stream = {index for other in listed for r in other.sums for index in (r.node, r.point, r.source)}
+    branches: set[int] = set()
+    for residual in (
+        r for other in listed if other.name == chain.name for r in other.sums
+    ):  # blocks may run twice
+        operands = graph[residual.node].operands
+        assert operands is not None
+        branches |= graph.above(operands[1 - residual.skip_side], stream)
+    children = (
+        [f"{chain.name}."] if chain.shared else [f"{chain.name}.{index}." for index in set(chain.indices)]
+    )
+    names = [n.operation.module for n in graph.nodes if n.weight and n.index not in branches]
+    return sorted({name for name in names if f"{name}.".startswith(tuple(children))})
+
+
+def repeated_containers(model: nn.Module, graph: Graph) -> list[tuple[str, list[str]]]:
+    """(path, children that ran one after the other) of repeated containers."""
+    weights = [node for node in graph.nodes if node.weight]
+    reports = []
+    for path, children in _containers(model):
+        ran = [child for child in children if any(_within(w.operation.module, child) for w in weights)]
+        if len(ran) >= 2 and _in_sequence(graph, weights, ran[0], ran[1]):
+            reports.append((path, ran))
+    return reports
+
+
+def attends(graph: Graph, path: str) -> bool:
+    """Whether a softmax ran inside a container."""
+    return any(node.function in SOFTMAX and _within(node.operation.module, path) for node in graph.nodes)
+
+
+def reads_ids(graph: Graph, path: str) -> bool:
+    """Whether weights of a container depend on token ids that were looked up."""
+    weights = [node for node in graph.nodes if node.weight and _within(node.operation.module, path)]
+    return any(graph[index].function == "embedding" for index in graph.above(weights[0].index, set()))
+
+
+def idle_containers(model: nn.Module, graph: Graph) -> list[str]:
+    """Repeated containers no weight of which acts in this pass: towers that need another input."""
+    ran = {node.operation.module for node in graph.nodes if node.weight}
+    return [path for path, _ in _containers(model) if not any(_within(name, path) for name in ran)]
+
+
+def covered_blocks(graph: Graph, chain: Chain, children: Sequence[str]) -> list[str]:
+    """Those modules whose weights are in branches of a chain."""
+    modules = {graph[i].operation.module for r in chain.sums for i in r.inside if graph[i].weight}
+    return [child for child in children if any(_within(name, child) for name in modules)]
+
+
+def judge_cover(model: nn.Module, graph: Graph, chain: Chain, listed: Sequence[Chain]) -> bool:
+    """Note what a chain leaves out of its blocks; False where it leaves out most."""
+    outside = unaccounted(graph, chain, listed)
+    if outside:
+        names = ", ".join(outside[:3]) + (" ..." if len(outside) > 3 else "")
+        what = f"{CHOOSES}, or which weights they use, through" if _choose(graph, outside) else f"{ACTS}:"
+        chain.reasons.append(f"{what} {names}")
+    children, ran = blocks_that_ran(model, graph, chain.name)
+    own = covered_blocks(graph, chain, ran)
+    kinds = {type(model.get_submodule(child)) for child in own}  # a stem in the same list is no block
+    children, ran = ([c for c in names if type(model.get_submodule(c)) in kinds] for names in (children, ran))
+    name = chain.name or "the model"
+    if len(own) < len(ran):
+        chain.reasons.append(f"it covers {len(own)} of the {len(ran)} blocks of {name}")
+    idle = [child for child in children if child not in ran]
+    if idle and ran:
+        chain.remarks.append(
+            f"{len(idle)} of {len(children)} blocks of {name} did not run on this batch: {idle[0]}"
+        )
+    return 2 * len(own) > len(ran) or not ran
+
+
+def judge_single_blocks(model: nn.Module, graph: Graph, listed: Sequence[Chain]) -> None:
+    """Note of a chain of one block that others, which no chain covers, stand beside it in a list."""
+    for path, ran in repeated_containers(model, graph):
+        covered = {child for chain in listed for child in covered_blocks(graph, chain, ran)}
+        for chain in listed:
+            own = covered_blocks(graph, chain, ran)
+            if (
+                len(own) == 1
+                and len(chain.sums) <= ONE_BLOCK
+                and chain.name != path
+                and len(covered) < len(ran)
+            ):
+                chain.reasons.append(
+                    f"it is one of the {len(ran)} blocks of {path}, which no residual sums join"
+                )
+
+
+def _choose(graph: Graph, modules: Sequence[str]) -> bool:
+    """Whether all that these weights give is chosen from: an indexer of sparse attention."""
+    inside = {node.index for node in graph.nodes if node.weight and node.operation.module in modules}
+    chosen: set[int] = set()
+    for node in graph.nodes:
+        if node.function in CHOICE:
+            chosen |= graph.above(node.index, set())
+    return inside <= chosen
+
+
+def blocks_that_ran(model: nn.Module, graph: Graph, path: str) -> tuple[list[str], list[str]]:
+    """Children of a list of modules that have matrices, and those whose weights act in this pass."""
+    try:
+        module = model.get_submodule(path)
+    except AttributeError:
+        return [], []
+    if not isinstance(module, (nn.ModuleList, nn.Sequential)):
+        return [], []
+    ran = {node.operation.module for node in graph.nodes if node.weight}
+    children = [
+        f"{path}.{name}" if path else name
+        for name, child in module.named_children()
+        if any(p.dim() >= 2 for p in child.parameters())
+    ]
+    return children, [child for child in children if any(_within(name, child) for name in ran)]
+
+
+def _containers(model: nn.Module) -> list[tuple[str, list[str]]]:
+    """Outermost lists of at least three modules of one class."""
+    containers: list[tuple[str, list[str]]] = []
+    for path, module in model.named_modules():
+        if not isinstance(module, (nn.ModuleList, nn.Sequential)) or len(module) < 3:
+            continue
+        if any(_within(path, outer) for outer, _ in containers):
+            continue
+        kinds = [type(child) for child in module]
+        if max(kinds.count(kind) for kind in kinds) >= 3 and any(p.dim() >= 2 for p in module.parameters()):
+            containers.append((path, [f"{path}.{name}" if path else name for name in module._modules]))
+    return containers
+
+
+def _in_sequence(graph: Graph, weights: Sequence[Node], one: str, other: str) -> bool:
+    starts = [w.index for w in weights if _within(w.operation.module, one)]
+    ends = [w.index for w in weights if _within(w.operation.module, other)]
+    return bool(graph.between(starts[0], ends[-1]))
+
+
+def _within(path: str, outer: str) -> bool:
+    return not outer or path == outer or path.startswith(f"{outer}.")
+
+
+def _is_language(graph: Graph, chain: Chain) -> bool:
+    """Whether the stream starts from an embedding of integers, with no weight between."""
+    todo, visited = [chain.sums[0].point], set()
+    while todo:
+        index = todo.pop()
+        node = graph[index]
+        if index in visited or node.weight:
+            continue
+        visited.add(index)
+        if node.function == "embedding" and all(parent.integer for parent in graph.parents(node)):
+            return True
+        todo += node.parents
+    return False
+
+
+def block_module(graph: Graph, chain: Chain, place: int) -> tuple[str, int] | None:
+    """(module, node) whose output is the stream after a sum, or what a norm on the sum makes of it."""
+    by_node = {residual.node: residual for residual in chain.sums}
+    target = chain.sums[place].node
+    path = weight_path(graph, chain.sums[place])[0]
+    options = []
+    for node, leaving in graph.outputs.items():
+        for module, _ in leaving:
+            if node >= target and _within(path, module) and module and not _within(chain.name, module):
+                options.append((node, module))
+    for node, module in sorted(options, key=lambda option: (option[0], len(option[1]))):
+        if link(graph, graph[node], by_node)[0] == target:
+            return module, node
+    return None
+
+
+def _outlet(graph: Graph, chain: Chain) -> Operation | None:
+    last = block_module(graph, chain, len(chain.sums) - 1)
+    return None if last is None else graph[last[1]].operation

@@ -1,0 +1,447 @@
+"""One forward pass watched call by call, and edited where asked; nothing of the model is touched.
+
+Every python-level tensor call under a `TorchFunctionMode` becomes a node. A tensor that depends on the batch carries
+its node as an attribute; module paths come from hooks for all modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import count
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from edgewise.errors import BadInput
+from edgewise.interrupts import check
+from edgewise.models.behavior.graph import (
+    ADD,
+    DIVIDE,
+    FUSED,
+    LIKE_NOTHING,
+    LIKE_OTHER,
+    MULTIHEAD,
+    MULTIPLY,
+    Graph,
+    Node,
+)
+from edgewise.models.behavior.precision import Precision
+from edgewise.models.behavior.record import Operation
+from edgewise.models.behavior.weight_calls import Edits, WeightCall
+from edgewise.models.quantized import is_quantized
+
+LABEL = "_edgewise_node"
+SCALING, OVERWRITING = MULTIPLY | DIVIDE, ("add_", "__iadd__", "lerp_")
+SCORING = frozenset((*FUSED, MULTIHEAD))
+PLAIN = frozenset(
+    (int, float, bool, str, type(None), slice, torch.dtype, torch.device, torch.Size)
+)  # hold no tensor
+INPUT = "input"
+QUANTIZED = "quantized"  # a module whose weights are integers
+KEEPING = ("requires_grad_", "detach_", "share_memory_", "rename_")  # the numbers
+AUGMENTED: dict[str, Callable[..., Any]] = {  # as x += y arrives
+    "add_": torch.add,
+    "sub_": torch.sub,
+    "mul_": torch.mul,
+    "div_": torch.div,
+}
+WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
+
+
+class Finished(BaseException):
+    """Ends a pass when all that was asked for has been seen; not an error that a model may catch."""
+
+
+class Tracer(TorchFunctionMode):
+    """The mode of one pass. Afterwards `graph` has its nodes."""
+
+    _serial = count()
+
+    def __init__(
+        self, model: nn.Module, edits: Edits, precision: Precision, parameters: frozenset[int] = frozenset()
+    ) -> None:
+        super().__init__()
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._in_integers = frozenset(id(module) for module in model.modules() if is_quantized(module))
+        self.graph, self.edits = Graph(), edits
+        self._plain = next(edits.operations(), None) is None  # the pass whose graph is kept
+        self._precision = precision
+        self._serial_number = next(Tracer._serial)
+        self._places: list[tuple[str, int]] = [("", 0)]
+        self._calls: dict[str, int] = {}
+        self._counts: dict[tuple[str, int, str], int] = {}
+        self._draws: dict[int, Tensor | None] = {}
+        self._parameters = parameters
+        self._opaque: list[Node] | None = None  # what a quantized matrix that runs now has been given
+
+    def enter(self, module: nn.Module, args: Any) -> Any:
+        path = self._names.get(id(module))
+        if path is None:
+            return None
+        self._calls[path] = self._calls.get(path, -1) + 1
+        self._places.append((path, self._calls[path]))
+        if self._opaque is not None or id(module) not in self._in_integers:
+            return None
+        self._opaque = [node for node in map(self.node, tensors(args)) if node is not None]
+        edit = self.edits.weight_inputs.get(Operation(path, self._calls[path], QUANTIZED, 0))
+        return None if edit is None else tuple(edit(a) if self.node(a) is not None else a for a in args)
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
+        path = self._names.get(id(module))
+        if path is None or self._places[-1][0] != path:
+            return None
+        place = self._places.pop()
+        if id(module) in self._in_integers:
+            if self._opaque and isinstance(output, Tensor):
+                output = self._quantized(module, Operation(*place, QUANTIZED, 0), output, self._opaque)
+            self._opaque = None
+        first = next(tensors(output), None)
+        node = None if first is None else self.node(first)
+        if node is not None:
+            self.graph.outputs.setdefault(node.index, []).append(place)
+        return output
+
+    def _quantized(
+        self, module: nn.Module, operation: Operation, output: Tensor, parents: list[Node]
+    ) -> Tensor:
+        """A matrix in integers is one step: inside it what depends on the batch is integers, which are not followed."""
+        bias = getattr(module, "bias", None)
+        if operation in self.edits.without_bias and bias is not None:
+            output = output - bias.to(output.dtype)
+        for edits in (self.edits.first_outputs, self.edits.last_outputs, self.edits.results):
+            output = edits[operation](output) if operation in edits else output
+        self._mark(output, self._new(QUANTIZED, parents, output, operation, weight=True))
+        return output
+
+    def node(self, value: Any) -> Node | None:
+        """The node of a tensor, if it depends on the batch of this pass."""
+        label = getattr(value, LABEL, None)
+        return self.graph.nodes[label[1]] if label is not None and label[0] == self._serial_number else None
+
+    def feed(self, place: int, value: Tensor) -> None:
+        """Mark a tensor of the batch as the start of everything that depends on it."""
+        whole = not carries_signal(value)
+        self._mark(value, self.graph.add(Operation("", 0, INPUT, place), (), value.shape, integer=whole))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        check()
+        kwargs = kwargs or {}
+        if self._opaque is not None:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", str(func))
+        if (
+            args
+            and name not in KEEPING
+            and (name in WRITING or (name.endswith("_") and not name.endswith("__")))
+        ):
+            self._refuse_writing(name, args[0])
+        if self.edits.fill_zeros:
+            args, kwargs = self._filled(args), self._filled(kwargs)
+        if name == "__get__":
+            return self._property(func, args)
+        flat = _collected(kwargs, _collected(args, [])) if kwargs else _collected(args, [])
+        parents = [node for node in map(self.node, flat) if node is not None]
+        if name in LIKE_NOTHING:
+            parents = []
+        elif name in LIKE_OTHER:
+            parents = [node for node in [self.node(args[0])] if node is not None]
+        if not parents:
+            return self._precision.run(func, name, args, kwargs)
+        return self._call(func, name, args, kwargs, flat, parents)
+
+    def _refuse_writing(self, function: str, value: Any) -> None:
+        """Before a model changes its own parameters, which a reading could not put back."""
+        if isinstance(value, Tensor) and value.numel() and address(value) in self._parameters:
+            raise BadInput(
+                f"{self._places[-1][0] or 'the model'} writes into a parameter when it runs ({function}), so that no "
+                "two passes are alike. Give a model whose forward pass leaves its parameters alone."
+            )
+
+    def _property(self, func: Any, args: Any) -> Any:
+        result = func(*args)
+        if isinstance(result, Tensor) and result is not args[0]:
+            node = self.node(args[0])
+            if node is not None and carries_signal(result):
+                self._mark(result, self._new("__get__", [node], result))
+        return result
+
+    def _call(
+        self, func: Any, name: str, args: Any, kwargs: Any, flat: list[Tensor], parents: list[Node]
+    ) -> Any:
+        weight = WeightCall.of(name, args, kwargs, self.node)
+        operation = self._name(name)
+        if weight is not None and self._plain:
+            self.graph.constants[operation] = weight.constants(flat)
+        if name in SCORING:
+            both = (self.node(value) for value in (*args, *kwargs.values())[:2])
+            self.graph.score_operands[operation] = tuple(node.index for node in both if node is not None)
+        if self.edits.fill_zeros and name in MULTIPLY:
+            args = tuple(self._filled_factor(operation, value) for value in args)
+        if operation in self.edits.calls:
+            self.edits.calls[operation](args, kwargs)
+        if weight is not None and _edited(operation, self.edits):
+            args, kwargs = weight.edit(operation, self.edits)
+        sides = self._sides(operation, args)
+        versions = [(tensor, tensor._version) for tensor in flat if not tensor.is_inference()]
+        if self.edits.out_of_place and name in AUGMENTED:
+            output = self._precision.run(AUGMENTED[name], name, args, kwargs).to(args[0].dtype)
+        else:
+            output = self._precision.run(func, name, args, kwargs)
+        if weight is not None and _edited(operation, self.edits):
+            output = weight.edit_output(output, operation, self.edits)
+        self._written(versions, output, name, parents)
+        output = self._results(
+            operation, name, args, kwargs, output, parents, weight is not None, sides, versions
+        )
+        if operation == self.edits.last:
+            raise Finished
+        return output
+
+    def _results(
+        self,
+        operation: Operation,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        parents: list[Node],
+        weight: bool,
+        sides: tuple[Node, Node, Tensor, Tensor] | None,
+        versions: list[tuple[Tensor, int]],
+    ) -> Any:
+        if not isinstance(output, Tensor):
+            for place, tensor in enumerate(tensors(output)):
+                if self._signal(tensor, parents):
+                    key = operation if place == 0 else self._name(name)
+                    own = (
+                        weight and place == 0
+                    )  # of attention, its weights are handed out beside what it gives
+                    self._mark(tensor, self._new(name, parents, tensor, key, weight=own))
+            return output
+        if any(output is tensor and tensor._version == version for tensor, version in versions):
+            return output  # x.float() of a float tensor is x itself
+        if not self._signal(output, parents):
+            return output
+        node = self._new(name, parents, output, operation, weight=weight)
+        node.scale = self._scale(name, args, output)
+        self._mark(output, node)
+        if sides is not None and sides[2].shape == output.shape == sides[3].shape:
+            self._sum(node, name, args, kwargs, sides)
+        if operation in self.edits.results:
+            value = self.edits.results[operation](output)
+            return output if value is output else self._replace(output, value, node, versions)
+        return output
+
+    def _replace(
+        self, output: Tensor, value: Tensor, node: Node, versions: list[tuple[Tensor, int]]
+    ) -> Tensor:
+        """The edited value; after an in-place call it is written where other names of the tensor see it too."""
+        if any(output is tensor for tensor, _ in versions):
+            output.copy_(value)
+            value = output
+        self._mark(value, node)
+        return value
+
+    def _sum(
+        self, node: Node, name: str, args: Any, kwargs: Any, sides: tuple[Node, Node, Tensor, Tensor]
+    ) -> None:
+        node.operands = (sides[0].index, sides[1].index)
+        if name in ("lerp", "lerp_"):
+            weight = args[2] if len(args) > 2 else kwargs["weight"]
+            number = _number(weight)
+            node.mixed, node.weights = number is None, (1 - (number or 0.0), number or 0.0)
+        else:
+            node.weights = (1.0, float(kwargs.get("alpha", 1)))
+        if node.operation in self.edits.sums:
+            self.edits.sums[node.operation](sides[2], sides[3])
+
+    def _sides(self, operation: Operation, args: Any) -> tuple[Node, Node, Tensor, Tensor] | None:
+        """The two operands of a sum; the first is copied where the call overwrites it and somebody looks."""
+        if operation.function not in ADD or len(args) < 2:
+            return None
+        one, other = self.node(args[0]), self.node(args[1])
+        if one is None or other is None or not args[0].is_floating_point():
+            return None
+        copy = operation in self.edits.sums and operation.function in OVERWRITING
+        return one, other, args[0].clone() if copy else args[0], args[1]
+
+    def _scale(self, name: str, args: Any, output: Tensor) -> float | Tensor | None:
+        """What a product with something constant multiplies by: one number, or one number per feature."""
+        if name in ADD and any(isinstance(value, (int, float)) and value == 0 for value in args):
+            return 1.0  # x + 0, as an empty update is written
+        if name not in SCALING or len(args) < 2:
+            return None
+        first = self.node(args[0]) is not None
+        other = args[1] if first else args[0]
+        if self.node(other) is not None or (name in DIVIDE and not first):
+            return None
+        value = (
+            _number(other)
+            if not isinstance(other, Tensor) or other.numel() == 1
+            else _per_feature(other, output)
+        )
+        if value is None or name not in DIVIDE:
+            return value
+        return None if isinstance(value, float) and value == 0 else 1 / value
+
+    def _written(
+        self, versions: list[tuple[Tensor, int]], output: Any, name: str, parents: list[Node]
+    ) -> None:
+        """Tensors that the call wrote into without returning them (`out[i] = x`, `index_add_` on a view)."""
+        for tensor, version in versions:
+            if tensor is not output and tensor._version != version and self._signal(tensor, parents):
+                self._mark(tensor, self._new(name, parents, tensor))
+            base = tensor._base if tensor._version != version else None
+            if base is not None and self._signal(base, parents):
+                own = self.node(base)
+                self._mark(base, self._new("written", [*parents, *([own] if own is not None else [])], base))
+
+    def _new(
+        self,
+        name: str,
+        parents: list[Node],
+        value: Tensor,
+        operation: Operation | None = None,
+        weight: bool = False,
+    ) -> Node:
+        return self.graph.add(
+            operation or self._name(name),
+            [p.index for p in parents],
+            value.shape,
+            weight=weight,
+            integer=not carries_signal(value),
+        )
+
+    def _signal(self, value: Tensor, parents: list[Node]) -> bool:
+        """Integers made from real numbers (routes, masks) carry none; made from integers they may be looked up."""
+        return carries_signal(value) or all(parent.integer for parent in parents)
+
+    def _mark(self, value: Tensor, node: Node) -> None:
+        setattr(value, LABEL, (self._serial_number, node.index))
+
+    def _name(self, function: str) -> Operation:
+        key = (*self._places[-1], function)
+        number = self._counts[key] = self._counts.get(key, -1) + 1
+        return Operation(*key, number)
+
+    def _filled_factor(self, operation: Operation, value: Any) -> Any:
+        """A vector of zeros that was made from parameters (a gain kept as its distance from one), drawn likewise."""
+        if not isinstance(value, Tensor) or self.node(value) is not None or not value.dim():
+            return value
+        draw = _draw(value, _seed_of(operation))
+        return value if draw is None else draw
+
+    def _filled(self, value: Any) -> Any:
+        if isinstance(value, nn.Parameter):
+            if id(value) not in self._draws:
+                self._draws[id(value)] = _draw(value, len(self._draws))
+            draw = self._draws[id(value)]
+            return value if draw is None else draw
+        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+            return type(value)(self._filled(item) for item in value)
+        return {k: self._filled(v) for k, v in value.items()} if type(value) is dict else value
+
+
+def _draw(parameter: Tensor, seed: int) -> Tensor | None:
+    """Random numbers in place of a parameter that is all zero: matrices with gain 1, vectors of size 0.1."""
+    if not parameter.is_floating_point() or parameter.numel() == 0 or bool(parameter.detach().any()):
+        return None
+    noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
+    return (noise * (parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1)).to(parameter)
+
+
+def _seed_of(operation: Operation) -> int:
+    """The same in every pass and process."""
+    return crc32(repr(operation).encode())
+
+
+def _edited(operation: Operation, edits: Edits) -> bool:
+    edited = (edits.weight_inputs, edits.first_outputs, edits.last_outputs, edits.without_bias)
+    return any(operation in operations for operations in edited)
+
+
+def _per_feature(value: Tensor, output: Tensor) -> Tensor | None:
+    return value.detach() if value.dim() and value.numel() == value.shape[-1] == output.shape[-1] else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, Tensor):
+        return float(value.detach()) if value.numel() == 1 else None
+    return float(value)
+
+
+def address(value: Tensor) -> int:
+    """Where the numbers of a tensor begin in memory; of a sharded one, this process's part."""
+    local = value.to_local() if hasattr(value, "to_local") else value
+    inside = torch._C._functorch.is_functorch_wrapped_tensor(
+        local
+    )  # a stand-in under `vmap`, without numbers
+    if type(local) not in (Tensor, nn.Parameter) or inside:
+        return id(value)
+    try:
+        return local.data_ptr()
+    except RuntimeError:  # a stand-in of `torch.compile`, which has no numbers either
+        return id(value)
+
+
+def carries_signal(value: Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors of nested lists, tuples and mappings, in order."""
+    return iter(_collected(value, []))
+
+
+def _collected(value: Any, found: list[Tensor]) -> list[Tensor]:
+    """What was found before, with the tensors of a value."""
+    if isinstance(value, Tensor):
+        found.append(value)
+    elif type(value) in PLAIN:
+        pass
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _collected(item, found)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            _collected(item, found)
+    return found
+
+
+def run(
+    model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]], edits: Edits, precision: Precision
+) -> Graph:
+    """One pass of the model on copies of the batch's tensors, up to the last operation of the edits."""
+    tracer = Tracer(model, edits, precision, frozenset(address(p) for p in model.parameters() if p.numel()))
+    args, kwargs = _own_tensors(batch, edits, tracer)
+    torch.manual_seed(0)  # a model that draws in evaluation mode draws the same in every pass
+    before = register_module_forward_pre_hook(tracer.enter)
+    after = register_module_forward_hook(tracer.leave, always_call=True)
+    try:
+        with suppress(Finished), tracer:
+            model(*args, **kwargs)
+    finally:
+        before.remove()
+        after.remove()
+    return tracer.graph
+
+
+def _own_tensors(batch: Any, edits: Edits, tracer: Tracer) -> Any:
+    places = count()
+
+    def own(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            place = next(places)
+            tensor = edits.inputs[place] if place in edits.inputs else value.detach().clone()
+            tracer.feed(place, tensor)
+            return tensor
+        if type(value) in (list, tuple):
+            return type(value)(own(item) for item in value)
+        return {key: own(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    return own(batch)

@@ -1,0 +1,170 @@
+"""Calls that apply weights to the stream, and how their input, output and bias are edited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgewise.models.behavior.graph import FOURIER, MATRIX, MULTIHEAD, Constant, Update
+from edgewise.models.behavior.record import Operation
+
+WITH_ADDEND = ("addmm", "baddbmm", "addbmm")
+MULTIHEAD_WEIGHTS = ("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+MULTIHEAD_BIASES = (6, 12)
+MULTIHEAD_PLACES = {5: "in_proj_weight", 6: "in_proj_bias"}
+
+
+Edit = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class Edits:
+    """What is replaced or looked at in a pass, by operation."""
+
+    results: Mapping[Operation, Edit] = field(default_factory=dict)
+    inputs: Mapping[int, Tensor] = field(default_factory=dict)  # tensors of the batch, by their place
+    sums: Mapping[Operation, Callable[[Tensor, Tensor], None]] = field(default_factory=dict)
+    weight_inputs: Mapping[Operation, Edit] = field(default_factory=dict)
+    first_outputs: Mapping[Operation, Edit] = field(default_factory=dict)  # of the first matrices of a branch
+    last_outputs: Mapping[Operation, Edit] = field(default_factory=dict)  # of its last ones
+    without_bias: frozenset[Operation] = frozenset()
+    calls: Mapping[Operation, Callable[[tuple[Any, ...], dict[str, Any]], None]] = field(default_factory=dict)
+    fill_zeros: bool = False  # parameters that are all zero act as if drawn at random
+    out_of_place: bool = False  # `x += y` makes a new tensor, and the old one keeps its numbers
+    last: Operation | None = None  # the pass ends after it: no later one is edited or looked at
+
+    def operations(self) -> Iterator[Operation]:
+        """Everything that is edited or looked at."""
+        for kind in (
+            self.results,
+            self.sums,
+            self.weight_inputs,
+            self.first_outputs,
+            self.last_outputs,
+            self.calls,
+        ):
+            yield from kind
+        yield from self.without_bias
+
+    def with_updates(self, updates: Mapping[Operation, Update]) -> Edits:
+        """The same where matrices have updates: these read the edited input, and what both give together is edited."""
+        own = updates.keys()
+        inputs = {a: edit for op, edit in self.weight_inputs.items() if op in own for a in updates[op].first}
+        outputs = [
+            (op, edit) for kind in (self.first_outputs, self.last_outputs) for op, edit in kind.items()
+        ]
+        totals: dict[Operation, Edit] = {}
+        for op, edit in outputs:
+            if op in own:
+                totals[updates[op].total] = _after(totals.get(updates[op].total), edit)
+        return replace(
+            self,
+            weight_inputs={**self.weight_inputs, **inputs},
+            results={**self.results, **totals},
+            first_outputs={op: edit for op, edit in self.first_outputs.items() if op not in own},
+            last_outputs={op: edit for op, edit in self.last_outputs.items() if op not in own},
+        )
+
+
+def _after(first: Edit | None, second: Edit) -> Edit:
+    return second if first is None else lambda value: second(first(value))
+
+
+@dataclass
+class WeightCall:
+    """A matrix product of something that depends on the batch with something that does not."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    node: Callable[[Any], Any]
+
+    @classmethod
+    def of(cls, name: str, args: Any, kwargs: Any, node: Callable[[Any], Any]) -> WeightCall | None:
+        if name == MULTIHEAD or name in FOURIER:
+            return cls(name, args, kwargs, node)
+        if name not in MATRIX:
+            return None
+        operands = (
+            args[1] if name == "einsum" and len(args) == 2 and isinstance(args[1], (list, tuple)) else args
+        )
+        if name in WITH_ADDEND:  # what is added to the product is no weight
+            operands = args[1:]
+        values = [value for value in (*operands, *kwargs.values()) if isinstance(value, Tensor)]
+        constant = any(node(v) is None and v.is_floating_point() and v.dim() >= 2 for v in values)
+        return cls(name, args, kwargs, node) if constant else None
+
+    def constants(self, flat: list[Tensor]) -> tuple[Constant, ...]:
+        """What it reads beside the batch: its matrix, its bias."""
+        own = (Constant.of(v) for v in flat if v.is_floating_point() and self.node(v) is None)
+        return tuple(constant for constant in own if constant is not None)
+
+    def edit(self, operation: Operation, edits: Edits) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with the input edited and the bias left out, as asked."""
+        args, kwargs = self.args, self.kwargs
+        if self.name == MULTIHEAD:
+            args, kwargs = self._multihead(
+                edits.weight_inputs.get(operation), edits.first_outputs.get(operation)
+            )
+        elif operation in edits.weight_inputs:
+            edit = edits.weight_inputs[operation]
+            args, kwargs = self._inputs(args, edit), {k: self._input(v, edit) for k, v in kwargs.items()}
+        if operation in edits.without_bias:
+            args, kwargs = self._without_bias(args, kwargs)
+        return args, kwargs
+
+    def edit_output(self, output: Any, operation: Operation, edits: Edits) -> Any:
+        """Torch's own attention is one call: what comes out of its first matrices was edited in its arguments."""
+        for edits_of, first in ((edits.first_outputs, True), (edits.last_outputs, False)):
+            edit = edits_of.get(operation)
+            if edit is not None and not (first and self.name == MULTIHEAD):
+                output = (
+                    edit(output)
+                    if isinstance(output, Tensor)
+                    else type(output)((edit(output[0]), *output[1:]))
+                )
+        return output
+
+    def _multihead(self, inputs: Any, outputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args = list(self.args)
+        if inputs is not None:  # keys and values of another stack are not the input of this branch
+            query = args[0]
+            edited_query = inputs(query)
+            args[:3] = [edited_query if value is query else value for value in args[:3]]
+        if outputs is not None:  # scaling the input weights and biases scales what comes out of them
+            for place in MULTIHEAD_PLACES:
+                if place < len(args) and args[place] is not None:
+                    args[place] = outputs(args[place])
+        named = {
+            k: outputs(v) if outputs is not None and k in MULTIHEAD_WEIGHTS and v is not None else v
+            for k, v in self.kwargs.items()
+        }
+        return tuple(args), named
+
+    def _inputs(self, args: Any, edit: Any) -> Any:
+        if isinstance(args, (list, tuple)):
+            return type(args)(self._inputs(value, edit) for value in args)
+        return self._input(args, edit)
+
+    def _input(self, value: Any, edit: Any) -> Any:
+        data = isinstance(value, Tensor) and self.node(value) is not None and value.is_floating_point()
+        return edit(value) if data else value
+
+    def _without_bias(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self.name == MULTIHEAD:
+            return tuple(None if i in MULTIHEAD_BIASES else a for i, a in enumerate(args)), {
+                k: None if k in ("in_proj_bias", "out_proj_bias") else v for k, v in kwargs.items()
+            }
+        if self.name in WITH_ADDEND:
+            return (torch.zeros_like(args[0]), *args[1:]), kwargs
+        if self.name in ("linear", "conv1d", "conv2d", "conv3d"):
+            return (*args[:2], *([None] if len(args) > 2 else []), *args[3:]), kwargs | (
+                {"bias": None} if "bias" in kwargs else {}
+            )
+        return args, kwargs

@@ -1,0 +1,109 @@
+"""describe(source): any source becomes an Architecture (or a Perceptron), once, at the entrance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from edgewise.errors import BadInput
+from edgewise.models.config.translate import has_family, translate
+from edgewise.models.source import read_source
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.knobs import KNOBS
+from edgewise.nouns.perceptron import Perceptron
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Description = Architecture | Perceptron
+
+
+def describe(
+    source: Any,
+    batch: Any = None,
+    *,
+    depth: int | None = None,
+    tokens: int | None = None,
+    stack: str | None = None,
+) -> Description:
+    """The description of a source: a preset name, a config, knobs, a file, a folder, a function, a model.
+
+    source  see `edgewise.models.source`, whose list holds for every verb; an Architecture passes unchanged
+    batch   for a model: what it is read on, (a cut of) whatever it accepts; default: made from its own signature
+    depth   number of blocks instead of the source's. A config is changed before it is translated, so that what its
+            family derives from the depth follows (GPT-2 scales its output matrices by 1/sqrt(2 depth))
+    tokens  sequence length instead of the source's
+    stack   which stack of a model or config with several (`edgewise.stacks` lists them); default: the language stack
+
+    >>> describe("gpt2", depth=48).depth
+    48
+    """
+    depth, tokens = _count("depth", depth), _count("tokens", tokens)
+    if isinstance(source, (Architecture, Perceptron)):
+        _refuse_without_model(source.name, batch, stack)
+        return _override(source, depth, tokens)
+    content = read_source(source)
+    if content.model is None and content.factory is None:
+        _refuse_without_model(content.name, batch, stack if content.config is None else None)
+    if content.description is not None:
+        return _override(content.description, depth, tokens)
+    if content.config is not None:
+        architecture = _from_config(_as_mapping(content.config), depth, tokens, stack, content.name)
+        return (
+            replace(architecture, assumed=(*architecture.assumed, *content.notes))
+            if content.notes
+            else architecture
+        )
+    from edgewise.models.model import describe_module
+
+    model = content.model if content.model is not None else first_model(content.factory)
+    return describe_module(model, batch, depth=depth, tokens=tokens, stack=stack)
+
+
+def _from_config(
+    config: Mapping[str, Any], depth: int | None, tokens: int | None, stack: str | None, name: str
+) -> Architecture:
+    """By the hand-written family; a config of another class, or a stack by its name, by building small models."""
+    if stack is None and has_family(config):
+        return translate(config, depth=depth, tokens=tokens, name=name)
+    from edgewise.models.small.describe import describe_config
+
+    return describe_config(config, depth=depth, tokens=tokens, stack=stack, name=name)
+
+
+def _refuse_without_model(name: str, batch: Any, stack: str | None) -> None:
+    for word, value in (("batch", batch), ("stack", stack)):
+        if value is not None:
+            raise BadInput(
+                f"{word} is for a model, and {name} has no modules yet. Build it, or leave {word} out."
+            )
+
+
+def _count(name: str, value: Any) -> int | None:
+    return None if value is None else KNOBS[name].check(value, 1)
+
+
+def _override(description: Description, depth: int | None, tokens: int | None) -> Description:
+    changes = {name: value for name, value in (("depth", depth), ("tokens", tokens)) if value is not None}
+    if tokens is not None and isinstance(description, Perceptron):
+        raise BadInput(f"a perceptron has no tokens, got tokens = {tokens}. Leave tokens out.")
+    return description.replace(**changes) if changes else description
+
+
+def _as_mapping(config: Any) -> Mapping[str, Any]:
+    """A config object of transformers, noticed by its shape and not by its import."""
+    return config if isinstance(config, Mapping) else {"model_type": config.model_type, **config.to_dict()}
+
+
+def first_model(factory: Callable[[], Any] | None) -> nn.Module:
+    """The model of seed 0, as measure draws it first; torch's global stream goes on as if nothing had been drawn."""
+    import torch
+
+    assert factory is not None
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = factory()
+    if not isinstance(model, torch.nn.Module):
+        raise BadInput(f"the function must return a torch.nn.Module, got a {type(model).__name__}.")
+    return model

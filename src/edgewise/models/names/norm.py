@@ -1,0 +1,223 @@
+"""The norms of a block and what each is for: by the family's position, by the class's own flag, or by watching.
+
+What a norm is for follows from which tensor it was given and where its result went.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edgewise.errors import BadInput
+from edgewise.models.names import names
+from edgewise.models.names import record as roles
+from edgewise.models.names.record import AttentionSite, MLPSite, NormSite
+from edgewise.models.names.watching import FAILURES, BlockRun, random_stream, run_block, same
+from edgewise.models.twin import holding, twin
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+ROLES = {
+    "pre": (roles.BEFORE_ATTENTION, roles.BEFORE_CROSS, roles.BEFORE_MLP),
+    "post": (roles.OUTSIDE_ATTENTION, roles.OUTSIDE_CROSS, roles.OUTSIDE_MLP),
+    "branch": (roles.AFTER_ATTENTION, roles.AFTER_CROSS, roles.AFTER_MLP),
+}
+LATE = re.compile(r"mlp|ffn|feed_?forward|^ff|after|final|2$|3$|^output")
+
+
+def find_norms(block: nn.Module) -> list[str]:
+    """Paths of the norms of a block, those inside attention included.
+
+    An Identity in a norm's place on the stream counts (ModernBERT's first); inside a branch it is a norm that
+    was left out.
+    """
+    from torch import nn
+
+    paths = []
+    for path, module in block.named_modules():
+        leaf = path.rpartition(".")[2].lower()
+        named = "norm" in type(module).__name__.lower() or (names.NORM.search(leaf) and _has_vector(module))
+        stands_in = isinstance(module, nn.Identity) and names.NORM.search(leaf) and "." not in path
+        on_weights = "parametrizations" in path.split(".")  # weight_norm: of a matrix, not of the stream
+        if path and (named or stands_in) and not on_weights and not any(True for _ in module.children()):
+            paths.append(path)
+    return paths
+
+
+def _has_vector(module: nn.Module) -> bool:
+    weight = module._parameters.get("weight")
+    return weight is not None and weight.ndim == 1
+
+
+def inner_role(path: str) -> str | None:
+    """The role of a norm inside attention, which its name says; None for the others."""
+    leaf = path.rpartition(".")[2].lower()
+    for pattern, role in (
+        (names.LATENT_NORMS, roles.LATENT_NORM),
+        (names.QUERY_NORMS, roles.QUERY_NORM),
+        (names.KEY_NORMS, roles.KEY_NORM),
+    ):
+        if pattern.search(leaf):
+            return role
+    return None
+
+
+def site(block: nn.Module, block_name: str, path: str, role: str) -> NormSite:
+    module = block.get_submodule(path)
+    weight = module._parameters.get("weight")
+    return NormSite(
+        f"{block_name}.{path}", role, norm_kind(module), None if weight is None else weight.numel()
+    )
+
+
+def norm_kind(module: nn.Module) -> str:
+    """layer or rms, measured: a LayerNorm forgets a constant added to its input, an RMSNorm does not."""
+    import torch
+    from torch import nn
+
+    if isinstance(module, nn.Identity):
+        return "identity"
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return "layer" if isinstance(module, nn.LayerNorm) else "rms"
+    weight = module._parameters.get("weight")
+    width = getattr(module, "normalized_shape", (8,)) if weight is None else weight.shape
+    ones = {name: torch.ones(p.shape) for name, p in module.named_parameters()}  # a meta model has no values
+    x = torch.randn(1, 3, int(tuple(width)[-1]), generator=torch.Generator().manual_seed(0))
+    copy = twin(module)
+    try:
+        with torch.no_grad(), holding(copy, ones):
+            plain, shifted = (copy(z) for z in (x, x + 2.0))
+    except FAILURES as error:
+        raise BadInput(
+            f"a norm of class {type(module).__name__} does not run on a stream {tuple(x.shape)} of batch, tokens and "
+            f"features: {error}. A norm of the stream is a LayerNorm or an RMSNorm."
+        ) from error
+    return "layer" if torch.allclose(plain, shifted, rtol=1e-3, atol=1e-3) else "rms"
+
+
+def by_position(paths: Sequence[str], position: str, parallel: bool, cross: bool) -> dict[str, str] | None:
+    """Roles of the norms of the stream when the position is known; None if their number does not fit."""
+    ordered = _ordered(paths, position)
+    if position == "none":
+        return {} if not ordered else None
+    if position == "sandwich":
+        return _sandwich(ordered)
+    expected: tuple[str, ...] = ROLES[position] if cross else ROLES[position][::2]
+    if parallel and len(ordered) == 1:
+        expected = expected[:1]
+    return dict(zip(ordered, expected, strict=True)) if len(ordered) == len(expected) else None
+
+
+def _sandwich(paths: Sequence[str]) -> dict[str, str] | None:
+    """Four norms, in the order of definition or told apart by `pre` and `post`."""
+    order = (roles.BEFORE_ATTENTION, roles.AFTER_ATTENTION, roles.BEFORE_MLP, roles.AFTER_MLP)
+    return dict(zip(paths, order, strict=True)) if len(paths) == 4 else None
+
+
+def _ordered(paths: Sequence[str], position: str) -> list[str]:
+    """The norm of attention before that of the MLP, whatever the order of definition."""
+    if position == "sandwich" or any(any(w.isdigit() for w in path.split(".")) for path in paths):
+        return list(paths)
+    return sorted(paths, key=lambda path: _is_late(path, position))
+
+
+def _is_late(path: str, position: str) -> bool:
+    words = path.lower().split(".")
+    if "post_attention" in words[-1]:  # after attention is before the MLP, unless norms follow branches
+        return position == "pre"
+    return any(LATE.search(word) for word in words) and not any("att" in word for word in words)
+
+
+def of_cross_attention(path: str, position: str) -> str | None:
+    """The role of a norm that a run without an encoder does not reach; its name says whose it is."""
+    if position not in ROLES or not names.any_word(names.CROSS, path):
+        return None
+    return ROLES[position][1]
+
+
+def position_of(norm_roles: Sequence[str]) -> str:
+    """The position that a set of roles amounts to; `mixed` for what the theory has no word for."""
+    before = any(role.startswith("before") for role in norm_roles)
+    after = any(role.startswith("after") for role in norm_roles)
+    outside = any(role.startswith("outside") for role in norm_roles)
+    table = {
+        (1, 0, 0): "pre",
+        (1, 1, 0): "sandwich",
+        (0, 1, 0): "branch",
+        (0, 0, 1): "post",
+        (0, 0, 0): "none",
+    }
+    return table.get((before, after, outside), "mixed")
+
+
+def trace_norms(
+    model: nn.Module, block: str, norms: Sequence[str], attention: AttentionSite, mlp: MLPSite, width: int
+) -> tuple[dict[str, str], bool] | str:
+    """(role of every norm, whether the block is parallel), or a sentence why the block could not be run."""
+    first = (mlp.gate or mlp.input).module
+    homes = {attention.name, attention.output.module, mlp.name, mlp.output.module, first}
+    run = run_block(model, block, random_stream(model, width), {*norms, *homes} - {""})
+    return run if isinstance(run, str) else _read(run, block, norms, attention, mlp)
+
+
+def _read(
+    run: BlockRun, block: str, norms: Sequence[str], attention: AttentionSite, mlp: MLPSite
+) -> tuple[dict[str, str], bool]:
+    x, y = run.inputs.get(block), run.outputs.get(block)
+    attended = run.outputs.get(attention.output.module, run.outputs.get(attention.name))
+    thought = run.outputs.get(mlp.output.module, run.outputs.get(mlp.name))
+    fed = run.inputs.get((mlp.gate or mlp.input).module, run.inputs.get(mlp.name))
+    norm_roles: dict[str, str] = {}
+    for name in norms:
+        into, out = run.inputs.get(name), run.outputs.get(name)
+        role = _inside(run, out, attention, mlp) or _role(into, out, x, y, attended, thought)
+        if role == roles.BEFORE_ATTENTION and role in norm_roles.values() and same(out, fed):
+            role = roles.BEFORE_MLP  # two norms of one input: a parallel block
+        if role is not None:
+            norm_roles[name] = role
+    return _with_the_middle(run, norms, norm_roles), _parallel(run, norm_roles, x, fed)
+
+
+def _inside(run: BlockRun, out: Tensor | None, attention: AttentionSite, mlp: MLPSite) -> str | None:
+    """A norm whose result enters an output matrix stands inside its branch [Wang 2022, sub-norm]."""
+    if (
+        same(out, run.inputs.get(attention.output.module))
+        and attention.output.module != attention.query.module
+    ):
+        return roles.INSIDE_ATTENTION
+    apart = mlp.output.module != mlp.input.module  # experts in one module show their common input only
+    return roles.INSIDE_MLP if apart and same(out, run.inputs.get(mlp.output.module)) else None
+
+
+def _role(
+    into: Tensor | None,
+    out: Tensor | None,
+    x: Tensor | None,
+    y: Tensor | None,
+    attended: Tensor | None,
+    thought: Tensor | None,
+) -> str | None:
+    """The role that one norm's input and output prove; None for those of the stream between the branches."""
+    for tensor, role in (
+        (attended, roles.AFTER_ATTENTION),
+        (thought, roles.AFTER_MLP),
+        (x, roles.BEFORE_ATTENTION),
+    ):
+        if same(into, tensor):
+            return role
+    return roles.OUTSIDE_MLP if same(out, y) else None
+
+
+def _with_the_middle(run: BlockRun, norms: Sequence[str], norm_roles: dict[str, str]) -> dict[str, str]:
+    """The norms in the middle see x + attention: outside if the block ends in a norm too, else the MLP's."""
+    rest = [name for name in norms if name not in norm_roles and name in run.inputs]
+    middle = roles.OUTSIDE_ATTENTION if roles.OUTSIDE_MLP in norm_roles.values() else roles.BEFORE_MLP
+    return norm_roles | dict.fromkeys(rest, middle)
+
+
+def _parallel(run: BlockRun, norm_roles: dict[str, str], x: Tensor | None, fed: Tensor | None) -> bool:
+    """Whether the MLP reads the block's input, or a norm of it."""
+    early = [run.outputs[name] for name in norm_roles if same(run.inputs.get(name), x)]
+    return any(same(fed, tensor) for tensor in (x, *early))

@@ -1,0 +1,220 @@
+"""The places of a model, by name: stacks of blocks, attention, MLP, norms. Names are those of the bare model
+(outside torch.compile and DistributedDataParallel); nothing here holds a tensor.
+
+One matrix of a block, wherever the model keeps it: alone, fused with others, transposed, or one per expert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgewise.models.unwrap import unwrap
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which output rows of a fused matrix: rows (groups, size), of every group those from start to stop.
+
+    groups = 1 is a plain slice; the fused q, k, v of Pythia has one group per head, that of Falcon one per key
+    head; the interleaved gate and up rows of gpt-oss are groups of two.
+    """
+
+    groups: int
+    size: int
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        return self.groups * (self.stop - self.start)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A matrix that multiplies an input of width fan_in: where it is, and how to read it as (out, in)."""
+
+    role: str
+    parameters: tuple[str, ...]  # several where every head or every expert has its own
+    fan_in: int
+    fan_out: int
+    transposed: bool = False  # stored (in, out): GPT-2's Conv1D, some experts
+    rows: Rows | None = None  # None: all of them
+    experts: int = 0  # 0: not a mixture; else the leading dimension of `weight`
+    biases: tuple[str, ...] = ()
+
+    @property
+    def parameter(self) -> str:
+        """The parameter's dotted name (the first, where there are several)."""
+        return self.parameters[0]
+
+    @property
+    def module(self) -> str:
+        """The name of the module that owns the parameter."""
+        return self.parameter.rpartition(".")[0]
+
+    @property
+    def fused(self) -> bool:
+        return self.rows is not None
+
+    def weight(self, model: nn.Module) -> Tensor:
+        """The matrix (out, in), with experts (experts, out, in): a view, unless rows are spread or parts joined."""
+        parts = [view.flatten(-3, -2) for view in self.views(model)]
+        return parts[0] if len(parts) == 1 else self._joined(parts, -2)
+
+    def views(self, model: nn.Module) -> list[Tensor]:
+        """Views to write through, one per parameter: (groups, rows of a group, in), experts in front."""
+        bare = unwrap(model)
+        stored = (bare.get_parameter(name) for name in self.parameters)
+        return [self._slice(s.transpose(-1, -2) if self.transposed else s, -2) for s in stored]
+
+    def bias(self, model: nn.Module) -> Tensor | None:
+        """The bias (out,) or (experts, out) that belongs to these rows, or None."""
+        bare = unwrap(model)
+        parts = [self._slice(bare.get_parameter(name), -1).flatten(-2) for name in self.biases]
+        return None if not parts else parts[0] if len(parts) == 1 else self._joined(parts, -1)
+
+    def row_numbers(self, stored: int) -> Tensor:
+        """Which of the stored output rows of one of its parameters are this matrix's, in its own order."""
+        import torch
+
+        return self._slice(torch.arange(stored), -1).flatten()
+
+    def _slice(self, tensor: Tensor, dimension: int) -> Tensor:
+        """(..., groups, rows, ...) in place of the output dimension."""
+        size = tensor.shape[dimension]
+        rows = self.rows or Rows(1, size, 0, size)
+        apart = tensor.unflatten(dimension, (rows.groups, rows.size))
+        return apart.narrow(dimension, rows.start, rows.stop - rows.start)
+
+    def _joined(self, parts: list[Tensor], dimension: int) -> Tensor:
+        import torch
+
+        return torch.stack(parts) if self.experts else torch.cat(parts, dim=dimension)
+
+
+# Roles of a norm in a block. `outside` norms stand on the sum of stream and branch (post-norm).
+BEFORE_ATTENTION, AFTER_ATTENTION = "before attention", "after attention"
+BEFORE_MLP, AFTER_MLP = "before mlp", "after mlp"
+BEFORE_CROSS, AFTER_CROSS = "before cross-attention", "after cross-attention"
+OUTSIDE_ATTENTION, OUTSIDE_MLP, OUTSIDE_CROSS = "outside attention", "outside mlp", "outside cross-attention"
+INSIDE_ATTENTION, INSIDE_MLP = "inside attention", "inside mlp"  # before an output matrix
+QUERY_NORM, KEY_NORM, LATENT_NORM = "q_norm", "k_norm", "latent norm"
+
+
+@dataclass(frozen=True)
+class NormSite:
+    """One norm: its module, its role, its kind (layer, rms, identity, or the class name)."""
+
+    name: str
+    role: str
+    kind: str
+    width: int | None
+
+
+@dataclass(frozen=True)
+class AttentionSite:
+    """One attention: its module and its matrices; `extra` has those of low-rank latents (DeepSeek)."""
+
+    name: str
+    query: Projection
+    key: Projection
+    value: Projection
+    output: Projection
+    heads: int | None
+    kv_heads: int | None
+    head_width: int | None
+    extra: tuple[Projection, ...] = ()
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        return (self.query, self.key, self.value, self.output, *self.extra)
+
+
+@dataclass(frozen=True)
+class MLPSite:
+    """One MLP: `gate` is the matrix inside the activation of a gated MLP, `input` the other or only one."""
+
+    name: str
+    input: Projection
+    output: Projection
+    gate: Projection | None = None
+    router: Projection | None = None
+    shared: MLPSite | None = None
+
+    @property
+    def width(self) -> int:
+        return self.output.fan_in
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        own = [p for p in (self.gate, self.input, self.output, self.router) if p is not None]
+        return (*own, *(self.shared.projections if self.shared else ()))
+
+
+@dataclass(frozen=True)
+class BlockSite:
+    """One block. The stream between attention and MLP is the input of the module named `middle` (None if parallel)."""
+
+    name: str
+    index: int
+    attention: AttentionSite
+    mlp: MLPSite
+    norms: tuple[NormSite, ...]
+    middle: str | None
+    cross_attention: AttentionSite | None = None
+    scales: tuple[str, ...] = ()  # learned multipliers of the branches (LayerScale)
+    unrecognised: tuple[str, ...] = ()
+
+    def norm(self, role: str) -> NormSite | None:
+        """The norm of this role, if there is one."""
+        return next((norm for norm in self.norms if norm.role == role), None)
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        cross = self.cross_attention.projections if self.cross_attention else ()
+        return (*self.attention.projections, *cross, *self.mlp.projections)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A list of blocks that follow each other."""
+
+    name: str
+    blocks: tuple[BlockSite, ...]
+    final_norm: str | None
+    norm: str  # pre, post, sandwich, branch or none
+    parallel: bool
+
+
+@dataclass(frozen=True)
+class ModelSites:
+    """All places of a model; the primary stack first (the encoder, where there are two)."""
+
+    stacks: tuple[Stack, ...]
+    width: int
+    embeddings: tuple[str, ...]  # modules and bare parameters that make the first stream
+    head: str | None  # the module that reads the last stream out
+    unrecognised: tuple[str, ...]  # parameters of the blocks that have no role here, by name
+    assumed: tuple[str, ...] = ()  # what names and shapes leave open
+
+    @property
+    def blocks(self) -> tuple[BlockSite, ...]:
+        """The blocks of the primary stack."""
+        return self.stacks[0].blocks
+
+    @property
+    def final_norm(self) -> str | None:
+        return self.stacks[0].final_norm
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        """Every matrix of every stack."""
+        return tuple(p for stack in self.stacks for block in stack.blocks for p in block.projections)

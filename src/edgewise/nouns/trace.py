@@ -1,0 +1,196 @@
+"""The geometry of a network through depth: one record, whether predicted or measured.
+
+Shapes: S seeds, N sites, R readouts, H heads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgewise.arrays import Array
+from edgewise.errors import BadInput
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.regular_file import LARGEST_ARRAYS, open_regular, read_arrays
+from edgewise.whole_file import whole_file
+
+READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
+# A class token is one token with a gradient of its own: what is known of a loss per token holds for it.
+GRADIENTS = {"token": "token", "class": "token", "pooled": "pooled"}
+WEIGHTS = (
+    "query",
+    "key",
+    "value",
+    "output",
+    "mlp_in",
+    "mlp_linear",
+    "mlp_out",
+)  # of statistics weight_gradient.NAME
+
+
+@dataclass(frozen=True)
+class FirstLoss:
+    """The cross-entropy of a model before training, in nats, and that of guessing among as many classes, ln V."""
+
+    value: float
+    chance: float
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Geometry per site. What was not observed is None.
+
+    norm (S, N) is q, the mean square per coordinate; separation (S, N) is 1 - mean cosine, carried as a
+    difference so that rounding never decides; log_gradient (R, S, N) is log |g|^2 / |g_last|^2.
+    """
+
+    sites: tuple[str, ...]
+    source: str
+    norm: Array
+    separation: Array
+    readouts: tuple[str, ...] = ()
+    log_gradient: Array | None = None
+    attention_entropy: Array | None = None  # (S, N, H), nats; nan where a site has no attention
+    softmax_condition: Array | None = None  # (S, N, H)
+    statistics: Mapping[str, Array] = field(default_factory=dict)  # each (S, N, ...)
+    architecture: Architecture | Perceptron | None = None
+    step: int | None = None
+    extrapolated: tuple[str, ...] = ()
+    departure: str = ""  # why a prediction was given up for this measurement: where the two part, and why
+    sampled: bool = True  # False when the numbers are exact for the ensemble, so that one seed has no scatter
+    readout: str = (
+        ""  # how the model reads its output: "token", "pooled" or "class"; empty where it was not looked at
+    )
+    left_out: str = (
+        ""  # which tokens of the input were not measured, and why: "3 of 64 tokens left out: padding"
+    )
+    first_loss: FirstLoss | None = None  # None where the model has no logits over classes
+
+    def __post_init__(self) -> None:
+        expected = (self.norm.shape[0], len(self.sites))
+        for name in ("norm", "separation"):
+            if getattr(self, name).shape != expected:
+                raise BadInput(
+                    f"{name} has shape {getattr(self, name).shape}, expected (seeds, sites) {expected}."
+                )
+        if self.log_gradient is not None and self.log_gradient.shape != (len(self.readouts), *expected):
+            shape = (len(self.readouts), *expected)
+            raise BadInput(f"log_gradient has shape {self.log_gradient.shape}, expected {shape}.")
+
+    @property
+    def seeds(self) -> int:
+        return int(self.norm.shape[0])
+
+    @property
+    def overlap(self) -> Array:
+        """Mean cosine between different tokens (S, N)."""
+        return 1.0 - self.separation
+
+    @property
+    def gradient_norm(self) -> Array | None:
+        """|g|^2 at each site over |g|^2 at the last one (R, S, N); inf where that overflows."""
+        with np.errstate(over="ignore"):
+            return None if self.log_gradient is None else np.exp(self.log_gradient)
+
+    @property
+    def decisive_readout(self) -> str | None:
+        """The gradient that a verdict is about: that of the model's readout, else the first; None without one."""
+        own = GRADIENTS.get(self.readout)
+        return own if own in self.readouts else next(iter(self.readouts), None)
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks (or layers of a perceptron)."""
+        return len(self.block_ends()) - 1
+
+    def block_ends(self) -> list[int]:
+        """Indices of the embedding and of the last site of every block."""
+        blocks = [".".join(site.split(".")[:2]) for site in self.sites]
+        return [i for i, block in enumerate(blocks) if i + 1 == len(blocks) or blocks[i + 1] != block]
+
+    def blocks(self, quantity: str, readout: str | None = None) -> Array:
+        """A quantity at the embedding and after every block, mean over seeds, length depth + 1."""
+        values = getattr(self, quantity)
+        if values is None:
+            raise BadInput(f"{quantity} was not observed in this trace ({self.source}).")
+        if quantity in ("gradient_norm", "log_gradient"):
+            values = values[self.readouts.index(readout) if readout else 0]
+        return np.asarray(values.mean(axis=0)[self.block_ends()])
+
+    def total_changes(self, readout: str) -> tuple[float, float]:
+        """log-changes (angle, relative gradient) from the embedding to the last block, the mean over seeds."""
+        if self.log_gradient is None:
+            raise BadInput(f"gradients were not observed in this trace ({self.source}).")
+        ends = self.block_ends()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            separation = np.log(self.separation[:, ends])
+            relative = self.log_gradient[self.readouts.index(readout)][:, ends] + np.log(self.norm[:, ends])
+        angle = float((separation[:, -1] - separation[:, 0]).mean())
+        return angle, float((relative[:, 0] - relative[:, -1]).mean())
+
+    def save(self, path: str | Path) -> None:
+        """Write one .npz file (arrays and JSON, no pickle), whole or not at all."""
+        if self.architecture is not None and callable(self.architecture.activation):
+            raise BadInput(
+                "a trace of a callable activation cannot be saved: a file cannot carry the function."
+            )
+        arrays = {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
+        arrays |= {f"statistics/{name}": value for name, value in self.statistics.items()}
+        size = sum(value.nbytes for value in arrays.values())
+        if size > LARGEST_ARRAYS // 2:  # the other half is for the description
+            raise BadInput(
+                f"this trace has {size:,} bytes, and `load` reads at most {LARGEST_ARRAYS // 2:,}. Save fewer seeds."
+            )
+        with whole_file(path) as file:
+            np.savez_compressed(file, meta=np.array(json.dumps(self._meta())), **arrays)
+
+    def _meta(self) -> dict[str, Any]:
+        kind = type(self.architecture).__name__ if self.architecture is not None else None
+        described = None if self.architecture is None else self.architecture.to_dict()
+        return {
+            "sites": self.sites,
+            "source": self.source,
+            "readouts": self.readouts,
+            "step": self.step,
+            "sampled": self.sampled,
+            "departure": self.departure,
+            "readout": self.readout,
+            "left_out": self.left_out,
+            "extrapolated": self.extrapolated,
+            "kind": kind,
+            "architecture": described,
+            "first_loss": self.first_loss and asdict(self.first_loss),
+        }
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read what `save` wrote; sizes are checked before memory is allocated, and nothing in the file is executed."""
+        try:
+            with open_regular(path, LARGEST_ARRAYS) as file:
+                return cls._from_arrays(read_arrays(file))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as cause:
+            raise BadInput(f"{path} is not a saved trace ({cause}). Write one with Trace.save.") from cause
+
+    @classmethod
+    def _from_arrays(cls, arrays: dict[str, Any]) -> Trace:
+        meta = json.loads(str(arrays.pop("meta")))
+        texts = [name for name, value in arrays.items() if value.dtype.kind == "U"]
+        if texts:
+            raise BadInput(f"{texts[0]} holds text; expected numbers")
+        kinds: dict[str, Any] = {"Architecture": Architecture, "Perceptron": Perceptron}
+        described, kind = meta.pop("architecture"), meta.pop("kind")
+        statistics = {k.partition("/")[2]: arrays.pop(k) for k in list(arrays) if k.startswith("statistics/")}
+        loss = meta.pop("first_loss", None)
+        meta["first_loss"] = None if loss is None else FirstLoss(float(loss["value"]), float(loss["chance"]))
+        lists: dict[str, Any] = {k: tuple(meta.pop(k)) for k in ("sites", "readouts", "extrapolated")}
+        architecture = kinds[kind].from_dict(described) if kind else None
+        return cls(**arrays, **meta, **lists, statistics=statistics, architecture=architecture)
+
+
+_ARRAYS = ("norm", "separation", "log_gradient", "attention_entropy", "softmax_condition")

@@ -1,0 +1,336 @@
+"""The record of a verdict: exponents with errors, a phase, findings with remedies, and one outcome."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from edgewise.nouns.trace import Trace
+
+SCHEMA = 1
+
+
+class Outcome(Enum):
+    """The answer to "will it train?"; its value is what the user reads, its exit code what a script reads."""
+
+    TRAINS = "trains"
+    RISKY = "risky"
+    FAILS = "will not train"
+    UNDECIDED = "undecided"
+
+    @property
+    def exit_code(self) -> int:
+        return {"trains": 0, "risky": 1, "undecided": 1, "will not train": 2}[self.value]
+
+
+class Phase(Enum):
+    """Where the network stands, by the sign of the angle exponent and its error; never by a threshold on overlap."""
+
+    ORDERED = "ordered"
+    CHAOTIC = "chaotic"
+    CRITICAL = "critical"
+    UNDECIDED = "undecided"
+
+    @property
+    def sentence(self) -> str:
+        return _PHASES[self.value]
+
+
+_PHASES = {
+    "ordered": "tokens merge: the difference between two of them shrinks exponentially with depth",
+    "chaotic": "tokens separate: the difference between two near ones grows exponentially with depth",
+    "critical": "neither order nor chaos: differences change by a power of depth at most",
+    "undecided": "the sign of the angle exponent is within its error",
+}
+
+
+class Kind(Enum):
+    """What can be found wrong; each member's value is the name in JSON."""
+
+    RANK_COLLAPSE = "rank_collapse"
+    FULL_COLLAPSE = "full_collapse"
+    ENTROPY_COLLAPSE = "entropy_collapse"
+    VANISHING_GRADIENT = "vanishing_gradient"
+    EXPLODING_GRADIENT = "exploding_gradient"
+    STARVED_QUERY_KEY = "starved_query_key_gradients"
+    EMBEDDING_JUMP = "embedding_jump"
+    TOKENS_SEPARATE = "tokens_separate"
+    STREAM_OUT_OF_RANGE = "stream_out_of_range"
+    FORGETS_INPUT = "forgets_input"
+    SLOW_START = "slow_start"
+    INITIALIZATION_ERROR = "initialization_error"
+    LARGE_FIRST_LOSS = "large_first_loss"
+
+
+CAUSES = {  # beside the score: with one of them the outcome is at most risky
+    Kind.INITIALIZATION_ERROR: "because of an error in its weights",
+    Kind.LARGE_FIRST_LOSS: "because of its first loss",
+}
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change that was predicted and judged: what it is, in knobs too, and the outcome it leads to."""
+
+    sentence: str  # the change as one would write it
+    changes: dict[str, Any]  # of the description
+    outcome: Outcome
+    probability: float | None = None  # that such a network trains
+    same_architecture: bool = False  # initialization alone
+    note: str = ""  # what is changed, in words
+
+    def __str__(self) -> str:
+        chance = "" if self.probability is None else f", {self.probability:.0%}"
+        return f"{self.sentence} ({self.outcome.value}{chance})"
+
+
+class Cures(Protocol):
+    """A search for remedies, run when it is first asked for; cut off where trying all of them would take too long."""
+
+    def __call__(self) -> tuple[Remedy, ...]: ...
+
+    @property
+    def cut_off(self) -> bool: ...
+
+    @property
+    def why_none(self) -> str:
+        """What to say where there is no remedy."""
+        ...
+
+
+CUT_OFF = (
+    "Not every change was tried, because each takes seconds to predict; with fewer tokens or blocks more are."
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One defect: what it is, in numbers, and what to do about it."""
+
+    kind: Kind
+    sentence: str
+    advice: str  # in general
+    severity: str  # "fails", "risky" or "note"
+    search: Cures | None = field(default=None, compare=False, repr=False)  # of cures
+
+    @property
+    def remedy(self) -> str:
+        """What leads to a better outcome by theory, where a description lets it be tried; else general advice."""
+        if self.search is None:
+            return self.advice
+        remedies, cut_off = self.search(), self.search.cut_off
+        if not remedies:
+            return f"{self.advice} {self.search.why_none}"
+        which = "this leads" if len(remedies) == 1 else "each of these leads"
+        rest = f" {CUT_OFF}" if cut_off else ""
+        return f"By theory, {which} to a better outcome: {'; '.join(map(str, remedies))}.{rest}"
+
+    def json(self) -> dict[str, str]:
+        return {
+            "kind": self.kind.value,
+            "severity": self.severity,
+            "sentence": self.sentence,
+            "remedy": self.remedy,
+        }
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """A log-rate of a squared quantity per block: over this depth, its error, and its limit at infinite depth.
+
+    `error` is the larger of the spread over seeds and the finite-width scatter sqrt(2/(L d)) of one network.
+    `change` is twice the log-change over the second half of the depth, a part of the score of the outcome;
+    `change_error` is how well its mean is known (0 for an exact recursion).
+    """
+
+    at_depth: float
+    error: float
+    asymptotic: float | None = None
+    change: float | None = None
+    change_error: float | None = None
+
+    def json(self) -> dict[str, float | None]:
+        names = ("at_depth", "error", "asymptotic", "change", "change_error")
+        return {name: finite(getattr(self, name)) for name in names}
+
+    def __str__(self) -> str:
+        limit = "" if self.asymptotic is None else f", {self.asymptotic:+.4f} at infinite depth"
+        error = f" ± {self.error:.4f}" if math.isfinite(self.error) and math.isfinite(self.at_depth) else ""
+        return f"{self.at_depth:+.4f}{error} per block{limit}"
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """A state that the block map leaves alone, and the eigenvalues of the map there (norm and overlap directions)."""
+
+    norm: float
+    overlap: float
+    eigenvalues: tuple[float, float]
+
+    @property
+    def stable(self) -> bool:
+        return all(abs(value) < 1 for value in self.eigenvalues)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "norm": finite(self.norm),
+            "overlap": finite(self.overlap),
+            "stable": self.stable,
+            "eigenvalues": [finite(value) for value in self.eigenvalues],
+        }
+
+
+@dataclass(frozen=True)
+class Probability:
+    """How often networks of this score trained in a recorded sweep; low and high as families of it are left out.
+
+    `outside`: in which ways this network is unlike those of the sweep; empty when it is like them.
+    `why_open`: why it decides nothing; empty where the outcome is a band of it.
+    """
+
+    value: float
+    low: float
+    high: float
+    outside: tuple[str, ...] = ()
+    why_open: str = ""
+    forgetting: float | None = None  # late change of the log-share of the stream that is no longer the input
+
+    def json(self) -> dict[str, Any]:
+        numbers = {name: round(getattr(self, name), 4) for name in ("value", "low", "high")}
+        rest = {"why_open": self.why_open or None, "forgetting": finite(self.forgetting)}
+        return {**numbers, "outside": list(self.outside), **rest}
+
+
+@dataclass(frozen=True)
+class AttentionSpread:
+    """How attention is spread over the keys, at the worst site; None where it was not observed."""
+
+    condensation: float | None  # largest logit variance over 2 log n; condensed on few keys from 1 on
+    entropy: float | None  # smallest expected entropy, in nats
+    uniform_entropy: float | None  # log n, that of uniform attention
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What happens to tokens and gradients on the way through depth; rows (L + 1) begin at the input."""
+
+    overlap: tuple[float, ...]  # mean cosine of two tokens
+    separation: tuple[float, ...]  # 1 - overlap, exact where the overlap is near 1
+    gradient: tuple[
+        float, ...
+    ] = ()  # its size, of the last block's; relative to the stream except in perceptrons
+    halving: float | None = (
+        None  # blocks that halve 1 - overlap, negative where they double it; None: too slow to say
+    )
+    keys: float | None = None  # how many tokens attention spreads over where it spreads least, e^entropy
+    visible: float | None = None  # how many it would spread over if it were uniform, mask and window included
+    tokens: int | None = None  # length of the input
+    norm: str | None = None  # where the norms stand
+    measured: bool = False  # from a model, else from theory
+    left_out: str = ""  # which tokens of the input were not measured, and why
+
+    @property
+    def depth(self) -> int:
+        return len(self.overlap) - 1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a trace means, in scalars and sentences: `print(verdict)` for people, `verdict.json()` for machines."""
+
+    outcome: Outcome  # will it train?
+    phase: Phase  # by the sign of the angle exponent
+    angle: Exponent  # of 1 - overlap between different tokens
+    gradient: Exponent | None  # of |g|^2 towards the input; None where no gradient was followed
+    relative_gradient: Exponent | None  # of |g|^2 q, which does not see the scale of the stream
+    readout: str | None = (
+        None  # where the gradient starts: a loss per token, of the pooled tokens, of a class token
+    )
+    probability: Probability | None = None  # how often such networks trained in a recorded sweep
+    embedding_jump: float | None = None  # log-change of the relative gradient across the first block
+    depth_scale: float | None = None  # blocks in which a difference changes by a factor e
+    fixed_points: tuple[FixedPoint, ...] = ()  # of the last block's map, repeated without end
+    power_law: float | None = None  # zeta with 1 - overlap ~ norm^zeta where the stream grows without bound
+    attention: AttentionSpread | None = None  # None without attention
+    perceptron: dict[str, Any] | None = (
+        None  # the limits of a perceptron's maps, by name; None for a transformer
+    )
+    findings: tuple[Finding, ...] = ()  # what is wrong and what to do, the worst first
+    ruled_out: tuple[str, ...] = ()  # what was looked at and is not the trouble
+    departure: str = ""  # where a measurement parts from the theory, and why; empty where they agree
+    extrapolated: tuple[str, ...] = ()  # why the numbers are extrapolated; empty where they are not
+    notes: tuple[str, ...] = ()  # what was assumed
+    source: str = ""  # which theory or measurement
+    name: str = ""  # of the network
+    profile: Profile = Profile((0.0,), (1.0,))  # overlap and gradient through depth
+
+    @cached_property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Changes that lead to a better outcome by theory, best first and then cheapest; worked out when asked for."""
+        return next((finding.search() for finding in self.findings if finding.search is not None), ())
+
+    @property
+    def capped(self) -> str:
+        """Why the outcome is not that of the score, which then has no probability; empty where it is."""
+        if self.probability is not None:
+            return ""
+        return next((CAUSES[finding.kind] for finding in self.findings if finding.kind in CAUSES), "")
+
+    @property
+    def depth(self) -> int:
+        """Blocks, or layers of a perceptron."""
+        return self.profile.depth
+
+    @property
+    def decisive_gradient(self) -> Exponent | None:
+        """The one that counts for the outcome: relative to the stream, which norms rescale; raw for a perceptron."""
+        return self.relative_gradient if self.perceptron is None else self.gradient
+
+    def report(self, path: str | Path, trace: Trace | None = None) -> Path:
+        """Write a page that needs nothing else: answer, fixes, curves, numbers, what repeats it.
+
+        path   an .html file
+        trace  what was judged; with it the page also has the norm, the description and the curves after the first fix
+        """
+        # By name, so that the record does not depend on the room that draws it.
+        written: Path = import_module("edgewise.page.report").report(self, path, trace)
+        return written
+
+    def json(self) -> dict[str, Any]:
+        """The published form, `schema/prediction-1.json`."""
+        attention = self.attention or AttentionSpread(None, None, None)
+        return {
+            "outcome": self.outcome.value,
+            "phase": self.phase.value,
+            "angle": self.angle.json(),
+            "gradient": self.gradient and self.gradient.json(),
+            "relative_gradient": self.relative_gradient and self.relative_gradient.json(),
+            "readout": self.readout,
+            "training_probability": self.probability and self.probability.json(),
+            "capped": self.capped or None,
+            "embedding_jump": finite(self.embedding_jump),
+            "depth_scale": finite(self.depth_scale),
+            "fixed_points": [point.json() for point in self.fixed_points],
+            "power_law": finite(self.power_law),
+            "condensation": finite(attention.condensation),
+            "attention_entropy": finite(attention.entropy),
+            "uniform_entropy": finite(attention.uniform_entropy),
+            "perceptron": self.perceptron,
+            "findings": [finding.json() for finding in self.findings],
+            "ruled_out": list(self.ruled_out),
+            "departure": self.departure or None,
+            "extrapolated": list(self.extrapolated),
+            "notes": list(self.notes),
+            "source": self.source,
+        }
+
+
+def finite(value: float | None) -> float | None:
+    """JSON has no infinity: a number that is not finite is null (a finding says why)."""
+    return None if value is None or not math.isfinite(value) else float(value)

@@ -1,0 +1,155 @@
+"""ModelMap: one reading for several questions, and what each verb reads of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import edgewise
+from edgewise.landscape.rebalance import rebalanced
+from edgewise.models.behavior import read as behavior
+from edgewise.models.behavior.read import read as read_anew
+from edgewise.models.config import translate as translating
+from edgewise.models.model import describe_read_module
+from edgewise.models.model_map import ModelMap
+from edgewise.models.names import model as roles
+from edgewise.models.names.block import OpenBlock
+from tests.support.models import build
+
+
+def encoder() -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+
+
+def test_the_kept_reading_is_the_first_one_and_another_model_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings: list[nn.Module] = []
+    model, other = encoder(), encoder()
+    reading = read_anew(model)
+    monkeypatch.setattr(behavior, "read", lambda model, *_, **__: (readings.append(model), reading)[1])
+    where = ModelMap(model)
+    first = where.reading()
+    assert where.reading() is first and readings == [model]
+    ModelMap(other).reading()
+    ModelMap(model).reading()
+    assert readings == [model, other, model]
+
+
+def test_new_weights_are_read_with_their_gains_and_are_no_copies() -> None:
+    model = encoder()
+    where = ModelMap(model)
+    before = where.reading().default
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.copy_(torch.randn_like(parameter) * 0.3)
+    after, anew = where.reading(), read_anew(model)
+    assert (
+        before is not None and before.copies and after.default is not None and after.default.copies is False
+    )
+    kept, fresh = (describe_read_module(model, reading).knobs() for reading in (after, anew))
+    for gain in ("value_gain", "score_gain", "mlp_in_gain", "mlp_out_gain"):
+        assert kept[gain] == pytest.approx(fresh[gain], rel=1e-6)
+    branches = zip(before.branches, after.default.branches, anew.default.branches, strict=True)
+    for old, now, true in branches:
+        assert now.share == pytest.approx(true.share, rel=0.1) and abs(old.share / true.share - 1) > 0.3
+
+
+class Calls(dict[str, int]):
+    """How often each reader ran: blocks opened, stacks found, configs translated, behavior read."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(blocks=0, stacks=0, configs=0, readings=0)
+        for owner, name, key in (
+            (OpenBlock, "__init__", "blocks"),
+            (roles, "find_stacks", "stacks"),
+            (translating, "translate", "configs"),
+            (behavior, "read", "readings"),
+            (behavior, "read_closely", "readings"),
+        ):
+            patch.setattr(owner, name, self._counting(getattr(owner, name), key))
+
+    def _counting(self, function: Any, key: str) -> Any:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self[key] += 1
+            return function(*args, **kwargs)
+
+        return counted
+
+
+def watch_one_step(model: nn.Module) -> None:
+    with edgewise.watch(model):
+        pass
+
+
+VERBS: dict[str, tuple[Callable[[nn.Module], Any], dict[str, int]]] = {
+    "sites": (edgewise.sites, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
+    "structure": (edgewise.structure, {"blocks": 4, "stacks": 0, "configs": 1, "readings": 1}),
+    "describe": (edgewise.describe, {"blocks": 4, "stacks": 0, "configs": 1, "readings": 1}),
+    "measure": (edgewise.measure, {"blocks": 4, "stacks": 0, "configs": 1, "readings": 1}),
+    "audit": (edgewise.audit_initialization, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
+    "critical_plan": (edgewise.critical_plan, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 1}),
+    "initialize_": (edgewise.initialize_, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 1}),
+    "watch": (watch_one_step, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
+    "optim": (
+        lambda model: edgewise.optim.LogitTrust(torch.optim.SGD(model.parameters(), 0.1), model),
+        {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0},
+    ),
+    "rebalanced": (rebalanced, {"blocks": 4, "stacks": 1, "configs": 1, "readings": 0}),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_reads_names_behavior_and_config_once(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("gpt2", n_layer=4)
+    calls, (run, expected) = Calls(monkeypatch), VERBS[verb]
+    run(model)
+    assert calls == expected
+
+
+def test_a_field_is_a_value_or_none_with_a_reason() -> None:
+    """Names first, without a pass; behavior adds the rest."""
+    where = ModelMap(build("gpt2", n_layer=2))
+    before = where.fields()
+    unread = {"branches", "skips", "gates", "shared", "token_axis"}
+    assert {name for name, field in before.items() if field.value is None} == unread
+    assert all(bool(field.why) == (field.value is None) for field in before.values())
+    assert before["blocks"].value == ("transformer.h.0", "transformer.h.1") and before["devices"].value == (
+        "cpu",
+    )
+    assert before["ties"].value == (("transformer.wte.weight", "lm_head.weight"),)
+    where.reading()
+    after = where.fields()
+    assert all(field.value is not None and not field.why for field in after.values())
+    assert (after["branches"].value[0], after["token_axis"].value) == (("attention", "mlp"), 1)
+    assert (after["gates"].value, after["shared"].value) == ((False, False), False)
+
+
+class Shifted(nn.Module):
+    """Pre-norm attention by hand on a stream (tokens, sequences, width)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+        self.norm2, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).transpose(0, 1).chunk(3, -1)
+        x = x + self.out(((q @ k.transpose(1, 2)).softmax(-1) @ v).transpose(0, 1))
+        return x + self.down(self.up(self.norm2(x)).relu())
+
+
+def test_the_token_axis_is_the_one_that_behaves_like_it() -> None:
+    """Written by hand, tokens first: no attribute says so."""
+    torch.manual_seed(0)
+    where = ModelMap(nn.Sequential(Shifted(), Shifted()))
+    assert where.sequence_first
+    where.reading(torch.randn(12, 2, 16))
+    assert not where.sequence_first and where.fields()["token_axis"].value == 0
+    failed = ModelMap(nn.Linear(4, 4)).fields()["blocks"]
+    assert failed.value is None and "no list of blocks" in failed.why
