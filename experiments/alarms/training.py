@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from edgewise import watch
+from edgewise.files import whole_file
 from edgewise.study.tasks import task
-from edgewise.whole_file import whole_file
 
 from .failures import FAILURES
 from .network import Network

@@ -13,12 +13,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgewise.files import whole_file
 from edgewise.study import load_recipe, store
 from edgewise.study.engine import Work
 from edgewise.study.recorded import conclude, keep_claim, read_recorded, recorded_file
 from edgewise.study.store import Record, lines_of
 from edgewise.study.workers import measured
-from edgewise.whole_file import whole_file
 
 from . import table
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgewise import regular_file
+from edgewise import files
 from edgewise.errors import BadInput
 from edgewise.landscape import Plane
 
@@ -132,9 +132,7 @@ def facts(shape: list[int]) -> dict[str, Any]:
 def test_hostile_grids_give_a_message_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        regular_file, "LARGEST_ARRAYS", 2**20
-    )  # a bomb of a few kB stands for one of gigabytes
+    monkeypatch.setattr(files, "LARGEST_ARRAYS", 2**20)  # a bomb of a few kB stands for one of gigabytes
     expected = hostile(tmp_path)
     notes = {row["name"]: row["note"] for row in listing(tmp_path)["planes"]}
     for name, sentence in expected.items():

@@ -17,9 +17,9 @@ from edgewise.cli.completion import complete_source
 from edgewise.cli.options import detail_options, figure_path, new_file
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
+from edgewise.files import LARGEST_TEXT, read_text
 from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
-from edgewise.regular_file import read_text
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from edgewise.probe.subjects import Subject
 
 NOT_DESCRIBED = "not described: "  # in the source of a trace, before the reason
-LARGEST_TEXT = 64_000_000  # bytes; only the beginning is measured
 READOUTS = ("token", "own", "pooled")  # the verdict reads the first, which is the one that theory predicts
 EPILOG = (
     f"SOURCE is {ACCEPTED}. Weights are read from safetensors only; no pickle is ever loaded. What has no weights yet "

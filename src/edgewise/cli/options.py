@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgewise.errors import BadInput
-from edgewise.plain_values import read_yaml
+from edgewise.files import read_yaml
 
 if TYPE_CHECKING:
     from edgewise.models.describe import Description

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edgewise.audit.finding import AuditFinding, Severity
+from edgewise.files import whole_file
 from edgewise.repair.plan import counting_word
-from edgewise.whole_file import whole_file
 
 LISTED = 4  # numbers of blocks that are not a run
 HEADER = '''"""Repairs of the initialization, written by edgewise: call repair(model) before training."""

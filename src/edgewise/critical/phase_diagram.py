@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from edgewise.arrays import Array
 from edgewise.critical.exponents import Exponents, evaluate
 from edgewise.errors import BadInput
+from edgewise.files import whole_file
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS, Knob, refuse_unknown
 from edgewise.stability.limits import signs
 from edgewise.theory.start import refuse_start
-from edgewise.whole_file import whole_file
 
 _PAIRS = {
     "attention_strength": ("attention_skip", "attention_branch"),

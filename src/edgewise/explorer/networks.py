@@ -6,12 +6,12 @@ from functools import lru_cache
 from typing import Any
 
 from edgewise.errors import BadInput
+from edgewise.files import read_json
 from edgewise.models.config.translate import FAMILIES, has_family
 from edgewise.models.describe import describe
 from edgewise.models.source import preset_names
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
-from edgewise.plain_values import read_json
 
 DEEPEST, LONGEST = 256, 4096  # blocks and tokens
 LONGEST_WITH_POSITIONS = 256  # tokens: a mask or rotary positions are followed token by token

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.errors import BadInput
+from edgewise.files import read_text, read_yaml
 from edgewise.page.markup import prose
-from edgewise.plain_values import read_yaml
-from edgewise.regular_file import read_text
 
 SOURCES = {
     "A": "talk on softmax descent [Tarmoun 2025]",

@@ -17,8 +17,7 @@ from edgewise.errors import BadInput
 from edgewise.explorer.networks import from_config
 from edgewise.explorer.replies import REFUSED, in_turn
 from edgewise.explorer.requests import Request
-from edgewise.plain_values import read_json
-from edgewise.regular_file import read_arrays
+from edgewise.files import read_arrays, read_json
 
 router = APIRouter()
 LARGEST = 280_000  # bytes of the file

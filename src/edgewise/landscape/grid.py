@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.files import whole_file
 from edgewise.landscape.direction import Direction, Wanted, directions_of
 from edgewise.landscape.evaluation import Evaluate, Loss, Surface, batches_of, own_loss, plain, shortest_way
 from edgewise.landscape.grid_file import GridFile, checked_axes, read_grid
@@ -28,7 +29,6 @@ from edgewise.landscape.rebalance import check_unchanged, rebalanced
 from edgewise.landscape.roughness import Roughness, roughness
 from edgewise.models.unwrap import unwrap
 from edgewise.progress import Tell, progress_bar
-from edgewise.whole_file import whole_file
 
 Reach = float | str | Sequence[float]
 RISE = 0.5  # of the loss at the centre, at which an automatic reach ends

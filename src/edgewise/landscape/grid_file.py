@@ -15,8 +15,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.regular_file import LARGEST_ARRAYS, open_regular, read_arrays
-from edgewise.whole_file import whole_file
+from edgewise.files import LARGEST_ARRAYS, open_regular, read_arrays, whole_file
 
 CLOSE = 1e-5  # relative: losses at the centre on two machines
 TEXTS, SWITCHES, COUNTS = ("normalization", "method"), ("rebalanced",), ("seed",)

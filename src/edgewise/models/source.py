@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from edgewise import user_code
 from edgewise.errors import BadInput
+from edgewise.files import LARGEST_JSON, LARGEST_YAML, read_json, read_text, read_yaml
 from edgewise.models.config.translate import FAMILIES
 from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.nouns.perceptron import Perceptron
-from edgewise.plain_values import read_json, read_yaml
-from edgewise.regular_file import read_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +47,6 @@ IN_PYTHON = (
 DEFAULT_KNOBS = "transformer"
 FILES = (".json", ".yaml", ".yml")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-LARGEST_JSON, LARGEST_YAML = 16_000_000, 500_000  # bytes; reading YAML takes a hundred times longer
 OF_CONFIGS = frozenset(
     {"architectures", "hidden_size", "d_model", "n_embd", "n_layer"}
 )  # no knob has these names

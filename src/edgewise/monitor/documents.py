@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.errors import BadInput
+from edgewise.files import open_regular, read_json, read_text
 from edgewise.monitor.alarm import Alarm
-from edgewise.plain_values import read_json
-from edgewise.regular_file import open_regular, read_text
 
 LARGEST = 256_000_000  # bytes: a million events
 DEEPEST = 100_000  # blocks

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from edgewise.arrays import Array
+from edgewise.files import whole_file
 from edgewise.monitor.alarm import Alarm
 from edgewise.monitor.aside import BatchMemory, Call
-from edgewise.whole_file import whole_file
 
 ROWS, MOST = 40, 5  # rows in a dossier; dossiers of a run
 SUFFIXES = (".pt", ".ckpt", ".safetensors", ".bin", ".pth")

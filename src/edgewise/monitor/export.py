@@ -11,9 +11,9 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.files import whole_file
 from edgewise.monitor.reading import Run
 from edgewise.monitor.run_folder import FAST, HEADS
-from edgewise.whole_file import whole_file
 
 SUFFIXES = (".csv", ".parquet")
 

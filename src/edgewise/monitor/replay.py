@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from edgewise.errors import BadInput
+from edgewise.files import open_regular, read_text
 from edgewise.models.behavior.refusals import words
 from edgewise.monitor.documents import LARGEST, about_alarm
 from edgewise.probe.isolation import random_streams
-from edgewise.regular_file import open_regular, read_text
 
 CRITERION = {"call": "criterion", "before": "criterion_before"}  # what the criterion was called with
 ALIKE = 0.02  # relative difference of two losses that half precision alone may make

@@ -19,7 +19,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.regular_file import open_regular
+from edgewise.files import open_regular
 
 MAGIC = b"edgewise rows 1\n"
 HEADER = 64

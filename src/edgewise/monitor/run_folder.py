@@ -33,11 +33,10 @@ import torch
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.files import read_text, whole_file
 from edgewise.monitor.columns import Column, schema_id, schema_text
 from edgewise.monitor.documents import FORMAT, Newer, about_run, event_line
 from edgewise.monitor.rows_file import AppendedFile, RowsFile
-from edgewise.regular_file import read_text
-from edgewise.whole_file import whole_file
 
 WAITING = 256  # rows and events that may wait for the disk
 SYNC = 30.0  # seconds between two fsync: a power cut loses at most these

@@ -15,10 +15,9 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
+from edgewise.files import LARGEST_ARRAYS, open_regular, read_arrays, whole_file
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.perceptron import Perceptron
-from edgewise.regular_file import LARGEST_ARRAYS, open_regular, read_arrays
-from edgewise.whole_file import whole_file
 
 READOUTS = ("token", "pooled")  # a loss per token, or one of the mean over tokens
 # A class token is one token with a gradient of its own: what is known of a loss per token holds for it.

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from edgewise import __version__
 from edgewise.errors import BadInput
+from edgewise.files import whole_file
 from edgewise.page.markup import Html, element
-from edgewise.whole_file import whole_file
 
 STYLE = "page.css"
 LARGEST = 1_500_000  # bytes

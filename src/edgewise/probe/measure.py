@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from edgewise.arrays import check_tokens
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
-from edgewise.memory import refuse_tokens
 from edgewise.models.behavior.record import Reading, Stack
 from edgewise.models.behavior.refusals import words
 from edgewise.models.finite import refuse_infinite
@@ -209,7 +209,7 @@ def _refuse(seeds: int, readouts: Sequence[str] | None, batch: Any, tokens: int 
     if tokens is not None and batch is not None:
         raise BadInput("tokens is the length of a random input; with a batch, leave it out.")
     if tokens is not None:
-        refuse_tokens(tokens)
+        check_tokens(tokens)
 
 
 def _trace(

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgewise.arrays import check_tokens
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
-from edgewise.memory import refuse_tokens
 from edgewise.models.behavior.refusals import words
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.norm import find_norms
@@ -78,7 +78,7 @@ def refusing(what: str) -> Iterator[None]:
 def batch_for(model: nn.Module, tokens: int | None = None) -> Any:
     """The default input of `measure`, else normal numbers shaped for the first matrix or filter."""
     if tokens is not None:
-        refuse_tokens(tokens)
+        check_tokens(tokens)
     generator = torch.Generator().manual_seed(0)
     try:
         return default_batch(model, generator, tokens)

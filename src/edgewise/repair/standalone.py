@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.errors import BadInput
+from edgewise.files import whole_file
 from edgewise.repair import draw
 from edgewise.repair.layers import _memory, _overlaps, frozen_names
 from edgewise.repair.plan import Change, Plan, counting_word
-from edgewise.whole_file import whole_file
 
 _MIRRORS = ("orthogonal", "_orthogonal", "_halves", "_reflected", "_mirrored")
 PARTS = {

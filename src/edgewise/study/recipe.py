@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgewise import user_code
 from edgewise.errors import BadInput
-from edgewise.regular_file import open_regular
+from edgewise.files import open_regular
 from edgewise.study.store import dumps, loads, plain
 
 if TYPE_CHECKING:

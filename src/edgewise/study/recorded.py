@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.errors import BadInput
-from edgewise.regular_file import read_text
+from edgewise.files import read_text, whole_file
 from edgewise.study import store
 from edgewise.study.engine import Results, Work, results_of
 from edgewise.study.recipe import Claim, Result
 from edgewise.study.store import Stamp, dumps, lines_of, span
-from edgewise.whole_file import whole_file
 
 FILES = ("claim.json", "figure.png")
 LARGE = 300_000  # bytes: more does not belong into a repository of code

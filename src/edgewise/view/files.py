@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgewise.errors import BadInput
-from edgewise.whole_file import whole_file
+from edgewise.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

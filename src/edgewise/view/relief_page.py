@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgewise.errors import BadInput
-from edgewise.whole_file import whole_file
+from edgewise.files import whole_file
 
 if TYPE_CHECKING:
     from edgewise.landscape import Plane

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edgewise.arrays import physical_memory
 from edgewise.errors import BadInput
-from edgewise.memory import physical_memory
 from edgewise.theory.gram.heads import Sampling
 
 WORKING = 220.0  # bytes per pair of tokens: the largest layer at work

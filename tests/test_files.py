@@ -1,10 +1,11 @@
-"""Only regular files of a bounded size are opened; nothing waits for a pipe, and no header is believed."""
+"""Only regular files of a bounded size are opened, no header is believed, and a file is written whole or not at all."""
 
 from __future__ import annotations
 
 import io
 import os
 import pickle
+import stat
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -13,9 +14,9 @@ import numpy as np
 import pytest
 
 from edgewise.errors import BadInput
+from edgewise.files import open_regular, read_arrays, read_text, whole_file
 from edgewise.landscape.grid_file import read_grid
 from edgewise.nouns.trace import Trace
-from edgewise.regular_file import open_regular, read_arrays, read_text
 
 
 def test_a_file_and_a_link_to_one_are_read(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_hostile_arrays_give_a_message_and_need_no_memory(content: bytes, tmp_pa
 
 
 def test_what_unpacks_to_more_than_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgewise.regular_file.LARGEST_ARRAYS", 2**20)
+    monkeypatch.setattr("edgewise.files.LARGEST_ARRAYS", 2**20)
     content = packed({"a.npy": header((2**18,)) + bytes(2**21)})
     assert len(content) < 2**14
     with pytest.raises(BadInput, match="expected at most 1,000 of 1,048,576"):
@@ -129,3 +130,32 @@ def test_arrays_are_read_by_name() -> None:
     assert str(read_arrays(io.BytesIO(content), ("b",))["b"]) == "text"
     with pytest.raises(BadInput, match="it has no array d"):
         read_arrays(io.BytesIO(content), ("a", "d"))
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    goal = tmp_path / "a.json"
+    with whole_file(goal) as file:
+        file.write(b"first")
+
+    def half_way() -> None:
+        with whole_file(goal) as file:
+            file.write(b"second, half")
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        half_way()
+    assert goal.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [goal]
+
+
+def test_the_umask_of_the_process_is_never_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread that makes a file meanwhile would make it open to all; the file itself follows the umask."""
+    before = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", lambda _mask: pytest.fail("the umask is the whole process's"))
+        with whole_file(tmp_path / "a.json") as file:
+            file.write(b"1")
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == 0o640
