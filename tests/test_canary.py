@@ -99,7 +99,7 @@ def test_the_cheapest_case_is_measured_again(tmp_path: Path) -> None:
         ),
         pytest.param(
             "experiments/spikes/conditioning.py",
-            "monitor/sample.py",
+            "monitor/columns.py",
             "site[self.growth] = 2 * (logs - logs[-1])",
             "site[self.growth] = 2.1 * (logs - logs[-1])",
             marks=pytest.mark.slow,

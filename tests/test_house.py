@@ -35,7 +35,7 @@ FLOORS = {
     2: {"audit", "probe", "optim", "landscape", "laboratory"},
     3: {"critical", "repair", "monitor"},
     4: {"judgement", "rehearsal"},
-    5: {"verbs"},
+    5: {"verbs", "integrations"},
     6: {"view"},
     7: {"study"},
     8: {"page"},

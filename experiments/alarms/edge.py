@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import edgewise
-from edgewise.monitor.bands import LOOKS
 from edgewise.monitor.detectors import BEYOND
-from edgewise.monitor.reading import Run
+from edgewise.monitor.read_run import Run
+from edgewise.monitor.series import LOOKS
 from edgewise.study import Claim, Result
 from edgewise.study.tasks import task
-from edgewise.view import Sheet
+from edgewise.view import StatisticLayout
 from edgewise.view.panel import Curve, Panel
 
 from .network import Network
@@ -131,4 +131,6 @@ def draw(results: Sequence[Result]) -> Figure:
         line = Curve("", np.array([0.0, 400.0]), np.array([BEYOND, BEYOND]), 6, "third")
         panels.append(Panel(kind, "step", "change of the stream, edge = 1", (*curves, line), log_y=True))
     foot = "one line per run; dotted: where an alarm would ring"
-    return Sheet("One step's change of the stream against the rehearsed edge", tuple(panels), foot).draw()
+    return StatisticLayout(
+        "One step's change of the stream against the rehearsed edge", tuple(panels), foot
+    ).draw()

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.monitor.again import alarms_again
-from edgewise.monitor.reading import Run
+from edgewise.monitor.read_run import Run
+from edgewise.monitor.replay import alarms_again
 
 from .population import FILE
 from .training import trained

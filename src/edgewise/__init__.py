@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from edgewise import laboratory, landscape, nets, optim, rehearsal, study, view
     from edgewise.audit.inspect import audit_initialization
     from edgewise.errors import BadInput
+    from edgewise.integrations.huggingface import HuggingFaceCallback
+    from edgewise.integrations.lightning import LightningCallback
     from edgewise.models.behavior.read import stacks
     from edgewise.models.describe import describe
     from edgewise.models.model_map import sites
     from edgewise.models.structure import structure
-    from edgewise.monitor.huggingface import HuggingFaceCallback
-    from edgewise.monitor.lightning import LightningCallback
-    from edgewise.monitor.reading import read, trace_at
+    from edgewise.monitor.read_run import read, trace_at
     from edgewise.monitor.watch import watch
     from edgewise.nets.swap import use_kernel
     from edgewise.nouns.architecture import Architecture, transformer
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Architecture": "nouns.architecture",
     "BadInput": "errors",
-    "HuggingFaceCallback": "monitor.huggingface",
-    "LightningCallback": "monitor.lightning",
+    "HuggingFaceCallback": "integrations.huggingface",
+    "LightningCallback": "integrations.lightning",
     "Perceptron": "nouns.perceptron",
     "Trace": "nouns.trace",
     "Verdict": "screen",
@@ -75,12 +75,12 @@ _HOMES = {
     "perceptron_maps": "verbs",
     "phase_diagram": "verbs",
     "predict": "verbs",
-    "read": "monitor.reading",
+    "read": "monitor.read_run",
     "sites": "models.model_map",
     "stacks": "models.behavior.read",
     "structure": "models.structure",
     "total_changes": "repair.meter",
-    "trace_at": "monitor.reading",
+    "trace_at": "monitor.read_run",
     "transformer": "nouns.architecture",
     "use_kernel": "nets.swap",
     "vector_field": "verbs",

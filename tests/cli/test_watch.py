@@ -19,8 +19,8 @@ import edgewise
 from edgewise.cli.main import run
 from edgewise.cli.watch import view
 from edgewise.monitor.alarm import Alarm, AlarmKind
-from edgewise.monitor.reading import Run
-from edgewise.monitor.rows_file import RowsFile
+from edgewise.monitor.read_run import Run
+from edgewise.monitor.storage import RowsFile
 from tests.monitor.subjects import encoder, train
 
 Capture = pytest.CaptureFixture[str]

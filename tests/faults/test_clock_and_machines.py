@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from edgewise.monitor.reading import Run
+from edgewise.monitor.read_run import Run
 from edgewise.study import load_recipe
 from edgewise.study.engine import Work, run
 from edgewise.study.store import Writer, files_of, read

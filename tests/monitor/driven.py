@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from edgewise.monitor.alarm import Alarm
-from edgewise.monitor.bands import Bands
+from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import fast_columns
-from edgewise.monitor.order import Detection
+from edgewise.monitor.series import History
 
 DEPTH = 3
 COLUMNS = fast_columns(DEPTH)
@@ -44,7 +44,7 @@ def run(
     gap: steps between two rows; of the others the loss is seen.
     """
     generator = np.random.default_rng(seed)
-    detection = Detection(Bands(COLUMNS))
+    diagnosis = Diagnosis(History(COLUMNS))
     alarms: list[Alarm] = []
     for step in range(steps):
         row = np.array([level(name) for name in NAMES])
@@ -53,10 +53,10 @@ def run(
         for name, factor in (changes or {}).items():
             row[NAMES.index(name)] *= factor(step)  # type: ignore[operator]
         if step % gap:
-            detection.bands.losses.see(step, math.log(row[NAMES.index("loss")]))
+            diagnosis.history.losses.see(step, math.log(row[NAMES.index("loss")]))
             continue
-        detection.bands.see(step, row)
-        alarms += detection.see(step, np.full((DEPTH, 7, 2), np.nan))
+        diagnosis.history.see(step, row)
+        alarms += diagnosis.see(step, np.full((DEPTH, 7, 2), np.nan))
     return alarms
 
 

@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from edgewise.monitor.alarm import ADVICE, MEANING, Alarm, AlarmKind
-from edgewise.monitor.bands import JUMP, Bands
-from edgewise.monitor.copies import Window
+from edgewise.monitor.capture import Window
+from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.detectors import exploding_gradient
-from edgewise.monitor.order import Detection
-from edgewise.monitor.trend import FEWEST, FLOOR
+from edgewise.monitor.series import FEWEST, FLOOR, JUMP, History
 from tests.monitor.driven import COLUMNS, DEPTH, LEVELS, NAMES, kinds, level, ramp, run
 
 
@@ -38,14 +37,14 @@ def test_a_network_that_learns_is_left_alone() -> None:
 def test_logits_that_double_in_a_thousand_steps_are_learning() -> None:
     """Rows fifty steps apart, as a small budget gives of a small network: 40 of them see such a growth as a trend."""
     for doubling, named in ((1000, False), (150, True)):
-        bands = Bands(COLUMNS)
-        detection, rng, raised = Detection(bands), np.random.default_rng(0), []
+        history = History(COLUMNS)
+        diagnosis, rng, raised = Diagnosis(history), np.random.default_rng(0), []
         for step in range(0, 4000, 50):
             values = {n: LEVELS.get(n.rpartition(".")[2], math.nan) for n in NAMES}
             values |= {f"block.{i}.largest_logit": 10 * 2 ** (step / doubling) for i in range(DEPTH)}
             row = np.array([values[n] for n in NAMES]) * np.exp(0.03 * rng.standard_normal(len(NAMES)))
-            bands.see(step, row)
-            raised += detection.see(step, np.zeros((0, 0, 0)))
+            history.see(step, row)
+            raised += diagnosis.see(step, np.zeros((0, 0, 0)))
         assert ("logit_growth" in kinds(raised)) is named
 
 
@@ -84,39 +83,39 @@ def test_growing_logits_are_named_with_block_rate_and_cause() -> None:
 
 def test_how_far_a_series_moved_is_the_factor_of_its_change() -> None:
     """Without scatter, e^(rows/25) over the window for a trend, and the ratio to the median for a jump."""
-    bands = Bands(COLUMNS)
+    history = History(COLUMNS)
     for step in range(161):
         row = np.array([level(name) for name in NAMES])
         row *= np.exp(1e-3 * np.random.default_rng(step).standard_normal(len(row)))
         row[NAMES.index("block.1.largest_logit")] *= math.exp(step / 25)
         row[NAMES.index("gradient_norm")] *= 8.0 if step == 160 else 1.0
-        bands.see(step, row)
-    moved = {each.statistic: each for each in bands.moved()}
+        history.see(step, row)
+    moved = {each.statistic: each for each in history.moved()}
     trend, jump = moved["largest logit"], moved["gradient norm"]
     assert (trend.trend, jump.trend) == (True, False)
-    assert trend.factor == pytest.approx(math.exp((bands.rows - 1) / 25), rel=1e-2)
+    assert trend.factor == pytest.approx(math.exp((history.rows - 1) / 25), rel=1e-2)
     assert jump.factor == pytest.approx(8.0, rel=1e-2)
 
 
 def test_jumps_are_worked_out_where_there_can_be_one_and_are_then_those_of_the_formula() -> None:
     """Of each series beyond eight scatters, and of no other; against the formula on whole series of a rough run."""
-    rng, bands, jumped = np.random.default_rng(0), Bands(COLUMNS), 0
+    rng, history, jumped = np.random.default_rng(0), History(COLUMNS), 0
     level_of = {name: level(name) for name in NAMES}
     for step in range(120):
         row = np.array([level_of[name] for name in NAMES]) * np.exp(0.02 * rng.standard_normal(len(NAMES)))
         row[rng.integers(len(row))] *= rng.choice([0.01, 0.9, 1.1, 100.0])
         row[rng.integers(len(row))] *= math.nan if step % 30 == 29 else 1.0
-        past = bands.past()[1].copy()
-        bands.see(step, row)
+        past = history.past()[1].copy()
+        history.see(step, row)
         if len(past) < FEWEST:
-            assert np.isnan(bands.jump).all()
+            assert np.isnan(history.jump).all()
             continue
         change = np.diff(past, axis=0)
         scatter = 1.4826 * np.median(np.abs(change - np.median(change, axis=0)), axis=0)
-        expected = (bands.now - np.median(past[-FEWEST:], axis=0)) / np.maximum(scatter, FLOOR)
+        expected = (history.now - np.median(past[-FEWEST:], axis=0)) / np.maximum(scatter, FLOOR)
         far = np.abs(np.nan_to_num(expected)) > JUMP
-        assert bands.jump[far] == pytest.approx(expected[far])
-        assert not (np.abs(np.nan_to_num(bands.jump[~far])) > JUMP).any()
+        assert history.jump[far] == pytest.approx(expected[far])
+        assert not (np.abs(np.nan_to_num(history.jump[~far])) > JUMP).any()
         jumped += int(far.sum())
     assert jumped > 20
 
@@ -260,12 +259,12 @@ def test_leaving_the_prediction_of_step_0_is_named_once_it_lasts() -> None:
 def test_steps_beyond_the_edge_of_a_rehearsal_are_named() -> None:
     """The last looks at the stream are all beyond the edge: named, though nothing else moves."""
     for share, expected in ((4.0, ["update_too_large"]), (2.0, [])):
-        detection, found = Detection(Bands(COLUMNS)), []
+        diagnosis, found = Diagnosis(History(COLUMNS)), []
         for step in range(60):
             row = np.array([level(name) for name in NAMES]) * (1 + 0.01 * math.sin(step))
             row[NAMES.index("stream_change_of_edge")] = share if step % 10 == 0 else math.nan
-            detection.bands.see(step, row)
-            found += detection.see(step, np.full((DEPTH, 7, 2), np.nan))
+            diagnosis.history.see(step, row)
+            found += diagnosis.see(step, np.full((DEPTH, 7, 2), np.nan))
         assert kinds(found) == expected
         assert all("at the edge of the rehearsal" in alarm.what for alarm in found)
 
@@ -321,15 +320,17 @@ def test_a_gradient_that_grows_tenfold_while_the_loss_stalls_is_named_with_its_f
 def test_a_growing_gradient_needs_a_trend_a_tenfold_change_and_a_loss_that_stalls(
     t: float, change: float, stalled: bool, named: bool
 ) -> None:
-    bands = SimpleNamespace(
+    history = SimpleNamespace(
         at=lambda _: np.array([4, 5]),
         trend=lambda _: (np.array([0.0, t]), np.array([0.0, change])),
         threshold=5.0,
         stalled=stalled,
         rows=40,
     )
-    hit = exploding_gradient(bands)  # type: ignore[arg-type]
-    assert (hit is not None and hit.series == 5 and "factor 20.1 within 40 rows" in hit.sentence) is named
+    detection = exploding_gradient(history)  # type: ignore[arg-type]
+    assert (
+        detection is not None and detection.series == 5 and "factor 20.1 within 40 rows" in detection.sentence
+    ) is named
 
 
 @pytest.mark.parametrize("share, dead", [(0.06, False), (0.04, True)])

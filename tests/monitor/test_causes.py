@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 
 from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
-from edgewise.monitor.bands import Bands
-from edgewise.monitor.order import Detection, _cause, _counts, _ruled_out
+from edgewise.monitor.causes import Diagnosis, _cause, _counts, _ruled_out
+from edgewise.monitor.series import History
 from tests.monitor.driven import COLUMNS, DEPTH, NAMES, kinds, level, ramp, run
 
 
 def test_a_t_value_of_nothing_has_no_sign() -> None:
-    bands = Bands(COLUMNS)
-    bands.t, bands.count = np.full(bands.series, -0.01), 40
-    bands.t[bands.at("separation")] = 0.01  # for which down is worse
-    words = _ruled_out(bands, AlarmKind.LOGIT_GROWTH)
+    history = History(COLUMNS)
+    history.t, history.count = np.full(history.series, -0.01), 40
+    history.t[history.at("separation")] = 0.01  # for which down is worse
+    words = _ruled_out(history, AlarmKind.LOGIT_GROWTH)
     assert len(words) == 3 and all("largest t = 0.0 of" in sentence for sentence in words)
 
 
 def test_what_has_most_of_a_t_value_is_no_alarm_and_not_ruled_out() -> None:
-    bands = Bands(COLUMNS)
-    bands.t, bands.count = np.zeros(bands.series), 40
-    bands.t[bands.at("norm")[1]] = 0.7 * bands.threshold
-    words = _ruled_out(bands, AlarmKind.RANK_COLLAPSE)
+    history = History(COLUMNS)
+    history.t, history.count = np.zeros(history.series), 40
+    history.t[history.at("norm")[1]] = 0.7 * history.threshold
+    words = _ruled_out(history, AlarmKind.RANK_COLLAPSE)
     assert len(words) == 2 and not any("learning rate" in sentence for sentence in words)
 
 
@@ -91,16 +91,16 @@ def test_the_loss_alone_is_an_alarm_where_no_row_is_paid_for() -> None:
     """At once where it is not finite; ten steps after it rose, unless it came back or a row was taken meanwhile."""
 
     def heard(loss_at: object, row: int | None = None) -> list[Alarm]:
-        detection, rng = Detection(Bands(COLUMNS)), np.random.default_rng(0)
-        bands, alarms = detection.bands, []
+        diagnosis, rng = Diagnosis(History(COLUMNS)), np.random.default_rng(0)
+        history, alarms = diagnosis.history, []
         for step in range(120):
             loss = 2.0 * math.exp(0.03 * rng.standard_normal()) * loss_at(step)  # type: ignore[operator]
             if step in (0, row):
-                bands.see(step, np.array([loss if name == "loss" else level(name) for name in NAMES]))
-                detection.see(step, np.zeros((0, 0, 0)))
+                history.see(step, np.array([loss if name == "loss" else level(name) for name in NAMES]))
+                diagnosis.see(step, np.zeros((0, 0, 0)))
                 continue
-            bands.losses.see(step, math.log(loss))
-            alarms += detection.hear(step, loss)
+            history.losses.see(step, math.log(loss))
+            alarms += diagnosis.hear(step, loss)
         return alarms
 
     (spike,) = heard(lambda step: 5.0 if step >= 60 else 1.0)

@@ -13,7 +13,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import edgewise
-from edgewise.monitor.reading import Run
+from edgewise.monitor.read_run import Run
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of
 from tests.monitor.test_innocence import fingerprint
 

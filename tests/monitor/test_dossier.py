@@ -16,9 +16,8 @@ import edgewise
 from edgewise.cli.main import run as shell
 from edgewise.errors import BadInput
 from edgewise.monitor.alarm import Alarm, AlarmKind
-from edgewise.monitor.dossier import Dossiers
-from edgewise.monitor.reading import Run
-from edgewise.monitor.replay import Try, _statements, replay
+from edgewise.monitor.read_run import Run
+from edgewise.monitor.replay import Dossiers, Try, _statements, replay
 from tests.monitor.subjects import VOCABULARY, batches, encoder, hugging_face, loss_of, train
 
 
@@ -35,7 +34,7 @@ def dossier_of(
     with edgewise.watch(model, everything=True, quiet=True, to=folder, loss=criterion, **options) as handle:
         for x in [*batches(4), last]:
             if x is last:
-                handle.detection.see = lambda step, heads: [  # type: ignore[method-assign]
+                handle.diagnosis.see = lambda step, heads: [  # type: ignore[method-assign]
                     Alarm(
                         AlarmKind.BAD_BATCH, step, "", None, step, "On purpose.", "nothing moved before it."
                     )

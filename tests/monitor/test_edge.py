@@ -12,9 +12,9 @@ from torch import nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.monitor.again import alarms_again
-from edgewise.monitor.edge import StreamChange
-from edgewise.monitor.reading import Run
+from edgewise.monitor.instrument import StreamChange
+from edgewise.monitor.read_run import Run
+from edgewise.monitor.replay import alarms_again
 from edgewise.rehearsal.rate import Moment, Rate, Rehearsal
 from tests.monitor.subjects import batches, encoder, loss_of, train
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import edgewise
-from edgewise.monitor.reading import Run
+from edgewise.monitor.read_run import Run
 from examples import watch_lightning, watch_loop, watch_trainer
-from tests.monitor.test_frameworks import needed
+from tests.integrations.test_frameworks import needed
 
 ROOT = Path(__file__).parents[2]
 

@@ -255,8 +255,8 @@ PLACES = [  # every way from a training step into the monitor, and what lies beh
     f"{M}.clock.Clock.run",
     f"{M}.clock.Budget.stepped",
     f"{M}.clock.Budget.due",
-    f"{M}.own_optimizer.OwnOptimizer.begins",
-    f"{M}.own_optimizer.OwnOptimizer.ends",
+    f"{M}.own_optimizer.OptimizerSteps.begins",
+    f"{M}.own_optimizer.OptimizerSteps.ends",
     f"{M}.watch.Watch._store",
     f"{M}.watch.Watch._step_begins",
     f"{M}.watch.Watch._before_step",
@@ -264,8 +264,8 @@ PLACES = [  # every way from a training step into the monitor, and what lies beh
     f"{M}.watch.Watch._due",
     f"{M}.dossier.Dossiers.before_step",
     f"{M}.run_folder.RunFolder.append",
-    f"{M}.order.Detection.see",
-    f"{M}.bands.Bands.see",
+    f"{M}.order.Diagnosis.see",
+    f"{M}.history.History.see",
     f"{M}.sinks.Sinks.send",
 ]
 
@@ -296,7 +296,7 @@ def test_no_error_of_the_monitor_reaches_the_loop(
     said = capsys.readouterr().err
     assert len(re.findall(r"has switched itself off at step [01] \(Broken: on purpose\)", said)) == 1
     assert said.count("\n") == 1 or not quiet
-    from edgewise.monitor.reading import Run
+    from edgewise.monitor.read_run import Run
 
     assert [e["kind"] for e in Run(tmp_path / "run").events()].count("off") == 1
     assert not model.transformer.h[0]._forward_hooks

@@ -15,11 +15,10 @@ from torch import nn
 import edgewise
 from edgewise import softmax_jacobian as jacobian
 from edgewise.errors import BadInput
-from edgewise.monitor.attention_rows import row_numbers, softmax_gain
-from edgewise.monitor.matrices import _of_rows
+from edgewise.monitor.attention import row_numbers, softmax_gain
+from edgewise.monitor.matrices import _of_rows, spectral_entropy
 from edgewise.monitor.places import _dropouts
-from edgewise.monitor.qk_spectrum import spectral_entropy
-from edgewise.monitor.trend import log_trend
+from edgewise.monitor.series import log_trend
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of, train
 
 HUGGING_FACE = ("gpt2", "llama", "qwen3", "pythia", "bert")

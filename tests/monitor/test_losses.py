@@ -12,10 +12,9 @@ import pytest
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.monitor.bands import Bands
+from edgewise.monitor.causes import Diagnosis
 from edgewise.monitor.columns import fast_columns
-from edgewise.monitor.losses import Losses
-from edgewise.monitor.order import Detection
+from edgewise.monitor.series import History, Losses
 from tests.monitor.subjects import encoder, train
 
 COLUMNS = fast_columns(2)
@@ -48,17 +47,17 @@ def alarms(changes: dict[int, float], gap: int, every: bool = True) -> list[str]
 
     every: whether the loss of steps without a row is seen.
     """
-    bands, rng, raised = Bands(COLUMNS), np.random.default_rng(0), []
-    detection = Detection(bands)
+    history, rng, raised = History(COLUMNS), np.random.default_rng(0), []
+    diagnosis = Diagnosis(history)
     for step in range(400):
         loss = 2.0 * changes.get(step, 1.0) * math.exp(0.03 * rng.standard_normal())
         row = np.exp(0.03 * rng.standard_normal(len(NAMES))) * 0.5
         row[NAMES.index("loss")] = loss
-        if step % gap == 0 or (every and bands.losses.restless):
-            bands.see(step, row)
-            raised += [alarm.kind.value for alarm in detection.see(step, np.zeros((0, 0, 0)))]
+        if step % gap == 0 or (every and history.losses.restless):
+            history.see(step, row)
+            raised += [alarm.kind.value for alarm in diagnosis.see(step, np.zeros((0, 0, 0)))]
         elif every:
-            bands.losses.see(step, math.log(loss))
+            history.losses.see(step, math.log(loss))
     return raised
 
 
@@ -79,33 +78,33 @@ def test_a_loss_that_only_rows_show_is_not_called_that_of_a_step_between_them() 
 def test_windows_of_rows_far_apart_reach_back_160_steps_but_hold_14_rows() -> None:
     sizes = {}
     for gap in (1, 4, 8, 40):
-        bands = Bands(COLUMNS)
+        history = History(COLUMNS)
         for step in range(0, 60 * gap, gap):
-            bands.see(step, np.ones(len(NAMES)))
-        sizes[gap] = bands.rows
+            history.see(step, np.ones(len(NAMES)))
+        sizes[gap] = history.rows
     assert sizes == {1: 40, 4: 40, 8: 20, 40: 14}
 
 
 def test_what_lasts_thirty_steps_is_seen_in_ten_rows_or_in_those_of_sixty_steps() -> None:
     for gap, rows in ((1, 30), (2, 16), (5, 10), (12, 6), (100, 4)):
-        bands = Bands(COLUMNS)
-        assert bands.lasting(30) == 0
+        history = History(COLUMNS)
+        assert history.lasting(30) == 0
         for step in range(0, 60 * gap, gap):
-            bands.see(step, np.ones(len(NAMES)))
-        assert bands.lasting(30) == rows
+            history.see(step, np.ones(len(NAMES)))
+        assert history.lasting(30) == rows
 
 
 def test_the_loss_of_steps_without_a_row_is_seen() -> None:
     model, criterion = encoder(), nn.CrossEntropyLoss()
     with edgewise.watch(model, budget=1e-6, loss=criterion, quiet=True) as handle:
         losses = train(model, 12, criterion)
-    assert handle.budget.samples == 1 and list(handle.bands.losses.steps) == list(range(12))
-    assert np.exp(handle.bands.losses.last(12)) == pytest.approx(losses, rel=1e-5)
+    assert handle.budget.samples == 1 and list(handle.history.losses.steps) == list(range(12))
+    assert np.exp(handle.history.losses.last(12)) == pytest.approx(losses, rel=1e-5)
     with edgewise.watch(model, budget=1e-6, quiet=True) as reported:
         for number in (3.0, 2.0):
             reported.log(loss=number)
             train(model, 1, criterion)
-    assert np.exp(reported.bands.losses.last(2)) == pytest.approx([3.0, 2.0])
+    assert np.exp(reported.history.losses.last(2)) == pytest.approx([3.0, 2.0])
 
 
 def test_a_loss_that_is_not_a_number_is_said_though_the_budget_pays_for_no_row(tmp_path: Path) -> None:
@@ -134,14 +133,14 @@ def test_a_handle_says_what_it_does() -> None:
 
 
 def test_a_run_without_a_loss_is_watched_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
-    bands = Bands(COLUMNS)
-    detection = Detection(bands)
+    history = History(COLUMNS)
+    diagnosis = Diagnosis(history)
     for step in range(60):
         row = np.full(len(NAMES), 0.5)
         row[NAMES.index("loss")] = math.nan
-        bands.see(step, row)
-        assert detection.see(step, np.zeros((0, 0, 0))) == []
-    assert bands.stalled and len(bands.losses) == 0 and not recwarn.list
+        history.see(step, row)
+        assert diagnosis.see(step, np.zeros((0, 0, 0))) == []
+    assert history.stalled and len(history.losses) == 0 and not recwarn.list
 
 
 def test_steps_whose_loss_nobody_reports_do_not_hurry() -> None:
@@ -151,7 +150,7 @@ def test_steps_whose_loss_nobody_reports_do_not_hurry() -> None:
             if number is not None:
                 handle.log(loss=number)
             train(model, 1, criterion)
-            assert handle.bands.losses.restless == (number is not None and math.isnan(number))
+            assert handle.history.losses.restless == (number is not None and math.isnan(number))
 
 
 def test_a_batch_that_brings_a_small_rough_loss_back_to_the_first_one_is_named() -> None:
@@ -161,14 +160,14 @@ def test_a_batch_that_brings_a_small_rough_loss_back_to_the_first_one_is_named()
     """
 
     def named(factor: float, steps: int = 1) -> bool:
-        bands, rng, raised = Bands(COLUMNS), np.random.default_rng(0), []
-        detection = Detection(bands)
+        history, rng, raised = History(COLUMNS), np.random.default_rng(0), []
+        diagnosis = Diagnosis(history)
         for step in range(80):
             row = np.exp(0.03 * rng.standard_normal(len(NAMES)))
             rise = factor ** min(max(0, (step - 78 + steps) / steps), 1)
             row[NAMES.index("loss")] = 4 * math.exp(-step / 20 + rng.normal(0, 0.4)) * rise
-            bands.see(step, row)
-            raised += detection.see(step, np.zeros((0, 0, 0)))
+            history.see(step, row)
+            raised += diagnosis.see(step, np.zeros((0, 0, 0)))
         return "bad_batch" in [alarm.kind.value for alarm in raised if alarm.step >= 70]
 
     assert [named(150.0), named(150.0, 8), named(4.0)] == [True, False, False]
@@ -216,7 +215,7 @@ def test_on_another_device_a_broken_loss_is_read_with_the_next_row_or_at_the_end
     monkeypatch.setattr("edgewise.monitor.instrument.HOST", ())
     reads: list[int] = []
     monkeypatch.setattr("edgewise.monitor.watch.Watch._see_loss", lambda handle: reads.append(handle.step))
-    monkeypatch.setattr("edgewise.monitor.clock.Budget.due", lambda budget, *_: budget.steps == 20)
+    monkeypatch.setattr("edgewise.monitor.budget.Budget.due", lambda budget, *_: budget.steps == 20)
     model, criterion = encoder(), Broken([at])
     with edgewise.watch(model, loss=criterion, quiet=True) as handle:
         train(model, 40, criterion)

@@ -226,7 +226,7 @@ def test_padding_that_compiled_code_is_given(told: bool, monkeypatch: pytest.Mon
     model, x = AsIfCompiled(), next(iter(batches(1)))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: model.traced)
     if not told:
-        monkeypatch.setattr("edgewise.monitor.aside.BatchMemory._remember", lambda *_: None)
+        monkeypatch.setattr("edgewise.monitor.capture.BatchMemory._remember", lambda *_: None)
     hides = [None, padded(x) == 0, None, padded(x, left=True) == 0, torch.zeros_like(x) > 0]
     found, handle = hidden_at_times(model, model, hides)
     for hide, (seen_, expected) in zip(hides, found, strict=True):

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from edgewise.monitor.bands import Bands
-from edgewise.monitor.evidence import evidence, steps_grew
+from edgewise.monitor.loss_detectors import evidence, steps_grew
+from edgewise.monitor.series import History
 from tests.monitor.driven import COLUMNS, DEPTH, NAMES, kinds, ramp, run
 from tests.monitor.test_losses import seen
 
@@ -63,10 +63,10 @@ def test_attention_that_closed_before_there_were_rows_is_named_once_the_loss_sta
 def test_what_is_not_chance_goes_over_from_dense_rows_to_rare_ones() -> None:
     needed = []
     for gap in (1, 2, 4, 8, 12, 30):
-        bands = Bands(COLUMNS)
+        history = History(COLUMNS)
         for step in range(0, 14 * gap, gap):
-            bands.see(step, np.ones(len(NAMES)))
-        needed.append(bands.threshold)
+            history.see(step, np.ones(len(NAMES)))
+        needed.append(history.threshold)
     assert needed[0] == needed[1] and needed[-1] == needed[-2] and needed == sorted(needed, reverse=True)
     assert len(set(needed)) == 4
 
@@ -93,12 +93,12 @@ def test_a_start_that_is_thrown_off_needs_five_losses_and_two_rows() -> None:
 
 
 def test_a_kink_is_a_step_without_a_trend() -> None:
-    bands = Bands(COLUMNS)
+    history = History(COLUMNS)
     rng = np.random.default_rng(0)
     for step in range(0, 160, 8):
         row = np.exp(0.1 * rng.standard_normal(len(NAMES)))
         row[NAMES.index("update_ratio")] *= 6.0 if step >= 136 else 1.0
-        bands.see(step, row)
+        history.see(step, row)
         if step == 16:
-            assert not evidence(bands).any()  # too few rows
-    assert steps_grew(bands) and float((evidence(bands) > 1).sum()) == 1
+            assert not evidence(history).any()  # too few rows
+    assert steps_grew(history) and float((evidence(history) > 1).sum()) == 1

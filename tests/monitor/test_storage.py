@@ -23,10 +23,9 @@ import pytest
 import edgewise
 from edgewise.errors import BadInput
 from edgewise.monitor.columns import fast_columns, names, schema_id, slow_columns, statistics
-from edgewise.monitor.export import export
-from edgewise.monitor.reading import Run
-from edgewise.monitor.rows_file import HEADER, RowsFile, read_rows, row_type
+from edgewise.monitor.read_run import Run, export
 from edgewise.monitor.run_folder import HEADS, RunFolder
+from edgewise.monitor.storage import HEADER, RowsFile, read_rows, row_type
 from tests.monitor.writing import DEPTH, N_HEADS, values_of, write
 
 COLUMNS, HEAD_COLUMNS = fast_columns(DEPTH), slow_columns([N_HEADS] * DEPTH)
@@ -74,7 +73,7 @@ def test_rows_come_back_as_they_went(tmp_path: Path) -> None:
 
 def test_without_pandas_there_are_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path / "run", range(3))
-    monkeypatch.setattr("edgewise.monitor.reading.find_spec", lambda name: None)
+    monkeypatch.setattr("edgewise.monitor.read_run.find_spec", lambda name: None)
     arrays = edgewise.read(tmp_path / "run")
     assert isinstance(arrays, dict)
     assert list(arrays["step"]) == [0, 1, 2]
@@ -462,7 +461,7 @@ def test_the_suffix_may_be_in_capitals(tmp_path: Path) -> None:
 
 def test_parquet_without_pyarrow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path / "run", range(2))
-    monkeypatch.setattr("edgewise.monitor.export.find_spec", lambda name: None)
+    monkeypatch.setattr("edgewise.monitor.read_run.find_spec", lambda name: None)
     with pytest.raises(BadInput, match="needs pyarrow"):
         export(tmp_path / "run", tmp_path / "x.parquet")
 

@@ -23,9 +23,9 @@ def alarms(run: str, as_json: bool, rank: int, again: bool) -> int:
     Exit code 0 without any alarm, 1 for warnings, 2 where training is harmed, 3 without any alarm where too little was
     seen to say that there was none.
     """
-    from edgewise.monitor.again import alarms_again
     from edgewise.monitor.alarm import Alarm
-    from edgewise.monitor.reading import Run
+    from edgewise.monitor.read_run import Run
+    from edgewise.monitor.replay import alarms_again
 
     folder = Run(run)
     about = folder.about  # rejects what is not a run

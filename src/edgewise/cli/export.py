@@ -20,7 +20,7 @@ from edgewise.cli.output import printing, visible
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def export(run: str, path: str, heads: bool, rank: int | None, as_json: bool) -> int:
     """Write the rows of a watched run to one file."""
-    from edgewise.monitor.export import export as export_rows
+    from edgewise.monitor.read_run import export as export_rows
 
     count = export_rows(run, path, heads=heads, rank=rank)
     with printing():

@@ -27,8 +27,8 @@ def replay(dossier: str, source: str, as_json: bool) -> int:
     """
     from edgewise.errors import BadInput
     from edgewise.models.source import read_source
-    from edgewise.monitor.documents import about_alarm
     from edgewise.monitor.replay import replay as replay_step
+    from edgewise.monitor.storage import about_alarm
 
     about_alarm(Path(dossier))  # what is no dossier is said before anybody's code is run
     with prints_aside():

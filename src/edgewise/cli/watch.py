@@ -17,7 +17,7 @@ from edgewise.cli.output import plain, printing, visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edgewise.monitor.reading import Run
+    from edgewise.monitor.read_run import Run
 
 COLUMNS = {
     "norm": "norm",
@@ -50,7 +50,7 @@ def watch(run: str, once: bool, every: float, rank: int, as_json: bool) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    from edgewise.monitor.reading import Run
+    from edgewise.monitor.read_run import Run
 
     folder = Run(run)
     if as_json:
@@ -80,7 +80,7 @@ def _code(folder: Run, rank: int) -> int:
 def _document(folder: Run, rank: int) -> dict[str, Any]:
     """The same for machines: state, last row by column, alarms as `edgewise alarms --json` has them."""
     from edgewise.monitor.alarm import Alarm
-    from edgewise.monitor.reading import ended
+    from edgewise.monitor.read_run import ended
 
     rows, events = folder.rows(rank=rank), folder.events(rank)
     last = dict(zip(folder.columns(), rows.values[-1].tolist(), strict=True)) if len(rows) else {}
@@ -159,7 +159,7 @@ def _damage(count: int) -> str:
 
 def _state(events: list[dict[str, Any]], rows: Any) -> str:
     """Whether a run without an end goes on: one that was killed could not say so."""
-    from edgewise.monitor.reading import SILENT, ended
+    from edgewise.monitor.read_run import SILENT, ended
 
     if ended(events):
         return "off" if events[-1]["kind"] == "off" else "ended"
@@ -173,7 +173,7 @@ def _state(events: list[dict[str, Any]], rows: Any) -> str:
 
 def _over(folder: Run, rank: int) -> bool:
     """Also where its process is gone: nothing will follow."""
-    from edgewise.monitor.reading import ended
+    from edgewise.monitor.read_run import ended
     from edgewise.monitor.run_folder import owner_lives
 
     return ended(folder.events(rank)) or owner_lives(folder.path, rank) is False

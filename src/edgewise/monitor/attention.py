@@ -16,35 +16,99 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from edgewise.models.names.record import Projection
-from edgewise.monitor.aside import Call
-from edgewise.monitor.attention_rows import (
-    RowNumbers,
-    by_head,
-    nan_max,
-    nan_mean,
-    row_numbers,
-    seen_by,
-    softmax_gain,
-)
-from edgewise.monitor.copies import (
+from edgewise.monitor.capture import (
     QUERIES,
     SEQUENCES,
+    Call,
     CallCopy,
     InPlace,
     QueryCopy,
     Sizes,
-    Switch,
     TokenCopy,
     apart,
-    guarded,
     query_slice,
     token_window,
 )
-from edgewise.monitor.held import Held
+from edgewise.monitor.hooks import Switch, guarded
 from edgewise.monitor.masks import Masks, Reading, of_call, readings, seen
+from edgewise.monitor.matrices import ParameterViews
 from edgewise.monitor.places import AttentionPlace
 from edgewise.optim.parallel import norm_function, whole
 from edgewise.optim.query_key import Side
+from edgewise.softmax_jacobian import SATURATED
+
+
+@dataclass(frozen=True, eq=False)
+class RowNumbers:
+    """Per row; not-a-number where a row has less than two keys or was not copied."""
+
+    each: Tensor  # (6, R, H, Q): entropy, support, saturation, gain, log condition number, largest logit
+    probabilities: Tensor  # (R, H, Q, K)
+
+    @property
+    def gain(self) -> Tensor:
+        """Where `softmax_gain` writes to."""
+        return self.each[3]
+
+
+def row_numbers(logits: Tensor, visible: Tensor | None = None) -> RowNumbers:
+    """Entropy, largest logit, log condition number of J (within log 2) and saturation of every row; no gain yet.
+
+    kappa(J) ~ s_max (1 - s_max) / (s_min (1 - s_min)), with 1 - s_max summed from the other entries.
+    logits: written over. visible: (Q, K) or like the logits, false where these are -inf; None where every key is seen.
+    """
+    each = logits.new_empty(6, *logits.shape[:-1])
+    entropy, support, saturated, _, condition, largest = each.unbind()
+    top, place = logits.max(-1, keepdim=True)
+    bottom = (logits if visible is None else logits.masked_fill(~visible, math.inf)).amin(-1)
+    below = logits.sub_(top)  # log of unnormalised entries, the largest at 0
+    weights = below.exp()
+    others = weights.scatter(-1, place, 0.0).sum(-1)
+    top, total, log_total = top[..., 0], 1 + others, torch.log1p(others)
+    probabilities = weights.div_(total[..., None])
+    finite = below if visible is None else below.masked_fill_(~visible, 0.0)
+    torch.sub(log_total, finite.mul_(probabilities).sum(-1), out=entropy)
+    torch.exp(entropy, out=support)
+    torch.maximum(top, -bottom, out=largest)
+    low = bottom.sub_(top).sub_(log_total)
+    torch.log(others, out=condition).sub_(log_total, alpha=2).sub_(low).sub_(low.exp().neg_().log1p_())
+    torch.lt(others, total.mul_(SATURATED), out=saturated)
+    if visible is not None:
+        each.masked_fill_(visible.sum(-1) < 2, math.nan)
+    return RowNumbers(each, probabilities)
+
+
+def softmax_gain(probabilities: Tensor, upstream: Tensor, visible: Tensor | None, out: Tensor) -> Tensor:
+    """|J a| / |a| per row for the true backward signal a = V e on the visible keys; not-a-number (0/0) without one.
+
+    upstream: a, written over.
+    """
+    a = upstream if visible is None else upstream.masked_fill_(~visible, 0.0)
+    size = torch.linalg.vector_norm(a, dim=-1)
+    a.sub_((probabilities * a).sum(-1, keepdim=True)).mul_(probabilities)
+    return torch.div(torch.linalg.vector_norm(a, dim=-1), size, out=out)
+
+
+def by_head(values: Tensor, layers: int) -> Tensor:
+    """(..., R, H, Q) to (..., layers, H, rows)."""
+    return values.unflatten(-3, (layers, -1)).transpose(-3, -2).flatten(-2)
+
+
+def nan_mean(values: Tensor) -> Tensor:
+    """Mean along the last dimension, not-a-number left out; torch's own takes half as many calls again."""
+    return values.nansum(-1).div_((values == values).sum(-1))
+
+
+def nan_max(values: Tensor) -> Tensor:
+    """Largest along the last dimension, not-a-number left out; not-a-number where all are."""
+    largest = values.nan_to_num(-math.inf, math.inf, -math.inf).amax(-1)
+    return largest.masked_fill_(largest == -math.inf, math.nan)
+
+
+def seen_by(positions: Tensor, keys: int, causal: bool) -> Tensor | None:
+    """(Q, K): which keys a query sees where attention is causal; positions (Q,) of the queries among the keys."""
+    return torch.arange(keys, device=positions.device) <= positions[:, None] if causal else None
+
 
 SAMPLED = 16  # one row in so many of W_O for the norms of its heads
 
@@ -111,9 +175,11 @@ class AttentionGroup:
         self._queries = self._held([[place.projections[0]] for place in layers])
         self._keys_values = self._held([place.projections[1:] for place in layers])
         outside = _names([[place.output] for place in layers])
-        self._outside = Held(model, outside, self._out_matrices)
-        self._few_outside = Held(model, outside, lambda: [W[::SAMPLED] for W in self._out_matrices()])
-        self._out_biases = Held(
+        self._outside = ParameterViews(model, outside, self._out_matrices)
+        self._few_outside = ParameterViews(
+            model, outside, lambda: [W[::SAMPLED] for W in self._out_matrices()]
+        )
+        self._out_biases = ParameterViews(
             model, [b for place in layers for b in place.output.biases], self._biases_of_output
         )
         held = (
@@ -133,16 +199,16 @@ class AttentionGroup:
         self.masks = [Masks(switch, self.looked, sizes) for _ in layers]
         self.handles = [handle for i in range(L) for handle in self._attach(i, switch, batch_first)]
 
-    def _held(self, each: Sequence[Sequence[Projection]]) -> tuple[Held, Held | None]:
+    def _held(self, each: Sequence[Sequence[Projection]]) -> tuple[ParameterViews, ParameterViews | None]:
         """W^T of some roles, side by side, in all layers, and their biases where all have one; float32."""
         model = self.model
-        matrices = Held(
+        matrices = ParameterViews(
             model, _names(each), lambda: [_wide(_below([p.weight(model) for p in r])).mT for r in each]
         )
         if not all(p.biases for roles in each for p in roles):
             return matrices, None
         biases = [name for roles in each for p in roles for name in p.biases]
-        return matrices, Held(
+        return matrices, ParameterViews(
             model, biases, lambda: [_wide(_below([_bias(p, model) for p in r])) for r in each]
         )
 
@@ -337,7 +403,7 @@ class AttentionGroup:
         return torch.linalg.vector_norm(rows.view(*rows.shape[:2], self.first.heads, -1), dim=(1, 3))
 
 
-def _multiplied(inputs: Sequence[Tensor], held: tuple[Held, Held | None]) -> Tensor:
+def _multiplied(inputs: Sequence[Tensor], held: tuple[ParameterViews, ParameterViews | None]) -> Tensor:
     """x W^T + b of every layer (L, S, tokens, out), with the weights of the pass, before the optimizer's step."""
     first, matrices = inputs[0], held[0]()
     out = first.new_empty(len(inputs), first.shape[0] * first.shape[1], matrices[0].shape[1])

@@ -13,17 +13,21 @@ from numpy.typing import NDArray
 
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import AlarmKind
-from edgewise.monitor.bands import JUMP, LOOKS, Bands
-from edgewise.monitor.hit import FADING, HALVED, STAYS, Detector, Hit, median_of
 from edgewise.monitor.loss_detectors import (
+    FADING,
+    HALVED,
+    STAYS,
+    Detection,
+    Detector,
     bad_batch,
     loss_rise,
     loss_spike,
+    median_of,
     not_a_number,
     passed_batch,
     strange_input,
 )
-from edgewise.monitor.trend import FEWEST, LONG, WINDOW
+from edgewise.monitor.series import FEWEST, JUMP, LONG, LOOKS, WINDOW, History
 from edgewise.stability.limits import FAILS, RISKY
 
 GROWTH = math.log(1.5)  # within 40 steps
@@ -44,223 +48,231 @@ CLOSED = math.log(4.0)  # times the largest logit at the start, where attention 
 APART = math.log(0.1)  # separation below which tokens count as alike, if they were not so at the start
 
 
-def logit_growth(bands: Bands) -> Hit | None:
+def logit_growth(history: History) -> Detection | None:
     """Logits that grow exponentially and are large, while entropy falls or the loss stalls."""
-    at = bands.at("largest_logit")
-    t, change = bands.trend("largest_logit")
-    fast = (change > -HALVED) & (bands.slope[at] > -HALVED / DOUBLES)
-    growing = (t > bands.threshold) & fast & (bands.now[at] > SHARP)
+    at = history.at("largest_logit")
+    t, change = history.trend("largest_logit")
+    fast = (change > -HALVED) & (history.slope[at] > -HALVED / DOUBLES)
+    growing = (t > history.threshold) & fast & (history.now[at] > SHARP)
     if not growing.any():
         return None
-    fading = bands.trend("entropy")[0] < -0.5 * bands.threshold
-    fading &= bands.slope[bands.at("entropy")] < FADING / WINDOW  # a quarter within 40 steps
-    growing &= (fading | bands.stalled) & ~bands.slowing(at)  # learning slows down, an instability does not
+    fading = history.trend("entropy")[0] < -0.5 * history.threshold
+    fading &= history.slope[history.at("entropy")] < FADING / WINDOW  # a quarter within 40 steps
+    growing &= (fading | history.stalled) & ~history.slowing(
+        at
+    )  # learning slows down, an instability does not
     i = _strongest(growing, t)
     if i is None:
         return None
-    rate = bands.slope[at[i]]
-    return Hit(
+    rate = history.slope[at[i]]
+    return Detection(
         AlarmKind.LOGIT_GROWTH,
         int(at[i]),
-        f"The largest logit is {math.exp(bands.now[at[i]]):.3g} and grows by {math.expm1(rate):.2%} a step "
+        f"The largest logit is {math.exp(history.now[at[i]]):.3g} and grows by {math.expm1(rate):.2%} a step "
         f"(t = {t[i]:.0f}): it doubles every {math.log(2) / rate:.0f} steps.",
     )
 
 
-def entropy_collapse(bands: Bands) -> Hit | None:
+def entropy_collapse(history: History) -> Detection | None:
     """Entropy that halves within the window, with less gradient through the softmax, or drops at once and stays there.
 
     Three rows decide: the few sequences of a row may all be easy ones.
     """
-    at = bands.at("entropy")
-    t, change = bands.trend("entropy")
-    falling, dropped = (t < -bands.threshold) & (change < HALVED), bands.jump[at] < -JUMP
+    at = history.at("entropy")
+    t, change = history.trend("entropy")
+    falling, dropped = (t < -history.threshold) & (change < HALVED), history.jump[at] < -JUMP
     if not (falling.any() or dropped.any()):
         return None
-    gain = np.nan_to_num(bands.trend("softmax_gain")[1], nan=0.0) < math.log(0.7)
-    falling, dropped = falling & gain & bands.stalled, dropped & _dropped(bands, at)
+    gain = np.nan_to_num(history.trend("softmax_gain")[1], nan=0.0) < math.log(0.7)
+    falling, dropped = falling & gain & history.stalled, dropped & _dropped(history, at)
     i = _strongest(falling | dropped, -np.nan_to_num(change))
     if i is None:
         return None
     fall, since = (
-        (change[i], f"{bands.rows} rows ago")
+        (change[i], f"{history.rows} rows ago")
         if falling[i]
-        else (bands.now[at[i]] - median_of(bands, at)[i], "just before")
+        else (history.now[at[i]] - median_of(history, at)[i], "just before")
     )
-    return Hit(
+    return Detection(
         AlarmKind.ENTROPY_COLLAPSE,
         int(at[i]),
-        f"Its attention entropy is {math.exp(bands.now[at[i]]):.3g} nats, {math.exp(fall):.2g} of what it was {since}.",
+        f"Its attention entropy is {math.exp(history.now[at[i]]):.3g} nats, "
+        f"{math.exp(fall):.2g} of what it was {since}.",
     )
 
 
-def attention_closed(bands: Bands) -> Hit | None:
+def attention_closed(history: History) -> Detection | None:
     """Entropy a tenth of what it was at the start, or less, for 30 steps in which the loss did not fall.
 
     Logits that grow in the first steps have done so before there are rows for a trend.
     """
-    at, logits = bands.at("entropy"), bands.at("largest_logit")
-    fallen, grown = bands.since_start("entropy"), bands.since_start("largest_logit")
-    if not (fallen < -TENFOLD).any() or not bands.stalled or _learned(bands):
+    at, logits = history.at("entropy"), history.at("largest_logit")
+    fallen, grown = history.since_start("entropy"), history.since_start("largest_logit")
+    if not (fallen < -TENFOLD).any() or not history.stalled or _learned(history):
         return None
-    lasts = bands.lasting(LASTING)
-    lasting = (bands.past()[1][-lasts:, at] < bands.now[at] - fallen - TENFOLD).all(0) & (grown > CLOSED)
+    lasts = history.lasting(LASTING)
+    lasting = (history.past()[1][-lasts:, at] < history.now[at] - fallen - TENFOLD).all(0) & (grown > CLOSED)
     i = _strongest(np.asarray(lasting), -np.nan_to_num(fallen)) if lasts else None
     if i is None:
         return None
-    return Hit(
+    return Detection(
         AlarmKind.LOGIT_GROWTH,
         int(logits[i]),
-        f"The largest logit is {math.exp(bands.now[logits[i]]):.3g}, {math.exp(grown[i]):.3g} times what it was at the "
-        f"start, and its attention entropy {math.exp(bands.now[at[i]]):.2g} nats, {math.exp(fallen[i]):.2g} of that.",
+        f"The largest logit is {math.exp(history.now[logits[i]]):.3g}, {math.exp(grown[i]):.3g} times what it was at "
+        f"the start, and its attention entropy {math.exp(history.now[at[i]]):.2g} nats, "
+        f"{math.exp(fallen[i]):.2g} of that.",
     )
 
 
-def _dropped(bands: Bands, at: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _dropped(history: History, at: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether the last three rows are all below 0.3 of the median of the twenty before them."""
-    if bands.rows < FEWEST + STAYS:
+    if history.rows < FEWEST + STAYS:
         return np.zeros(len(at), bool)
-    past = bands.past()[1][-FEWEST - STAYS :, at]
+    past = history.past()[1][-FEWEST - STAYS :, at]
     return np.asarray((past[FEWEST:] - np.median(past[:FEWEST], axis=0) < math.log(0.3)).all(0))
 
 
-def rank_collapse(bands: Bands) -> Hit | None:
+def rank_collapse(history: History) -> Detection | None:
     """Tokens a tenth as far apart as at the start or less, for 30 rows in which the loss did not fall.
 
     Healthy networks pass through such a state while they learn which tokens are frequent, and leave it again; one that
     has learned may stay there.
     """
-    at = bands.at("separation")
-    fallen = bands.since_start("separation")
-    if not (fallen < -TENFOLD).any() or not bands.stalled or _learned(bands):
+    at = history.at("separation")
+    fallen = history.since_start("separation")
+    if not (fallen < -TENFOLD).any() or not history.stalled or _learned(history):
         return None
-    lasts = bands.lasting(LASTING)
+    lasts = history.lasting(LASTING)
     if not lasts:
         return None
-    lasting = bands.past()[1][-lasts:, at] < np.minimum(APART, bands.now[at] - fallen - TENFOLD)
+    lasting = history.past()[1][-lasts:, at] < np.minimum(APART, history.now[at] - fallen - TENFOLD)
     i = _strongest(np.asarray(lasting.all(0)), -np.nan_to_num(fallen))
     if i is None:
         return None
-    return Hit(
+    return Detection(
         AlarmKind.RANK_COLLAPSE,
         int(at[i]),
-        f"The separation of its tokens is {math.exp(bands.now[at[i]]):.2g}, "
+        f"The separation of its tokens is {math.exp(history.now[at[i]]):.2g}, "
         f"{math.exp(fallen[i]):.2g} of what it was at the start.",
     )
 
 
-def vanishing_gradient(bands: Bands) -> Hit | None:
+def vanishing_gradient(history: History) -> Detection | None:
     """The gradient at the first site, against the last one, falls by four nats within the window.
 
     Where tokens have become alike it falls for that reason, which is named once it lasts.
     """
-    at = bands.at("gradient_growth")
-    if not len(at) or (bands.since_start("separation") < -TENFOLD).any():
+    at = history.at("gradient_growth")
+    if not len(at) or (history.since_start("separation") < -TENFOLD).any():
         return None
     i = int(at[0])
-    if not (bands.t[i] < -bands.threshold and bands.change[i] < -4.0):
+    if not (history.t[i] < -history.threshold and history.change[i] < -4.0):
         return None
-    return Hit(
+    return Detection(
         AlarmKind.VANISHING_GRADIENT,
         i,
-        f"The squared gradient at the embedding is e^{bands.now[i]:.1f} of that at the last block, "
-        f"e^{bands.change[i]:.1f} of what it was.",
+        f"The squared gradient at the embedding is e^{history.now[i]:.1f} of that at the last block, "
+        f"e^{history.change[i]:.1f} of what it was.",
     )
 
 
-def exploding_gradient(bands: Bands) -> Hit | None:
+def exploding_gradient(history: History) -> Detection | None:
     """A tenfold gradient by a trend: the jump of a moment is a bad batch or a spike."""
-    at = bands.at("gradient")
-    t, change = bands.trend("gradient")
-    i = _strongest((t > bands.threshold) & (change > TENFOLD) & bands.stalled, t)
+    at = history.at("gradient")
+    t, change = history.trend("gradient")
+    i = _strongest((t > history.threshold) & (change > TENFOLD) & history.stalled, t)
     if i is None:
         return None
-    return Hit(
+    return Detection(
         AlarmKind.EXPLODING_GRADIENT,
         int(at[i]),
-        f"The gradient of the stream grew by a factor {math.exp(change[i]):.3g} within {bands.rows} rows "
+        f"The gradient of the stream grew by a factor {math.exp(change[i]):.3g} within {history.rows} rows "
         f"(t = {t[i]:.0f}).",
     )
 
 
-def update_too_large(bands: Bands) -> Hit | None:
+def update_too_large(history: History) -> Detection | None:
     """The stream grows, though the loss does not fall: steps move the network without improving it."""
-    at = bands.at("norm")
-    t, change = bands.trend("norm")
-    if len(bands.losses) < LONG:  # a first plateau of the loss is not yet a stall
+    at = history.at("norm")
+    t, change = history.trend("norm")
+    if len(history.losses) < LONG:  # a first plateau of the loss is not yet a stall
         return None
-    growing = (t > bands.threshold) & (change > GROWTH * bands.stretch)
-    i = _strongest(growing & bands.stalled & _loss_watched(bands), t)
+    growing = (t > history.threshold) & (change > GROWTH * history.stretch)
+    i = _strongest(growing & history.stalled & _loss_watched(history), t)
     if i is None:
         return None
-    ratio = bands.at("update_ratio")
-    size = math.exp(bands.now[ratio[0]]) if len(ratio) else math.nan
-    return Hit(
+    ratio = history.at("update_ratio")
+    size = math.exp(history.now[ratio[0]]) if len(ratio) else math.nan
+    return Detection(
         AlarmKind.UPDATE_TOO_LARGE,
         int(at[i]),
-        f"The mean square of the stream grew by a factor {math.exp(change[i]):.3g} within {bands.rows} rows "
+        f"The mean square of the stream grew by a factor {math.exp(change[i]):.3g} within {history.rows} rows "
         f"(t = {t[i]:.0f}) while the loss did not fall; a step changes the weights by {size:.2%}.",
     )
 
 
-def thrown_off(bands: Bands) -> Hit | None:
+def thrown_off(history: History) -> Detection | None:
     """In the first rows, before there is a past: the stream is a hundred times larger, and the loss has not fallen."""
-    at, losses = bands.at("norm"), bands.losses.last(FIRST)
-    if not 1 < bands.count < FEWEST or len(losses) < FIRST or not len(at) or not _loss_watched(bands):
+    at, losses = history.at("norm"), history.losses.last(FIRST)
+    if not 1 < history.count < FEWEST or len(losses) < FIRST or not len(at) or not _loss_watched(history):
         return None
-    grown = bands.since_start("norm")
-    if not (np.nanmax(grown) > THROWN and np.mean(np.exp(losses)) >= math.exp(bands.losses.first)):
+    grown = history.since_start("norm")
+    if not (np.nanmax(grown) > THROWN and np.mean(np.exp(losses)) >= math.exp(history.losses.first)):
         return None
     i = int(np.nanargmax(grown))
-    return Hit(
+    return Detection(
         AlarmKind.UPDATE_TOO_LARGE,
         int(at[i]),
         f"The mean square of the stream is {math.exp(grown[i]):.2g} times that of the first row, and the loss is "
-        f"{np.mean(np.exp(losses)):.3g} where it began with {math.exp(bands.losses.first):.3g}.",
+        f"{np.mean(np.exp(losses)):.3g} where it began with {math.exp(history.losses.first):.3g}.",
     )
 
 
-def beyond_the_edge(bands: Bands) -> Hit | None:
+def beyond_the_edge(history: History) -> Detection | None:
     """Steps that move the last stream further than those at the largest rate that learned in the rehearsal."""
-    if len(bands.beyond) < LOOKS or min(bands.beyond) < BEYOND:
+    if len(history.beyond) < LOOKS or min(history.beyond) < BEYOND:
         return None
-    return Hit(
+    return Detection(
         AlarmKind.UPDATE_TOO_LARGE,
         None,
-        f"A step moves the last stream {bands.beyond[-1]:.2g} times as far as at the edge of the rehearsal, and at "
-        f"least {min(bands.beyond):.2g} times in the last {LOOKS} looks.",
+        f"A step moves the last stream {history.beyond[-1]:.2g} times as far as at the edge of the rehearsal, and at "
+        f"least {min(history.beyond):.2g} times in the last {LOOKS} looks.",
     )
 
 
-def left_prediction(bands: Bands) -> Hit | None:
+def left_prediction(history: History) -> Detection | None:
     """At step 0 separation and gradient were within the limits of a verdict; now they are not, and little is learned.
 
     Twice the change over the second half of depth decides, as it does for a verdict on the untrained network.
     """
-    if bands.first is None or not len(bands.at("separation")):
+    if history.first is None or not len(history.at("separation")):
         return None
-    if not (np.abs(_late(bands, bands.now[None])) > FAILS).any() or not bands.stalled or _learned(bands):
+    if (
+        not (np.abs(_late(history, history.now[None])) > FAILS).any()
+        or not history.stalled
+        or _learned(history)
+    ):
         return None
-    lasts = bands.lasting(LASTING)
+    lasts = history.lasting(LASTING)
     if not lasts:
         return None
-    start, now = _late(bands, bands.first[None]), _late(bands, bands.past()[1][-lasts:])
+    start, now = _late(history, history.first[None]), _late(history, history.past()[1][-lasts:])
     left = np.abs(now).min(0) - np.where(np.abs(start[0]) < RISKY, 0.0, np.inf)
     which = int(np.argmax(np.nan_to_num(left, nan=-np.inf)))
     if not left[which] > FAILS:
         return None
     what = ("separation of tokens", "gradient")[which]
-    return Hit(
+    return Detection(
         AlarmKind.LEFT_PREDICTION,
-        int(bands.at("separation")[-1]),
+        int(history.at("separation")[-1]),
         f"Over the depth of the network the {what} changes by {now[-1, which]:.1f} nats; at step 0 it was "
         f"{start[0, which]:.1f}, which a verdict calls trainable, and beyond {FAILS:.0f} it does not.",
     )
 
 
-def _late(bands: Bands, values: Array) -> Array:
+def _late(history: History, values: Array) -> Array:
     """(rows, 2): twice the log-change over the second half of depth, of the separation and of |g|^2 q backwards."""
-    separation, norm, gradient = (bands.at(n) for n in ("separation", "norm", "gradient_growth"))
+    separation, norm, gradient = (history.at(n) for n in ("separation", "norm", "gradient_growth"))
     half, late = len(separation) // 2, np.empty((len(values), 2))
     late[:, 0] = values[:, separation[-1]] - values[:, separation[half]]
     inner, last = (values[:, gradient[i]] + values[:, norm[i]] for i in (half, -1))
@@ -268,38 +280,38 @@ def _late(bands: Bands, values: Array) -> Array:
     return 2 * late
 
 
-def overflow_ahead(bands: Bands) -> Hit | None:
+def overflow_ahead(history: History) -> Detection | None:
     """Headroom that will be used up within 100 steps at its present rate."""
-    at = bands.at("headroom")
-    t, _ = bands.trend("headroom")
-    slope = bands.slope[at]
-    soon = (t < -bands.threshold) & (bands.now[at] < -AHEAD * slope)
+    at = history.at("headroom")
+    t, _ = history.trend("headroom")
+    slope = history.slope[at]
+    soon = (t < -history.threshold) & (history.now[at] < -AHEAD * slope)
     if not soon.any():
         return None
-    left = np.where(soon, -bands.now[at] / slope, np.inf)
+    left = np.where(soon, -history.now[at] / slope, np.inf)
     i = int(np.argmin(left))
-    return Hit(
+    return Detection(
         AlarmKind.OVERFLOW_AHEAD,
         int(at[i]),
-        f"{bands.now[at[i]]:.1f} bits are left before the stream overflows, at this rate {left[i]:.0f} steps.",
+        f"{history.now[at[i]]:.1f} bits are left before the stream overflows, at this rate {left[i]:.0f} steps.",
     )
 
 
-def dead_head(bands: Bands) -> Hit | None:
+def dead_head(history: History) -> Detection | None:
     """The weakest head's contribution drops tenfold, to less than a twentieth of the mean."""
-    at = bands.at("head_share_min")
-    weak = (bands.now[at] < math.log(0.05)) & (bands.count > FIRST)
+    at = history.at("head_share_min")
+    weak = (history.now[at] < math.log(0.05)) & (history.count > FIRST)
     if not weak.any():
         return None
-    fallen = bands.now[at] - median_of(bands, at)
+    fallen = history.now[at] - median_of(history, at)
     i = _strongest(weak & (fallen < -TENFOLD), -np.nan_to_num(fallen))
     if i is None:
         return None
-    return Hit(
+    return Detection(
         AlarmKind.DEAD_HEAD,
         int(at[i]),
-        f"Its weakest head gives {math.exp(bands.now[at[i]]):.2g} of the mean of its layer, before "
-        f"{math.exp(median_of(bands, at)[i]):.2g}.",
+        f"Its weakest head gives {math.exp(history.now[at[i]]):.2g} of the mean of its layer, before "
+        f"{math.exp(median_of(history, at)[i]):.2g}.",
     )
 
 
@@ -341,27 +353,27 @@ SUDDEN: tuple[Detector, ...] = (
 )
 
 
-def near(bands: Bands) -> bool:
+def near(history: History) -> bool:
     """Whether an alarm may be close: what moves first when something goes wrong has most of the t-value of one."""
-    if not bands.trends:
+    if not history.trends:
         return False
-    at = np.concatenate([bands.at(name) for name in EARLY])
+    at = np.concatenate([history.at(name) for name in EARLY])
     with np.errstate(invalid="ignore"):
-        return bool((bands.worse[at] * bands.t[at] > NEAR * bands.threshold).any()) and bands.stalled
+        return bool((history.worse[at] * history.t[at] > NEAR * history.threshold).any()) and history.stalled
 
 
 def _strongest(where: NDArray[np.bool_], score: Array) -> int | None:
     return int(np.argmax(np.where(where, np.nan_to_num(score), -np.inf))) if where.any() else None
 
 
-def _learned(bands: Bands) -> bool:
+def _learned(history: History) -> bool:
     """Whether the loss is less than half of what it began with: a network that has learned may be where it likes."""
-    at, losses = bands.at("loss"), bands.losses.last(FEWEST)
-    if not len(at) or not len(losses) or bands.first is None:
+    at, losses = history.at("loss"), history.losses.last(FEWEST)
+    if not len(at) or not len(losses) or history.first is None:
         return False
-    return bool(np.mean(losses) < bands.first[at[0]] + HALVED)
+    return bool(np.mean(losses) < history.first[at[0]] + HALVED)
 
 
-def _loss_watched(bands: Bands) -> bool:
-    at = bands.at("loss")
-    return bool(len(at) and np.isfinite(bands.now[at[0]]))
+def _loss_watched(history: History) -> bool:
+    at = history.at("loss")
+    return bool(len(at) and np.isfinite(history.now[at[0]]))

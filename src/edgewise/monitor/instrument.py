@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -17,29 +18,84 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from edgewise.arrays import Array
-from edgewise.monitor.aside import Call
+from edgewise.errors import BadInput
 from edgewise.monitor.attention import AttentionGroup, shape_of
-from edgewise.monitor.attention_rows import HEAD_STATISTICS
-from edgewise.monitor.copies import (
-    SEQUENCES,
-    TOKENS,
-    LossCopy,
-    Sizes,
-    StreamCopy,
-    Switch,
-    apart,
-    guarded,
-    guarded_beside,
-    keys_within,
-)
-from edgewise.monitor.edge import StreamChange
-from edgewise.monitor.matrices import Matrices, loose
+from edgewise.monitor.capture import SEQUENCES, TOKENS, Call, LossCopy, Sizes, StreamCopy, apart, keys_within
+from edgewise.monitor.columns import HEAD_STATISTICS, Sample, StatisticLayout
+from edgewise.monitor.distributed import Rule, largest, mean, total
+from edgewise.monitor.hooks import Switch, guarded, guarded_beside
+from edgewise.monitor.matrices import Matrices, loose, spectral_entropy
 from edgewise.monitor.places import AttentionPlace, Places
-from edgewise.monitor.qk_spectrum import spectral_entropy
-from edgewise.monitor.ranks import Rule, largest, mean, total
 from edgewise.monitor.referee import judged
-from edgewise.monitor.sample import Sample, Sheet
 from edgewise.optim.parallel import by_name, whole
+from edgewise.probe.isolation import observed
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The largest rate that learned in a rehearsal, and what a step did there."""
+
+    rate: float
+    step_change: float
+    separation: float | None
+
+    def against(self, change: float, separation: float) -> dict[str, float]:
+        """A step's change of the stream and the separation of its tokens, against those at the edge, by column."""
+        apart = separation / self.separation if self.separation else math.nan
+        return {"stream_change_of_edge": change / self.step_change, "separation_of_edge": apart}
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def edge_of(rate: Any) -> Edge | None:
+    """The edge of what `edgewise.learning_rate` returned."""
+    if rate is None:
+        return None
+    if not hasattr(rate, "at_edge"):
+        raise BadInput(f"rate takes what edgewise.learning_rate returned, got {type(rate).__name__}.")
+    edge = rate.at_edge
+    if edge is None or not edge.step_change:
+        raise BadInput("no rate learned in this rehearsal, so there is no edge to hold the training against.")
+    return Edge(float(edge.rate), float(edge.step_change), edge.separation)
+
+
+class StreamChange:
+    """The stream behind the last block before and after a step, in passes of our own without gradients."""
+
+    def __init__(self, model: nn.Module, block: str) -> None:
+        self.model, self.block = model, block
+        self._call: Call | None = None
+        self._before: Tensor | None = None
+        self._seen: Tensor | None = None
+
+    def before(self, call: Call | None) -> None:
+        """Look at the stream with the weights that the step begins with."""
+        self._call = call
+        self._before = None if call is None else self._look(call)
+
+    def after(self) -> Tensor:
+        """The change that the step made, on the device; not a number where there was no look before it."""
+        if self._call is None or self._before is None:
+            return torch.tensor(math.nan, device=next(self.model.parameters()).device)
+        old, new = self._before, self._look(self._call)
+        self._call = self._before = None
+        return torch.linalg.vector_norm(new - old) / torch.linalg.vector_norm(old)
+
+    def _look(self, call: Call) -> Tensor:
+        inputs, named = call
+        with observed(self.model) as stack, torch.no_grad():
+            hook = self.model.get_submodule(self.block).register_forward_hook(self._catch)
+            stack.callback(hook.remove)
+            self.model(*inputs, **named)
+        seen, self._seen = self._seen, None
+        assert seen is not None
+        return seen
+
+    def _catch(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+        stream = output[0] if isinstance(output, (tuple, list)) else output
+        self._seen = stream.detach().float().clone()
+
 
 SLOW = 10  # stored rows between two on the slow clock
 SPECTRUM = 3 * SLOW  # and between two at which the change of one block's logits is taken apart
@@ -78,7 +134,7 @@ class Instrument:
         self.groups = self._attach_attention()
         self._blocks = [[place.block for place in group.layers] for group in self.groups]
         self._most_heads = max([*places.heads, 0])
-        self._sheet = Sheet(places.depth)
+        self._sheet = StatisticLayout(places.depth)
         self.samples = self._missed = (
             0  # rows, and how many of the last that the referee looked at he refused in part
         )
@@ -147,12 +203,12 @@ class Instrument:
         for handle in self.handles:
             handle.remove()
         self.handles = []
-        self.switch.pending.forget()
+        self.switch.deferred.forget()
 
     def clear(self) -> None:
         """Before a step that will be sampled: what it does not fill must not look like numbers."""
         self.sizes.clear()
-        self.switch.pending.forget()
+        self.switch.deferred.forget()
         self.loss_copy.heard = False
         self._scalars.fill_(math.nan)
         self._first_entries.fill_(math.nan)
@@ -166,7 +222,7 @@ class Instrument:
         check: let the referee compare attention; spectrum: also what changes the logits of one block; call: what the
         model was called with.
         """
-        self.switch.pending.settle()
+        self.switch.deferred.settle()
         sequences, tokens, length = self.sizes.read()
         x = self.streams[:, :sequences, :tokens]
         gradients = self.gradients if scale == 1.0 else self.gradients / scale

@@ -3,15 +3,71 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 
 from edgewise.arrays import Array
 from edgewise.monitor.alarm import AlarmKind
-from edgewise.monitor.bands import JUMP, Bands
-from edgewise.monitor.evidence import evidence, steps_grew
-from edgewise.monitor.hit import FADING, HALVED, STAYS, Hit, median_of
-from edgewise.monitor.trend import FEWEST, FLOOR, WINDOW
+from edgewise.monitor.series import FEWEST, FLOOR, JUMP, WINDOW, History
+
+HALVED, FADING = math.log(0.5), math.log(0.75)
+STAYS = 3  # rows of what comes at once, and is not a passing one
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What a detector saw: where among the series, and the sentence with its numbers."""
+
+    kind: AlarmKind
+    series: int | None
+    sentence: str
+
+
+Detector = Callable[[History], Detection | None]
+
+
+def median_of(history: History, at: NDArray[np.int64]) -> Array:
+    """Of the rows before this one, at most 20 of them."""
+    if history.count < 2:
+        return history.now[at]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.median(history.past()[1][:-1][:, at][-FEWEST:], axis=0))
+
+
+CHANCE, SCATTER = 0.01, 4.0
+LATE = 3  # rows that are held against those before them
+MOVED = math.log(1.5)  # what changed by less is no cause
+
+
+def evidence(history: History) -> Array:
+    """How far each series has moved the wrong way, (series,); 0 with fewer than twice three rows."""
+    past = history.past()[1]
+    if len(past) < 2 * LATE:
+        return np.zeros(history.series)
+    late, early = past[-LATE:], past[:-LATE]
+    with np.errstate(invalid="ignore"):
+        before = np.median(early, axis=0)
+        change = history.worse * (np.median(late, axis=0) - before)
+        scatter = 1.4826 * np.median(np.abs(early - before), axis=0)
+        step = change / np.maximum(scatter, FLOOR) / SCATTER
+        moved = np.fmax(step, history.worse * history.t / _hint(history.series, history.rows))
+        return np.where(change > MOVED, np.nan_to_num(moved), 0.0)
+
+
+def steps_grew(history: History) -> bool:
+    """Whether the steps of the optimizer are larger than they were, against the weights."""
+    return bool((evidence(history)[history.at("update_ratio")] > 1).any())
+
+
+@cache
+def _hint(series: int, rows: int) -> float:
+    return float(stats.t.isf(CHANCE / max(series, 1), rows - 2))
+
 
 LOUDER = math.log(1.2)  # of the loss, against its recent median
 PASSING = 10  # steps in which a jump of the loss that came between two rows is looked for
@@ -22,84 +78,84 @@ LEARNED = math.log(
 )  # of a small loss, whose logarithm scatters, if that brings it back to half of the first one
 
 
-def strange_input(bands: Bands) -> Hit | None:
+def strange_input(history: History) -> Detection | None:
     """What enters the first block jumps, and the loss is up in the same row: weights do not jump, batches do."""
-    loss, norm = bands.at("loss"), bands.at("norm")[:1]
-    if not len(loss) or not len(norm) or not abs(bands.jump[norm[0]]) > JUMP:
+    loss, norm = history.at("loss"), history.at("norm")[:1]
+    if not len(loss) or not len(norm) or not abs(history.jump[norm[0]]) > JUMP:
         return None
-    change = abs(_rise(bands, int(norm[0])))
-    if not (change > -HALVED and _rise(bands, int(loss[0])) > LOUDER):
+    change = abs(_rise(history, int(norm[0])))
+    if not (change > -HALVED and _rise(history, int(loss[0])) > LOUDER):
         return None
-    return Hit(
+    return Detection(
         AlarmKind.BAD_BATCH,
         int(loss[0]),
         f"The mean square of what enters the first block changed by a factor {math.exp(change):.3g} in one step "
-        f"({abs(bands.jump[norm[0]]):.0f} times its scatter), and the loss is {math.exp(bands.now[loss[0]]):.3g}, "
-        f"{math.exp(_rise(bands, int(loss[0]))):.3g} times its recent median.",
+        f"({abs(history.jump[norm[0]]):.0f} times its scatter), and the loss is {math.exp(history.now[loss[0]]):.3g}, "
+        f"{math.exp(_rise(history, int(loss[0]))):.3g} times its recent median.",
     )
 
 
-def bad_batch(bands: Bands) -> Hit | None:
+def bad_batch(history: History) -> Detection | None:
     """Loss and gradient jump in the same row; whether anything moved before is for the order to say."""
-    loss = bands.at("loss")
-    unlearned = bool(len(loss)) and _unlearned(bands, int(loss[0]))
+    loss = history.at("loss")
+    unlearned = bool(len(loss)) and _unlearned(history, int(loss[0]))
     if (
         not len(loss)
-        or not (unlearned or bands.jump[loss[0]] > JUMP)
-        or not _rise(bands, int(loss[0])) > LOUDER
+        or not (unlearned or history.jump[loss[0]] > JUMP)
+        or not _rise(history, int(loss[0])) > LOUDER
     ):
         return None
-    jumps = np.nan_to_num([bands.jump[i] for i in (*bands.at("gradient_norm"), *bands.at("gradient"))])
+    jumps = np.nan_to_num([history.jump[i] for i in (*history.at("gradient_norm"), *history.at("gradient"))])
     jumped = bool((jumps > JUMP).any())
     if not (jumped or unlearned):
         return None
     gradient = f", and the gradient jumped with it ({jumps.max():.0f} times its scatter)" if jumped else ""
-    return Hit(
+    return Detection(
         AlarmKind.BAD_BATCH,
         int(loss[0]),
-        f"The loss is {math.exp(bands.now[loss[0]]):.3g}, {math.exp(_rise(bands, int(loss[0]))):.3g} times its recent "
-        f"median{gradient}.",
+        f"The loss is {math.exp(history.now[loss[0]]):.3g}, {math.exp(_rise(history, int(loss[0]))):.3g} times its "
+        f"recent median{gradient}.",
     )
 
 
-def _unlearned(bands: Bands, loss: int) -> bool:
+def _unlearned(history: History, loss: int) -> bool:
     """Whether a small loss, whose logarithm scatters, is back at half of the first one by one step."""
-    if bands.rows <= FEWEST:
+    if history.rows <= FEWEST:
         return False
-    before, now = bands.past()[1][-2:, loss]
-    at_once = now > bands.losses.first + HALVED and now > before + LEARNED / 2
-    return bool(at_once) and _rise(bands, loss) > LEARNED
+    before, now = history.past()[1][-2:, loss]
+    at_once = now > history.losses.first + HALVED and now > before + LEARNED / 2
+    return bool(at_once) and _rise(history, loss) > LEARNED
 
 
-def passed_batch(bands: Bands) -> Hit | None:
+def passed_batch(history: History) -> Detection | None:
     """A loss since the last row jumped, and is back; no row was taken there, so that the loss alone says it."""
-    at, past = bands.at("loss"), bands.losses.last(WINDOW)
-    between = min(bands.losses.since(bands.gap), PASSING)
+    at, past = history.at("loss"), history.losses.last(WINDOW)
+    between = min(history.losses.since(history.gap), PASSING)
     if between < 2 or not len(at) or len(past) < FEWEST + between:
         return None
     before, lately = past[:-between], past[-between:]
     (middle, spread), i = _usual(before), int(np.argmax(lately))
     rise = lately[i] - middle
     loud = rise > max(PASSED * spread, -FADING) or (
-        rise > LEARNED and lately[i] > bands.losses.first + HALVED
+        rise > LEARNED and lately[i] > history.losses.first + HALVED
     )
     if not (loud and np.median(lately[i + 1 :] if i + 1 < between else lately[i:]) - middle < rise / 2):
         return None
-    return Hit(
+    return Detection(
         AlarmKind.BAD_BATCH,
         int(at[0]),
-        f"At step {bands.losses.steps[i - between]} the loss was {math.exp(lately[i]):.3g}, {math.exp(rise):.3g} times "
-        f"its recent median, and is {math.exp(lately[-1]):.3g} again. That step was not sampled: its loss alone says "
-        "so, and its batch is not in the dossier (everything=True would keep it).",
+        f"At step {history.losses.steps[i - between]} the loss was {math.exp(lately[i]):.3g}, {math.exp(rise):.3g} "
+        f"times its recent median, and is {math.exp(lately[-1]):.3g} again. That step was not sampled: its loss "
+        "alone says so, and its batch is not in the dossier (everything=True would keep it).",
     )
 
 
-def loss_spike(bands: Bands) -> Hit | None:
+def loss_spike(history: History) -> Detection | None:
     """A loss that is far above its recent past in three rows in a row."""
-    at = bands.at("loss")
-    if not len(at) or len(bands.losses) < FEWEST + STAYS:
+    at = history.at("loss")
+    if not len(at) or len(history.losses) < FEWEST + STAYS:
         return None
-    past = bands.losses.last(WINDOW)
+    past = history.losses.last(WINDOW)
     before, late = past[:-STAYS], past[-STAYS:]
     if not late.min() > before[-FEWEST:].min() + LOUDER:
         return None
@@ -107,24 +163,24 @@ def loss_spike(bands: Bands) -> Hit | None:
     away = late - middle
     if not (away > max(JUMP * spread, LOUDER)).all():
         return None
-    return Hit(
+    return Detection(
         AlarmKind.LOSS_SPIKE,
         int(at[0]),
         f"The loss is {math.exp(late[-1]):.3g}, {math.exp(away[-1]):.3g} times what it was before step "
-        f"{bands.losses.steps[-STAYS]}, and has stayed there since.",
+        f"{history.losses.steps[-STAYS]}, and has stayed there since.",
     )
 
 
-def loss_rise(bands: Bands) -> Hit | None:
+def loss_rise(history: History) -> Detection | None:
     """The mean loss of 20 steps is well above its lowest; what has moved, or is far from where it began, is the cause.
 
     A loss that scatters may rise twentyfold without one that is far above the scatter of those before it.
     """
-    rise = bands.losses.risen()
-    if not rise or not len(bands.at("loss")):
+    rise = history.losses.risen()
+    if not rise or not len(history.at("loss")):
         return None
-    kind, i = _behind(bands)
-    return Hit(
+    kind, i = _behind(history)
+    return Detection(
         kind,
         i,
         f"The mean loss of the last {FEWEST} steps is above its lowest by {rise:.2g} times the first loss, "
@@ -138,45 +194,48 @@ SUSPECTS = {
 }
 
 
-def _behind(bands: Bands) -> tuple[AlarmKind, int]:
+def _behind(history: History) -> tuple[AlarmKind, int]:
     """What a rise of the loss is put down to, and the series that says so: steps before attention, else the loss."""
-    fallen = bands.since_start("entropy")
+    fallen = history.since_start("entropy")
     if (fallen < CLOSED).any():
-        return AlarmKind.LOGIT_GROWTH, int(bands.at("largest_logit")[np.nanargmin(fallen)])
-    moved = evidence(bands)
+        return AlarmKind.LOGIT_GROWTH, int(history.at("largest_logit")[np.nanargmin(fallen)])
+    moved = evidence(history)
     best = [
-        (moved[i], kind, int(i)) for kind, names in SUSPECTS.items() for name in names for i in bands.at(name)
+        (moved[i], kind, int(i))
+        for kind, names in SUSPECTS.items()
+        for name in names
+        for i in history.at(name)
     ]
-    if steps_grew(bands):
+    if steps_grew(history):
         best = [each for each in best if each[1] is AlarmKind.UPDATE_TOO_LARGE]
     score, kind, i = max(best, key=lambda each: each[0], default=(0.0, AlarmKind.LOSS_SPIKE, 0))
-    return (kind, i) if score > 1 else (AlarmKind.LOSS_SPIKE, int(bands.at("loss")[0]))
+    return (kind, i) if score > 1 else (AlarmKind.LOSS_SPIKE, int(history.at("loss")[0]))
 
 
-def not_a_number(bands: Bands) -> Hit | None:
+def not_a_number(history: History) -> Detection | None:
     """The loss, the stream or a gradient, where it was finite, is not a finite number any more.
 
     A block that was skipped (layer drop) has none either, and so have weights that got no gradient: while the loss is
     finite, gradients count where all blocks were seen, and of the stream only what is infinite.
     """
-    if bands.first is None or bands.count < 2 or np.isfinite(bands.now).all():
+    if history.first is None or history.count < 2 or np.isfinite(history.now).all():
         return None
-    endless = bands.now == math.inf
-    broken = (np.isnan(bands.now) | endless) & np.isfinite(bands.first)
-    loss, norm, gradient = (bands.at(name) for name in ("loss", "norm", "gradient"))
-    heard = bool(len(loss)) and math.isfinite(bands.loss)
+    endless = history.now == math.inf
+    broken = (np.isnan(history.now) | endless) & np.isfinite(history.first)
+    loss, norm, gradient = (history.at(name) for name in ("loss", "norm", "gradient"))
+    heard = bool(len(loss)) and math.isfinite(history.loss)
     broken[loss] &= not heard  # its logarithm is not, where it is negative
-    seen = gradient if np.isfinite(bands.now[norm]).all() else gradient[:0]
+    seen = gradient if np.isfinite(history.now[norm]).all() else gradient[:0]
     counts = (
         *loss,
         *(norm if not heard else norm[endless[norm]]),
-        *(bands.at("gradient_norm") if not heard else seen),
+        *(history.at("gradient_norm") if not heard else seen),
     )
     i = next((i for i in counts if broken[i]), None)
     if i is None:
         return None
-    name, where = bands.quantities[i].name.replace("_", " "), bands.places[i] or "the run"
-    return Hit(AlarmKind.NOT_A_NUMBER, int(i), f"The {name} of {where} is not finite.")
+    name, where = history.quantities[i].name.replace("_", " "), history.places[i] or "the run"
+    return Detection(AlarmKind.NOT_A_NUMBER, int(i), f"The {name} of {where} is not finite.")
 
 
 def _usual(logs: Array) -> tuple[float, float]:
@@ -185,5 +244,66 @@ def _usual(logs: Array) -> tuple[float, float]:
     return float(np.median(logs[-FEWEST:])), max(spread, FLOOR)
 
 
-def _rise(bands: Bands, i: int) -> float:
-    return float(bands.now[i] - median_of(bands, np.array([i]))[0])
+def _rise(history: History, i: int) -> float:
+    return float(history.now[i] - median_of(history, np.array([i]))[0])
+
+
+WAIT = 10  # steps in which a row is waited for
+
+
+@dataclass(frozen=True)
+class LoudLoss:
+    """A loss that is up at a step that was not sampled, or one that is not finite."""
+
+    step: int
+    since: int
+    floor: float  # its logarithm, below which it has come back
+    detection: Detection
+
+
+class LossAlone:
+    """Remembers a loud loss until a row is taken, or ten steps have gone by."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self._loud: LoudLoss | None = None
+
+    def forget(self) -> None:
+        """A row was taken, and decides."""
+        self._loud = None
+
+    def hear(self, step: int, loss: float) -> LoudLoss | None:
+        """A loss that is not finite, or what has been loud for ten steps and still is."""
+        losses = self.history.losses
+        if not math.isfinite(loss):
+            self._loud = None
+            return _broken(
+                self.history, step, f"The loss is {loss} at step {step}, which is not a finite number."
+            )
+        if self._loud is None and len(losses) and losses.restless:
+            self._loud = _loud(self.history, step)
+        loud = self._loud
+        if loud is None or step - loud.step < WAIT:
+            return None
+        self._loud = None
+        return loud if losses.last(STAYS).min() > loud.floor else None
+
+    def broken_before(self, step: int, since: int) -> LoudLoss:
+        """A loss between two rows that was not finite; which of them is not known."""
+        return _broken(
+            self.history, step, f"A loss of the steps {since} to {step} was not a finite number.", since
+        )
+
+
+def _broken(history: History, step: int, sentence: str, since: int | None = None) -> LoudLoss:
+    detection = Detection(AlarmKind.NOT_A_NUMBER, int(history.at("loss")[0]), sentence)
+    return LoudLoss(step, step if since is None else since, math.inf, detection)
+
+
+def _loud(history: History, step: int) -> LoudLoss | None:
+    spike = loss_spike(history)
+    if spike is None:
+        return None
+    past = history.losses.last(FEWEST + STAYS)
+    floor = float(np.median(past[:-STAYS]) + past[-STAYS:].min()) / 2
+    return LoudLoss(step, history.losses.steps[-STAYS], floor, spike)

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from edgewise.monitor.copies import Sizes, Switch, tensor_in
-from edgewise.monitor.deaf import Hooking
+from edgewise.monitor.capture import Sizes, tensor_in
+from edgewise.monitor.hooks import ModelHook, Switch
 
 LOW = (
     -5e3
@@ -37,7 +37,7 @@ class Reading(NamedTuple):
     alone: bool  # it also says what a causal mask would
 
 
-class Masks(Hooking):
+class Masks(ModelHook):
     """What one layer was given in this pass, by argument."""
 
     def __init__(self, switch: Switch, looked: set[str], sizes: Sizes) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -19,6 +20,48 @@ from torch import Tensor, nn
 from edgewise.arrays import Array
 from edgewise.models.names.record import Projection
 from edgewise.monitor.places import Places
+
+
+class ParameterViews:
+    """Views into some parameters; they follow what the optimizer writes, because they share its memory."""
+
+    def __init__(self, model: nn.Module, parameters: Sequence[str], make: Callable[[], list[Tensor]]) -> None:
+        paths = [name.rpartition(".") for name in dict.fromkeys(parameters)]
+        self._places = [(model.get_submodule(path)._parameters, leaf) for path, _, leaf in paths]
+        self._make = make
+        self._parameters: Sequence[Tensor | None] = []
+        self._where: list[int] = []
+        self._views: list[Tensor] = []
+        self.spread = any(hasattr(parameters[leaf], "full_tensor") for parameters, leaf in self._places)
+        self._gathered: list[Tensor] = []
+
+    def __call__(self) -> list[Tensor]:
+        return self._gathered or self._now()
+
+    def gather(self) -> None:
+        """Once for a row, where it is spread over processes: all of them must ask for it equally often."""
+        self._gathered = self._now() if self.spread else []
+
+    def release(self) -> None:
+        """Let go of what was gathered."""
+        self._gathered = []
+
+    def _now(self) -> list[Tensor]:
+        now = [parameters[leaf] for parameters, leaf in self._places]
+        # Whether a parameter was replaced, or is somewhere else; without a loop, because it is asked at every row.
+        known = self._where and all(map(is_, now, self._parameters))
+        if not (known and list(map(Tensor.data_ptr, now)) == self._where):  # type: ignore[arg-type]
+            self._parameters, self._views = now, [view.detach() for view in self._make()]
+            own = {_storage(view) for view in self._views} <= {_storage(p) for p in now} - {0}
+            # A copy (joined rows, a shard) is made anew every time.
+            self._where = [p.data_ptr() for p in now if p is not None] if own else []
+        return self._views
+
+
+def _storage(tensor: Tensor | None) -> int:
+    """Where its storage begins; 0 where that cannot be said (None, or spread over processes)."""
+    return 0 if tensor is None or hasattr(tensor, "to_local") else tensor.untyped_storage().data_ptr()
+
 
 STRIDE = 16
 LARGE = 2**22  # numbers; of a larger matrix (a vocabulary) fewer rows, so that it does not dominate the cost
@@ -305,3 +348,29 @@ def local(tensor: Tensor) -> Tensor:
 
 def _spread(tensor: Tensor) -> bool:
     return hasattr(tensor, "to_local")
+
+
+RIDGE = 1e-13  # of the trace: keeps a change of low rank positive, below what an entropy notices
+
+
+def spectral_entropy(query: Tensor, key: Tensor, query_after: Tensor, key_after: Tensor) -> Tensor:
+    """In nats, per head; 0 is a change of rank one; nan where nothing changed, or something is not finite.
+
+    The largest singular values carry the entropy, so their squares in double precision suffice.
+    """
+    q, k, q1, k1 = (t.double() for t in (query, key, query_after, key_after))
+    dq, dk = q1 - q, k1 - k
+    a = torch.maximum(_size(dq) / _size(q), _size(dk) / _size(k))
+    XY = torch.stack([torch.cat([dq / a, q], 1), torch.cat([a * k1, dk], 1)])
+    gram, other = XY @ XY.mT
+    ridge = RIDGE * gram.diagonal(dim1=1, dim2=2).sum(-1, keepdim=True)
+    L = torch.linalg.cholesky_ex(gram + torch.diag_embed(ridge.expand(-1, gram.shape[1]))).L
+    product = L.mT @ other @ L
+    usable = product.isfinite().all(-1).all(-1)[:, None, None]  # eigvalsh refuses the others
+    square = torch.linalg.eigvalsh(torch.where(usable, product, 0.0)).clamp_min(0)
+    p = square / square.sum(-1, keepdim=True)
+    return -torch.special.xlogy(p, p).sum(-1)
+
+
+def _size(matrices: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True)

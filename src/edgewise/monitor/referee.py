@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from edgewise.monitor.aside import Call
 from edgewise.monitor.attention import AttentionGroup, Pass
+from edgewise.monitor.capture import Call
 from edgewise.monitor.masks import Reading
 
 TOLERANCE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}

@@ -35,8 +35,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.files import read_text, whole_file
 from edgewise.monitor.columns import Column, schema_id, schema_text
-from edgewise.monitor.documents import FORMAT, Newer, about_run, event_line
-from edgewise.monitor.rows_file import AppendedFile, RowsFile
+from edgewise.monitor.storage import FORMAT, AppendedFile, Newer, RowsFile, about_run, event_line
 
 WAITING = 256  # rows and events that may wait for the disk
 SYNC = 30.0  # seconds between two fsync: a power cut loses at most these

@@ -29,24 +29,20 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.models.state import back_in_shards
 from edgewise.monitor.alarm import Alarm, AlarmKind
-from edgewise.monitor.aside import BatchMemory, pass_aside
-from edgewise.monitor.bands import Bands
-from edgewise.monitor.clock import Budget, Clock
-from edgewise.monitor.columns import Column, fast_columns
-from edgewise.monitor.copies import Switch, guarded_beside
+from edgewise.monitor.budget import Budget, Clock
+from edgewise.monitor.capture import BatchMemory, extra_pass
+from edgewise.monitor.causes import Diagnosis
+from edgewise.monitor.columns import Column, Sample, fast_columns
 from edgewise.monitor.detectors import near
-from edgewise.monitor.dossier import Dossiers
-from edgewise.monitor.edge import Edge, StreamChange, edge_of
-from edgewise.monitor.instrument import HOST, SLOW, SPECTRUM, Instrument, checked
-from edgewise.monitor.order import Detection
-from edgewise.monitor.own_optimizer import OwnOptimizer
+from edgewise.monitor.distributed import Processes, joined
+from edgewise.monitor.hooks import OptimizerSteps, Switch, guarded_beside
+from edgewise.monitor.instrument import HOST, SLOW, SPECTRUM, Edge, Instrument, StreamChange, checked, edge_of
 from edgewise.monitor.places import NO_LOSS, UNHEARD, check_model, places_or_blind
-from edgewise.monitor.ranks import Ranks, joined
-from edgewise.monitor.reading import trace_of, unseen_of_rows
+from edgewise.monitor.read_run import trace_of, unseen_of_rows
+from edgewise.monitor.replay import Dossiers
 from edgewise.monitor.run_folder import HEADS, RunFolder, versions
-from edgewise.monitor.run_log import RunLog
-from edgewise.monitor.sample import Sample
-from edgewise.monitor.sinks import Sinks, writers_of
+from edgewise.monitor.series import History
+from edgewise.monitor.sinks import RunLog, Sinks, writers_of
 from edgewise.nouns.trace import Trace
 from edgewise.optim.parallel import processes_of
 
@@ -163,7 +159,7 @@ class Watch:
         self.model, self.scaler, self.step, self.error = model, scaler, first_step, ""
         back_in_shards(model)
         self.places = places_or_blind(model)
-        self.ranks = Ranks(processes_of(model))
+        self.ranks = Processes(processes_of(model))
         self.columns: tuple[Column, ...] = fast_columns(self.places.depth)
         self.names = [column.name for column in self.columns]
         self.edge = edge
@@ -206,8 +202,8 @@ class Watch:
             self.instrument.handles += [loss.register_forward_pre_hook(enter, with_kwargs=True)]
         run = None if folder is None or self.ranks.rank else folder.path
         self.dossiers = Dossiers(run, self.places.model, state_limit, checkpoints)
-        self.bands = Bands(self.columns)
-        self.detection = Detection(self.bands)
+        self.history = History(self.columns)
+        self.diagnosis = Diagnosis(self.history)
         self.alarms: list[Alarm] = []
         self.on_alarm = on_alarm
         self.sinks = Sinks(self.columns, [] if self.ranks.rank else mirror, self.said.say)
@@ -221,7 +217,7 @@ class Watch:
         self._near = False  # whether a detector is close to an alarm
         self._on_host = self.instrument.on_host  # where it costs nothing to look at the loss
         self._last_row: tuple[int, Array] | None = None
-        self._own = OwnOptimizer(self.places.model, optimizer, self._tell)
+        self._steps_of = OptimizerSteps(self.places.model, optimizer, self._tell)
         self._open, self._closed, self._aside = (
             True,
             False,
@@ -329,7 +325,7 @@ class Watch:
             return None
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        begins, late = self._own.begins(optimizer) if self._open else (False, False)
+        begins, late = self._steps_of.begins(optimizer) if self._open else (False, False)
         self.step += late  # what ended it did not come
         if not (begins and self.switch.on):
             return None
@@ -351,7 +347,7 @@ class Watch:
 
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         try:
-            if self._open and self._own.ends(optimizer):
+            if self._open and self._steps_of.ends(optimizer):
                 self._guarded(self._after_step, optimizer)
         except Exception as error:  # noqa: BLE001  the training must not notice
             self.fail(error)
@@ -367,7 +363,7 @@ class Watch:
         self.dossiers.before_step(optimizer)
         slow = self._stored % SLOW == 0
         if self.places.depth and not self.instrument.reached:
-            self._measure_aside()
+            self._measure_apart()
         if slow and self.instrument.change is not None:
             self.instrument.change.before(self.batch.few(before=True))
         self.instrument.before_step(
@@ -377,7 +373,7 @@ class Watch:
             call=self.batch.call,
         )
 
-    def _measure_aside(self) -> None:
+    def _measure_apart(self) -> None:
         """The pass that trains went past the hooks: look at the same batch in a pass of our own."""
         call = self.batch.few()
         if not self._aside:
@@ -390,7 +386,7 @@ class Watch:
                 f"{late}Weights, gradients, updates are watched; activations and attention {instead}.",
             )
         if call is not None:
-            pass_aside(self.places.model, call)
+            extra_pass(self.places.model, call)
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if self.switch.on:
@@ -416,9 +412,9 @@ class Watch:
         loss = self._heard(reported)
         if loss is None:
             return
-        self.bands.losses.see(self.step, math.log(loss) if loss > 0 else math.nan)
-        self.bands.losses.restless |= not math.isfinite(loss)
-        for alarm in self.detection.hear(self.step, loss):
+        self.history.losses.see(self.step, math.log(loss) if loss > 0 else math.nan)
+        self.history.losses.restless |= not math.isfinite(loss)
+        for alarm in self.diagnosis.hear(self.step, loss):
             self._raise(alarm, sampled=False)
 
     def _heard(self, reported: float | None, sampled: float | None = None) -> float | None:
@@ -434,14 +430,14 @@ class Watch:
     def _read_broken(self) -> None:
         """Whether a loss since the last row was not finite: at the end of a run, no row will bring it."""
         if bool(self.instrument.broken.isnan().any()):
-            for alarm in self.detection.broken_before(self.step - 1, self._sampled + 1):
+            for alarm in self.diagnosis.broken_before(self.step - 1, self._sampled + 1):
                 self._raise(alarm, sampled=False)
 
     def _due(self) -> bool:
         """Whether the next step is sampled: as planned with other processes, or as the budget and the rows say."""
         if self.ranks.size > 1:
             return self.step >= self._next
-        return self.budget.due(self._near, self.bands.losses.restless)
+        return self.budget.due(self._near, self.history.losses.restless)
 
     def _sample(self) -> tuple[Sample, int]:
         """The sample of this step, joined over processes, and the steps until the next one."""
@@ -476,8 +472,8 @@ class Watch:
         self._observed |= ~np.isnan(row)
         seen = self.instrument.reached or not self.places.depth
         if seen:  # what no hook saw is not a number, and not an alarm
-            self.bands.see(self.step, row)
-            row[self._growth_columns] = self.bands.slope[self.bands.at("largest_logit")]
+            self.history.see(self.step, row)
+            row[self._growth_columns] = self.history.slope[self.history.at("largest_logit")]
         self._last_row = self.step, row
         self.dossiers.rows.append((self.step, row))
         if self.folder is not None:
@@ -487,10 +483,10 @@ class Watch:
         self._note_refusals()
         self._stored += 1
         self._note_silence(0 if self._on_host else self._stored)
-        alarms = self.detection.see(self.step, sample.heads) if seen else []
-        alarms += self.detection.hear(self.step, loss) if loss is not None and not math.isfinite(loss) else []
-        alarms += self.detection.broken_before(self.step, self._sampled + 1) if sample.broken else []
-        self._near = seen and self.budget.share is not None and near(self.bands)
+        alarms = self.diagnosis.see(self.step, sample.heads) if seen else []
+        alarms += self.diagnosis.hear(self.step, loss) if loss is not None and not math.isfinite(loss) else []
+        alarms += self.diagnosis.broken_before(self.step, self._sampled + 1) if sample.broken else []
+        self._near = seen and self.budget.share is not None and near(self.history)
         self._raised = sum({1 << KINDS.index(alarm.kind) for alarm in alarms})
         self.sinks.send(self.step, row, [alarm.kind.value for alarm in alarms])
         for alarm in alarms:

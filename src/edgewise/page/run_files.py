@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from edgewise.errors import BadInput
-from edgewise.monitor.reading import Run
-from edgewise.monitor.rows_file import Rows
+from edgewise.monitor.read_run import Run
+from edgewise.monitor.storage import Rows
 
 MOST_RUNS, DEEPEST_FOLDER, MOST_FOLDERS = 200, 4, 2000
 MOST_BLOCKS = 1000

@@ -14,7 +14,7 @@ import numpy as np
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.monitor.columns import Statistic, statistics
-from edgewise.monitor.rows_file import Rows
+from edgewise.monitor.storage import Rows
 
 MOST_COLUMNS, MOST_CELLS = 400, 40_000
 LOW_IS_WORSE = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgewise.monitor.reading import Run
+from edgewise.monitor.read_run import Run
 from edgewise.nouns.verdict import Outcome
 from edgewise.page import run_files, sheet
 from edgewise.page.markup import Html, element, join, prose, sentence_case

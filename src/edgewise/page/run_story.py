@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgewise.monitor.alarm import ADVICE, MEANING, Alarm
-from edgewise.monitor.reading import Run, ended, unseen_of_events
-from edgewise.monitor.rows_file import Rows
+from edgewise.monitor.read_run import Run, ended, unseen_of_events
+from edgewise.monitor.storage import Rows
 from edgewise.nouns.verdict import finite
 from edgewise.page.markup import sentence_case
 

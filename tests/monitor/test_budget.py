@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import edgewise
-from edgewise.monitor.clock import GAPS, MEMORY, Budget, Clock
+from edgewise.monitor.budget import GAPS, MEMORY, Budget, Clock
 from tests.monitor.subjects import encoder
 
 

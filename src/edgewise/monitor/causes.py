@@ -14,12 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgewise.monitor.alarm import Alarm, AlarmKind, Moved
-from edgewise.monitor.bands import JUMP, Bands
 from edgewise.monitor.detectors import DETECTORS, GROWTH, LASTING, SUDDEN, TENFOLD
-from edgewise.monitor.evidence import steps_grew
-from edgewise.monitor.hit import Detector, Hit
-from edgewise.monitor.loss_alone import LossAlone, Loud
-from edgewise.monitor.loss_detectors import loss_rise
+from edgewise.monitor.loss_detectors import Detection, Detector, LossAlone, LoudLoss, loss_rise, steps_grew
+from edgewise.monitor.series import JUMP, History
 
 STATES = (AlarmKind.RANK_COLLAPSE, AlarmKind.LEFT_PREDICTION)  # which last, and need not move
 EVENTS = (
@@ -58,29 +55,32 @@ SUSPECTS = {
 }
 
 
-class Detection:
+class Diagnosis:
     """Rows in, alarms out; each kind once in 200 rows."""
 
-    def __init__(self, bands: Bands) -> None:
-        self.bands = bands
+    def __init__(self, history: History) -> None:
+        self.history = history
         self._last: dict[AlarmKind, int] = {}
-        self._loss = LossAlone(bands)
+        self._loss = LossAlone(history)
         self._alone: int | None = None  # the step of the last jump of the loss before which nothing had moved
 
     def see(self, step: int, heads: np.ndarray) -> list[Alarm]:
-        """The alarms of a row that `bands` has just taken in; heads (blocks, statistics, H) names the worst head."""
+        """The alarms of a row that `history` has just taken in; heads (blocks, statistics, H) names the worst head."""
         self._loss.forget()
-        detectors = SUDDEN if self.bands.quiet else DETECTORS
+        detectors = SUDDEN if self.history.quiet else DETECTORS
         with np.errstate(invalid="ignore", divide="ignore"):
-            hits = [detector(self.bands) for detector in detectors]
-        if not any(hits):
+            detections = [detector(self.history) for detector in detectors]
+        if not any(detections):
             return []
-        moved = [each for each in self.bands.moved() if _counts(each)]
-        hits = [
-            hit and self._put_down(hit, detector, step) for hit, detector in zip(hits, detectors, strict=True)
+        moved = [each for each in self.history.moved() if _counts(each)]
+        detections = [
+            detection and self._put_down(detection, detector, step)
+            for detection, detector in zip(detections, detectors, strict=True)
         ]
-        named = [_renamed(hit, step, self.bands) for hit in hits if hit is not None]
-        return [self._alarm(hit, step, moved, heads) for hit in named if self._fresh(hit.kind)]
+        named = [_renamed(detection, step, self.history) for detection in detections if detection is not None]
+        return [
+            self._alarm(detection, step, moved, heads) for detection in named if self._fresh(detection.kind)
+        ]
 
     def hear(self, step: int, loss: float) -> list[Alarm]:
         """What a loss says alone: at once where it is not finite, else where no row was paid for within ten steps."""
@@ -90,115 +90,123 @@ class Detection:
         """A loss between two rows was not finite, where losses are read with the rows only."""
         return self._alone_alarm(step, self._loss.broken_before(step, since))
 
-    def _alone_alarm(self, step: int, loud: Loud | None) -> list[Alarm]:
-        if loud is None or not self._fresh(loud.hit.kind):
+    def _alone_alarm(self, step: int, loud: LoudLoss | None) -> list[Alarm]:
+        if loud is None or not self._fresh(loud.detection.kind):
             return []
         cause = "only the loss is known: no row was taken since."
-        return [Alarm(loud.hit.kind, step, "", None, loud.since, loud.hit.sentence, cause)]
+        return [Alarm(loud.detection.kind, step, "", None, loud.since, loud.detection.sentence, cause)]
 
-    def _put_down(self, hit: Hit, detector: Detector, step: int) -> Hit:
+    def _put_down(self, detection: Detection, detector: Detector, step: int) -> Detection:
         """A rise of the loss to the jump that it began with, where nothing had moved before that."""
         if detector is not loss_rise or self._alone is None or step - self._alone > REACH:
-            return hit
+            return detection
         same = (
             f" It rose at step {self._alone}, before which nothing had moved: look at the data from there on."
         )
-        return Hit(AlarmKind.LOSS_SPIKE, int(self.bands.at("loss")[0]), hit.sentence + same)
+        return Detection(AlarmKind.LOSS_SPIKE, int(self.history.at("loss")[0]), detection.sentence + same)
 
     def _fresh(self, kind: AlarmKind) -> bool:
-        now, last = self.bands.count, self._last.get(kind)
+        now, last = self.history.count, self._last.get(kind)
         if last is not None and now - last < QUIET:
             return False
         self._last[kind] = now
         return True
 
-    def _alarm(self, hit: Hit, step: int, moved: Sequence[Moved], heads: np.ndarray) -> Alarm:
-        bands, i = self.bands, hit.series
-        place = bands.places[i] if i is not None else ""
+    def _alarm(self, detection: Detection, step: int, moved: Sequence[Moved], heads: np.ndarray) -> Alarm:
+        history, i = self.history, detection.series
+        place = history.places[i] if i is not None else ""
         since = (
-            int(bands.since[i]) if i is not None and bands.since[i] >= 0 else _lasting(hit.kind, step, bands)
+            int(history.since[i])
+            if i is not None and history.since[i] >= 0
+            else _lasting(detection.kind, step, history)
         )
-        if hit.kind is AlarmKind.BAD_BATCH:  # it would have another name if what drifts before it mattered
-            moved = [each for each in moved if each.since > step - bands.gap]
-        if hit.kind in (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE):
-            before = since if hit.kind is AlarmKind.LOSS_SPIKE else step
+        if (
+            detection.kind is AlarmKind.BAD_BATCH
+        ):  # it would have another name if what drifts before it mattered
+            moved = [each for each in moved if each.since > step - history.gap]
+        if detection.kind in (AlarmKind.BAD_BATCH, AlarmKind.LOSS_SPIKE):
+            before = since if detection.kind is AlarmKind.LOSS_SPIKE else step
             self._alone = None if any(each.since < before for each in moved) else before
         return Alarm(
-            hit.kind,
+            detection.kind,
             step,
             place,
-            _head(hit.kind, place, heads),
+            _head(detection.kind, place, heads),
             since,
-            hit.sentence + _where(hit.kind, bands),
-            _cause(hit.kind, moved, since, step),
+            detection.sentence + _where(detection.kind, history),
+            _cause(detection.kind, moved, since, step),
             tuple(str(each) for each in moved),
-            tuple(_ruled_out(bands, hit.kind)),
-            bands.rows,
-            bands.series,
+            tuple(_ruled_out(history, detection.kind)),
+            history.rows,
+            history.series,
         )
 
 
-def _renamed(hit: Hit, step: int, bands: Bands) -> Hit:
+def _renamed(detection: Detection, step: int, history: History) -> Detection:
     """What moved first decides: a jump after something else moved is not the batch's fault, logits that grow after the
     steps did are not attention's."""
-    if hit.kind is AlarmKind.BAD_BATCH and _moving(bands, step):
-        return Hit(AlarmKind.LOSS_SPIKE, hit.series, hit.sentence)
-    if hit.kind in (AlarmKind.LOGIT_GROWTH, AlarmKind.ENTROPY_COLLAPSE):
-        if _after_steps(hit, bands):
-            return Hit(AlarmKind.UPDATE_TOO_LARGE, hit.series, f"Steps grew first. {hit.sentence}")
-        if not len(bands.losses) and _after_stream(hit, bands):
+    if detection.kind is AlarmKind.BAD_BATCH and _moving(history, step):
+        return Detection(AlarmKind.LOSS_SPIKE, detection.series, detection.sentence)
+    if detection.kind in (AlarmKind.LOGIT_GROWTH, AlarmKind.ENTROPY_COLLAPSE):
+        if _after_steps(detection, history):
+            return Detection(
+                AlarmKind.UPDATE_TOO_LARGE, detection.series, f"Steps grew first. {detection.sentence}"
+            )
+        if not len(history.losses) and _after_stream(detection, history):
             words = "The stream grew first, and there is no loss that would say whether that was learning."
-            return Hit(AlarmKind.UPDATE_TOO_LARGE, hit.series, f"{words} {hit.sentence}")
-    return hit
+            return Detection(AlarmKind.UPDATE_TOO_LARGE, detection.series, f"{words} {detection.sentence}")
+    return detection
 
 
-def _moving(bands: Bands, step: int) -> bool:
+def _moving(history: History, step: int) -> bool:
     """Whether something other than the loss left its past before this step, and is still on its way."""
     with np.errstate(invalid="ignore"):
-        trend = (bands.worse * bands.t > bands.threshold) & (bands.worse * bands.change > GROWTH)
-        away = trend | (bands.worse * bands.jump > JUMP)
-    away[bands.at("loss")] = False
-    return bool((away & (bands.since >= 0) & (bands.since < step)).any())
+        trend = (history.worse * history.t > history.threshold) & (history.worse * history.change > GROWTH)
+        away = trend | (history.worse * history.jump > JUMP)
+    away[history.at("loss")] = False
+    return bool((away & (history.since >= 0) & (history.since < step)).any())
 
 
-def _after_steps(hit: Hit, bands: Bands) -> bool:
-    """Whether the size of the steps began to grow before the series of a hit began to move, and still does.
+def _after_steps(detection: Detection, history: History) -> bool:
+    """Whether the size of the steps began to grow before the series of a detection began to move, and still does.
 
     Where rows are far apart the two are told apart to a tenth of the window, and steps that grew at all are named.
     """
-    if hit.series is None:
+    if detection.series is None:
         return False
-    steps = bands.past()[0]
-    slack = int(steps[-1] - steps[0]) // 10 if bands.sparse else 0
-    for i in (*bands.at("update_ratio"), *(bands.at("update_ratio.mlp") if bands.sparse else ())):
-        if 0 <= bands.since[i] < bands.since[hit.series] + slack and bands.change[i] > GROWTH:
+    steps = history.past()[0]
+    slack = int(steps[-1] - steps[0]) // 10 if history.sparse else 0
+    for i in (*history.at("update_ratio"), *(history.at("update_ratio.mlp") if history.sparse else ())):
+        if 0 <= history.since[i] < history.since[detection.series] + slack and history.change[i] > GROWTH:
             return True
-    return bands.sparse and steps_grew(bands)
+    return history.sparse and steps_grew(history)
 
 
-def _after_stream(hit: Hit, bands: Bands) -> bool:
-    """Whether the stream began to grow before the series of a hit began to move."""
-    began = bands.since[bands.at("norm")]
-    return hit.series is not None and bool(((began >= 0) & (began < bands.since[hit.series])).any())
+def _after_stream(detection: Detection, history: History) -> bool:
+    """Whether the stream began to grow before the series of a detection began to move."""
+    began = history.since[history.at("norm")]
+    return detection.series is not None and bool(
+        ((began >= 0) & (began < history.since[detection.series])).any()
+    )
 
 
-def _lasting(kind: AlarmKind, step: int, bands: Bands) -> int:
+def _lasting(kind: AlarmKind, step: int, history: History) -> int:
     """Since when, where no series began to move: a state has lasted for some rows when it is an alarm."""
-    lasts = bands.lasting(LASTING) if kind in STATES else 0
-    return int(bands.past()[0][-lasts]) if lasts else step
+    lasts = history.lasting(LASTING) if kind in STATES else 0
+    return int(history.past()[0][-lasts]) if lasts else step
 
 
-def _where(kind: AlarmKind, bands: Bands) -> str:
+def _where(kind: AlarmKind, history: History) -> str:
     """Which number along the pass is the first that is not finite, in the row at hand."""
     if kind is not AlarmKind.NOT_A_NUMBER:
         return ""
-    at, loss = bands.at("norm"), bands.at("loss")
-    broken = [bands.places[i] for i in at if np.isnan(bands.now[i]) or bands.now[i] == np.inf]
-    if broken and broken[0] == bands.places[at[0]]:
+    at, loss = history.at("norm"), history.at("loss")
+    broken = [history.places[i] for i in at if np.isnan(history.now[i]) or history.now[i] == np.inf]
+    if broken and broken[0] == history.places[at[0]]:
         return " What enters the first block is not finite already: look at the inputs and the embeddings."
     if broken:
         return f" The output of {broken[0]} is the first that is not finite; what enters it is."
-    if len(at) and len(loss) and not np.isfinite(bands.now[loss[0]]):
+    if len(at) and len(loss) and not np.isfinite(history.now[loss[0]]):
         return (
             " The stream is finite in all blocks: look at the head, the labels and how the loss is computed."
         )
@@ -241,13 +249,13 @@ def _head(kind: AlarmKind, place: str, heads: np.ndarray) -> int | None:
     return None if np.isnan(values).all() else int(which[1](values))
 
 
-def _away(bands: Bands, at: np.ndarray) -> bool:
+def _away(history: History, at: np.ndarray) -> bool:
     """Whether any of these moves, or has come to rest ten times worse than it began."""
-    fallen = bands.worse[at] * (bands.now[at] - (np.nan if bands.first is None else bands.first[at]))
-    return bool((bands.since[at] >= 0).any() or (fallen > TENFOLD).any())
+    fallen = history.worse[at] * (history.now[at] - (np.nan if history.first is None else history.first[at]))
+    return bool((history.since[at] >= 0).any() or (fallen > TENFOLD).any())
 
 
-def _ruled_out(bands: Bands, kind: AlarmKind) -> list[str]:
+def _ruled_out(history: History, kind: AlarmKind) -> list[str]:
     """Suspects whose series are all in their past, with the largest t-value as evidence.
 
     What has more than half of the t-value of an alarm is not one, but it is not ruled out either.
@@ -261,9 +269,14 @@ def _ruled_out(bands: Bands, kind: AlarmKind) -> list[str]:
     }.get(kind)
     out = []
     for suspect, names in SUSPECTS.items():
-        at = np.concatenate([bands.at(name) for name in names])
-        t = bands.worse[at] * bands.t[at]
+        at = np.concatenate([history.at(name) for name in names])
+        t = history.worse[at] * history.t[at]
         most = round(float(np.nanmax(t, initial=-np.inf)), 1) + 0.0  # not "-0.0"
-        if suspect != own and np.isfinite(most) and most < CLEAR * bands.threshold and not _away(bands, at):
-            out.append(f"{suspect} (largest t = {most:.1f} of {bands.threshold:.1f} needed)")
+        if (
+            suspect != own
+            and np.isfinite(most)
+            and most < CLEAR * history.threshold
+            and not _away(history, at)
+        ):
+            out.append(f"{suspect} (largest t = {most:.1f} of {history.threshold:.1f} needed)")
     return out

@@ -10,143 +10,143 @@ import torch
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.monitor.copies import InPlace, Window
-from edgewise.monitor.pending import NormSeat, Pending, Question, Seat
+from edgewise.monitor.capture import InPlace, Window
+from edgewise.monitor.hooks import DeferredNorm, DeferredRead, DeferredReads, GradientRequest
 from tests.monitor.subjects import batches, encoder, loss_of
 
 
-def window(pending: Pending) -> Window:
-    return Window(pending, torch.full((2, 3, 4), torch.nan), True, lambda length: slice(0, length, 1))
+def window(deferred: DeferredReads) -> Window:
+    return Window(deferred, torch.full((2, 3, 4), torch.nan), True, lambda length: slice(0, length, 1))
 
 
-def seen(seat: Seat, x: Tensor) -> None:
-    """A step in which the hook of a seat sees x, unless something else is done before it is over."""
-    if isinstance(seat, Window):
-        seat.see(x)
+def seen(read: DeferredRead, x: Tensor) -> None:
+    """A step in which the hook of a read sees x, unless something else is done before it is over."""
+    if isinstance(read, Window):
+        read.see(x)
     else:
-        seat.keep(x, x.numel() <= seat.pending.small)
+        read.keep(x, x.numel() <= read.deferred.small)
 
 
 @pytest.mark.parametrize(
     ("make", "read"),
     [
         (window, lambda x: x),
-        (lambda pending: NormSeat(pending, torch.full((), torch.nan)), torch.linalg.vector_norm),
+        (lambda deferred: DeferredNorm(deferred, torch.full((), torch.nan)), torch.linalg.vector_norm),
     ],
 )
 def test_a_tensor_that_lasts_is_read_when_the_pass_is_over(make: Any, read: Any) -> None:
-    pending = Pending()
-    seat = make(pending)
+    deferred = DeferredReads()
+    read = make(deferred)
     for step in range(3):
         x = torch.randn(2, 3, 4)
-        seen(seat, x)
-        assert seat.at_once == (step == 0)
-        pending.settle()
-        assert torch.equal(seat.buffer, read(x))
-        assert seat.seen is None
+        seen(read, x)
+        assert read.at_once == (step == 0)
+        deferred.settle()
+        assert torch.equal(read.buffer, read(x))
+        assert read.seen is None
 
 
 def test_a_tensor_that_is_written_over_is_copied_at_once_from_the_first_step_on() -> None:
-    pending = Pending()
-    seat = window(pending)
+    deferred = DeferredReads()
+    read = window(deferred)
     for _ in range(3):
         x = torch.randn(2, 3, 4)
         expected = x.clone()
-        seen(seat, x)
+        seen(read, x)
         x.zero_()
-        pending.settle()
-        assert torch.equal(seat.buffer, expected)
+        deferred.settle()
+        assert torch.equal(read.buffer, expected)
 
 
 def test_what_is_first_written_over_at_a_later_step_is_no_number_there_and_right_afterwards() -> None:
-    pending = Pending()
-    seat = window(pending)
+    deferred = DeferredReads()
+    read = window(deferred)
     for overwritten, known in ((False, True), (True, False), (True, True)):
         x = torch.randn(2, 3, 4)
         expected = x.clone()
-        seen(seat, x)
+        seen(read, x)
         if overwritten:
             x.zero_()
-        pending.settle()
-        assert torch.equal(seat.buffer, expected) if known else bool(seat.buffer.isnan().all())
+        deferred.settle()
+        assert torch.equal(read.buffer, expected) if known else bool(read.buffer.isnan().all())
 
 
 def test_a_storage_that_is_freed_behind_a_tensor_is_not_read() -> None:
-    pending = Pending()
-    seat = window(pending)
+    deferred = DeferredReads()
+    read = window(deferred)
     x = torch.randn(2, 3, 4)
     expected = x.clone()
-    seen(seat, x)
+    seen(read, x)
     x.untyped_storage().resize_(0)
-    pending.settle()
-    assert seat.at_once and torch.equal(seat.buffer, expected)
+    deferred.settle()
+    assert read.at_once and torch.equal(read.buffer, expected)
 
 
 def test_the_last_pass_of_a_step_counts_also_where_only_the_first_was_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("edgewise.monitor.pending.SMALL", 24)
-    pending = Pending()
-    seat = window(pending)
-    seen(seat, torch.randn(2, 3, 4))
-    pending.settle()
+    monkeypatch.setattr("edgewise.monitor.hooks.SMALL", 24)
+    deferred = DeferredReads()
+    read = window(deferred)
+    seen(read, torch.randn(2, 3, 4))
+    deferred.settle()
     large = torch.randn(5, 3, 4)
-    seen(seat, torch.randn(2, 3, 4))
-    seen(seat, large)
-    pending.settle()
-    assert torch.equal(seat.buffer, large[:2])
+    seen(read, torch.randn(2, 3, 4))
+    seen(read, large)
+    deferred.settle()
+    assert torch.equal(read.buffer, large[:2])
 
 
 def test_a_window_in_place_shows_the_tensor_itself_and_nothing_of_a_step_in_which_it_saw_none() -> None:
-    pending = Pending()
-    seat = InPlace(pending, torch.full((2, 3, 4), torch.nan), True, lambda length: slice(0, length, 1))
+    deferred = DeferredReads()
+    read = InPlace(deferred, torch.full((2, 3, 4), torch.nan), True, lambda length: slice(0, length, 1))
     for _ in range(3):
         x = torch.randn(5, 3, 4)
-        seat.see(x)
-        pending.settle()
-        shown = seat.shown(2, 3)
+        read.see(x)
+        deferred.settle()
+        shown = read.shown(2, 3)
         assert torch.equal(shown, x[:2]) and shown.data_ptr() == x.data_ptr()
-        assert bool(seat.shown(2, 2).isnan().all())  # another shape is another pass
-        seat.part = None  # as at the end of a row
-        assert bool(seat.shown(2, 3).isnan().all())
+        assert bool(read.shown(2, 2).isnan().all())  # another shape is another pass
+        read.part = None  # as at the end of a row
+        assert bool(read.shown(2, 3).isnan().all())
 
 
 def test_a_window_in_place_copies_what_is_written_over() -> None:
-    pending = Pending()
-    seat = InPlace(pending, torch.full((2, 3, 4), torch.nan), False, lambda length: slice(0, length, 1))
+    deferred = DeferredReads()
+    read = InPlace(deferred, torch.full((2, 3, 4), torch.nan), False, lambda length: slice(0, length, 1))
     for _ in range(3):
         x = torch.randn(3, 5, 4)
         expected = x[:, :2].transpose(0, 1).clone()
-        seat.see(x)
+        read.see(x)
         x.zero_()
-        pending.settle()
-        assert torch.equal(seat.shown(2, 3), expected)
+        deferred.settle()
+        assert torch.equal(read.shown(2, 3), expected)
 
 
 def test_a_gradient_is_that_of_the_tensor_that_was_seen() -> None:
-    pending, answers = Pending(), []
-    question = Question(pending, lambda g: answers.append(float(g)))
+    deferred, answers = DeferredReads(), []
+    question = GradientRequest(deferred, lambda g: answers.append(float(g)))
     for scaled in (False, False, True, True):
         x = torch.ones((), requires_grad=True) * 1.0
         question.about(x)
         if scaled:
             x.mul_(3.0)
-        pending.ask()
+        deferred.ask()
         (2.0 * x).backward()
     assert answers == [2.0, 2.0, 6.0]  # lost where it was first written over, then asked at once
 
 
 def test_a_gradient_that_was_not_asked_in_time_is_asked_at_once_from_then_on() -> None:
-    pending, answers = Pending(), []
-    question = Question(pending, lambda g: answers.append(float(g)))
+    deferred, answers = DeferredReads(), []
+    question = GradientRequest(deferred, lambda g: answers.append(float(g)))
     for ends in (True, False, False):  # a last block that does not run
         x = torch.ones((), requires_grad=True) * 1.0
         question.about(x)
         if ends:
-            pending.ask()
+            deferred.ask()
         (2.0 * x).backward()
-        pending.forget()
-    assert answers == [2.0, 2.0] and not pending.asked
+        deferred.forget()
+    assert answers == [2.0, 2.0] and not deferred.asked
 
 
 def in_place(model: nn.Module) -> nn.Module:
@@ -173,7 +173,7 @@ def rows(model: nn.Module, steps: int = 4) -> np.ndarray:
 
 def test_rows_of_a_model_that_works_in_place_are_those_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = rows(in_place(encoder(dropout=0.1)))
-    monkeypatch.setattr("edgewise.monitor.pending.SMALL", 0)
-    monkeypatch.setattr(Question, "about", lambda self, tensor: tensor.register_hook(self.answer))
+    monkeypatch.setattr("edgewise.monitor.hooks.SMALL", 0)
+    monkeypatch.setattr(GradientRequest, "about", lambda self, tensor: tensor.register_hook(self.answer))
     copied = rows(in_place(encoder(dropout=0.1)))
     assert np.array_equal(kept, copied, equal_nan=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import edgewise
 from edgewise.errors import BadInput
 from edgewise.monitor.columns import fast_columns
-from edgewise.monitor.reading import Run
+from edgewise.monitor.read_run import Run
 from edgewise.monitor.sinks import _groups, curves
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of, train
 
@@ -275,6 +275,6 @@ def test_the_callbacks_name_what_they_need(monkeypatch: pytest.MonkeyPatch) -> N
         "pytorch_lightning.callbacks",
     ):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "edgewise.monitor.lightning", raising=False)
+    monkeypatch.delitem(sys.modules, "edgewise.integrations.lightning", raising=False)
     with pytest.raises(BadInput, match="needs lightning, which is not installed"):
         edgewise.LightningCallback()

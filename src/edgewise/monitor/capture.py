@@ -15,68 +15,22 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from edgewise.monitor.clock import Clock
-from edgewise.monitor.deaf import Hooking
-from edgewise.monitor.pending import NormSeat, Pending, Question, Seat
+from edgewise.monitor.hooks import (
+    DeferredNorm,
+    DeferredRead,
+    DeferredReads,
+    GradientRequest,
+    ModelHook,
+    Switch,
+    guarded,
+)
 from edgewise.probe.block_call import NAMES
+from edgewise.probe.isolation import observed, tensors
 
 SEQUENCES, TOKENS, QUERIES = 2, 64, 16
 KEYS = 512  # most tokens copied of a projection; the keys of a causal row are the tokens before it, so rows are whole
 FEWEST = 64  # and the fewest, where the model is large
 ROOM = 0.01  # of the parameters' memory, or 64 MB, for these copies
-
-
-class Switch:
-    """Whether this step is sampled, the clock of what that costs, and what to do with an error."""
-
-    def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
-        self.clock, self.fail = clock, fail
-        self.on = True
-        self.check = True  # whether this row is one on the slow clock, which the referee looks at
-        self.limit = 0.0  # largest finite number of the dtype that activations have or are cast to
-        self.pending = Pending()
-
-    def run(self, copy: Callable[..., object], *arguments: Any) -> None:
-        """Copy at a sampled step, on the clock; an error switches the monitor off and goes no further."""
-        if self.on:
-            self.clock.run(copy, arguments, self.fail)
-
-
-class Guard(Hooking):
-    """The one way from a hook of the model into the monitor: what is raised behind it does not reach the training.
-
-    Nothing is returned either, since what a hook returns replaces the output or the gradient.
-    """
-
-    def __init__(self, switch: Switch, hook: Callable[..., object]) -> None:
-        self.switch, self.hook = switch, hook
-
-    def call(self, *arguments: Any) -> None:
-        """Of a part of the model, at sampled steps; always in compiled code, where a changing flag would recompile."""
-        if torch.compiler.is_compiling():
-            self.hook(*arguments)
-        elif self.switch.on:
-            try:
-                self.hook(*arguments)
-            except Exception as error:  # noqa: BLE001  the training must not notice
-                self.switch.fail(error)
-
-    def call_beside(self, *arguments: Any) -> None:
-        """Of the whole model, at every step; torch.compile calls it beside its graph."""
-        try:
-            self.hook(*arguments)
-        except Exception as error:  # noqa: BLE001  the training must not notice
-            self.switch.fail(error)
-
-
-def guarded(switch: Switch, hook: Callable[..., object]) -> Callable[..., None]:
-    """A hook of a part of the model, or of a tensor, behind a guard."""
-    return Guard(switch, hook).call
-
-
-def guarded_beside(switch: Switch, hook: Callable[..., object]) -> Callable[..., None]:
-    """A hook of the whole model behind a guard."""
-    return Guard(switch, hook).call_beside
 
 
 class Sizes:
@@ -126,16 +80,16 @@ class Fit(NamedTuple):
     length: int  # of a sequence in all
 
 
-class Window(Seat):
+class Window(DeferredRead):
     """The part of a tensor (batch, tokens, width) that goes into a buffer; worked out once for every shape.
 
     slices(length): of the tokens of one sequence; sequences are the first ones.
     """
 
     def __init__(
-        self, pending: Pending, buffer: Tensor, batch_first: bool, slices: Callable[[int], slice]
+        self, deferred: DeferredReads, buffer: Tensor, batch_first: bool, slices: Callable[[int], slice]
     ) -> None:
-        super().__init__(pending, buffer)
+        super().__init__(deferred, buffer)
         self.batch_first, self._slices = batch_first, slices
         self._shape: torch.Size | None = None
         self._fit: Fit | None = None
@@ -152,14 +106,14 @@ class Window(Seat):
         """Copy x, or keep it until the pass is over; None where it is not a stream of this width."""
         if x.shape != self._shape:
             self._shape, self._fit = x.shape, self._fitted(x.shape)
-            self._small = x.numel() <= self.pending.small
+            self._small = x.numel() <= self.deferred.small
         if self._fit is not None:
             self.keep(x, self._small)
         return self._fit
 
     @staticmethod
-    def take(seats: Sequence[Any], tensors: list[Tensor]) -> None:
-        fits = [seat._fit for seat in seats]
+    def take(reads: Sequence[Any], tensors: list[Tensor]) -> None:
+        fits = [read._fit for read in reads]
         torch._foreach_copy_(
             [fit.target for fit in fits], [x[fit.part] for x, fit in zip(tensors, fits, strict=True)]
         )
@@ -198,10 +152,10 @@ class InPlace(Window):
         return part.float()
 
     @classmethod
-    def read(cls, seats: Sequence[Any], tensors: list[Tensor]) -> None:
-        for seat, x in zip(seats, tensors, strict=True):
-            part = x[seat._fit.part]
-            seat.part = part if seat.batch_first else part.transpose(0, 1)
+    def read(cls, reads: Sequence[Any], tensors: list[Tensor]) -> None:
+        for read, x in zip(reads, tensors, strict=True):
+            part = x[read._fit.part]
+            read.part = part if read.batch_first else part.transpose(0, 1)
 
 
 W = TypeVar("W", bound=Window)
@@ -210,10 +164,10 @@ W = TypeVar("W", bound=Window)
 def token_window(kind: type[W], switch: Switch, buffer: Tensor, batch_first: bool) -> W:
     """Onto all tokens, up to as many as the buffer (S, K, width) has."""
     keys = buffer.shape[1]
-    return kind(switch.pending, buffer, batch_first, lambda length: slice(0, min(length, keys), 1))
+    return kind(switch.deferred, buffer, batch_first, lambda length: slice(0, min(length, keys), 1))
 
 
-class StreamCopy(Hooking):
+class StreamCopy(ModelHook):
     """The stream at one site: a few tokens of a few sequences, and the norm of its whole gradient."""
 
     def __init__(
@@ -226,10 +180,10 @@ class StreamCopy(Hooking):
         last: bool,
     ) -> None:
         self.switch, self.gradient, self.sizes, self.last = switch, gradient, sizes, last
-        self.question = Question(switch.pending, guarded(switch, self._see_gradient))
-        self.norm = NormSeat(switch.pending, gradient)
+        self.question = GradientRequest(switch.deferred, guarded(switch, self._see_gradient))
+        self.norm = DeferredNorm(switch.deferred, gradient)
         self.window = Window(
-            switch.pending, buffer, batch_first, lambda length: slice(0, length, -(-length // TOKENS))
+            switch.deferred, buffer, batch_first, lambda length: slice(0, length, -(-length // TOKENS))
         )
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
@@ -259,7 +213,7 @@ class StreamCopy(Hooking):
         if stream.requires_grad:
             self.question.about(stream)
         if self.last:
-            self.switch.pending.ask()
+            self.switch.deferred.ask()
 
     def _fill(self, fit: Fit | None) -> None:
         if fit is not None and self.sizes is not None:
@@ -269,14 +223,14 @@ class StreamCopy(Hooking):
         self.switch.run(self._keep_gradient, gradient)
 
     def _keep_gradient(self, gradient: Tensor) -> None:
-        self.norm.keep(gradient, gradient.numel() <= self.switch.pending.small)
+        self.norm.keep(gradient, gradient.numel() <= self.switch.deferred.small)
 
     def _copy_gradient(self, gradient: Tensor) -> None:
         wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
         self.gradient.copy_(torch.linalg.vector_norm(gradient.detach(), dtype=wide))
 
 
-class TokenCopy(Hooking):
+class TokenCopy(ModelHook):
     """All tokens, up to K of each of S sequences, that leave a projection or enter nn.MultiheadAttention."""
 
     def __init__(self, switch: Switch, buffer: Tensor, batch_first: bool) -> None:
@@ -295,7 +249,7 @@ class TokenCopy(Hooking):
             self.switch.run(self.window.see, tokens)
 
 
-class QueryCopy(Hooking):
+class QueryCopy(ModelHook):
     """What the attention gives at Q sampled queries, and the gradient that comes back to it there.
 
     Of a model with an output projection that is its input o; of nn.MultiheadAttention it is the output W_O o + b.
@@ -309,9 +263,9 @@ class QueryCopy(Hooking):
             return slice(start, min(length, keys), stride)
 
         self.switch = switch
-        self.window = Window(switch.pending, buffer, batch_first, slices)
-        self.back = Window(switch.pending, gradient, batch_first, slices)
-        self.question = Question(switch.pending, guarded(switch, self._see_gradient))
+        self.window = Window(switch.deferred, buffer, batch_first, slices)
+        self.back = Window(switch.deferred, gradient, batch_first, slices)
+        self.question = GradientRequest(switch.deferred, guarded(switch, self._see_gradient))
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:  # noqa: ARG002
         self.see(inputs[0] if inputs and isinstance(inputs[0], Tensor) else None)
@@ -339,7 +293,7 @@ class QueryCopy(Hooking):
         self.back.copy(gradient)
 
 
-class CallCopy(Hooking):
+class CallCopy(ModelHook):
     """What enters nn.MultiheadAttention and what leaves it, in one hook: a call inside a pass is cold."""
 
     def __init__(self, tokens: Window, output: QueryCopy, masks: Any) -> None:
@@ -362,7 +316,7 @@ class CallCopy(Hooking):
         self.output.keep(result)
 
 
-class LossCopy(Hooking):
+class LossCopy(ModelHook):
     """The scalar loss that a model or a criterion returns.
 
     broken: on another device, where the loss is read with the rows only, 0 plus 0 times every loss since the last
@@ -381,22 +335,6 @@ class LossCopy(Hooking):
             self.heard = True
             if self.broken is not None:
                 self.broken.add_(self.buffer, alpha=0)
-
-
-def leave_to_python(function: Any, *, whole: bool = False) -> None:
-    """Where hooks of the whole model run beside the graph of torch.compile, they must not become a second, tiny one.
-
-    whole: nor may what they call. Names of torch differ between versions: where they are missing, that graph is
-    compiled; of what the model is called with, nothing is then seen.
-    """
-    frames = torch._C._dynamo.eval_frame
-    names = ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")
-    if all(hasattr(frames, name) for name in names):
-        change, strategy, action = (getattr(frames, name) for name in names)
-        change(function.__code__, strategy(action.SKIP, action.SKIP if whole else action.DEFAULT))
-
-
-leave_to_python(Guard.call_beside, whole=True)
 
 
 def apart(buffer: Tensor) -> Tensor:
@@ -445,3 +383,67 @@ def tensor_in(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
             assert isinstance(value, Tensor)
             return value
     return None
+
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class BatchMemory(ModelHook):
+    """What model and criterion were called with at the last two sampled steps, as references; nothing is copied.
+
+    Beside it the random state of the pass, and what autocast made of it, so that the pass can be repeated.
+    """
+
+    def __init__(self, switch: Switch, keep_random: bool = True) -> None:
+        self.switch, self.keep_random = switch, keep_random
+        self.call: Call | None = None
+        self.before: Call | None = None
+        self.criterion: Call | None = None
+        self.criterion_before: Call | None = None
+        self.random = torch.empty(0, dtype=torch.uint8)
+        self.autocast: str | None = None
+
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
+        if not torch.compiler.is_compiling() and self.switch.on and torch.is_grad_enabled():
+            self.switch.run(self._remember, inputs, named)
+
+    def _remember(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.before, self.call = self.call, (inputs, named)
+        if self.keep_random:  # a dossier will want it
+            self.random = torch.get_rng_state()
+        self.autocast = str(torch.get_autocast_dtype("cpu"))[6:] if torch.is_autocast_enabled("cpu") else None
+
+    def enter_criterion(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:  # noqa: ARG002
+        if not torch.compiler.is_compiling() and self.switch.on and torch.is_grad_enabled():
+            self.criterion_before, self.criterion = self.criterion, (inputs, named)
+
+    def few(self, *, before: bool = False) -> Call | None:
+        """The same call, or that of the sample before, on the first sequences; None where there is none."""
+        call = self.before if before else self.call
+        if call is None:
+            return None
+        inputs, named = call
+        size = next((t.shape[0] for t in tensors([inputs, list(named.values())]) if t.dim()), 0)
+        return tuple(_cut(x, size) for x in inputs), {name: _cut(x, size) for name, x in named.items()}
+
+
+def _cut(value: Any, size: int) -> Any:
+    whole = not isinstance(value, Tensor) or not value.dim() or value.shape[0] != size
+    return value if whole else value[:SEQUENCES].detach()
+
+
+def extra_pass(model: nn.Module, call: Call) -> None:
+    """Run a bare model forwards and backwards in eager mode, so that its hooks see it.
+
+    Backwards from the model's own loss, or from a fixed random readout where it returns none.
+    """
+    inputs, named = call
+    with observed(model):
+        output = model(*inputs, **named)
+        loss = getattr(output, "loss", None)
+        if not isinstance(loss, Tensor):
+            first = next(t for t in tensors(output) if t.is_floating_point())
+            drawn = torch.randn(first.shape, generator=torch.Generator().manual_seed(0))
+            loss = (first * drawn.to(first)).sum() / first[..., 0].numel()
+        leaf = next(p for p in model.parameters() if p.requires_grad)
+        torch.autograd.grad(loss, leaf, allow_unused=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 
-class Ranks:
+class Processes:
     """The processes of a run; with a group of None there is one."""
 
     def __init__(self, group: Any = None) -> None:

@@ -14,7 +14,7 @@ from torch import distributed as dist
 from torch import nn
 
 import edgewise
-from edgewise.monitor.ranks import joined, largest, mean, total
+from edgewise.monitor.distributed import joined, largest, mean, total
 from edgewise.monitor.watch import KINDS, Watch
 from tests.monitor.subjects import batches, encoder, hugging_face, loss_of
 from tests.monitor.test_masks import Hiding, padded
