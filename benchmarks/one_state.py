@@ -13,8 +13,8 @@ from scipy.integrate import dblquad
 
 from benchmarks.clock import Task, interleaved, once
 from benchmarks.report import Findings, Goal, Table, Tell, seconds
+from edgewise.theory.softmax.integrals import quadrature_moments
 from edgewise.theory.softmax.moments import MomentTable, moment_table
-from edgewise.theory.softmax.quadrature import quadrature_moments
 
 TOKENS = 256
 STATES = ((1.0, 0.5), (4.0, 0.2), (9.0, 0.8))  # v, rho

@@ -49,16 +49,12 @@ HARMLESS = re.compile(
     r"strict=(True|False)|frozen=(True|False)|[(,] ?[*/],|persistent=|(fontsize|linewidth)= ?[\d.]+"
 )
 UPPER = {"cli", "verbs.py", "__main__.py", "__init__.py"}
-LEFT_OUT = {
-    "theory/softmax/build_table.py": "writes the shipped table, once; the table itself is tested against averages",
-    "theory/averages/build_tables.py": "writes the shipped tables, once; the tables are tested against averages",
-}
 
 
 def room_of(path: Path) -> str | None:
     """The room of a file; the files above the rooms are floor 0; None for the shell and the doors."""
     first = path.relative_to(SOURCE).parts[0]
-    if first in UPPER or str(path.relative_to(SOURCE)) in LEFT_OUT:
+    if first in UPPER:
         return None
     return "floor 0" if first.endswith(".py") else first
 

@@ -10,8 +10,8 @@ from edgewise.errors import BadInput
 from edgewise.theory.gram import layers
 from edgewise.theory.simplex import recursion
 from edgewise.theory.softmax.condensation import condensation_ratio, large_n, random_energy
+from edgewise.theory.softmax.integrals import quadrature_moments
 from edgewise.theory.softmax.moments import moment_table
-from edgewise.theory.softmax.quadrature import quadrature_moments
 
 
 def test_large_n_errors_at_64_tokens():

@@ -12,9 +12,14 @@ from scipy.integrate import quad
 from scipy.special import expit
 
 from edgewise.errors import BadInput
-from edgewise.theory.softmax.integrals import row_pair, single_row
+from edgewise.theory.softmax.integrals import (
+    converged_pair,
+    converged_single,
+    quadrature_moments,
+    row_pair,
+    single_row,
+)
 from edgewise.theory.softmax.moments import moment_table
-from edgewise.theory.softmax.quadrature import converged_pair, converged_single, quadrature_moments
 
 
 def softmax_moments(variance, correlation, tokens):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgewise.theory.softmax.table import spline_coefficients, spline_values
+from edgewise.theory.splines import spline_coefficients, spline_values
 
 
 def interpolate(function, counts, positions):

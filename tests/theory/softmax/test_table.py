@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.polynomial.chebyshev import chebvander
 
-from edgewise.theory.softmax import build_table, table
+from edgewise.theory.softmax import table
+from tools import build_tables
 
 
 def test_shipped_coefficients_are_those_of_the_builder():
     row = 45  # v near 220, where every way to average is used
-    nodes = table.nodes(build_table.VARIANCES)
-    built = build_table.logarithms_at(float(table.variance_at(nodes)[row]))
+    nodes = table.nodes(build_tables.VARIANCES)
+    built = build_tables.logarithms_at(float(table.variance_at(nodes)[row]))
     for name, stored in table.stored_coefficients().items():
         here = np.tensordot(chebvander(2 * nodes[row] - 1, len(nodes) - 1)[0], stored, 1)
         for axis, count in enumerate(here.shape):

@@ -12,9 +12,15 @@ from edgewise.errors import BadInput
 from edgewise.theory.averages import gaussian_mean
 from edgewise.theory.averages.functions import Pointwise
 from edgewise.theory.averages.gaussian_mean import Function
-from edgewise.theory.averages.pair_table import LARGEST_LENGTH, SMALLEST_LENGTH, PairTable, build_table
-from edgewise.theory.averages.quintic import Quintic
-from edgewise.theory.averages.shipped import shipped_splines, shipped_table
+from edgewise.theory.averages.tables import (
+    LARGEST_LENGTH,
+    SMALLEST_LENGTH,
+    PairTable,
+    build_table,
+    shipped_splines,
+    shipped_table,
+)
+from edgewise.theory.splines import Quintic
 
 Pair = Callable[[Array, Array], Array]
 LOG_STEP = 0.05  # of the splines over log q

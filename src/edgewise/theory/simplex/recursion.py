@@ -27,8 +27,8 @@ from edgewise.theory.simplex.layers import (
 )
 from edgewise.theory.simplex.state import Gradient, Simplex, Step, chain
 from edgewise.theory.softmax.condensation import condensation_ratio, large_n, random_energy
+from edgewise.theory.softmax.integrals import SoftmaxMoments
 from edgewise.theory.softmax.moments import OverlapMoments
-from edgewise.theory.softmax.quadrature import SoftmaxMoments
 
 _SOURCES = {"exact": "exact at finite length"}
 SHARP = 1 / 8  # logit variance per head width from which exponents are off by more than 0.015 a block

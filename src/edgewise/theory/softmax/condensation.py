@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.theory.softmax.quadrature import SoftmaxMoments
+from edgewise.theory.softmax.integrals import SoftmaxMoments
 
 
 def condensation_ratio(variance: ArrayLike, tokens: ArrayLike) -> Array:

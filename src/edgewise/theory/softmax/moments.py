@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from edgewise.arrays import Array
 from edgewise.effort import spend
 from edgewise.errors import BadInput
-from edgewise.theory.softmax.quadrature import SoftmaxMoments, quadrature_moments
+from edgewise.theory.softmax.integrals import SoftmaxMoments, quadrature_moments
 from edgewise.theory.softmax.table import LARGEST_TOKENS, LARGEST_VARIANCE, LOWEST_CORRELATION, TokenSplines
 
 Names = tuple[str, ...]

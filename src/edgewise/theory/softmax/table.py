@@ -17,18 +17,16 @@ from pathlib import Path
 
 import numpy as np
 from numpy.polynomial import chebyshev
-from numpy.typing import NDArray
 
 from edgewise.arrays import Array
+from edgewise.theory.splines import spline_coefficients, spline_values
 
 TABLE_FILE = Path(__file__).with_name("moments.npz")
 LARGEST_VARIANCE, LARGEST_TOKENS, LOWEST_CORRELATION = 256.0, 1_000_000, -0.05
 VARIANCE_SCALE, DISTANCE_SCALE = 3.0, 5.0
 ROW_NAMES = ("mean_t11", "entropy")  # functions of (v, n)
 PAIR_NAMES = ("ratio", "t11", "s21", "s22", "pairs")  # functions of (v, rho, n)
-CHUNK = 2048  # points whose work arrays stay in the cache
 Names = tuple[str, ...]
-_NEIGHBOURS = np.arange(4)
 GRID = (193, 161)  # points of the splines in the coordinates of v and rho
 ROW, PAIR = ("mean_t11", "r2"), ("ratio", "t11")  # what the recursions need
 MORE_ROW, MORE_PAIR = ("entropy", "s3", "s4", "row_pairs"), ("s21", "s22", "pairs")  # what a full report adds
@@ -159,60 +157,3 @@ def _spline(tokens: int, name: str) -> Array:
     for axis in range(values.ndim):
         values = spline_coefficients(values, axis)
     return values
-
-
-def spline_coefficients(values: Array, axis: int) -> Array:
-    """B-spline coefficients, two more than values along axis, that interpolate at equal steps of [0, 1]."""
-    solved = np.tensordot(_inverse_collocation(values.shape[axis]), values, (1, axis))
-    return np.moveaxis(solved, 0, axis)
-
-
-def spline_values(coefficients: Array, positions: tuple[Array, ...]) -> Array:
-    """Values (splines, points) at positions in [0, 1], one flat array per axis.
-
-    coefficients: (splines, one axis per position), as spline_coefficients gives them.
-    """
-    points = len(positions[0])
-    values = np.empty((len(coefficients), points))
-    for start in range(0, points, CHUNK):
-        part = slice(start, start + CHUNK)
-        values[:, part] = _chunk_values(coefficients, [position[part] for position in positions])
-    return values
-
-
-def _chunk_values(coefficients: Array, positions: list[Array]) -> Array:
-    """Sums over the four neighbours along each axis, the last axis innermost."""
-    sizes = coefficients.shape[1:]
-    index: NDArray[np.int64] = np.zeros((), dtype=np.int64)
-    weights = []
-    for axis, (position, size) in enumerate(zip(positions, sizes, strict=True)):
-        cell, weight = _weights(position, size - 2)
-        index = (index[..., None, :] if axis else index) * size + cell + _NEIGHBOURS[:, None]
-        weights.append(weight)
-    values = coefficients.reshape(len(coefficients), -1).take(index, axis=1)  # (splines, 4, ..., 4, points)
-    for weight in reversed(weights):
-        total = weight[0] * values[..., 0, :]
-        for k in range(1, 4):
-            total += weight[k] * values[..., k, :]
-        values = total
-    return values
-
-
-def _weights(position: Array, count: int) -> tuple[NDArray[np.int64], tuple[Array, Array, Array, Array]]:
-    """The first of the four coefficients a point touches, and the four cubic B-spline weights."""
-    scaled = position * (count - 1)
-    cell = np.minimum(scaled.astype(np.int64), count - 2)
-    t = scaled - cell
-    s = 1 - t
-    t2, s2 = t * t, s * s
-    return cell, (s2 * s / 6, 2 / 3 - t2 * (1 - t / 2), 2 / 3 - s2 * (1 - s / 2), t2 * t / 6)
-
-
-@lru_cache(maxsize=8)
-def _inverse_collocation(count: int) -> Array:
-    """Values at the grid points, and no jump of the third derivative next to either end, to coefficients."""
-    system = np.zeros((count + 2, count + 2))
-    for row in range(count):
-        system[row, row : row + 3] = 1 / 6, 2 / 3, 1 / 6
-    system[count, :5] = system[count + 1, -5:] = 1, -4, 6, -4, 1
-    return np.asarray(np.linalg.inv(system)[:, :count], dtype=np.float64)

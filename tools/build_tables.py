@@ -1,7 +1,8 @@
-"""Rebuild the shipped table of softmax moments (minutes): python -m edgewise.theory.softmax.build_table."""
+"""Rebuild the shipped tables (minutes): python -m tools.build_tables averages, or moments."""
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 from rich.progress import track
 
 from edgewise.arrays import Array
-from edgewise.theory.softmax.integrals import row_pair, single_row
-from edgewise.theory.softmax.quadrature import chords
+from edgewise.theory.averages.functions import SMOOTH
+from edgewise.theory.averages.quadrature import Quadrature
+from edgewise.theory.averages.tables import TABLES_FILE, factors
+from edgewise.theory.softmax.integrals import chords, row_pair, single_row
 from edgewise.theory.softmax.table import (
     LARGEST_TOKENS,
     PAIR_NAMES,
@@ -25,6 +28,28 @@ from edgewise.theory.softmax.table import (
 
 VARIANCES, CORRELATIONS, TOKENS = 52, 28, 15  # Chebyshev nodes per axis: truncation near 1e-5
 STEP = 0.35  # of the quadrature: error near 1e-8, far below the truncation
+
+
+def averages(name: str) -> dict[str, Array]:
+    """What is kept of one activation: its two pair tables and its two splines."""
+    quadrature = Quadrature(SMOOTH[name]())
+    table, (square, slope_square) = quadrature.build_table(), quadrature.fit_splines()
+    if square is None or slope_square is None:
+        raise ValueError(f"{name}: E phi^2 or E phi'^2 vanishes, so its logarithm has no spline")
+    tables = {"slope": table.coefficients, "chord": table.chord_coefficients}
+    parts = {
+        f"{which}.{key}": part for which, whole in tables.items() for key, part in factors(whole).items()
+    }
+    return parts | {"square": square.coefficients, "slope_square": slope_square.coefficients}
+
+
+def write_averages() -> None:
+    """Compute the averages of the named activations and write their tables into the package."""
+    stored: dict[str, Any] = {}
+    for name in SMOOTH:
+        stored |= {f"{name}/{key}": part for key, part in averages(name).items()}
+    np.savez_compressed(TABLES_FILE, **stored)
+    print(f"wrote {TABLES_FILE.name}: {TABLES_FILE.stat().st_size / 1e6:.2f} MB")
 
 
 def logarithms_at(v: float) -> dict[str, Array]:
@@ -48,8 +73,8 @@ def _row_pair(v: float, rho: float, n: Array) -> dict[str, Array]:
     return row_pair(v, rho, n, STEP)
 
 
-def main() -> None:
-    """Compute the table and write it next to this file."""
+def write_moments() -> None:
+    """Compute the moments of the softmax and write their table into the package."""
     variances = [float(v) for v in variance_at(nodes(VARIANCES))[1:]]
     with ProcessPoolExecutor() as pool:
         rows = list(track(pool.map(logarithms_at, variances), "softmax moments", total=len(variances)))
@@ -61,4 +86,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    {"averages": write_averages, "moments": write_moments}[sys.argv[1]]()
