@@ -153,3 +153,89 @@ def test_the_token_axis_is_the_one_that_behaves_like_it() -> None:
     assert not where.sequence_first and where.fields()["token_axis"].value == 0
     failed = ModelMap(nn.Linear(4, 4)).fields()["blocks"]
     assert failed.value is None and "no list of blocks" in failed.why
+
+
+class Adapted(nn.Linear):
+    """A matrix with a low-rank update beside it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, width, bias=False)
+        self.requires_grad_(False)
+        self.down = nn.Linear(width, 2, bias=False)
+        self.up = nn.Linear(2, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 0.5 * self.up(self.down(x))
+
+
+class Turned(nn.Module):
+    """Attention by hand with rotated queries and keys; its queries are adapted, and its scores scaled by 0.4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.ask = nn.LayerNorm(16), Adapted(16)
+        self.both, self.back = nn.Linear(16, 32), nn.Linear(16, 16)
+        self.norm2, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def heads(z: torch.Tensor) -> torch.Tensor:
+            return z.unflatten(-1, (2, 8)).transpose(1, 2)
+
+        def turned(z: torch.Tensor) -> torch.Tensor:
+            angle = torch.arange(z.shape[2])[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03])
+            one, other = z.chunk(2, -1)
+            return torch.cat(
+                [one * angle.cos() - other * angle.sin(), one * angle.sin() + other * angle.cos()], -1
+            )
+
+        y = self.norm(x)
+        k, v = map(heads, self.both(y).chunk(2, -1))
+        scores = turned(heads(self.ask(y))) @ turned(k).transpose(-1, -2) * 0.4
+        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        mixed = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+        x = x + self.back(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(self.up(self.norm2(x)).relu())
+
+
+class Looped(nn.Module):
+    """One block, called three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.block, self.head = nn.Embedding(31, 16), Turned(), nn.Linear(16, 31)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        for _ in range(3):
+            x = self.block(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("model", [lambda: nn.Sequential(Turned(), Turned()), Looped])
+def test_the_map_says_where_each_call_of_attention_gets_its_scores_from(
+    model: Callable[[], nn.Module],
+) -> None:
+    """Adapters, rotation, mask and scale; a block that is called three times has a row for each call."""
+    torch.manual_seed(0)
+    found = ModelMap(model()).attentions()
+    assert [block for block, _ in found] == list(range(len(found)))
+    shared = len(found) == 3
+    for block, branch in found:
+        at, turn = ("block", block) if shared else (str(block), 0)
+        assert (branch.heads, branch.head_width, branch.sees) == (2, 8, "causal")
+        assert branch.positions is not None and branch.positions[0] == "rotary"
+        (call,) = branch.calls
+        assert call.scale == pytest.approx(0.4) and call.query_axes == "batch head token width"
+        assert call.key_axes == "batch head width token"
+        assert (call.softmax.module, call.softmax.call, call.softmax.function) == (at, turn, "softmax")
+        query, key, value = call.query, call.key, call.value
+        assert query is not None and key is not None and value is not None
+        assert (query.module, query.call) == (f"{at}.ask", turn) and query.operation.function == "add"
+        assert query.parameters == tuple(f"{at}.ask.{part}weight" for part in ("", "down.", "up."))
+        assert key.module == value.module == f"{at}.both" and key.parameters == (f"{at}.both.weight",)
+
+
+def test_a_reading_with_attention_calls_goes_through_json() -> None:
+    torch.manual_seed(0)
+    reading = read_anew(nn.Sequential(Turned(), Turned()))
+    assert type(reading).from_dict(reading.to_dict()) == reading

@@ -272,6 +272,17 @@ class ModelMap:
             return (), str(error)
         return blocks, ""
 
+    def attentions(self) -> tuple[tuple[int, Branch], ...]:
+        """Every attention of the default stack with the number of its block, as the model behaves; runs it once.
+
+        A block that is called several times has a row for each call. Of each, `Branch` has the heads and their width,
+        what they see, and what positions do (rotary, alibi, bias); `Branch.calls` has where queries, keys and values
+        come from, where the scores are computed, and their scale. None is not known; raises if nothing can be read.
+        """
+        stack = self.reading(rows=True).default
+        blocks = () if stack is None else stack.blocks
+        return tuple((block.index, b) for block in blocks for b in block.branches if b.kind == "attention")
+
     def turns(self, attention: str) -> bool:
         """Whether positions act on the queries and keys of this attention; False if behavior was not read."""
         found = [branch.positions for branch in self._branches(attention)]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from edgewise.models.behavior.attention import SPREAD, positions_of
-from edgewise.models.behavior.branch_matrices import matrices_of
+from edgewise.models.behavior.branch_matrices import attention_calls, matrices_of
 from edgewise.models.behavior.graph import MULTIHEAD
 from edgewise.models.behavior.interventions import TRACE_ENTRIES, Experiment, Site, Stream
 from edgewise.models.behavior.norms import is_normed
@@ -171,6 +171,7 @@ def _branch(experiment: Experiment, site: Site, step: int) -> Branch:
         window_uneven=bool(pattern and pattern.uneven),
         weights_seen=traits.whole is not None,
         matrices=matrices_of(experiment, site, kind),
+        calls=attention_calls(experiment, site) if attends else (),
     )
 
 

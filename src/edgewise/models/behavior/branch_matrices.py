@@ -12,14 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.models.behavior.graph import MULTIHEAD, Constant
+from edgewise.models.behavior.graph import ADD, MULTIHEAD, SAME_NUMBERS, Constant, Graph
 from edgewise.models.behavior.interventions import EditedPassError, Experiment, Site
 from edgewise.models.behavior.mlp import feeders
 from edgewise.models.behavior.operands import operands
-from edgewise.models.behavior.record import BranchMatrix, Operation
+from edgewise.models.behavior.record import AttentionCall, BranchMatrix, Operation, ProjectionCall
+from edgewise.models.behavior.residual_sums import Score
 from edgewise.models.behavior.weight_calls import Edits
 
 Rows = tuple[int, int, int, int]  # groups, rows of a group, first and last + 1 of these in every group
+KEEP_SCALE = (
+    SAME_NUMBERS
+    | ADD
+    | {"masked_fill", "masked_fill_", "where", "sub", "__sub__", "__getitem__", "amax", "max"}
+)
 ON_THE_RIGHT = ("matmul", "__matmul__", "mm", "addmm")  # x @ W, stored (in, out)
 
 
@@ -28,6 +34,70 @@ def matrices_of(experiment: Experiment, site: Site, kind: str | None) -> tuple[B
     roles = _of_attention(site) if kind == "attention" else _of_mlp(experiment, site) if kind == "mlp" else {}
     found = [_matrix(experiment, role, op, rows) for role, (op, rows) in roles.items()]
     return tuple(matrix for matrix in found if matrix is not None) if None not in found else ()
+
+
+def attention_calls(experiment: Experiment, site: Site) -> tuple[AttentionCall, ...]:
+    """Where an attention is computed, and what gives its queries, keys and values; one for each of its products."""
+    axes = next(iter(site.traits.axes.values()), (None, None))
+    calls = []
+    for score in site.part.scores:
+        made = {
+            role: _projection_call(experiment, weights, site.traits.fused.get(role))
+            for role, weights in (
+                ("query", score.query_weights),
+                ("key", score.key_weights),
+                ("value", score.value_weights),
+            )
+        }
+        scale = site.traits.scales.get(score.product, _scale(experiment.graph, score))
+        if score.product.function == MULTIHEAD and site.traits.head_width:
+            scale = site.traits.head_width**-0.5
+        calls.append(
+            AttentionCall(
+                score.product,
+                score.softmax,
+                score.values,
+                query_axes=axes[0],
+                key_axes=axes[1],
+                scale=scale,
+                **made,
+            )
+        )
+    return tuple(calls)
+
+
+def _projection_call(
+    experiment: Experiment, weights: Sequence[Operation], rows: Rows | None
+) -> ProjectionCall | None:
+    """Of the one matrix that makes them; its adapters' matrices are listed behind it."""
+    if len(weights) != 1:
+        return None
+    graph, update = experiment.graph, experiment.graph.updates.get(weights[0])
+    total = weights[0] if update is None else update.total
+    node = next(node.index for node in graph.nodes if node.operation == total)
+    module, call = next(iter(graph.outputs.get(node, ())), (None, 0))
+    names = [_parameter(experiment, op) for op in (weights[0], *(() if update is None else update.weights))]
+    known = tuple(name for name in names if name is not None)
+    return ProjectionCall(total, module, call, known if len(known) == len(names) else (), rows)
+
+
+def _parameter(experiment: Experiment, operation: Operation) -> str | None:
+    constants = experiment.graph.constants.get(operation, ())
+    matrix = next((c for c in constants if len(c.shape) > 1), None)
+    return None if matrix is None else _name(experiment.parameters, matrix)
+
+
+def _scale(graph: Graph, score: Score) -> float | None:
+    """What multiplies the scores between the product and the softmax, if that is a number."""
+    ends = [node.index for node in graph.nodes if node.operation in (score.product, score.softmax)]
+    scale = 1.0
+    for index in graph.between(ends[0], ends[-1])[:-1]:
+        node = graph[index]
+        if isinstance(node.scale, float):
+            scale *= node.scale
+        elif node.function not in KEEP_SCALE:
+            return None
+    return scale
 
 
 def read_fused_rows(experiment: Experiment) -> None:

@@ -167,7 +167,7 @@ class Graph:
     )  # node to (module, call) it leaves
     score_operands: dict[Operation, tuple[int, ...]] = field(
         default_factory=dict
-    )  # queries and keys of attention
+    )  # queries, keys and values of a fused attention
     updates: dict[Operation, Update] = field(default_factory=dict)  # of a matrix
     constants: dict[Operation, tuple[Constant, ...]] = field(
         default_factory=dict

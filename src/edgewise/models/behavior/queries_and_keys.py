@@ -60,6 +60,10 @@ class Scores:
                 return
             site = self._products[operation]
             self._place(site, operation, args, kwargs)
+            site.traits.axes[operation] = _axes(operation, args, kwargs)
+            if operation.function in FUSED:
+                given = kwargs.get("scale")
+                site.traits.scales[operation] = float(both[0].shape[-1] ** -0.5 if given is None else given)
             own = tokens_of(site.traits.places, operation, args, kwargs, site.traits.length)
             if operation.function == "einsum":
                 _heads_by_letters(site, equation_of(args, kwargs), *own, self._widths[site.source])
@@ -100,6 +104,27 @@ class Scores:
                     traits.query_growth = exponent(strong_query, query, STRONG)
                 if self._scores[operation].key_weights:
                     traits.key_growth = exponent(strong_key, key, STRONG)
+
+
+def _axes(operation: Operation, args: Any, kwargs: Any) -> tuple[str | None, str | None]:
+    """What the axes of queries and of keys are, in words; None for those of an unusual number."""
+    query, key = operands(operation, args, kwargs)
+    if operation.function == "einsum":
+        letters = letters_of(equation_of(args, kwargs), query, key)
+        if letters is None or len(letters[2]) not in (3, 4):
+            return None, None
+        first, second, scores = letters
+        head = {scores[1]: "head"} if len(scores) == 4 else {}
+        entry = "batch" if head or query.shape[first.index(scores[0])] == ENTRIES else "batch*head"
+        names = {scores[0]: entry, scores[-2]: "token", scores[-1]: "token"} | head
+        return tuple(" ".join(names.get(letter, "width") for letter in side) for side in (first, second))  # type: ignore[return-value]
+    ends = ("token width", "token width" if operation.function in FUSED else "width token")
+    entry = "batch" if query.dim() == 4 or query.shape[0] == ENTRIES else "batch*head"
+    starts = {3: entry, 4: "batch head"}
+    return tuple(  # type: ignore[return-value]
+        f"{starts[value.dim()]} {end}" if value.dim() in starts else None
+        for value, end in zip((query, key), ends, strict=True)
+    )
 
 
 def _heads(site: Site, operation: Operation, query: Tensor, key: Tensor) -> None:

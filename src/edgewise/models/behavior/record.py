@@ -7,7 +7,7 @@ A stack is a chain of residual sums; a block is a run of them; a branch is what 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -42,6 +42,40 @@ class BranchMatrix(NamedTuple):
         None  # groups, rows of a group, start and stop in each; None: all
     )
     bias: str | None = None
+
+
+class ProjectionCall(NamedTuple):
+    """What gives the queries, keys or values of an attention, what adapters add to it included."""
+
+    operation: Operation  # the matrix product, or the sum of it and of what an adapter (LoRA) adds
+    module: str | None  # whose output that is; None if no module gives it
+    call: int  # which call of that module
+    parameters: tuple[
+        str, ...
+    ]  # the matrix first, those of adapters behind it; () if they are not parameters
+    rows: tuple[int, int, int, int] | None = (
+        None  # of a fused matrix, as in `BranchMatrix`; None: all, or not read
+    )
+
+
+class AttentionCall(NamedTuple):
+    """Where one attention is computed: operations by names that are the same in every pass.
+
+    The scores are scale * queries . keys, plus masks and biases, at the input of `softmax`. In a fused call (torch's
+    `scaled_dot_product_attention` or `multi_head_attention_forward`) `product` and `softmax` are that call.
+    """
+
+    product: Operation
+    softmax: Operation
+    values: Operation | None  # the weights times the values; None in a fused call
+    query: ProjectionCall | None  # None if several matrices, or none, make them
+    key: ProjectionCall | None
+    value: ProjectionCall | None
+    query_axes: str | None  # at the product: "batch head token width"; "batch*head" if they share an axis
+    key_axes: str | None
+    scale: (
+        float | None
+    )  # between product and softmax; None if that is not one number (a cap, a learned temperature)
 
 
 @dataclass(frozen=True)
@@ -120,6 +154,9 @@ class Branch:
     window_uneven: bool = False  # one key fewer to one side
     matrices: tuple[BranchMatrix, ...] = ()  # by role, if all of them are parameters whose role is certain
     weights_seen: bool = False  # `rows_sum_to_one` rests on the weights themselves, not on equal tokens alone
+    calls: tuple[
+        AttentionCall, ...
+    ] = ()  # of an attention: one, or one for each head or each part of the scores
 
     @property
     def mixes(self) -> bool:
@@ -311,8 +348,26 @@ def _block(values: Mapping[str, Any]) -> Block:
 def _branch(values: Mapping[str, Any]) -> Branch:
     parts = {"powers": Powers, "gains": Gains}
     records = {name: None if values[name] is None else kind(**values[name]) for name, kind in parts.items()}
-    return Branch(
-        **_tuples(values) | dict(_operations(values)) | records | {"matrices": tuple(_matrices(values))}
+    lists = {"matrices": tuple(_matrices(values)), "calls": tuple(map(_call, values.get("calls", ())))}
+    return Branch(**_tuples(values) | dict(_operations(values)) | records | lists)
+
+
+def _call(values: Sequence[Any]) -> AttentionCall:
+    call = AttentionCall(*values)
+    operations = {
+        name: None if getattr(call, name) is None else Operation(*getattr(call, name))
+        for name in ("product", "softmax", "values")
+    }
+    made = {name: _projection_call(getattr(call, name)) for name in ("query", "key", "value")}
+    return call._replace(**operations, **made)
+
+
+def _projection_call(values: Sequence[Any] | None) -> ProjectionCall | None:
+    if values is None:
+        return None
+    operation, module, call, parameters, rows = values
+    return ProjectionCall(
+        Operation(*operation), module, call, tuple(parameters), None if rows is None else tuple(rows)
     )
 
 

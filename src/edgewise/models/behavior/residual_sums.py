@@ -27,6 +27,7 @@ class Score:
     values: Operation | None = (
         None  # the product of the weights with the values, where it is a call of its own
     )
+    value_weights: tuple[Operation, ...] = ()
 
 
 @dataclass
@@ -185,12 +186,17 @@ def _sort_scores(graph: Graph, part: Part, source: int) -> None:
             continue
         if product is not None:
             operands = graph.score_operands.get(graph[product].operation, graph[product].parents)
-            part.crosses |= any(operand not in inside and operand != source for operand in operands)
+            part.crosses |= any(operand not in inside and operand != source for operand in operands[:2])
             query, key = (
                 tuple(_weights_above(graph, product, operand, inside)) for operand in (operands * 2)[:2]
             )
             values = _values_below(graph, index, part) if product != index else None
-            part.scores.append(Score(graph[index].operation, graph[product].operation, query, key, values))
+            made = operands[2:3] if product == index else _value_operands(graph, index, values)
+            value = tuple(dict.fromkeys(w for o in made for w in _weights_above(graph, product, o, inside)))
+            softmax, scores = graph[index].operation, graph[product].operation
+            part.scores.append(
+                Score(softmax, scores, query, key, None if values is None else values.operation, value)
+            )
 
 
 def _product_above(graph: Graph, index: int, inside: set[int]) -> int | None:
@@ -209,7 +215,13 @@ def _product_above(graph: Graph, index: int, inside: set[int]) -> int | None:
     return None
 
 
-def _values_below(graph: Graph, softmax: int, part: Part) -> Operation | None:
+def _value_operands(graph: Graph, softmax: int, values: Node | None) -> tuple[int, ...]:
+    """What the weights of attention are multiplied by."""
+    parents = () if values is None else values.parents
+    return tuple(parent for parent in parents if parent != softmax and not graph.between(softmax, parent))
+
+
+def _values_below(graph: Graph, softmax: int, part: Part) -> Node | None:
     """The first product after a softmax that is with something that depends on the stream."""
     reached = {softmax}
     for index in part.inside:
@@ -217,7 +229,7 @@ def _values_below(graph: Graph, softmax: int, part: Part) -> Operation | None:
         if reached.isdisjoint(node.parents):
             continue
         if node.function in PRODUCTS and not node.weight:
-            return node.operation
+            return node
         reached.add(index)
     return None
 

@@ -178,8 +178,9 @@ class Tracer(TorchFunctionMode):
         if weight is not None and self._plain:
             self.graph.constants[operation] = weight.constants(flat)
         if name in SCORING:
-            both = (self.node(value) for value in (*args, *kwargs.values())[:2])
-            self.graph.score_operands[operation] = tuple(node.index for node in both if node is not None)
+            *both, third = ([self.node(value) for value in (*args, *kwargs.values())[:3]] + [None] * 3)[:3]
+            found = (*both, third) if None not in both else both
+            self.graph.score_operands[operation] = tuple(node.index for node in found if node is not None)
         if self.edits.fill_zeros and name in MULTIPLY:
             args = tuple(self._filled_factor(operation, value) for value in args)
         if operation in self.edits.calls:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from edgewise.models.behavior.layout import Layout
 from edgewise.models.behavior.places import Places
-from edgewise.models.behavior.record import Gains, Powers
+from edgewise.models.behavior.record import Gains, Operation, Powers
 from edgewise.models.behavior.visibility import Sight
 
 Rows = list[tuple[int, set[int]]]
@@ -47,6 +47,10 @@ class Traits:
     query_growth: float | None = None
     key_growth: float | None = None
     places: Places = field(default_factory=Places)  # of its stream's tokens among queries, keys and scores
+    axes: dict[Operation, tuple[str | None, str | None]] = field(
+        default_factory=dict
+    )  # of queries and keys at a product
+    scales: dict[Operation, float] = field(default_factory=dict)  # that a fused call multiplies them by
     rotary: str | None = None  # "rotary", "query or key", "" or None where the operands were not found
     bias: str | None = None  # "alibi", "bias", "" or None where the scores were not found
     bias_size: float | None = None  # standard deviation of that bias over the keys of a query
