@@ -19,7 +19,12 @@ from edgewise.nouns.knobs import KNOBS, Knob
 
 ROOT = Path(__file__).parents[1]
 LONG = ("counterexamples.md",)  # forty small experiments
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(page for page in (ROOT / "research").glob("*.md") if page.name != "log.md"),
+]
 # Paths in backquotes; a pattern or placeholder (papers/*/recorded, papers/<author>) is not a path.
 _FOLDERS = "src|tests|papers|experiments|benchmarks|docs|examples|tools|" + "|".join(
     sorted(

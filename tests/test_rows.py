@@ -1,4 +1,4 @@
-"""Every row of the sources has an answer that exists, and docs/rows.md is what the records give."""
+"""Every row of the sources has an answer that exists, and research/rows.md is what the records give."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_line_of_the_page_is_whole() -> None:
         _, _, _, ours, scale, outcome, where, _ = (cell.strip() for cell in re.split(r"(?<!\\)\|", line))
         assert min(len(ours), len(scale)) > 8, line
         assert outcome.startswith(("held", "[not held](counterexamples.md#", "open", "tested")), line
-        assert "[picture](images/rows/" in where or "`tests/" in where, line
+        assert "[picture](../docs/images/rows/" in where or "`tests/" in where, line
 
 
 def test_records_name_rows_that_exist_and_recipes_that_do() -> None:

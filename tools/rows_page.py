@@ -1,4 +1,4 @@
-"""Make docs/rows.md: every row of the four sources with what the committed records say about it.
+"""Make research/rows.md: every row of the four sources with what the committed records say about it.
 
     python tools/rows_page.py          write it
     python tools/rows_page.py --check  say whether it is the one that the records give
@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PAGE, PICTURES = ROOT / "docs" / "rows.md", ROOT / "docs" / "images" / "rows"
-COUNTEREXAMPLES = ROOT / "docs" / "counterexamples.md"
+PAGE, PICTURES = ROOT / "research" / "rows.md", ROOT / "docs" / "images" / "rows"
+COUNTEREXAMPLES = ROOT / "research" / "counterexamples.md"
 FOLDERS = ("papers", "experiments")
 SOURCES = {
     "A": "Softmax descent (talk, Tarmoun et al. 2025)",
@@ -74,7 +74,7 @@ def answers() -> dict[str, list[Answer]]:
 
 
 def counterexamples() -> dict[tuple[str, str], str]:
-    """By row and recipe: the heading of docs/counterexamples.md that has it, as a link writes it."""
+    """By row and recipe: the heading of research/counterexamples.md that has it, as a link writes it."""
     found = {}
     sections = re.split(r"^### ", COUNTEREXAMPLES.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     for section in sections:
@@ -134,7 +134,7 @@ def _outcome(row: str, answer: Answer) -> str:
 
 
 def _link(recipe: Path) -> str:
-    return f"`{recipe}`, [picture](images/rows/{_picture(recipe)})"
+    return f"`{recipe}`, [picture](../docs/images/rows/{_picture(recipe)})"
 
 
 def _picture(recipe: Path) -> str:

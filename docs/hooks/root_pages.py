@@ -1,25 +1,33 @@
-"""CONTRIBUTING.md, SECURITY.md, CHANGELOG.md and research/log.md stand outside docs/ and become pages of the site."""
+"""Add pages that live outside docs/ to the site: CONTRIBUTING, SECURITY and CHANGELOG, and everything in research/."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "research/log.md")
-PLACES = (
-    "](docs/",
-    "](../docs/",
-    "](research/",
-)  # of links between them, which are beside each other on the site
+ROOT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages; a link to docs/x.md becomes one to x.md."""
-    for name in PAGES:
-        text = (Path(config.docs_dir).parent / name).read_text(encoding="utf-8")
-        for place in PLACES:
-            text = text.replace(place, "](")
-        files.append(File.generated(config, Path(name).name.lower(), content=text))
+    """Add the pages, with links as they are on the site."""
+    root = Path(config.docs_dir).parent
+    for name in ROOT_PAGES:
+        text = (root / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, name.lower(), content=text))
+    for path in sorted((root / "research").glob("*.md")):
+        text = path.read_text(encoding="utf-8").replace("](../docs/", "](../")
+        for name in ROOT_PAGES:
+            text = text.replace(f"](../{name}", f"](../{name.lower()}")
+        place = "index.md" if path.name == "README.md" else path.name
+        files.append(File.generated(config, f"research/{place}", content=text))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links from docs/ to research/ go one folder up in the repository, and not on the site."""
+    return markdown.replace("](../research/README.md", "](research/index.md").replace(
+        "](../research/", "](research/"
+    )

@@ -1,4 +1,4 @@
-"""Write docs/census.md from what is recorded: outcomes by group, and every model that was not read right.
+"""Write research/census.md from what is recorded: outcomes by group, and every model that was not read right.
 
 python -m experiments.census.table
 """
@@ -18,7 +18,7 @@ from .overruled import ALL_OUTCOMES, OUTSIDE, OVERRULED, RIGHTLY, decided
 from .said_structure import MATTER, MAY_BE_OPEN
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "census.md"
+PAGE = HERE.parents[1] / "research" / "census.md"
 GROUPS = (
     "text",
     "vision",

@@ -1,4 +1,4 @@
-"""docs/families.md shows what is found today."""
+"""research/families.md shows what is found today."""
 
 from __future__ import annotations
 

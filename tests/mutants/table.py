@@ -1,4 +1,4 @@
-"""The table of planted mistakes by room, from the recorded results, written into docs/reliability.md.
+"""The table of planted mistakes by room, from the recorded results, written into research/reliability.md.
 
     python -m tests.mutants.table
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "reliability.md"
+PAGE = HERE.parents[1] / "research" / "reliability.md"
 BEGIN, END = "<!-- planted mistakes -->\n", "<!-- end of planted mistakes -->\n"
 LISTS = ("first", "fresh", "held", "named")
 CAUGHT = ("caught", "too long", "crash")

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/families.md from what `sites`, `describe` and `audit` find. Not a test.
+"""Writes the tables of research/families.md from what `sites`, `describe` and `audit` find. Not a test.
 
 python -m tests.support.families_table      needs transformers; some ten seconds
 """
@@ -18,7 +18,7 @@ from edgewise.models.names.record import BlockSite, ModelSites, Projection
 from tests.support.handwritten import HANDWRITTEN
 from tests.support.models import FAMILIES
 
-PAGE = Path(__file__).parents[2] / "docs" / "families.md"
+PAGE = Path(__file__).parents[2] / "research" / "families.md"
 HEAD = (
     "| family | blocks found | attention: q, k, v, o | MLP: gate, in, out | norms | notes |",
     "|---|---|---|---|---|---|",

@@ -1,6 +1,6 @@
 """A vision transformer written here with the module names of timm's VisionTransformer, one by one.
 
-timm itself needs torchvision, whose wheel may not fit the torch that is installed (docs/families.md); where timm
+timm itself needs torchvision, whose wheel may not fit the torch that is installed (research/families.md); where timm
 imports, tests/models/test_timm.py asks the same of its own classes.
 """
 

@@ -41,7 +41,7 @@ CURABLE = {
 SMALL, SLOWER = (
     0.3,
     4.0,
-)  # log-share written by attention; times the steps of a usual start (docs/forecast.md)
+)  # log-share written by attention; times the steps of a usual start (research/forecast.md)
 LEVELS = {
     Outcome.TRAINS: "note",
     Outcome.RISKY: "risky",
