@@ -124,7 +124,9 @@ def test_the_short_way_gives_the_numbers_of_the_long_one(name: str) -> None:
     assert all(module.training for module in model.modules())
     assert not any("forward" in vars(module) for module in model.modules())
     expected = _reference(model, batch, directions, found)
-    np.testing.assert_allclose(found.losses, expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(
+        found.losses, expected, rtol=2e-6, atol=0
+    )  # float32: rounding follows the processor
     assert np.ptp(expected) > 1e-4
 
 

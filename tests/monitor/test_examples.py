@@ -49,7 +49,7 @@ SLOWER = [
 def test_an_example_starts_by_the_command_that_it_names(name: str) -> None:
     """Without a folder each prints its own first lines; all imports are behind it then."""
     source = ROOT / "examples" / f"{name}.py"
-    command = re.search(r"^    python (.+?) FOLDER", source.read_text(), re.MULTILINE)
+    command = re.search(r"^ *python (.+?) FOLDER", source.read_text(), re.MULTILINE)
     assert command is not None
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(

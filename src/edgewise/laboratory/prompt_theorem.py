@@ -85,11 +85,9 @@ def certificate(model: PromptAttention, p: Tensor, v: Tensor, loss: ConvexLoss =
     Gamma = float(attention_slopes(model).norm())
     B = float(model.tokens.norm(dim=-1).amax(-1).norm())
     sigma = _smallest_singular(model.features(p))
-    R, mu, r0 = (
-        sigma / (2 * Gamma) if Gamma else math.inf,
-        m * sigma**2 / 4,
-        math.sqrt(2 * risk(model, loss, p, v)),
-    )
+    R = sigma / (2 * Gamma) if Gamma else math.inf
+    mu = m * sigma**2 / 4
+    r0 = math.sqrt(2 * risk(model, loss, p, v))
     path = r0 / (math.sqrt(mu) * c) if mu else math.inf
     V = float(v.norm()) + path
     bend = math.sqrt(M) * r0 * float(output_curvatures(model, V).norm()) if math.isfinite(V) else math.inf

@@ -225,9 +225,7 @@ class Profile:
     gradient: tuple[
         float, ...
     ] = ()  # its size, of the last block's; relative to the stream except in perceptrons
-    halving: float | None = (
-        None  # blocks that halve 1 - overlap, negative where they double it; None: too slow to say
-    )
+    halving: float | None = None  # blocks that halve 1 - overlap; negative: double it; None: too slow
     keys: float | None = None  # how many tokens attention spreads over where it spreads least, e^entropy
     visible: float | None = None  # how many it would spread over if it were uniform, mask and window included
     tokens: int | None = None  # length of the input
@@ -249,18 +247,14 @@ class Verdict:
     angle: Exponent  # of 1 - overlap between different tokens
     gradient: Exponent | None  # of |g|^2 towards the input; None where no gradient was followed
     relative_gradient: Exponent | None  # of |g|^2 q, which does not see the scale of the stream
-    readout: str | None = (
-        None  # where the gradient starts: a loss per token, of the pooled tokens, of a class token
-    )
+    readout: str | None = None  # where the gradient starts: tokens, pooled tokens or a class token
     probability: Probability | None = None  # how often such networks trained in a recorded sweep
     embedding_jump: float | None = None  # log-change of the relative gradient across the first block
     depth_scale: float | None = None  # blocks in which a difference changes by a factor e
     fixed_points: tuple[FixedPoint, ...] = ()  # of the last block's map, repeated without end
     power_law: float | None = None  # zeta with 1 - overlap ~ norm^zeta where the stream grows without bound
     attention: AttentionSpread | None = None  # None without attention
-    perceptron: dict[str, Any] | None = (
-        None  # the limits of a perceptron's maps, by name; None for a transformer
-    )
+    perceptron: dict[str, Any] | None = None  # limits of a perceptron's maps, by name
     findings: tuple[Finding, ...] = ()  # what is wrong and what to do, the worst first
     ruled_out: tuple[str, ...] = ()  # what was looked at and is not the trouble
     departure: str = ""  # where a measurement parts from the theory, and why; empty where they agree
