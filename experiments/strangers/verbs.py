@@ -135,16 +135,16 @@ def measure(model: nn.Module, batch: Any) -> Facts:
     }
 
 
-def audit(model: nn.Module, _: Any) -> Facts:
-    findings = edgewise.audit_initialization(model)
+def audit(model: nn.Module, batch: Any) -> Facts:
+    findings = edgewise.audit_initialization(model, batch=batch)
     return {
-        "findings": [[f.kind.name, f.severity.name, f.parameters[0], f.observation[:160]] for f in findings],
+        "findings": [[f.kind.name, f.severity.name, f.parameter, f.observation[:160]] for f in findings],
         "said": "",
     }
 
 
-def sites(model: nn.Module, _: Any) -> Facts:
-    places = edgewise.sites(model)
+def sites(model: nn.Module, batch: Any) -> Facts:
+    places = edgewise.sites(model, batch)
     attention = [block.attention for block in places.blocks]
     first = attention[0] if attention else None
     stack = places.stacks[0] if places.stacks else None

@@ -9,15 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from edgewise.audit.finding import Kind
-from edgewise.audit.identical_layers import _spell
+from edgewise.audit.checks import (
+    _spell,
+    norm_gains_not_one,
+    recipe_of,
+    residual_scaling,
+    tied_weights,
+    unlike_siblings,
+    useless_truncation,
+)
+from edgewise.audit.finding import Kind, MatrixSummary, _summary
 from edgewise.audit.inspect import _published_norm_gain
-from edgewise.audit.residual_scaling import residual_scaling
-from edgewise.audit.standard_deviations import recipe_of, unlike_siblings
-from edgewise.audit.ties import tied_weights
-from edgewise.audit.truncation import useless_truncation
-from edgewise.audit.vectors import norm_gains_not_one
-from edgewise.audit.weights import MatrixSummary, _summary
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.record import Projection
 

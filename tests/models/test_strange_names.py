@@ -172,3 +172,106 @@ def test_no_pass_is_tried_without_weights_and_nothing_is_read_on_where_nothing_a
     plain = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(3)])
     with pytest.raises(edgewise.BadInput, match="no softmax ran in this model"):
         edgewise.sites(plain)
+
+
+class Spread(nn.Module):
+    """A block whose matrices are stored in unusual ways: a filter of size one, (d, heads, d_h), a spectral norm."""
+
+    def __init__(self, width: int = 16, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.one, self.two = Gained(width), Gained(width)
+        self.p = nn.utils.parametrizations.spectral_norm(nn.Linear(width, width, bias=False))
+        self.r = nn.Parameter(torch.randn(width, heads, width // heads) / 4)
+        self.s = nn.Conv1d(width, width, 1)
+        self.t = nn.Linear(width, width)
+        self.u, self.w = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.one(x)
+        q = self.p(z).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k = torch.einsum("bnd,dhe->bhne", z, self.r)
+        v = self.s(z.transpose(1, 2)).transpose(1, 2).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        x = x + self.t(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.w(F.gelu(self.u(self.two(x))))
+
+
+class Gained(nn.Module):
+    """A norm that is not called one, and whose gain is not called `weight`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.g = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / x.pow(2).mean(-1, keepdim=True).add(1e-6).sqrt() * self.g
+
+
+def test_matrices_that_are_stored_in_unusual_ways_have_roles() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Spread(), Spread())
+    found = edgewise.sites(model)
+    site = found.blocks[0].attention
+    assert (site.heads, site.kv_heads, found.stacks[0].norm) == (2, 2, "pre")
+    assert site.query.derived and site.query.parameter == "0.p.parametrizations.weight.original"
+    block = model[0]
+    assert torch.equal(site.key.weight(model), block.r.flatten(1).T)
+    assert torch.equal(site.value.weight(model), block.s.weight[..., 0])
+    assert site.value.bias(model) is block.s.bias or torch.equal(site.value.bias(model), block.s.bias)
+    assert [norm.role for norm in found.blocks[0].norms] == ["before attention", "before mlp"]
+
+
+def test_the_audit_reads_norms_whose_gain_is_not_called_weight() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Spread(), Spread())
+    with torch.no_grad():
+        model[1].two.g.mul_(3)
+    gains = [f for f in edgewise.audit_initialization(model) if f.kind is Kind.NORM_GAIN_NOT_ONE]
+    assert [f.parameters for f in gains] == [("1.two.g",)]
+    exec(gains[0].repair, {"model": model, "torch": torch})
+    assert not [f for f in edgewise.audit_initialization(model) if f.kind is Kind.NORM_GAIN_NOT_ONE]
+
+
+class Alone(Block):
+    """Attention without an MLP."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.part("output")(self.mix(self.first(x)))
+
+
+def test_a_block_of_attention_alone_has_no_mlp() -> None:
+    found = edgewise.sites(Strange(USUAL, kind=Alone))
+    assert found.depth == DEPTH and [block.mlp for block in found.blocks] == [None] * DEPTH
+    with pytest.raises(edgewise.BadInput, match="attention alone"):
+        _ = found.blocks[0].feed_forward
+
+
+def test_layers_that_share_a_module_are_counted_by_their_calls() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+    found = edgewise.sites(nn.Sequential(*[layer] * 3))
+    assert (found.depth, len(found.blocks), found.blocks[0].calls) == (3, 1, 3)
+
+
+class Unread(Strange):
+    """Its roles cannot be read: it runs on no batch that could be made up."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if ids.shape[1] != 37:
+            raise ValueError("37 tokens")
+        return super().forward(ids)
+
+
+def test_an_audit_without_roles_compares_layers_by_name_and_says_so() -> None:
+    """Before, it was refused: a fault in a model whose parts have unusual names was not found."""
+    model = Unread()
+    with torch.no_grad():
+        model.rooms[1].delta.weight.zero_()
+        model.rooms[2].alpha.weight.copy_(model.rooms[0].alpha.weight)
+    findings = {f.kind: f for f in edgewise.audit_initialization(model)}
+    assert findings[Kind.NEVER_INITIALIZED].parameters == ("rooms.1.delta.weight",)
+    assert findings[Kind.IDENTICAL_LAYERS].parameters == ("rooms.2.alpha.weight",)
+    note = findings[Kind.ROLES_UNKNOWN]
+    assert note.parameter == "" and "residual scaling" in note.expected and "not known." in str(note)
+    told = edgewise.audit_initialization(model, batch=torch.randint(VOCABULARY, (2, 37)))
+    assert Kind.ROLES_UNKNOWN not in {f.kind for f in told}

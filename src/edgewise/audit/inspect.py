@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edgewise.audit.finding import AuditFinding, Kind, Severity
-from edgewise.audit.identical_layers import identical_layers
-from edgewise.audit.never_initialized import never_initialized
-from edgewise.audit.residual_scaling import residual_scaling
-from edgewise.audit.standard_deviations import recipe_of, unlike_recipe, unlike_siblings
-from edgewise.audit.ties import tied_weights
-from edgewise.audit.truncation import useless_truncation
-from edgewise.audit.vectors import biases_not_zero, norm_gains_not_one
-from edgewise.audit.weights import MatrixSummary, summarise
+from edgewise.audit.checks import (
+    biases_not_zero,
+    identical_layers,
+    never_initialized,
+    norm_gains_not_one,
+    recipe_of,
+    residual_scaling,
+    tied_weights,
+    unlike_recipe,
+    unlike_siblings,
+    useless_truncation,
+)
+from edgewise.audit.finding import AuditFinding, Kind, MatrixSummary, Severity, by_names, summarise
 from edgewise.errors import BadInput
 from edgewise.interrupts import deferring
 from edgewise.models.model_map import ModelMap
+from edgewise.models.names.record import ModelSites
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,13 +32,17 @@ ORDER = {severity: place for place, severity in enumerate((Severity.ERROR, Sever
 
 @deferring
 def audit_initialization(
-    model: nn.Module, *, family_recipe: bool = True, truncated_at: float | None = None
+    model: nn.Module, *, family_recipe: bool = True, truncated_at: float | None = None, batch: Any = None
 ) -> tuple[AuditFinding, ...]:
-    """What is wrong with this initialization, worst first; for fresh weights, not for trained ones.
+    """Return what is wrong with this initialization, worst first; for fresh weights, not for trained ones.
 
     model          a torch.nn.Module with a stack of transformer blocks
     family_recipe  compare with how the model's family publishes to draw its weights
     truncated_at   the number of standard deviations at which the weights should be cut, where no config says so
+    batch          whatever the model accepts, if names do not tell its matrices apart; default: one that is made up
+
+    If the roles of the matrices are not known, matrices of the same name in different layers are compared, and a note
+    says which checks were left out.
 
     >>> from torch import nn
     >>> layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
@@ -45,27 +55,54 @@ def audit_initialization(
         raise BadInput(
             "this model is on the meta device and has no weights to audit. Build it on a device first."
         )
-    findings = list(_all(where, summarise(where.model, where.sites()), family_recipe, truncated_at))
+    try:
+        sites: ModelSites | None = where.sites(batch)
+        findings = list(_with_roles(where, where.sites(batch), family_recipe))
+    except BadInput as refusal:
+        sites, findings = None, [_not_checked(refusal)]
+    summaries = by_names(where.model) if sites is None else summarise(where.model, sites)
+    if not summaries:
+        raise BadInput(
+            f"{type(where.model).__name__} has no matrix of floating-point numbers to audit; expected a model with "
+            "weights."
+        )
+    findings += _of_all(where, sites, summaries, truncated_at)
     return tuple(sorted(_without_repetition(findings), key=lambda finding: ORDER[finding.severity]))
 
 
-def _all(
-    where: ModelMap, summaries: list[MatrixSummary], family_recipe: bool, truncated_at: float | None
-) -> Iterator[AuditFinding]:
-    model, model_sites, config = where.model, where.sites(), where.config
-    architecture = where.family() if family_recipe and config else None
-    recipe = None if architecture is None else recipe_of(config, architecture, model_sites)
-    own = [summary for summary in summaries if summary.stack == model_sites.stacks[0].name]
-    yield from identical_layers(model, summaries)
-    yield from never_initialized(model, model_sites, summaries)
-    yield from residual_scaling(recipe, model_sites.depth, own)
-    yield from useless_truncation(config, summaries, truncated_at)
-    yield from unlike_siblings(summaries)
+def _with_roles(where: ModelMap, sites: ModelSites, family_recipe: bool) -> Iterator[AuditFinding]:
+    """What needs to know which matrix is which."""
+    architecture = where.family() if family_recipe and where.config else None
+    recipe = None if architecture is None else recipe_of(where.config, architecture, sites)
+    first = sites.stacks[0]
+    own = summarise(where.model, replace(sites, stacks=(first,)))
+    yield from residual_scaling(recipe, len(first.blocks), own)
     if recipe is not None:
         yield from unlike_recipe(recipe, own)
+
+
+def _of_all(
+    where: ModelMap, sites: ModelSites | None, summaries: list[MatrixSummary], truncated_at: float | None
+) -> Iterator[AuditFinding]:
+    model, config = where.model, where.config
+    yield from identical_layers(model, summaries)
+    yield from never_initialized(model, () if sites is None else sites.embeddings, summaries)
+    yield from useless_truncation(config, summaries, truncated_at)
+    yield from unlike_siblings(summaries)
     yield from norm_gains_not_one(model, _published_norm_gain(config))
     yield from biases_not_zero(model)
-    yield from tied_weights(where, model_sites)
+    yield from tied_weights(where, sites)
+
+
+def _not_checked(refusal: BadInput) -> AuditFinding:
+    return AuditFinding(
+        Kind.ROLES_UNKNOWN,
+        Severity.NOTE,
+        (),
+        str(refusal).rstrip("."),
+        "matrices whose role is known; the residual scaling, the family's recipe and the embeddings were not checked",
+        "give batch=, the arguments of a forward pass, if none was given",
+    )
 
 
 def _published_norm_gain(config: dict[str, Any]) -> float:

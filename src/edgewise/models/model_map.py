@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 UNREAD = "behavior was not read; call reading() first"
 ROLES = {"attention": ("query", "key", "value", "output"), "mlp": ("gate", "input", "output")}
+TORCH_LAYERS = {"torch.nn.modules.transformer"}
 WITHOUT_PASS = "behavior is not read on {}, which cannot be run here"
 
 
@@ -155,48 +156,81 @@ class ModelMap:
             raise self._named
         return self._named
 
-    def sites(self) -> ModelSites:
-        """Every stack, block, matrix and norm; raises `BadInput` if neither names nor behavior tell them."""
+    def sites(self, batch: Any = None) -> ModelSites:
+        """Every stack, block, matrix and norm; raises `BadInput` if neither names nor behavior tell them.
+
+        Names are enough if the model's family is known, or if it cannot be run here. Otherwise it is run (on this
+        batch, or one that is made up), and what it does decides.
+        """
         if self._sites is None:
             try:
-                self._sites = self.named()
+                self._sites = self._find(batch)
             except BadInput as refusal:
-                self._sites, self._compared = self._sites_by_behavior(refusal), True
+                self._sites = refusal
         if isinstance(self._sites, BadInput):
             raise self._sites
         if not self._compared and self._reading is not None:
             self._compared, self._sites = True, self._corrected(self._sites, self._reading)
         return self._sites
 
-    def complete(self) -> ModelSites:
-        """The sites, with numbers of heads as the model behaves if its names do not say them."""
-        found = self.sites()
-        if (
-            any(b.attention.heads is None for b in found.blocks)
-            and self._reading is None
-            and not self._unrunnable()
-        ):
-            with suppress(BadInput):  # then they stay unknown
-                self.reading(rows=True)
-        return self.sites()
-
-    def _sites_by_behavior(self, refusal: BadInput) -> ModelSites | BadInput:
+    def _find(self, batch: Any) -> ModelSites:
+        try:
+            named: ModelSites | BadInput = self.named()
+        except BadInput as refusal:
+            named = refusal
         why = self._unrunnable()
+        if isinstance(named, ModelSites) and (why or self._known(named)):
+            return named
         if not why:
             try:
-                stack = self.reading(rows=True).default
-                if stack is None:
-                    why = "no stack of blocks was found"
-                else:
-                    blocks, why = self._by_behavior(stack)
-            except BadInput as error:
-                why = str(error)
-        if why:
-            return BadInput(f"{refusal} Its behavior does not tell either: {why}")
-        assert stack is not None
+                reading = self.reading(batch, rows=True)
+                self._compared = True
+                return self._decided(named, reading)
+            except BadInput as refusal:
+                why = str(refusal)
+                if self._compared and isinstance(named, ModelSites):
+                    raise
+        if isinstance(named, ModelSites):
+            return replace(named, assumed=(*named.assumed, f"roles: by names alone, because {_first(why)}"))
+        raise BadInput(f"{_first(str(named))} By its behavior: {why}") from named
+
+    def _known(self, named: ModelSites) -> bool:
+        """Whether names can be believed without a pass: a family that is listed, torch's own layers, ours."""
+        own = getattr(self.model, "architecture", None)
+        family = self.family() if own is None else own
+        if family is not None and getattr(family, "depth", None) == named.depth:
+            return True
+        kinds = {type(self.model.get_submodule(block.name)).__module__ for block in named.blocks}
+        holder = self.model.get_submodule(named.stacks[0].name)
+        return kinds <= TORCH_LAYERS and len(holder._modules) == named.depth
+
+    def _decided(self, named: ModelSites | BadInput, reading: Reading) -> ModelSites:
+        """The sites by name, corrected by what was read; as the model behaves if these are not its blocks."""
+        if isinstance(named, ModelSites) and _same_blocks(named.stacks[0], reading) is not None:
+            return self._corrected(named, reading)
+        stack = reading.default
+        if stack is None:
+            text = reading.not_read[0] if reading.not_read else "no stack of blocks was found"
+            raise BadInput(f"{text}.")
+        blocks, why = self._by_behavior(stack)
+        if blocks:
+            note = (
+                str(named).partition(". ")[0]
+                if isinstance(named, BadInput)
+                else f"{named.stacks[0].name or 'the model'} has {named.depth} blocks"
+            )
+            return self._sites_of(stack, blocks, f"roles: as the model behaves; by names, {note}")
+        if isinstance(named, ModelSites):
+            why = (
+                f"names say that {named.stacks[0].name or 'the model'} has {named.depth} blocks, and it behaves as "
+                f"{stack.depth}; {why}"
+            )
+        raise BadInput(f"{why}.")
+
+    def _sites_of(self, stack: Stack, blocks: tuple[BlockSite, ...], note: str) -> ModelSites:
         names = tuple(block.name for block in blocks)
-        holder = names[0].rpartition(".")[0]
-        width = stack.width
+        holder, width = names[0].rpartition(".")[0], stack.width
+        inside = names if all(block.whole for block in blocks) else ()
         return ModelSites(
             (
                 NamedStack(
@@ -208,11 +242,30 @@ class ModelMap:
                 ),
             ),
             width,
-            embeddings_of(self.model, names, width),
-            head_of(self.model, names, width),
+            embeddings_of(self.model, inside, width),
+            head_of(self.model, inside, width),
             tuple(name for block in blocks for name in block.unrecognised),
-            (f"roles: as the model behaves; by names, {str(refusal).partition('. ')[0]}",),
+            (note,),
         )
+
+    def complete(self, batch: Any = None) -> ModelSites:
+        """The sites of blocks that are modules, one row a module, with heads as the model behaves if names are silent.
+
+        For hooks on modules: raises if a block is not one.
+        """
+        found = self.sites(batch)
+        if any(b.attention.heads is None for b in found.blocks) and self._reading is None:
+            with suppress(BadInput):  # then they stay unknown
+                if not self._unrunnable():
+                    self.reading(batch, rows=True)
+        found = self.sites(batch)
+        apart = next((b for s in found.stacks for b in s.blocks if not b.whole), None)
+        if apart is not None:
+            raise BadInput(
+                f"block {apart.index} is no module of its own: {apart.name or 'the model'} holds several."
+            )
+        stacks = (replace(s, blocks=tuple(replace(b, calls=1) for b in s.blocks)) for s in found.stacks)
+        return replace(found, stacks=tuple(stacks))
 
     def _unrunnable(self) -> str:
         """Why no pass is tried: nothing to run, or one that other processes would have to join."""
@@ -229,48 +282,76 @@ class ModelMap:
         key = tuple(block.module for block in stack.blocks)
         if key not in self._roles:
             blocks, why = self._names.roles_of(stack)
-            if blocks and (wrong := _contradictions(blocks, stack)):
-                blocks, unknown = self._by_behavior(stack)
-                why = (
-                    f"names say otherwise than the model behaves ({wrong[0]}), and {unknown}"
-                    if unknown
-                    else ""
-                )
+            wrong = _contradictions(list(zip(blocks, stack.blocks, strict=True))) if blocks else []
+            if wrong or not blocks:
+                blocks, unknown = self._plain_by_behavior(stack)
+                why = "" if not unknown else why
+                if wrong and unknown:
+                    why = f"names say otherwise than the model behaves ({wrong[0]}), and {unknown}"
                 self.notes += [note for note in wrong if note not in self.notes]
-            elif not blocks:
-                blocks, unknown = self._by_behavior(stack)
-                why = why if unknown else ""
             self._roles[key] = blocks, why
         return self._roles[key]
 
+    def _plain_by_behavior(self, stack: Stack) -> tuple[tuple[BlockSite, ...], str]:
+        """The same of blocks that are modules of their own, whose matrices are parameters as they are."""
+        blocks, why = self._by_behavior(stack)
+        if len(blocks) < stack.depth or not all(block.whole for block in blocks):
+            return (), why or f"the layers of {stack.name} are not modules of their own"
+        if any(block.mlp is None for block in blocks):
+            return (), f"the layers of {stack.name} have no MLP"
+        if any(p.derived or p.index is not None for block in blocks for p in block.projections):
+            return (), f"matrices of {stack.name} are not parameters by themselves"
+        return blocks, ""
+
     def _corrected(self, sites: ModelSites, reading: Reading) -> ModelSites:
-        """The sites by name; of a stack that was read, matrices as it behaves, and heads if its names do not say."""
-        stacks = {tuple(block.module for block in stack.blocks): stack for stack in reading.stacks}
+        """The sites by name; of a stack that was read: matrices, norms and calls as it behaves, heads if unsaid."""
         corrected = []
         for named in sites.stacks:
-            stack, blocks = stacks.get(tuple(block.name for block in named.blocks)), named.blocks
-            if stack is not None and _contradictions(blocks, stack):
-                blocks, why = self.roles(stack)
-                if not blocks:
-                    raise BadInput(f"the matrices of {named.name} have no certain role: {why}.")
-            if stack is not None:
-                blocks = tuple(
-                    _with_heads(site, block) for site, block in zip(blocks, stack.blocks, strict=True)
-                )
-            corrected.append(replace(named, blocks=blocks))
+            stack = _same_blocks(named, reading)
+            corrected.append(named if stack is None else self._corrected_stack(named, stack))
         return replace(
             sites, stacks=tuple(corrected), assumed=tuple(dict.fromkeys((*sites.assumed, *self.notes)))
         )
 
+    def _corrected_stack(self, named: NamedStack, stack: Stack) -> NamedStack:
+        blocks, first = named.blocks, {block.module: block for block in reversed(stack.blocks)}
+        pairs = [(site, first[site.name]) for site in blocks]
+        wrong = _contradictions(pairs)
+        norm, parallel = (
+            stack.norm or named.norm,
+            named.parallel if stack.parallel is None else stack.parallel,
+        )
+        if (norm, parallel) != (named.norm, named.parallel):
+            said = f"norm {norm}, {'parallel' if parallel else 'one after the other'}"
+            wrong.append(
+                f"branches of {named.name or 'the model'}: {said}, as the model behaves; by names norm {named.norm}"
+            )
+        if wrong:
+            self.notes += [note for note in wrong if note not in self.notes]
+            own, why = self._by_behavior(stack)
+            if own:
+                blocks = own
+            elif _contradictions(pairs):
+                raise BadInput(f"the matrices of {named.name} have no certain role: {why}.")
+        modules = [block.module for block in stack.blocks]
+        blocks = tuple(
+            replace(_with_heads(site, first[site.name]), calls=modules.count(site.name)) for site in blocks
+        )
+        return replace(named, blocks=blocks, norm=norm, parallel=parallel)
+
     def _by_behavior(self, stack: Stack) -> tuple[tuple[BlockSite, ...], str]:
         """(the blocks of a stack with their matrices as it behaves, ""), or ((), why that is not known)."""
-        if stack.shared or any(block.module is None for block in stack.blocks):
-            return (), f"the layers of {stack.name} are not modules of their own"
+        blocks: dict[object, BlockSite] = {}
         try:
-            blocks = tuple(_site(self._names, stack, block) for block in stack.blocks)
+            for block in stack.blocks:
+                key = block.index if block.module is None else block.module
+                if key in blocks:
+                    blocks[key] = replace(blocks[key], calls=blocks[key].calls + 1)
+                else:
+                    blocks[key] = replace(_site(self._names, stack, block), index=len(blocks))
         except BadInput as error:
-            return (), str(error)
-        return blocks, ""
+            return (), str(error).rstrip(".")
+        return tuple(blocks.values()), ""
 
     def attentions(self) -> tuple[tuple[int, Branch], ...]:
         """Every attention of the default stack with the number of its block, as the model behaves; runs it once.
@@ -366,10 +447,22 @@ def _with_heads(site: BlockSite, block: Block) -> BlockSite:
     )
 
 
-def _contradictions(blocks: Sequence[BlockSite], stack: Stack) -> list[str]:
+def _same_blocks(named: NamedStack, reading: Reading) -> Stack | None:
+    """The stack that was read of exactly these blocks, whatever the number of their calls."""
+    own = tuple(block.name for block in named.blocks)
+    listed = (s for s in reading.stacks if tuple(dict.fromkeys(b.module for b in s.blocks)) == own)
+    return next(listed, None)
+
+
+def _first(text: str) -> str:
+    """Its first sentence."""
+    return text.partition(". ")[0].rstrip(".") + "."
+
+
+def _contradictions(pairs: Sequence[tuple[BlockSite, Block]]) -> list[str]:
     """Matrices that names and behavior give different roles, one sentence a role; what behavior did not tell agrees."""
     found: dict[tuple[str, str], list[str]] = {}
-    for site, block in zip(blocks, stack.blocks, strict=True):
+    for site, block in pairs:
         for kind, roles in ROLES.items():
             branches = [branch for branch in block.branches if branch.kind == kind]
             if len(branches) != 1:
@@ -389,59 +482,73 @@ def _contradictions(blocks: Sequence[BlockSite], stack: Stack) -> list[str]:
 
 def _site(names: NameReader, stack: Stack, block: Block) -> BlockSite:
     """One block as it behaves; raises what is not certain."""
-    assert block.module is not None
-    attention, mlp = (_only(block, kind) for kind in ("attention", "mlp"))
+    attention = _only(block, "attention")
+    mlp = None if len(block.branches) == 1 else _only(block, "mlp")
     heads, width = attention.heads, attention.head_width
     a = {m.role: _projection(names.model, m) for m in attention.matrices}
-    m = {m.role: _projection(names.model, m) for m in mlp.matrices}
+    m = {m.role: _projection(names.model, m) for m in (() if mlp is None else mlp.matrices)}
     key_heads = (
         attention.kv_heads if width and a["key"].fan_out == (attention.kv_heads or 0) * width else heads
     )
-    return names.block(
-        block.module,
-        block.index,
-        stack.norm,
-        bool(stack.parallel),
-        AttentionSite(
-            attention.module, a["query"], a["key"], a["value"], a["output"], heads, key_heads, width
-        ),
-        MLPSite(mlp.module, m["input"], m["output"], m.get("gate")),
+    own = AttentionSite(
+        attention.module, a["query"], a["key"], a["value"], a["output"], heads, key_heads, width
     )
+    other = None if mlp is None else MLPSite(mlp.module, m["input"], m["output"], m.get("gate"))
+    if block.module is None:
+        return BlockSite(_holder(own, other), block.index, own, other, (), None, whole=False)
+    return names.block(block.module, block.index, stack.norm, bool(stack.parallel), own, other)
+
+
+def _holder(attention: AttentionSite, mlp: MLPSite | None) -> str:
+    """The smallest module that holds both."""
+    one, other = (site.name.split(".") for site in (attention, mlp or attention))
+    same = next(
+        (i for i, pair in enumerate(zip(one, other, strict=False)) if len({*pair}) > 1),
+        min(len(one), len(other)),
+    )
+    return ".".join(one[:same])
 
 
 def _only(block: Block, kind: str) -> Branch:
     branches = [branch for branch in block.branches if branch.kind == kind]
+    where = block.module or f"block {block.index}"
     if len(branches) != 1:
-        number = len(branches) or "no"
-        raise BadInput(f"{block.module} has {number} {kind} branches that were read; expected one.")
+        kinds = ", ".join(branch.kind or "one that was not read" for branch in block.branches)
+        raise BadInput(
+            f"{where} has {len(branches) or 'no'} {kind} branches; expected one. Its branches: {kinds}."
+        )
     if not branches[0].matrices:
-        raise BadInput(f"which parameters the {kind} of {block.module} multiplies by is not certain.")
+        raise BadInput(f"which parameters the {kind} of {where} multiplies by is not certain.")
     return branches[0]
 
 
 def _projection(model: nn.Module, matrix: BranchMatrix) -> Projection:
-    shape = tuple(model.get_parameter(matrix.parameter).shape)
-    out, into = shape[::-1] if matrix.transposed else shape
     rows = None if matrix.rows is None else Rows(*matrix.rows)
-    if rows is not None and rows.groups * rows.size != out:
-        raise BadInput(f"{matrix.parameter} has {out} rows, and {rows.groups * rows.size} were read.")
     biases = () if matrix.bias is None else (matrix.bias,)
-    return Projection(
+    place = Projection(
         matrix.role,
         (matrix.parameter,),
-        into,
-        rows.count if rows else out,
+        0,
+        0,
         matrix.transposed,
-        rows,
         biases=biases,
+        index=matrix.index,
+        split=matrix.split,
+        derived=matrix.derived,
     )
+    out, into = place.weight(model).shape
+    if rows is not None and rows.groups * rows.size != out:
+        raise BadInput(f"{matrix.parameter} has {out} rows, and {rows.groups * rows.size} were read.")
+    return replace(place, fan_in=into, fan_out=rows.count if rows else out, rows=rows)
 
 
-def sites(model: nn.Module) -> ModelSites:
-    """The places of a model, unmodified and never run with its own weights changed.
+def sites(model: nn.Module, batch: Any = None) -> ModelSites:
+    """Return the places of a model: its blocks, and in each the matrices by role, the norms and the heads.
 
-    By names, without a pass; if these do not tell the matrices apart, as the model behaves in a few passes, which
-    `assumed` says. Refuses, naming the block, when a role is found in some blocks and not in all: nothing is ever
-    averaged over a part of the layers.
+    batch  whatever the model accepts; default: one that is made up, if the model has to be run
+
+    By names, without a pass, if the model's family is known or it cannot be run here; otherwise as the model behaves in
+    a few passes, and `assumed` says where names told something else. Raises, naming the block, if a role is found in
+    some blocks and not in all: nothing is ever averaged over a part of the layers.
     """
-    return ModelMap(model).sites()
+    return ModelMap(model).sites(batch)

@@ -282,7 +282,7 @@ def _projections(places: Places) -> Iterator[tuple[int, Projection]]:
             yield 3 * block.index + QUERY_KEY, projection
         for projection in (site.value, site.output):
             yield 3 * block.index + VALUE_OUTPUT, projection
-        for projection in block.mlp.projections:
+        for projection in block.mlp.projections if block.mlp is not None else ():
             yield 3 * block.index + MLP, projection
 
 

@@ -52,7 +52,7 @@ def matrices(blocks: Sequence[BlockSite]) -> list[Matrix]:
     for block in blocks:
         attention = block.attention
         named = [("query", attention.query), ("key", attention.key), ("value", attention.value)]
-        named += [("output", attention.output), *_of_mlp(block.mlp)]
+        named += [("output", attention.output), *_of_mlp(block.feed_forward)]
         listed += [Matrix(name, block.index, projection) for name, projection in named]
     return listed
 

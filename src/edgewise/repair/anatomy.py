@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models.names.names import FUSED, KEY, QUERY, leaf
-from edgewise.models.names.norm import find_norms
+from edgewise.models.names.norm import find_norms, gain_name
 from edgewise.models.twin import holding, twin
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.isolation import call, observed, tensors
@@ -58,7 +58,8 @@ def anatomy_of(model: nn.Module, batch: Any, layers: Layers) -> Anatomy:
     shapes = dict(block.named_parameters())
     matrices = tuple(path for path, p in shapes.items() if p.ndim > 1 and not path.endswith("bias"))
     norms = find_norms(block) if not layers.leaf else []
-    gains = tuple(f"{norm}.weight" for norm in norms if f"{norm}.weight" in shapes)
+    named = ((norm, gain_name(block.get_submodule(norm))) for norm in norms)
+    gains = tuple(f"{norm}.{gain}" for norm, gain in named if gain is not None and f"{norm}.{gain}" in shapes)
     owners = {_owner(path) for path in matrices}
     biases = tuple(path for path in shapes if path.endswith("bias") and _owner(path) in owners)
     offsets = {path: _offset(block.get_submodule(_owner(path))) for path in gains}

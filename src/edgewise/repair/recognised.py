@@ -131,7 +131,7 @@ def _of_block(block: BlockSite, described: bool) -> Iterator[Place]:
     yield from _of_attention(block.attention, block.index, described)
     if block.cross_attention is not None:
         yield from _of_attention(block.cross_attention, block.index, False)
-    yield from _of_mlp(block.mlp, block.index, described)
+    yield from _of_mlp(block.feed_forward, block.index, described)
 
 
 def _of_attention(site: AttentionSite, block: int, described: bool) -> Iterator[Place]:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from edgewise.models.behavior.graph import ADD, MULTIHEAD, SAME_NUMBERS, Constant, Graph
+from edgewise.models.behavior.graph import ADD, FUSED, MULTIHEAD, SAME_NUMBERS, Constant, Graph
 from edgewise.models.behavior.interventions import EditedPassError, Experiment, Site
 from edgewise.models.behavior.mlp import feeders
 from edgewise.models.behavior.operands import operands
@@ -26,11 +26,15 @@ KEEP_SCALE = (
     | ADD
     | {"masked_fill", "masked_fill_", "where", "sub", "__sub__", "__getitem__", "amax", "max"}
 )
+POINTWISE = ("conv1d", "conv2d", "conv3d")
 ON_THE_RIGHT = ("matmul", "__matmul__", "mm", "addmm")  # x @ W, stored (in, out)
 
 
 def matrices_of(experiment: Experiment, site: Site, kind: str | None) -> tuple[BranchMatrix, ...]:
     """The matrices of an attention or an MLP by role; nothing if one of them is not certain."""
+    scores = site.part.scores
+    if kind == "attention" and len(scores) == 1 and scores[0].product.function == MULTIHEAD:
+        return _of_torch(experiment, scores[0].product)
     roles = _of_attention(site) if kind == "attention" else _of_mlp(experiment, site) if kind == "mlp" else {}
     found = [_matrix(experiment, role, op, rows) for role, (op, rows) in roles.items()]
     return tuple(matrix for matrix in found if matrix is not None) if None not in found else ()
@@ -101,10 +105,11 @@ def _scale(graph: Graph, score: Score) -> float | None:
 
 
 def read_fused_rows(experiment: Experiment) -> None:
-    """Which rows of a matrix that makes queries, keys and values are whose: those that a gradient reaches. One pass."""
-    fused = {site.part.first[0]: site for site in experiment.sites if _fused(site)}
+    """Which rows of a matrix that makes two or more of queries, keys and values are whose: those that a gradient
+    reaches. One pass."""
+    fused = [site for site in experiment.sites if _shared(site)]
     inward: dict[Operation, Tensor] = {}
-    meeting: dict[Operation, tuple[Tensor, Tensor]] = {}
+    meeting: dict[Operation, tuple[Tensor, ...]] = {}
     if not fused or not experiment.differentiable:
         return
 
@@ -115,47 +120,75 @@ def read_fused_rows(experiment: Experiment) -> None:
 
         return edit
 
-    def look(site: Site, product: Operation) -> Callable[..., None]:
+    def look(product: Operation) -> Callable[..., None]:
         def keep(args: Any, kwargs: Any) -> None:
-            meeting[site.part.first[0]] = operands(product, args, kwargs)
+            third = [*args, *kwargs.values()][2:3] if product.function in FUSED else []
+            meeting[product] = (*operands(product, args, kwargs), *third)
 
         return keep
 
-    products = {site.part.scores[0].product: site for site in fused.values()}
-    calls = {product: look(site, product) for product, site in products.items()}
+    scores = [site.part.scores[0] for site in fused]
+    calls = {op: look(op) for s in scores for op in (s.product, s.values) if op is not None}
+    leaves = {op: enter(op) for site in fused for op in _shared(site)}
     try:
-        experiment.run(1, Edits(first_outputs={op: enter(op) for op in fused}, calls=calls), gradients=True)
+        experiment.run(1, Edits(first_outputs=leaves, calls=calls), gradients=True)
     except EditedPassError:
         return
     with torch.enable_grad():
-        for operation, site in fused.items():
-            if operation in meeting:
-                site.traits.fused = _divided(inward[operation], meeting[operation])
+        for site, score in zip(fused, scores, strict=True):
+            met = (
+                meeting.get(score.product, ()),
+                () if score.values is None else meeting.get(score.values, ()),
+            )
+            for operation in _shared(site) & inward.keys():
+                site.traits.fused |= _divided(operation, inward[operation], score, *met)
 
 
-def _fused(site: Site) -> bool:
-    """Queries and keys, or keys and values, out of one matrix: rows are shared."""
-    part = site.part
-    ways = {op for score in part.scores for op in (*score.query_weights, *score.key_weights)}
-    plain = bool(part.scores) and all(score.product.function != MULTIHEAD for score in part.scores)
-    return plain and len(ways) == 1 and len(part.first) == 1 and part.first[0] in ways
+def _shared(site: Site) -> set[Operation]:
+    """Matrices that make more than one of the queries, keys and values of a plain attention."""
+    if len(site.part.scores) != 1 or site.part.scores[0].product.function == MULTIHEAD:
+        return set()
+    score = site.part.scores[0]
+    ways = [op for way in (score.query_weights, score.key_weights, score.value_weights) for op in set(way)]
+    return {op for op in ways if ways.count(op) > 1}
 
 
-def _divided(inward: Tensor, meeting: tuple[Tensor, Tensor]) -> dict[str, Rows]:
-    reached = []
-    for operand in meeting:
-        total = (operand * torch.randn_like(operand)).sum()
-        gradient = torch.autograd.grad(total, inward, retain_graph=True, allow_unused=True)[0]
-        reached.append(None if gradient is None else (gradient != 0).flatten(0, -2).any(0))
-    if None in reached:
+def _divided(
+    operation: Operation,
+    inward: Tensor,
+    score: Score,
+    product: tuple[Tensor, ...],
+    values: tuple[Tensor, ...],
+) -> dict[str, Rows]:
+    """Rows by role. What the weights of attention are multiplied by is the operand that queries do not reach."""
+    if len(product) < 2:
         return {}
-    query, key = (mask for mask in reached if mask is not None)
-    rows = {"query": _rows(query), "key": _rows(key), "value": _rows(~(query | key))}
-    return (
-        {}
-        if bool((query & key).any())
-        else {role: found for role, found in rows.items() if found is not None}
-    )
+    query, key = (_reached(inward, operand) for operand in product[:2])
+    others = [_reached(inward, operand) for operand in (*product[2:], *values)]
+    value = next((mask for mask in others if mask is not None and not _meet(mask, query)), None)
+    made = {
+        "query": (query, score.query_weights),
+        "key": (key, score.key_weights),
+        "value": (value, score.value_weights),
+    }
+    found = {role: mask for role, (mask, ways) in made.items() if operation in ways and mask is not None}
+    pairs = [(one, other) for one in found.values() for other in found.values() if one is not other]
+    if any(_meet(one, other) and not torch.equal(one, other) for one, other in pairs):
+        return {}
+    rows = {role: _rows(mask) for role, mask in found.items()}
+    return {role: some for role, some in rows.items() if some is not None}
+
+
+def _reached(inward: Tensor, operand: Tensor) -> Tensor | None:
+    if not operand.requires_grad:
+        return None
+    total = (operand * torch.randn_like(operand)).sum()
+    gradient = torch.autograd.grad(total, inward, retain_graph=True, allow_unused=True)[0]
+    return None if gradient is None else (gradient != 0).flatten(0, -2).any(0)
+
+
+def _meet(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and bool((one & other).any())
 
 
 def _rows(mask: Tensor) -> Rows | None:
@@ -171,23 +204,43 @@ def _rows(mask: Tensor) -> Rows | None:
 
 
 def _of_attention(site: Site) -> dict[str, tuple[Operation, Rows | None]]:
-    part, fused = site.part, site.traits.fused
+    part, fused, shared = site.part, site.traits.fused, _shared(site)
     if len(part.scores) != 1 or len(part.last) != 1 or part.last[0] in part.first:
         return {}
     score = part.scores[0]
-    if fused:
-        own: dict[str, tuple[Operation, Rows | None]] = {
-            role: (part.first[0], rows) for role, rows in fused.items()
-        }
-        return own | {"output": (part.last[0], None)} if {"query", "key", "value"} <= own.keys() else {}
-    values = [op for op in part.first if op not in (*score.query_weights, *score.key_weights)]
-    ways = (score.query_weights, score.key_weights, values, part.last)
-    if any(len(way) != 1 for way in ways) or not {score.query_weights[0], score.key_weights[0]} <= set(
-        part.first
-    ):
+    ways = {
+        "query": score.query_weights,
+        "key": score.key_weights,
+        "value": score.value_weights,
+        "output": tuple(part.last),
+    }
+    first = {op for role, way in ways.items() for op in way if role != "output"}
+    if any(len(way) != 1 for way in ways.values()) or not first <= set(part.first):
         return {}
-    names = ("query", "key", "value", "output")
-    return {role: (way[0], None) for role, way in zip(names, ways, strict=True)}
+    if any(way[0] in shared and role not in fused for role, way in ways.items()):
+        return {}
+    return {role: (way[0], fused.get(role) if way[0] in shared else None) for role, way in ways.items()}
+
+
+def _of_torch(experiment: Experiment, call: Operation) -> tuple[BranchMatrix, ...]:
+    """Torch's own attention, whose one call does everything."""
+    module = experiment.model.get_submodule(call.module)
+    if not isinstance(module, nn.MultiheadAttention):
+        return ()
+    prefix, width = f"{call.module}.".lstrip("."), module.embed_dim
+    bias = None if module.in_proj_bias is None else f"{prefix}in_proj_bias"
+    roles = ("query", "key", "value")
+    if module.in_proj_weight is not None:
+        made = [
+            BranchMatrix(
+                r, f"{prefix}in_proj_weight", False, (1, 3 * width, i * width, (i + 1) * width), bias
+            )
+            for i, r in enumerate(roles)
+        ]
+    else:
+        made = [BranchMatrix(role, f"{prefix}{role[0]}_proj_weight", False) for role in roles]
+    out = None if module.out_proj.bias is None else f"{prefix}out_proj.bias"
+    return (*made, BranchMatrix("output", f"{prefix}out_proj.weight", False, None, out))
 
 
 def _of_mlp(experiment: Experiment, site: Site) -> dict[str, tuple[Operation, Rows | None]]:
@@ -217,21 +270,58 @@ def _matrix(
 ) -> BranchMatrix | None:
     """The parameter that a weight call multiplies by, and how it is stored."""
     constants = experiment.graph.constants.get(operation, ())
-    matrix = next((c for c in constants if len(c.shape) == 2), None)
-    if matrix is None or operation.function not in ("linear", *ON_THE_RIGHT):
+    matrix = next((c for c in constants if len(c.shape) >= 2), None)
+    turned = None if matrix is None else _turned(experiment, operation, matrix)
+    if matrix is None or turned is None:
         return None
-    name = _name(experiment.parameters, matrix)
-    if name is None:
-        return None
-    parameter = experiment.parameters[matrix.storage][name]
-    turned = matrix.stride == tuple(parameter.stride())[::-1] != tuple(parameter.stride())
-    if parameter.dim() != 2 or matrix.shape != (
-        tuple(parameter.shape)[::-1] if turned else tuple(parameter.shape)
-    ):
-        return None  # a part of a parameter
     vector = next((c for c in constants if len(c.shape) == 1), None)
     bias = None if vector is None else _name(experiment.parameters, vector)
-    return BranchMatrix(role, name, turned != (operation.function in ON_THE_RIGHT), rows, bias)
+    name, transposed, split = _name(experiment.parameters, matrix), *turned
+    if name is None:
+        name = _parametrized(experiment.model, operation.module, matrix.shape)
+        return None if name is None else BranchMatrix(role, name, transposed, rows, bias, None, split, True)
+    parameter = experiment.parameters[matrix.storage][name]
+    index = None
+    if parameter.dim() == len(matrix.shape) + 1:  # all layers in one parameter
+        index = (matrix.offset - parameter.storage_offset()) // max(parameter.stride(0), 1)
+        parameter = parameter[index]
+    shape, stride = tuple(parameter.shape), tuple(parameter.stride())
+    if (matrix.shape, matrix.stride) == (shape[::-1], stride[::-1]) != (shape, stride) and len(shape) == 2:
+        return BranchMatrix(role, name, not transposed, rows, bias, index)
+    if (matrix.shape, matrix.stride) != (shape, stride) or matrix.offset != parameter.storage_offset():
+        return None  # a part of a parameter
+    return BranchMatrix(role, name, transposed, rows, bias, index, split)
+
+
+def _turned(experiment: Experiment, operation: Operation, matrix: Constant) -> tuple[bool, int] | None:
+    """(stored (in, out), axes that make the first one) of a constant that multiplies the stream; None if unusual."""
+    function, dimensions = operation.function, len(matrix.shape)
+    if function in ("linear", *ON_THE_RIGHT):
+        return (function != "linear", 1) if dimensions == 2 else None
+    if function in POINTWISE:
+        return (False, 1) if set(matrix.shape[2:]) <= {1} else None
+    if operation not in experiment.graph.equations:
+        return None
+    text, place = experiment.graph.equations[operation]
+    inputs, _, result = text.replace(" ", "").partition("->")
+    own = inputs.split(",")[place]
+    summed = [letter not in result for letter in own]
+    count = sum(summed)
+    if not result or "." in own or len(own) != dimensions or not 0 < count < dimensions:
+        return None
+    if all(summed[:count]):
+        return True, count
+    return (False, dimensions - count) if all(summed[-count:]) else None
+
+
+def _parametrized(model: nn.Module, path: str, shape: tuple[int, ...]) -> str | None:
+    """The parameter of this shape from which a weight norm or spectral norm computes the matrix of a module."""
+    own = [
+        f"{path}.{name}".lstrip(".")
+        for name, p in model.get_submodule(path).named_parameters()
+        if tuple(p.shape) == shape and ("parametrizations" in name or name in ("weight_v", "weight_orig"))
+    ]
+    return own[0] if len(own) == 1 else None
 
 
 def _name(parameters: Mapping[int, Mapping[str, Tensor]], constant: Constant) -> str | None:

@@ -172,6 +172,9 @@ class Graph:
     constants: dict[Operation, tuple[Constant, ...]] = field(
         default_factory=dict
     )  # that a matrix product reads
+    equations: dict[Operation, tuple[str, int]] = field(
+        default_factory=dict
+    )  # of an einsum with a constant: its text, and which operand that is
 
     @property
     def inner(self) -> set[Operation]:

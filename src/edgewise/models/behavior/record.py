@@ -42,6 +42,11 @@ class BranchMatrix(NamedTuple):
         None  # groups, rows of a group, start and stop in each; None: all
     )
     bias: str | None = None
+    index: int | None = None  # which slice along the first axis of a parameter that holds all layers
+    split: int = (
+        1  # how many of its axes (of that slice) make the first axis of the matrix; the rest the second
+    )
+    derived: bool = False  # the matrix is computed from the parameter (weight norm, spectral norm)
 
 
 class ProjectionCall(NamedTuple):
@@ -372,8 +377,8 @@ def _projection_call(values: Sequence[Any] | None) -> ProjectionCall | None:
 
 
 def _matrices(values: Mapping[str, Any]) -> Iterator[BranchMatrix]:
-    for role, parameter, transposed, rows, bias in values.get("matrices", ()):
-        yield BranchMatrix(role, parameter, transposed, None if rows is None else tuple(rows), bias)
+    for role, parameter, transposed, rows, *rest in values.get("matrices", ()):
+        yield BranchMatrix(role, parameter, transposed, None if rows is None else tuple(rows), *rest)
 
 
 def _operations(values: Mapping[str, Any]) -> Iterator[tuple[str, Operation | None]]:

@@ -177,6 +177,9 @@ class Tracer(TorchFunctionMode):
         operation = self._name(name)
         if weight is not None and self._plain:
             self.graph.constants[operation] = weight.constants(flat)
+            fixed = [place for place, value in enumerate(flat) if self.node(value) is None]
+            if name == "einsum" and len(flat) == 2 and len(fixed) == 1:
+                self.graph.equations[operation] = str(args[0]), fixed[0]
         if name in SCORING:
             *both, third = ([self.node(value) for value in (*args, *kwargs.values())[:3]] + [None] * 3)[:3]
             found = (*both, third) if None not in both else both

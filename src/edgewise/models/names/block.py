@@ -27,7 +27,7 @@ class OpenBlock:
         name: str,
         index: int,
         config: Any,
-        known: tuple[AttentionSite, MLPSite] | None = None,
+        known: tuple[AttentionSite, MLPSite | None] | None = None,
     ) -> None:
         self.name, self.index = name, index
         self.module = model.get_submodule(name)
@@ -38,10 +38,12 @@ class OpenBlock:
         self.attention = known[0] if known else self._attention(config, cross=False)
         self.cross = None if known else self._attention(config, cross=True)
         self.mlp = known[1] if known else self._mlp()
+        self.alone = known is not None and known[1] is None  # attention without an MLP
 
     def _norm_widths(self) -> list[int]:
-        vectors = (self.module.get_submodule(path)._parameters.get("weight") for path in self.stream_norms)
-        return [vector.numel() for vector in vectors if vector is not None]
+        norms = (self.module.get_submodule(path) for path in self.stream_norms)
+        pairs = ((norm, norm_sites.gain_name(norm)) for norm in norms)
+        return [norm.get_parameter(gain).numel() for norm, gain in pairs if gain is not None]
 
     def _attention(self, config: Any, cross: bool) -> AttentionSite | None:
         return find_attention(self.module, self.name, self.matrices, self.width, config, cross=cross)
@@ -60,7 +62,7 @@ class OpenBlock:
 
     def close(self, norm_roles: Mapping[str, str], parallel: bool) -> BlockSite:
         """The finished record; `norm_roles` is by path in the block."""
-        if self.attention is None or self.mlp is None:
+        if self.attention is None or (self.mlp is None and not self.alone):
             raise BadInput(f"{self.name} has no attention or no MLP that names and shapes reveal.")
         norms = tuple(
             self._norm(path, norm_roles) for path in self.norm_paths if path in norm_roles or _inner(path)
@@ -81,9 +83,10 @@ class OpenBlock:
     def _norm(self, path: str, norm_roles: Mapping[str, str]) -> NormSite:
         return norm_sites.site(self.module, self.name, path, _inner(path) or norm_roles[path])
 
-    def _middle(self, norms: tuple[NormSite, ...]) -> str:
+    def _middle(self, norms: tuple[NormSite, ...]) -> str | None:
         """The module whose input is the stream after attention: the MLP's norm, else the MLP itself."""
-        assert self.mlp is not None
+        if self.mlp is None:
+            return None
         before = next((norm.name for norm in norms if norm.role == roles.BEFORE_MLP), None)
         if before is not None:
             return before

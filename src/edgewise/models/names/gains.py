@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgewise.models.names import record as roles
-from edgewise.models.names.norm import norm_kind
+from edgewise.models.names.norm import gain_name, norm_kind
 from edgewise.models.names.record import BlockSite, Projection
 from edgewise.models.twin import twin
 from edgewise.models.unwrap import unwrap
@@ -69,9 +69,10 @@ def norm_gains(model: nn.Module, name: str) -> Tensor:
     import torch
 
     module = unwrap(model).get_submodule(name)
-    weight = module._parameters.get("weight")
-    if weight is None:  # an Identity, or a norm without gains
+    gain = gain_name(module)
+    if gain is None:  # an Identity, or a norm without gains
         return torch.ones(1, dtype=torch.float64)
+    weight = module.get_parameter(gain)
     x = torch.ones(weight.numel(), device=weight.device, dtype=torch.float64)
     x *= 100.0  # large, so that the epsilon inside does not show
     x[::2] *= -1
@@ -117,8 +118,10 @@ def measured_knobs(
     knobs["score_gain"] = one_or_each([score * scale for score, scale in zip(scores, scales, strict=True)])
     normed = blocks[0].norm(roles.QUERY_NORM) is not None
     knobs["key_gain"] = None if normed else one_or_each([_key(model, block) for block in blocks])
-    if blocks[0].mlp.gate is not None:
-        knobs["mlp_linear_gain"] = one_or_each([_read(model, b, b.mlp.input, mlp=True) for b in blocks])
+    if blocks[0].feed_forward.gate is not None:
+        knobs["mlp_linear_gain"] = one_or_each(
+            [_read(model, b, b.feed_forward.input, mlp=True) for b in blocks]
+        )
     return knobs | branch_multipliers(model, blocks)
 
 
@@ -202,13 +205,13 @@ def _output(model: nn.Module, block: BlockSite) -> Gain:
 
 
 def _mlp_in(model: nn.Module, block: BlockSite) -> Gain:
-    return _read(model, block, block.mlp.gate or block.mlp.input, mlp=True)
+    return _read(model, block, block.feed_forward.gate or block.feed_forward.input, mlp=True)
 
 
 def _mlp_out(model: nn.Module, block: BlockSite) -> Gain:
-    return measured_gain(model, block.mlp.output)
+    return measured_gain(model, block.feed_forward.output)
 
 
 def _mlp_bias(model: nn.Module, block: BlockSite) -> Gain:
-    bias = (block.mlp.gate or block.mlp.input).bias(model)
+    bias = (block.feed_forward.gate or block.feed_forward.input).bias(model)
     return Gain(0.0, EXACT) if bias is None else Gain(root_mean_square(bias), 1 / math.sqrt(2 * bias.numel()))

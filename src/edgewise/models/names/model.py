@@ -88,7 +88,13 @@ class NameReader:
             return (), f"looking at the names of {stack.name} raised {type(error).__name__}: {error}"
 
     def block(
-        self, name: str, index: int, norm: str | None, parallel: bool, attention: AttentionSite, mlp: MLPSite
+        self,
+        name: str,
+        index: int,
+        norm: str | None,
+        parallel: bool,
+        attention: AttentionSite,
+        mlp: MLPSite | None,
     ) -> BlockSite:
         """A block whose matrices are known; its norms are left out if they do not fit the position that was read."""
         opened = OpenBlock(self.model, name, index, None, (attention, mlp))

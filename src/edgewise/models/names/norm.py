@@ -24,31 +24,65 @@ ROLES = {
     "post": (roles.OUTSIDE_ATTENTION, roles.OUTSIDE_CROSS, roles.OUTSIDE_MLP),
     "branch": (roles.AFTER_ATTENTION, roles.AFTER_CROSS, roles.AFTER_MLP),
 }
+SHIFTS = ("bias", "beta", "b", "shift", "offset")  # what norms call the vector that they add
 LATE = re.compile(r"mlp|ffn|feed_?forward|^ff|after|final|2$|3$|^output")
 
 
 def find_norms(block: nn.Module) -> list[str]:
     """Paths of the norms of a block, those inside attention included.
 
-    An Identity in a norm's place on the stream counts (ModernBERT's first); inside a branch it is a norm that
-    was left out.
+    By class or name; a module that has vectors alone, and neither name, is one if it behaves as one. An Identity in a
+    norm's place on the stream counts (ModernBERT's first); inside a branch it is a norm that was left out.
     """
     from torch import nn
 
     paths = []
     for path, module in block.named_modules():
         leaf = path.rpartition(".")[2].lower()
-        named = "norm" in type(module).__name__.lower() or (names.NORM.search(leaf) and _has_vector(module))
-        stands_in = isinstance(module, nn.Identity) and names.NORM.search(leaf) and "." not in path
         on_weights = "parametrizations" in path.split(".")  # weight_norm: of a matrix, not of the stream
-        if path and (named or stands_in) and not on_weights and not any(True for _ in module.children()):
+        if not path or on_weights or any(True for _ in module.children()):
+            continue
+        named = "norm" in type(module).__name__.lower() or (names.NORM.search(leaf) and gain_name(module))
+        stands_in = isinstance(module, nn.Identity) and names.NORM.search(leaf) and "." not in path
+        if named or stands_in or _normalizes(module):
             paths.append(path)
     return paths
 
 
-def _has_vector(module: nn.Module) -> bool:
-    weight = module._parameters.get("weight")
-    return weight is not None and weight.ndim == 1
+def gain_name(module: nn.Module) -> str | None:
+    """The parameter of a norm that multiplies, whatever it is called; None if it has none."""
+    vectors = [name for name, p in module._parameters.items() if p is not None and p.ndim == 1]
+    if "weight" in vectors:
+        return "weight"
+    gains = [name for name in vectors if name.lower() not in SHIFTS]
+    return gains[0] if len(gains) == 1 else None
+
+
+def _normalizes(module: nn.Module) -> bool:
+    """Whether a module of one vector, or two of a length, forgets how large its input is."""
+    import torch
+
+    shapes = [tuple(p.shape) for p in module.parameters(recurse=False)]
+    standard = type(module).__module__.startswith("torch.nn")
+    if (
+        standard
+        or not 1 <= len(shapes) <= 2
+        or len(set(shapes)) > 1
+        or len(shapes[0]) != 1
+        or shapes[0][0] < 2
+    ):
+        return False
+    copy, x = twin(module), torch.randn(1, 3, shapes[0][0], generator=torch.Generator().manual_seed(0))
+    try:
+        with (
+            torch.no_grad(),
+            holding(copy, {name: torch.ones(p.shape) for name, p in module.named_parameters()}),
+        ):
+            one, other = copy(100 * x), copy(300 * x)
+    except FAILURES:
+        return False
+    same = isinstance(one, torch.Tensor) and one.shape == x.shape == other.shape
+    return same and torch.allclose(one, other, rtol=1e-3, atol=1e-3) and float(one.std()) > 0.1
 
 
 def inner_role(path: str) -> str | None:
@@ -66,10 +100,9 @@ def inner_role(path: str) -> str | None:
 
 def site(block: nn.Module, block_name: str, path: str, role: str) -> NormSite:
     module = block.get_submodule(path)
-    weight = module._parameters.get("weight")
-    return NormSite(
-        f"{block_name}.{path}", role, norm_kind(module), None if weight is None else weight.numel()
-    )
+    gain = gain_name(module)
+    width = None if gain is None else module.get_parameter(gain).numel()
+    return NormSite(f"{block_name}.{path}", role, norm_kind(module), width)
 
 
 def norm_kind(module: nn.Module) -> str:
@@ -81,8 +114,8 @@ def norm_kind(module: nn.Module) -> str:
         return "identity"
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         return "layer" if isinstance(module, nn.LayerNorm) else "rms"
-    weight = module._parameters.get("weight")
-    width = getattr(module, "normalized_shape", (8,)) if weight is None else weight.shape
+    gain = gain_name(module)
+    width = getattr(module, "normalized_shape", (8,)) if gain is None else module.get_parameter(gain).shape
     ones = {name: torch.ones(p.shape) for name, p in module.named_parameters()}  # a meta model has no values
     x = torch.randn(1, 3, int(tuple(width)[-1]), generator=torch.Generator().manual_seed(0))
     copy = twin(module)

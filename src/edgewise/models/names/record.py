@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgewise.errors import BadInput
 from edgewise.models.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class Projection:
     rows: Rows | None = None  # None: all of them
     experts: int = 0  # 0: not a mixture; else the leading dimension of `weight`
     biases: tuple[str, ...] = ()
+    index: int | None = None  # which slice along the first axis, of parameters that hold all layers
+    split: int = (
+        1  # how many axes of the parameter make the first axis of the matrix: (d, heads, d_h) is (in, out)
+    )
+    derived: bool = False  # the model computes the matrix from the parameter (weight norm, spectral norm)
 
     @property
     def parameter(self) -> str:
@@ -68,13 +74,20 @@ class Projection:
     def views(self, model: nn.Module) -> list[Tensor]:
         """Views to write through, one per parameter: (groups, rows of a group, in), experts in front."""
         bare = unwrap(model)
-        stored = (bare.get_parameter(name) for name in self.parameters)
+        stored = (self.flat(bare.get_parameter(name)) for name in self.parameters)
         return [self._slice(s.transpose(-1, -2) if self.transposed else s, -2) for s in stored]
+
+    def flat(self, stored: Tensor) -> Tensor:
+        """A stored parameter as the matrix that it holds, experts in front: a view."""
+        own = stored if self.index is None else stored[self.index]
+        return own if self.experts or own.dim() < 3 else own.flatten(0, self.split - 1).flatten(1)
 
     def bias(self, model: nn.Module) -> Tensor | None:
         """The bias (out,) or (experts, out) that belongs to these rows, or None."""
         bare = unwrap(model)
-        parts = [self._slice(bare.get_parameter(name), -1).flatten(-2) for name in self.biases]
+        stored = (bare.get_parameter(name) for name in self.biases)
+        own = (b if self.index is None or b.dim() == 1 else b[self.index] for b in stored)
+        parts = [self._slice(b, -1).flatten(-2) for b in own]
         return None if not parts else parts[0] if len(parts) == 1 else self._joined(parts, -1)
 
     def row_numbers(self, stored: int) -> Tensor:
@@ -162,12 +175,16 @@ class BlockSite:
     name: str
     index: int
     attention: AttentionSite
-    mlp: MLPSite
+    mlp: MLPSite | None
     norms: tuple[NormSite, ...]
     middle: str | None
     cross_attention: AttentionSite | None = None
     scales: tuple[str, ...] = ()  # learned multipliers of the branches (LayerScale)
     unrecognised: tuple[str, ...] = ()
+    calls: int = 1  # how often it runs in a pass: several where layers share one module
+    whole: bool = (
+        True  # `name` is a module that gives the stream after the block; else what holds its matrices
+    )
 
     def norm(self, role: str) -> NormSite | None:
         """The norm of this role, if there is one."""
@@ -176,7 +193,14 @@ class BlockSite:
     @property
     def projections(self) -> tuple[Projection, ...]:
         cross = self.cross_attention.projections if self.cross_attention else ()
-        return (*self.attention.projections, *cross, *self.mlp.projections)
+        return (*self.attention.projections, *cross, *(self.mlp.projections if self.mlp else ()))
+
+    @property
+    def feed_forward(self) -> MLPSite:
+        """The MLP; raises if the block has none."""
+        if self.mlp is None:
+            raise BadInput(f"{self.name} has attention alone; expected attention and an MLP.")
+        return self.mlp
 
 
 @dataclass(frozen=True)
@@ -212,7 +236,8 @@ class ModelSites:
 
     @property
     def depth(self) -> int:
-        return len(self.blocks)
+        """Layers of the primary stack: its blocks, each as often as it runs."""
+        return sum(block.calls for block in self.blocks)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
