@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
     for verdict in verdicts:
         print(f"{verdict}\n")
     folder.mkdir(parents=True, exist_ok=True)
-    figure = edgewise.view.depth_profile(traces, verdicts).save(folder / "four_models.png")
+    figure = edgewise.present.depth_profile(traces, verdicts).save(folder / "four_models.png")
     answers = {verdict.name: verdict.json() for verdict in verdicts}
     (folder / "four_models.json").write_text(json.dumps(answers, indent=2))
     print(f"Figure: {figure}   numbers: {folder / 'four_models.json'}")

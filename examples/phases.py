@@ -20,9 +20,9 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     axes = {"mlp_in_gain": (0.3, 4.0, 120), "attention_branch": (0.02, 1.0, 100)}
     diagram = edgewise.phase_diagram(network(1.5), axes)
-    edgewise.view.phase_diagram(diagram).save(folder / "phase_diagram.png")
+    edgewise.present.phase_diagram(diagram).save(folder / "phase_diagram.png")
     field = edgewise.vector_field(network(3.0), norms=(0.1, 4.0, 18), overlaps=(0.0, 0.98, 15))
-    edgewise.view.vector_field(field).save(folder / "vector_field.png")
+    edgewise.present.vector_field(field).save(folder / "vector_field.png")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ OPEN = {
 }  # its keywords are the rows of edgewise.nouns.knobs.KNOBS, refused by name with the nearest one
 OF_CASES = {"chosen", "over_seeds", "select"}  # their keywords are the fields of a recipe's own cases
 FUNCTIONS = sorted(n for n in edgewise.__all__ if isinstance(getattr(edgewise, n), FunctionType))
-ROOMS = ("laboratory", "landscape", "nets", "optim", "rehearsal", "study", "view")
+ROOMS = ("laboratory", "landscape", "nets", "optim", "present", "rehearsal", "study")
 
 
 def test_the_docstring_lists_what_is_exported() -> None:

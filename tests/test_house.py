@@ -18,16 +18,13 @@ SOURCE = ROOT / "src" / "edgewise"
 FLOORS = {
     0: {
         "nouns",
-        "words",
-        "screen",
-        "explanation",
         "errors",
         "effort",
         "progress",
         "softmax_jacobian",
+        "files",
         "activations",
         "arrays",
-        "files",
         "interrupts",
         "user_code",
     },
@@ -36,22 +33,16 @@ FLOORS = {
     3: {"critical", "repair", "monitor"},
     4: {"judgement", "rehearsal"},
     5: {"verbs", "integrations"},
-    6: {"view"},
-    7: {"study"},
-    8: {"page"},
-    9: {"explorer"},
-    10: {"cli"},
-    11: {"__main__"},
+    6: {"study"},
+    7: {"present"},
+    8: {"explorer"},
+    9: {"cli"},
+    10: {"__main__"},
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 FORBIDDEN = {  # beyond the floors: what makes the agreement of theory and measurement evidence
     **{room: {"theory"} for room in FLOORS[2]},
-    "stability": {
-        "nouns",
-        "words",
-        "screen",
-        "explanation",
-    },
+    "stability": {"nouns"},
 }
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "yaml", "rich")
 
@@ -70,9 +61,30 @@ def imported(path: Path) -> list[str]:
     return list(_imported(path))
 
 
+def shown_by_methods(tree: ast.Module) -> set[ast.stmt]:
+    """`from edgewise import present` inside a method: a result may import its renderer where it is shown."""
+    methods = [
+        each
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for each in node.body
+        if isinstance(each, ast.FunctionDef)
+    ]
+    return {
+        node
+        for method in methods
+        for node in method.body
+        if isinstance(node, ast.ImportFrom) and ast.unparse(node) == "from edgewise import present"
+    }
+
+
 def _imported(path: Path) -> Iterator[str]:
     package = ("edgewise", *path.relative_to(SOURCE).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    allowed = shown_by_methods(tree)
+    for node in ast.walk(tree):
+        if node in allowed:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -130,10 +142,36 @@ def test_the_walk_sees_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "theory").mkdir()
     bad = tmp_path / "theory" / "bad.py"
     bad.write_text(
-        "from edgewise import verbs\nfrom ..stability import judge\ndef f():\n    import edgewise.view.plot\n"
+        "from edgewise import verbs\nfrom ..stability import judge\ndef f():\n    import edgewise.present.plot\n"
     )
     monkeypatch.setitem(globals(), "SOURCE", tmp_path)
-    assert wrong_imports("theory", rooms_used(bad)) == ["stability", "verbs", "view"]
+    assert wrong_imports("theory", rooms_used(bad)) == ["present", "stability", "verbs"]
+
+
+def test_a_method_may_import_its_renderer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package `present` inside a method: not at the top, not in a function, not a file of it, nothing else."""
+    (tmp_path / "nouns").mkdir()
+    good, bad = tmp_path / "nouns" / "good.py", tmp_path / "nouns" / "bad.py"
+    good.write_text("class Verdict:\n    def __str__(self):\n        from edgewise import present\n")
+    monkeypatch.setitem(globals(), "SOURCE", tmp_path)
+    assert wrong_imports("nouns", rooms_used(good)) == []
+    for source in (
+        "from edgewise import present\n",
+        "def show():\n    from edgewise import present\n",
+        "class Verdict:\n    def __str__(self):\n        from edgewise.present.text import lines\n",
+        "class Verdict:\n    def judge(self):\n        from edgewise import verbs\n",
+    ):
+        bad.write_text(source)
+        imported.cache_clear()
+        assert wrong_imports("nouns", rooms_used(bad)), source
+    imported.cache_clear()
+
+
+def test_only_doors_import_by_name() -> None:
+    """`import_module` hides an import from this file: only the lazy doors, of packages and of the commands, use it."""
+    by_name = re.compile(r"""import_module\(f?["']edgewise|import_module\((?!f?["'])""")
+    hidden = {path.relative_to(SOURCE).as_posix() for path in files() if by_name.search(path.read_text())}
+    assert {name for name in hidden if not name.endswith("__init__.py")} == {"cli/main.py"}
 
 
 def test_the_walk_sees_what_is_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,11 +181,11 @@ def test_the_walk_sees_what_is_forbidden(tmp_path: Path, monkeypatch: pytest.Mon
     probe, stability = tmp_path / "probe" / "bad.py", tmp_path / "stability" / "bad.py"
     probe.write_text("def f():\n    from edgewise.theory.predict import predict\n")
     stability.write_text(
-        "from edgewise.nouns.architecture import Architecture\nfrom edgewise import words, errors\n"
+        "from edgewise.nouns.architecture import Architecture\nfrom edgewise import errors\n"
     )
     monkeypatch.setitem(globals(), "SOURCE", tmp_path)
     assert wrong_imports("probe", rooms_used(probe)) == ["theory"]
-    assert wrong_imports("stability", rooms_used(stability)) == ["nouns", "words"]
+    assert wrong_imports("stability", rooms_used(stability)) == ["nouns"]
     assert {"probe", "audit", "optim", "landscape", "laboratory"} <= set(FORBIDDEN)
 
 
@@ -157,12 +195,12 @@ def test_no_two_modules_import_each_other() -> None:
 
 def test_the_walk_sees_imports_that_go_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between rooms of one folder, through a relative import, and hidden inside a function."""
-    (tmp_path / "view").mkdir()
-    (tmp_path / "view" / "one.py").write_text("from edgewise.view.other import draw\n")
-    (tmp_path / "view" / "other.py").write_text("def draw():\n    from .one import Sheet\n")
-    (tmp_path / "view" / "third.py").write_text("import edgewise.view.one\n")
+    (tmp_path / "present").mkdir()
+    (tmp_path / "present" / "one.py").write_text("from edgewise.present.other import draw\n")
+    (tmp_path / "present" / "other.py").write_text("def draw():\n    from .one import Sheet\n")
+    (tmp_path / "present" / "third.py").write_text("import edgewise.present.one\n")
     monkeypatch.setitem(globals(), "SOURCE", tmp_path)
-    assert two_way_imports() == [("edgewise.view.one", "edgewise.view.other")]
+    assert two_way_imports() == [("edgewise.present.one", "edgewise.present.other")]
 
 
 def test_contributing_has_the_same_floors() -> None:

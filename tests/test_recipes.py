@@ -59,13 +59,13 @@ def check_words(claim: Claim) -> None:
 
 @pytest.fixture
 def _drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No margins: to settle them, matplotlib draws a figure twice. What they become is for tests/view."""
+    """No margins: to settle them, matplotlib draws a figure twice. What they become is for tests/present."""
     monkeypatch.setattr(Figure, "draw_without_rendering", lambda figure: None)
     monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, figure: None)
 
 
 def drawn(figure: Figure) -> list[bool]:
-    """Of every panel, whether something is in it; how it looks on paper is for the slow test and for tests/view."""
+    """Of every panel, whether something is in it; how it looks on paper is for the slow test and for tests/present."""
     panels = [axes.has_data() for axes in figure.axes if axes.axison]
     matplotlib.pyplot.close(figure)
     return panels

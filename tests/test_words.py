@@ -7,9 +7,10 @@ import math
 import pytest
 
 import edgewise
-from edgewise import explanation, screen, words
 from edgewise.errors import BadInput
 from edgewise.nouns.verdict import Probability, Profile, Remedy, Verdict
+from edgewise.present import text as screen
+from edgewise.present import wording
 
 
 def profile(start: float = 0.0, end: float = 0.5, depth: int = 12, **values: object) -> Profile:
@@ -31,7 +32,7 @@ def profile(start: float = 0.0, end: float = 0.5, depth: int = 12, **values: obj
     ],
 )
 def test_shares(value: float, low: float, high: float, sentence: str) -> None:
-    assert words.chance(Probability(value, low, high)) == sentence
+    assert Probability(value, low, high).sentence == sentence
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_shares(value: float, low: float, high: float, sentence: str) -> None:
     ],
 )
 def test_tokens(made: Profile, sentence: str) -> None:
-    assert words.tokens(made) == sentence
+    assert wording.tokens(made) == sentence
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_tokens(made: Profile, sentence: str) -> None:
     ],
 )
 def test_gradients(gradient: tuple[float, ...], sentence: str) -> None:
-    assert words.gradients(profile(gradient=gradient)) == sentence
+    assert wording.gradients(profile(gradient=gradient)) == sentence
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_gradients(gradient: tuple[float, ...], sentence: str) -> None:
     ],
 )
 def test_attention(keys: float, visible: float | None, sentence: str) -> None:
-    assert words.attention(profile(keys=keys, visible=visible, tokens=64)) == sentence
+    assert wording.attention(profile(keys=keys, visible=visible, tokens=64)) == sentence
 
 
 @pytest.mark.parametrize(
@@ -144,18 +145,16 @@ def verdict_of(**knobs: object) -> Verdict:
 
 def test_a_perceptron_is_explained_in_its_own_words() -> None:
     perceptron = edgewise.judge(edgewise.predict(edgewise.Perceptron("tanh", 1.5, 0.05, depth=4)))
-    text = " ".join(
-        line.text for line in (*explanation.explain(perceptron), *explanation.details(perceptron))
-    )
+    text = " ".join(line.text for line in (*wording.explain(perceptron), *wording.details(perceptron)))
     assert "inputs" in text and "tokens" not in text.lower() and "block" not in text
-    of_tokens = " ".join(line.text for line in explanation.explain(verdict_of()))
+    of_tokens = " ".join(line.text for line in wording.explain(verdict_of()))
     assert "tokens" in of_tokens and "inputs" not in of_tokens
 
 
 def test_attention_is_explained_by_its_numbers() -> None:
     """Unit logits over 8 keys: v / (2 log 8), as said."""
     verdict = verdict_of()
-    text = " ".join(line.text for line in explanation.explain(verdict))
+    text = " ".join(line.text for line in wording.explain(verdict))
     assert verdict.attention is not None and verdict.attention.condensation is not None
     assert verdict.attention.condensation == pytest.approx(1 / (2 * math.log(8)), rel=0.05)
     assert f"Condensation: at most {verdict.attention.condensation:.2f}." in text
@@ -163,7 +162,7 @@ def test_attention_is_explained_by_its_numbers() -> None:
 
 def test_a_remedy_is_said_with_its_outcome() -> None:
     remedy = Remedy("Use pre-norm.", {"norm": "pre"}, edgewise.nouns.verdict.Outcome.TRAINS, 0.93)
-    assert words.then(remedy) == "trains, 93 %"
+    assert wording.then(remedy) == "trains, 93 %"
 
 
 def test_two_values_of_a_head_can_be_rotated_and_one_cannot() -> None:

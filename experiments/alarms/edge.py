@@ -20,10 +20,10 @@ import edgewise
 from edgewise.monitor.detectors import BEYOND
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.series import LOOKS
+from edgewise.nouns.figure import Curve, Panel
+from edgewise.present import Sheet
 from edgewise.study import Claim, Result
 from edgewise.study.tasks import task
-from edgewise.view import StatisticLayout
-from edgewise.view.panel import Curve, Panel
 
 from .network import Network
 from .population import SHAPES, TASKS
@@ -131,6 +131,4 @@ def draw(results: Sequence[Result]) -> Figure:
         line = Curve("", np.array([0.0, 400.0]), np.array([BEYOND, BEYOND]), 6, "third")
         panels.append(Panel(kind, "step", "change of the stream, edge = 1", (*curves, line), log_y=True))
     foot = "one line per run; dotted: where an alarm would ring"
-    return StatisticLayout(
-        "One step's change of the stream against the rehearsed edge", tuple(panels), foot
-    ).draw()
+    return Sheet("One step's change of the stream against the rehearsed edge", tuple(panels), foot).draw()

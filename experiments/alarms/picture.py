@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgewise.view.draw import LINES, QUIET, SETTINGS
+from edgewise.present.draw import LINES, QUIET, SETTINGS
 
 from .population import CAUSES
 from .score import NONE, Scored, confusion

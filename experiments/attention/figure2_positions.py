@@ -13,9 +13,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded, seed_count, select, simulated_orbit
 from edgewise.theory.predict import predict
-from edgewise.view import Curve, Panel, Sheet
 
 TOLERANCE = 0.004  # of the largest number in an entry; seeds scatter by 0.039 or more
 VARIANTS: dict[str, dict[str, Any]] = {

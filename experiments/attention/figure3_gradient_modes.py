@@ -14,8 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, seed_count, select, simulated_orbit
-from edgewise.view import Curve, Panel, Sheet
 
 TOLERANCE = 0.004  # of the largest number in an entry; seeds scatter by 0.041 or more
 NEAR = 1e-8  # 1 - overlap at the start

@@ -12,8 +12,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from edgewise.present.draw import LINES, SETTINGS
 from edgewise.study import Claim, Result
-from edgewise.view.draw import LINES, SETTINGS
 
 from .batches import find_batch
 from .huggingface import build, preload

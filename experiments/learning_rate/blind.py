@@ -15,8 +15,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
-from edgewise.view import Curve, Panel, Sheet
 
 from .finders import CONSTANT, critical_rate, range_test
 from .networks import Row, batches, loss, network, optimizer

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, recorded_results
-from edgewise.view import Curve, Panel, Sheet
 
 from .truth import best_rate
 

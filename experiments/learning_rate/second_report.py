@@ -32,7 +32,7 @@ def claim(results: Sequence[Result]) -> Claim:
 
 
 def draw(results: Sequence[Result]) -> Figure:
-    from edgewise.view import Sheet
+    from edgewise.present import Sheet
 
     panels = tuple(_panel(results, method, lowest=3e-5) for method in ("rehearsal", "constant"))
     scale = (

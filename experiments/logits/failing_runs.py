@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from edgewise.present import Sheet
 from edgewise.study import Claim, Result
-from edgewise.view import Sheet
 
 from .methods import VARIANTS, case_of
 from .strips import strips

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from edgewise.present import Sheet
 from edgewise.study import Claim, Result
-from edgewise.view import Sheet
 
 from .chosen import chosen
 from .methods import BASES, OURS, TASKS, TITLES, VARIANTS, Arm, arm_of, arms, case_of

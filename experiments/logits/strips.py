@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.view import Curve, Panel
+from edgewise.present import Curve, Panel
 
 
 def strips(title: str, rows: Sequence[tuple[str, int, Array]], level: float) -> Panel:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
-from edgewise.view import Curve, Panel, Sheet
 
 from .chosen import best_of
 from .methods import BASES, SETTINGS, TASKS, TITLES, VARIANTS, Arm, arm_of, arms, case_of, rates_of

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, select
-from edgewise.view import Curve, Panel, Sheet
 
 SMOOTH = 5  # steps that a loss is averaged over
 SPIKE = 0.5  # nats that the averaged loss rises above its lowest before; moderate rates rise by 0.25 at most in a trial

@@ -14,9 +14,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import pearsonr, spearmanr
 
+from edgewise.present import Curve, Dots, Map, Panel, Sheet
 from edgewise.study import Claim
 from edgewise.study.train import TRAINS
-from edgewise.view import Curve, Dots, Map, Panel, Sheet
 
 from .baselines import ThreeConstants, fit_three_constants
 from .statistics import auroc

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.arrays import Array
+from edgewise.present.draw import LINES, QUIET, SETTINGS
 from edgewise.study.train import TRAINS
-from edgewise.view.draw import LINES, QUIET, SETTINGS
 
 from . import fits
 from .report import BASELINES, FORGETTING, HEADLINE, evaluate, headline_scores

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study.recipe import Result
-from edgewise.view import Curve, Panel, Sheet
 
 from .held_out_labels import LABELS
 from .held_out_report import decided, forecast, ranking, simple_scores

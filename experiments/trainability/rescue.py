@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import edgewise
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, prove, recorded_results, tasks
 from edgewise.study.train import TRAINS, seeded, train, trapezoid
-from edgewise.view import Curve, Panel, Sheet
 
 from .networks import PLAIN, REPORTED, WHOLE
 from .starts import network

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import edgewise
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
-from edgewise.view import Curve, Panel, Sheet
 
 from .networks import Filters, Mixer, Plain
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study.recipe import Claim, Result
 from edgewise.study.train import TRAINS
-from edgewise.view import Curve, Panel, Sheet
 
 AGREE = 0.6  # kappa of the two optimizers' outcomes: substantial agreement
 

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 import edgewise
 from edgewise.nets.build import Stack
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, seed_count
-from edgewise.view import Curve, Panel, Sheet
 
 from .matrices import INDEPENDENT, KINDS, STRUCTURED, redraw_
 

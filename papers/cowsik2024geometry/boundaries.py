@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 import edgewise
 from edgewise.critical.phase_diagram import compute_diagram
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import paper_block
 

@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, select, simulated_orbit
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import ABSTRACT, beyond_error, paper_block, scale_of
 
@@ -160,7 +160,7 @@ def _panel(results: list[Result], phase: str, gain: float) -> Panel:
             Curve(hidden + "theory", norm, overlap, i),
             Curve(hidden + "random networks", q, 1 - s, i, "points", s_error, q_error),
         ]
-    (plane,) = edgewise.view.vector_field(field).panels
+    (plane,) = edgewise.present.vector_field(field).panels
     stable = next(point for point in field.fixed_points if point.stable)
     note = f"black: stable fixed point, q = {stable.norm:.3f}, overlap {stable.overlap:.3f}"
     if any(not point.stable for point in field.fixed_points):

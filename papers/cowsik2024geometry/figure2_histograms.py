@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded, select, simulated_streams
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import ABSTRACT, beyond_error, paper_block
 

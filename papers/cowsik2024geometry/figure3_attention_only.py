@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import edgewise
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, select, simulated_orbit
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import ABSTRACT, paper_block, scale_of
 

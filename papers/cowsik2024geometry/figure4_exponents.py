@@ -14,8 +14,8 @@ from contourpy import contour_generator
 from matplotlib.figure import Figure
 
 import edgewise
+from edgewise.present import Curve, Dots, Map, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, simulated_orbit
-from edgewise.view import Curve, Dots, Map, Panel, Sheet
 
 from .common import ABSTRACT, paper_block, scale_of
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded, seed_count, select
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import paper_block
 from .streams import cosines, lengths, random_stack, tokens_of

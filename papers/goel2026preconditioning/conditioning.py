@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.laboratory.regression import Parameters, descend, gaussian_start
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import NAMES, method_of, problem_of
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import BASELINES, HARD, NAMES, curve, end, middle, run, scale_of, tuned
 

@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.arrays import Array
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import curve, run, scale_of, tuned
 

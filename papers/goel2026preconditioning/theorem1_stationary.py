@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from edgewise.laboratory.factorization import Factorization, flat, nearest_stationary
 from edgewise.laboratory.regression import Parameters, random_problem
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result
-from edgewise.view import Curve, Panel, Sheet
 
 TOLERANCE = 0.003  # of the largest number in an entry; seeds scatter by 0.033 or more
 CONDITIONS = (1.0, 100.0)

@@ -14,8 +14,8 @@ import torch
 from matplotlib.figure import Figure
 
 import edgewise
+from edgewise.present import Curve, Marker, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded, select
-from edgewise.view import Curve, Marker, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, distinct, network, networks, scale_of, spread_of_mean
 

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 import edgewise
 from edgewise.nets import circle
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded, select
 from edgewise.theory.perceptron.maps import PerceptronMaps
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, distinct, network, networks, perceptron, scale_of, spread_of_mean
 

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 import edgewise
 from edgewise.nets import RandomPerceptron, circle, circle_derivatives
+from edgewise.present import Curve, Dots, Panel, Sheet, perceptron_plane
 from edgewise.study import Claim, Result, over_seeds, rounded
-from edgewise.view import Curve, Dots, Panel, Sheet, perceptron_plane
 
 from .common import distinct, scale_of
 

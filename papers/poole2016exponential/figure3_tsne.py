@@ -15,9 +15,9 @@ import torch
 from matplotlib.figure import Figure
 
 from edgewise.nets import circle
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded
 from edgewise.theory.perceptron.maps import PerceptronMaps
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, network, perceptron
 

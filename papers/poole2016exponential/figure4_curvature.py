@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 import edgewise
 from edgewise.nets import circle_derivatives
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded
 from edgewise.theory.perceptron.maps import PerceptronMaps
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import BIAS, STRENGTHS, network, networks, perceptron, scale_of
 

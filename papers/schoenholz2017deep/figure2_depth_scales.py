@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 
 import edgewise
 from edgewise.nets import RandomPerceptron, circle
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded
 from edgewise.theory.perceptron.maps import PerceptronMaps
-from edgewise.view import Curve, Panel, Sheet
 
 TOLERANCE = 0.004  # of the largest number in an entry; seeds scatter by 0.044 or more
 BIAS_VARIANCE = 0.05

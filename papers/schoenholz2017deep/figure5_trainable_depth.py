@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.nets import RandomPerceptron
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
 from edgewise.study.tasks import Task, task
 from edgewise.study.train import train
-from edgewise.view import Curve, Panel, Sheet
 
 TOLERANCE = 0.006  # of the largest number in an entry; seeds scatter by 0.06 or more
 BIAS_VARIANCE = 0.05

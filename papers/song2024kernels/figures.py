@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgewise.arrays import Array
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Result
-from edgewise.view import Curve, Panel, Sheet
 
 from .compare import ACCURACY, LOSS, by_seed, curves, kernels_of
 

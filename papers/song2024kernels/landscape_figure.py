@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from edgewise.present.draw import INK, LINES, QUIET, SETTINGS
 from edgewise.study import Result
-from edgewise.view.draw import INK, LINES, QUIET, SETTINGS
 
 NAMES = {
     "kept": "softmax",

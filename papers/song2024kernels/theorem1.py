@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from edgewise.laboratory.kernel_layer import random_layer
 from edgewise.laboratory.kernel_theorems import check_theorem1, descend
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
-from edgewise.view import Curve, Panel, Sheet
 
 TOLERANCE = 0.003  # of the largest number in an entry; seeds scatter by 0.033 or more
 KERNELS = ("softmax", "gaussian")

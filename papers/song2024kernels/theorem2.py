@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from edgewise.laboratory.kernel_layer import random_layer
 from edgewise.laboratory.kernel_theorems import QueryRun, check_theorem2, descend_queries
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
-from edgewise.view import Curve, Panel, Sheet
 
 TOLERANCE = 0.008  # of the largest number in an entry; seeds scatter by 0.083 or more
 KERNELS = ("softmax", "gaussian")

@@ -15,8 +15,8 @@ import torch
 from matplotlib.figure import Figure
 
 from edgewise.laboratory.condition_bounds import ConditionBounds, condition_bounds, random_cases
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import distinct
 

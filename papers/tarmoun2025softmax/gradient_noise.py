@@ -15,8 +15,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
-from edgewise.view import Curve, Panel, Sheet
 
 from .opening_networks import NETWORKS, TRANSFORMERS, batches, loss_of, make
 

@@ -20,8 +20,8 @@ from edgewise.laboratory.descent import flow
 from edgewise.laboratory.prompt_heads import PromptHeads, block_jacobian, interaction
 from edgewise.laboratory.prompt_teacher import teacher_student
 from edgewise.laboratory.replicator import prompt_flow
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded, select
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import below, decided, finals, seeds_of, thinned
 

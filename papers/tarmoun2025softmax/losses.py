@@ -22,8 +22,8 @@ from edgewise.laboratory.prompt_attention import PromptAttention
 from edgewise.laboratory.prompt_teacher import teacher_student
 from edgewise.laboratory.prompt_theorem import certificate
 from edgewise.laboratory.replicator import coupled
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, middle_of, seeds_of, shown, thinned
 

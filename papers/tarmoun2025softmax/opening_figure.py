@@ -18,8 +18,8 @@ import torch
 from matplotlib.figure import Figure
 
 from edgewise.landscape.spectrum import hessian_spectrum
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
-from edgewise.view import Curve, Panel, Sheet
 
 from .opening_networks import NETWORKS, TRANSFORMERS, batches, loss_of, make
 

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, seeds_of, shown
 from .networks import NETWORKS, digits, geometry, make

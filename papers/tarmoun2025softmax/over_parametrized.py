@@ -20,8 +20,8 @@ from edgewise.laboratory import descent
 from edgewise.laboratory.prompt_attention import PromptAttention, largest_curvature
 from edgewise.laboratory.prompt_teacher import log_mean_ratio, teacher_student
 from edgewise.laboratory.prompt_theorem import certificate
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, recorded_results, select
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, seeds_of, thinned
 

@@ -26,8 +26,8 @@ from edgewise.laboratory.replicator import (
     prompt_flow,
 )
 from edgewise.laboratory.stationary import Standing, Stationary, judge_point, missing_entries
+from edgewise.present import Curve, Marker, Panel, Sheet
 from edgewise.study import Claim, Result, over_seeds, rounded, select
-from edgewise.view import Curve, Marker, Panel, Sheet
 
 TOLERANCE = 0.008  # of the largest number in an entry; seeds scatter by 0.076 or more
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(0.75)]])

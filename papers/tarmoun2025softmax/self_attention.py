@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from edgewise.laboratory import descent
 from edgewise.laboratory.prompt_attention import PromptAttention
 from edgewise.laboratory.prompt_teacher import prompt_of_ratio
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, select
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import decided, distinct, middle_of, portrait, seeds_of, shown, thinned
 

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from edgewise.laboratory import descent
 from edgewise.laboratory.prompt_teacher import teacher_student
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, select
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import below, finals, middle_of, seeds_of, shown, thinned
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from edgewise.laboratory.prompt_attention import PromptAttention
 from edgewise.laboratory.prompt_teacher import teacher_student
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
-from edgewise.view import Curve, Panel, Sheet
 
 from .common import below, decided, distinct, finals, middle_of, seeds_of, thinned
 

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import edgewise
+from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, select, tasks
-from edgewise.view import Curve, Panel, Sheet
 
 TOLERANCE = 0.005  # of the largest number in an entry; seeds scatter by 0.052 or more
 CHANNELS, BATCH = 8, 16

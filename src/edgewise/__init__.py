@@ -11,7 +11,7 @@ Predict  predict judge compare phase_diagram critical_point vector_field percept
 Measure  measure audit_initialization total_changes learning_rate
 Watch    watch read trace_at HuggingFaceCallback LightningCallback
 Change   critical_plan initialize_ use_kernel
-Rooms    laboratory landscape nets optim rehearsal study view
+Rooms    laboratory landscape nets optim present rehearsal study
 Refusal  BadInput
 """
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from edgewise import laboratory, landscape, nets, optim, rehearsal, study, view
+    from edgewise import laboratory, landscape, nets, optim, present, rehearsal, study
     from edgewise.audit.inspect import audit_initialization
     from edgewise.errors import BadInput
     from edgewise.integrations.huggingface import HuggingFaceCallback
@@ -62,7 +62,7 @@ _HOMES = {
     "LightningCallback": "integrations.lightning",
     "Perceptron": "nouns.perceptron",
     "Trace": "nouns.trace",
-    "Verdict": "screen",
+    "Verdict": "nouns.verdict",
     "audit_initialization": "audit.inspect",
     "compare": "verbs",
     "critical_plan": "repair.critical_plan",
@@ -86,7 +86,7 @@ _HOMES = {
     "vector_field": "verbs",
     "watch": "monitor.watch",
 }
-_ROOMS = ("laboratory", "landscape", "nets", "optim", "rehearsal", "study", "view")
+_ROOMS = ("laboratory", "landscape", "nets", "optim", "present", "rehearsal", "study")
 
 __all__ = [
     "Architecture",
@@ -112,6 +112,7 @@ __all__ = [
     "perceptron_maps",
     "phase_diagram",
     "predict",
+    "present",
     "read",
     "rehearsal",
     "sites",
@@ -123,16 +124,13 @@ __all__ = [
     "transformer",
     "use_kernel",
     "vector_field",
-    "view",
     "watch",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        value = getattr(import_module(f"edgewise.{_HOMES[name]}"), name)
-        import_module("edgewise.page.notebook").give_html()
-        return value
+        return getattr(import_module(f"edgewise.{_HOMES[name]}"), name)
     if name in _ROOMS:
         return import_module(f"edgewise.{name}")
     raise AttributeError(f"module 'edgewise' has no attribute {name!r}")

@@ -280,7 +280,7 @@ def test_findings_are_written_as_the_published_schema_has_them() -> None:
             validator.validate(AuditFinding(kind, severity, ("a.weight",), "this", "that", "pass").json())
     (tie,) = (finding for finding in audit_initialization(build("gpt2")) if finding.kind is Kind.TIED)
     assert tie.json()["kind"] == "tied weights"
-    document = edgewise.view.measurement
+    document = edgewise.present.measurement
     model = build("gpt2")
     trace = edgewise.measure(model, tokens=8)
     assert document(trace, edgewise.judge(trace), None, (tie,))["audit"] == [tie.json()]

@@ -40,7 +40,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 def document(model: torch.nn.Module, inputs: Any, **options: Any) -> dict[str, Any]:
     trace = edgewise.measure(model, inputs, readouts=("token", "own"), **options)
-    text = json.dumps(edgewise.view.measurement(trace, edgewise.judge(trace)), allow_nan=False)
+    text = json.dumps(edgewise.present.measurement(trace, edgewise.judge(trace)), allow_nan=False)
     found: dict[str, Any] = json.loads(text)
     return found
 

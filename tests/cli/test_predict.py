@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 import edgewise
-from edgewise.cli import terminal
 from edgewise.cli.main import run
-from edgewise.cli.tables import overlap_text, selected
 from edgewise.models import describe as describing
+from edgewise.present import terminal
+from edgewise.present.terminal import overlap_text, selected
 
 SEVERITIES = {"fails": "red", "risky": "yellow", "note": "cyan"}
 # A plain stack of MLPs with large biases, deep in the ordered phase: milliseconds, and the depth sets the verdict.

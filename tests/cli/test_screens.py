@@ -18,9 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from edgewise import screen, words
 from edgewise.cli.main import run
-from edgewise.cli.weights import group
+from edgewise.nouns.verdict import Probability
+from edgewise.present import text as screen
+from edgewise.present import wording
+from edgewise.present.wording import group
 
 HERE = Path(__file__).parent / "screens"
 MODELS = "tests/support/screen_models.py"
@@ -107,7 +109,7 @@ def test_an_output_without_these_letters_gets_plain_ones() -> None:
     ],
 )
 def test_shares_are_never_nothing_or_all(value: float, low: float, high: float, expected: str) -> None:
-    assert words.chance(words.Probability(value, low, high)) == expected
+    assert Probability(value, low, high).sentence == expected
 
 
 @pytest.mark.parametrize(
@@ -132,12 +134,14 @@ def test_shares_are_never_nothing_or_all(value: float, low: float, high: float, 
     ],
 )
 def test_gradients_in_words(row: tuple[float, ...], expected: str) -> None:
-    assert words.gradients(words.Profile((0.0, 0.1, 0.2), (1.0, 0.9, 0.8), row)) == f"Gradients {expected}"
+    assert (
+        wording.gradients(wording.Profile((0.0, 0.1, 0.2), (1.0, 0.9, 0.8), row)) == f"Gradients {expected}"
+    )
 
 
 def test_overlaps_get_more_digits_near_one() -> None:
     separations = (1.0, 0.6, 0.004, 0.0004, 1e-9, 0.0)
-    profile = words.Profile(tuple(1 - s for s in separations), separations)
+    profile = wording.Profile(tuple(1 - s for s in separations), separations)
     shown_ = [screen.overlap(profile, block) for block in range(6)]
     assert shown_ == ["0.00", "0.40", "0.996", "0.9996", ">0.9999", "1"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import edgewise
-from edgewise import words
+from edgewise.present import wording
 
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
@@ -48,9 +48,9 @@ def test_the_verdict_of_a_point_is_the_exact_one_in_the_shells_words(client: Any
     answer = client.post("/api/1/point", json=wanted).json()
     network = edgewise.transformer(depth=6, tokens=16, attention_branch=0.4).replace(name="transformer")
     verdict = edgewise.judge(edgewise.predict(network))
-    assert answer["outcome"].lower() == verdict.outcome.value and answer["title"] == words.title(verdict)
-    assert answer["chance"].replace("\u00a0", " ").lower().rstrip(".") == words.chance(verdict.probability)
-    assert answer["sentences"].replace("\u00a0", " ") == " ".join(words.sentences(verdict))
+    assert answer["outcome"].lower() == verdict.outcome.value and answer["title"] == wording.title(verdict)
+    assert answer["chance"].replace("\u00a0", " ").lower().rstrip(".") == wording.why(verdict)
+    assert answer["sentences"].replace("\u00a0", " ") == " ".join(wording.sentences(verdict))
     assert answer["curves"]["overlap"] == list(verdict.profile.overlap)
     names: dict[str, Any] = {}
     exec(

@@ -19,7 +19,7 @@ from edgewise.monitor.run_folder import RunFolder
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
 from edgewise.explorer.server import application  # noqa: E402
-from edgewise.page import run_files, run_picture, run_report  # noqa: E402
+from edgewise.present import run_files, run_picture, run_report  # noqa: E402
 from tests.support.run_folders import ABOUT, ALARM, COLUMNS, DAMAGED, HOSTILE, NAMES, spoil, write  # noqa: E402
 
 

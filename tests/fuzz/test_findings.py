@@ -34,7 +34,7 @@ from tests.support.models import CONFIGS
 def test_a_stream_that_vanishes_has_a_document_of_the_schema(knobs: dict[str, float]) -> None:
     """No gradient is followed, so that there is none in the document either."""
     trace = edgewise.predict(edgewise.transformer(depth=3, tokens=16, **knobs))
-    document = edgewise.view.prediction(trace, edgewise.judge(trace))
+    document = edgewise.present.prediction(trace, edgewise.judge(trace))
     assert "gradient_norm" not in document["trace"]["blocks"]
     check_document(json.loads(json.dumps(document)))
 
@@ -60,7 +60,7 @@ def test_a_model_without_parameters_has_no_plan() -> None:
 
 def test_a_vanished_stream_is_drawn_without_warnings(recwarn: pytest.WarningsRecorder) -> None:
     trace = edgewise.predict(edgewise.Perceptron("linear", 0.0, 0.0, depth=2))
-    edgewise.view.prediction(trace, edgewise.judge(trace))
+    edgewise.present.prediction(trace, edgewise.judge(trace))
     assert not [str(warning.message) for warning in recwarn if "log" in str(warning.message)]
 
 

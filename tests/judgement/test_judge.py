@@ -8,13 +8,13 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from edgewise.explanation import explain
 from edgewise.judgement.judge import _phase, judge
 from edgewise.judgement.reading import _jump
 from edgewise.nouns.architecture import transformer
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Kind, Outcome, Phase, Verdict
-from edgewise.screen import text
+from edgewise.present.text import verdict_text as text
+from edgewise.present.wording import explain
 from edgewise.stability.lyapunov import Growth, LateChange, growth
 from edgewise.theory.predict import predict
 

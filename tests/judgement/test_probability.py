@@ -14,7 +14,6 @@ from edgewise.judgement.probability import calibration, outside, risks, training
 from edgewise.judgement.reading import read
 from edgewise.judgement.score import Score, score_of
 from edgewise.nouns.verdict import Probability
-from edgewise.words import chance
 
 LIKE = {"depth": 12, "width": 64, "tokens": 32, "heads": 2}
 
@@ -46,7 +45,7 @@ def test_the_curve_is_the_table() -> None:
     assert verdict.json()["training_probability"]["value"] == pytest.approx(
         verdict.probability.value, abs=1e-4
     )
-    assert chance(verdict.probability) in str(verdict)
+    assert verdict.probability.sentence in str(verdict)
 
 
 def test_defects_lower_it() -> None:

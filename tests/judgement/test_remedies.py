@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgewise
-from edgewise.explanation import explain
 from edgewise.judgement import remedies
 from edgewise.judgement.remedies import RANKS, WHOLE, _branches, _scores, _settings, contradict
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.verdict import Outcome, Remedy, Verdict
-from edgewise.screen import SHOWN, lines
+from edgewise.present.text import SHOWN, lines
+from edgewise.present.wording import explain
 
 RANK = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
 

@@ -15,7 +15,7 @@ import edgewise
 from edgewise.cli.main import run
 from edgewise.errors import BadInput
 from edgewise.models.source import ACCEPTED, read_source
-from edgewise.view import measurement
+from edgewise.present import measurement
 from tests.support.models import build
 
 Capture = pytest.CaptureFixture[str]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from edgewise.present.rate_card import lines
 from edgewise.rehearsal import Moment, Rate, Rehearsal, outlook
-from edgewise.rehearsal.screen import lines
 
 
 def run(rate: float, end: float, reason: str | None = None) -> Rehearsal:

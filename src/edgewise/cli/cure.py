@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgewise import screen, words
-from edgewise.cli.terminal import console, show
-from edgewise.cli.weights import group
+from edgewise.nouns.card import Line
 from edgewise.nouns.verdict import Verdict
+from edgewise.present import text as screen
+from edgewise.present import wording
+from edgewise.present.terminal import console, show
+from edgewise.present.text import INDENT
+from edgewise.present.wording import group
 from edgewise.repair.plan import Plan, TotalChanges, by_pattern, spread_of
-from edgewise.screen import INDENT, Line
 
 if TYPE_CHECKING:
     from edgewise.study.proof import Arm, Proof
@@ -61,8 +63,8 @@ def _answers(
     yield from screen.headline(now, width, seconds)
     for label, verdict in (("Now", now), ("Then", then)):
         outcome = f"{label.ljust(6)}{verdict.outcome.value.upper()}  "
-        yield from _coloured(outcome + words.why(verdict), verdict, width)
-        for sentence in list(words.sentences(verdict))[:2]:
+        yield from _coloured(outcome + wording.why(verdict), verdict, width)
+        for sentence in list(wording.sentences(verdict))[:2]:
             yield from screen.wrapped(sentence, width, INDENT)
 
 
@@ -84,7 +86,7 @@ def _times(log: float) -> str:
     ratio = math.exp(min(abs(log), 700.0))
     if ratio < 1.5:
         return "keep their size"
-    return f"{'grow' if log > 0 else 'shrink'} {words.number(ratio) if ratio < 1e6 else 'more than a million'} times"
+    return f"{'grow' if log > 0 else 'shrink'} {wording.number(ratio) if ratio < 1e6 else 'more than a million'} times"
 
 
 def table(plan: Plan, width: int) -> Iterator[Line]:

@@ -131,7 +131,7 @@ class Cure:
 
     def json(self, proof: Proof | None) -> dict[str, Any]:
         """For machines: `schema/fix-1.json`."""
-        from edgewise.view.documents import stamp
+        from edgewise.present.documents import stamp
 
         verdicts = {"now": self.now, "then": self.then}
         return {
@@ -190,7 +190,7 @@ def factory_of(target: Subject) -> Callable[[], nn.Module]:
 def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     """Why there is no plan, and where else to look."""
     from edgewise.cli.cure import totals_in_words
-    from edgewise.cli.weights import capitalised
+    from edgewise.present.wording import capitalised
 
     outcome = "" if now is None else f" It is judged as: {now.outcome.value}."
     if plan.kept and not plan.reached:

@@ -121,13 +121,13 @@ class Measurement:
 
     def draw(self, path: Path) -> None:
         """Theory as lines, measurement as points."""
-        from edgewise.view.measured import beside
+        from edgewise.present.depth_curves import beside
 
         beside(self.trace, self.verdict, None if self.theory is None else self.theory[0]).save(path)
 
     def print_json(self) -> None:
         """For machines: one document, of the published schema."""
-        from edgewise import view
+        from edgewise import present as view
 
         audit = None if isinstance(self.audit, str) else self.audit
         click.echo(
@@ -136,7 +136,7 @@ class Measurement:
 
     def print_text(self, seconds: float, detail: int) -> None:
         """For people."""
-        from edgewise.cli.terminal import Detail, show_measurement
+        from edgewise.present.terminal import Detail, show_measurement
 
         theory = None if self.theory is None else self.theory[0]
         show_measurement(self.trace, self.verdict, theory, self.audit, seconds, Detail(detail))

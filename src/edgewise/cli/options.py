@@ -125,7 +125,7 @@ def figure_path(figure: str | None) -> Path | None:
     """A figure that cannot be written is refused before anything is computed."""
     if figure is None:
         return None
-    from edgewise.view.files import check_path
+    from edgewise.present.draw import check_path
 
     return check_path(figure)
 

@@ -128,13 +128,13 @@ class Answer:
 
     def draw(self, path: Path) -> None:
         """The curves of every source in one figure."""
-        from edgewise import view
+        from edgewise import present as view
 
         view.depth_profile(self.traces, self.verdicts).save(path)
 
     def print_json(self) -> None:
         """For machines: one document, of the published schema."""
-        from edgewise import view
+        from edgewise import present as view
 
         points = self.criticals or (None,) * len(self.traces)
         rows = zip(self.traces, self.verdicts, points, strict=True)
@@ -144,7 +144,7 @@ class Answer:
 
     def print_text(self, seconds: float, detail: int) -> None:
         """For people."""
-        from edgewise.cli.terminal import Detail, show_comparison, show_prediction
+        from edgewise.present.terminal import Detail, show_comparison, show_prediction
 
         criticals = [str(point) for point in self.criticals]
         if self.comparison is None:

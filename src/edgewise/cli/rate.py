@@ -87,7 +87,7 @@ def rate(
         options = {"warmup": warmup, "steps": steps, "rates": rates, "longer": longer, "seed": seed}
         answer, prospect = _rehearse(model, batches, function, choice, notes, options)
         if path is not None:
-            from edgewise import view
+            from edgewise import present as view
 
             view.learning_rates(answer).save(path)
     with printing():
@@ -101,8 +101,8 @@ def rate(
 
 
 def _show(answer: Rate, prospect: Outlook) -> None:
-    from edgewise.cli.terminal import console, show
-    from edgewise.rehearsal.screen import lines
+    from edgewise.present.rate_card import lines
+    from edgewise.present.terminal import console, show
 
     out = console()
     show(out, lines(answer, prospect, out.width))

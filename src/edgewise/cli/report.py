@@ -18,7 +18,7 @@ from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from edgewise.page.report import Subject
+    from edgewise.present.html_report import Subject
 
 SAVED = ".npz"
 EPILOG = (
@@ -84,7 +84,7 @@ def report(
         _refuse_changes(source, "a watched run", measured or depth or tokens or changes)
         return _of_run(Path(source), path)
     with prints_aside(), ProgressBar("importing the theory") as bar:
-        from edgewise.page.report import write
+        from edgewise.present.html_report import write
 
         bar.say(f"following {source} through depth")
         if Path(source).suffix.lower() == SAVED:
@@ -115,7 +115,7 @@ def _command() -> str:
 
 def _of_run(folder: Path, path: Path) -> int:
     with prints_aside(), ProgressBar(f"reading {folder}"):
-        from edgewise.page.run_report import read, write
+        from edgewise.present.run_report import read, write
 
         subject = read(folder, _command())
         write(path, subject)
@@ -148,7 +148,7 @@ def _of_description(
     readout: str,
 ) -> Subject:
     from edgewise import verbs
-    from edgewise.page.report import Subject, after_fix
+    from edgewise.present.html_report import Subject, after_fix
 
     network = describe_with(source, depth, tokens, changes)
     trace = verbs.predict(network, start_overlap=start_overlap, readout=readout)
@@ -159,7 +159,7 @@ def _of_description(
 def _of_trace(path: Path) -> Subject:
     from edgewise import verbs
     from edgewise.nouns.trace import Trace
-    from edgewise.page.report import Subject, after_fix
+    from edgewise.present.html_report import Subject, after_fix
 
     trace = Trace.load(path)
     verdict = verbs.judge(trace)
@@ -169,8 +169,8 @@ def _of_trace(path: Path) -> Subject:
 
 def _of_measurement(source: str, tokens: int | None, seeds: int) -> Subject:
     from edgewise.cli.measure import READOUTS, audited, beside_theory
-    from edgewise.cli.weights import leading, listing
-    from edgewise.page.report import Subject, after_fix
+    from edgewise.present.html_report import Subject, after_fix
+    from edgewise.present.wording import leading, listing
     from edgewise.probe.measure import measure
     from edgewise.probe.subjects import subject
 

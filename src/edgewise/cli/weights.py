@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgewise.audit.finding import AuditFinding, Severity
 from edgewise.files import whole_file
-from edgewise.repair.plan import counting_word
+from edgewise.present.wording import group
 
-LISTED = 4  # numbers of blocks that are not a run
 HEADER = '''"""Repairs of the initialization, written by edgewise: call repair(model) before training."""
 
 import torch
@@ -19,68 +18,6 @@ import torch
 def repair(model):
     """Every repair in turn; the model is changed in place."""
 '''
-
-
-def leading(audit: Sequence[AuditFinding] | str) -> list[str]:
-    """Errors and warnings, which come before everything else on the screen."""
-    if isinstance(audit, str):
-        return []
-    return [
-        f"{capitalised(finding.kind.value)}: {group(finding.parameters)}. {capitalised(finding.observation)}. "
-        "--repair FILE writes the code that fixes it."
-        for finding in audit
-        if finding.severity is not Severity.NOTE
-    ]
-
-
-def listing(audit: Sequence[AuditFinding] | str) -> Iterator[str]:
-    """The whole audit; where there is none, why."""
-    if isinstance(audit, str):
-        yield f"Initialization audit: {audit}"
-        return
-    if not audit:
-        yield "Initialization audit: nothing to report."
-        return
-    yield "Initialization audit:"
-    for finding in audit:
-        yield (
-            f"  {finding.severity.value}: {finding.kind.value}: {group(finding.parameters)}. Observed: "
-            f"{finding.observation}. Expected: {finding.expected}."
-        )
-
-
-def capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def group(names: Sequence[str]) -> str:
-    """Many parameters as the part of the model they share: `layers.1-23`; one as itself.
-
-    >>> group(["layers.1.attn.q", "layers.2.attn.q", "layers.2.mlp.w", "layers.1.mlp.w"])
-    'layers.1-2'
-    >>> group(["layers.1.attn.w", "layers.2.mlp.w"])
-    'layers.1-2.*.w'
-    >>> group(["layers.0.mlp.b", "layers.1.mlp.b"])
-    'layers.0-1.mlp.b'
-    >>> group(["1.layers.0.mlp.b", "1.layers.1.mlp.b"])
-    '1.layers.0-1.mlp.b'
-    """
-    place = counting_word(names)
-    parts = [name.split(".") for name in names]
-    stacks = {tuple(words[:place]) for words in parts}
-    if len(names) == 1 or place is None or len(stacks) > 1:
-        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    inside = {".".join(words[place + 1 :]) for words in parts}
-    ends = {rest.rpartition(".")[2] for rest in inside}
-    tail = [inside.pop()] if len(inside) == 1 else ["*", ends.pop()] if len(ends) == 1 else []
-    return ".".join([*stacks.pop(), span(sorted({int(words[place]) for words in parts})), *tail])
-
-
-def span(numbers: Sequence[int]) -> str:
-    """`1-23` for a run, `0,2,4` for a few others, `0..38` for many."""
-    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]}-{numbers[-1]}"
-    return ",".join(map(str, numbers)) if len(numbers) <= LISTED else f"{numbers[0]}..{numbers[-1]}"
 
 
 def write_repair(path: Path, audit: Sequence[AuditFinding]) -> int:

@@ -6,19 +6,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from edgewise import __version__, verbs, words
+from edgewise import __version__, verbs
 from edgewise.arrays import Array
 from edgewise.critical.phase_diagram import Lines
 from edgewise.explorer import networks
 from edgewise.explorer.share_map import CHOICES, LARGEST_GRID, ShareMap, axes_of, share_map, span_of
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
-from edgewise.nouns.verdict import Outcome, Remedy, Verdict, finite
-from edgewise.page.code import lines as code_lines
-from edgewise.page.curves import Rows, rows
-from edgewise.page.markup import prose, sentence_case
-from edgewise.page.pieces import KINDS
-from edgewise.page.report import Subject, after_fix, page
+from edgewise.nouns.verdict import Outcome, Remedy, Verdict, finite, per_cent
+from edgewise.present import wording
+from edgewise.present.html import KINDS
+from edgewise.present.html_report import Subject, after_fix, page
+from edgewise.present.markup import prose, sentence_case
+from edgewise.present.python_code import code_lines
+from edgewise.present.svg import Rows, rows
 
 API = 1
 LEFT_OUT = "The map leaves mask and positions out; the verdict of the dot does not."
@@ -81,10 +82,12 @@ def _note(network: Architecture, source_tokens: int | None) -> str:
     activation = network.activation if isinstance(network.activation, str) else "own activation"
     heads = f"{network.heads} heads" if network.heads else "no attention"
     mask = "causal" if network.causal else "no mask"
-    norm = words.NORMS[network.norm]
+    norm = wording.NORMS[network.norm]
     text = f"{network.depth} blocks of width {network.width}, {heads}, {activation}, {norm}, {mask}."
     if source_tokens is not None and source_tokens > network.tokens:
-        text += f" Followed over {network.tokens} of {words.number(source_tokens)} tokens, to answer at once."
+        text += (
+            f" Followed over {network.tokens} of {wording.number(source_tokens)} tokens, to answer at once."
+        )
     return text
 
 
@@ -151,17 +154,17 @@ def point(network: Architecture, readout: str, with_fixes: bool) -> dict[str, An
 def screen_parts(verdict: Verdict) -> dict[str, Any]:
     """The screen of a verdict, piece by piece."""
     share = None if verdict.probability is None else finite(verdict.probability.value)
-    then = verdict.outcome.value if share is None else f"{verdict.outcome.value}, {words.per_cent(share)}"
+    then = verdict.outcome.value if share is None else f"{verdict.outcome.value}, {per_cent(share)}"
     return {
         "then": prose(then),
-        "title": words.title(verdict),
-        "method": words.method(verdict),
+        "title": wording.title(verdict),
+        "method": wording.method(verdict),
         "kind": KINDS[verdict.outcome],
         "outcome": sentence_case(verdict.outcome.value).removesuffix("."),
         "share": share,
-        "chance": sentence_case(words.why(verdict)),
-        "unlike": prose(words.unlike(verdict.probability)),
-        "sentences": prose(" ".join([*words.sentences(verdict)])),
+        "chance": sentence_case(wording.why(verdict)),
+        "unlike": prose(wording.unlike(verdict)),
+        "sentences": prose(" ".join([*wording.sentences(verdict)])),
         "extrapolated": list(verdict.extrapolated),
     }
 
@@ -177,7 +180,7 @@ def fixes(verdict: Verdict, network: Architecture) -> dict[str, Any]:
     remedies = () if healthy else verdict.remedies
     return {
         "rows": [_remedy(remedy, network) for remedy in remedies[:3]],
-        "advice": "" if remedies else prose(words.no_remedy(verdict)),
+        "advice": "" if remedies else prose(wording.no_remedy(verdict)),
         "healthy": healthy,
     }
 
@@ -189,7 +192,7 @@ def _remedy(remedy: Remedy, network: Architecture) -> dict[str, Any]:
     return {
         "change": remedy.sentence,
         "note": remedy.note,
-        "then": prose(words.then(remedy)),
+        "then": prose(wording.then(remedy)),
         "kind": KINDS[remedy.outcome],
         "knobs": moved if whole else None,
     }

@@ -10,15 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from edgewise import verbs, words
+from edgewise import verbs
 from edgewise.errors import BadInput
 from edgewise.explorer.networks import DEEPEST
 from edgewise.explorer.requests import Request, Source, read
 from edgewise.judgement.bands import TRAINS_FROM
 from edgewise.judgement.probability import calibration
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.verdict import Remedy, Verdict
-from edgewise.page.pieces import KINDS
+from edgewise.nouns.verdict import Remedy, Verdict, per_cent
+from edgewise.present.html import KINDS
 
 MOST_FIXES, MOST_DEPTHS = 3, 12
 DEEPEST_WITH_POSITIONS = 96  # blocks: mask and positions are followed token by token
@@ -156,7 +156,7 @@ def _sentence(trains: int | None, after: dict[str, Any] | None) -> str:
 
 
 def _share(value: float) -> str:
-    return words.per_cent(value).replace(" %", "\u00a0%")
+    return per_cent(value).replace(" %", "\u00a0%")
 
 
 def _then(trains: int | None, after: dict[str, Any] | None) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from edgewise import words
 from edgewise.arrays import Array
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.phase_diagram import as_knobs, value_of
@@ -21,8 +20,9 @@ from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.requests import Request, Source, read
 from edgewise.explorer.share_map import span_of
 from edgewise.nouns.architecture import Architecture, transformer
-from edgewise.nouns.verdict import FixedPoint, finite
-from edgewise.page.markup import prose
+from edgewise.nouns.verdict import FixedPoint, finite, per_cent
+from edgewise.present import wording
+from edgewise.present.markup import prose
 from edgewise.verbs import judge, predict
 
 router = APIRouter()
@@ -195,7 +195,7 @@ def reading(points: Sequence[FixedPoint], path: Array) -> dict[str, str]:
 
 
 def _apart(point: FixedPoint, split: bool) -> str:
-    state = f"two tokens are {words.alike(1 - point.overlap)}, at a mean square of {point.norm:.2f}"
+    state = f"two tokens are {wording.alike(1 - point.overlap)}, at a mean square of {point.norm:.2f}"
     told = f"Paths lead to a state in which {state}"
     return (
         f"{told}. It has split off from the state in which all are alike, which now repels."
@@ -208,7 +208,7 @@ def _shrink(point: FixedPoint) -> str:
     slowest = max(abs(value) for value in point.eigenvalues)
     if slowest < 1e-9:
         return "at once"
-    return f"closer by {words.per_cent(1 - slowest)} with every block"
+    return f"closer by {per_cent(1 - slowest)} with every block"
 
 
 def _without_rest(path: Array) -> tuple[str, str]:
@@ -219,9 +219,7 @@ def _without_rest(path: Array) -> tuple[str, str]:
     if last < path[0, 0]:
         return "The stream fades", "No state stays as it is: every block makes the tokens smaller."
     growth = (
-        f" The last one adds {words.per_cent(last / before - 1)} to the mean square."
-        if np.isfinite(last)
-        else ""
+        f" The last one adds {per_cent(last / before - 1)} to the mean square." if np.isfinite(last) else ""
     )
     return "The stream grows", f"No state stays as it is: every block adds to the stream.{growth}"
 
@@ -233,7 +231,7 @@ def _end(path: Array) -> str:
         return "Attention comes to rest on a single token on the way; the path ends there."
     if not 0 < path[-1, 0] < np.inf:
         return f"Within {blocks} blocks it leaves the range of numbers."
-    alike = words.alike(1 - path[-1, 1]) if path[-1, 1] > 0.005 else "still at right angles"
+    alike = wording.alike(1 - path[-1, 1]) if path[-1, 1] > 0.005 else "still at right angles"
     return f"After the {blocks} blocks of this network, two that start at right angles are {alike}."
 
 

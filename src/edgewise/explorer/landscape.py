@@ -14,12 +14,12 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
-from edgewise import words
 from edgewise.errors import BadInput
 from edgewise.explorer.flow import rounded
 from edgewise.explorer.replies import REFUSED, json_reply, pieces, waited
 from edgewise.explorer.requests import Request
-from edgewise.page.markup import prose
+from edgewise.present import wording
+from edgewise.present.markup import prose
 
 if TYPE_CHECKING:
     from edgewise.landscape import Plane
@@ -228,7 +228,7 @@ def _larger(first: float, second: float) -> tuple[int, float]:
 
 
 def _times(ratio: float) -> str:
-    return f"{words.number(ratio)} times" if ratio < 1000 else "over 1 000 times"
+    return f"{wording.number(ratio)} times" if ratio < 1000 else "over 1 000 times"
 
 
 def _share(value: float) -> str:

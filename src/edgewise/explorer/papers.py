@@ -16,7 +16,7 @@ from pydantic import Field
 from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.source_rows import source_rows
-from edgewise.page.markup import prose
+from edgewise.present.markup import prose
 from edgewise.study.recipe import FOLDERS, home
 from edgewise.study.store import Stamp, span
 

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
-from edgewise import words
 from edgewise.arrays import Array
 from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.circle import LARGEST_SIGNAL, WIDTH, drawn_circle
@@ -21,7 +20,9 @@ from edgewise.explorer.replies import REFUSED, by_worker, in_turn, json_reply, p
 from edgewise.explorer.requests import Request
 from edgewise.nouns.knobs import ACTIVATIONS
 from edgewise.nouns.perceptron import Perceptron
-from edgewise.page.markup import prose
+from edgewise.nouns.verdict import per_cent
+from edgewise.present import wording
+from edgewise.present.markup import prose
 from edgewise.theory.averages.activations import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary
 from edgewise.theory.perceptron.fixed_points import FAR, chi_1, length_fixed_point, separation_map
@@ -196,10 +197,8 @@ def _change(factor: float) -> str:
     if math.isinf(factor):
         return "grow faster and faster"
     if factor < 1:
-        return f"shrink by {words.per_cent(1 - factor)}"
-    return (
-        f"grow by {words.per_cent(factor - 1)}" if factor < 2 else f"grow {words.number(factor)} times larger"
-    )
+        return f"shrink by {per_cent(1 - factor)}"
+    return f"grow by {per_cent(factor - 1)}" if factor < 2 else f"grow {wording.number(factor)} times larger"
 
 
 def _reach(depth: float) -> str:

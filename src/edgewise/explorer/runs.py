@@ -20,9 +20,9 @@ from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.requests import Request
 from edgewise.monitor.read_run import Run, ended
-from edgewise.page import run_files, run_report
-from edgewise.page.run_picture import picture
-from edgewise.page.run_story import alarms, note, state, unseen, unseen_at_a_glance
+from edgewise.present import run_files, run_report
+from edgewise.present.run_picture import picture
+from edgewise.present.run_report import alarms, note, state, unseen, unseen_at_a_glance
 
 router = APIRouter()
 EVERY = 1.0  # seconds between two looks at a growing run

@@ -11,13 +11,14 @@ import numpy as np
 from fastapi import APIRouter, Response
 from pydantic import Field, field_validator
 
-from edgewise import words
 from edgewise.arrays import Array
 from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.flow import rounded
 from edgewise.explorer.replies import REFUSED, in_turn, json_reply
 from edgewise.explorer.requests import Request
-from edgewise.page.markup import prose
+from edgewise.nouns.verdict import per_cent
+from edgewise.present import wording
+from edgewise.present.markup import prose
 
 router = APIRouter()
 TIMES = (0.0, *np.geomspace(0.01, 1e4, 121).tolist())
@@ -154,13 +155,13 @@ def reading(drawn: Mapping[str, Any], deviation: float) -> dict[str, str]:
     gradient, natural = drawn["gradient"], drawn["natural"]
     if gradient["loss"][0] < -12:
         return {"title": "Already there", "sentences": "The row starts at its target. Move one of the two."}
-    worst = words.number(10 ** max(value for value in gradient["condition"] if value is not None))
+    worst = wording.number(10 ** max(value for value in gradient["condition"] if value is not None))
     parts = [
         f"The gradient {_arrives(gradient)}, the natural gradient {_arrives(natural)}.",
         f"On the gradient's path one direction of the softmax learns up to {worst} times faster than another.",
         "The keys are orthogonal, so that the gradient moves the row exactly as the replicator does."
         if deviation < 0.005
-        else f"The keys are {words.per_cent(deviation)} away from orthogonal; with orthogonal ones the gradient would "
+        else f"The keys are {per_cent(deviation)} away from orthogonal; with orthogonal ones the gradient would "
         "take the path of the replicator.",
     ]
     return {"title": _title(gradient["arrives"], natural["arrives"]), "sentences": prose(" ".join(parts))}
@@ -168,7 +169,7 @@ def reading(drawn: Mapping[str, Any], deviation: float) -> dict[str, str]:
 
 def _arrives(path: Mapping[str, Any]) -> str:
     time = path["arrives"]
-    return "is not there at time 10 000" if time is None else f"is there at time {words.number(time)}"
+    return "is not there at time 10 000" if time is None else f"is there at time {wording.number(time)}"
 
 
 def _title(gradient: float | None, natural: float | None) -> str:
@@ -180,9 +181,9 @@ def _title(gradient: float | None, natural: float | None) -> str:
         )
     ratio = gradient / natural
     if ratio < 1 / 1.5:
-        return f"The gradient is {words.number(1 / ratio)} times faster"
+        return f"The gradient is {wording.number(1 / ratio)} times faster"
     return (
-        f"The natural gradient is {words.number(ratio)} times faster"
+        f"The natural gradient is {wording.number(ratio)} times faster"
         if ratio > 1.5
         else "Both take equally long"
     )

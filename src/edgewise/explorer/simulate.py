@@ -11,7 +11,7 @@ from edgewise.errors import BadInput
 from edgewise.explorer.answers import curves
 from edgewise.explorer.requests import PointRequest, moved
 from edgewise.nouns.architecture import Architecture
-from edgewise.page.curves import Rows
+from edgewise.present.svg import Rows
 
 WIDTHS = (256, 128, 64)  # of what is drawn: theory is of wide networks, and these answer in seconds
 MOST_WORK = 24 * 256 * 256**2  # blocks times tokens times squared width

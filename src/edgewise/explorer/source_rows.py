@@ -8,7 +8,7 @@ from typing import Any
 
 from edgewise.errors import BadInput
 from edgewise.files import read_text, read_yaml
-from edgewise.page.markup import prose
+from edgewise.present.markup import prose
 
 SOURCES = {
     "A": "talk on softmax descent [Tarmoun 2025]",

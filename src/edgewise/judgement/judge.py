@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import edgewise.screen  # noqa: F401  (gives a Verdict its words)
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.judgement.bands import outcome_of, why_open
 from edgewise.judgement.findings import (

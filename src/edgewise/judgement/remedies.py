@@ -20,12 +20,11 @@ from edgewise.errors import BadInput
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.trace import GRADIENTS, Trace
-from edgewise.nouns.verdict import CUT_OFF, Outcome, Probability, Remedy, Verdict
+from edgewise.nouns.verdict import CUT_OFF, Outcome, Probability, Remedy, Verdict, per_cent
 from edgewise.stability.limits import RISKY
 from edgewise.theory.perceptron.maps import summary
 from edgewise.theory.predict import predict_perceptron, predict_transformer
 from edgewise.theory.start import first_state
-from edgewise.words import per_cent
 
 SHARP = (
     200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect

@@ -117,6 +117,11 @@ class Architecture:
         assumed, unmodelled = (tuple(values.get(k, ())) for k in NOTES[1:])
         return replace(network, name=str(values.get("name", "")), assumed=assumed, unmodelled=unmodelled)
 
+    def _repr_html_(self) -> str:
+        from edgewise import present
+
+        return present.notebook_card(self)
+
 
 def transformer(**knobs: Any) -> Architecture:
     """A transformer from its knobs; the others take their defaults from `edgewise.nouns.knobs.KNOBS`.

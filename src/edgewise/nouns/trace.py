@@ -133,6 +133,11 @@ class Trace:
         angle = float((separation[:, -1] - separation[:, 0]).mean())
         return angle, float((relative[:, 0] - relative[:, -1]).mean())
 
+    def _repr_html_(self) -> str:
+        from edgewise import present
+
+        return present.notebook_card(self)
+
     def save(self, path: str | Path) -> None:
         """Write one .npz file (arrays and JSON, no pickle), whole or not at all."""
         if self.architecture is not None and callable(self.architecture.activation):

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -206,6 +205,28 @@ class Probability:
         rest = {"why_open": self.why_open or None, "forgetting": finite(self.forgetting)}
         return {**numbers, "outside": list(self.outside), **rest}
 
+    @property
+    def sentence(self) -> str:
+        """How many of such networks trained, and how well that is known."""
+        value, low, high = self.value, self.low, self.high
+        if value < 0.005:
+            bound = "under 1" if high < 0.005 else f"up to {100 * high:.0f}"
+            return f"almost none of such networks trained ({bound} %)"
+        if value > 0.995:
+            bound = "over 99" if low > 0.995 else f"at least {100 * low:.0f}"
+            return f"nearly all such networks trained ({bound} %)"
+        first, last = (min(max(round(100 * share), 1), 99) for share in (low, high))
+        between = f"{first} to {last} %" if first < last else f"{last} %"
+        return f"about {per_cent(value)} of such networks trained ({between})"
+
+    @property
+    def unlike(self) -> str:
+        """In which ways the network is not among those that were tried; empty when it is."""
+        outside = "; ".join(self.outside)
+        for phrase in ("(those had ", "(those were "):
+            outside = outside.replace(phrase, "(tried: ")
+        return f"Outside of what was tried: {outside}." if outside else ""
+
 
 @dataclass(frozen=True)
 class AttentionSpread:
@@ -292,9 +313,19 @@ class Verdict:
         path   an .html file
         trace  what was judged; with it the page also has the norm, the description and the curves after the first fix
         """
-        # By name, so that the record does not depend on the room that draws it.
-        written: Path = import_module("edgewise.page.report").report(self, path, trace)
-        return written
+        from edgewise import present
+
+        return present.write_verdict(self, path, trace)
+
+    def __str__(self) -> str:
+        from edgewise import present
+
+        return present.verdict_text(self)
+
+    def _repr_html_(self) -> str:
+        from edgewise import present
+
+        return present.notebook_card(self)
 
     def json(self) -> dict[str, Any]:
         """The published form, `schema/prediction-1.json`."""
@@ -323,6 +354,15 @@ class Verdict:
             "notes": list(self.notes),
             "source": self.source,
         }
+
+
+def per_cent(share: float) -> str:
+    """Return a share as a person says it.
+
+    >>> per_cent(0.344), per_cent(0.001), per_cent(0.9999)
+    ('34 %', 'under 1 %', 'over 99 %')
+    """
+    return "under 1 %" if share < 0.005 else "over 99 %" if share > 0.995 else f"{100 * share:.0f} %"
 
 
 def finite(value: float | None) -> float | None:

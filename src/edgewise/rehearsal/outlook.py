@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from edgewise import words
 from edgewise.nouns.verdict import Outcome, Probability, Verdict
 from edgewise.rehearsal.chances import FAILS_UP_TO, STEPS, TRAINS_FROM, chances, fall
 from edgewise.rehearsal.rate import Rate, Rehearsal, in_words
@@ -101,8 +100,7 @@ def _odds(odds: Probability | None) -> str:
     """`About 93 % of such networks trained (90 to 96 %).`"""
     if odds is None:
         return ""
-    sentence = words.chance(odds)
-    return " ".join(filter(None, [f"{sentence[0].upper()}{sentence[1:]}.", words.unlike(odds)]))
+    return " ".join(filter(None, [f"{odds.sentence[0].upper()}{odds.sentence[1:]}.", odds.unlike]))
 
 
 def _share(rate: Rate) -> str:

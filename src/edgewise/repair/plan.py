@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +156,14 @@ class Plan:
 
         path  an .html file
         """
-        # By name: the room that draws it is above this one.
-        written: Path = import_module("edgewise.page.record_report").plan_report(self, path)
-        return written
+        from edgewise import present
+
+        return present.write_plan(self, path)
+
+    def _repr_html_(self) -> str:
+        from edgewise import present
+
+        return present.notebook_card(self)
 
     def __str__(self) -> str:
         lines = [f"Plan for goal {self.goal!r}: {self.depth} layers of width {self.width}, by {self.source}."]

@@ -59,7 +59,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        value = getattr(import_module(f"edgewise.study.{_HOMES[name]}"), name)
-        import_module("edgewise.page.notebook").give_html()  # by name: that room is above this one
-        return value
+        return getattr(import_module(f"edgewise.study.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'edgewise.study' has no attribute {name!r}")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
 
+from edgewise.arrays import Array
+from edgewise.nouns.figure import Curve, Panel, Sheet
 from edgewise.nouns.verdict import finite
 from edgewise.study.train import TRAINS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from edgewise.view import Sheet
 
 SURE = 0.05  # of the p-value
 
@@ -123,9 +123,14 @@ class Proof:
 
         path  an .html file
         """
-        # By name: the room that draws it is above this one.
-        written: Path = import_module("edgewise.page.record_report").proof_report(self, path)
-        return written
+        from edgewise import present
+
+        return present.write_proof(self, path)
+
+    def _repr_html_(self) -> str:
+        from edgewise import present
+
+        return present.notebook_card(self)
 
     def __str__(self) -> str:
         c, count = self.difference, len(self.plain.finals)
@@ -151,19 +156,17 @@ class Proof:
 
     def sheet(self, title: str, scale: str = "", stride: float = 1.0) -> Sheet:
         """The figure as data; `stride` is the number of steps between two stored losses."""
-        from edgewise.view import Curve, Panel, Sheet
-
         curves = []
         for group, arm in ((1, self.plain), (0, self.planned)):
             low, middle, high = _band(arm.losses, self.steps)
-            steps = stride * np.arange(1, len(middle) + 1)
+            steps = stride * np.arange(1.0, len(middle) + 1)
             curves.append(Curve(f"{arm.name}: {_spread(arm.finals)}", steps, middle, group, band=(low, high)))
         panel = Panel("", "step", "loss", tuple(curves), levels=(self.chance,))
         seeds = f"{self.task}, {len(self.plain.finals)} seeds (band: lowest to highest), rates tuned per arm"
         return Sheet(title, (panel,), scale or f"{seeds}; dotted: chance")
 
 
-def _band(losses: Sequence[Sequence[float]], steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _band(losses: Sequence[Sequence[float]], steps: int) -> tuple[Array, Array, Array]:
     """Lowest, mean and highest of the seeds, each smoothed over a tenth of the run; what diverged stays at its last."""
     whole = np.array([[*seed, *[seed[-1]] * (steps - len(seed))] for seed in losses])
     window = max(1, steps // 10)

@@ -1,0 +1,329 @@
+"""The report of a watched run: its alarms with their paragraphs, its curves, what it was, and the command."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgewise.monitor.alarm import ADVICE, MEANING, Alarm
+from edgewise.monitor.read_run import Run, ended, unseen_of_events
+from edgewise.monitor.storage import Rows
+from edgewise.nouns.verdict import Outcome, finite
+from edgewise.present import markup as sheet
+from edgewise.present import run_files
+from edgewise.present.html import KINDS, glyph, table
+from edgewise.present.markup import Html, element, join, prose, section, sentence_case
+from edgewise.present.run_picture import FIRST, picture
+from edgewise.present.svg import Line, seen, step_picture
+
+CURVES = (
+    "loss",
+    "gradient_norm",
+    "update_ratio",
+    "learning_rate",
+    "stream_change_of_edge",
+    "separation_of_edge",
+)
+CAPTION = (
+    "Lines: the run; of a number that every block has, the block that is worst at that step. Upright dashes: alarms. "
+    "A long run is drawn with fewer points, each the worst of its rows. Blocks are counted from 0."
+)
+
+
+@dataclass(frozen=True)
+class RunSubject:
+    """Everything that a report says of one process of a run."""
+
+    name: str
+    about: dict[str, Any]
+    story: dict[str, Any]  # how far the run is
+    cards: Sequence[dict[str, Any]]  # alarms, as the explorer shows them
+    raised: int  # alarms, also those beyond the shown
+    curves: Sequence[dict[str, Any]]  # each with its steps
+    rows: int
+    unseen: Sequence[str] = ()  # what the monitor could not see
+    command: str = ""
+
+    @property
+    def headline(self) -> str:
+        if not self.raised and self.rows and self.unseen:
+            return "Not enough was seen to say no alarm"
+        if not self.raised:
+            return "No alarm" if self.rows else "No row yet"
+        alarms = "1 alarm" if self.raised == 1 else f"{count(self.raised)} alarms"
+        return f"{alarms}, {'' if self.raised == 1 else 'the first '}at step {count(self.cards[0]['step'])}"
+
+    @property
+    def outcome(self) -> Outcome:
+        """Only for the shape and colour of the headline: the exit code of `edgewise alarms` draws the same line."""
+        if self.raised:
+            return Outcome.FAILS if any(card["failing"] for card in self.cards) else Outcome.RISKY
+        return Outcome.TRAINS if self.rows and not self.unseen else Outcome.UNDECIDED
+
+
+def read(folder: Path, command: str = "", rank: int = 0) -> RunSubject:
+    """A run folder of anybody; what is wrong with it is said in a sentence."""
+    return subject(run_files.given(folder), str(folder), command, rank)
+
+
+def subject(run: Run, name: str, command: str = "", rank: int = 0) -> RunSubject:
+    """What a report says of a run whose files are known to be harmless."""
+    with run_files.told(run, name):
+        columns, rows, events = run.columns(), run_files.rows(run, rank), run.events(rank)
+        return RunSubject(
+            name,
+            run.about,
+            state(events, rows),
+            alarms(events),
+            sum(event["kind"] == "alarm" for event in events),
+            list(_curves(columns, rows)),
+            len(rows),
+            unseen(run, rank, rows),
+            command,
+        )
+
+
+def _curves(columns: Sequence[str], rows: Any) -> Iterator[dict[str, Any]]:
+    """The loss first, then the others of the run, then the worst block of the first statistics."""
+    whole = picture(columns, rows, None)
+    yield from (
+        {**whole["curves"][name], "steps": whole["steps"]} for name in CURVES if name in whole["curves"]
+    )
+    for name in (row["name"] for row in whole["statistics"] if row["name"] in FIRST):
+        shown = picture(columns, rows, name)
+        yield {**shown["heat"], "values": shown["heat"]["worst"], "steps": shown["steps"]}
+
+
+def write(path: str | Path, subject: RunSubject) -> Path:
+    """The report, whole or not at all."""
+    return sheet.save(path, page(subject))
+
+
+def page(subject: RunSubject) -> str:
+    return sheet.document(f"{subject.name}: {subject.headline} · edgewise report", _sections(subject))
+
+
+def _sections(subject: RunSubject) -> Iterator[Html | None]:
+    yield sheet.header(f"{Path(subject.name).name} · {note(subject.about)}", "as watched")
+    yield element("h1", glyph(subject.outcome), subject.headline, class_=f"outcome {KINDS[subject.outcome]}")
+    for sentence in subject.unseen:
+        yield element("p", prose(sentence), class_="lead undecided")
+    yield element("p", prose(_lead(subject)), class_="lead")
+    for sentence in subject.story["blind"]:
+        yield element("p", prose(sentence), class_="lead")
+    if subject.cards:
+        yield section("Alarms", *(_alarm(card) for card in subject.cards), _further(subject))
+    if drawn := _pictures(subject):
+        yield section(
+            "Through the steps",
+            element("figure", element("div", *drawn, class_="three"), element("figcaption", CAPTION)),
+            _numbers(subject.curves),
+        )
+    yield section("The run", table(("What", "Value"), _facts(subject), "knobs"))
+    if subject.command:
+        yield section("Repeat it", element("pre", subject.command, tabindex="0"))
+    yield sheet.foot(("numpy",))
+
+
+def _lead(subject: RunSubject) -> str:
+    """What the alarms come to, in a sentence or two, and how far the run is."""
+    parts = []
+    harmed = next((card for card in subject.cards if card["failing"]), None)
+    if subject.cards:
+        parts.append(
+            f"{'The first: ' if subject.raised > 1 else 'It is: '}{_lower(subject.cards[0]['title'])}."
+        )
+    if harmed is not None:
+        parts.append(f"Training is harmed since step {count(harmed['step'])}: {_lower(harmed['title'])}.")
+    elif subject.cards:
+        parts.append("None of the alarms says that training is harmed yet.")
+    elif subject.rows and not subject.unseen:
+        parts.append("Nothing left its own past in this run.")
+    return " ".join([*parts, f"{subject.story['state']}."])
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _alarm(card: dict[str, Any]) -> Html:
+    """The paragraph of an alarm: what was seen, what moved first and then, what it means, what to try."""
+    since = "" if card["since"] == card["step"] else f", since step {count(card['since'])}"
+    moved = [("First", card["first"]), *(("Then", line) for line in card["then"])]
+    lines = [*moved, ("Means", card["means"]), ("Try", card["try"])]
+    if card["ruled_out"]:
+        lines.append(("Ruled out", sentence_case("; ".join(card["ruled_out"]))))
+    pairs = (join(element("dt", name), element("dd", prose(text))) for name, text in lines)
+    head = element(
+        "h3",
+        glyph(Outcome.FAILS if card["failing"] else Outcome.RISKY),
+        f"Step {count(card['step'])}: {_lower(card['title'])}{since}",
+        class_="fails" if card["failing"] else "risky",
+    )
+    return element("article", head, element("p", prose(card["what"])), element("dl", *pairs))
+
+
+def _further(subject: RunSubject) -> Html | None:
+    left = subject.raised - len(subject.cards)
+    text = f"and {count(left)} more than the {MOST_ALARMS} shown; edgewise alarms prints them all"
+    return element("p", text, class_="meta") if left > 0 else None
+
+
+def _pictures(subject: RunSubject) -> list[Html]:
+    marks = [card["step"] for card in subject.cards]
+    drawn = (
+        step_picture(c["label"], [Line([last for _, last in c["steps"]], c["values"])], marks)
+        for c in subject.curves
+    )
+    return [each for each in drawn if each is not None]
+
+
+def _numbers(curves: Sequence[dict[str, Any]]) -> Html:
+    """Every curve in figures, with the range that is usual."""
+    rows = []
+    for curve in curves:
+        values = seen(curve["values"])
+        if values:
+            ends = (values[0], min(values), max(values), values[-1])
+            rows.append((_named(curve), *(f"{value:.4g}" for value in ends), _usual(*curve["healthy"])))
+    return table(
+        ("Curve", "First", "Smallest", "Largest", "Last", "Usual"), rows, "numbers", "Curves in figures"
+    )
+
+
+def _named(curve: dict[str, Any]) -> str:
+    """With which block it is of."""
+    return curve["label"] + (f", {curve['which']} of the blocks" if "which" in curve else "")
+
+
+def _usual(low: float | None, high: float | None) -> str:
+    """
+    >>> _usual(None, 0.03), _usual(1, None), _usual(1e-05, 0.03), _usual(None, None)
+    ('up to 0.03', 'from 1', '1e-05 to 0.03', '–')
+    """
+    if low is None and high is None:
+        return "–"
+    if low is None or high is None:
+        return f"up to {high:g}" if low is None else f"from {low:g}"
+    return f"{low:g} to {high:g}"
+
+
+def _facts(subject: RunSubject) -> Iterator[tuple[str, str]]:
+    """What run.json says, as far as it is plain."""
+    about = subject.about
+    yield "Model", str(about["model"])[:200]
+    for name in ("depth", "width", "parameters", "processes"):
+        if isinstance(about.get(name), int):
+            yield "Blocks" if name == "depth" else name.capitalize(), count(about[name])
+    started = about.get("started")
+    if isinstance(started, int | float) and 0 <= started < 1e11:
+        yield "Started", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(started))
+    yield "State", subject.story["state"]
+    versions = about.get("versions")
+    if isinstance(versions, dict):
+        yield (
+            "Versions",
+            ", ".join(f"{str(key)[:40]} {str(value)[:40]}" for key, value in list(versions.items())[:12]),
+        )
+
+
+MOST_ALARMS, LONGEST = 50, 2000  # alarms, and letters of one sentence
+BLOCK = re.compile(r"\bblock\.(\d{1,4})\b")
+SILENT = 60.0  # seconds without a row, after which a run that has not ended is called silent
+
+
+def note(about: dict[str, Any]) -> str:
+    """The network of a run in one line."""
+    parts = [str(about.get("model", "a model"))[:80], f"{about['depth']} blocks"]
+    if isinstance(about.get("width"), int):
+        parts.append(f"width {about['width']}")
+    if isinstance(about.get("parameters"), int):
+        parts.append(f"{count(about['parameters'])} parameters")
+    if isinstance(about.get("processes"), int) and about["processes"] > 1:
+        parts.append(f"{about['processes']} processes")
+    return " · ".join(parts)
+
+
+def state(events: Sequence[dict[str, Any]], rows: Rows) -> dict[str, Any]:
+    """How far the run is, in words."""
+    last = finite(float(rows.time[-1])) if len(rows) else None
+    silent = 0.0 if last is None else time.time() - last
+    over = ended(events)
+    how = "ended" if over else "going on" if silent < SILENT else f"no row for {_duration(silent)}"
+    far = f"{count(len(rows))} rows, to step {count(int(rows.step[-1]))}" if len(rows) else "no row yet"
+    damaged = f" · {rows.damaged} damaged rows are left out" if rows.damaged else ""
+    blind = [_short(event["sentence"]) for event in events if event["kind"] == "blind"][:5]
+    return {"state": f"{far} · {how}{damaged}", "live": not over, "blind": blind}
+
+
+def unseen(run: Run, rank: int, rows: Rows) -> list[str]:
+    """What the monitor could not see of a run, to be said before its alarms."""
+    return [_short(sentence) for sentence in run.unseen(rank, rows=rows)]
+
+
+def unseen_at_a_glance(run: Run, events: Sequence[dict[str, Any]]) -> list[str]:
+    """The same as far as the events tell, without reading the rows; a run that has ended has written it down."""
+    ends = [event for event in events if event["kind"] == "stop"]
+    last = ends[-1].get("unseen") if ends and ended(events) else None
+    written = [_short(sentence) for sentence in last] if isinstance(last, list) else []
+    return [*map(_short, unseen_of_events(events, run.path)), *written]
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(75), _duration(7200), _duration(400000)
+    ('75 seconds', '2 hours', '5 days')
+    """
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * size or (unit == "minute" and seconds >= 120):
+            return f"{seconds / size:.0f} {unit}s"
+    return f"{seconds:.0f} seconds"
+
+
+def alarms(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The alarms of a run, first things first, each as a card."""
+    raised = [Alarm.from_json(event) for event in events if event["kind"] == "alarm"]
+    return [_card(alarm) for alarm in raised[:MOST_ALARMS]]
+
+
+def _card(alarm: Alarm) -> dict[str, Any]:
+    where = f" in {_place(alarm.place)}" if alarm.place else ""
+    where += f", head {alarm.head}" if alarm.head is not None else ""
+    title = _short(alarm.kind.value).replace("_", " ").capitalize() + where
+    return {
+        "step": int(alarm.step),
+        "since": int(alarm.since),
+        "title": title,
+        "failing": alarm.failing,
+        "what": _short(alarm.what),
+        "first": sentence_case(_short(alarm.cause)),
+        "then": [sentence_case(_short(line)) for line in alarm.order[1:4]],
+        "means": MEANING[alarm.kind],
+        "try": ADVICE[alarm.kind],
+        "ruled_out": [_short(t) for t in alarm.ruled_out],
+    }
+
+
+def _place(place: str) -> str:
+    """
+    >>> _place("block.0"), _place("embed")
+    ('block 0', 'the embedding')
+    """
+    return "the embedding" if place == "embed" else _short(place)
+
+
+def count(value: int) -> str:
+    """
+    >>> count(1234567)
+    '1\u2009234\u2009567'
+    """
+    return f"{value:,}".replace(",", "\u2009")
+
+
+def _short(text: Any) -> str:
+    """A sentence of the run in plain words; blocks are counted from 0, as modules are."""
+    return BLOCK.sub(r"block \1", str(text)[:LONGEST])
