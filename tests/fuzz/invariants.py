@@ -11,7 +11,7 @@ import jsonschema
 import numpy as np
 
 import edgewise
-from edgewise import Architecture, Trace, Verdict, view
+from edgewise import Architecture, Trace, Verdict, present
 from tests.fuzz.classes import WrongAnswer
 
 
@@ -53,7 +53,7 @@ def check_document(document: Any, name: str = "prediction") -> None:
 
 def check_verdict(trace: Trace, verdict: Verdict) -> None:
     """It is printed without NaN, it follows the schema, and where the stream explodes it does not say `trains`."""
-    check_document(view.prediction(trace, verdict))
+    check_document(present.prediction(trace, verdict))
     words = str(verdict)
     require(words.strip() and "nan" not in words.lower().split(), f"the words {words!r}")
     exploded = not np.isfinite(trace.norm).all()
