@@ -18,7 +18,7 @@ import psutil
 
 from edgewise.study import load_recipe
 from edgewise.study.engine import Work, run
-from edgewise.study.workers import Job, source_of, work
+from edgewise.study.workers import RunJob, source_of, work
 
 RECIPE = """
 import time
@@ -55,7 +55,7 @@ def engine(name: str, workers: int) -> Iterator[Engine]:
 def _loky_alone(todo: Work, executor: Any) -> None:
     """One process: joblib would work in its own, so loky's executor is asked itself."""
     todo.records.mkdir(parents=True)
-    job = Job(str(todo.recipe.path), str(todo.records), source_of(todo.recipe.path))
+    job = RunJob(str(todo.recipe.path), str(todo.records), source_of(todo.recipe.path))
     list(executor.map(partial(work, job), todo.cases))
     todo.contents()
 

@@ -15,7 +15,7 @@ import pytest
 from edgewise.study import find_recipes, load_recipe
 from edgewise.study.engine import Work, run
 from edgewise.study.recipe import FOLDERS
-from edgewise.study.recorded import keep
+from edgewise.study.results_file import keep
 from tests.support.recipes import PARTS, write_recipe
 from tools import canary, results
 

@@ -15,7 +15,7 @@ import pytest
 
 from edgewise.errors import BadInput
 from edgewise.files import open_regular, read_arrays, read_text, whole_file
-from edgewise.landscape.grid_file import read_grid
+from edgewise.landscape.loss_grid import read_grid
 from edgewise.nouns.trace import Trace
 
 

@@ -224,6 +224,16 @@ def test_help_leaves_the_heavy_libraries_alone() -> None:
     assert run.stdout.splitlines()[-1].split() == ["HEAVY"]
 
 
+def test_help_of_every_verb_leaves_the_heavy_libraries_alone() -> None:
+    script = (
+        "import sys\nfrom edgewise.cli.main import VERBS, run\n"
+        "for verb in VERBS:\n    assert run([verb, '--help']) == 0, verb\n"
+        f"    assert not [m for m in {HEAVY!r} if m in sys.modules], verb\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def test_importing_the_package_is_lazy() -> None:
     script = f"import sys, edgewise; print('HEAVY', *[m for m in {HEAVY!r} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -18,7 +18,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from edgewise.study import Claim, find_recipes, load_recipe
 from edgewise.study.engine import Work, run
 from edgewise.study.recipe import FOLDERS
-from edgewise.study.recorded import LARGE, conclude, read_recorded, recorded_file
+from edgewise.study.results_file import LARGE, conclude, read_recorded, recorded_file
 from tests.support.yardstick import slowness
 
 ROOT = Path(__file__).parents[1]

@@ -27,7 +27,7 @@ from edgewise.progress import ProgressBar
 from edgewise.study import find_recipes, load_recipe, store
 from edgewise.study.engine import Work, run
 from edgewise.study.recipe import FOLDERS, Recipe
-from edgewise.study.recorded import read_recorded, recorded_file
+from edgewise.study.results_file import read_recorded, recorded_file
 from edgewise.study.store import Record, dumps
 from edgewise.study.workers import measured
 

@@ -21,7 +21,7 @@ from edgewise.progress import ProgressBar
 from edgewise.study import find_recipes, load_recipe, store
 from edgewise.study.engine import Work, run
 from edgewise.study.recipe import FOLDERS
-from edgewise.study.recorded import conclude, keep, recorded_file, recorded_summary
+from edgewise.study.results_file import conclude, keep, recorded_file, recorded_summary
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "results"

@@ -19,7 +19,7 @@ from typing import Any
 
 from edgewise.judgement.probability import chance as chance_of_start
 from edgewise.judgement.score import Score
-from edgewise.rehearsal.chances import CERTAIN, FAILS_UP_TO, LEAST_FALL, TRAINS_FROM
+from edgewise.rehearsal.prospect import CERTAIN, FAILS_UP_TO, LEAST_FALL, TRAINS_FROM
 
 from .calibrate import Sample, sample
 from .fits import Logistic, fit_logistic

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from edgewise.landscape.spectrum import hessian_spectrum
+from edgewise.landscape.hessian import hessian_spectrum
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study import Claim, Result, rounded, select
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from edgewise.cli.completion import SHELLS, VARIABLE
+from edgewise.cli.local_commands import SHELLS, VARIABLE
 from edgewise.cli.main import VERBS, run
 from edgewise.models.source import preset_names
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from edgewise import __version__
-from edgewise.cli import doctor
+from edgewise.cli import local_commands as doctor
 from edgewise.cli.main import run
 
 

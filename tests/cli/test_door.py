@@ -25,9 +25,9 @@ def verb(monkeypatch: pytest.MonkeyPatch):
         def broken() -> int:
             raise ending
 
-        module = ModuleType("edgewise.cli.broken")
+        module = ModuleType("edgewise.cli.broken_command")
         module.broken = broken  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "edgewise.cli.broken", module)
+        monkeypatch.setitem(sys.modules, "edgewise.cli.broken_command", module)
         monkeypatch.setitem(VERBS, "broken", "Ends as told.")
 
     return register

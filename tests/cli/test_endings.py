@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.cli.endings import ending
+from edgewise.cli.exit_codes import ending
 from edgewise.cli.main import run
 from tests.support.recipes import write_recipe
 

@@ -9,9 +9,9 @@ from typing import Any
 import click
 import pytest
 
-from edgewise.cli.measure import measure
+from edgewise.cli.measure_command import measure
 from edgewise.cli.options import as_text, parse_settings, parse_value
-from edgewise.cli.predict import predict
+from edgewise.cli.predict_command import predict
 from edgewise.errors import BadInput
 
 

@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> str:
 
 
 def ask(file: str, *options: str) -> list[str]:
-    return ["rate", f"{file}:model", "--data", f"{file}:batches", "--loss", f"{file}:loss", *SHORT, *options]
+    return ["rate", f"{file}:model", "--batch", f"{file}:batches", "--loss", f"{file}:loss", *SHORT, *options]
 
 
 def test_words_and_a_picture(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,11 +77,11 @@ def test_json_of_every_optimizer(file: str, optimizer: str, capsys: pytest.Captu
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        (["--data", "FILE:one"], "at least 2 are needed"),
-        (["--data", "nowhere.py:f"], "does not exist"),
-        (["--data", "batches"], "file.py:name"),
+        (["--batch", "FILE:one"], "at least 2 are needed"),
+        (["--batch", "nowhere.py:f"], "does not exist"),
+        (["--batch", "batches"], "file.py:name"),
         (["--optimizer", "adam"], "must be one of"),
-        (["--data", "FILE:nothing"], "has no 'nothing'"),
+        (["--batch", "FILE:nothing"], "has no 'nothing'"),
         (["--steps", "1"], "at least 2"),
         (["--figure", "rates.txt"], ".png"),
     ],
@@ -108,7 +108,7 @@ def test_without_data_it_says_what_that_is_worth(tmp_path: Path, capsys: pytest.
         )
     )
     assert run(["rate", str(config), *SHORT]) in (0, 1)
-    assert "made-up batches" in " ".join(capsys.readouterr().out.split()).lower()
+    assert "synthetic batches" in " ".join(capsys.readouterr().out.split()).lower()
 
 
 def test_a_model_without_a_loss_needs_data(file: str, capsys: pytest.CaptureFixture[str]) -> None:

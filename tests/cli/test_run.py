@@ -19,7 +19,7 @@ from edgewise.cli.main import run
 from edgewise.progress import ProgressBar
 from edgewise.study import load_recipe
 from edgewise.study.engine import Work, results_of
-from edgewise.study.recorded import conclude
+from edgewise.study.results_file import conclude
 from edgewise.study.store import stamp
 from tests.support.recipes import PARTS, write_recipe
 

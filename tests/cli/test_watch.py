@@ -17,7 +17,7 @@ from torch import nn
 
 import edgewise
 from edgewise.cli.main import run
-from edgewise.cli.watch import view
+from edgewise.cli.watch_commands import view
 from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.storage import RowsFile

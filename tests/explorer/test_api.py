@@ -19,9 +19,8 @@ from edgewise.present import wording
 
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
-from edgewise.explorer import networks  # noqa: E402
-from edgewise.explorer.guard import LARGEST_BODY, Guard  # noqa: E402
-from edgewise.explorer.serve import _listener, allowed_hosts, serve  # noqa: E402
+from edgewise.explorer import requests  # noqa: E402
+from edgewise.explorer.serve import LARGEST_BODY, RequestGuard, _listener, allowed_hosts, serve  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
 
 AXES = {
@@ -38,7 +37,7 @@ SMALL = {"preset": "transformer", "depth": 6, "tokens": 16}
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    app = Guard(application(), allowed_hosts(8765))
+    app = RequestGuard(application(), allowed_hosts(8765))
     with fastapi_client.TestClient(app, base_url="http://127.0.0.1:8765") as client:
         yield client
 
@@ -83,7 +82,7 @@ def test_a_map(client: Any) -> None:
 
 def test_long_networks_are_followed_over_fewer_tokens_and_say_so(client: Any) -> None:
     answer = client.post("/api/1/network", json={"preset": "gpt2"}).json()
-    assert answer["positions"] and answer["tokens"] == networks.USUAL_WITH_POSITIONS
+    assert answer["positions"] and answer["tokens"] == requests.USUAL_WITH_POSITIONS
     assert "64 of 128 tokens" in answer["note"] and ", causal." in answer["note"]
     assert ", no mask." in client.post("/api/1/network", json=SMALL).json()["note"]
 
@@ -156,7 +155,7 @@ def test_only_this_machines_own_page_is_answered(client: Any) -> None:
 
 
 def test_others_need_the_token() -> None:
-    app = Guard(application(), None, "secret-of-this-test")
+    app = RequestGuard(application(), None, "secret-of-this-test")
     with fastapi_client.TestClient(app, base_url="http://192.0.2.1:8765") as client:
         assert client.get("/api/1/catalogue").status_code == 401
         assert client.get("/api/1/catalogue", headers={"x-edgewise-token": "wrong"}).status_code == 401

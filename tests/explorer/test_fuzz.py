@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
-from edgewise.explorer import positions_stream
+from edgewise.explorer import positions_map
 from edgewise.explorer.server import application
 from tests.explorer.test_runs import write
 
@@ -52,7 +52,7 @@ def sensible(body: Any) -> Any:
 def test_no_question_makes_a_fault(
     schema: Any, path: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions_stream, "SECONDS", 2.0)  # a map that grows ends when it is told to
+    monkeypatch.setattr(positions_map, "SECONDS", 2.0)  # a map that grows ends when it is told to
     FUZZED(given(questions(schema[path][method]))(check_answer))()
 
 

@@ -12,7 +12,7 @@ from edgewise.errors import BadInput
 
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
-from edgewise.explorer import papers, source_rows  # noqa: E402
+from edgewise.explorer import papers  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -66,15 +66,15 @@ def test_without_recipes_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 def test_rows_of_the_sources_are_joined_with_the_statements_that_name_them(tmp_path: Path) -> None:
     statement = papers.statement({"published": "p", "ours": "o", "scale": "s", "held": False, "rows": ["A1"]})
     sources = [{"recipes": [{"recipe": "a/b", "statements": [statement, statement]}]}]
-    assert source_rows.source_rows(tmp_path, sources) == []
+    assert papers.source_rows(tmp_path, sources) == []
     (tmp_path / "papers").mkdir()
     file = tmp_path / "papers" / "rows.yaml"
     file.write_text("A1: {says: it is slow}\nB2: {says: it is fast, where: src/a.py}\nZ9: it is so\n")
-    first, second, third = source_rows.source_rows(tmp_path, sources)
+    first, second, third = papers.source_rows(tmp_path, sources)
     assert first["answers"] == [{"recipe": "a/b", "outcome": "not held", "kind": "fails", "count": 2}]
     assert first["says"] == "it is slow" and "[Tarmoun 2025]" in first["source"]
     assert (second["status"], second["where"]) == ("part of the library", "src/a.py")
     assert (third["says"], third["status"]) == ("it is so", "no recorded statement")
     file.write_text("- 3\n")
     with pytest.raises(BadInput, match="rows by name"):
-        source_rows.source_rows(tmp_path, sources)
+        papers.source_rows(tmp_path, sources)

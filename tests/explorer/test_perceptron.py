@@ -12,7 +12,7 @@ import edgewise
 
 pytest.importorskip("fastapi", reason="the extra `explore` is not installed")
 
-from edgewise.explorer.perceptron import (
+from edgewise.explorer.perceptron_view import (
     PerceptronRequest,
     circle_answer,
     maps_answer,

@@ -11,7 +11,7 @@ import edgewise
 
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
-from edgewise.explorer import positions_map, positions_stream  # noqa: E402
+from edgewise.explorer import positions_map  # noqa: E402
 from edgewise.explorer.requests import AxesRequest  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
 
@@ -71,12 +71,12 @@ def test_the_map_becomes_finer_says_what_it_is_and_is_kept(monkeypatch: pytest.M
     gain, branch = 3.0, 1.2
     network = edgewise.transformer(**KNOBS).replace(mlp_in_gain=gain, attention_branch=branch)
     assert maps[-1]["share"][-1] == round(1000 * positions_map.share(network, "token"))
-    monkeypatch.setattr(positions_stream.pieces, "ask", None)  # nothing is computed twice
+    monkeypatch.setattr(positions_map.pieces, "submit", None)  # nothing is computed twice
     assert events()[-1]["map"] == maps[-1]
 
 
 def test_it_ends_in_time_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions_stream, "SECONDS", 0.0)
+    monkeypatch.setattr(positions_map, "SECONDS", 0.0)
     news = events(readout="pooled")
     assert news[-1] == {"stopped": "Stopped after 0 seconds."}
 
@@ -89,9 +89,11 @@ def test_a_network_without_positions_has_no_such_map() -> None:
 
 
 def test_stages_of_short_networks_are_fewer() -> None:
-    assert positions_map.stages(8) == [(9, 8), (17, 8)]
+    assert positions_map.resolutions(8) == [(9, 8), (17, 8)]
     wanted = AxesRequest.model_validate(WANTED)
-    coarse, fine = (positions_map.places(wanted, positions_map.Stage(points, 8)) for points in (9, 17))
+    coarse, fine = (
+        positions_map.places(wanted, positions_map.MapResolution(points, 8)) for points in (9, 17)
+    )
     assert len(coarse) == 81 and set(coarse) < set(fine) and len(fine) == 289
 
 

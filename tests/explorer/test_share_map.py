@@ -7,7 +7,8 @@ import pytest
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.explorer.share_map import affordable, axes_of, share_map, span_of
+from edgewise.explorer.answers import affordable, share_map
+from edgewise.explorer.requests import axes_of, span_of
 
 NETWORKS = {
     "post": edgewise.transformer(depth=9, tokens=24, norm="post", activation="tanh", mlp_bias=0.1),

@@ -12,8 +12,8 @@ from edgewise.errors import BadInput
 
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
+from edgewise.explorer.answers import narrower  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
-from edgewise.explorer.simulate import narrower  # noqa: E402
 
 client = fastapi_client.TestClient(application())
 SOURCE = {"preset": "transformer", "depth": 6, "tokens": 24}

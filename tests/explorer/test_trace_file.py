@@ -18,8 +18,8 @@ from edgewise.nouns.perceptron import Perceptron
 
 fastapi_client = pytest.importorskip("fastapi.testclient", reason="the extra `explore` is not installed")
 
+from edgewise.explorer.runs import LARGEST_TRACE, META  # noqa: E402
 from edgewise.explorer.server import application  # noqa: E402
-from edgewise.explorer.trace_file import LARGEST, META  # noqa: E402
 
 NETWORK = edgewise.transformer(depth=6, tokens=16, norm="post", mlp_in_gain=[1, 2, 3, 4, 5, 6]).replace(
     name="mine"
@@ -112,8 +112,8 @@ def test_what_is_no_trace_gets_a_sentence(client: Any, content: bytes) -> None:
 
 
 def test_large_files_and_other_letters_are_refused(client: Any) -> None:
-    assert "at most 280,000" in drop(client, b"x" * (LARGEST + 1)).json()["error"]
-    assert drop(client, b"x" * (LARGEST + 100)).status_code == 422
+    assert "at most 280,000" in drop(client, b"x" * (LARGEST_TRACE + 1)).json()["error"]
+    assert drop(client, b"x" * (LARGEST_TRACE + 100)).status_code == 422
     for data in ("<>", "\u00e9", "AAA"):
         answer = client.post("/api/1/trace", json={"data": data})
         assert answer.status_code == 422 and "base64" in answer.json()["error"]

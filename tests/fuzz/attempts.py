@@ -18,7 +18,7 @@ import torch
 import edgewise
 from edgewise.cli import exit_codes
 from edgewise.cli.main import run
-from edgewise.landscape.grid_file import read_grid
+from edgewise.landscape.loss_grid import read_grid
 from tests.fuzz import invariants, networks, watched
 from tests.fuzz.classes import Ending, Internal, TooLong, attempt
 from tests.fuzz.inputs import Input

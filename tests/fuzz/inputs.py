@@ -337,7 +337,7 @@ OPTIONS = (
     "--rates",
     "--optimizer",
     "--loss",
-    "--data",
+    "--batch",
     "--goal",
     "--write",
     "--keep",

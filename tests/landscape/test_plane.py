@@ -12,7 +12,7 @@ from torch import nn
 
 from edgewise import landscape
 from edgewise.landscape import Along
-from edgewise.landscape.grid import _automatic_reach
+from edgewise.landscape.loss_grid import _automatic_reach
 from tests.support import landscape_networks as networks
 from tests.support.landscape_networks import cross_entropy, own, seeded
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise.landscape.rebalance import rebalanced
+from edgewise.landscape.support import rebalanced
 from edgewise.models.behavior import read as behavior
 from edgewise.models.behavior.read import read as read_anew
 from edgewise.models.config import translate as translating

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import edgewise
 from edgewise.cli.main import run
 from edgewise.rehearsal import Prospect, Rate, outlook
-from edgewise.rehearsal.guessing import Guess, guess
+from edgewise.rehearsal.baseline import Guess, guess
 from tests.support import rehearsal_networks as networks
 
 
@@ -172,7 +172,7 @@ from tests.support.rehearsal_networks import batches, text_loss as loss
 def test_the_shell_names_none_and_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.py"
     file.write_text(FILE)
-    words = ["rate", f"{file}:model", "--data", f"{file}:batches", "--loss", f"{file}:loss"]
+    words = ["rate", f"{file}:model", "--batch", f"{file}:batches", "--loss", f"{file}:loss"]
     assert run(words) == 1
     printed = capsys.readouterr().out
     assert printed.startswith("NO RATE NAMED") and "USE" not in printed

@@ -14,10 +14,16 @@ import edgewise
 from edgewise.judgement import bands
 from edgewise.nouns.verdict import Outcome, Probability
 from edgewise.rehearsal import Moment, Prospect, Rate, Rehearsal, outlook
-from edgewise.rehearsal.chances import FAILS_UP_TO, TRAINS_FROM, chances, table
-from edgewise.rehearsal.outlook import _agreed_dead, steps_to
-from edgewise.rehearsal.reasons import NOT_FINITE, with_reasons
-from edgewise.rehearsal.walk import NOISE
+from edgewise.rehearsal.ladder import NOISE
+from edgewise.rehearsal.prospect import (
+    FAILS_UP_TO,
+    TRAINS_FROM,
+    _agreed_dead,
+    chance_table,
+    chances,
+    steps_to,
+)
+from edgewise.rehearsal.rate import NOT_FINITE, with_reasons
 
 
 def run(rate: float, losses: list[float], separation: float | None = 0.5) -> Rehearsal:
@@ -90,7 +96,7 @@ def test_the_verdict_gives_the_cure_and_the_rehearsal_decides() -> None:
 def test_the_probability_is_that_of_the_table_and_the_words_are_its_bands() -> None:
     """By hand: the loss falls by a tenth, the start has even odds, so that the verdict adds nothing."""
     tenth = answer(run(1e-3, [3.0] * 16 + [2.7] * 4))
-    constants = table()["curves"]
+    constants = chance_table()["curves"]
     for form, start in (("alone", None), ("both", 0.5)):
         verdict = None if start is None else replace(JUDGED, probability=Probability(start, start, start))
         expected = 1 / (
@@ -130,7 +136,7 @@ def test_too_few_steps_and_other_optimizers() -> None:
 def test_the_table_is_that_of_the_recorded_runs() -> None:
     from experiments.trainability.combined import document
 
-    assert document() == table()
+    assert document() == chance_table()
 
 
 @pytest.mark.parametrize(("fall", "dead"), [(1.5, True), (2.5, False)])

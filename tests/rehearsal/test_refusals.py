@@ -13,12 +13,12 @@ from torch import nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.rehearsal.gauge import View
-from edgewise.rehearsal.guessing import Guess
+from edgewise.rehearsal.baseline import Guess
+from edgewise.rehearsal.ladder import NOISE
 from edgewise.rehearsal.learning_rate import _Search
 from edgewise.rehearsal.optimizers import Rates
 from edgewise.rehearsal.rate import Moment, Rehearsal
-from edgewise.rehearsal.walk import NOISE
+from edgewise.rehearsal.validation import View
 from tests.support.rehearsal_networks import batches, small, text_loss
 
 

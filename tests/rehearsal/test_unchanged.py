@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,9 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import edgewise
-from edgewise.rehearsal.budget import most_steps
-from edgewise.rehearsal.loop import Plan, training_step
-from edgewise.rehearsal.supply import Supply
+from edgewise.models.model_map import ModelMap
+from edgewise.rehearsal.ladder import most_steps
+from edgewise.rehearsal.short_training import TrainingSettings, training_step
+from edgewise.rehearsal.training_batches import BatchSplit
 from tests.support.alarms import alarms, rings
 from tests.support.rehearsal_networks import batches, small, text_loss
 from tests.support.unchanged import differences, everything, prepared
@@ -105,7 +107,7 @@ def test_accumulation_is_one_large_batch() -> None:
     for train, accumulate in ((rows[:12], 3), (joined, 1)):
         model = small()
         optimizer = torch.optim.SGD(model.parameters(), 0.5)
-        plan = Plan(text_loss, Supply(tuple(train), (rows[-1],)), 4, accumulate=accumulate)
+        plan = TrainingSettings(text_loss, BatchSplit(tuple(train), (rows[-1],)), 4, accumulate=accumulate)
         losses.append([training_step(model, optimizer, plan, step) for step in range(4)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0][3] < losses[0][0] - 0.1
@@ -119,6 +121,26 @@ def test_half_precision_is_rehearsed() -> None:
     )
     assert full != half
     assert half == pytest.approx(full, rel=0.02)
+
+
+def test_a_model_whose_attribute_cannot_be_copied() -> None:
+    """A lock cannot be copied and is shared; the parameters of the copy are its own."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    model.lock = threading.Lock()  # type: ignore[assignment]
+    model[2].also = [model[0].weight]  # type: ignore[assignment]
+    before = [p.detach().clone() for p in model.parameters()]
+    rows = [torch.randn(8, 4) for _ in range(10)]
+    rate = edgewise.learning_rate(
+        model, rows, lambda m, x: (m(x) - x.sum(1, keepdim=True)).square().mean(), steps=4, rates=3
+    )
+    assert rate.passes >= 12
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_the_map_of_a_model_serves_as_the_model() -> None:
+    where = ModelMap(small())
+    assert edgewise.learning_rate(where, batches(12), text_loss, **SHORT).passes >= 12
+    assert where._reading is not None  # read once, on the map that was given
 
 
 def test_clipping_is_rehearsed() -> None:

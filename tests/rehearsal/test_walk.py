@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from edgewise.rehearsal.ladder import FACTOR, NOISE, Rung, between, next_rung, score, too_few, vertex
 from edgewise.rehearsal.learning_rate import _Search
-from edgewise.rehearsal.walk import FACTOR, NOISE, Step, between, next_rung, score, too_few, vertex
 
 
-def climb(score: Callable[[float], float], edge: float, start: float, most: int = 6) -> dict[float, Step]:
-    steps: dict[float, Step] = {}
+def climb(score: Callable[[float], float], edge: float, start: float, most: int = 6) -> dict[float, Rung]:
+    steps: dict[float, Rung] = {}
     while (rung := next_rung(steps, most)) is not None:
         rate = start * FACTOR**rung
-        steps[rung] = Step(score(rate), rate > edge)
+        steps[rung] = Rung(score(rate), rate > edge)
     return steps
 
 

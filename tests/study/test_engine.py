@@ -164,7 +164,7 @@ def test_damaged_records_are_told_and_measured_again(tmp_path: Path) -> None:
 def test_a_worker_of_another_version_does_not_measure(tmp_path: Path) -> None:
     work = work_of(write_recipe(tmp_path))
     work.records.mkdir(parents=True)
-    job = workers.Job(str(work.recipe.path), str(work.records), "", version="0.0.9")
+    job = workers.RunJob(str(work.recipe.path), str(work.records), "", version="0.0.9")
     done = workers.work(job, work.cases[0])
     assert f"A worker has edgewise {edgewise.__version__}, the run has 0.0.9" in done.refusal
     assert lines(work) == 0
@@ -173,7 +173,7 @@ def test_a_worker_of_another_version_does_not_measure(tmp_path: Path) -> None:
 def test_a_recipe_that_is_edited_during_a_run_is_named(tmp_path: Path) -> None:
     work = work_of(write_recipe(tmp_path))
     work.records.mkdir(parents=True)
-    job = workers.Job(str(work.recipe.path), str(work.records), workers.source_of(work.recipe.path))
+    job = workers.RunJob(str(work.recipe.path), str(work.records), workers.source_of(work.recipe.path))
     assert not workers.work(job, work.cases[0]).refusal
     write_recipe(tmp_path, helper="def square(x):\n    return 3 * x * x\n")
     workers._recipe.cache_clear()  # as in a worker that starts now

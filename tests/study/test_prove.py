@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import edgewise
 from edgewise.study import prove
+from edgewise.study.paired_training import Learner, _digits, lesson
 from edgewise.study.proof import Arm, Proof, compare
-from edgewise.study.proving import Learner, _digits, lesson
 from tests.support.stacks import Convolutions, encoder, perceptron
 
 

@@ -1,4 +1,4 @@
-"""The door of the shell: finds the verb, imports only it, and turns every ending into an exit code."""
+"""Entry point of the shell: find the verb, import only it, and turn every ending into an exit code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import NoReturn
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.endings import DEBUG, ending
+from edgewise.cli.exit_codes import DEBUG, ending
 from edgewise.cli.output import ClosedOutput, OutputLost, checked_output, forget_output, printing, visible
 from edgewise.errors import BadInput
 
-# verb: its line in `edgewise --help`; edgewise/cli/<verb>.py holds a click command of that name.
+# verb: its line in `edgewise --help`; FILES says which file of edgewise/cli holds the click command of that name.
 VERBS = {
     "predict": "Say from a description alone whether a network will train.",
     "measure": "Read the same numbers from a real model, beside theory.",
@@ -35,6 +35,11 @@ VERBS = {
     "completion": "Print the script for completion in bash, zsh or fish.",
     "doctor": "Print versions and what is available on this machine.",
 }
+FILES = {
+    "presets": "describe_command",
+    **dict.fromkeys(("watch", "alarms", "replay", "export"), "watch_commands"),
+    **dict.fromkeys(("explore", "completion", "doctor"), "local_commands"),
+}
 EPILOG = (
     "Exit codes: 0 fine, 1 risky or undecided, 2 will not train, 3 too little was seen of a watched run, 64 bad input, "
     "70 internal error, 74 the output could not be written, 130 interrupted."
@@ -50,7 +55,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name not in VERBS:
             return None
-        command: click.Command = getattr(import_module(f"edgewise.cli.{name}"), name)
+        command: click.Command = getattr(
+            import_module(f"edgewise.cli.{FILES.get(name, f'{name}_command')}"), name
+        )
         return command
 
     def resolve_command(
@@ -119,7 +126,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     if instruction := os.environ.get("_EDGEWISE_COMPLETE"):
-        from edgewise.cli.completion import answer_shell
+        from edgewise.cli.local_commands import answer_shell
 
         return answer_shell(edgewise, instruction)
     try:

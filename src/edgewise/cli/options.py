@@ -1,14 +1,17 @@
-"""Options of the shell that need reading: `--set knob=value` beside `--depth` and `--tokens`, and `--figure`."""
+"""Options that several verbs share: `--set`, `--batch`, `--figure`, `--explain`, and their completion in the shell."""
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from edgewise.errors import BadInput
 from edgewise.files import read_yaml
@@ -35,6 +38,93 @@ def detail_options(command: Callable[..., Any]) -> Callable[..., Any]:
         default=0,
         help="Print the numbers with a sentence on each.",
     )(verbose(with_number))
+
+
+def batch_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--batch FILE.PY:NAME`, the same for every verb of a model; `load_batches` reads it."""
+    return click.option(
+        "--batch",
+        metavar="FILE.PY:NAME",
+        help=f"A batch, a list or loader of batches, or a function that returns one.  [default: {default}]",
+    )
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What `--batch` names: a batch, a list or loader of batches, or a function of nothing or of a seed."""
+
+    text: str
+    value: Any
+
+    def several(self, seed: int = 0) -> Any:
+        """Return the batches as they are named, or what the function returns."""
+        if not callable(self.value) or hasattr(self.value, "__iter__"):
+            return self.value
+        needed = [p for p in inspect.signature(self.value).parameters.values() if p.default is p.empty]
+        return self.value(seed) if needed else self.value()
+
+    def first(self, seed: int = 0) -> Any:
+        """Return one batch: of a list or loader the first; a tensor, a tuple or a dict is a batch itself."""
+        batches = self.several(seed)
+        if (
+            isinstance(batches, (tuple, Mapping))
+            or hasattr(batches, "shape")
+            or not hasattr(batches, "__iter__")
+        ):
+            return batches
+        for batch in batches:
+            return batch
+        raise BadInput(f"--batch {self.text} holds no batch. Give at least one.")
+
+
+def load_batches(text: str | None) -> Batches | None:
+    """Read the option `--batch`; None if it is not given."""
+    return (
+        None if text is None else Batches(text, load_named("batch", text, "a batch, batches or a function"))
+    )
+
+
+def load_function(option: str, text: str, what: str) -> Callable[..., Any]:
+    """Read an option FILE.PY:NAME that names a function."""
+    value = load_named(option, text, what)
+    if not callable(value):
+        raise BadInput(f"--{option} {text} is a {type(value).__name__}; expected {what}.")
+    function: Callable[..., Any] = value
+    return function
+
+
+def load_named(option: str, text: str, what: str) -> Any:
+    """Read an option FILE.PY:NAME: run the file, return the value of that name."""
+    from edgewise.models.source import load_name
+
+    file, _, name = text.rpartition(":")
+    if not file.endswith(".py") or not name:
+        raise BadInput(f"--{option} {text!r} is not file.py:name, with {what}.")
+    value = load_name(Path(file), name)
+    if value is None:
+        raise BadInput(f"{Path(file).name} has no {name!r}; expected {what}.")
+    return value
+
+
+def complete_source(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete presets by name, else files: bash drops the names as soon as files are among them."""
+    from edgewise.models.source import DEFAULT_KNOBS, preset_names
+
+    names = [name for name in (*preset_names(), DEFAULT_KNOBS, "mlp:") if name.startswith(incomplete)]
+    return list(map(CompletionItem, names)) or [CompletionItem(incomplete, type="file")]
+
+
+def complete_knob(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete knobs with their meaning; after the equals sign their choices."""
+    from edgewise.nouns.knobs import KNOBS
+
+    name, equals, value = incomplete.partition("=")
+    if equals:
+        choices = KNOBS[name].choices if name in KNOBS else ()
+        return [CompletionItem(f"{name}={choice}") for choice in choices if choice.startswith(value)]
+    return [
+        CompletionItem(f"{k.name}=", help=k.meaning) for k in KNOBS.values() if k.name.startswith(incomplete)
+    ]
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Any]:

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, Field
 
 from edgewise import __version__, verbs
 from edgewise.arrays import Array
-from edgewise.critical.phase_diagram import Lines
-from edgewise.explorer import networks
-from edgewise.explorer.share_map import CHOICES, LARGEST_GRID, ShareMap, axes_of, share_map, span_of
+from edgewise.critical.phase_diagram import Lines, PhaseDiagram
+from edgewise.errors import BadInput
+from edgewise.explorer.requests import (
+    CHOICES,
+    DEEPEST,
+    LARGEST_GRID,
+    LONGEST,
+    LONGEST_WITH_POSITIONS,
+    KnobAxis,
+    MapRequest,
+    NetworkSource,
+    PointRequest,
+    axes_of,
+    moved,
+    read,
+    span_of,
+)
+from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
+from edgewise.judgement.grid import judged_diagram
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
 from edgewise.nouns.verdict import Outcome, Remedy, Verdict, finite, per_cent
@@ -21,6 +41,7 @@ from edgewise.present.markup import prose, sentence_case
 from edgewise.present.python_code import code_lines
 from edgewise.present.svg import Rows, rows
 
+R = TypeVar("R", bound=BaseModel)
 API = 1
 LEFT_OUT = "The map leaves mask and positions out; the verdict of the dot does not."
 LABELS = {
@@ -35,11 +56,32 @@ LABELS = {
     "mlp_skip": "multiplier of the skip around the MLP",
     "embedding_norm": "mean square at the input",
 }
+MOST_STEPS = 64 * LARGEST_GRID**2  # blocks times points: more would keep a reader waiting
+LEVELS = (FAILS_UP_TO, TRAINS_FROM)
+WIDTHS = (256, 128, 64)  # of what is drawn: theory is of wide networks, and these answer in seconds
+MOST_WORK = 24 * 256 * 256**2  # blocks times tokens times squared width
+LONGEST_SIMULATED = 512  # tokens
 
 
 def as_bytes(value: Any) -> bytes:
     """JSON without spaces, on one line; a number that is not finite is an error of ours."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def as_json(function: Callable[[R], object], wanted: R) -> bytes:
+    """Return the answer of a function to a request; what a worker process is given to compute."""
+    return as_bytes(function(wanted))
+
+
+def ready() -> bytes:
+    """Load what the first reader would wait for."""
+    source = NetworkSource(preset="transformer", depth=2, tokens=4)
+    axes = {
+        axis: KnobAxis(knob=knob, low=0.5, high=1.0)
+        for axis, knob in (("x", "mlp_in_gain"), ("y", "attention_branch"))
+    }
+    as_json(point, PointRequest(source=source))
+    return as_json(map_answer, MapRequest(source=source, points=2, **axes))
 
 
 def catalogue() -> dict[str, Any]:
@@ -52,10 +94,10 @@ def catalogue() -> dict[str, Any]:
         "presets": ["transformer", *preset_names()],
         "knobs": [{"name": name, "label": LABELS[name], "meaning": KNOBS[name].meaning} for name in CHOICES],
         "limits": {
-            "depth": networks.DEEPEST,
-            "tokens": networks.LONGEST,
+            "depth": DEEPEST,
+            "tokens": LONGEST,
             "points": LARGEST_GRID,
-            "tokens_with_positions": networks.LONGEST_WITH_POSITIONS,
+            "tokens_with_positions": LONGEST_WITH_POSITIONS,
         },
     }
 
@@ -91,11 +133,9 @@ def _note(network: Architecture, source_tokens: int | None) -> str:
     return text
 
 
-def map_answer(
-    network: Architecture, axes: Mapping[str, tuple[float, float]], points: int, readout: str
-) -> dict[str, Any]:
-    """Colours, and lines as pairs of coordinates."""
-    result = share_map(network, axes, points, readout)
+def map_answer(wanted: MapRequest) -> dict[str, Any]:
+    """Colors, and lines as pairs of coordinates."""
+    result = share_map(read(wanted.source), wanted.axes, wanted.points, wanted.readout)
     diagram = result.diagram
     return {
         "x": axis_of(diagram.x_name, diagram.x),
@@ -140,15 +180,16 @@ def caption(result: ShareMap) -> str:
     return " ".join(parts)
 
 
-def point(network: Architecture, readout: str, with_fixes: bool) -> dict[str, Any]:
-    """The exact verdict of one network with its curves; the fixes take longer and are worked out when asked for."""
-    trace = verbs.predict(network, readout=readout)
+def point(wanted: PointRequest) -> dict[str, Any]:
+    """The exact verdict of one network with its curves, and its fixes if they are requested, which take longer."""
+    network = moved(wanted)
+    trace = verbs.predict(network, readout=wanted.readout)
     verdict = verbs.judge(trace)
     answer = screen_parts(verdict) | {
         "curves": curves(rows(verdict, trace)),
-        "code": code_lines(network, readout),
+        "code": code_lines(network, wanted.readout),
     }
-    return answer | ({"fixes": fixes(verdict, network)} if with_fixes else {})
+    return answer | ({"fixes": fixes(verdict, network)} if wanted.fixes else {})
 
 
 def screen_parts(verdict: Verdict) -> dict[str, Any]:
@@ -198,8 +239,109 @@ def _remedy(remedy: Remedy, network: Architecture) -> dict[str, Any]:
     }
 
 
-def report(network: Architecture, readout: str) -> str:
+def report(wanted: PointRequest) -> str:
     """The page of `edgewise report` for one network."""
-    trace = verbs.predict(network, readout=readout)
+    trace = verbs.predict(moved(wanted), readout=wanted.readout)
     verdict = verbs.judge(trace)
     return page(Subject(verdict, trace, after=after_fix(verdict, trace)))
+
+
+@dataclass(frozen=True)
+class ShareMap:
+    """share (Y, X), the lines on which both exponents of near tokens vanish, and those of a quarter and three."""
+
+    diagram: PhaseDiagram
+    share: Array
+    levels: Mapping[float, Lines]
+
+
+def share_map(
+    architecture: Architecture, axes: Mapping[str, tuple[float, float]], points: int, readout: str = "token"
+) -> ShareMap:
+    """The map of two knobs from low to high, `points` on each axis; fewer where the network is deep."""
+    points = affordable(points, architecture.depth)
+    diagram = judged_diagram(architecture, {k: (*span, points) for k, span in axes.items()}, readout)
+    assert diagram.share is not None
+    share = diagram.share
+    return ShareMap(diagram, share, levels_of(diagram.x, diagram.y, share))
+
+
+def affordable(points: int, depth: int) -> int:
+    """As many points on an axis as answer in a few seconds."""
+    if not 2 <= points <= LARGEST_GRID:
+        raise BadInput(f"points must be from 2 to {LARGEST_GRID}, got {points}.")
+    return max(2, min(points, int((MOST_STEPS / depth) ** 0.5)))
+
+
+def levels_of(x: Array, y: Array, share: Array) -> dict[float, Lines]:
+    """The lines on which a quarter and three quarters of the networks train."""
+    from contourpy import contour_generator
+
+    contours = contour_generator(x=x, y=y, z=share)
+    return {level: [np.asarray(line) for line in contours.lines(level)] for level in LEVELS}
+
+
+class SimulateRequest(PointRequest):
+    """Where the dot is, and which random network."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+
+def simulate(wanted: SimulateRequest) -> dict[str, Any]:
+    """The three curves of one random network, and how it differs from the description."""
+    from edgewise.study.random_network import simulated
+
+    network = moved(wanted)
+    drawn = narrower(network)
+    with np.errstate(all="ignore"):
+        orbit = simulated(drawn, seed=wanted.seed)
+        logs = (orbit.token_gradient if wanted.readout == "token" else orbit.pooled_gradient) + np.log(
+            orbit.norm
+        )
+        rows = Rows(
+            _as_tuple(1 - orbit.separation),
+            _as_tuple(np.exp((logs - logs[-1]) / 2)),
+            _as_tuple(np.sqrt(orbit.norm)),
+        )
+    return {"curves": curves(rows), "note": _simulation_note(network, drawn)}
+
+
+def _as_tuple(row: Any) -> tuple[float, ...]:
+    return tuple(row.tolist())
+
+
+def narrower(network: Architecture) -> Architecture:
+    """The same description at a width that can be drawn here: gains are per fan-in, so theory is the same."""
+    if network.tokens > LONGEST_SIMULATED:
+        raise BadInput(
+            f"a network of {network.tokens:,} tokens is not drawn here. Choose at most {LONGEST_SIMULATED}."
+        )
+    widths = [width for width in (network.width, *WIDTHS) if width <= max(network.width, WIDTHS[-1])]
+    work = network.depth * network.tokens
+    width = next((each for each in widths if each <= WIDTHS[0] and work * each**2 <= MOST_WORK), None)
+    if width is None:
+        raise BadInput(
+            f"{network.depth} blocks of {network.tokens} tokens are not drawn here. Choose a smaller depth or length."
+        )
+    return network if width == network.width else _resized(network, width)
+
+
+def _resized(network: Architecture, width: int) -> Architecture:
+    share = width / network.width
+    heads = max(
+        (h for h in range(1, width + 1) if width % h == 0 and h <= max(1, network.heads * share)), default=1
+    )
+    changes: dict[str, Any] = {
+        "width": width,
+        "mlp_width": max(1, round(network.mlp_width * share)),
+        "heads": heads,
+        "head_width": None,
+        "kv_heads": None,
+    }
+    absent = {name for name in ("heads", "mlp_width") if not getattr(network, name)}
+    return network.replace(**{name: value for name, value in changes.items() if name not in absent})
+
+
+def _simulation_note(network: Architecture, drawn: Architecture) -> str:
+    width = "" if drawn.width == network.width else f" of width {drawn.width} instead of {network.width}"
+    return f"Circles: one random network{width}, drawn and run; lines: theory."

@@ -12,8 +12,7 @@ from pydantic import Field
 
 from edgewise import verbs
 from edgewise.errors import BadInput
-from edgewise.explorer.networks import DEEPEST
-from edgewise.explorer.requests import Request, Source, read
+from edgewise.explorer.requests import DEEPEST, NetworkSource, PageRequest, read
 from edgewise.judgement.bands import TRAINS_FROM
 from edgewise.judgement.probability import calibration
 from edgewise.nouns.architecture import Architecture
@@ -27,10 +26,10 @@ MOST_BLOCKS = 8 * DEEPEST  # of one question without them
 Depth = Annotated[int, Field(ge=1, le=DEEPEST)]
 
 
-class FixesRequest(Request):
+class FixesRequest(PageRequest):
     """The depth at which fixes are looked for is that of the source."""
 
-    source: Source
+    source: NetworkSource
     readout: Literal["token", "pooled"] = "token"
 
 
@@ -104,7 +103,7 @@ def fixes_answer(wanted: FixesRequest) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _fixes(source: str, readout: str) -> tuple[Remedy, ...]:
-    network = read(Source.model_validate_json(source))
+    network = read(NetworkSource.model_validate_json(source))
     return tuple(verbs.judge(verbs.predict(network, readout=readout)).remedies[:MOST_FIXES])
 
 

@@ -16,9 +16,8 @@ from edgewise.critical.phase_diagram import as_knobs, value_of
 from edgewise.critical.vector_field import displacement, orbits
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes, description, screen_parts
-from edgewise.explorer.replies import REFUSED, in_turn, json_reply
-from edgewise.explorer.requests import Request, Source, read
-from edgewise.explorer.share_map import span_of
+from edgewise.explorer.requests import NetworkSource, PageRequest, read, span_of
+from edgewise.explorer.responses import REFUSED, in_turn, json_reply
 from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.nouns.verdict import FixedPoint, finite, per_cent
 from edgewise.present import wording
@@ -47,20 +46,20 @@ Setting = Annotated[float, Field(ge=0.0, le=MOST, allow_inf_nan=False)]
 POSITIONS = {"causal": False, "window": None, "rope": False, "alibi": False}
 
 
-class Start(Request):
+class Start(PageRequest):
     """Where tokens begin: their mean square and how alike two of them are."""
 
     norm: Annotated[float, Field(ge=WIDEST[0], le=WIDEST[1], allow_inf_nan=False)] = 1.0
     overlap: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] = 0.0
 
 
-class FlowRequest(Request):
+class FlowRequest(PageRequest):
     """A network, or without a source the plain block; where its sliders stand; where one more path begins.
 
     verdict: also say whether it trains, which takes longer.
     """
 
-    source: Source | None = None
+    source: NetworkSource | None = None
     knobs: dict[Slider, Setting] = Field(default_factory=dict, max_length=len(SLIDERS))
     start: Start | None = None
     verdict: bool = False

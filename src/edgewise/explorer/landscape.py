@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,9 +14,10 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 
 from edgewise.errors import BadInput
+from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.flow import rounded
-from edgewise.explorer.replies import REFUSED, json_reply, pieces, waited
-from edgewise.explorer.requests import Request
+from edgewise.explorer.requests import PageRequest
+from edgewise.explorer.responses import REFUSED, json_reply, pieces, waited
 from edgewise.present import wording
 from edgewise.present.markup import prose
 
@@ -45,7 +45,7 @@ CODE = (
 )
 
 
-class LandscapeRequest(Request):
+class LandscapeRequest(PageRequest):
     """One or two planes by their names in the list."""
 
     planes: Annotated[list[Annotated[str, Field(max_length=400)]], Field(min_length=1, max_length=2)]
@@ -66,16 +66,13 @@ async def landscape(wanted: LandscapeRequest, request: HttpRequest) -> Response:
 async def _by_worker(request: HttpRequest, planes: list[str]) -> Response:
     """Planes are read with torch loaded, which takes seconds; files may change, so that no answer is kept."""
     folder = getattr(request.app.state, "folder", None)
-    question = json.dumps({"folder": None if folder is None else str(folder), "planes": planes})
-    (content,) = await waited([pieces.ask("landscape", question)], request)
+    (content,) = await waited([pieces.submit(read_planes, folder, planes)], request)
     return json_reply(content)
 
 
-def task(question: str) -> dict[str, Any]:
-    """What a worker computes: the named planes, or the list of all where none is named."""
-    wanted = json.loads(question)
-    folder = None if wanted["folder"] is None else Path(wanted["folder"])
-    return answer(folder, wanted["planes"]) if wanted["planes"] else listing(folder)
+def read_planes(folder: Path | None, planes: list[str]) -> bytes:
+    """Read the named planes, or list all if none is named; computed by a worker."""
+    return as_bytes(answer(folder, planes) if planes else listing(folder))
 
 
 def listing(folder: Path | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Read from the recorded claims that come with edgewise, in a checkout or in the w
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,9 +14,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import Field
 
+from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
-from edgewise.explorer.replies import REFUSED, in_turn, json_reply
-from edgewise.explorer.source_rows import source_rows
+from edgewise.explorer.responses import REFUSED, in_turn, json_reply
+from edgewise.files import read_text, read_yaml
 from edgewise.present.markup import prose
 from edgewise.study.recipe import FOLDERS, home
 from edgewise.study.store import Stamp, span
@@ -25,6 +27,13 @@ OUTCOMES = {True: "held", False: "not held", None: "undecided"}
 KINDS = {True: "trains", False: "fails", None: "undecided"}
 LARGEST_FIGURE = 4_000_000  # bytes
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "There is no such figure."}}
+SOURCES = {
+    "A": "talk on softmax descent [Tarmoun 2025]",
+    "B": "poster on attention kernels [Song 2024]",
+    "C": "talk on signal propagation [Cowsik 2024, Poole 2016, Schoenholz 2017]",
+    "D": "abstract on structure-aware descent [Goel 2026]",
+}
+FILE, LARGEST = "papers/rows.yaml", 2_000_000  # bytes
 
 
 @router.get("/papers")
@@ -131,4 +140,48 @@ def statement(claim: dict[str, Any]) -> dict[str, Any]:
         "outcome": OUTCOMES[held],
         "kind": KINDS[held],
         "rows": list(claim.get("rows", ())),
+    }
+
+
+def source_rows(home: Path | None, sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for each row, in the order of the file; empty where there is no such file."""
+    if home is None or not (home / FILE).is_file():
+        return []
+    answers = _answers(sources)
+    return [_entry(name, row, answers.get(name, [])) for name, row in _read(home / FILE)]
+
+
+def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """(name, row), from a mapping by name or a list of rows with a name each."""
+    rows = read_yaml(read_text(path, LARGEST), FILE)
+    rows = rows.get("rows", rows) if isinstance(rows, dict) else rows
+    if isinstance(rows, dict):
+        return [(str(name), row if isinstance(row, dict) else {"says": row}) for name, row in rows.items()]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "row" in row for row in rows):
+        raise BadInput(f"{FILE} must hold rows by name, or a list of rows with a name (`row`) each.")
+    return [(str(row["row"]), row) for row in rows]
+
+
+def _answers(sources: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """By the name of a row: which recipes answer it, and how many of their statements had which outcome."""
+    found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+    for recipe in (recipe for source in sources for recipe in source["recipes"]):
+        for statement in recipe["statements"]:
+            key = (recipe["recipe"], statement["outcome"])
+            for name in statement["rows"]:
+                entry = {"recipe": key[0], "outcome": key[1], "kind": statement["kind"], "count": 0}
+                found.setdefault(name, {}).setdefault(key, entry)["count"] += 1
+    return {name: list(entries.values()) for name, entries in found.items()}
+
+
+def _entry(name: str, row: dict[str, Any], answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the source says, and what answers it: recorded statements, a part of the library, or nothing so far."""
+    where = str(row.get("where", ""))
+    return {
+        "row": name,
+        "source": SOURCES.get(name[:1], ""),
+        "says": prose(str(row.get("says", ""))),
+        "where": where,
+        "status": "" if answers else "part of the library" if where else "no recorded statement",
+        "answers": answers,
     }

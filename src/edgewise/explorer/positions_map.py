@@ -6,19 +6,21 @@ network, which has more and twice, is never read from here.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from fastapi import HTTPException
 from pydantic import Field
+from starlette.requests import Request as HttpRequest
 
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
-from edgewise.explorer import networks
-from edgewise.explorer.answers import LEFT_OUT, axis_of, coloured
-from edgewise.explorer.requests import AxesRequest, Knob, Request, Source, Value, read
-from edgewise.explorer.share_map import levels_of
+from edgewise.explorer.answers import LEFT_OUT, as_json, axis_of, coloured, levels_of
+from edgewise.explorer.requests import AxesRequest, Knob, NetworkSource, PageRequest, Value, changed, read
+from edgewise.explorer.responses import LEFT, kept, pieces, waited
 from edgewise.judgement.probability import training_probability
 from edgewise.judgement.reading import read as read_trace
 from edgewise.judgement.score import score_of
@@ -28,12 +30,15 @@ HEADS, DRAWS = 8, 1
 FEW = 16  # tokens of the first look
 COARSE, FINE = 9, 17  # points on an axis; every other one of the second is one of the first
 PIECE_SECONDS = 1.0  # then others have their turn
+SECONDS = 120.0  # for the whole map
+AT_ONCE = 2  # pieces of one map in the hands of workers
+Place = tuple[float, float]
 
 
-class SharesRequest(Request):
+class SharesRequest(PageRequest):
     """Places on the plane of two knobs, of a network followed over so many tokens."""
 
-    source: Source
+    source: NetworkSource
     x: Knob
     y: Knob
     readout: Literal["token", "pooled"] = "token"
@@ -41,17 +46,17 @@ class SharesRequest(Request):
     places: Annotated[list[tuple[Value, Value]], Field(max_length=FINE**2)]
 
 
-class Stage(NamedTuple):
+class MapResolution(NamedTuple):
     """One look at the plane: how many points on an axis, over how many tokens."""
 
     points: int
     tokens: int
 
 
-def stages(tokens: int) -> list[Stage]:
+def resolutions(tokens: int) -> list[MapResolution]:
     """Few points and tokens first, then more."""
-    first = [Stage(COARSE, FEW)] if tokens > FEW else []
-    return [*first, Stage(COARSE, tokens), Stage(FINE, tokens)]
+    first = [MapResolution(COARSE, FEW)] if tokens > FEW else []
+    return [*first, MapResolution(COARSE, tokens), MapResolution(FINE, tokens)]
 
 
 def refuse_without_positions(wanted: AxesRequest) -> None:
@@ -61,7 +66,7 @@ def refuse_without_positions(wanted: AxesRequest) -> None:
         )
 
 
-def places(wanted: AxesRequest, stage: Stage) -> list[tuple[float, float]]:
+def places(wanted: AxesRequest, stage: MapResolution) -> list[tuple[float, float]]:
     """Row by row from below, as shares are stored."""
     x, y = (grid(low, high, stage.points).tolist() for low, high in wanted.axes.values())
     return [(across, up) for up in y for across in x]
@@ -76,7 +81,7 @@ def shares(wanted: SharesRequest) -> list[float]:
     ends, found = time.monotonic() + PIECE_SECONDS, []
     base = read(wanted.source).replace(tokens=wanted.tokens)
     for x, y in wanted.places:
-        found.append(share(networks.changed(base, {wanted.x: x, wanted.y: y}), wanted.readout))
+        found.append(share(changed(base, {wanted.x: x, wanted.y: y}), wanted.readout))
         if time.monotonic() > ends:
             break
     return found
@@ -97,7 +102,10 @@ def share(network: Architecture, readout: str) -> float:
 
 
 def map_answer(
-    wanted: AxesRequest, stage: Stage, values: Mapping[tuple[float, float], float], plain: dict[str, Any]
+    wanted: AxesRequest,
+    stage: MapResolution,
+    values: Mapping[tuple[float, float], float],
+    plain: dict[str, Any],
 ) -> dict[str, Any]:
     """The map of a stage in the form of that without positions, whose lines it keeps."""
     (x_name, x_span), (y_name, y_span) = wanted.axes.items()
@@ -114,7 +122,7 @@ def map_answer(
     )
 
 
-def caption(plain: str, stage: Stage) -> str:
+def caption(plain: str, stage: MapResolution) -> str:
     """What was followed, and what is interpolated."""
     size = f"{stage.points} × {stage.points}"
     return plain.replace(
@@ -129,3 +137,66 @@ def slices(rest: list[tuple[float, float]], count: int) -> Iterator[list[tuple[f
     size = max(1, min(32, -(-len(rest) // count)))
     for first in range(0, min(len(rest), size * count), size):
         yield rest[first : first + size]
+
+
+async def events(wanted: AxesRequest, plain: dict[str, Any], request: HttpRequest) -> AsyncIterator[bytes]:
+    """Each with the share that is `done`, some with a `map`; the last one says why, where it is not the whole map."""
+    looks, ends = resolutions(read(wanted.source).tokens), time.monotonic() + SECONDS
+    total, before = sum(look.points**2 for look in looks), 0
+    try:
+        for look in looks:
+            values: dict[Place, float] = {}
+            async for values in _followed(wanted, look, request):
+                yield _event({"done": (before + len(values)) / total})
+                if time.monotonic() > ends:
+                    yield _event({"stopped": f"Stopped after {SECONDS:g} seconds."})
+                    return
+            before += look.points**2
+            yield _event({"done": before / total, "map": map_answer(wanted, look, values, plain)})
+    except BadInput as refusal:
+        yield _event({"error": str(refusal)})
+    except HTTPException as reason:
+        if reason.status_code != LEFT:
+            yield _event({"error": reason.detail})
+
+
+async def _followed(
+    wanted: AxesRequest, look: MapResolution, request: HttpRequest
+) -> AsyncIterator[dict[Place, float]]:
+    """The shares of all places of a look, more of them each time."""
+    key = wanted.model_dump_json()
+    all_places = places(wanted, look)
+    values = {place: share for place in all_places if (share := _remembered(key, look, place)) is not None}
+    yield values
+    while rest := [place for place in all_places if place not in values]:
+        parts = list(slices(rest, AT_ONCE))
+        jobs = [pieces.submit(as_json, shares, _question(wanted, look, part)) for part in parts]
+        for part, answer in zip(parts, await waited(jobs, request), strict=True):
+            for place, share in zip(part, json.loads(answer), strict=False):
+                values[place] = share
+                kept.keep(repr(share).encode(), key, _name(look, place))
+        yield values
+
+
+def _question(wanted: AxesRequest, look: MapResolution, part: list[Place]) -> SharesRequest:
+    return SharesRequest(
+        source=wanted.source,
+        x=wanted.x.knob,
+        y=wanted.y.knob,
+        readout=wanted.readout,
+        tokens=look.tokens,
+        places=part,
+    )
+
+
+def _remembered(key: str, look: MapResolution, place: Place) -> float | None:
+    answer = kept.get(key, _name(look, place))
+    return None if answer is None else float(answer)
+
+
+def _name(look: MapResolution, place: Place) -> str:
+    return f"{look.tokens} {place}"
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(content, allow_nan=False, separators=(',', ':'))}\n\n".encode()

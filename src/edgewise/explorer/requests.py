@@ -1,25 +1,169 @@
-"""What the API takes, with limits: read and refused by pydantic before anything is computed."""
+"""x"""
 
-from typing import Annotated, Literal
+from __future__ import annotations
 
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgewise.explorer import networks
-from edgewise.explorer.networks import DEEPEST, LARGEST_CONFIG, LONGEST
-from edgewise.explorer.share_map import CHOICES, LARGEST_GRID
+from edgewise.critical.phase_diagram import AXES
+from edgewise.errors import BadInput
+from edgewise.files import read_json
+from edgewise.models.config.translate import FAMILIES, has_family
+from edgewise.models.describe import describe
+from edgewise.models.source import preset_names
 from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.knobs import KNOBS
 
+LARGEST_GRID = 64
+CHOICES = (
+    "mlp_in_gain",
+    "attention_branch",
+    "value_gain",
+    "score_gain",
+    "mlp_out_gain",
+    "mlp_bias",
+    "mlp_branch",
+    "attention_skip",
+    "mlp_skip",
+    "embedding_norm",
+)
+DEEPEST, LONGEST = 256, 4096  # blocks and tokens
+LONGEST_WITH_POSITIONS = 256  # tokens: a mask or rotary positions are followed token by token
+USUAL_WITH_POSITIONS, FEWEST_WITH_POSITIONS = 64, 16
+ANSWERED_AT_ONCE = 24 * 64  # blocks times tokens with positions: under a second
+LARGEST_CONFIG = 200_000  # letters of JSON
 Value = Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]
 Knob = Literal[CHOICES]  # type: ignore[valid-type]
 
 
-class Request(BaseModel):
+def axes_of(architecture: Architecture) -> list[str]:
+    """The knobs that can be an axis here: real-valued, of a layer that is there, one value for all blocks."""
+    absent = {
+        "attention": not architecture.heads,
+        "mlp": not architecture.mlp_width,
+        "score": not architecture.heads,
+        "value": not architecture.heads,
+    }
+    names = [name for name in CHOICES if not absent.get(name.partition("_")[0], False)]
+    return [
+        name for name in names if name not in AXES or not isinstance(getattr(architecture, name, 0.0), tuple)
+    ]
+
+
+def span_of(name: str, value: float) -> tuple[float, float]:
+    """From nothing to well beyond where the network stands."""
+    usual = {
+        "attention_branch": 1.25,
+        "mlp_branch": 1.25,
+        "attention_skip": 1.25,
+        "mlp_skip": 1.25,
+        "mlp_bias": 1.0,
+    }
+    high = max(usual.get(name, 3.0), _nice(1.5 * value))
+    return (0.0 if name in usual else high / 60), high
+
+
+def _nice(value: float) -> float:
+    """The next number of one and a half digits above.
+
+    >>> _nice(3.2), _nice(0.61), _nice(0.0)
+    (3.5, 0.65, 0.0)
+    """
+    if value <= 0:
+        return 0.0
+    unit = 10.0 ** np.floor(np.log10(value)) / 2
+    return float(f"{np.ceil(value / unit) * unit:.3g}")
+
+
+@lru_cache(maxsize=256)
+def network(
+    preset: str | None, config: str | None, name: str, depth: int | None, tokens: int | None
+) -> Architecture:
+    """The description; the same question is answered from memory."""
+    if (preset is None) == (config is None):
+        raise BadInput("give a preset or a config, one of the two.")
+    if preset is not None:
+        if preset not in ("transformer", *preset_names()):
+            raise BadInput(
+                f"{preset[:60]!r} is not a preset. Presets: transformer, {', '.join(preset_names())}."
+            )
+        return limited(describe(preset, depth=depth, tokens=tokens), tokens)
+    assert config is not None
+    return limited(from_config(config, name, depth, tokens), tokens)
+
+
+def from_config(text: str, name: str, depth: int | None, tokens: int | None) -> Architecture:
+    """A config of Hugging Face of a hand-written family, or a file of knobs: nothing is built, nothing is run."""
+    if len(text) > LARGEST_CONFIG:
+        raise BadInput(f"{name} has {len(text):,} letters; a config has at most {LARGEST_CONFIG:,}.")
+    values = read_json(text, name)
+    if not isinstance(values, dict) or not values:
+        raise BadInput(f"{name} holds no config: expected a JSON object with model_type, or knobs by name.")
+    if "model_type" in values and not has_family(values):
+        kind = str(values["model_type"])[:60]
+        raise BadInput(
+            f"{name} says model_type = {kind!r}, which this page does not read. It reads "
+            f"{', '.join(sorted(FAMILIES))}. "
+            "`edgewise predict` reads every class of transformers, by building a small one."
+        )
+    description = describe(values, depth=depth, tokens=tokens)
+    if not isinstance(description, Architecture):
+        raise BadInput(
+            f"{name} describes a perceptron; this page shows transformers. `edgewise predict` reads it."
+        )
+    return description if description.name else description.replace(name=name)
+
+
+def limited(description: Any, tokens: int | None) -> Architecture:
+    """What is answered at once: refused beyond the limits, shorter than the source where nobody asked for a length."""
+    assert isinstance(description, Architecture)
+    longest = LONGEST if description.symmetric else LONGEST_WITH_POSITIONS
+    usual = LONGEST if description.symmetric else usual_length(description.depth)
+    if tokens is None and description.tokens > usual:
+        description = description.replace(tokens=usual)
+    for knob, most in (("depth", DEEPEST), ("tokens", longest)):
+        if getattr(description, knob) > most:
+            kind = (
+                "" if description.symmetric or knob == "depth" else " of a network with a mask or positions"
+            )
+            raise BadInput(
+                f"{knob} = {getattr(description, knob):,} is more than this page follows{kind}, {most}. Give at most "
+                f"{most}, or use `edgewise predict`."
+            )
+    return description
+
+
+def usual_length(depth: int) -> int:
+    """Tokens over which a network with positions is followed unless asked: fewer where it is deep.
+
+    >>> usual_length(12), usual_length(32), usual_length(80)
+    (64, 32, 16)
+    """
+    tokens = USUAL_WITH_POSITIONS
+    while tokens > FEWEST_WITH_POSITIONS and tokens * depth > ANSWERED_AT_ONCE:
+        tokens //= 2
+    return tokens
+
+
+def changed(base: Architecture, values: dict[str, float]) -> Architecture:
+    """The network with the knobs of the dot."""
+    for name in values:
+        if KNOBS[name].kind != "number":
+            raise BadInput(f"{name} is not a number to turn. Choose a gain, a branch, a skip or a bias.")
+    moved = {name: value for name, value in values.items() if value != getattr(base, name)}
+    return base.replace(**moved) if moved else base
+
+
+class PageRequest(BaseModel):
     """Unknown fields are refused, so that a misspelled one is noticed."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Source(Request):
+class NetworkSource(PageRequest):
     """A preset by name, or a config as the text of its file."""
 
     preset: Annotated[str, Field(max_length=100)] | None = None
@@ -29,7 +173,7 @@ class Source(Request):
     tokens: Annotated[int, Field(ge=2, le=LONGEST)] | None = None
 
 
-class Axis(Request):
+class KnobAxis(PageRequest):
     """A knob from low to high."""
 
     knob: Knob
@@ -37,12 +181,12 @@ class Axis(Request):
     high: Value
 
 
-class AxesRequest(Request):
+class AxesRequest(PageRequest):
     """A network and two of its knobs."""
 
-    source: Source
-    x: Axis
-    y: Axis
+    source: NetworkSource
+    x: KnobAxis
+    y: KnobAxis
     readout: Literal["token", "pooled"] = "token"
 
     @property
@@ -56,18 +200,18 @@ class MapRequest(AxesRequest):
     points: Annotated[int, Field(ge=2, le=LARGEST_GRID)] = LARGEST_GRID
 
 
-class PointRequest(Request):
+class PointRequest(PageRequest):
     """Where the dot is."""
 
-    source: Source
+    source: NetworkSource
     knobs: Annotated[dict[Knob, Value], Field(max_length=len(CHOICES))] = {}
     readout: Literal["token", "pooled"] = "token"
     fixes: bool = False
 
 
-def read(source: Source) -> Architecture:
-    return networks.network(source.preset, source.config, source.name, source.depth, source.tokens)
+def read(source: NetworkSource) -> Architecture:
+    return network(source.preset, source.config, source.name, source.depth, source.tokens)
 
 
 def moved(wanted: PointRequest) -> Architecture:
-    return networks.changed(read(wanted.source), dict(wanted.knobs))
+    return changed(read(wanted.source), dict(wanted.knobs))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
 import threading
 import time
@@ -17,8 +19,9 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
-from edgewise.explorer.replies import REFUSED, in_turn, json_reply
-from edgewise.explorer.requests import Request
+from edgewise.explorer.requests import PageRequest, from_config
+from edgewise.explorer.responses import REFUSED, in_turn, json_reply
+from edgewise.files import read_arrays, read_json
 from edgewise.monitor.read_run import Run, ended
 from edgewise.present import run_files, run_report
 from edgewise.present.run_picture import picture
@@ -33,9 +36,12 @@ Name = Annotated[str, Field(max_length=400)]
 Rank = Annotated[int, Field(ge=0, lt=10_000)]
 leaving = threading.Event()  # set when the server is being stopped
 _streams = 0
+LARGEST_TRACE = 280_000  # bytes of the file
+LARGEST_META = 2**22  # bytes, once unpacked: numpy has four for a letter
+META = "meta"
 
 
-class TableRequest(Request):
+class TableRequest(PageRequest):
     """A run of the list, and which process of it."""
 
     name: Name
@@ -192,3 +198,74 @@ def csv(folder: Path | None, wanted: TableRequest) -> str:
             ",".join([str(step), repr(moment), *("" if value != value else repr(value) for value in row)])
         )
     return "\n".join(lines) + "\n"
+
+
+class TraceRequest(PageRequest):
+    """A file that Trace.save wrote, in base64."""
+
+    data: Annotated[str, Field(max_length=4 * (LARGEST_TRACE // 3 + 1))]
+    name: Annotated[str, Field(max_length=200)] = "trace.npz"
+
+
+@router.post("/trace", responses=REFUSED)
+def trace(wanted: TraceRequest) -> dict[str, Any]:
+    """The network that a saved trace describes, as a config, and what is said about it."""
+    return in_turn(lambda: described(wanted.data, wanted.name))
+
+
+def described(data: str, name: str) -> dict[str, Any]:
+    """The description of a trace as the text of a config, which is then read like any other."""
+    meta = _trace_meta(data, name)
+    values = meta.get("architecture")
+    if values is None:
+        raise BadInput(
+            f"{name} is a trace without a description: it holds what was measured, but not the knobs of a network, so "
+            f"it has no place on the map. Drop the model's config.json; `edgewise report {name}` shows the curves."
+        )
+    if meta.get("kind") != "Architecture" or not isinstance(values, dict):
+        raise BadInput(
+            f"{name} is a trace of a perceptron, and this page places transformers. `edgewise report {name}` shows it."
+        )
+    text = json.dumps(values)
+    network = from_config(text, name, None, None)
+    return {"config": text, "name": name, "note": _trace_note(str(meta.get("source", "")), network.name)}
+
+
+def _trace_note(source: str, network: str) -> str:
+    what = "a predicted" if source.startswith("theory") else "a measured"
+    return (
+        f"The dot is the description ({network[:60]}) of {what} trace; verdict and curves are theory for that "
+        "description, not the numbers in the file."
+    )
+
+
+def _trace_meta(data: str, name: str) -> dict[str, Any]:
+    try:
+        content = base64.b64decode(data, validate=True)
+    except ValueError as error:  # also of letters beyond ASCII
+        raise BadInput(f"{name} did not arrive as base64 ({error}).") from error
+    if len(content) > LARGEST_TRACE:
+        raise BadInput(
+            f"{name} has {len(content):,} bytes; this page reads traces of at most {LARGEST_TRACE:,}. "
+            "`edgewise report` reads all."
+        )
+    try:
+        text = _trace_text(content)
+    except BadInput as error:
+        raise BadInput(
+            f"{name} is not a saved trace ({str(error)[:200]}). Write one with Trace.save."
+        ) from error
+    meta = read_json(text, name)
+    if not isinstance(meta, dict) or not {"sites", "source", "architecture"} <= meta.keys():
+        raise BadInput(
+            f"{name} is not a saved trace: it says neither sites nor source. Write one with Trace.save."
+        )
+    return meta
+
+
+def _trace_text(content: bytes) -> str:
+    """The one string of a zip of arrays."""
+    stored = read_arrays(io.BytesIO(content), (META,), LARGEST_META)[META]
+    if stored.shape != () or stored.dtype.kind != "U":
+        raise BadInput(f"its {META} is {stored.dtype} of shape {stored.shape}, expected one text")
+    return str(stored)

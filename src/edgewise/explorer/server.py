@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any, TypeVar
 
-from fastapi import FastAPI, HTTPException, Response
+from fastapi import APIRouter, FastAPI, HTTPException, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.requests import Request as HttpRequest
 
 from edgewise import __version__
@@ -20,27 +22,41 @@ from edgewise.explorer import (
     flow,
     landscape,
     papers,
-    perceptron,
-    routes,
+    perceptron_view,
     runs,
     simplex,
-    trace_file,
 )
+from edgewise.explorer import depth as depth_view
+from edgewise.explorer.answers import SimulateRequest
+from edgewise.explorer.depth import DepthRequest, FixesRequest, LimitRequest
+from edgewise.explorer.positions_map import events, refuse_without_positions
+from edgewise.explorer.requests import (
+    AxesRequest,
+    MapRequest,
+    NetworkSource,
+    PointRequest,
+    from_config,
+    moved,
+    read,
+)
+from edgewise.explorer.responses import REFUSED, by_thread, by_worker, here, json_reply, pieces, points
 
-ROUTERS = (  # of networks, then one for each other view
-    routes.router,
+ROUTERS = (  # one for each view beside that of networks
     flow.router,
-    perceptron.router,
+    perceptron_view.router,
     simplex.router,
     runs.router,
     landscape.router,
     papers.router,
-    trace_file.router,
 )
 TYPES = {
     f".{end}": f"text/{kind}; charset=utf-8"
     for end, kind in (("html",) * 2, ("css",) * 2, ("js", "javascript"))
 }
+router = APIRouter()
+Q = TypeVar("Q", PointRequest, SimulateRequest, FixesRequest, DepthRequest, LimitRequest)
+SHORT_POINT = 96  # blocks without positions: a tenth of a second
+SHORT_MAP = 64 * 12**2  # blocks times points
 
 
 def application(folder: Path | None = None) -> FastAPI:
@@ -57,8 +73,8 @@ def application(folder: Path | None = None) -> FastAPI:
     app.add_exception_handler(BadInput, _bad_input)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    for router in ROUTERS:
-        app.include_router(router, prefix=f"/api/{answers.API}")
+    for each in (router, *ROUTERS):
+        app.include_router(each, prefix=f"/api/{answers.API}")
     _add_page(app)
     return app
 
@@ -108,3 +124,96 @@ def _invalid(_: HttpRequest, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part != "body") or "the request"
     return JSONResponse({"error": f"{place}: {first['msg']}.".encode("utf-8", "replace").decode()}, 422)
+
+
+@router.get("/catalogue")
+async def catalogue() -> dict[str, Any]:
+    """Presets, knobs and limits. A page that asks will ask for a map next, so that a worker is started."""
+    if not points.processes:
+        points.submit(answers.ready)
+    return await here(answers.catalogue)
+
+
+@router.post("/network", responses=REFUSED)
+async def network(source: NetworkSource) -> dict[str, Any]:
+    """A network as the page shows it, with the axes it can be moved along."""
+    return await here(lambda: answers.description(read(source), _own_tokens(source)))
+
+
+@router.post("/map", responses=REFUSED)
+async def map_(wanted: MapRequest, request: HttpRequest) -> Response:
+    """The share of networks that trained over two knobs without their positions, and both critical lines."""
+    if (await here(lambda: read(wanted.source))).depth * wanted.points**2 <= SHORT_MAP:
+        return json_reply(await by_thread(answers.map_answer, wanted))
+    return json_reply(await by_worker(points, request, answers.map_answer, wanted))
+
+
+@router.post("/map/positions", responses=REFUSED, response_class=StreamingResponse)
+async def map_with_positions(wanted: AxesRequest, request: HttpRequest) -> StreamingResponse:
+    """Server-sent events: how much is done, and the map of a network with mask and positions, finer each time.
+
+    Whoever closes the connection stops the computation.
+    """
+    plain = await by_worker(points, request, answers.map_answer, MapRequest(**wanted.model_dump()))
+    await here(lambda: refuse_without_positions(wanted))
+    return StreamingResponse(events(wanted, json.loads(plain), request), media_type="text/event-stream")
+
+
+@router.post("/point", responses=REFUSED)
+async def point(wanted: PointRequest, request: HttpRequest) -> Response:
+    """The exact verdict of one network, with its curves; with its fixes where they are asked for."""
+    place = await here(lambda: moved(wanted))
+    if wanted.fixes:
+        return json_reply(await by_worker(pieces, request, answers.point, wanted))
+    if place.symmetric and place.depth <= SHORT_POINT:
+        return json_reply(await by_thread(answers.point, wanted))
+    return json_reply(await by_worker(points, request, answers.point, wanted))
+
+
+@router.post("/report", responses=REFUSED, response_class=Response)
+async def report(wanted: PointRequest, request: HttpRequest) -> Response:
+    """The report of one network, as a file."""
+    text = json.loads(await _described(request, answers.report, wanted))
+    headers = {"content-disposition": 'attachment; filename="report.html"'}
+    return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+
+
+@router.post("/simulate", responses=REFUSED)
+async def simulate(wanted: SimulateRequest, request: HttpRequest) -> Response:
+    """The three curves of one random network, and how it differs from the description."""
+    return json_reply(await _described(request, answers.simulate, wanted))
+
+
+@router.post("/depth", responses=REFUSED)
+async def depth(wanted: DepthRequest, request: HttpRequest) -> Response:
+    """The share at each depth, with its range and the outcome."""
+    return json_reply(await _described(request, depth_view.answer, wanted))
+
+
+@router.post("/depth/fixes", responses=REFUSED)
+async def depth_fixes(wanted: FixesRequest, request: HttpRequest) -> Response:
+    """The fixes at the depth of the source, in the shell's words."""
+    return json_reply(await _described(request, depth_view.fixes_answer, wanted))
+
+
+@router.post("/depth/limit", responses=REFUSED)
+async def depth_limit(wanted: LimitRequest, request: HttpRequest) -> Response:
+    """The deepest network that trains, narrowed down between two depths, in a sentence."""
+    return json_reply(await _described(request, depth_view.limit, wanted))
+
+
+async def _described(request: HttpRequest, function: Callable[[Q], object], wanted: Q) -> bytes:
+    """By a worker, once the network is one that can be asked about: a refusal need not wait."""
+    await here(lambda: moved(wanted) if isinstance(wanted, PointRequest) else read(wanted.source))
+    return await by_worker(pieces, request, function, wanted)
+
+
+def _own_tokens(source: NetworkSource) -> int | None:
+    """The length that the source itself has, where the page follows a shorter one."""
+    if source.tokens is not None:
+        return None
+    if source.preset is not None:
+        from edgewise.models.describe import describe
+
+        return getattr(describe(source.preset), "tokens", None)
+    return from_config(source.config or "", source.name, source.depth, None).tokens

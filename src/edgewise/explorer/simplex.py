@@ -14,8 +14,8 @@ from pydantic import Field, field_validator
 from edgewise.arrays import Array
 from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.flow import rounded
-from edgewise.explorer.replies import REFUSED, in_turn, json_reply
-from edgewise.explorer.requests import Request
+from edgewise.explorer.requests import PageRequest
+from edgewise.explorer.responses import REFUSED, in_turn, json_reply
 from edgewise.nouns.verdict import per_cent
 from edgewise.present import wording
 from edgewise.present.markup import prose
@@ -37,7 +37,7 @@ Weight = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Row = Annotated[list[Weight], Field(min_length=3, max_length=3)]
 
 
-class SimplexRequest(Request):
+class SimplexRequest(PageRequest):
     """Where the row of attention starts, where it should go, and how far the keys are from orthogonal ones."""
 
     start: Row = Field(default_factory=lambda: [0.05, 0.15, 0.8])

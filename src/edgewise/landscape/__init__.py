@@ -3,9 +3,8 @@
 from edgewise.landscape.direction import Direction, Path, Recorder, random_direction, toward, training_path
 from edgewise.landscape.hessian import Curvature, top_directions, top_eigenvalue
 from edgewise.landscape.plane import Line, Plane, Survey, line, plane, survey
-from edgewise.landscape.rebalance import rebalanced
 from edgewise.landscape.roughness import Roughness
-from edgewise.landscape.support import Along
+from edgewise.landscape.support import Along, rebalanced
 
 __all__ = [
     "Along",

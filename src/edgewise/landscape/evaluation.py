@@ -151,18 +151,18 @@ def shortest_way(surface: Surface, reach: float, method: str) -> tuple[Evaluate,
     compiled = any("_orig_mod" in module._modules for module in surface.module.modules())
     if method == "direct" or compiled:  # what is compiled cannot be traced
         return surface.at, "direct"
-    replays = [Replay(surface, batch) for batch in surface.batches]
-    if not replays[0].constants:
+    passes = [CachedPass(surface, batch) for batch in surface.batches]
+    if not passes[0].constants:
         return surface.at, "direct"
 
     def at(point: Sequence[float]) -> float:
-        return sum(float(replay.at(point)) for replay in replays) / len(replays)
+        return sum(float(replay.at(point)) for replay in passes) / len(passes)
 
     for trial in TRIALS:
         point = [share * reach for share in trial[: len(surface.directions)]]
         if not agree(at(point), surface.at(point), surface.dtype):
             return surface.at, "direct: the short way gave another loss"
-    return at, f"{replays[0].constants} modules from memory"
+    return at, f"{passes[0].constants} modules from memory"
 
 
 def agree(one: float, other: float, dtype: torch.dtype) -> bool:
@@ -170,13 +170,13 @@ def agree(one: float, other: float, dtype: torch.dtype) -> bool:
     return one == other or abs(one - other) <= 100 * torch.finfo(dtype).eps * max(1.0, abs(other))
 
 
-class Replay:
+class CachedPass:
     """One batch on its own private copy, in which what is constant answers from memory."""
 
     def __init__(self, surface: Surface, batch: Any) -> None:
         self.surface, self.batch = surface, batch
         self.module = LossOf(twin(surface.module.model), surface.module.function[0])
-        self.calls: dict[nn.Module, list[Call]] = {}
+        self.calls: dict[nn.Module, list[ModuleCall]] = {}
         self.constants = 0
         self._trace()
 
@@ -204,7 +204,7 @@ class Replay:
 
     def _watch(self, module: nn.Module, flow: Dataflow) -> Any:
         def leave(_: nn.Module, __: Any, output: Any) -> None:
-            call = Call(output, flow.depends(output) or flow.decided)
+            call = ModuleCall(output, flow.depends(output) or flow.decided)
             if call.constant:
                 call.copy, call.versions = tree_map(_clone, output), _versions(output)
                 for below in list(module.modules())[1:]:
@@ -222,7 +222,7 @@ class Replay:
 
 
 @dataclass
-class Call:
+class ModuleCall:
     """One finished call of a module; `copy` is its output as it was then, should somebody write into it later."""
 
     output: Any

@@ -15,7 +15,7 @@ from edgewise.errors import BadInput
 from edgewise.landscape.direction import Path as TrainingPath
 from edgewise.landscape.direction import Wanted
 from edgewise.landscape.evaluation import Loss
-from edgewise.landscape.grid import Grid, Reach, Settings, compute_grid
+from edgewise.landscape.loss_grid import Grid, Reach, Settings, compute_grid
 from edgewise.landscape.roughness import Roughness
 from edgewise.progress import Tell
 

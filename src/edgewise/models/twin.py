@@ -29,15 +29,32 @@ def twin(model: nn.Module) -> nn.Module:
     An attribute that cannot be copied (a lock, a process group) is shared. Shards (FSDP2) stay shards, without the
     hooks that gather them.
     """
-    memo: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    other, _ = _copy(model, {id(parameter): parameter for parameter in model.parameters()})
+    for module in other.modules():
+        module.training = False
+    return other
+
+
+def independent_copy(model: nn.Module) -> tuple[nn.Module, dict[int, Any]]:
+    """Return a copy to train, with its own parameters and in the modes of the model, and the memo of the copying.
+
+    `copy.deepcopy(optimizer, memo)` then copies an optimizer of the model to one of the copy.
+    """
+    import torch
+
+    return _copy(
+        model,
+        {id(p): torch.nn.Parameter(p.detach().clone(), p.requires_grad) for p in model.parameters()},
+    )
+
+
+def _copy(model: nn.Module, memo: dict[int, Any]) -> tuple[nn.Module, dict[int, Any]]:
+    """The copy with the parameters that `memo` names, and the memo with everything that was copied."""
     memo |= {id(buffer): buffer.detach().clone() for buffer in model.buffers()}
     for module in model.modules():
         hooks = [hook for name in HOOKS for hook in getattr(module, name).values()]
         memo |= {id(hook): _nothing for hook in hooks if _gathers(hook)}
-    other: nn.Module = _own(model, memo)
-    for module in other.modules():
-        module.training = False
-    return other
+    return _own(model, memo), memo
 
 
 @contextmanager

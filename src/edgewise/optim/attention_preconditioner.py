@@ -12,10 +12,9 @@ from torch.optim import Optimizer
 
 from edgewise.errors import BadInput
 from edgewise.models.unwrap import unwrap
-from edgewise.optim.logit_change import LogitMetric
+from edgewise.optim.logit_change import LogitMetric, TokenSample
 from edgewise.optim.parallel import by_name, like_shard, processes_of, whole
-from edgewise.optim.query_key import Layout, QueryKey, Side, query_keys
-from edgewise.optim.token_sample import TokenSample
+from edgewise.optim.query_key import ParameterLayout, QueryKey, Side, query_keys
 from edgewise.optim.wrapper import OptimizerWrapper
 
 
@@ -172,7 +171,7 @@ class AttentionPreconditioner(OptimizerWrapper):
     def _row_masks(self) -> dict[str, Tensor | None]:
         """Which entries of a fused parameter are of queries or keys; None where all are."""
         parameters = self._parameters()
-        layout = Layout.of(self.attentions, parameters)
+        layout = ParameterLayout.of(self.attentions, parameters)
         rows = {name: torch.zeros(size, dtype=torch.bool) for name, size in layout.outputs.items()}
         for side in (s for a in self.attentions for s in (a.query, a.key)):
             for name, numbers, _ in side.parts(torch.ones(side.projection.fan_out), layout.outputs):
@@ -199,7 +198,7 @@ class AttentionPreconditioner(OptimizerWrapper):
         # Early and often, then on schedule: the first covariances are of few tokens.
         due = self.steps % self.refresh == 0 or (self.steps & (self.steps - 1)) == 0
         new = {name: whole(p).clone() for name, p in parameters.items()}
-        outputs = Layout.of(self.attentions, parameters).outputs
+        outputs = ParameterLayout.of(self.attentions, parameters).outputs
         for attention, metric in zip(self.attentions, self.metrics, strict=True):
             metric.see(old, invert=due)
             for side, inverse, inputs in metric.sides():

@@ -11,10 +11,9 @@ from torch.optim import Optimizer
 
 from edgewise.errors import BadInput
 from edgewise.models.unwrap import unwrap
-from edgewise.optim.logit_change import change_moments
+from edgewise.optim.logit_change import TokenSample, change_moments
 from edgewise.optim.parallel import by_name, like_shard, norm_function, processes_of, summed, whole
-from edgewise.optim.query_key import Layout, QueryKey, query_keys
-from edgewise.optim.token_sample import TokenSample
+from edgewise.optim.query_key import ParameterLayout, QueryKey, query_keys
 from edgewise.optim.wrapper import OptimizerWrapper
 
 
@@ -100,7 +99,7 @@ class LogitTrust(OptimizerWrapper):
         moments = [self._moments(i, old, new) for i in range(len(self.attentions))]
         counts = [m.shape[1] for m in moments]
         joined = summed(torch.cat(moments, 1), self._group)
-        layout = Layout.of(self.attentions, parameters)
+        layout = ParameterLayout.of(self.attentions, parameters)
         factors = {name: torch.ones(layout.outputs[name], device=p.device) for name, p in parameters.items()}
         for attention, part in zip(self.attentions, joined.split(counts, 1), strict=True):
             scale = self._scale(attention, part)

@@ -10,8 +10,8 @@ import numpy as np
 from edgewise.nouns.card import Line
 from edgewise.nouns.figure import Curve, Panel, Sheet
 from edgewise.present.text import INDENT, NARROWEST, wrapped
-from edgewise.rehearsal.outlook import Outlook, Prospect
-from edgewise.rehearsal.rate import Rate, Rehearsal, cost, edge, in_words
+from edgewise.rehearsal.prospect import Outlook, Prospect
+from edgewise.rehearsal.rate import Rate, Rehearsal, cost, edge, format_rate
 
 
 def learning_rates(rate: Rate) -> Sheet:
@@ -23,8 +23,8 @@ def learning_rates(rate: Rate) -> Sheet:
 def _title(rate: Rate) -> str:
     if rate.best is None or rate.low is None or rate.high is None:
         return "No rate that was tried learned"
-    edge = f", edge {in_words(rate.edge)}" if rate.edge is not None else ""
-    return f"Use {in_words(rate.best)} ({in_words(rate.low)} to {in_words(rate.high)}){edge}"
+    edge = f", edge {format_rate(rate.edge)}" if rate.edge is not None else ""
+    return f"Use {format_rate(rate.best)} ({format_rate(rate.low)} to {format_rate(rate.high)}){edge}"
 
 
 def _loss(rate: Rate) -> Panel:
@@ -35,7 +35,7 @@ def _loss(rate: Rate) -> Panel:
         _points("too large", [r for r in rate.rehearsals if r.reason is not None], "loss", 1, "hollow", top)
     )
     beyond = rate.beyond
-    note = "no rate was too large" if beyond is None else f"at {in_words(beyond.rate)}: {beyond.reason}"
+    note = "no rate was too large" if beyond is None else f"at {format_rate(beyond.rate)}: {beyond.reason}"
     lines = tuple(x for x in (rate.low, rate.best, rate.high, rate.edge) if x is not None)
     note += "\ndotted: range, advice, edge; across: loss at the start"
     shown = tuple(curve for curve in curves if len(curve.x))
@@ -123,11 +123,11 @@ def lines(rate: Rate, outlook: Outlook, width: int) -> Iterator[Line]:
 def _answer(rate: Rate, outlook: Outlook, width: int) -> Iterator[Line]:
     warmup = f"with {rate.warmup} steps of warm-up" if rate.warmup else "without warm-up"
     nothing = "NO RATE NAMED" if outlook.prospect is Prospect.UNDECIDED else "NO RATE LEARNS"
-    word = nothing if outlook.rate is None else f"USE {in_words(outlook.rate)}"
+    word = nothing if outlook.rate is None else f"USE {format_rate(outlook.rate)}"
     span = (
         ""
         if outlook.rate is None or rate.low is None or rate.high is None
-        else (f"({in_words(rate.low)} to {in_words(rate.high)})  ")
+        else (f"({format_rate(rate.low)} to {format_rate(rate.high)})  ")
     )
     broken = list(wrapped(f"{word}  {span}{rate.optimizer}, {warmup}", width, "", INDENT))
     yield broken[0]._replace(style=STYLES.get(outlook.prospect, "undecided"), length=len(word))
@@ -137,7 +137,7 @@ def _answer(rate: Rate, outlook: Outlook, width: int) -> Iterator[Line]:
 def table(rate: Rate, width: int) -> Iterator[Line]:
     """A row for every rate: the loss on batches that it did not train on, and why it is too large where it is."""
     rows = [("rate", "loss", "")] + [("start", f"{rate.start.loss:#.3g}", "")]
-    rows += [(in_words(r.rate), _fresh_loss(r), _fate(r)) for r in rate.rehearsals]
+    rows += [(format_rate(r.rate), _fresh_loss(r), _fate(r)) for r in rate.rehearsals]
     first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
     for name, loss, fate in rows:
         row = f"{INDENT}{name.ljust(first)}  {loss.rjust(second)}  "

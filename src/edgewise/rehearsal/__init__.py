@@ -1,14 +1,13 @@
 """Short trainings on copies of a model, and what they say about the learning rate.
 
-`for_trainer` reads a Hugging Face Trainer; `edgewise.rehearsal.lightning.RehearseLearningRate` is a Lightning callback.
+`edgewise.integrations` has the doors for a Hugging Face Trainer and for Lightning.
 """
 
-from edgewise.rehearsal.huggingface import for_trainer
-from edgewise.rehearsal.joint import muon_and_adamw
 from edgewise.rehearsal.learning_rate import learning_rate
-from edgewise.rehearsal.made_up import made_up_batches
-from edgewise.rehearsal.outlook import Outlook, Prospect, outlook
+from edgewise.rehearsal.optimizers import muon_and_adamw
+from edgewise.rehearsal.prospect import Outlook, Prospect, outlook
 from edgewise.rehearsal.rate import Moment, Rate, Rehearsal
+from edgewise.rehearsal.training_batches import synthetic_batches
 
 __all__ = [
     "Moment",
@@ -16,9 +15,8 @@ __all__ = [
     "Prospect",
     "Rate",
     "Rehearsal",
-    "for_trainer",
     "learning_rate",
-    "made_up_batches",
+    "synthetic_batches",
     "muon_and_adamw",
     "outlook",
 ]

@@ -12,31 +12,40 @@ from torch import nn
 from edgewise.errors import BadInput
 from edgewise.interrupts import Interrupts, deferred
 from edgewise.landscape.evaluation import own_loss
+from edgewise.models.model_map import ModelMap
 from edgewise.probe.isolation import random_streams
 from edgewise.progress import Tell, progress_bar
-from edgewise.rehearsal import budget
-from edgewise.rehearsal.budget import LONG_RATES, LONGER, LOOKED_AT
-from edgewise.rehearsal.curvature import largest_curvature, sgd_limit
-from edgewise.rehearsal.gauge import Gauge, Loss, View
-from edgewise.rehearsal.guessing import UNKNOWN
-from edgewise.rehearsal.loop import NO_GRADIENT, Plan, rehearse, relative, training_step
-from edgewise.rehearsal.optimizers import Rates, is_sgd, words
-from edgewise.rehearsal.rate import Moment, Rate, Rehearsal, in_words
-from edgewise.rehearsal.reasons import with_reasons
-from edgewise.rehearsal.stage import Stage
-from edgewise.rehearsal.supply import first_batches, supply
-from edgewise.rehearsal.walk import (
+from edgewise.rehearsal.baseline import UNKNOWN
+from edgewise.rehearsal.ladder import (
     FACTOR,
+    LONG_RATES,
+    LONGER,
+    LOOKED_AT,
     NOISE,
     WIDTH,
     WIDTH_SGD,
-    Step,
+    Rung,
     between,
+    describe_cost,
+    duration,
+    most_steps,
     next_rung,
     score,
     too_few,
     vertex,
 )
+from edgewise.rehearsal.optimizers import Rates, describe_optimizer, is_sgd, largest_curvature, sgd_limit
+from edgewise.rehearsal.rate import Moment, Rate, Rehearsal, format_rate, with_reasons
+from edgewise.rehearsal.short_training import (
+    NO_GRADIENT,
+    ModelCopies,
+    TrainingSettings,
+    rehearse,
+    relative,
+    training_step,
+)
+from edgewise.rehearsal.training_batches import first_batches, split_batches
+from edgewise.rehearsal.validation import Loss, Validation, View
 
 # Chosen on ten networks (`DEVELOPMENT` in experiments/learning_rate/population.py), before the blind ones were trained.
 STREAM = (
@@ -56,7 +65,7 @@ NUDGE = 1e-5  # rate of the one step that measures how far a unit of rate moves 
 
 
 def learning_rate(
-    model: nn.Module,
+    model: nn.Module | ModelMap,
     batches: Any,
     loss: Loss | None = None,
     *,
@@ -73,7 +82,8 @@ def learning_rate(
 ) -> Rate:
     """The rate at which this model learns best in its first steps, tried on copies; the model is not touched.
 
-    model       as it is trained: also compiled, inside DistributedDataParallel, or sharded by fully_shard
+    model       as it is trained: also compiled, inside DistributedDataParallel, or sharded by fully_shard; or the
+                `ModelMap` of a model that is in none of these, so that it is not mapped again
     batches     a list, a DataLoader or another re-iterable object; of an iterator the first batches are read
     loss        a function of (model, batch) that returns one number; default: the loss that the model returns
     optimizer   a class of torch.optim, a function of the model that makes one, or an optimizer whose settings are
@@ -99,45 +109,53 @@ def learning_rate(
     >>> answer.low < answer.best < answer.high
     True
     """
+    where = model if isinstance(model, ModelMap) else None
+    model = where.model if where is not None else model
     _refuse(model, warmup, steps, rates, accumulate, clip, autocast)
     with deferred() as interrupts, random_streams():
-        stage = Stage(model, optimizer)
+        copies = ModelCopies(model, optimizer)
         rows = first_batches(batches, steps * accumulate * (LONGER if longer else 1))
         plans = [
-            Plan(
+            TrainingSettings(
                 loss or own_loss,
-                supply(batches, rows, count, accumulate),
+                split_batches(batches, rows, count, accumulate),
                 count,
                 warmup,
                 accumulate,
                 clip,
                 autocast,
                 seed,
-                stage.group,
+                copies.group,
             )
             for count in (steps, LONGER * steps)
         ]
-        return _Search(stage, plans[0], rates, interrupts, plans[1] if longer else None).run(progress)
+        return _Search(copies, plans[0], rates, interrupts, plans[1] if longer else None, where).run(progress)
 
 
 class _Search:
     """The rehearsals of one call."""
 
     def __init__(
-        self, stage: Stage, plan: Plan, most: int, interrupts: Interrupts, long_plan: Plan | None = None
+        self,
+        copies: ModelCopies,
+        plan: TrainingSettings,
+        most: int,
+        interrupts: Interrupts,
+        long_plan: TrainingSettings | None = None,
+        where: ModelMap | None = None,
     ) -> None:
-        self.stage, self.plan, self.most, self.interrupts = stage, plan, most, interrupts
+        self.copies, self.plan, self.most, self.interrupts = copies, plan, most, interrupts
         self.long_plan, self.extended = long_plan, False
-        self.gauge = Gauge(plan.loss, plan.supply.fresh, plan.over_processes)
+        self.validation = Validation(plan.loss, plan.batches.fresh, plan.over_processes, where)
         self.rehearsals: dict[float, Rehearsal] = {}  # by rung
         self.passes, self.passes_before, self.began = 0, 0, time.perf_counter()
-        self.notes = list(plan.supply.notes)
+        self.notes = list(plan.batches.notes)
         self.curvature: float | None = None
         self.limit: float | None = None
 
     def run(self, progress: Tell | bool | None) -> Rate:
         self.centre = self._prepare()
-        cost = budget.in_words(self.plan.steps, self.most, self.long_plan is not None)
+        cost = describe_cost(self.plan.steps, self.most, self.long_plan is not None)
         title = f"rehearsing, {cost}, about {self._about()}"
         interrupted = False
         with progress_bar(progress, title) as tell:
@@ -167,7 +185,7 @@ class _Search:
         rows = [too_few(self.start.loss, r.at(self.plan.half).loss, r.loss, steady) for r in first]
         return not self.extended and next((row for row in rows if row is not None), False)
 
-    def _extend(self, plan: Plan) -> None:
+    def _extend(self, plan: TrainingSettings) -> None:
         """Begin again with more steps; what was learned is kept until the first of the longer ones is finished."""
         before, self.extended = (self.plan, self.most, self.rehearsals), True
         self.passes_before, self.plan, self.most, self.rehearsals = (
@@ -182,30 +200,30 @@ class _Search:
             if not self.rehearsals:
                 self.plan, self.most, self.rehearsals = before
             raise
-        self.notes += [note for note in plan.supply.notes if note not in self.notes]
+        self.notes += [note for note in plan.batches.notes if note not in self.notes]
         self.notes.append(
             f"after {before[0].steps} steps the loss had hardly fallen or was still speeding up, so rates were "
             f"compared after {plan.steps}"
         )
 
     def _about(self) -> str:
-        longest = budget.most_steps(self.plan.steps, self.most, True) / (self.most * self.plan.steps)
-        more = f" ({budget.duration(longest * self.estimate)})" if self.long_plan is not None else ""
-        return budget.duration(self.estimate) + more
+        longest = most_steps(self.plan.steps, self.most, True) / (self.most * self.plan.steps)
+        more = f" ({duration(longest * self.estimate)})" if self.long_plan is not None else ""
+        return duration(self.estimate) + more
 
     def _prepare(self) -> float:
         """Look at the start, time a step, and say where the ladder starts."""
-        with self.stage.open() as (model, optimizer):
+        with self.copies.open() as (model, optimizer):
             rates = Rates(optimizer)
-            self.ratios, self.optimizer = rates.ratios, words(optimizer)
+            self.ratios, self.optimizer = rates.ratios, describe_optimizer(optimizer)
             self.width = WIDTH_SGD if is_sgd(optimizer) else WIDTH
-            self.start = self.gauge.look(model)
+            self.start = self.validation.measure(model)
             self._refuse_start(self.start)
-            self.guess = self.gauge.guess(model)
+            self.guess = self.validation.guess(model)
             unit, sgd = self._unit(model, optimizer, rates), is_sgd(optimizer)
-        if self.gauge.note:
+        if self.validation.note:
             self.notes.append(
-                f"{self.gauge.note}: streams are those of the output, and tokens were not looked at"
+                f"{self.validation.note}: streams are those of the output, and tokens were not looked at"
             )
         if sgd:
             return self._by_curvature(unit)
@@ -227,7 +245,7 @@ class _Search:
         optimizer.step()
         seconds = time.perf_counter() - clock
         self.estimate = seconds * self.most * self.plan.steps * 1.1
-        after = self.gauge.look(model, 1).stream
+        after = self.validation.measure(model, 1).stream
         start = self.start.stream
         moved = self.plan.over_processes(relative(after, start))
         return nudge / moved if moved > 0 and math.isfinite(moved) else None
@@ -235,10 +253,10 @@ class _Search:
     def _by_curvature(self, unit: float | None) -> float:
         """SGD: curvature at the start where it can be had; else how far the stream moves."""
         try:
-            if self.stage.group is not None:
+            if self.copies.group is not None:
                 raise BadInput("the model is spread over processes")
-            with self.stage.open() as (model, optimizer):
-                batch = self.plan.supply.train[0]
+            with self.copies.open() as (model, optimizer):
+                batch = self.plan.batches.train[0]
                 self.curvature = largest_curvature(model, self.plan.loss, batch, optimizer, self.ratios)
                 self.limit = sgd_limit(optimizer, self.curvature)
             return CURVATURE * self.limit
@@ -247,8 +265,8 @@ class _Search:
             return CURVATURE * unit if unit else 0.01
 
     def _rehearse(self, rung: float, rate: float) -> None:
-        with self.stage.open() as (model, optimizer):
-            rehearsal = rehearse(model, optimizer, rate, self.plan, self.gauge, self.start, self._step)
+        with self.copies.open() as (model, optimizer):
+            rehearsal = rehearse(model, optimizer, rate, self.plan, self.validation, self.start, self._step)
         self.rehearsals[rung] = rehearsal
 
     def _step(self) -> None:
@@ -278,9 +296,9 @@ class _Search:
         best = min(finite, key=self._score) if finite else None
         return with_reasons(rows, best, self._moment())
 
-    def _known(self) -> dict[float, Step]:
+    def _known(self) -> dict[float, Rung]:
         return {
-            rung: Step(self._score(r), r.reason is not None)
+            rung: Rung(self._score(r), r.reason is not None)
             for rung, r in zip(sorted(self.rehearsals), self._judged(), strict=True)
         }
 
@@ -318,7 +336,7 @@ class _Search:
     def _nothing_learned(self, rehearsals: list[Rehearsal]) -> str | None:
         """Why no rate is named: every one hurts, or none leaves the loss of guessing; None where one learns."""
         lowest = min((r.loss for r in rehearsals), default=math.inf)
-        span = f"{in_words(rehearsals[0].rate)} to {in_words(rehearsals[-1].rate)}"
+        span = f"{format_rate(rehearsals[0].rate)} to {format_rate(rehearsals[-1].rate)}"
         if not lowest < self.start.loss + 2 * NOISE * abs(self.start.loss):
             return f"no rate from {span} lowered the loss on fresh batches"
         if self.guess.beaten(lowest):

@@ -10,17 +10,24 @@ import copy
 import functools
 import inspect
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from edgewise.errors import BadInput
+from edgewise.landscape.hessian import Hessian
+from edgewise.landscape.support import Along
+from edgewise.models.unwrap import unwrap
 from edgewise.optim.wrapper import OptimizerWrapper
+from edgewise.rehearsal.validation import Loss
 
 Factory = Callable[[nn.Module], Optimizer]
+ADAMW_SHARE = 0.15  # of Muon's rate: 3e-3 beside 0.02, as people use them
+TOLERANCE = 0.01
 
 
 def factory_of(optimizer: Any) -> Factory:
@@ -120,7 +127,7 @@ def is_sgd(optimizer: Optimizer) -> bool:
     return isinstance(innermost(optimizer), torch.optim.SGD)
 
 
-def words(optimizer: Optimizer) -> str:
+def describe_optimizer(optimizer: Optimizer) -> str:
     """For people: "AdamW (0.9, 0.95)", "SGD, momentum 0.9"."""
     inner = innermost(optimizer)
     group, name = inner.param_groups[0], type(inner).__name__
@@ -135,3 +142,95 @@ def words(optimizer: Optimizer) -> str:
 def copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
     """The same settings for the parameters that `memo` names, without any state."""
     return copy.deepcopy(optimizer, memo | without_state(optimizer))
+
+
+class Joint(Optimizer):
+    """Several optimizers that step together; their groups are listed one after another."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self.optimizers = list(optimizers)
+        super().__init__([p for o in self.optimizers for g in o.param_groups for p in g["params"]], {})
+        self.param_groups = [group for o in self.optimizers for group in o.param_groups]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of each."""
+        result = None if closure is None else closure()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return result
+
+
+def muon_and_adamw(model: nn.Module) -> Optimizer:
+    """Muon where a matrix maps a stream to a stream; AdamW for embeddings, the readout, vectors and everything else."""
+    if not hasattr(torch.optim, "Muon"):
+        raise BadInput(
+            f"torch {torch.__version__} has no torch.optim.Muon. Use torch 2.9 or later, or adamw or sgd."
+        )
+    tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    parameters = trainable(model)
+    square = [p for p in parameters if p.ndim == 2 and id(p) not in tables]
+    readout = square[-1] if len(square) > 1 else None  # in the order of definition the readout comes last
+    inside = [p for p in square if p is not readout]
+    if not inside:
+        raise BadInput(
+            f"{type(model).__name__} has no matrix for Muon. Use adamw or sgd, or a function of your own."
+        )
+    chosen = {id(p) for p in inside}
+    others = [p for p in parameters if id(p) not in chosen]
+    muon = torch.optim.Muon(inside, lr=1.0, weight_decay=0.0)
+    rest = [torch.optim.AdamW(others, lr=ADAMW_SHARE, betas=(0.9, 0.95), weight_decay=0.0)] if others else []
+    return Joint([muon, *rest])
+
+
+def sgd_limit(optimizer: Optimizer, curvature: float) -> float:
+    """The largest stable rate of the first group."""
+    group = innermost(optimizer).param_groups[0]
+    momentum = float(group["momentum"])
+    damped = 1 + 2 * momentum if group["nesterov"] else 1 - float(group["dampening"]) if momentum else 1.0
+    return 2 * (1 + momentum) / (damped * curvature)
+
+
+def largest_curvature(
+    model: nn.Module, loss: Loss, batch: Any, optimizer: Optimizer, ratios: tuple[float, ...]
+) -> float:
+    """The largest eigenvalue of D^1/2 H D^1/2 on one batch, D the ratios of the parameters' rates to the first group's.
+
+    Weight decay adds to the curvature. Refused where it is not positive: then it bounds no rate.
+    """
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    bare = unwrap(model)
+    hessian = Hessian(bare, loss, [batch], Along("*", vectors=True))
+    root = _roots(bare, hessian, optimizer, ratios)
+    operator = LinearOperator(
+        (hessian.size, hessian.size), matvec=lambda v: root * hessian.product(root * v), dtype=np.float64
+    )
+    first = root * hessian.product(np.random.default_rng(0).standard_normal(hessian.size))
+    if hessian.size < 3:
+        value = float(np.linalg.eigvalsh(np.stack([operator @ e for e in np.eye(hessian.size)]))[-1])
+    else:
+        try:
+            value = float(
+                eigsh(operator, k=1, which="LA", tol=TOLERANCE, v0=first, return_eigenvectors=False)[0]
+            )
+        except ArpackNoConvergence as error:
+            raise BadInput(f"the curvature did not converge ({error})") from error
+    value += float(innermost(optimizer).param_groups[0].get("weight_decay", 0.0))
+    if not value > 0:
+        raise BadInput(f"the largest curvature at the start is {value:.2g}, so it bounds no rate")
+    return value
+
+
+def _roots(bare: nn.Module, hessian: Hessian, optimizer: Optimizer, ratios: tuple[float, ...]) -> Any:
+    """The square root of every entry's share of the first group's rate; 0 for what the optimizer does not train."""
+    names = {id(p): name for name, p in bare.named_parameters()}
+    ratio = {
+        names[id(p)]: r
+        for group, r in zip(optimizer.param_groups, ratios, strict=True)
+        for p in group["params"]
+        if p.requires_grad and id(p) in names
+    }
+    parts = [
+        np.full(p.numel(), max(ratio.get(name, 0.0), 0.0) ** 0.5) for name, p in hessian.parameters.items()
+    ]
+    return np.concatenate(parts)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from edgewise.errors import BadInput
-from edgewise.rehearsal.walk import NOISE
+from edgewise.rehearsal.ladder import NOISE
 
 VERSION = 1
 LAST, TRAINING_SHARE = 8, 0.25
+NOT_FINITE = "the loss was not finite"
+ALIKE = "the tokens became alike"
+OUTPUTS = "the outputs grew"
+ROSE = "the loss rose"
+BEHIND = "it learned far less than a smaller rate"
+SEPARATION = 0.02  # below this share of the separation at the start tokens count as alike
+GROWTH = 30.0  # outputs this many times those at the start and at the best rate
+RISE = 0.25  # of the loss at the start
+SHARE = 0.75  # of the fall of the loss at the best rate
 
 
 @dataclass(frozen=True)
@@ -176,7 +185,7 @@ def _rehearsal(values: Mapping[str, Any]) -> Rehearsal:
     return Rehearsal(**{**values, "losses": losses, "moments": tuple(_moment(m) for m in values["moments"])})
 
 
-def in_words(rate: float) -> str:
+def format_rate(rate: float) -> str:
     """Two digits: 1.6e-3 for rates below a hundredth, 0.16 above."""
     if rate >= 0.01:
         return f"{rate:.2g}"
@@ -189,11 +198,11 @@ def _advice(rate: Rate) -> str:
         f"{rate.optimizer} {f'with {rate.warmup} steps of warm-up' if rate.warmup else 'without warm-up'}"
     )
     if rate.best is None or rate.low is None or rate.high is None:
-        low, high = (in_words(value) for value in (rate.tried[0], rate.tried[-1]))
+        low, high = (format_rate(value) for value in (rate.tried[0], rate.tried[-1]))
         return (
             f"{setting}: {rate.reason or f'no rate from {low} to {high} lowered the loss on fresh batches'}."
         )
-    return f"{setting}: use {in_words(rate.best)} ({in_words(rate.low)} to {in_words(rate.high)})."
+    return f"{setting}: use {format_rate(rate.best)} ({format_rate(rate.low)} to {format_rate(rate.high)})."
 
 
 def edge(rate: Rate) -> list[str]:
@@ -202,9 +211,9 @@ def edge(rate: Rate) -> list[str]:
     if rate.best is None:
         return []
     if beyond is None:
-        return [f"No rate up to {in_words(rate.tried[-1])} was too large."]
-    sentence = f"At {in_words(beyond.rate)} {_why(rate, beyond)}"
-    return [sentence + (f"; treat {in_words(rate.edge)} as the edge." if rate.edge is not None else ".")]
+        return [f"No rate up to {format_rate(rate.tried[-1])} was too large."]
+    sentence = f"At {format_rate(beyond.rate)} {_why(rate, beyond)}"
+    return [sentence + (f"; treat {format_rate(rate.edge)} as the edge." if rate.edge is not None else ".")]
 
 
 def _why(rate: Rate, beyond: Rehearsal) -> str:
@@ -223,3 +232,46 @@ def cost(rate: Rate) -> str:
         f"{rate.seconds:.0f} s{ended}); valid for this batch size and optimizer, and silent about what comes later in "
         "training."
     )
+
+
+def with_reasons(rehearsals: Sequence[Rehearsal], best: Rehearsal | None, start: Moment) -> list[Rehearsal]:
+    """Every rehearsal with the reason why its rate is too large, where it is; no rate up to the best one is."""
+    return [_judged(rehearsal, best, start) for rehearsal in rehearsals]
+
+
+def _judged(rehearsal: Rehearsal, best: Rehearsal | None, start: Moment) -> Rehearsal:
+    if best is not None and rehearsal.rate <= best.rate:
+        return replace(rehearsal, reason=None, left_at=None)
+    step, reason = next(_departures(rehearsal, best, start), (None, None))
+    if reason is None and best is not None and _share(rehearsal, best, start) < SHARE:
+        step, reason = len(rehearsal.losses), BEHIND
+    return replace(rehearsal, reason=reason, left_at=step)
+
+
+def _share(rehearsal: Rehearsal, best: Rehearsal, start: Moment) -> float:
+    """The fall of the loss as a share of the best one's; 1 where that one hardly fell."""
+    most = start.loss - best.loss
+    return (start.loss - rehearsal.loss) / most if most > NOISE * abs(start.loss) else 1.0
+
+
+def _departures(rehearsal: Rehearsal, best: Rehearsal | None, start: Moment) -> Iterator[tuple[int, str]]:
+    """(step, reason) in the order in which they were seen, of what was still so at the end."""
+    lasting = set(_of_moment(rehearsal.moments[-1], best, start)) if rehearsal.moments else set()
+    seen = [
+        (m.step, 0, name) for m in rehearsal.moments for name in _of_moment(m, best, start) if name in lasting
+    ]
+    seen += [(k + 1, 1, NOT_FINITE) for k, value in enumerate(rehearsal.losses) if not math.isfinite(value)]
+    if not math.isfinite(rehearsal.loss):
+        seen.append((len(rehearsal.losses), 1, NOT_FINITE))
+    yield from ((step, name) for step, _, name in sorted(seen))
+
+
+def _of_moment(moment: Moment, best: Rehearsal | None, start: Moment) -> Iterator[str]:
+    before, after = start.separation, moment.separation
+    if before is not None and after is not None and after < SEPARATION * before:
+        yield ALIKE
+    outputs = max(start.output, best.moments[-1].output if best is not None and best.moments else 0.0)
+    if math.isfinite(outputs) and moment.output > GROWTH * outputs:
+        yield OUTPUTS
+    if moment.loss > (1 + RISE) * start.loss:
+        yield ROSE

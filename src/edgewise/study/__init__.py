@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgewise.study.proving import prove
+    from edgewise.study.paired_training import prove
     from edgewise.study.random_network import simulated, simulated_orbit, simulated_streams
     from edgewise.study.recipe import (
         Claim,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         seed_count,
         select,
     )
-    from edgewise.study.recorded import recorded_results
+    from edgewise.study.results_file import recorded_results
 
 # Names are fetched when first used: a proof imports torch, a claim does not.
 _HOMES = {
@@ -32,8 +32,8 @@ _HOMES = {
     "rounded": "recipe",
     "seed_count": "recipe",
     "select": "recipe",
-    "recorded_results": "recorded",
-    "prove": "proving",
+    "recorded_results": "results_file",
+    "prove": "paired_training",
     "simulated": "random_network",
     "simulated_orbit": "random_network",
     "simulated_streams": "random_network",

@@ -14,7 +14,7 @@ from edgewise.errors import BadInput
 from edgewise.study import store
 from edgewise.study.recipe import Recipe, Result
 from edgewise.study.store import Stamp, dumps
-from edgewise.study.workers import Job, WorkerDied, answers, source_of
+from edgewise.study.workers import RunJob, WorkerDied, answers, source_of
 
 RECORDS = "records"
 PER_CORE = 64  # processes; cases that wait may use more of them than there are cores
@@ -169,7 +169,7 @@ class _Queue:
         self, cases: list[str], sent: set[str], workers: int, scheduler: str | None, total: int
     ) -> None:
         path = self.work.recipe.path
-        job = Job(str(path), str(self.work.records), source_of(path))
+        job = RunJob(str(path), str(self.work.records), source_of(path))
         with closing(answers(job, _noted(cases, sent), workers, scheduler)) as stream:
             for count, done in enumerate(stream, start=total - len(self.left) + 1):
                 if done.refusal:

@@ -47,7 +47,7 @@ OPTIMIZERS: dict[str, Maker] = {"sgd": _sgd, "adamw": _adamw}
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """One network under one rate: its losses, and whether it left the range of numbers."""
 
     rate: float
@@ -66,7 +66,7 @@ class Run:
 class Tuned:
     """The best run, what every rate reached where it was left, and the seconds it took."""
 
-    best: Run
+    best: TrainingRun
     tried: list[tuple[float, int, float]]  # rate, steps, mean of its last losses
     seconds: float
 
@@ -102,35 +102,38 @@ def train(
     started = time.perf_counter()
     runs = [_fresh(factory, maker, rate) for rate in rates]
 
-    def advance(chosen: Sequence[Run], until: int) -> None:
+    def advance(chosen: Sequence[TrainingRun], until: int) -> None:
         for run in chosen:
             _advance(run, batches, until, steps, schedule or _constant, clip, progress)
 
     best = _halved(runs, advance, steps, trial)
-    second = min(runs, key=Run.final)
+    second = min(runs, key=TrainingRun.final)
     if second.final() < best.final() - LATE * best.losses[0]:
         advance([second], steps)
-        best = min((best, second), key=Run.final)
+        best = min((best, second), key=TrainingRun.final)
     if second_look is not None and not best.final() < second_look:
         runs.append(_fresh(factory, maker, LOWER * best.rate))
         advance(runs[-1:], steps)
-        best = min((best, runs[-1]), key=Run.final)
+        best = min((best, runs[-1]), key=TrainingRun.final)
     return Tuned(
         best, [(run.rate, len(run.losses), run.final()) for run in runs], time.perf_counter() - started
     )
 
 
 def _halved(
-    runs: Sequence[Run], advance: Callable[[Sequence[Run], int], None], steps: int, trial: float
-) -> Run:
+    runs: Sequence[TrainingRun],
+    advance: Callable[[Sequence[TrainingRun], int], None],
+    steps: int,
+    trial: float,
+) -> TrainingRun:
     """The rate that survives: all get a trial, the better half goes on for as long again, the last one to the end."""
     alive = list(runs)
     until = steps if len(runs) == 1 else max(1, round(trial * steps))
     while True:
         advance(alive, until)
         if until >= steps:
-            return min(alive, key=Run.final)
-        alive = sorted(alive, key=Run.final)[: max(1, len(alive) // 2)]
+            return min(alive, key=TrainingRun.final)
+        alive = sorted(alive, key=TrainingRun.final)[: max(1, len(alive) // 2)]
         until = steps if len(alive) == 1 else min(steps, 2 * until)
 
 
@@ -156,13 +159,13 @@ def _refuse(rates: Sequence[float], steps: int, trial: float) -> None:
         raise BadInput(f"steps must be at least 1 and trial in (0, 1], got steps = {steps}, trial = {trial}.")
 
 
-def _fresh(factory: Factory, maker: Maker, rate: float) -> Run:
+def _fresh(factory: Factory, maker: Maker, rate: float) -> TrainingRun:
     model = factory()
-    return Run(rate, model, maker(model, rate))
+    return TrainingRun(rate, model, maker(model, rate))
 
 
 def _advance(
-    run: Run,
+    run: TrainingRun,
     batches: Callable[[], Iterable[Batch]],
     until: int,
     steps: int,
@@ -181,7 +184,7 @@ def _advance(
             progress(len(run.losses))
 
 
-def _step(run: Run, inputs: Tensor, labels: Tensor, clip: float | None) -> None:
+def _step(run: TrainingRun, inputs: Tensor, labels: Tensor, clip: float | None) -> None:
     loss: Tensor = run.model(inputs, labels)[0]
     value = float(loss.detach())
     run.losses.append(value)
@@ -226,7 +229,7 @@ def seeded(factory: Callable[..., nn.Module], seed: int, *arguments: Any, **opti
 __all__ = [
     "OPTIMIZERS",
     "TRAINS",
-    "Run",
+    "TrainingRun",
     "Schedule",
     "Tuned",
     "evaluate",

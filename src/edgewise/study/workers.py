@@ -39,7 +39,7 @@ _one_at_a_time = threading.RLock()  # a Dask worker may have several threads, ra
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """What all cases of one run have in common; small, because it travels with every case.
 
     source: `source_of` the recipe at the run. version: of edgewise there. parent: the process that a worker must not
@@ -62,7 +62,7 @@ class Done:
     refusal: str = ""
 
 
-def work(job: Job, case_text: str) -> Done:
+def work(job: RunJob, case_text: str) -> Done:
     """Measure one case and append its record; a case that raises is recorded as failed."""
     if job.parent is not None:
         _live_with(job.parent)
@@ -183,7 +183,7 @@ class WorkerDied(Exception):
 
 
 def answers(
-    job: Job, cases: Iterable[str], workers: int, scheduler: str | None
+    job: RunJob, cases: Iterable[str], workers: int, scheduler: str | None
 ) -> Generator[Done, None, None]:
     """Measure cases and answer in the order in which they finish; the records are stored by the workers."""
     if scheduler is not None:
@@ -195,7 +195,7 @@ def answers(
             yield from (work(job, case) for case in cases)
 
 
-def _on_cores(job: Job, cases: Iterable[str], workers: int) -> Iterator[Done]:
+def _on_cores(job: RunJob, cases: Iterable[str], workers: int) -> Iterator[Done]:
     """joblib with loky: processes of one thread; short cases travel in batches, each is stored when it is done."""
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky.process_executor import BrokenProcessPool
@@ -220,7 +220,7 @@ def _on_cores(job: Job, cases: Iterable[str], workers: int) -> Iterator[Done]:
                 stream.close()
 
 
-def _on_cluster(job: Job, cases: Iterable[str], address: str) -> Iterator[Done]:
+def _on_cluster(job: RunJob, cases: Iterable[str], address: str) -> Iterator[Done]:
     """Dask itself, some cases sent ahead (joblib's own Dask backend works here when a cluster has one worker)."""
     with _client(address) as client:
         from distributed import KilledWorker, as_completed

@@ -1,0 +1,379 @@
+"""`edgewise fix`: plan the weights of a model, show what it leads to, write it as code, prove it by training."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgewise.cli import exit_codes
+from edgewise.cli.options import Batches, batch_option, complete_source, figure_path, load_batches, new_file
+from edgewise.cli.output import printing, prints_aside
+from edgewise.errors import BadInput
+from edgewise.models.source import ACCEPTED
+from edgewise.nouns.card import Line
+from edgewise.present import text as screen
+from edgewise.present import wording
+from edgewise.present.text import INDENT
+from edgewise.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from edgewise.models.model_map import ModelMap
+    from edgewise.nouns.verdict import Verdict
+    from edgewise.probe.subjects import Subject
+    from edgewise.repair.plan import Plan, TotalChanges
+    from edgewise.study.proof import Arm, Proof
+
+
+EPILOG = (
+    f"SOURCE is {ACCEPTED}. The model itself is not changed: the plan is written into a copy, which is measured. Exit "
+    "codes: those of the outcome after the plan (0 fine, 1 risky or undecided, 2 will not train); with --prove 0 when "
+    "the plan helps, 1 when no difference is shown, 2 when it hurts; 64 bad input, also where there is nothing to fix."
+)
+POINTS = 5  # of a loss curve
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source", metavar="SOURCE", shell_complete=complete_source)
+@click.option("--tokens", type=int, metavar="N", help="Length of the random input.  [default: 64]")
+@click.option(
+    "--goal",
+    default="critical",
+    show_default=True,
+    metavar="NAME",
+    help="critical, or a published scheme: deepnorm, depth-mup, gpt2, xavier, torch, orthogonal.",
+)
+@click.option(
+    "--keep", multiple=True, metavar="NAME", help="A parameter or module that stays as it is; repeatable."
+)
+@click.option("--frozen", is_flag=True, help="Write frozen parameters (requires_grad=False) too.")
+@click.option("--write", metavar="F", help="Write the plan as a Python file that needs torch only.")
+@click.option("--prove", is_flag=True, help="Train the model as it is and with the plan, and compare.")
+@batch_option("a random input; for a proof a built-in task that fits")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=2),
+    default=200,
+    show_default=True,
+    metavar="N",
+    help="Training steps of a proof.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, metavar="K", help="Seeds of a proof."
+)
+@click.option("--figure", metavar="F", help="Draw the two loss curves of a proof (.png, .svg, .pdf).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def fix(
+    source: str,
+    tokens: int | None,
+    goal: str,
+    keep: tuple[str, ...],
+    frozen: bool,
+    write: str | None,
+    prove: bool,
+    batch: str | None,
+    steps: int,
+    seeds: int,
+    figure: str | None,
+    as_json: bool,
+) -> int:
+    """Plan the weights of a model so that it trains: a table, the outcome before and after, code to paste."""
+    path, module = figure_path(figure), new_file(write, ".py")
+    if path is not None and not prove:
+        raise BadInput("--figure draws the curves of a proof: use it with --prove.")
+    began = time.perf_counter()
+    with prints_aside(), ProgressBar("importing torch") as bar:
+        batches = load_batches(batch)
+        bar.say(f"building {source}")
+        target = _subject(source)
+        bar.say("planning")
+        cure = cure_of(target, batches, tokens, goal, keep, frozen, bar.say)
+    if module is not None:
+        _write(cure, module)
+    proof = _prove(target, cure.plan, batches, steps, seeds) if prove else None
+    if proof is not None and path is not None:
+        proof.draw().savefig(path)
+    with printing():
+        if as_json:
+            click.echo(json.dumps(cure.json(proof), allow_nan=False))
+        else:
+            show_cure(cure, proof, source, module, time.perf_counter() - began)
+    for file in (module, path):
+        if file is not None:
+            click.echo(f"Wrote {file}", err=True)
+    return exit_code(cure, proof)
+
+
+def exit_code(cure: Cure, proof: Proof | None) -> int:
+    """Of the proof where there is one, else of the outcome after the plan, else of whether it reaches its goal."""
+    if proof is not None:
+        return {"helps": exit_codes.FINE, "hurts": exit_codes.FAILS}.get(proof.verdict, exit_codes.RISKY)
+    if cure.then is not None:
+        return exit_codes.of_outcomes([cure.then.outcome])
+    return exit_codes.FINE if cure.plan.reached else exit_codes.RISKY
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A plan, and the verdicts of the model as it is and with the plan (None where it has no blocks to measure)."""
+
+    name: str
+    plan: Plan
+    now: Verdict | None
+    then: Verdict | None
+
+    def json(self, proof: Proof | None) -> dict[str, Any]:
+        """For machines: `schema/fix-1.json`."""
+        from edgewise.present.documents import stamp
+
+        verdicts = {"now": self.now, "then": self.then}
+        return {
+            "name": self.name,
+            "plan": self.plan.json(),
+            **{key: None if verdict is None else verdict.json() for key, verdict in verdicts.items()},
+            "proof": None if proof is None else proof.json(),
+        } | stamp()
+
+
+def _subject(source: str) -> Subject:
+    from edgewise.probe.subjects import subject
+
+    return subject(source)
+
+
+def cure_of(
+    target: Subject,
+    batches: Batches | None,
+    tokens: int | None,
+    goal: str,
+    keep: Sequence[str],
+    frozen: bool,
+    say: Callable[[str], None],
+) -> Cure:
+    """The plan of a model, and the measured verdicts before and after it; refused where there is nothing to fix."""
+    from edgewise.models.model_map import ModelMap
+    from edgewise.probe.isolation import random_streams
+    from edgewise.probe.subjects import seeded
+    from edgewise.repair.critical_plan import critical_plan
+    from edgewise.repair.initialize import initialize_
+
+    with random_streams():
+        model = seeded(factory_of(target), 0)
+    batch = None if batches is None else _first_inputs(batches)
+    where = ModelMap(model)
+    plan = critical_plan(where, batch, keep=keep, goal=goal, tokens=tokens, frozen=frozen)
+    say("measuring the model as it is")
+    now = _verdict(where, batch, tokens, target.name)
+    if not plan.changes:
+        raise BadInput(nothing_to_fix(target.name, plan, now))
+    say("measuring the model with the plan")
+    initialize_(model, plan, generator=0)
+    return Cure(target.name, plan, now, None if now is None else _verdict(where, batch, tokens, target.name))
+
+
+def factory_of(target: Subject) -> Callable[[], nn.Module]:
+    """A model on every call: drawn anew from torch's stream, or a copy where the weights are given."""
+    if target.factory is not None:
+        return target.factory
+    module = target.module
+    assert module is not None
+    return lambda: copy.deepcopy(module)
+
+
+def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
+    """Why there is no plan, and where else to look."""
+    from edgewise.present.wording import capitalised
+
+    outcome = "" if now is None else f" It is judged as: {now.outcome.value}."
+    if plan.kept and not plan.reached:
+        return f"nothing in {name} can be changed.{outcome} {plan.diagnosis} {plan.kept_in_words}"
+    if (
+        plan.findings and plan.before is not None
+    ):  # the start is not the reason: what it does, and where else to look
+        return (
+            f"there is nothing to fix in the weights of {name}.{outcome} {capitalised(totals_in_words(plan.before))} "
+            "If it does not train, look at the learning rate (edgewise rate), the data and the precision."
+        )
+    return f"there is nothing to fix in the weights of {name}.{outcome} {plan.diagnosis}".strip()
+
+
+def _verdict(where: ModelMap, batch: Any, tokens: int | None, name: str) -> Verdict | None:
+    """The measured verdict; None for a model without blocks of tokens, of which the plan has totals all the same."""
+    from dataclasses import replace
+
+    from edgewise.probe.measure import measure
+    from edgewise.verbs import judge
+
+    try:
+        trace = measure(
+            where, batch, readouts=("token",), pair=False, tokens=None if batch is not None else tokens
+        )
+    except BadInput:
+        return None
+    return replace(judge(trace), name=name)
+
+
+def _first_inputs(batches: Batches) -> Any:
+    """Return the inputs of the first pair (inputs, labels)."""
+    several = batches.several()
+    iterable = hasattr(several, "__iter__") and not isinstance(several, Mapping)
+    first = next(iter(several), None) if iterable else several
+    if not isinstance(first, (tuple, list)) or len(first) != 2:
+        raise BadInput(
+            f"--batch {batches.text} must give batches (inputs, labels) here, got {type(first).__name__}."
+        )
+    return first[0]
+
+
+def _prove(target: Subject, plan: Plan, batches: Batches | None, steps: int, seeds: int) -> Proof:
+    """Both arms, with a bar that says how far they are."""
+    from edgewise.study.paired_training import prove
+
+    with prints_aside(), ProgressBar("training as it is and with the plan", 0.0) as bar:
+        data = None if batches is None else batches.several
+        return prove(factory_of(target), plan, data, steps=steps, seeds=seeds, progress=bar.fill)
+
+
+def _write(cure: Cure, path: Path) -> None:
+    from edgewise.repair.standalone import write_module
+
+    write_module(
+        cure.plan, path, f"Initialization of {cure.name}, written by edgewise (goal {cure.plan.goal})."
+    )
+
+
+def show_cure(cure: Cure, proof: Proof | None, source: str, module: Path | None, seconds: float) -> None:
+    """Print everything on one screen."""
+    from edgewise.present.terminal import console, show
+
+    plan = cure.plan
+    out = console()
+    parts = [
+        _answers(cure, out.width, seconds),
+        plan_table(plan, out.width),
+        _code(source, module, plan),
+    ]
+    if proof is not None:
+        parts.append(_proof(proof, out.width))
+    for part in parts:
+        show(out, part)
+        out.print()
+    for sentence in (plan.diagnosis if not plan.reached else "", *plan.findings, plan.kept_in_words):
+        show(out, screen.wrapped(sentence, out.width, "") if sentence else ())
+    show(out, [Line("The model itself is not changed. What the plan rests on: docs/fix.md", "dim")])
+
+
+def _answers(cure: Cure, width: int, seconds: float) -> Iterator[Line]:
+    """The two outcomes with their sentences; of a model that was not measured, the totals of the plan."""
+    plan, now, then = cure.plan, cure.now, cure.then
+    if now is None or then is None:
+        yield Line(f"{cure.name} · {plan.depth} layers · {seconds:.1f} s", "bold", len(cure.name))
+        for label, totals in (("Now", plan.before), ("Then", plan.expected)):
+            if totals is not None:
+                yield from screen.wrapped(f"{label}: {totals_in_words(totals)}", width, "")
+        return
+    yield from screen.headline(now, width, seconds)
+    for label, verdict in (("Now", now), ("Then", then)):
+        outcome = f"{label.ljust(6)}{verdict.outcome.value.upper()}  "
+        yield from _coloured(outcome + wording.why(verdict), verdict, width)
+        for sentence in list(wording.sentences(verdict))[:2]:
+            yield from screen.wrapped(sentence, width, INDENT)
+
+
+def _coloured(text: str, verdict: Verdict, width: int) -> Iterator[Line]:
+    first, *rest = screen.wrapped(text, width, "", INDENT)
+    yield Line(first.text, verdict.outcome.value, len("Then  ") + len(verdict.outcome.value))
+    yield from rest
+
+
+def totals_in_words(totals: TotalChanges) -> str:
+    """How much differences and gradients change over the whole depth."""
+    angle, gradient = (_times(change) for change in (totals.angle, totals.gradient / 2))
+    return f"from input to output differences {angle}; from output to input gradients {gradient}."
+
+
+def _times(log: float) -> str:
+    if not math.isfinite(log):
+        return "leave the range of numbers"
+    ratio = math.exp(min(abs(log), 700.0))
+    if ratio < 1.5:
+        return "keep their size"
+    return f"{'grow' if log > 0 else 'shrink'} {wording.number(ratio) if ratio < 1e6 else 'more than a million'} times"
+
+
+def plan_table(plan: Plan, width: int) -> Iterator[Line]:
+    """One row per kind of matrix: its group, its standard deviation now and then, how it is drawn."""
+    from edgewise.present.wording import group
+    from edgewise.repair.plan import by_pattern, spread_of
+
+    rows = []
+    for changes in by_pattern(plan.changes).values():
+        names = [name for change in changes for name in change.projection.parameters]
+        part = f" ({changes[0].role})" if changes[0].projection.rows is not None else ""
+        old, new = (spread_of([getattr(change, key) for change in changes]) for key in ("old_std", "new_std"))
+        rows.append((group(names) + part, old, new, changes[0].draw))
+    stack = _shared([row[0] for row in rows])
+    head = (f"Plan for {stack}" if stack else "Plan", "std now", "then", "drawn")
+    cut = len(stack) + 1 if stack else 0
+    yield from _aligned([head, *((INDENT + name[cut:], *cells) for name, *cells in rows)], width)
+
+
+def _shared(names: Sequence[str]) -> str:
+    """The part of the model in which all of them lie: what their names have in common up to a dot."""
+    words = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    return ".".join(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, words))
+
+
+def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[Line]:
+    """Columns where every row fits, else a line for the name and one for its numbers."""
+    first, second, third, last = (max(map(len, column)) for column in zip(*rows, strict=True))
+    fits = len(INDENT) + first + second + third + last + 9 <= width
+    for number, (name, old, new, draw) in enumerate(rows):
+        numbers = f"{old.rjust(second)}   {new.rjust(third)}   {draw}"
+        style = "" if number else "bold"
+        if fits:
+            yield Line(f"{INDENT}{name.ljust(first)}   {numbers}", style)
+        else:
+            yield Line(f"{INDENT}{name}", style)
+            yield Line(f"{2 * INDENT}{numbers}" if number else f"{2 * INDENT}std now, then, drawn", style)
+
+
+def _code(source: str, module: Path | None, plan: Plan) -> Iterator[Line]:
+    """The lines to paste."""
+    yield Line(f"{INDENT}Code", "bold")
+    if module is not None:
+        yield Line(f"{2 * INDENT}from {module.stem} import initialize_")
+        yield Line(f"{2 * INDENT}initialize_(model)")
+        return
+    yield Line(f"{2 * INDENT}import edgewise")
+    yield Line(f"{2 * INDENT}edgewise.initialize_(model{', frozen=True' if plan.frozen else ''})")
+    yield Line(f"{INDENT}The same as a file that does not need edgewise:")
+    yield Line(f"{2 * INDENT}edgewise fix {source} {'--frozen ' if plan.frozen else ''}--write init.py")
+
+
+def _proof(proof: Proof, width: int) -> Iterator[Line]:
+    """What training showed, and the loss of both arms at a few steps."""
+    yield from screen.wrapped(f"Proof: {proof}", width, INDENT)
+    steps = screen.columns(proof.steps, POINTS if width >= screen.NARROW else 3)
+    arms = {"as it is": proof.plain, "with plan": proof.planned}
+    yield Line(f"{INDENT}{'loss at step':<12}" + "".join(f" {step:>7}" for step in steps))
+    for label, arm in arms.items():
+        yield Line(f"{INDENT}{label:<12}" + "".join(f" {loss:>7.3f}" for loss in curve(arm, steps)))
+
+
+def curve(arm: Arm, steps: Sequence[int]) -> list[float]:
+    """The mean loss over seeds at these steps; a run that diverged stays at its last."""
+    return [
+        sum(seed[min(max(step - 1, 0), len(seed) - 1)] for seed in arm.losses) / len(arm.losses)
+        for step in steps
+    ]

@@ -1,0 +1,168 @@
+"""`edgewise explore`, `doctor`, `completion`: the page, the versions on this machine, completion in the shell."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import get_completion_class, shell_complete
+
+from edgewise.cli import exit_codes
+from edgewise.cli.output import printing
+
+CORE = ("torch", "numpy", "scipy", "click", "rich", "matplotlib", "PyYAML")
+OPTIONAL = ("transformers", "timm")
+MOMENT_TABLE = "softmax/moments.npz"
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_EDGEWISE_COMPLETE"  # set by the script that the shell has loaded
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def doctor(as_json: bool) -> int:
+    """Print versions and what is available; the exit code is 70 when something needed is missing."""
+    facts = examine()
+    click.echo(json.dumps(facts) if as_json else _text(facts))
+    return exit_codes.INTERNAL_ERROR if facts["problems"] else exit_codes.FINE
+
+
+def examine() -> dict[str, Any]:
+    """Everything doctor knows, as plain values; optional packages are noticed and not imported."""
+    from edgewise import __version__
+
+    core = {name: _version(name) for name in CORE}
+    optional = {name: _version(name) for name in OPTIONAL}
+    table, cuda = moment_table(), _cuda()
+    problems = [
+        f"{name} is not installed; install edgewise again" for name, version in core.items() if not version
+    ]
+    if not table["present"]:
+        problems.append(f"the table of softmax moments, {MOMENT_TABLE}, is not in the package")
+    if cuda["error"] is not None:
+        problems.append(f"torch cannot be imported: {cuda['error']}")
+    return {
+        "edgewise": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": core,
+        "optional": optional,
+        "cpus": _cpus(),
+        "cuda": cuda,
+        "moment_table": table,
+        "problems": problems,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpus() -> int:
+    """The processors this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cuda() -> dict[str, Any]:
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # a torch whose libraries do not load raises OSError
+        return {"available": False, "devices": 0, "error": " ".join(str(error).split())}
+    return {"available": torch.cuda.is_available(), "devices": torch.cuda.device_count(), "error": None}
+
+
+def moment_table() -> dict[str, Any]:
+    """Whether the shipped table is there, and which one it is (the first digits of its SHA-256)."""
+    file = resources.files("edgewise.theory").joinpath(MOMENT_TABLE)
+    if not file.is_file():
+        return {"present": False, "version": None, "bytes": 0}
+    content = file.read_bytes()
+    return {"present": True, "version": hashlib.sha256(content).hexdigest()[:12], "bytes": len(content)}
+
+
+def _text(facts: dict[str, Any]) -> str:
+    cuda, table = facts["cuda"], facts["moment_table"]
+    size = f"{table['version']}, {table['bytes'] / 1e6:.2f} MB"
+    rows = {
+        "edgewise": facts["edgewise"],
+        "python": f"{facts['python']} on {facts['platform']}",
+        **{name: version or "MISSING" for name, version in facts["packages"].items()},
+        "processors": str(facts["cpus"]),
+        "cuda": f"{cuda['devices']} devices" if cuda["available"] else "not available (not needed)",
+        "moment table": size if table["present"] else "MISSING",
+        "optional": ", ".join(f"{n} {v}" for n, v in facts["optional"].items() if v) or "none installed",
+    }
+    lines = [f"{name:<13} {value}" for name, value in rows.items()]
+    return "\n".join([*lines, *(f"PROBLEM: {problem}" for problem in facts["problems"])])
+
+
+@click.command(
+    epilog='bash: add `eval "$(edgewise completion bash)"` to ~/.bashrc. zsh: the same to ~/.zshrc. '
+    "fish: edgewise completion fish > ~/.config/fish/completions/edgewise.fish"
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> int:
+    """Print the script that completes edgewise in a shell."""
+    complete = get_completion_class(shell)
+    assert complete is not None
+    with printing():
+        click.echo(complete.source_template % _names())
+    return exit_codes.FINE
+
+
+def _names() -> dict[str, str]:
+    return {"complete_func": "_edgewise_completion", "complete_var": VARIABLE, "prog_name": "edgewise"}
+
+
+def answer_shell(group: click.Group, instruction: str) -> int:
+    """What a shell asks while the user presses the tab key; the answer goes to standard output."""
+    return shell_complete(group, {}, "edgewise", VARIABLE, instruction)
+
+
+@click.command()
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    metavar="N",
+    help="The port; 0 takes a free one.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address to listen at; other machines can reach all but the default.",
+)
+@click.option("--share", is_flag=True, help="Allow other machines to ask; prints a token that they need.")
+@click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
+def explore(folder: Path | None, port: int, host: str, share: bool, open_page: bool) -> int:
+    """Open a local page: put a model on the map, move it to where it trains, take the code home.
+
+    FOLDER holds runs and planes to look at; nothing else is read. Nothing leaves this machine, and nothing is loaded
+    from elsewhere.
+    """
+    from edgewise.explorer.serve import serve
+
+    def tell(address: str) -> None:
+        click.echo(f"edgewise explore: {address}  (Ctrl-C stops it)")
+        if open_page:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    try:
+        serve(host, port, share, tell, folder)
+    except KeyboardInterrupt:
+        click.echo()
+    return exit_codes.FINE

@@ -1,0 +1,314 @@
+"""`edgewise measure`: the numbers of a real model beside the predicted ones, and the audit of its weights."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgewise.audit.finding import AuditFinding
+from edgewise.cli import exit_codes
+from edgewise.cli.options import (
+    batch_option,
+    complete_source,
+    detail_options,
+    figure_path,
+    load_batches,
+    new_file,
+)
+from edgewise.cli.output import printing, prints_aside
+from edgewise.errors import BadInput
+from edgewise.files import LARGEST_TEXT, read_text, whole_file
+from edgewise.models.source import ACCEPTED
+from edgewise.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from edgewise.audit.finding import AuditFinding
+    from edgewise.nouns.trace import Trace
+    from edgewise.nouns.verdict import Verdict
+    from edgewise.probe.subjects import Subject
+
+
+NOT_DESCRIBED = "not described: "  # in the source of a trace, before the reason
+READOUTS = ("token", "own", "pooled")  # the verdict reads the first, which is the one that theory predicts
+EPILOG = (
+    f"SOURCE is {ACCEPTED}. Weights are read from safetensors only; no pickle is ever loaded. What has no weights yet "
+    "is initialised anew for every seed. Exit codes: 0 fine, 1 risky or undecided, 2 will not train, 64 bad input, "
+    "70 internal error."
+)
+HEADER = '''"""Repairs of the initialization, written by edgewise: call repair(model) before training."""
+
+import torch
+
+
+@torch.no_grad()
+def repair(model):
+    """Every repair in turn; the model is changed in place."""
+'''
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source", metavar="SOURCE", shell_complete=complete_source)
+@batch_option("random tokens or pixels")
+@click.option("--text", metavar="F", help="Measure on the beginning of this text instead of random tokens.")
+@click.option(
+    "--seeds", type=int, default=2, show_default=True, metavar="K", help="Networks or directions to average."
+)
+@click.option("--tokens", type=int, metavar="N", help="Length of the input.  [default: 64]")
+@click.option(
+    "--stack", metavar="NAME", help="Which stack of a model with several.  [default: the language stack]"
+)
+@click.option("--stream", is_flag=True, help="Hold one block in memory at a time (configs only).")
+@click.option("--figure", metavar="F", help="Draw theory as lines, measurement as points (.png, .svg, .pdf).")
+@click.option(
+    "--repair", metavar="F", help="Write what mends the initialization as a Python file with repair(model)."
+)
+@detail_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["risky", "fails"]),
+    default="risky",
+    show_default=True,
+    help="The mildest verdict whose exit code is not 0.",
+)
+def measure(
+    source: str,
+    batch: str | None,
+    text: str | None,
+    seeds: int,
+    tokens: int | None,
+    stack: str | None,
+    stream: bool,
+    figure: str | None,
+    repair: str | None,
+    detail: int,
+    as_json: bool,
+    fail_on: str,
+) -> int:
+    """Read the same numbers from a real model, beside the predicted ones."""
+    path, repair_path = figure_path(figure), new_file(repair, ".py")
+    if batch is not None and (text is not None or tokens is not None):
+        raise BadInput("--batch says what is measured: leave --text and --tokens out, or leave --batch out.")
+    began = time.perf_counter()
+    with prints_aside(), ProgressBar("importing torch") as bar:
+        from edgewise.probe.measure import measure as measure_subject
+        from edgewise.probe.subjects import subject
+
+        bar.say(f"measuring {source}")
+        target, audit = audited(subject(source), stream)
+        batches = load_batches(batch)
+        inputs = None if batches is None else batches.first()
+        if text is not None:
+            inputs = text_batch(Path(text), source, target, tokens)
+        length = tokens if text is None else None
+        whole = as_json or detail > 1  # the screen reads one gradient and no pair of nearby inputs
+        trace = measure_subject(
+            target,
+            inputs,
+            seeds=seeds,
+            readouts=READOUTS if whole else READOUTS[:1],
+            pair=whole,
+            stream=stream,
+            tokens=length,
+            stack=stack,
+        )
+        bar.say("predicting")
+        measurement = beside_theory(target.name, trace, audit())
+        if path is not None:
+            measurement.draw(path)
+    with printing():
+        measurement.print_json() if as_json else measurement.print_text(time.perf_counter() - began, detail)
+    if path is not None:
+        click.echo(f"Wrote {path}", err=True)
+    if repair_path is not None:
+        measurement.write_repair(repair_path)
+    return exit_codes.of_outcomes([measurement.verdict.outcome], fail_on)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A trace, its verdict, and the theory that starts where it starts (None where the model is not described)."""
+
+    trace: Trace
+    verdict: Verdict
+    theory: tuple[Trace, Verdict] | None
+    audit: tuple[AuditFinding, ...] | str  # a sentence says why there is none
+
+    def draw(self, path: Path) -> None:
+        """Theory as lines, measurement as points."""
+        from edgewise.present.depth_curves import beside
+
+        beside(self.trace, self.verdict, None if self.theory is None else self.theory[0]).save(path)
+
+    def print_json(self) -> None:
+        """For machines: one document, of the published schema."""
+        from edgewise import present as view
+
+        audit = None if isinstance(self.audit, str) else self.audit
+        click.echo(
+            json.dumps(view.measurement(self.trace, self.verdict, self.theory, audit), allow_nan=False)
+        )
+
+    def print_text(self, seconds: float, detail: int) -> None:
+        """For people."""
+        from edgewise.present.terminal import Detail, show_measurement
+
+        theory = None if self.theory is None else self.theory[0]
+        show_measurement(self.trace, self.verdict, theory, self.audit, seconds, Detail(detail))
+
+    def write_repair(self, path: Path) -> None:
+        """What mends the weights, as a file; refused where they were not looked at."""
+        if isinstance(self.audit, str):
+            raise BadInput(f"there is no repair to write: {self.audit}")
+        click.echo(f"Wrote {path} ({write_repair(path, self.audit)} repairs)", err=True)
+
+
+def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str) -> Measurement:
+    from edgewise import verbs
+    from edgewise.judgement.self_check import departure
+    from edgewise.nouns.architecture import Architecture
+
+    theory = None
+    if isinstance(trace.architecture, Architecture):
+        prediction = verbs.predict(trace.architecture, start=trace)
+        theory = prediction, verbs.judge(prediction)
+        trace = replace(trace, departure=departure(trace, prediction))
+    elif trace.architecture is None:
+        trace = replace(trace, departure=_not_covered(trace))
+    verdict = verbs.judge(trace, audit=() if isinstance(audit, str) else audit)
+    verdict = verdict if verdict.name else replace(verdict, name=name)
+    return Measurement(trace, verdict, theory, audit)
+
+
+def _not_covered(trace: Trace) -> str:
+    """Why there is no theory beside the measurement; empty where nobody said."""
+    from edgewise.models.behavior.describe import not_covered
+
+    _, _, reason = trace.source.partition(NOT_DESCRIBED)
+    return not_covered(reason) if reason else ""
+
+
+def audited(target: Subject, stream: bool) -> tuple[Subject, Callable[[], tuple[AuditFinding, ...] | str]]:
+    """The subject, and its audit once it has been measured: of the first model that its factory builds, so that every
+    seed is built once; or of given weights, which no published recipe need describe any more."""
+    if stream:
+        return target, lambda: "not possible while streaming."
+    if (module := target.module) is not None:
+        return target, lambda: _audit(module, family_recipe=False)
+    audits: list[tuple[AuditFinding, ...] | str] = []
+    factory = target.factory
+    assert factory is not None
+
+    def build() -> nn.Module:
+        model = factory()
+        if not audits:
+            audits.append(_audit(model, family_recipe=True))
+        return model
+
+    return replace(target, factory=build), lambda: audits[0]
+
+
+def _audit(model: nn.Module, family_recipe: bool) -> tuple[AuditFinding, ...] | str:
+    """The findings; a model whose parts have no names that the audit knows is measured all the same."""
+    from edgewise.audit.inspect import audit_initialization
+    from edgewise.probe.isolation import random_streams
+
+    try:
+        with random_streams():
+            return audit_initialization(model, family_recipe=family_recipe)
+    except BadInput as refusal:
+        return f"not possible, {refusal}"
+
+
+def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> Any:
+    """The beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes where there is none."""
+    import torch
+
+    from edgewise.probe.batches import TOKENS
+    from edgewise.probe.subjects import transformers
+
+    try:
+        text = read_text(path, LARGEST_TEXT)
+    except BadInput as error:
+        raise BadInput(f"the text {path} cannot be read ({error})") from error
+    if any((Path(source) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        ids = _tokenizer(transformers(), source)(text)["input_ids"]
+    else:
+        ids = list(text.encode())
+    if len(ids) < 2:
+        raise BadInput(f"the text {path} must have at least 2 tokens, got {len(ids)}.")
+    return _as_arguments(torch.tensor(ids[: tokens or TOKENS])[None], _without_memory(target))
+
+
+def _tokenizer(library: Any, folder: str) -> Any:
+    """The tokenizer of a folder, of a class that transformers has; code in the folder is never run."""
+    from edgewise.probe.subjects import on_one_line
+
+    try:
+        return library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        raise BadInput(
+            f"the tokenizer in {folder} cannot be loaded: {on_one_line(error)}. Code that comes with a folder is not "
+            "run; leave --text out for random tokens."
+        ) from error
+
+
+def _without_memory(target: Subject) -> nn.Module:
+    """The model to look at what it accepts, on the meta device where it can be built there."""
+    import torch
+
+    from edgewise.probe.isolation import random_streams
+    from edgewise.probe.subjects import build
+
+    if target.module is not None:
+        return target.module
+    if target.config is not None:
+        with torch.device("meta"):
+            return build(target.config)
+    assert target.factory is not None
+    with random_streams():
+        return target.factory()
+
+
+def _as_arguments(row: Tensor, model: nn.Module) -> Any:
+    """Ids (1, tokens) the way the model takes them; refused where it has no table for them, or too small a one."""
+    from torch import nn
+
+    name = type(model).__name__
+    tables = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)]
+    if not tables:
+        raise BadInput(f"{name} has no embedding table, so it cannot read text. Leave --text out.")
+    if int(row.max()) >= max(tables):
+        raise BadInput(
+            f"the text holds token {int(row.max())}, but the largest table of {name} has {max(tables)} rows. "
+            "Without a tokenizer a text is read as bytes, which needs 256."
+        )
+    accepted = inspect.signature(model.forward).parameters
+    if "input_ids" not in accepted:
+        return row
+    return {"input_ids": row} | ({"labels": row.clone()} if "labels" in accepted else {})
+
+
+def write_repair(path: Path, audit: Sequence[AuditFinding]) -> int:
+    """Write a module with `repair(model)` for errors and warnings; return how many there are."""
+    from edgewise.audit.finding import Severity
+    from edgewise.present.wording import group
+
+    repairs = [finding for finding in audit if finding.severity is not Severity.NOTE and finding.repair]
+    body = [
+        f"    # {finding.kind.value}: {group(finding.parameters)}\n    {finding.repair}\n"
+        for finding in repairs
+    ]
+    source = HEADER + ("".join(body) or "    # nothing to repair\n") + "    return model\n"
+    with whole_file(path) as file:
+        file.write(source.encode())
+    return len(repairs)

@@ -1,0 +1,191 @@
+"""`edgewise rate`: the learning rate, rehearsed on copies of a model before training."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgewise.cli import exit_codes
+from edgewise.cli.options import batch_option, figure_path, load_batches, load_function
+from edgewise.cli.output import printing, prints_aside
+from edgewise.errors import BadInput
+from edgewise.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from edgewise.models.model_map import ModelMap
+    from edgewise.rehearsal import Outlook, Rate
+
+NAMED = ("adamw", "sgd", "muon")
+EPILOG = (
+    "SOURCE is file.py:function, a function that returns a model, or any other source of `edgewise measure` that has a "
+    "loss of its own. --batch names a list, a loader, or a function of nothing or of a seed; --loss a function of "
+    "(model, batch); --optimizer may name a function of the model. Exit codes: 0 a rate was found, 1 these steps do "
+    "not decide (no rate is named where none leaves the loss of guessing), 2 no rate learns, 64 bad input, 130 "
+    "interrupted."
+)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source", metavar="SOURCE")
+@batch_option("synthetic ones")
+@click.option(
+    "--loss", metavar="FILE:FN", help="A function of (model, batch).  [default: the model's own loss]"
+)
+@click.option(
+    "--optimizer",
+    metavar="NAME",
+    default="adamw",
+    show_default=True,
+    help="adamw, sgd (momentum 0.9), muon (AdamW for the rest), or FILE:FN, a function of the model.",
+)
+@click.option(
+    "--warmup", type=int, default=0, show_default=True, metavar="K", help="Steps of linear warm-up."
+)
+@click.option("--steps", type=int, default=20, show_default=True, metavar="N", help="Steps of one rehearsal.")
+@click.option("--rates", type=int, default=6, show_default=True, metavar="N", help="Rehearsals at most.")
+@click.option(
+    "--longer/--no-longer",
+    default=True,
+    show_default=True,
+    help="Where these steps turn out to be too few, take three times as many.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, metavar="K", help="Of weights and dropout.")
+@click.option(
+    "--figure", metavar="F", help="Draw loss, stream and tokens against the rate (.png, .svg, .pdf)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def rate(
+    source: str,
+    batch: str | None,
+    loss: str | None,
+    optimizer: str,
+    warmup: int,
+    steps: int,
+    rates: int,
+    longer: bool,
+    seed: int,
+    figure: str | None,
+    as_json: bool,
+) -> int:
+    """Rehearse learning rates on copies of a model and name one to train with."""
+    path = figure_path(figure)
+    with prints_aside():
+        with ProgressBar("importing torch") as bar:
+            bar.say(f"building {source}")
+            model = _model(source, seed)
+            batches, notes = _batches(model, batch, steps, seed)
+            choice = _optimizer(optimizer)
+            function = None if loss is None else load_function("loss", loss, "a function of (model, batch)")
+        options = {"warmup": warmup, "steps": steps, "rates": rates, "longer": longer, "seed": seed}
+        answer, prospect = _rehearse(model, batches, function, choice, notes, options)
+        if path is not None:
+            from edgewise import present as view
+
+            view.learning_rates(answer).save(path)
+    with printing():
+        if as_json:
+            click.echo(_document(answer, prospect))
+        else:
+            _show(answer, prospect)
+    if path is not None:
+        click.echo(f"Wrote {path}", err=True)
+    return exit_codes.INTERRUPTED if answer.interrupted else _code(prospect)
+
+
+def _show(answer: Rate, prospect: Outlook) -> None:
+    from edgewise.present.terminal import console, show
+    from edgewise.rehearsal.prospect import lines
+
+    out = console()
+    show(out, lines(answer, prospect, out.width))
+
+
+def _rehearse(
+    model: nn.Module, batches: Any, loss: Any, optimizer: Any, notes: tuple[str, ...], options: dict[str, Any]
+) -> tuple[Rate, Outlook]:
+    from dataclasses import replace
+
+    from edgewise.models.model_map import ModelMap
+    from edgewise.rehearsal import learning_rate, outlook
+    from edgewise.rehearsal.ladder import describe_cost
+
+    click.echo(f"{describe_cost(options['steps'], options['rates'], options['longer'])}, on copies", err=True)
+    where = ModelMap(model)
+    answer = learning_rate(where, batches, loss, optimizer=optimizer, **options)
+    answer = replace(answer, notes=(*answer.notes, *notes))
+    return answer, outlook(answer, _verdict(where))
+
+
+def _verdict(where: ModelMap) -> Any:
+    """What the start says; None where the model is not one that can be measured."""
+    from edgewise import verbs
+    from edgewise.probe.measure import measure
+
+    try:
+        return verbs.judge(measure(where, attention=False, pair=False))
+    except BadInput:  # no stack, or no default input: the rehearsal stands alone
+        return None
+
+
+def _model(source: str, seed: int) -> nn.Module:
+    from edgewise.probe.subjects import seeded, subject
+
+    target = subject(source)
+    if target.module is not None:
+        return target.module
+    assert target.factory is not None
+    return seeded(target.factory, seed)
+
+
+def _batches(model: nn.Module, text: str | None, steps: int, seed: int) -> tuple[Any, tuple[str, ...]]:
+    """The batches of `--batch`, else synthetic ones."""
+    batches = load_batches(text)
+    if batches is not None:
+        return batches.several(seed), ()
+    from edgewise.rehearsal.ladder import LONGER
+    from edgewise.rehearsal.training_batches import FRESH, NOTE, synthetic_batches
+
+    return synthetic_batches(model, LONGER * steps + FRESH), (NOTE,)
+
+
+def _optimizer(name: str) -> Any:
+    import functools
+
+    import torch
+
+    if name == "adamw":
+        return None
+    if name == "sgd":
+        return functools.partial(torch.optim.SGD, lr=1.0, momentum=0.9)
+    if name == "muon":
+        from edgewise.rehearsal import muon_and_adamw
+
+        return muon_and_adamw
+    if ".py:" in name:
+        return load_function("optimizer", name, "a function of the model that returns an optimizer")
+    raise BadInput(f"--optimizer must be one of {', '.join(NAMED)}, or file.py:function, got {name!r}.")
+
+
+def _document(answer: Rate, prospect: Outlook) -> str:
+    from edgewise.rehearsal.rate import plain
+
+    words = {
+        "prospect": prospect.prospect.value,
+        "sentence": prospect.sentence,
+        "cure": prospect.cure,
+        "steps_to_half": plain([prospect.steps, prospect.steps_low, prospect.steps_high]),
+        "probability": None if prospect.probability is None else prospect.probability.json(),
+    }
+    return json.dumps(json.loads(answer.to_json()) | {"outlook": words}, allow_nan=False)
+
+
+def _code(prospect: Outlook) -> int:
+    from edgewise.rehearsal import Prospect
+
+    return {Prospect.DEAD: exit_codes.FAILS, Prospect.UNDECIDED: exit_codes.RISKY}.get(
+        prospect.prospect, exit_codes.FINE
+    )

@@ -1,0 +1,361 @@
+"""The grid of losses around a model that `line` and `plane` compute, and its file.
+
+The file is written whole after every row; an interrupted computation resumes from it, and another grid is rejected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from edgewise.arrays import Array
+from edgewise.errors import BadInput
+from edgewise.files import LARGEST_ARRAYS, open_regular, read_arrays, whole_file
+from edgewise.landscape.direction import Direction, Wanted, directions_of
+from edgewise.landscape.evaluation import Evaluate, Loss, Surface, batches_of, own_loss, plain, shortest_way
+from edgewise.landscape.roughness import Roughness, roughness
+from edgewise.landscape.support import check_unchanged, rebalanced
+from edgewise.models.unwrap import unwrap
+from edgewise.progress import Tell, progress_bar
+
+Reach = float | str | Sequence[float]
+RISE = 0.5  # of the loss at the centre, at which an automatic reach ends
+SMALLEST = 2.0**-8  # of the length of the weights, at which it begins
+CLOSE = 1e-5  # relative: losses at the centre on two machines
+TEXTS, SWITCHES, COUNTS = ("normalization", "method"), ("rebalanced",), ("seed",)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to look; the same for a line and a plane."""
+
+    points: int = 25
+    reach: Reach = 1.0
+    normalization: str = "filter"
+    seed: int = 0
+    rebalance: bool = False
+    method: str = "auto"
+    file: str | Path | None = None
+    progress: Tell | bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Losses over one or two axes; the centre is the model. losses[row, column] is at (x[column], y[row])."""
+
+    axes: tuple[Array, ...]
+    losses: Array
+    names: tuple[str, ...]
+    normalization: str
+    seed: int
+    rebalanced: bool
+    method: str  # how it was computed
+    path: Array | None = field(default=None, kw_only=True)  # (steps, axes): where training came from
+
+    @property
+    def centre(self) -> float:
+        return float(self.losses[tuple(size // 2 for size in self.losses.shape)])
+
+    @property
+    def reach(self) -> tuple[float, ...]:
+        return tuple(float(axis[-1]) for axis in self.axes)
+
+    @property
+    def roughness(self) -> Roughness:
+        return roughness(self.axes, self.losses)
+
+    def __str__(self) -> str:
+        size = " x ".join(str(len(axis)) for axis in self.axes)
+        far = " x ".join(f"{r:g}" for r in self.reach)
+        return f"{' against '.join(self.names)}: {size} points to reach {far}, loss {self.centre:.4g}; {self.roughness}"
+
+    def save(self, file: str | Path) -> None:
+        """As .npz, readable with `load`."""
+        facts = self._facts()
+        with whole_file(file) as opened:
+            np.savez(opened, losses=self.losses, rows=len(self.losses), facts=json.dumps(facts))
+
+    @classmethod
+    def load(cls, file: str | Path) -> Self:
+        """A saved grid, or the file that a finished computation left."""
+        losses, rows, facts = read_grid(file)
+        if rows < len(losses):
+            raise BadInput(
+                f"{file} holds {rows} of {len(losses)} rows. Compute it again with file=...: it continues."
+            )
+        axes, names, path = checked_axes(file, losses, facts)
+        return cls(
+            axes,
+            losses,
+            names,
+            facts["normalization"],
+            facts["seed"],
+            facts["rebalanced"],
+            facts["method"],
+            path=path,
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        path = None if self.path is None else self.path.tolist()
+        return {
+            "grid": [a.tolist() for a in self.axes],
+            "names": list(self.names),
+            "seed": self.seed,
+            "path": path,
+            "normalization": self.normalization,
+            "rebalanced": self.rebalanced,
+            "method": self.method,
+        }
+
+
+def compute_grid(
+    model: nn.Module, loss: Loss | None, batch: Any, wanted: Sequence[Wanted], settings: Settings
+) -> tuple[tuple[Array, ...], Array, dict[str, Any]]:
+    """Axes, losses and the facts of a grid around the model."""
+    _refuse(model, settings)
+    bare, loss, batches = unwrap(model), loss or own_loss, batches_of(batch)
+    start = rebalanced(bare) if settings.rebalance else {}
+    directions = directions_of(bare, wanted, settings.seed, settings.normalization, start)
+    surface = Surface(bare, loss, batches, directions, start)
+    centre = _centre(surface, bare, start)
+    scaled = settings.normalization != "none" and not any(isinstance(w, Direction) for w in wanted)
+    reach = _reach(settings.reach, surface, centre, 1.0 if scaled else _longest(surface))
+    axes = tuple(np.linspace(-r, r, settings.points) for r in reach)
+    evaluate, method = shortest_way(surface, max(reach), settings.method)
+    grid = {
+        "grid": [axis.tolist() for axis in axes],
+        "seed": settings.seed,
+        "rebalanced": settings.rebalance,
+        "normalization": settings.normalization,
+    }
+    facts = facts_of(bare, loss, batches, directions, centre, grid)
+    facts |= {"names": [d.name for d in directions], "path": None}
+    losses = _losses(evaluate, axes, facts, method, settings)
+    return axes, losses, facts | {"method": method}
+
+
+def _losses(
+    evaluate: Evaluate, axes: tuple[Array, ...], facts: Mapping[str, Any], method: str, how: Settings
+) -> Array:
+    """Row by row; finished rows of the file are not computed again."""
+    columns, rows = axes[0], axes[1] if len(axes) == 2 else np.zeros(1)
+    file = None if how.file is None else GridFile(how.file, facts)
+    stored = None if file is None else file.read()
+    losses, done = stored if stored is not None else (np.full((len(rows), len(columns)), np.nan), 0)
+    losses = losses.reshape(len(rows), len(columns))
+    if file is not None:
+        file.facts["method"] = method
+    with progress_bar(how.progress, "landscape") as tell:
+        for i in range(done, len(rows)):
+            for j, x in enumerate(columns):
+                losses[i, j] = evaluate([float(x), float(rows[i])][: len(axes)])
+                tell((i * len(columns) + j + 1) / losses.size)
+            if file is not None:
+                file.write(
+                    losses if len(axes) == 2 else losses[0], (i + 1) if len(axes) == 2 else len(columns)
+                )
+    return losses if len(axes) == 2 else losses[0]
+
+
+def _centre(surface: Surface, model: nn.Module, start: Mapping[str, Tensor]) -> float:
+    """The loss where the model is; refused when it is not finite, or when rebalancing has changed it."""
+    centre = surface.at([0.0] * len(surface.directions))
+    if not math.isfinite(centre):
+        raise BadInput(f"the loss of the model itself is {centre}: there is no landscape around it.")
+    if start:
+        plain = Surface(model, surface.module.function[0], surface.batches, surface.directions, {})
+        check_unchanged(plain.at([0.0] * len(surface.directions)), centre, surface.dtype)
+    return centre
+
+
+def _reach(wanted: Reach, surface: Surface, centre: float, most: float) -> list[float]:
+    axes = len(surface.directions)
+    if wanted == "auto":
+        return [_automatic_reach(surface.at, axes, centre, most)] * axes
+    values = [wanted] * axes if isinstance(wanted, (int, float)) else wanted
+    fine = not isinstance(values, str) and len(values) == axes
+    if not fine or not all(isinstance(v, (int, float)) and math.isfinite(v) and v > 0 for v in values):
+        raise BadInput(f"reach must be a number above 0, one per axis, or 'auto', got {wanted!r}.")
+    return [float(v) for v in values]
+
+
+def _automatic_reach(evaluate: Evaluate, axes: int, centre: float, most: float) -> float:
+    """The smallest reach, doubling, at which the loss on the edge differs by RISE of the centre; at most `most`.
+
+    A loss that is zero at the centre has no scale of its own: then `most` is taken.
+    """
+    edge = [c for c in product((-1.0, 0.0, 1.0), repeat=axes) if any(c)]
+    wanted, before = RISE * abs(centre), 0.0
+    reach = SMALLEST * most
+    if not wanted > 0:
+        return most
+    while reach < most:
+        change = max(_change(evaluate([reach * c for c in point]), centre) for point in edge)
+        if change >= wanted:
+            return _between(reach, before, change, wanted)
+        before, reach = change, 2 * reach
+    return most
+
+
+def _change(loss: float, centre: float) -> float:
+    return abs(loss - centre) if math.isfinite(loss) else math.inf
+
+
+def _between(reach: float, before: float, change: float, wanted: float) -> float:
+    """Between reach/2 and reach, in the logarithm; two digits, so that rounding does not change the grid."""
+    if before <= 0 or not math.isfinite(change):
+        return float(f"{reach / 2:.2g}")
+    share = math.log(wanted / before) / math.log(change / before)
+    return float(f"{reach * 2 ** (share - 1):.2g}")
+
+
+def _longest(surface: Surface) -> float:
+    """How long the moved weights are beside the longest direction."""
+    weights = math.sqrt(sum(float(t.double().square().sum()) for t in surface.moved.values()))
+    return weights / max(direction.length for direction in surface.directions)
+
+
+def _refuse(model: object, settings: Settings) -> None:
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"expected a torch.nn.Module, got {type(model).__name__}.")
+    if not isinstance(settings.points, int) or settings.points < 5 or settings.points % 2 == 0:
+        raise BadInput(f"points must be an odd number of at least 5, got {settings.points!r}.")
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """16 digits that change with any name, shape or number."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def facts_of(
+    model: nn.Module,
+    loss: Any,
+    batches: list[Any],
+    directions: list[Direction],
+    centre: float,
+    grid: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Everything that decides the numbers of a grid, by the name a refusal uses."""
+    state = {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}
+    leaves = [leaf for batch in batches for leaf in tree_leaves(plain(batch)) if isinstance(leaf, Tensor)]
+    return {
+        "model": fingerprint(state),
+        "batch": fingerprint({str(k): t for k, t in enumerate(leaves)}),
+        "loss": f"{getattr(loss, '__module__', '')}.{getattr(loss, '__qualname__', type(loss).__name__)}",
+        "loss at the centre": centre,
+        "directions": [f"{d.name} {fingerprint(d.tensors)}" for d in directions],
+        **grid,
+    }
+
+
+class GridFile:
+    """losses (rows, ...) with NaN where not done, the number of finished rows, and what they are of."""
+
+    def __init__(self, path: str | Path, facts: Mapping[str, Any]) -> None:
+        self.path, self.facts = Path(path), dict(facts)
+        if self.path.suffix != ".npz" or not self.path.parent.is_dir():
+            raise BadInput(f"file must be a name ending in .npz in a folder that exists, got {str(path)!r}.")
+
+    def read(self) -> tuple[Array, int] | None:
+        """What is finished, or None; a file of something else is refused, saying what differs."""
+        if not self.path.exists():
+            return None
+        losses, rows, facts = read_grid(self.path)
+        for name, value in self.facts.items():
+            if not _same(facts.get(name), value):
+                raise BadInput(
+                    f"{self.path} holds the grid of another {name}: {_short(facts.get(name))} there, {_short(value)} "
+                    "here. Give another file, or remove it."
+                )
+        return losses, rows
+
+    def write(self, losses: Array, rows: int) -> None:
+        with whole_file(self.path) as file:
+            np.savez(file, losses=losses, rows=rows, facts=json.dumps(self.facts))
+
+
+def read_grid(path: str | Path) -> tuple[Array, int, dict[str, Any]]:
+    """Losses, finished rows and facts of a file; anything but a landscape is refused."""
+    try:
+        with open_regular(path, LARGEST_ARRAYS) as file:
+            arrays = read_arrays(file, ("losses", "rows", "facts"))
+        losses, rows, facts = arrays["losses"], int(arrays["rows"]), json.loads(str(arrays["facts"]))
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise BadInput(f"{path} cannot be read as a landscape: {error}") from error
+    if losses.dtype.kind != "f" or losses.ndim not in (1, 2) or not isinstance(facts, dict):
+        raise BadInput(
+            f"{path} cannot be read as a landscape: its losses are {losses.dtype} of shape {losses.shape}."
+        )
+    return losses, rows, facts
+
+
+def checked_axes(
+    file: str | Path, losses: Array, facts: Mapping[str, Any]
+) -> tuple[tuple[Array, ...], tuple[str, ...], Array | None]:
+    """Axes, names and path of a file that others may have written, or a refusal by the name of the fact."""
+    axes = tuple(_numbers(file, "grid", axis, 1) for axis in _items(file, "grid", facts))
+    if tuple(map(len, axes)) != losses.shape[::-1]:
+        raise _refusal(
+            file, "grid", f"{[len(axis) for axis in axes]} points for losses of shape {losses.shape}"
+        )
+    names = tuple(_items(file, "names", facts))
+    if len(names) != len(axes) or not all(isinstance(name, str) for name in names):
+        raise _refusal(file, "names", _short(list(names)))
+    for kind, keys in ((str, TEXTS), (bool, SWITCHES), (int, COUNTS)):
+        for key in keys:
+            if not isinstance(facts.get(key), kind):
+                raise _refusal(file, key, _short(facts.get(key)))
+    path = None if facts.get("path") is None else _numbers(file, "path", facts["path"], 2)
+    if path is not None and path.shape[1] != len(axes):
+        raise _refusal(file, "path", f"points with {path.shape[1]} coordinates on {len(axes)} axes")
+    return axes, names, path
+
+
+def _items(file: str | Path, key: str, facts: Mapping[str, Any]) -> list[Any]:
+    items = facts.get(key)
+    if not isinstance(items, list) or not 1 <= len(items) <= 2:
+        raise _refusal(file, key, _short(items))
+    return items
+
+
+def _numbers(file: str | Path, key: str, values: Any, dimensions: int) -> Array:
+    try:
+        numbers = np.array(values, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        raise _refusal(file, key, _short(values)) from None
+    if numbers.ndim != dimensions or not np.isfinite(numbers).all():
+        raise _refusal(file, key, _short(values))
+    return numbers
+
+
+def _refusal(file: str | Path, key: str, value: str) -> BadInput:
+    return BadInput(
+        f"{file} cannot be read as a landscape: its {key} is {value}. Compute it again, or save it anew."
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=CLOSE, abs_tol=1e-12)
+    return bool(one == other)
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) < 60 else text[:57] + "..."

@@ -1,0 +1,248 @@
+"""The loss of the best constant answer: what a network reaches that ignores its input.
+
+For classes and tokens that is the entropy of the labels' frequencies, for numbers the variance of the targets. The
+labels are those that the loss itself uses: its call of a loss of torch is caught, and given the same prediction for
+every sample in place of the network's. A loss written by hand gets a constant in place of the model's output instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from edgewise.rehearsal.ladder import NOISE
+
+CLASSES = (F.cross_entropy, F.nll_loss)  # their predictions have the classes in the second dimension
+BINARY = (F.binary_cross_entropy_with_logits, F.binary_cross_entropy)
+NUMBERS = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss)
+LOSSES = (*CLASSES, *BINARY, *NUMBERS)
+ITERATIONS = 50
+NEAR = (
+    0.1  # of the way from equal odds to the frequencies: what is left of it where a network counts as there
+)
+UNKNOWN = "it could not be compared with guessing: {}"
+Loss = Callable[[nn.Module, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The loss of the best constant answer on the fresh batches; `loss` is None where it was not found, and why.
+
+    uniform  that of equal odds for all labels; None where the answers are numbers
+    """
+
+    loss: float | None
+    words: str = ""  # what such an answer is
+    why: str = ""
+    uniform: float | None = None
+
+    def beaten(self, loss: float) -> bool:
+        """Whether a loss is below that of guessing by more than its noise (as `Rate.learned`); true where unknown."""
+        return self.loss is None or loss < self.loss - NOISE * abs(self.loss)
+
+    def on_the_way(self, loss: float, start: float) -> bool:
+        """Whether a network has learned a part of the frequencies so far: with many labels that takes more steps."""
+        if self.loss is None or self.uniform is None or start - loss < 2 * NOISE * abs(start):
+            return False
+        away = max(NOISE * abs(self.loss), NEAR * (self.uniform - self.loss))
+        return self.loss + away < loss < self.uniform - NOISE * abs(self.uniform)
+
+    def near(self, loss: float) -> bool:
+        """Whether a loss is that of guessing, within twice its noise."""
+        return self.loss is not None and abs(loss - self.loss) <= 2 * NOISE * abs(self.loss)
+
+
+@dataclass(frozen=True)
+class LossCall:
+    """One call of a loss of torch: everything but the prediction, of which the shape is kept."""
+
+    function: Any
+    prediction: Tensor
+    rest: tuple[Any, ...]
+    options: dict[str, Any]
+
+    @property
+    def dimension(self) -> int:
+        """Along which a constant answer differs: classes, or the last one; -1 where there is one number per sample."""
+        return min(1, self.prediction.dim() - 1) if self.function in CLASSES else self.prediction.dim() - 1
+
+    def at(self, constant: Tensor) -> Tensor:
+        """The loss of the same prediction for all samples."""
+        result: Tensor = self.function(self.answer(constant), *self.rest, **self.options)
+        return result
+
+    def answer(self, constant: Tensor) -> Tensor:
+        value = constant
+        if self.function is F.nll_loss:
+            value = F.log_softmax(value, 0)
+        elif self.function is F.binary_cross_entropy:
+            value = torch.sigmoid(value)
+        return _expanded(value, self.prediction, self.dimension)
+
+
+def _expanded(constant: Tensor, like: Tensor, dimension: int) -> Tensor:
+    if constant.numel() == 1:
+        return constant.reshape(()).expand(like.shape).to(like)
+    shape = [1] * like.dim()
+    shape[dimension] = -1
+    return constant.reshape(shape).expand(like.shape).to(like)
+
+
+class _Catch(TorchFunctionMode):
+    """Keeps every call of a loss of torch, or gives it constant predictions in turn."""
+
+    def __init__(self, constants: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.calls: list[LossCall] = []
+        self.constants = constants
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if func not in LOSSES:
+            return func(*args, **options)
+        named = "input" in options
+        prediction = options.pop("input") if named else args[0]
+        call = LossCall(func, prediction.detach(), args if named else args[1:], options)
+        self.calls.append(call)
+        if len(self.calls) <= len(self.constants):
+            return call.at(self.constants[len(self.calls) - 1])
+        return func(prediction, *call.rest, **options)
+
+
+def guess(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequence[Any]) -> Guess:
+    """The loss of guessing on these batches.
+
+    bare  the module that the loss calls; None where it calls none
+    """
+    try:
+        return _by_calls(model, loss, batches) or _by_output(model, bare, loss, batches)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:  # a loss that takes no constant answer
+        return Guess(None, why=" ".join(str(error).split())[:200])
+
+
+def _by_calls(model: nn.Module, loss: Loss, batches: Sequence[Any]) -> Guess | None:
+    """By the losses of torch that it calls; None where it calls none."""
+    calls: list[list[LossCall]] = []
+    for batch in batches:
+        with torch.no_grad(), _Catch() as caught:
+            loss(model, batch)
+        calls.append(caught.calls)
+    count = min(len(row) for row in calls)
+    if not count:
+        return None
+    constants = [_best_of([row[k] for row in calls]) for k in range(count)]
+    best = _with_constants(model, loss, batches, constants)
+    if any(call.function in NUMBERS for row in calls for call in row[:count]):
+        return _checked(best, "the best constant answer")
+    uniform = _with_constants(model, loss, batches, [torch.zeros_like(constant) for constant in constants])
+    return replace(_checked(best, "guessing frequencies"), uniform=uniform)
+
+
+def _with_constants(
+    model: nn.Module, loss: Loss, batches: Sequence[Any], constants: Sequence[Tensor]
+) -> float:
+    """The mean loss with these in place of the predictions, in the order of the calls."""
+    total = 0.0
+    for batch in batches:
+        with torch.no_grad(), _Catch(constants):
+            total += float(loss(model, batch))
+    return total / len(batches)
+
+
+def _best_of(calls: Sequence[LossCall]) -> Tensor:
+    """The constant at which the sum of these calls is lowest."""
+    sizes = {call.prediction.shape[call.dimension] if call.prediction.dim() > 1 else 1 for call in calls}
+    if calls[0].function in CLASSES:
+        sizes = {call.prediction.shape[call.dimension] for call in calls}
+    if len(sizes) > 1:
+        raise ValueError("the number of answers differs from batch to batch")
+    return _lowest(
+        lambda c: sum((call.at(c) for call in calls), torch.zeros(())), sizes.pop(), calls[0].prediction
+    )
+
+
+def _by_output(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequence[Any]) -> Guess:
+    """A loss written by hand: a constant in place of what the model returns, which is not run."""
+    if bare is None:
+        return Guess(None, why="the loss calls no module")
+    if dist.is_available() and dist.is_initialized():
+        return Guess(
+            None, why="a loss written by hand is not taken apart where several processes train together"
+        )
+    outputs = [_output(model, bare, loss, batch) for batch in batches]
+    if not all(isinstance(output, Tensor) and output.is_floating_point() for output in outputs):
+        return Guess(None, why="no labels were found in what the loss calls")
+    sizes = {output.shape[-1] if output.dim() > 1 else 1 for output in outputs}
+    if len(sizes) > 1:
+        return Guess(None, why="the number of outputs differs from batch to batch")
+
+    def total(constant: Tensor) -> Tensor:
+        value = torch.zeros(())
+        for batch, output in zip(batches, outputs, strict=True):
+            with _answering(bare, _expanded(constant, output, output.dim() - 1)):
+                value = value + loss(model, batch).reshape(()).cpu()
+        return value / len(batches)
+
+    constant = _lowest(total, sizes.pop(), outputs[0])
+    with torch.no_grad():
+        return _checked(float(total(constant)), "the best constant answer")
+
+
+def _output(model: nn.Module, bare: nn.Module, loss: Loss, batch: Any) -> Any:
+    kept: list[Any] = []
+    handle = bare.register_forward_hook(lambda _, __, output: kept.append(output))
+    try:
+        with torch.no_grad():
+            loss(model, batch)
+    finally:
+        handle.remove()
+    return kept[0] if len(kept) == 1 else None
+
+
+@contextmanager
+def _answering(bare: nn.Module, value: Tensor) -> Iterator[None]:
+    """The module returns this value, whatever it is given."""
+    own = bare.__dict__.get("forward")
+    bare.forward = lambda *_, **__: value
+    try:
+        yield
+    finally:
+        if own is None:
+            del bare.forward
+        else:
+            bare.forward = own
+
+
+def _lowest(total: Callable[[Tensor], Tensor], size: int, like: Tensor) -> Tensor:
+    """Where a function of a constant is lowest; the losses of torch are convex in it."""
+    constant = torch.zeros(size, dtype=torch.float32, device=like.device, requires_grad=True)
+    solver = torch.optim.LBFGS([constant], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        with torch.enable_grad():
+            value = total(constant)
+            if not value.requires_grad:
+                raise ValueError("the loss does not depend on what the model returns")
+            (constant.grad,) = torch.autograd.grad(value, constant)
+        return value.detach()
+
+    solver.step(closure)
+    return constant.detach()
+
+
+def _checked(loss: float, words: str) -> Guess:
+    return (
+        Guess(loss, words) if math.isfinite(loss) else Guess(None, why="no constant answer is the best one")
+    )
+
+
+__all__ = ["Guess", "guess"]

@@ -1,0 +1,252 @@
+"""Where a rehearsal happens: on a true copy of the model, or, where none can be made, in place with a snapshot.
+
+A copy is drawn anew for every rate, so that each starts from the same weights, buffers and Python state, and only one
+exists at a time. FSDP2 cannot be copied: its shards are trained in place and put back from a snapshot, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.optim import Optimizer
+
+from edgewise.errors import BadInput
+from edgewise.models.state import back_in_shards, is_sharded, preserved
+from edgewise.models.twin import independent_copy
+from edgewise.models.unwrap import unwrap
+from edgewise.optim.wrapper import OptimizerWrapper
+from edgewise.rehearsal.optimizers import Rates, copied, factory_of, refuse_optimizer, trainable
+from edgewise.rehearsal.rate import Moment, Rehearsal
+from edgewise.rehearsal.training_batches import BatchSplit
+from edgewise.rehearsal.validation import Loss, Validation, View, checked
+
+DDP_SETTINGS = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
+HALF_SCALE = 2.0**12
+NO_GRADIENT = (
+    "the loss does not depend on any trainable parameter of the model. Compute it with the model that loss(model, "
+    "batch) is given, which is a copy, and outside torch.no_grad."
+)
+
+
+class ModelCopies:
+    """Gives (model, optimizer) for one rehearsal at a time; afterwards all is as it was."""
+
+    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+        self.model, self.bare = model, unwrap(model)
+        trainable(self.bare)
+        back_in_shards(self.bare)
+        self.sharded = any(is_sharded(module) for module in self.bare.modules())
+        self.instance = optimizer if isinstance(optimizer, Optimizer) else None
+        if self.instance is not None:
+            refuse_optimizer(self.instance, self.bare)
+            self.factory = None
+        else:
+            self.factory = factory_of(optimizer)
+        if self.sharded and isinstance(optimizer, OptimizerWrapper):
+            raise BadInput(
+                f"a {type(optimizer).__name__} of a model in shards (FSDP2) cannot be copied. Give a function of the "
+                "model that makes it."
+            )
+        self.group = _processes(model, self.sharded)
+
+    @contextmanager
+    def open(self) -> Iterator[tuple[nn.Module, Optimizer]]:
+        """A model at its start in training mode, as it is called in training, and its optimizer without any state."""
+        with self._in_place() if self.sharded else self._copy() as (model, optimizer):
+            if not self.model.training:  # as from_pretrained leaves a model
+                model.train()
+            refuse_optimizer(optimizer, unwrap(model))
+            optimizer.zero_grad(set_to_none=True)
+            yield model, optimizer
+
+    @contextmanager
+    def _copy(self) -> Iterator[tuple[nn.Module, Optimizer]]:
+        bare, memo = independent_copy(self.bare)
+        model = _wrapped_again(self.model, bare)
+        yield model, self._optimizer(model, memo)
+
+    @contextmanager
+    def _in_place(self) -> Iterator[tuple[nn.Module, Optimizer]]:
+        gathered: list[Any] = [module for module in self.bare.modules() if is_sharded(module)]
+        for module in (
+            gathered
+        ):  # after a pass without a backward one, whole weights stand in the place of their shards
+            module.reshard()
+        parameters = list(self.bare.parameters())
+        snapshot = [_local(p).detach().clone() for p in parameters]
+        with preserved(self.bare):
+            for parameter in parameters:
+                parameter.grad = None
+            try:
+                yield self.model, self._optimizer(self.model, {id(p): p for p in parameters})
+            finally:
+                for module in gathered:
+                    module.reshard()
+                with torch.no_grad():
+                    for parameter, value in zip(parameters, snapshot, strict=True):
+                        _local(parameter).copy_(value)
+
+    def _optimizer(self, model: nn.Module, memo: dict[int, Any]) -> Optimizer:
+        """The user's own settings for the parameters that `memo` names, or a new one from the function."""
+        if self.instance is not None:
+            return copied(self.instance, memo)
+        assert self.factory is not None
+        return self.factory(model)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The part of a sharded tensor that this process holds."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor.data
+
+
+def _wrapped_again(model: nn.Module, bare: nn.Module) -> nn.Module:
+    """The copy inside what the model is inside: torch.compile with its settings, DistributedDataParallel."""
+    if "_orig_mod" in model._modules:
+        from torch._dynamo.eval_frame import OptimizedModule
+
+        inner = _wrapped_again(model.get_submodule("_orig_mod"), bare)
+        return OptimizedModule(inner, model.dynamo_ctx)  # type: ignore[arg-type]
+    if "module" in model._modules and unwrap(model) is not model:
+        inner = _wrapped_again(model.get_submodule("module"), bare)
+        if type(model).__name__ != "DistributedDataParallel":
+            raise BadInput(
+                f"a model inside {type(model).__name__} is not rehearsed: use DistributedDataParallel or fully_shard "
+                "(FSDP2), or give the model itself."
+            )
+        settings = {name: getattr(model, name) for name in DDP_SETTINGS if hasattr(model, name)}
+        return nn.parallel.DistributedDataParallel(inner, process_group=model.process_group, **settings)
+    return bare
+
+
+def _processes(model: nn.Module, sharded: bool) -> Any:
+    """The processes that train this model together; None where it is trained alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    layer: nn.Module | None = model
+    while layer is not None:
+        if type(layer).__name__ == "DistributedDataParallel":
+            return layer.process_group
+        layer = layer._modules.get("_orig_mod") or layer._modules.get("module")
+    return dist.group.WORLD if sharded else None
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How the user trains, and for how many steps it is rehearsed."""
+
+    loss: Loss
+    batches: BatchSplit
+    steps: int
+    warmup: int = 0
+    accumulate: int = 1
+    clip: float | None = None
+    autocast: torch.dtype | None = None
+    seed: int = 0
+    group: Any = None  # the processes that train together
+
+    @property
+    def scale(self) -> float:
+        """What the loss is multiplied by on the way back: gradients in float16 would vanish otherwise."""
+        return HALF_SCALE if self.autocast == torch.float16 else 1.0
+
+    def rate(self, rate: float, step: int) -> float:
+        """The rate of one step: a linear warm-up, then constant."""
+        return rate * min(1.0, (step + 1) / self.warmup) if self.warmup else rate
+
+    @property
+    def half(self) -> int:
+        return self.steps // 2
+
+    def looks(self) -> frozenset[int]:
+        """After which steps the network is looked at: 1, 2, 4, 8, ..., half of them, the last but one and the last."""
+        doubling = {2**k for k in range(20) if 2**k < self.steps}
+        return frozenset(doubling | {self.half, self.steps - 1, self.steps} - {0})
+
+    def over_processes(self, value: float) -> float:
+        """The mean over the processes that train together, so that all of them decide alike."""
+        if self.group is None:
+            return value
+        total = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(total, group=self.group)
+        return float(total) / dist.get_world_size(self.group)
+
+
+def rehearse(
+    model: nn.Module,
+    optimizer: Optimizer,
+    rate: float,
+    plan: TrainingSettings,
+    validation: Validation,
+    start: View,
+    tell: Callable[[], None],
+) -> Rehearsal:
+    """The steps at one rate; it ends early where the loss is not finite. `tell` is called after every step."""
+    torch.manual_seed(plan.seed)  # dropout is the same for every rate
+    rates, losses, moments = Rates(optimizer), [], []
+    stream, change = start.stream, None
+    for step in range(plan.steps):
+        rates.set(plan.rate(rate, step))
+        losses.append(training_step(model, optimizer, plan, step))
+        tell()
+        if not math.isfinite(losses[-1]):
+            break
+        if step + 1 in plan.looks():
+            view = validation.measure(model, None if step + 1 in (plan.half, plan.steps) else 1)
+            change = plan.over_processes(relative(view.stream, stream))
+            moved = plan.over_processes(relative(view.stream, start.stream))
+            moments.append(Moment(step + 1, view.loss, moved, view.separation, view.output))
+            stream = view.stream
+    complete = len(losses) == plan.steps and plan.steps > 1
+    return Rehearsal(rate, tuple(losses), tuple(moments), change if complete else None)
+
+
+def training_step(model: nn.Module, optimizer: Optimizer | None, plan: TrainingSettings, step: int) -> float:
+    """One step of the optimizer on the mean gradient of its batches; returns the loss before it, over all processes.
+
+    Where the loss is not finite on any process, none of them steps.
+    """
+    if optimizer is not None:
+        optimizer.zero_grad(set_to_none=True)
+    batches, total = plan.batches.at(step, plan.accumulate), 0.0
+    for batch in batches:
+        total += backward(model, plan, batch)
+    mean = plan.over_processes(total)
+    if optimizer is not None and math.isfinite(mean):
+        _unscale(model, plan)
+        if plan.clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
+        optimizer.step()
+    return mean
+
+
+def _unscale(model: nn.Module, plan: TrainingSettings) -> None:
+    for parameter in model.parameters() if plan.scale != 1.0 else ():
+        if parameter.grad is not None:
+            parameter.grad /= plan.scale
+
+
+def backward(model: nn.Module, plan: TrainingSettings, batch: Any) -> float:
+    """Add the gradient of one batch's share of the loss, times `plan.scale`; returns that share."""
+    device = next(model.parameters()).device.type
+    half = nullcontext() if plan.autocast is None else torch.autocast(device, dtype=plan.autocast)
+    with torch.enable_grad(), half:
+        value = checked(plan.loss(model, batch)) / plan.accumulate
+    if not value.requires_grad:
+        raise BadInput(NO_GRADIENT)
+    (value * plan.scale).backward()
+    return float(value.detach())
+
+
+def relative(one: Tensor, other: Tensor) -> float:
+    """|one - other| / |other|; NaN where they cannot be compared."""
+    if one.shape != other.shape:
+        return math.nan
+    length = torch.linalg.vector_norm(other.double())
+    return float(torch.linalg.vector_norm((one - other).double()) / length) if length > 0 else math.nan

@@ -1,0 +1,130 @@
+"""How a run ends: the claim and the figure beside its records, or committed beside the recipe and read back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edgewise.errors import BadInput
+from edgewise.files import read_text, whole_file
+from edgewise.study import store
+from edgewise.study.engine import Results, Work, results_of
+from edgewise.study.recipe import Claim, Result
+from edgewise.study.store import Stamp, dumps, lines_of, span
+
+FILES = ("claim.json", "figure.png")
+LARGE = 300_000  # bytes: more does not belong into a repository of code
+
+
+def conclude(work: Work, results: Results, folder: Path) -> Claim:
+    """Judge and draw complete results; writes claim.json and figure.png into the folder, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    claim = work.recipe.claim(results.cases)
+    _replace(
+        folder / "claim.json", json.dumps(document(work, results, claim), indent=1, ensure_ascii=False) + "\n"
+    )
+    figure = work.recipe.draw(results.cases)
+    with whole_file(folder / "figure.png") as file:
+        figure.savefig(file, format="png", dpi=150)
+    _close(figure)
+    return claim
+
+
+def withdraw(folder: Path) -> None:
+    """Remove the claim and figure of earlier results: they do not belong to what the store holds now."""
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+def document(work: Work, results: Results, claim: Claim | None) -> dict[str, Any]:
+    """What claim.json and `--json` say of a run."""
+    words: dict[str, Any] = {
+        "recipe": work.recipe.name,
+        "title": work.recipe.title,
+        "at": work.scale,
+        "cases": len(work.cases),
+        "measured": len(results.cases),
+        "claim": None if claim is None else claim.to_dict(),
+        "stamps": [asdict(stamp) for stamp in results.stamps],
+        "seconds": round(sum(result.seconds for result in results.cases), 3),
+    }
+    return dict(json.loads(dumps(words)))  # numbers that are not finite by name, as in the store
+
+
+def _replace(path: Path, text: str) -> None:
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+def _close(figure: Any) -> None:
+    """A figure made through pyplot stays in memory until it is closed there."""
+    import matplotlib.pyplot
+
+    matplotlib.pyplot.close(figure)
+
+
+def recorded_file(path: Path, scale: str = "full") -> Path:
+    """<paper>/recorded/<figure>.jsonl, of a recipe's file; cases of the small scale are in <figure>.small.jsonl."""
+    return path.parent / "recorded" / f"{path.stem}{'' if scale == 'full' else f'.{scale}'}.jsonl"
+
+
+def recorded_results(file: Path) -> list[Result]:
+    """The cases in a committed file, in its order."""
+    if not file.is_file():
+        raise BadInput(f"{file} is absent. Measure its recipe with edgewise run RECIPE --full --keep.")
+    return [
+        Result(record.case, record.value or {}, record.seconds) for record in store.read([file]).done.values()
+    ]
+
+
+@dataclass(frozen=True)
+class CommittedClaim:
+    """What the committed claim of a recipe says: its outcome, and what measured it and when."""
+
+    outcome: str
+    measured: str
+
+
+def recorded_summary(path: Path) -> CommittedClaim | None:
+    """Of a recipe's file; None if no result of it is committed."""
+    file = recorded_file(path).with_suffix(".json")
+    if not file.is_file():
+        return None
+    try:
+        record = json.loads(read_text(file, LARGE))
+        outcome = {True: "held", False: "not held", None: "undecided"}[record["claim"]["held"]]
+        return CommittedClaim(outcome, span(Stamp(**stamp) for stamp in record["stamps"]))
+    except (ValueError, KeyError, TypeError) as mistake:
+        raise BadInput(f"{file} is not a recorded claim; write it again with --recorded --keep.") from mistake
+
+
+def read_recorded(work: Work) -> Results:
+    """The committed results of some work; nothing is written or measured."""
+    path = recorded_file(work.recipe.path)
+    if not path.is_file():
+        raise BadInput(
+            f"Nothing is recorded for {work.recipe.path}: {path} is absent. Run it without --recorded."
+        )
+    return results_of(work, store.read([path], set(work.cases)))
+
+
+def keep(work: Work, concluded: Path | None = None) -> Path:
+    """Write a complete run's records, in the order of the cases, to recorded/, with its figure and claim if given."""
+    done = work.contents().done
+    target = recorded_file(work.recipe.path, work.scale)
+    target.parent.mkdir(exist_ok=True)
+    with whole_file(target) as file:
+        file.write(lines_of([done[case] for case in work.cases]))
+    if concluded is not None:
+        keep_claim(work, concluded)
+    return target
+
+
+def keep_claim(work: Work, concluded: Path) -> None:
+    """Copy a claim and its figure beside the committed results."""
+    target = recorded_file(work.recipe.path)
+    shutil.copyfile(concluded / "figure.png", target.with_suffix(".png"))
+    shutil.copyfile(concluded / "claim.json", target.with_suffix(".json"))
