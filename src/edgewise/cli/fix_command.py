@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import json
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +17,6 @@ from edgewise.cli.options import Batches, batch_option, complete_source, figure_
 from edgewise.cli.output import printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.models.source import ACCEPTED
-from edgewise.nouns.card import Line
-from edgewise.present import text as screen
-from edgewise.present import wording
-from edgewise.present.text import INDENT
 from edgewise.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -31,8 +25,8 @@ if TYPE_CHECKING:
     from edgewise.models.model_map import ModelMap
     from edgewise.nouns.verdict import Verdict
     from edgewise.probe.subjects import Subject
-    from edgewise.repair.plan import Plan, TotalChanges
-    from edgewise.study.proof import Arm, Proof
+    from edgewise.repair.plan import Plan
+    from edgewise.study.proof import Proof
 
 
 EPILOG = (
@@ -40,7 +34,6 @@ EPILOG = (
     "codes: those of the outcome after the plan (0 fine, 1 risky or undecided, 2 will not train); with --prove 0 when "
     "the plan helps, 1 when no difference is shown, 2 when it hurts; 64 bad input, also where there is nothing to fix."
 )
-POINTS = 5  # of a loss curve
 
 
 @click.command(epilog=EPILOG)
@@ -192,6 +185,7 @@ def factory_of(target: Subject) -> Callable[[], nn.Module]:
 
 def nothing_to_fix(name: str, plan: Plan, now: Verdict | None) -> str:
     """Why there is no plan, and where else to look."""
+    from edgewise.present.plan_card import totals_in_words
     from edgewise.present.wording import capitalised
 
     outcome = "" if now is None else f" It is judged as: {now.outcome.value}."
@@ -254,126 +248,19 @@ def _write(cure: Cure, path: Path) -> None:
 
 def show_cure(cure: Cure, proof: Proof | None, source: str, module: Path | None, seconds: float) -> None:
     """Print everything on one screen."""
+    from edgewise.present import plan_card
     from edgewise.present.terminal import console, show
 
-    plan = cure.plan
     out = console()
+    command = f"edgewise fix {source} {'--frozen ' if cure.plan.frozen else ''}--write init.py"
     parts = [
-        _answers(cure, out.width, seconds),
-        plan_table(plan, out.width),
-        _code(source, module, plan),
+        plan_card.answers(cure.name, cure.plan, cure.now, cure.then, out.width, seconds),
+        plan_card.plan_table(cure.plan, out.width),
+        plan_card.code(cure.plan, module, command),
     ]
     if proof is not None:
-        parts.append(_proof(proof, out.width))
+        parts.append(plan_card.proof_lines(proof, out.width))
     for part in parts:
         show(out, part)
         out.print()
-    for sentence in (plan.diagnosis if not plan.reached else "", *plan.findings, plan.kept_in_words):
-        show(out, screen.wrapped(sentence, out.width, "") if sentence else ())
-    show(out, [Line("The model itself is not changed. What the plan rests on: docs/fix.md", "dim")])
-
-
-def _answers(cure: Cure, width: int, seconds: float) -> Iterator[Line]:
-    """The two outcomes with their sentences; of a model that was not measured, the totals of the plan."""
-    plan, now, then = cure.plan, cure.now, cure.then
-    if now is None or then is None:
-        yield Line(f"{cure.name} · {plan.depth} layers · {seconds:.1f} s", "bold", len(cure.name))
-        for label, totals in (("Now", plan.before), ("Then", plan.expected)):
-            if totals is not None:
-                yield from screen.wrapped(f"{label}: {totals_in_words(totals)}", width, "")
-        return
-    yield from screen.headline(now, width, seconds)
-    for label, verdict in (("Now", now), ("Then", then)):
-        outcome = f"{label.ljust(6)}{verdict.outcome.value.upper()}  "
-        yield from _coloured(outcome + wording.why(verdict), verdict, width)
-        for sentence in list(wording.sentences(verdict))[:2]:
-            yield from screen.wrapped(sentence, width, INDENT)
-
-
-def _coloured(text: str, verdict: Verdict, width: int) -> Iterator[Line]:
-    first, *rest = screen.wrapped(text, width, "", INDENT)
-    yield Line(first.text, verdict.outcome.value, len("Then  ") + len(verdict.outcome.value))
-    yield from rest
-
-
-def totals_in_words(totals: TotalChanges) -> str:
-    """How much differences and gradients change over the whole depth."""
-    angle, gradient = (_times(change) for change in (totals.angle, totals.gradient / 2))
-    return f"from input to output differences {angle}; from output to input gradients {gradient}."
-
-
-def _times(log: float) -> str:
-    if not math.isfinite(log):
-        return "leave the range of numbers"
-    ratio = math.exp(min(abs(log), 700.0))
-    if ratio < 1.5:
-        return "keep their size"
-    return f"{'grow' if log > 0 else 'shrink'} {wording.number(ratio) if ratio < 1e6 else 'more than a million'} times"
-
-
-def plan_table(plan: Plan, width: int) -> Iterator[Line]:
-    """One row per kind of matrix: its group, its standard deviation now and then, how it is drawn."""
-    from edgewise.present.wording import group
-    from edgewise.repair.plan import by_pattern, spread_of
-
-    rows = []
-    for changes in by_pattern(plan.changes).values():
-        names = [name for change in changes for name in change.projection.parameters]
-        part = f" ({changes[0].role})" if changes[0].projection.rows is not None else ""
-        old, new = (spread_of([getattr(change, key) for change in changes]) for key in ("old_std", "new_std"))
-        rows.append((group(names) + part, old, new, changes[0].draw))
-    stack = _shared([row[0] for row in rows])
-    head = (f"Plan for {stack}" if stack else "Plan", "std now", "then", "drawn")
-    cut = len(stack) + 1 if stack else 0
-    yield from _aligned([head, *((INDENT + name[cut:], *cells) for name, *cells in rows)], width)
-
-
-def _shared(names: Sequence[str]) -> str:
-    """The part of the model in which all of them lie: what their names have in common up to a dot."""
-    words = zip(*(name.split(".")[:-1] for name in names), strict=False)
-    return ".".join(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, words))
-
-
-def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[Line]:
-    """Columns where every row fits, else a line for the name and one for its numbers."""
-    first, second, third, last = (max(map(len, column)) for column in zip(*rows, strict=True))
-    fits = len(INDENT) + first + second + third + last + 9 <= width
-    for number, (name, old, new, draw) in enumerate(rows):
-        numbers = f"{old.rjust(second)}   {new.rjust(third)}   {draw}"
-        style = "" if number else "bold"
-        if fits:
-            yield Line(f"{INDENT}{name.ljust(first)}   {numbers}", style)
-        else:
-            yield Line(f"{INDENT}{name}", style)
-            yield Line(f"{2 * INDENT}{numbers}" if number else f"{2 * INDENT}std now, then, drawn", style)
-
-
-def _code(source: str, module: Path | None, plan: Plan) -> Iterator[Line]:
-    """The lines to paste."""
-    yield Line(f"{INDENT}Code", "bold")
-    if module is not None:
-        yield Line(f"{2 * INDENT}from {module.stem} import initialize_")
-        yield Line(f"{2 * INDENT}initialize_(model)")
-        return
-    yield Line(f"{2 * INDENT}import edgewise")
-    yield Line(f"{2 * INDENT}edgewise.initialize_(model{', frozen=True' if plan.frozen else ''})")
-    yield Line(f"{INDENT}The same as a file that does not need edgewise:")
-    yield Line(f"{2 * INDENT}edgewise fix {source} {'--frozen ' if plan.frozen else ''}--write init.py")
-
-
-def _proof(proof: Proof, width: int) -> Iterator[Line]:
-    """What training showed, and the loss of both arms at a few steps."""
-    yield from screen.wrapped(f"Proof: {proof}", width, INDENT)
-    steps = screen.columns(proof.steps, POINTS if width >= screen.NARROW else 3)
-    arms = {"as it is": proof.plain, "with plan": proof.planned}
-    yield Line(f"{INDENT}{'loss at step':<12}" + "".join(f" {step:>7}" for step in steps))
-    for label, arm in arms.items():
-        yield Line(f"{INDENT}{label:<12}" + "".join(f" {loss:>7.3f}" for loss in curve(arm, steps)))
-
-
-def curve(arm: Arm, steps: Sequence[int]) -> list[float]:
-    """The mean loss over seeds at these steps; a run that diverged stays at its last."""
-    return [
-        sum(seed[min(max(step - 1, 0), len(seed) - 1)] for seed in arm.losses) / len(arm.losses)
-        for step in steps
-    ]
+    show(out, plan_card.notes(cure.plan, out.width))

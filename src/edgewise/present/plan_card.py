@@ -1,0 +1,130 @@
+"""Plan of `fix` as text: the answer now and then, a table of the plan, code to paste, the proof."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from edgewise.nouns.card import Line
+from edgewise.nouns.verdict import Verdict
+from edgewise.present import text as screen
+from edgewise.present import wording
+from edgewise.present.text import INDENT
+from edgewise.repair.plan import Plan, TotalChanges, by_pattern, spread_of
+from edgewise.study.proof import Arm, Proof
+
+POINTS = 5  # of a loss curve
+
+
+def answers(
+    name: str, plan: Plan, now: Verdict | None, then: Verdict | None, width: int, seconds: float
+) -> Iterator[Line]:
+    """The two outcomes with their sentences; of a model that was not measured, the totals of the plan."""
+    if now is None or then is None:
+        yield Line(f"{name} · {plan.depth} layers · {seconds:.1f} s", "bold", len(name))
+        for label, totals in (("Now", plan.before), ("Then", plan.expected)):
+            if totals is not None:
+                yield from screen.wrapped(f"{label}: {totals_in_words(totals)}", width, "")
+        return
+    yield from screen.headline(now, width, seconds)
+    for label, verdict in (("Now", now), ("Then", then)):
+        outcome = f"{label.ljust(6)}{verdict.outcome.value.upper()}  "
+        yield from _coloured(outcome + wording.why(verdict), verdict, width)
+        for sentence in list(wording.sentences(verdict))[:2]:
+            yield from screen.wrapped(sentence, width, INDENT)
+
+
+def _coloured(text: str, verdict: Verdict, width: int) -> Iterator[Line]:
+    first, *rest = screen.wrapped(text, width, "", INDENT)
+    yield Line(first.text, verdict.outcome.value, len("Then  ") + len(verdict.outcome.value))
+    yield from rest
+
+
+def totals_in_words(totals: TotalChanges) -> str:
+    """How much differences and gradients change over the whole depth."""
+    angle, gradient = (_times(change) for change in (totals.angle, totals.gradient / 2))
+    return f"from input to output differences {angle}; from output to input gradients {gradient}."
+
+
+def _times(log: float) -> str:
+    if not math.isfinite(log):
+        return "leave the range of numbers"
+    ratio = math.exp(min(abs(log), 700.0))
+    if ratio < 1.5:
+        return "keep their size"
+    return f"{'grow' if log > 0 else 'shrink'} {wording.number(ratio) if ratio < 1e6 else 'more than a million'} times"
+
+
+def plan_table(plan: Plan, width: int) -> Iterator[Line]:
+    """One row per kind of matrix: its group, its standard deviation now and then, how it is drawn."""
+    rows = []
+    for changes in by_pattern(plan.changes).values():
+        names = [name for change in changes for name in change.projection.parameters]
+        part = f" ({changes[0].role})" if changes[0].projection.rows is not None else ""
+        old, new = (spread_of([getattr(change, key) for change in changes]) for key in ("old_std", "new_std"))
+        rows.append((wording.group(names) + part, old, new, changes[0].draw))
+    stack = _shared([row[0] for row in rows])
+    head = (f"Plan for {stack}" if stack else "Plan", "std now", "then", "drawn")
+    cut = len(stack) + 1 if stack else 0
+    yield from _aligned([head, *((INDENT + name[cut:], *cells) for name, *cells in rows)], width)
+
+
+def _shared(names: Sequence[str]) -> str:
+    """The part of the model in which all of them lie: what their names have in common up to a dot."""
+    words = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    return ".".join(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, words))
+
+
+def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[Line]:
+    """Columns where every row fits, else a line for the name and one for its numbers."""
+    first, second, third, last = (max(map(len, column)) for column in zip(*rows, strict=True))
+    fits = len(INDENT) + first + second + third + last + 9 <= width
+    for number, (name, old, new, draw) in enumerate(rows):
+        numbers = f"{old.rjust(second)}   {new.rjust(third)}   {draw}"
+        style = "" if number else "bold"
+        if fits:
+            yield Line(f"{INDENT}{name.ljust(first)}   {numbers}", style)
+        else:
+            yield Line(f"{INDENT}{name}", style)
+            yield Line(f"{2 * INDENT}{numbers}" if number else f"{2 * INDENT}std now, then, drawn", style)
+
+
+def code(plan: Plan, module: Path | None, command: str) -> Iterator[Line]:
+    """The lines to paste."""
+    yield Line(f"{INDENT}Code", "bold")
+    if module is not None:
+        yield Line(f"{2 * INDENT}from {module.stem} import initialize_")
+        yield Line(f"{2 * INDENT}initialize_(model)")
+        return
+    yield Line(f"{2 * INDENT}import edgewise")
+    yield Line(f"{2 * INDENT}edgewise.initialize_(model{', frozen=True' if plan.frozen else ''})")
+    yield Line(f"{INDENT}The same as a file that does not need edgewise:")
+    yield Line(f"{2 * INDENT}{command}")
+
+
+def proof_lines(proof: Proof, width: int) -> Iterator[Line]:
+    """What training showed, and the loss of both arms at a few steps."""
+    yield from screen.wrapped(f"Proof: {proof}", width, INDENT)
+    steps = screen.columns(proof.steps, POINTS if width >= screen.NARROW else 3)
+    arms = {"as it is": proof.plain, "with plan": proof.planned}
+    yield Line(f"{INDENT}{'loss at step':<12}" + "".join(f" {step:>7}" for step in steps))
+    for label, arm in arms.items():
+        yield Line(f"{INDENT}{label:<12}" + "".join(f" {loss:>7.3f}" for loss in curve(arm, steps)))
+
+
+def curve(arm: Arm, steps: Sequence[int]) -> list[float]:
+    """The mean loss over seeds at these steps; a run that diverged stays at its last."""
+    return [
+        sum(seed[min(max(step - 1, 0), len(seed) - 1)] for seed in arm.losses) / len(arm.losses)
+        for step in steps
+    ]
+
+
+def notes(plan: Plan, width: int) -> Iterator[Line]:
+    """Return what the plan does not reach, what was found, what stays, and where to read on."""
+    for sentence in (plan.diagnosis if not plan.reached else "", *plan.findings, plan.kept_in_words):
+        if sentence:
+            yield from screen.wrapped(sentence, width, "")
+    yield Line("The model itself is not changed. What the plan rests on: docs/fix.md", "dim")
