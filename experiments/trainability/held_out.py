@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from edgewise.study.train import TRAINS, Run, Tuned, seeded, thinned, train
+from edgewise.study.train import TRAINS, TrainingRun, Tuned, seeded, thinned, train
 
 from .held_out_networks import network, task_of
 from .held_out_scores import compact, scores
@@ -102,7 +102,7 @@ def _beyond(best: float, rates: list[float]) -> float:
     return best * BEYOND if best == max(rates) else best / BEYOND
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: TrainingRun) -> dict[str, Any]:
     return {
         "rate": _number(run.rate),
         "final": _number(run.final()),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edgewise.study import rounded
 from edgewise.study.tasks.base import Task
-from edgewise.study.train import Run, seeded, thinned, train, trapezoid
+from edgewise.study.train import TrainingRun, seeded, thinned, train, trapezoid
 
 from .encoder import Encoder, use
 
@@ -59,7 +59,7 @@ def _stage(
     steps: int,
     batches: Iterator[Pair],
     state: dict[str, Any] | None,
-) -> tuple[Run, list[list[float]]]:
+) -> tuple[TrainingRun, list[list[float]]]:
     """Warm-up and linear decay as published; with the optimizer's state of the stage before, or a fresh one."""
 
     def optimizer(made: nn.Module, rate: float) -> torch.optim.Optimizer:

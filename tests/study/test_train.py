@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
-from edgewise.study.train import Run, evaluate, seeded, thinned, train, trapezoid
+from edgewise.study.train import TrainingRun, evaluate, seeded, thinned, train, trapezoid
 
 
 class Bowl(nn.Module):
@@ -107,7 +107,7 @@ def test_schedule_and_clip() -> None:
 
 
 def test_small_things() -> None:
-    run = Run(1.0, Bowl(), None, losses=[4.0, 2.0])  # type: ignore[arg-type]
+    run = TrainingRun(1.0, Bowl(), None, losses=[4.0, 2.0])  # type: ignore[arg-type]
     assert run.final() == 3.0
     assert thinned([1.0, 3.0, 5.0, 7.0], count=2) == [2.0, 6.0]
     model = Bowl().train()
