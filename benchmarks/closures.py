@@ -13,9 +13,8 @@ import numpy as np
 
 import edgewise
 from benchmarks.report import Findings, Table, Tell
-from edgewise.theory.simplex.layers import Moments
-from edgewise.theory.simplex.recursion import CLOSURES, Setting, backward, forward, output_gradient
-from edgewise.theory.simplex.state import Simplex
+from edgewise.theory.simplex.drive import CLOSURES, follow, output_gradient, pull_back
+from edgewise.theory.simplex.state import Moments, Setting, SimplexState
 from tests.agreement.simulation.simulate import simulate
 
 DEPTH = 12
@@ -51,11 +50,11 @@ THEORIES: dict[str, Moments] = {
 def theory(knobs: dict[str, Any], moments: Moments) -> dict[str, np.ndarray]:
     """norm and separation after every block, and both exponents."""
     network = edgewise.transformer(**knobs)
-    start = Simplex(np.array(1.0), np.array(1.0))
+    start = SimplexState(np.array(1.0), np.array(1.0))
     with np.errstate(all="ignore"):  # a closure may overflow: that is its result
-        steps = list(forward(network.blocks, start, Setting(network.tokens, network.width, moments)))
+        steps = list(follow(start, network.blocks, Setting(network.tokens, network.width, moments)))
         ends = [start, *(step.state for step in steps[1::2])]
-        gradient = list(backward(steps, output_gradient("token", ())))[-1][1]
+        gradient = list(pull_back(steps, output_gradient("token", ())))[-1][1]
         separation = np.array([end.separation for end in ends])
         return {
             "norm": np.array([end.norm for end in ends]),

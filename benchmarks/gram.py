@@ -11,7 +11,7 @@ import numpy as np
 import edgewise
 from benchmarks.clock import Timing, once
 from benchmarks.report import Findings, Goal, Table, Tell
-from edgewise.theory.gram.recursion import propagate_gram
+from edgewise.theory.gram.drive import propagate_gram
 from tests.agreement.simulation.simulate import simulate
 
 LIMIT = 60.0  # seconds

@@ -12,7 +12,7 @@ import numpy as np
 import edgewise
 from benchmarks.clock import Task, interleaved
 from benchmarks.report import Findings, Table, Tell
-from edgewise.theory.gram.recursion import propagate_gram
+from edgewise.theory.gram.drive import propagate_gram
 
 BASE: dict[str, Any] = {"width": 1024, "heads": 16, "activation": "gelu", "norm": "pre"}
 

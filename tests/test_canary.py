@@ -86,7 +86,7 @@ def test_the_cheapest_case_is_measured_again(tmp_path: Path) -> None:
     [
         (
             "papers/cowsik2024geometry/particles.py",
-            "theory/simplex/layers.py",
+            "theory/simplex/kernels.py",
             "state.difference * row.s2, state",
             "1.02 * state.difference * row.s2, state",
         ),

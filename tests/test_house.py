@@ -19,7 +19,6 @@ FLOORS = {
     0: {
         "nouns",
         "errors",
-        "effort",
         "progress",
         "softmax_jacobian",
         "files",

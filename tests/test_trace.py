@@ -13,7 +13,7 @@ from edgewise.cli.main import edgewise as shell
 from edgewise.errors import BadInput
 from edgewise.nouns.architecture import transformer
 from edgewise.nouns.trace import Trace
-from edgewise.theory.simplex.recursion import propagate_simplex
+from edgewise.theory.simplex.drive import propagate_simplex
 
 
 @pytest.fixture(scope="module")

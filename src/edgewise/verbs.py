@@ -194,8 +194,8 @@ def phase_diagram(
     from edgewise.judgement.grid import judged_diagram
 
     network = _transformer(source)
-    with within_reach():
-        return judged_diagram(network, axes, readout=readout, start_overlap=start_overlap)
+    with within_reach() as budget:
+        return judged_diagram(network, axes, readout, start_overlap, budget)
 
 
 def critical_point(
@@ -217,8 +217,8 @@ def critical_point(
     from edgewise.critical.exponents import within_reach
 
     names, network = (free,) if isinstance(free, str) else free, describe(source)
-    with within_reach():
-        return solve(network, names, readout=readout, start_overlap=start_overlap)
+    with within_reach() as budget:
+        return solve(network, names, readout, start_overlap, budget)
 
 
 def vector_field(

@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from edgewise.critical.asymptotics import _reached, asymptotics, collapsed_norms
-from edgewise.critical.block_map import BlockMap
+from edgewise.critical.asymptotics import BlockMap, _reached, asymptotics, collapsed_norms
 from edgewise.nouns.architecture import transformer
 from edgewise.theory.averages.activations import activation
-from edgewise.theory.simplex.recursion import propagate_simplex
+from edgewise.theory.simplex.drive import propagate_simplex
 
 
 def cowsik(alpha_a, alpha_m, gain, **knobs):

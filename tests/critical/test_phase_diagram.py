@@ -10,7 +10,7 @@ import edgewise
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.critical.vector_field import orbits
 from edgewise.errors import BadInput
-from edgewise.theory.simplex.recursion import propagate_simplex
+from edgewise.theory.simplex.drive import propagate_simplex
 
 
 def family(**knobs):

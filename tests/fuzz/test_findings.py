@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 import edgewise
-from edgewise import effort
 from edgewise.cli import exit_codes
 from edgewise.cli.main import run
 from edgewise.critical import exponents
+from edgewise.errors import OutOfBudget, SearchBudget
 from edgewise.judgement import remedies
 from edgewise.study import load_recipe
 from edgewise.theory import predict as theory
 from edgewise.theory.averages.activations import activation
-from edgewise.theory.gram import recursion as gram
+from edgewise.theory.gram import drive as gram
 from edgewise.theory.softmax import moments
 from tests.fuzz import watched
 from tests.fuzz.invariants import check_document
@@ -204,12 +204,12 @@ def test_a_deep_network_with_one_wide_head_is_not_predicted_again_for_every_reme
     """GPT-2 with one head was nine seconds a prediction, mostly for features 768 wide. The cost is estimated by its
     sizes, not by a clock, so that every machine names the same remedies."""
     begun: list[str] = []
-    monkeypatch.setattr(gram, "Orbit", lambda *_: begun.append("run"))
+    monkeypatch.setattr(gram, "GramOrbit", lambda *_: begun.append("run"))
     network = edgewise.describe("gpt2").replace(
         depth=400, tokens=512, heads=1, head_width=768
     )  # dear for sure
-    with effort.limited(remedies.EFFORT), pytest.raises(effort.OutOfEffort):
-        theory.predict(network)
+    with pytest.raises(OutOfBudget):
+        theory.predict_transformer(network, budget=SearchBudget(remedies.EFFORT))
     assert not begun
     with pytest.raises(AttributeError):  # outside a search it is begun, with two draws
         theory.predict(network)

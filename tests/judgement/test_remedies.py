@@ -146,7 +146,9 @@ def test_judging_does_not_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search runs when remedies are read, and once."""
     tried, try_one = [], remedies.Search._first_that_helps
     monkeypatch.setattr(
-        remedies.Search, "_first_that_helps", lambda search, way: (tried.append(way), try_one(search, way))[1]
+        remedies.Search,
+        "_first_that_helps",
+        lambda search, way, budget: (tried.append(way), try_one(search, way, budget))[1],
     )
     verdict = edgewise.judge(edgewise.predict(edgewise.describe("torch-encoder", depth=48)))
     assert "remedies" not in vars(verdict) and not tried
@@ -200,7 +202,7 @@ def test_from_undecided_only_what_trains_is_better() -> None:
 def test_sharp_scores_are_divided_to_half_the_freezing_point_and_then_halved() -> None:
     """A condensation of 2 becomes 1/2 with half the gain, since logits of twice the gain vary four times as much."""
     network = edgewise.transformer(depth=2, score_gain=3.0)
-    gains = [change["score_gain"] for change in _scores(network, "token", 2.0).values]
+    gains = [change["score_gain"] for change in _scores(network, condensation=2.0).values]
     assert gains == pytest.approx([1.5, 0.75, 0.36])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.nouns.architecture import Architecture, transformer
-from edgewise.theory.gram.geometry import Geometry
+from edgewise.theory.gram.state import GramState
 
 
 def tokens(seed: int = 0, spread: float = 1.0) -> Array:
@@ -19,8 +19,8 @@ def tokens(seed: int = 0, spread: float = 1.0) -> Array:
     return np.asarray(x * np.exp(generator.uniform(-spread, spread, (6, 1))))
 
 
-def geometry(x: Array) -> Geometry:
-    return Geometry((x**2).sum(-1), ((x[:, None] - x) ** 2).sum(-1) / 2)
+def geometry(x: Array) -> GramState:
+    return GramState((x**2).sum(-1), ((x[:, None] - x) ** 2).sum(-1) / 2)
 
 
 def small(**knobs: Any) -> Architecture:

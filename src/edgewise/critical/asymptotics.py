@@ -8,17 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.critical.block_map import BlockMap
+from edgewise.errors import SearchBudget
 from edgewise.nouns.architecture import Architecture
-from edgewise.nouns.blocks import attentions
+from edgewise.nouns.blocks import Block, attentions
 from edgewise.nouns.verdict import FixedPoint
 from edgewise.stability.fixed_points import Map, crossings, eigenvalues, fixed_point
+from edgewise.theory.simplex.state import Gradient, Setting, SimplexState, SimplexStep
+from edgewise.theory.simplex.step import step
 
 TINY = 1e-12  # a separation at which the map is linear to rounding
 RELAXED, AT_REST = (
     200,
     1e-14,
 )  # steps in which a norm comes to rest, and the relative change that counts as rest
+TABULATED = 128.0  # logit variance: the table reaches 256, and a query may be longer than the mean
 _LOG_NORMS = np.linspace(math.log(1e-10), math.log(1e10), 161)
 _LOG_SEPARATIONS = np.linspace(math.log(1e-5), math.log(0.999), 80)
 
@@ -27,6 +30,53 @@ _OPEN = (
     "no asymptotic exponents: with a mask, window, RoPE or ALiBi the exponent at collapse is an open problem"
 )
 _EXPONENTIAL = "no asymptotic exponents: the stream itself grows or shrinks exponentially with depth"
+
+
+@dataclass(frozen=True)
+class BlockMap:
+    """The last block of a network, repeated without end."""
+
+    block: Block
+    setting: Setting
+
+    @classmethod
+    def of(cls, architecture: Architecture, budget: SearchBudget | None = None) -> BlockMap:
+        """Return the map of a network's last block."""
+        setting = Setting(architecture.tokens, architecture.width, budget=budget)
+        return cls(architecture.blocks[-1], setting)
+
+    def steps(self, norm: Array, separation: Array) -> list[SimplexStep]:
+        state, steps = SimplexState(np.asarray(norm), np.asarray(norm * separation)), []
+        for branch in self.block:
+            steps.append(step(state, branch, self.setting))
+            state = steps[-1].state
+        return steps
+
+    def __call__(self, norm: Array, separation: Array) -> tuple[Array, Array]:
+        """(q, 1 - c) after the block."""
+        state = self.steps(norm, separation)[-1].state
+        return state.norm, state.separation
+
+    def tabulated_norms(self, separation: Array, largest: float) -> Array:
+        """The largest norm at which the logits of a separation stay within the moment table; 0 where none does.
+
+        Beyond it every state costs a quadrature, and attention is condensed on few keys anyway.
+        """
+        norms = np.full_like(separation, largest)
+        for branch in self.block:
+            for layer in attentions((branch,)):
+                bound = TABULATED / np.maximum(np.asarray(layer.score_gain) ** 2 * separation, 1e-300)
+                free = layer.qk_norm or branch.norm.before or branch.norm.outside
+                norms = np.minimum(norms, np.where(bound >= 1, largest, 0.0) if free else np.sqrt(bound))
+        return norms
+
+    def gradient_matrix(self, norm: float, separation: float) -> Array:
+        """The 2 x 2 matrix that takes (gq, gp) at the block's output to its input."""
+        steps = self.steps(np.array([norm, norm]), np.array([separation, separation]))
+        gradient = Gradient(np.array([1.0, 0.0]), np.array([0.0, 1.0]))
+        for after in reversed(steps):
+            gradient = after.pull(gradient)
+        return np.stack([gradient.own, gradient.cross])
 
 
 @dataclass(frozen=True)
@@ -46,9 +96,9 @@ class Asymptotics:
     notes: tuple[str, ...] = ()
 
 
-def asymptotics(architecture: Architecture) -> Asymptotics:
-    """The limits of the last block repeated without end [Cowsik 2024, at finite length]."""
-    block = BlockMap.of(architecture)
+def asymptotics(architecture: Architecture, budget: SearchBudget | None = None) -> Asymptotics:
+    """Compute the limits of the last block repeated without end [Cowsik 2024, at finite length]."""
+    block = BlockMap.of(architecture, budget)
     norms = collapsed_norms(block)
     if not norms:
         return _growing(block, architecture)
@@ -177,11 +227,11 @@ def interior_points(block: BlockMap) -> list[FixedPoint]:
 def _logarithmic(block: BlockMap) -> Map:
     """The block as a map of (log norm, log separation)."""
 
-    def step(logs: Array) -> Array:
+    def after(logs: Array) -> Array:
         norm, separation = block(np.exp(logs[:1]), np.minimum(np.exp(logs[1:]), 1.0))
         return np.log([norm[0], max(separation[0], 1e-300)])
 
-    return step
+    return after
 
 
 def _point(block: BlockMap, norm: float, separation: float) -> FixedPoint:

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.critical.asymptotics import collapsed_norms
-from edgewise.critical.block_map import BlockMap
+from edgewise.critical.asymptotics import BlockMap, collapsed_norms
 from edgewise.critical.exponents import evaluate, refuse_structural, totals
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, SearchBudget
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import attentions
 from edgewise.nouns.knobs import KNOBS, refuse_unknown
@@ -26,7 +25,7 @@ from edgewise.stability.fixed_points import FACTORS, bracketed_root
 from edgewise.theory.averages.activations import activation
 from edgewise.theory.perceptron.edge_of_chaos import boundary_decay
 from edgewise.theory.perceptron.maps import summary
-from edgewise.theory.start import refuse_start
+from edgewise.theory.predict import check_start
 
 REACHED = 0.05  # a total log-change over the depth below this counts as none
 
@@ -68,16 +67,17 @@ def solve(
     free: Sequence[str] | None = None,
     readout: str = "token",
     start_overlap: float = 0.0,
+    budget: SearchBudget | None = None,
 ) -> CriticalPoint:
-    """The values of the free knobs at which the exponents vanish.
+    """Find the values of the free knobs at which the exponents vanish.
 
     free: one or two knobs of a transformer, "weight_variance" of a perceptron; by default the one that matters most.
     """
     names = default_knobs(network) if free is None else tuple(free)
-    refuse_start(start_overlap, readout)
+    check_start(start_overlap, readout)
     if isinstance(network, Perceptron):
         return edge_of_chaos(network, names, readout)
-    return _transformer(network, names, readout, start_overlap)
+    return _transformer(network, names, readout, start_overlap, budget)
 
 
 def default_knobs(network: Architecture | Perceptron) -> tuple[str, ...]:
@@ -124,7 +124,11 @@ def _decay(perceptron: Perceptron) -> str:
 
 
 def _transformer(
-    architecture: Architecture, free: Sequence[str], readout: str, start_overlap: float
+    architecture: Architecture,
+    free: Sequence[str],
+    readout: str,
+    start_overlap: float,
+    budget: SearchBudget | None,
 ) -> CriticalPoint:
     """One free knob: the point where the larger of the two exponents is smallest. Two: angle zero, then gradient zero.
 
@@ -136,7 +140,7 @@ def _transformer(
     def exponents(values: Mapping[str, Array]) -> tuple[Array, Array]:
         arrays = np.broadcast_arrays(*values.values())
         flat = {name: array.ravel() for name, array in zip(values, arrays, strict=True)}
-        rates = evaluate(architecture, flat, readout, start_overlap)
+        rates = evaluate(architecture, flat, readout, start_overlap, budget)
         return rates.near_angle.reshape(arrays[0].shape), rates.relative_gradient.reshape(arrays[0].shape)
 
     values = _one(exponents, start) if len(free) == 1 else _two(exponents, start, tuple(free))
@@ -144,17 +148,18 @@ def _transformer(
     reached = max(abs(angle), abs(gradient)) * architecture.depth < REACHED
     changed = architecture.replace(**values)
     if not architecture.symmetric:
-        return _with_positions(
-            CriticalPoint(values, angle, gradient, False, "", changed), readout, start_overlap
-        )
+        point = CriticalPoint(values, angle, gradient, False, "", changed)
+        return _with_positions(point, readout, start_overlap, budget)
     return CriticalPoint(values, angle, gradient, reached, _note(changed, reached), changed)
 
 
-def _with_positions(point: CriticalPoint, readout: str, start_overlap: float) -> CriticalPoint:
+def _with_positions(
+    point: CriticalPoint, readout: str, start_overlap: float, budget: SearchBudget | None
+) -> CriticalPoint:
     """What is left by the theory that knows mask and positions; the search does without, so it is only near."""
     network = point.architecture
     assert isinstance(network, Architecture)
-    per_block = [total / network.depth for total in totals(network, readout, start_overlap)]
+    per_block = [total / network.depth for total in totals(network, readout, start_overlap, budget)]
     reached = max(map(abs, per_block)) * network.depth < REACHED
     note = (
         f"The search leaves out mask and positions (there angle {point.angle:+.5f}, relative gradient "

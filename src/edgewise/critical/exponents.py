@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.arrays import LARGEST, Array
-from edgewise.effort import OutOfEffort, limited
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, OutOfBudget, SearchBudget
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import Block, fold
 from edgewise.nouns.knobs import KNOBS
 from edgewise.theory.predict import predict_transformer
-from edgewise.theory.simplex.recursion import Setting, apply_branch, backward
-from edgewise.theory.simplex.state import Gradient, Simplex, Step
+from edgewise.theory.simplex.drive import pull_back
+from edgewise.theory.simplex.state import Gradient, Setting, SimplexState, SimplexStep
+from edgewise.theory.simplex.step import step
 from edgewise.theory.softmax.table import LARGEST_VARIANCE
 
 NEAR = 1e-12  # separation of the pair of near tokens that is followed beside the network's own orbit
@@ -57,12 +57,11 @@ class Exponents:
 
 
 @contextmanager
-def within_reach() -> Iterator[None]:
-    """Refuse many points beyond the table of softmax moments: one by one they would take hours."""
+def within_reach() -> Iterator[SearchBudget]:
+    """Yield a budget; raise `BadInput` if points beyond the table of softmax moments exceed it."""
     try:
-        with limited(EFFORT):
-            yield
-    except OutOfEffort as cause:
+        yield SearchBudget(EFFORT)
+    except OutOfBudget as cause:
         raise BadInput(
             f"attention is nearly hard here (logits of variance above {LARGEST_VARIANCE:g}): each such state is an "
             f"integral of its own, and those that are needed take more than {EFFORT:g} s. Use a smaller score_gain or "
@@ -75,25 +74,29 @@ def evaluate(
     changed: Mapping[str, Array],
     readout: str = "token",
     start_overlap: float = 0.0,
+    budget: SearchBudget | None = None,
 ) -> Exponents:
-    """Exponents of `architecture` with some real-valued knobs replaced by arrays of one common length."""
+    """Compute the exponents of `architecture` with some real-valued knobs replaced by arrays of one common length."""
     refuse_structural(changed)
     count = len(next(iter(changed.values())))
     parts = []
     for low in range(0, count, CHUNK):
         chunk = {name: np.asarray(values, float)[low : low + CHUNK] for name, values in changed.items()}
-        parts.append(_chunk(architecture, chunk, readout, start_overlap))
+        parts.append(_chunk(architecture, chunk, readout, start_overlap, budget))
     return Exponents.concatenate(parts)
 
 
 def totals(
-    architecture: Architecture, readout: str = "token", start_overlap: float = 0.0
+    architecture: Architecture,
+    readout: str = "token",
+    start_overlap: float = 0.0,
+    budget: SearchBudget | None = None,
 ) -> tuple[float, float]:
     """Log-changes over the whole depth (angle, relative gradient) by the theory that fits: with mask and positions.
 
     `evaluate` leaves both out: it is for many points at once. A number reported for one network comes from here.
     """
-    trace = predict_transformer(architecture, start_overlap=start_overlap, readout=readout)
+    trace = predict_transformer(architecture, start_overlap=start_overlap, readout=readout, budget=budget)
     return trace.total_changes(readout)
 
 
@@ -106,7 +109,11 @@ def refuse_structural(names: Mapping[str, Any]) -> None:
 
 
 def _chunk(
-    architecture: Architecture, changed: Mapping[str, Array], readout: str, start_overlap: float
+    architecture: Architecture,
+    changed: Mapping[str, Array],
+    readout: str,
+    start_overlap: float,
+    budget: SearchBudget | None,
 ) -> Exponents:
     """The own and the near orbit of every point go through the blocks side by side, in one array."""
     doubled = {name: np.concatenate([values, values]) for name, values in changed.items()}
@@ -114,29 +121,33 @@ def _chunk(
     size = len(next(iter(changed.values())))
     q = np.broadcast_to(np.asarray(knobs["embedding_norm"], float), (2 * size,))
     separation = np.repeat([1 - start_overlap, NEAR], size)
-    setting = Setting(architecture.tokens, architecture.width)
-    steps, lost = _follow(fold(knobs), Simplex(q, q * separation), setting)
+    setting = Setting(architecture.tokens, architecture.width, budget=budget)
+    steps, lost = _follow(fold(knobs), SimplexState(q, q * separation), setting)
     shared = np.repeat([float(readout == "pooled"), 1.0], size)
-    logs = [log for _, log in backward(steps, Gradient(np.ones(2 * size), shared))][::-1]
-    rates = _rates(architecture.depth, Simplex(q, q * separation), steps, logs, size)
+    logs = [log for _, log in pull_back(steps, Gradient(np.ones(2 * size), shared))][::-1]
+    rates = _rates(architecture.depth, SimplexState(q, q * separation), steps, logs, size)
     return rates.without(lost[:size] | lost[size:])
 
 
 def _follow(
-    blocks: Sequence[Block], start: Simplex, setting: Setting
-) -> tuple[list[Step], NDArray[np.bool_]]:
+    blocks: Sequence[Block], start: SimplexState, setting: Setting
+) -> tuple[list[SimplexStep], NDArray[np.bool_]]:
     """Every branch's step, and which points left the range of numbers: those go on from the start, to be marked."""
     steps, state, lost = [], start, np.zeros(np.shape(start.norm), bool)
     for branch in (branch for block in blocks for branch in block):
         with np.errstate(over="ignore", invalid="ignore"):
-            step = apply_branch(branch, state, setting)
-        lost |= ~((step.state.norm > 1 / LARGEST) & (step.state.norm < LARGEST))
-        state = Simplex(*(np.where(lost, first, now) for first, now in zip(start, step.state, strict=True)))
-        steps.append(replace(step, state=state))
+            after = step(state, branch, setting)
+        lost |= ~((after.state.norm > 1 / LARGEST) & (after.state.norm < LARGEST))
+        state = SimplexState(
+            *(np.where(lost, first, now) for first, now in zip(start, after.state, strict=True))
+        )
+        steps.append(replace(after, state=state))
     return steps, lost
 
 
-def _rates(depth: int, start: Simplex, steps: list[Step], logs: list[Array], size: int) -> Exponents:
+def _rates(
+    depth: int, start: SimplexState, steps: list[SimplexStep], logs: list[Array], size: int
+) -> Exponents:
     """Exponents from the states after every step and the log gradients before it; own orbits first, near ones after."""
     half, per_block = depth // 2, len(steps) // depth
     middle = steps[half * per_block - 1].state if half else start

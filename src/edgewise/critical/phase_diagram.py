@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from edgewise.arrays import Array
 from edgewise.critical.exponents import Exponents, evaluate
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, SearchBudget
 from edgewise.files import whole_file
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS, Knob, refuse_unknown
 from edgewise.stability.limits import signs
-from edgewise.theory.start import refuse_start
+from edgewise.theory.predict import check_start
 
 _PAIRS = {
     "attention_strength": ("attention_skip", "attention_branch"),
@@ -114,12 +114,16 @@ def _plain(values: NDArray[Any]) -> Any:
 
 
 def compute_diagram(
-    architecture: Architecture, axes: Mapping[str, Any], readout: str = "token", start_overlap: float = 0.0
+    architecture: Architecture,
+    axes: Mapping[str, Any],
+    readout: str = "token",
+    start_overlap: float = 0.0,
+    budget: SearchBudget | None = None,
 ) -> PhaseDiagram:
     """Evaluate the simplex recursion on the whole grid; real-valued knobs at once, whole-number ones row by row."""
-    refuse_start(start_overlap, readout)
+    check_start(start_overlap, readout)
     (x_name, x), (y_name, y) = _axes(axes)
-    rates = _grid(architecture, x_name, x, y_name, y, readout, start_overlap)
+    rates = _grid(architecture, x_name, x, y_name, y, readout, start_overlap, budget)
     shaped = {f.name: getattr(rates, f.name).reshape(len(y), len(x)) for f in fields(Exponents)}
     return PhaseDiagram(
         x_name=x_name,
@@ -170,25 +174,29 @@ def _grid(
     y: Array,
     readout: str,
     start_overlap: float,
+    budget: SearchBudget | None,
 ) -> Exponents:
     if AXES[x_name].kind == "integer" == AXES[y_name].kind:
         raise BadInput(f"{x_name} and {y_name} are both whole numbers; let one axis be real-valued.")
     if AXES[x_name].kind == "integer":
-        rows = _grid(architecture, y_name, y, x_name, x, readout, start_overlap)
+        rows = _grid(architecture, y_name, y, x_name, x, readout, start_overlap, budget)
         names = (f.name for f in fields(Exponents))
         return Exponents(**{n: getattr(rows, n).reshape(len(x), len(y)).T.ravel() for n in names})
     if AXES[y_name].kind == "integer":
         parts = [
             evaluate(
-                architecture.replace(**{y_name: int(value)}), as_knobs(x_name, x), readout, start_overlap
+                architecture.replace(**{y_name: int(value)}),
+                as_knobs(x_name, x),
+                readout,
+                start_overlap,
+                budget,
             )
             for value in y
         ]
         return Exponents.concatenate(parts)
     xs, ys = np.meshgrid(x, y)
-    return evaluate(
-        architecture, as_knobs(x_name, xs.ravel()) | as_knobs(y_name, ys.ravel()), readout, start_overlap
-    )
+    knobs = as_knobs(x_name, xs.ravel()) | as_knobs(y_name, ys.ravel())
+    return evaluate(architecture, knobs, readout, start_overlap, budget)
 
 
 def _phases(architecture: Architecture, near_angle: Array) -> NDArray[np.int8]:

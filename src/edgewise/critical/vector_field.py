@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.arrays import LARGEST, Array
-from edgewise.critical.asymptotics import asymptotics
-from edgewise.critical.block_map import BlockMap
+from edgewise.critical.asymptotics import BlockMap, asymptotics
 from edgewise.errors import BadInput
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.verdict import FixedPoint
-from edgewise.theory.simplex.recursion import Setting, apply_branch
-from edgewise.theory.simplex.state import Simplex
+from edgewise.theory.simplex.state import Setting, SimplexState
+from edgewise.theory.simplex.step import step
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +93,7 @@ def orbits(
     one whose logits leave the moment table has the norm nan.
     """
     norm = np.broadcast_to(architecture.embedding_norm if norms is None else norms, len(starts)).astype(float)
-    state = Simplex(norm, norm * (1 - np.asarray(starts, dtype=float)))
+    state = SimplexState(norm, norm * (1 - np.asarray(starts, dtype=float)))
     lost, end = np.zeros(len(starts), bool), norm
     setting, points = Setting(architecture.tokens, architecture.width), [_point(state, lost, end)]
     for block in architecture.blocks:
@@ -103,20 +102,20 @@ def orbits(
                 state.norm <= BlockMap(block, setting).tabulated_norms(state.separation, LARGEST)
             )
             lost, end = lost | sharp, np.where(sharp, np.nan, end)
-            state = Simplex(
+            state = SimplexState(
                 np.where(sharp, 1.0, state.norm), np.where(sharp, 0.0, state.difference)
             )  # flat attention
         for branch in block:
             with np.errstate(all="ignore"):
-                after = apply_branch(branch, state, setting).state
+                after = step(state, branch, setting).state
             leaves = ~lost & ~((after.norm > 1 / LARGEST) & (after.norm < LARGEST))
             end = np.where(leaves, np.where(after.norm < 1, 0.0, np.inf), end)
             lost = lost | leaves
             # States that are lost go on from where they were; they are not looked at again.
-            state = Simplex(*(np.where(lost, now, then) for now, then in zip(state, after, strict=True)))
+            state = SimplexState(*(np.where(lost, now, then) for now, then in zip(state, after, strict=True)))
         points.append(_point(state, lost, end))
     return list(np.stack(points, axis=1))
 
 
-def _point(state: Simplex, lost: NDArray[np.bool_], end: Array) -> Array:
+def _point(state: SimplexState, lost: NDArray[np.bool_], end: Array) -> Array:
     return np.stack([np.where(lost, end, state.norm), 1 - state.separation], axis=-1)

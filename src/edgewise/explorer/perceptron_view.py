@@ -23,9 +23,9 @@ from edgewise.nouns.verdict import per_cent
 from edgewise.present import wording
 from edgewise.present.markup import prose
 from edgewise.theory.averages.activations import activation
-from edgewise.theory.perceptron.edge_of_chaos import boundary
-from edgewise.theory.perceptron.fixed_points import FAR, chi_1, length_fixed_point, separation_map
+from edgewise.theory.perceptron.edge_of_chaos import boundary, length_fixed_point
 from edgewise.theory.perceptron.maps import PerceptronMaps, PerceptronTheory
+from edgewise.theory.perceptron.step import FAR, chi_1, separation_map
 
 router = APIRouter()
 MOST_WEIGHT, MOST_BIAS = 6.0, 1.5  # variances that the plane reaches

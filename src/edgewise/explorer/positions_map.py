@@ -89,7 +89,7 @@ def shares(wanted: SharesRequest) -> list[float]:
 
 def share(network: Architecture, readout: str) -> float:
     """The probability of training of one network; 0 where its stream vanishes or leaves the range of numbers."""
-    from edgewise.theory.gram.recursion import propagate_gram
+    from edgewise.theory.gram.drive import propagate_gram
 
     try:
         trace = propagate_gram(network, readout=readout, draws=DRAWS, samples=HEADS)

@@ -14,24 +14,30 @@ from dataclasses import replace
 import numpy as np
 
 from edgewise.arrays import Array
+from edgewise.errors import SearchBudget
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import Attention, Block, Branch, fold
-from edgewise.theory.simplex.recursion import Setting, apply_branch
-from edgewise.theory.simplex.state import Simplex
+from edgewise.theory.simplex.state import Setting, SimplexState
+from edgewise.theory.simplex.step import step
 
 
-def forgotten(architecture: Architecture, norms: Sequence[float], separations: Sequence[float]) -> Array:
+def forgotten(
+    architecture: Architecture,
+    norms: Sequence[float],
+    separations: Sequence[float],
+    budget: SearchBudget | None = None,
+) -> Array:
     """F at the embedding and after every block (L + 1), from an orbit's norm and separation at the same places.
 
     Inside a block the token-symmetric map is used, which is exact without mask and positions; all blocks at once.
     """
-    setting = Setting(architecture.tokens, architecture.width)
+    setting = Setting(architecture.tokens, architecture.width, budget=budget)
     norm = np.asarray(norms[:-1], dtype=float)
-    state = Simplex(norm, norm * np.minimum(separations[:-1], 1.0))
+    state = SimplexState(norm, norm * np.minimum(separations[:-1], 1.0))
     lost = np.zeros(architecture.depth)
     for branch in _all_blocks(architecture):
         lost = lost + _lost(branch, state, setting)
-        state = apply_branch(branch, state, setting).state
+        state = step(state, branch, setting).state
     return np.concatenate([[0.0], np.cumsum(lost)])
 
 
@@ -41,7 +47,7 @@ def written_by_attention(
     """The part of F over the whole depth that attention alone has: 1 - exp(-it) of a token comes from other tokens."""
     setting = Setting(architecture.tokens, architecture.width)
     norm = np.asarray(norms[:-1], dtype=float)
-    state = Simplex(norm, norm * np.minimum(separations[:-1], 1.0))
+    state = SimplexState(norm, norm * np.minimum(separations[:-1], 1.0))
     total = 0.0
     for branch in _all_blocks(architecture):
         heads = tuple(layer for layer in branch.layers if isinstance(layer, Attention))
@@ -49,7 +55,7 @@ def written_by_attention(
             total += float(
                 np.broadcast_to(_lost(replace(branch, layers=heads), state, setting), norm.shape).sum()
             )
-        state = apply_branch(branch, state, setting).state
+        state = step(state, branch, setting).state
     return total
 
 
@@ -61,9 +67,9 @@ def _all_blocks(architecture: Architecture) -> Block:
     )[0]
 
 
-def _lost(branch: Branch, state: Simplex, setting: Setting) -> Array:
+def _lost(branch: Branch, state: SimplexState, setting: Setting) -> Array:
     """log( q_sum / (skip^2 q_before) ) of one branch in every block; infinite without a skip."""
-    whole = apply_branch(replace(branch, norm=replace(branch.norm, outside=False)), state, setting).state.norm
+    whole = step(state, replace(branch, norm=replace(branch.norm, outside=False)), setting).state.norm
     carried = branch.skip**2 * state.norm
     with np.errstate(divide="ignore"):
         return np.asarray(np.where(carried > 0, np.log(whole) - np.log(carried), np.inf))

@@ -15,32 +15,37 @@ from numpy.typing import NDArray
 
 from edgewise.arrays import LARGEST, Array
 from edgewise.critical.phase_diagram import AXES, PhaseDiagram, as_knobs, compute_diagram
+from edgewise.errors import SearchBudget
 from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
 from edgewise.judgement.probability import CERTAIN, CURVES, calibration
 from edgewise.judgement.reading import ALIKE, APART
 from edgewise.judgement.score import BEYOND
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import fold
-from edgewise.theory.simplex.recursion import Setting, apply_branch
-from edgewise.theory.simplex.state import Simplex
+from edgewise.theory.simplex.state import Setting, SimplexState
+from edgewise.theory.simplex.step import step
 
 
 def judged_diagram(
-    architecture: Architecture, axes: Mapping[str, Any], readout: str = "token", start_overlap: float = 0.0
+    architecture: Architecture,
+    axes: Mapping[str, Any],
+    readout: str = "token",
+    start_overlap: float = 0.0,
+    budget: SearchBudget | None = None,
 ) -> PhaseDiagram:
-    """The phase diagram with its share of networks that train and the outcome of every point."""
-    diagram = compute_diagram(architecture, axes, readout, start_overlap)
-    share = shares(diagram)
+    """Compute the phase diagram with its share of networks that train and the outcome of every point."""
+    diagram = compute_diagram(architecture, axes, readout, start_overlap, budget)
+    share = shares(diagram, budget)
     outcome = np.select([share >= TRAINS_FROM, share > FAILS_UP_TO], [0, 1], 2).astype(np.int8)
     return replace(diagram, share=share, outcome=outcome)
 
 
-def shares(diagram: PhaseDiagram) -> Array:
+def shares(diagram: PhaseDiagram, budget: SearchBudget | None = None) -> Array:
     """The probability of training (Y, X); 0 where the stream leaves the range of numbers, as for one network.
 
     Where tokens are one at the output and each has a label, it is the least that a record can show, as for one network.
     """
-    forgetting, lost, apart = _over_grid(diagram)
+    forgetting, lost, apart = _over_grid(diagram, budget)
     merged = (apart < ALIKE) & (diagram.readout == "token") & (1 - diagram.start_overlap >= APART)
     angle = np.where(merged, BEYOND, np.abs(diagram.angle_change))
     exponents = angle + np.abs(diagram.gradient_change)
@@ -60,27 +65,34 @@ def probability(exponents: Array, forgetting: Array, readout: str) -> Array:
     return np.clip(1 / (1 + np.exp(np.clip(risk, -700, 700))), CERTAIN, 1 - CERTAIN)
 
 
-def _over_grid(diagram: PhaseDiagram) -> tuple[Array, NDArray[np.bool_], Array]:
+def _over_grid(diagram: PhaseDiagram, budget: SearchBudget | None) -> tuple[Array, NDArray[np.bool_], Array]:
     """Late forgetting, lost points and 1 - overlap at the output (Y, X); whole-number axes network by network."""
     network, start = diagram.architecture, diagram.start_overlap
     if AXES[diagram.y_name].kind == "integer":
         xs = as_knobs(diagram.x_name, diagram.x)
-        rows = [late_forgetting(network.replace(**{diagram.y_name: int(v)}), xs, start) for v in diagram.y]
+        rows = [
+            late_forgetting(network.replace(**{diagram.y_name: int(v)}), xs, start, budget) for v in diagram.y
+        ]
         forgetting, lost, apart = (np.array([row[part] for row in rows]) for part in range(3))
         return forgetting, lost, apart
     if AXES[diagram.x_name].kind == "integer":
         ys = as_knobs(diagram.y_name, diagram.y)
-        columns = [late_forgetting(network.replace(**{diagram.x_name: int(v)}), ys, start) for v in diagram.x]
+        columns = [
+            late_forgetting(network.replace(**{diagram.x_name: int(v)}), ys, start, budget) for v in diagram.x
+        ]
         forgetting, lost, apart = (np.array([column[part] for column in columns]).T for part in range(3))
         return forgetting, lost, apart
     across, up = np.meshgrid(diagram.x, diagram.y)
     changed = as_knobs(diagram.x_name, across.ravel()) | as_knobs(diagram.y_name, up.ravel())
-    forgetting, lost, apart = late_forgetting(network, changed, start)
+    forgetting, lost, apart = late_forgetting(network, changed, start, budget)
     return forgetting.reshape(across.shape), lost.reshape(across.shape), apart.reshape(across.shape)
 
 
 def late_forgetting(
-    architecture: Architecture, changed: Mapping[str, Array], start_overlap: float = 0.0
+    architecture: Architecture,
+    changed: Mapping[str, Array],
+    start_overlap: float = 0.0,
+    budget: SearchBudget | None = None,
 ) -> tuple[Array, NDArray[np.bool_], Array]:
     """|F_L - F_half| L / (L - half) with F of `forgetting`, whether the stream left the range, and 1 - overlap at last.
 
@@ -89,21 +101,21 @@ def late_forgetting(
     knobs: dict[str, Any] = architecture.knobs() | dict(changed)
     size = len(next(iter(changed.values())))
     norm = np.broadcast_to(np.asarray(knobs["embedding_norm"], float), (size,))
-    start = state = Simplex(norm, norm * (1 - start_overlap))
-    setting, half = Setting(architecture.tokens, architecture.width), architecture.depth // 2
+    start = state = SimplexState(norm, norm * (1 - start_overlap))
+    setting, half = Setting(architecture.tokens, architecture.width, budget=budget), architecture.depth // 2
     total, middle, gone = np.zeros(size), np.zeros(size), np.zeros(size, bool)
     with np.errstate(all="ignore"):
         for number, block in enumerate(fold(knobs)):
             middle = total if number == half else middle
             for branch in block:
-                step = apply_branch(branch, state, setting)
+                after = step(state, branch, setting)
                 inside = replace(branch, norm=replace(branch.norm, outside=False))
-                whole = apply_branch(inside, state, setting) if branch.norm.outside else step
+                whole = step(state, inside, setting) if branch.norm.outside else after
                 total = total + np.log(whole.state.norm) - np.log(np.square(branch.skip) * state.norm)
-                lost = ~((step.state.norm > 1 / LARGEST) & (step.state.norm < LARGEST))
+                lost = ~((after.state.norm > 1 / LARGEST) & (after.state.norm < LARGEST))
                 gone |= lost  # such points go on from the start
-                state = Simplex(
-                    *(np.where(lost, first, now) for first, now in zip(start, step.state, strict=True))
+                state = SimplexState(
+                    *(np.where(lost, first, now) for first, now in zip(start, after.state, strict=True))
                 )
         late = np.abs(total - middle) * architecture.depth / (architecture.depth - half)
         apart = state.separation

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgewise.critical.asymptotics import asymptotics
+from edgewise.errors import SearchBudget
 from edgewise.judgement.bands import outcome_of, why_open
 from edgewise.judgement.findings import (
     CURABLE,
@@ -38,14 +39,14 @@ if TYPE_CHECKING:
 NEVER = Probability(0.0, 0.0, 0.0)  # a stream that leaves the range of numbers carries nothing
 
 
-def judge(trace: Trace, audit: Sequence[AuditFinding] = ()) -> Verdict:
-    """What a trace means: one score, its probability, the outcome that this is a band of, and what explains it.
+def judge(trace: Trace, audit: Sequence[AuditFinding] = (), budget: SearchBudget | None = None) -> Verdict:
+    """Judge a trace: one score, its probability, the outcome that this is a band of, and what explains it.
 
     An error in the weights and a first loss far above chance are no part of the score. With one of them the outcome is
     at most risky, and how many of such networks trained is not known.
     """
-    reading, limits = read(trace), _limits(trace.architecture)
-    score = score_of(reading)
+    reading, limits = read(trace), _limits(trace.architecture, budget)
+    score = score_of(reading, budget)
     probability = _probability(reading, score)
     outcome = Outcome.UNDECIDED if probability is None else outcome_of(probability)
     findings = find(Evidence(reading, score, {} if score is None else risks(score, trace), outcome))
@@ -127,12 +128,12 @@ class _Limits:
     theory: PerceptronTheory | None = None
 
 
-def _limits(network: Architecture | Perceptron | None) -> _Limits:
+def _limits(network: Architecture | Perceptron | None, budget: SearchBudget | None) -> _Limits:
     if isinstance(network, Perceptron):
         return _limits_of_maps(summary(network))
     if network is None:
         return _Limits()
-    far = asymptotics(network)
+    far = asymptotics(network, budget)
     return _Limits(
         far.angle,
         far.gradient,

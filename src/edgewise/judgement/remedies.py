@@ -15,16 +15,14 @@ import numpy as np
 
 from edgewise.arrays import Array
 from edgewise.critical.exponents import evaluate
-from edgewise.effort import OutOfEffort, limited
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, OutOfBudget, SearchBudget
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.trace import GRADIENTS, Trace
 from edgewise.nouns.verdict import CUT_OFF, Outcome, Probability, Remedy, Verdict, per_cent
 from edgewise.stability.limits import RISKY
 from edgewise.theory.perceptron.maps import summary
-from edgewise.theory.predict import predict_perceptron, predict_transformer
-from edgewise.theory.start import first_state
+from edgewise.theory.predict import first_state, predict_perceptron, predict_transformer
 
 SHARP = (
     200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
@@ -44,7 +42,7 @@ WEAK_DRAW = (
 )
 RANKS = {Outcome.TRAINS: 0, Outcome.RISKY: 1, Outcome.UNDECIDED: 1, Outcome.FAILS: 2}
 
-Judge = Callable[[Trace], Verdict]
+Judge = Callable[[Trace, tuple[()], SearchBudget | None], Verdict]
 Changes = dict[str, Any]
 
 
@@ -58,7 +56,7 @@ class Candidate:
     note: str  # what is changed, in words
 
 
-Way = Callable[[Architecture, str], Candidate | None]  # of a network and a readout
+Way = Callable[[Architecture, str, SearchBudget | None], Candidate | None]  # of a network and a readout
 
 
 class _Reached(NamedTuple):
@@ -115,14 +113,16 @@ class Search:
         """What helps, each with its cost, and whether the search was cut off."""
         if RANKS[self._unchanged.outcome] == RANKS[Outcome.TRAINS]:
             return [], False
-        candidates = self._perceptron() if isinstance(self._network, Perceptron) else self._transformer()
+        budget = SearchBudget(EFFORT)
+        candidates = (
+            self._perceptron() if isinstance(self._network, Perceptron) else self._transformer(budget)
+        )
         proven: list[tuple[Remedy, int]] = []
         try:
-            with limited(EFFORT):
-                for candidate in candidates:
-                    if (remedy := self._first_that_helps(candidate)) is not None:
-                        proven.append((remedy, candidate.cost))
-        except OutOfEffort:
+            for candidate in candidates:
+                if (remedy := self._first_that_helps(candidate, budget)) is not None:
+                    proven.append((remedy, candidate.cost))
+        except OutOfBudget:
             return proven, True
         return proven, False
 
@@ -135,13 +135,13 @@ class Search:
     def _readout(self) -> str:
         return GRADIENTS.get(self.trace.readout) or GRADIENTS.get(self.trace.decisive_readout or "", "token")
 
-    def _first_that_helps(self, candidate: Candidate) -> Remedy | None:
+    def _first_that_helps(self, candidate: Candidate, budget: SearchBudget) -> Remedy | None:
         """The weakest value that trains, else the weakest with a better outcome."""
         milder: Remedy | None = None
         here = min(RANKS[self.outcome], RANKS[self._unchanged.outcome])
         for changes in candidate.values:
             changed = self._network.replace(**changes)
-            verdict = None if changed == self._network else self._verdict(changed)
+            verdict = None if changed == self._network else self._verdict(changed, budget)
             if verdict is None or RANKS[verdict.outcome] >= here:
                 continue
             odds = None if verdict.probability is None else verdict.probability.value
@@ -158,14 +158,16 @@ class Search:
             milder = milder or remedy
         return milder
 
-    def _verdict(self, changed: Architecture | Perceptron) -> Verdict | None:
-        """The changed network from the same start; None where the theory does not cover it."""
+    def _verdict(
+        self, changed: Architecture | Perceptron, budget: SearchBudget | None = None
+    ) -> Verdict | None:
+        """The changed network from the same start; None if the theory does not cover it."""
         norm, overlap = first_state(self.trace)
         if isinstance(changed, Perceptron):
-            return self.judge(predict_perceptron(changed, overlap))
+            return self.judge(predict_perceptron(changed, overlap), (), budget)
         try:
-            trace = predict_transformer(changed, None, norm, overlap, self._readout)
-            return self.judge(replace(trace, readout=self.trace.readout))
+            trace = predict_transformer(changed, None, norm, overlap, self._readout, budget=budget)
+            return self.judge(replace(trace, readout=self.trace.readout), (), budget)
         except BadInput:  # what no theory covers, as a norm of a silent layer, is no remedy
             return None
 
@@ -184,14 +186,16 @@ class Search:
                 "inputs neither merge nor part",
             )
 
-    def _transformer(self) -> Iterator[Candidate]:
+    def _transformer(self, budget: SearchBudget) -> Iterator[Candidate]:
         network = self._network
         assert isinstance(network, Architecture)
         scores = partial(_scores, condensation=self.condensation)
         ways: tuple[Way, ...] = (scores, _initialization, _input_gain, _branches, _pre_norm)
         if self.condensation * 2 * math.log(network.tokens) > SHARP:
             ways = (_pre_norm, scores, _coarsely)  # what leads back into the table of moments first
-        yield from (candidate for way in ways if (candidate := way(network, self._readout)) is not None)
+        for way in ways:
+            if (candidate := way(network, self._readout, budget)) is not None:
+                yield candidate
 
 
 def contradict(network: Architecture | Perceptron, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -204,9 +208,9 @@ def _direction(network: Architecture | Perceptron, name: str, changes: Mapping[s
     return float(np.sign(np.mean(changes[name]) - np.mean(getattr(network, name))))
 
 
-def _worst(architecture: Architecture, readout: str, **knobs: Array) -> Array:
+def _worst(architecture: Architecture, readout: str, budget: SearchBudget | None, **knobs: Array) -> Array:
     """The larger of the two changes over depth, for arrays of knob values tried at once."""
-    rates = evaluate(architecture, knobs, readout)
+    rates = evaluate(architecture, knobs, readout, budget=budget)
     size = np.maximum(np.abs(rates.angle_change), np.abs(rates.gradient_change))
     return np.where(np.isfinite(size), size, np.inf)
 
@@ -235,12 +239,14 @@ def _scaled(value: Any, factor: float) -> Any:
     return tuple(factor * v for v in value) if isinstance(value, tuple) else factor * value
 
 
-def _initialization(architecture: Architecture, readout: str) -> Candidate | None:
+def _initialization(
+    architecture: Architecture, readout: str, budget: SearchBudget | None = None
+) -> Candidate | None:
     """What initialize_ does to a description: smaller gains of values and MLP output, or of norms that end a branch."""
     means = {name: float(np.mean(getattr(architecture, name))) for name in _initial_gains(architecture)}
 
     def size(factors: Array) -> Array:
-        return _worst(architecture, readout, **{name: mean * factors for name, mean in means.items()})
+        return _worst(architecture, readout, budget, **{name: mean * factors for name, mean in means.items()})
 
     return _initialized(architecture, [factor for factor in _largest(size) if factor < 1])
 
@@ -260,12 +266,14 @@ def _initialized(architecture: Architecture, factors: Sequence[float]) -> Candid
     return Candidate(0, tuple(values), lambda _: "edgewise.initialize_(model)", SAME) if values else None
 
 
-def _coarsely(architecture: Architecture, readout: str) -> Candidate | None:  # noqa: ARG001
+def _coarsely(architecture: Architecture, *_: object) -> Candidate | None:
     """Smaller gains where no grid can be searched."""
     return _initialized(architecture, COARSE)
 
 
-def _branches(architecture: Architecture, readout: str) -> Candidate | None:
+def _branches(
+    architecture: Architecture, readout: str, budget: SearchBudget | None = None
+) -> Candidate | None:
     """No branch above one multiplier, beside skips of 1."""
     layers = [
         name for name, size in (("attention", architecture.heads), ("mlp", architecture.mlp_width)) if size
@@ -276,7 +284,11 @@ def _branches(architecture: Architecture, readout: str) -> Candidate | None:
     def size(multipliers: Array) -> Array:
         ones = {name: np.ones_like(multipliers) for name in skips}
         return _worst(
-            architecture, readout, **{k: np.minimum(v, multipliers) for k, v in largest.items()}, **ones
+            architecture,
+            readout,
+            budget,
+            **{k: np.minimum(v, multipliers) for k, v in largest.items()},
+            **ones,
         )
 
     def changes(multiplier: float) -> Changes:
@@ -306,7 +318,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:.3g}"
 
 
-def _pre_norm(architecture: Architecture, readout: str) -> Candidate | None:  # noqa: ARG001
+def _pre_norm(architecture: Architecture, *_: object) -> Candidate | None:
     """The norm in front of each branch, the skips at 1."""
     if architecture.norm == "pre":
         return None
@@ -316,13 +328,15 @@ def _pre_norm(architecture: Architecture, readout: str) -> Candidate | None:  # 
     return Candidate(3, ({"norm": "pre"} | _whole_skips(architecture, layers),), _settings, PRE_NORM)
 
 
-def _input_gain(architecture: Architecture, readout: str) -> Candidate | None:
+def _input_gain(
+    architecture: Architecture, readout: str, budget: SearchBudget | None = None
+) -> Candidate | None:
     """The gain of the MLP input nearest to the present one at which the worst change is below the target."""
     here = float(np.mean(architecture.mlp_in_gain))
     if not architecture.mlp_width or not here:
         return None
     factors = np.geomspace(0.25, 4.0, 41)
-    good = np.flatnonzero(_worst(architecture, readout, mlp_in_gain=here * factors) <= TARGET)
+    good = np.flatnonzero(_worst(architecture, readout, budget, mlp_in_gain=here * factors) <= TARGET)
     nearest = sorted(good, key=lambda k: abs(math.log(factors[k])))[: HALVINGS + 1]
     values = tuple({"mlp_in_gain": float(f"{here * factors[k]:.3g}")} for k in nearest)
     distinct = tuple(v for v in values if f"{v['mlp_in_gain']:.3g}" != f"{here:.3g}")
@@ -336,7 +350,7 @@ def _input_gain(architecture: Architecture, readout: str) -> Candidate | None:
     )
 
 
-def _scores(architecture: Architecture, readout: str, condensation: float) -> Candidate | None:  # noqa: ARG001
+def _scores(architecture: Architecture, *_: object, condensation: float) -> Candidate | None:
     """Logits that no longer condense: variance over 2 log n of one half, then less."""
     if not 1 <= condensation < math.inf:
         return None

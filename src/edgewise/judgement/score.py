@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgewise.errors import SearchBudget
 from edgewise.judgement.forgetting import forgotten
 from edgewise.judgement.reading import Reading
 from edgewise.nouns.architecture import Architecture
@@ -37,7 +38,7 @@ class Score:
         return self.angle + self.gradient
 
 
-def score_of(reading: Reading) -> Score | None:
+def score_of(reading: Reading, budget: SearchBudget | None = None) -> Score | None:
     """The score of a trace, without its gradient where none was followed; None where the stream left the range."""
     if reading.out_of_range.any():
         return None
@@ -47,17 +48,17 @@ def score_of(reading: Reading) -> Score | None:
     sizes = [_size(change.scalar) for change in changes]
     sizes[0] = sizes[0] if reading.collapsed is None else BEYOND
     return Score(
-        sizes[0], sizes[1] if gradient is not None else 0.0, _forgetting(reading), math.hypot(*errors)
+        sizes[0], sizes[1] if gradient is not None else 0.0, _forgetting(reading, budget), math.hypot(*errors)
     )
 
 
-def _forgetting(reading: Reading) -> float | None:
+def _forgetting(reading: Reading, budget: SearchBudget | None) -> float | None:
     """By the description at the norms and overlaps of the trace, whether those are predicted or measured."""
     trace, architecture = reading.trace, reading.trace.architecture
     if not isinstance(architecture, Architecture) or architecture.depth != trace.depth:
         return None
     norms, separations = trace.blocks("norm"), trace.blocks("separation")
-    logs = forgotten(architecture, norms.tolist(), separations.tolist())
+    logs = forgotten(architecture, norms.tolist(), separations.tolist(), budget)
     return (
         _size(growth(logs[None]).change.scalar) if np.isfinite(logs).all() else None
     )  # without a skip there is no F

@@ -33,6 +33,12 @@ WEIGHTS = (
 )  # of statistics weight_gradient.NAME
 
 
+def check_readout(readout: str) -> None:
+    """Raise unless the theory knows where the gradient of this readout's loss starts."""
+    if readout not in READOUTS:
+        raise BadInput(f"readout must be {' or '.join(READOUTS)}, got {readout!r}.")
+
+
 @dataclass(frozen=True)
 class FirstLoss:
     """The cross-entropy of a model before training, in nats, and that of guessing among as many classes, ln V."""

@@ -15,9 +15,9 @@ from edgewise.nouns.figure import Arrows, Curve, Map, Marker, Panel, Sheet, fini
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.verdict import FixedPoint
 from edgewise.theory.averages.activations import activation
-from edgewise.theory.perceptron.edge_of_chaos import boundary
-from edgewise.theory.perceptron.fixed_points import chi_1, length_fixed_point
+from edgewise.theory.perceptron.edge_of_chaos import boundary, length_fixed_point
 from edgewise.theory.perceptron.maps import summary
+from edgewise.theory.perceptron.step import chi_1
 
 if TYPE_CHECKING:
     from edgewise.critical.phase_diagram import PhaseDiagram

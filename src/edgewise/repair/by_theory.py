@@ -42,8 +42,7 @@ from edgewise.repair.schemes import SCHEMES
 from edgewise.repair.search import Search, largest_within
 from edgewise.stability.lyapunov import growth
 from edgewise.theory.averages.activations import activation
-from edgewise.theory.predict import predict_transformer
-from edgewise.theory.start import at_least_zero
+from edgewise.theory.predict import at_least_zero, predict_transformer
 
 EVALUATIONS = 12  # of the theory, to find s
 CAP = 1.0  # a branch beside a whole skip is never given a gain above this

@@ -1,4 +1,4 @@
-"""Description to Trace: which recursion a network needs, and what of its answer is extrapolated."""
+"""Description to Trace: where a prediction starts, which recursion a network needs, and what is extrapolated."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from numpy.typing import ArrayLike
 
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, NotCovered, SearchBudget
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.perceptron import Perceptron
-from edgewise.nouns.trace import Trace
-from edgewise.theory.perceptron.recursion import trace_perceptron
-from edgewise.theory.simplex.recursion import propagate_simplex
-from edgewise.theory.start import first_state, refuse_start, refuse_two_starts
+from edgewise.nouns.trace import Trace, check_readout
+from edgewise.theory.perceptron.drive import trace_perceptron
+from edgewise.theory.simplex.drive import propagate_simplex
 
 Progress = Callable[[float], None]
 
@@ -28,7 +27,7 @@ def predict(
     progress: Progress | None = None,
     closure: str = "exact",
 ) -> Trace:
-    """The orbit of a described network.
+    """Predict the orbit of a described network.
 
     start: a measured Trace, or an input Gram matrix x_a.x_b / width of shape (tokens, tokens).
     """
@@ -37,7 +36,7 @@ def predict(
             raise BadInput("a perceptron has two inputs and one readout: give start_overlap alone.")
         return predict_perceptron(network, start_overlap)
     if isinstance(start, Trace):
-        refuse_two_starts(start, start_overlap)
+        _check_one_start(start, start_overlap)
         norm, overlap = first_state(start)
         return predict_transformer(network, None, norm, overlap, readout, progress, closure)
     return predict_transformer(network, start, None, start_overlap, readout, progress, closure)
@@ -51,37 +50,45 @@ def predict_transformer(
     readout: str = "token",
     progress: Progress | None = None,
     closure: str = "exact",
+    budget: SearchBudget | None = None,
 ) -> Trace:
-    """The simplex recursion where token positions are all alike, the Gram recursion where they are not."""
-    refuse_start(start_overlap, readout)
-    refuse_two_starts(start, start_overlap)
+    """Run the simplex recursion if token positions are all alike, the Gram recursion if they are not."""
+    check_start(start_overlap, readout)
+    _check_one_start(start, start_overlap)
     if start_norm is not None:
         architecture = architecture.replace(embedding_norm=start_norm)
     if start is None and architecture.symmetric:
-        return _with_caveats(propagate_simplex(architecture, start_overlap, readout, closure), architecture)
-    _refuse_positions(architecture, closure)
-    from edgewise.theory.gram.recursion import propagate_gram
+        return _with_caveats(
+            propagate_simplex(architecture, start_overlap, readout, closure, budget), architecture
+        )
+    _check_positions(architecture, closure)
+    from edgewise.theory.gram.drive import propagate_gram
 
     trace = propagate_gram(
-        architecture, start=start, start_overlap=start_overlap, readout=readout, progress=progress
+        architecture,
+        start=start,
+        start_overlap=start_overlap,
+        readout=readout,
+        progress=progress,
+        budget=budget,
     )
     return _with_caveats(trace, architecture)
 
 
 def predict_perceptron(perceptron: Perceptron, start_overlap: float = 0.0) -> Trace:
-    """Two inputs of unit length through a random perceptron, and the gradient back [Poole 2016, Schoenholz 2017]."""
-    refuse_start(start_overlap, "token")
+    """Predict two inputs of unit length, and the gradient back [Poole 2016, Schoenholz 2017]."""
+    check_start(start_overlap, "token")
     return _with_caveats(trace_perceptron(perceptron, start_overlap), perceptron)
 
 
-def _refuse_positions(architecture: Architecture, closure: str) -> None:
-    """What is written for tokens that are all alike only."""
+def _check_positions(architecture: Architecture, closure: str) -> None:
+    """Raise for what is written for tokens that are all alike only."""
     if closure != "exact":
-        raise BadInput(
+        raise NotCovered(
             f"closure = {closure!r} needs tokens that are all alike: no mask, RoPE, ALiBi or Gram matrix."
         )
     if architecture.kernel != "softmax":
-        raise BadInput(
+        raise NotCovered(
             f"kernel = {architecture.kernel!r} is modelled for tokens that are all alike: no mask, window, RoPE, ALiBi "
             "or Gram matrix. Leave them out, or use the softmax kernel."
         )
@@ -92,7 +99,7 @@ def _with_caveats(trace: Trace, network: Architecture | Perceptron) -> Trace:
 
 
 def extrapolations(network: Architecture | Perceptron) -> tuple[str, ...]:
-    """Why the numbers of a network are extrapolated, one sentence each; empty when they are not."""
+    """Return why the numbers of a network are extrapolated, one sentence each; empty if they are not."""
     reasons = list(getattr(network, "unmodelled", ()))
     spread = math.sqrt(2 * network.depth / network.width)
     if spread > 1:
@@ -101,3 +108,30 @@ def extrapolations(network: Architecture | Perceptron) -> tuple[str, ...]:
             f"log-change, sqrt(2 L / d) = {spread:.2f}, exceeds 1"
         )
     return tuple(reasons)
+
+
+def check_start(start_overlap: float, readout: str) -> None:
+    """Raise unless the overlap is at least 0, for which the recursions are written, and the readout is known."""
+    check_readout(readout)
+    if not (isinstance(start_overlap, (int, float)) and 0.0 <= start_overlap < 1.0):
+        raise BadInput(
+            f"start_overlap must be a mean cosine of at least 0 and below 1, got {start_overlap!r}."
+        )
+
+
+def _check_one_start(start: object, start_overlap: float) -> None:
+    if start is not None and start_overlap:
+        raise BadInput("give start or start_overlap, not both: the start has its own overlap.")
+
+
+def first_state(trace: Trace) -> tuple[float, float]:
+    """Return norm and mean cosine at the first site of a trace, averaged over seeds."""
+    return float(trace.norm[:, 0].mean()), at_least_zero(float(trace.overlap[:, 0].mean()))
+
+
+def at_least_zero(overlap: float) -> float:
+    """Return a measured overlap, and zero for one below zero, for which the recursions are not written.
+
+    n tokens that are centered, or drawn in few dimensions, have a mean cosine down to -1/(n-1): nothing aligns them.
+    """
+    return 0.0 if overlap < 0 else overlap

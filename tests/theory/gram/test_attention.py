@@ -10,14 +10,11 @@ from scipy.special import xlogy
 
 from edgewise.nouns.architecture import transformer
 from edgewise.theory.gram import heads as gram_heads
-from edgewise.theory.gram import layers as gram_layers
-from edgewise.theory.gram import positions as gram_mask
-from edgewise.theory.gram.geometry import simplex
-from edgewise.theory.gram.heads import Sampling
-from edgewise.theory.gram.layers import attend, pull_attention
-from edgewise.theory.gram.normals import Normals
-from edgewise.theory.gram.recursion import propagate_gram
-from edgewise.theory.gram.roots import geometry_root
+from edgewise.theory.gram import step as gram_step
+from edgewise.theory.gram.drive import propagate_gram
+from edgewise.theory.gram.sampling import Sampling
+from edgewise.theory.gram.state import Normals, geometry_root, simplex
+from edgewise.theory.gram.step import attend, pull_attention
 from tests.support.some_tokens import geometry, small, tokens
 
 CLOSE = {"rtol": 1e-7, "atol": 1e-7}
@@ -25,15 +22,15 @@ CLOSE = {"rtol": 1e-7, "atol": 1e-7}
 
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 5), (False, 7)])
 def test_sandwich_skips_only_zeros(causal: bool, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gram_mask, "SMALLEST_BLOCK", 3)
-    mask = gram_mask.sliding_window_mask.__wrapped__(23, causal, window, np.float64)
+    monkeypatch.setattr(gram_heads, "SMALLEST_BLOCK", 3)
+    mask = gram_heads.sliding_window_mask.__wrapped__(23, causal, window, np.float64)
     generator = np.random.default_rng(0)
     a, m = generator.standard_normal((2, 23, 23)), generator.standard_normal((23, 23))
     a = a if mask.visible is None else a * mask.visible
     middle = m + m.T
     b = a.swapaxes(1, 2)
-    np.testing.assert_allclose(gram_mask.sandwich(a, middle, mask.rows), (a @ middle @ b).sum(0), **CLOSE)
-    np.testing.assert_allclose(gram_mask.sandwich(b, middle, mask.columns), (b @ middle @ a).sum(0), **CLOSE)
+    np.testing.assert_allclose(gram_heads.sandwich(a, middle, mask.rows), (a @ middle @ b).sum(0), **CLOSE)
+    np.testing.assert_allclose(gram_heads.sandwich(b, middle, mask.columns), (b @ middle @ a).sum(0), **CLOSE)
 
 
 def test_features_have_the_covariance_of_the_tokens() -> None:
@@ -68,15 +65,15 @@ def test_gradients_of_features_are_those_of_a_complex_step(qk_norm: bool, rope: 
 
 def test_a_gated_product_multiplies_overlaps() -> None:
     first, second = geometry(tokens(1)), geometry(tokens(2))
-    product = gram_layers.product(first, second)
+    product = gram_step.product(first, second)
     np.testing.assert_allclose(product.overlaps, first.overlaps * second.overlaps, **CLOSE)
     assert float(np.abs(product.spreads.diagonal()).max()) < 1e-12
 
 
 def test_alibi_slopes() -> None:
     eight = [2.0**-h for h in range(1, 9)]
-    assert gram_mask.alibi_slopes(8).tolist() == eight
-    assert gram_mask.alibi_slopes(12).tolist() == pytest.approx(
+    assert gram_heads.alibi_slopes(8).tolist() == eight
+    assert gram_heads.alibi_slopes(12).tolist() == pytest.approx(
         [*eight, *(2.0 ** -(h + 0.5) for h in range(4))]
     )
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edgewise.nouns.architecture import transformer
-from edgewise.theory.gram.recursion import propagate_gram
-from edgewise.theory.simplex.recursion import propagate_simplex
+from edgewise.theory.gram.drive import propagate_gram
+from edgewise.theory.simplex.drive import propagate_simplex
 from tests.agreement.simulation.simulate import simulate
 
 # The two recursions on symmetric networks.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgewise.theory.gram.normals import CHUNK, Normals
+from edgewise.theory.gram.state import CHUNK, Normals
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -10,8 +10,8 @@ import pytest
 
 from edgewise.arrays import Array
 from edgewise.theory.averages.activations import activation
-from edgewise.theory.gram.geometry import Geometry, from_overlaps
 from edgewise.theory.gram.pairs import pair_averages, slope_averages
+from edgewise.theory.gram.state import GramState, from_overlaps
 from tests.support.some_tokens import geometry, tokens
 
 
@@ -71,7 +71,7 @@ def test_distances_keep_their_digits_near_collapse(name: str, growth: float) -> 
     first = np.array([growth, 0.0])
     second = first + step * np.array([0.6, 0.8])
     squares = np.array([first @ first, second @ second])
-    state = Geometry(squares, np.array([[0.0, 0.5], [0.5, 0.0]]) * step**2)
+    state = GramState(squares, np.array([[0.0, 0.5], [0.5, 0.0]]) * step**2)
     phi = activation(name)
     # to first order phi(v) - phi(u) = phi'(u) du, du Gaussian with parts along and across u
     z, w = np.polynomial.hermite_e.hermegauss(181)

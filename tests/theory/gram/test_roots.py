@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgewise.theory.gram.roots import cholesky, lower_product, square_root
+from edgewise.theory.gram.state import cholesky, lower_product, square_root
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 

@@ -8,8 +8,8 @@ import pytest
 from edgewise.errors import BadInput
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.theory.averages.activations import activation
-from edgewise.theory.perceptron import recursion
-from edgewise.theory.perceptron.fixed_points import length_fixed_point
+from edgewise.theory.perceptron import drive
+from edgewise.theory.perceptron.edge_of_chaos import length_fixed_point
 from edgewise.theory.perceptron.maps import summary
 
 
@@ -48,7 +48,7 @@ def test_circle_against_random_networks():
     circle averages over its own angles and the seeds halve it, hence 2 % at the last layer and 0.8 % on average."""
     sw2, sb2, depth = 4.0, 0.1, 6
     p = Perceptron("tanh", sw2, sb2, depth=depth, width=1000)
-    orbit = recursion.propagate_circle(p, angles=np.array([0.0, np.pi / 2]))
+    orbit = drive.propagate_circle(p, angles=np.array([0.0, np.pi / 2]))
     runs = [simulate_circle(sw2, sb2, depth, orbit.length[0], 1024, seed=seed) for seed in range(4)]
     quarter, euclidean, tangent = (np.mean([run[k] for run in runs], axis=0) for k in range(3))
     np.testing.assert_allclose(quarter, orbit.autocorrelation[:, 1], atol=0.03)
@@ -59,7 +59,7 @@ def test_circle_against_random_networks():
 
 
 def test_input_is_a_plane_circle():
-    orbit = recursion.propagate_circle(Perceptron("tanh", 3.0, 0.2, depth=2, width=500), start_length=0.9)
+    orbit = drive.propagate_circle(Perceptron("tanh", 3.0, 0.2, depth=2, width=500), start_length=0.9)
     assert orbit.grassmannian_length[0] == pytest.approx(2 * np.pi)
     assert orbit.euclidean_length[0] == pytest.approx(2 * np.pi * np.sqrt(500 * 0.9))
     np.testing.assert_allclose(orbit.autocorrelation[0], np.cos(orbit.angles), atol=1e-15)
@@ -71,7 +71,7 @@ def test_metric_and_curvature_are_derivatives_of_the_autocorrelation():
     Away from q*, where the recursion of k is less obvious."""
     t = np.array([0.0, 0.02, 0.04])
     p = Perceptron("erf", 2.5, 0.1, depth=4)
-    orbit = recursion.propagate_circle(p, angles=t, start_length=0.3)
+    orbit = drive.propagate_circle(p, angles=t, start_length=0.3)
     ratio = orbit.length[:, None] * orbit.separation[:, 1:] / (t[1:] ** 2 / 2)  # g - g^2 k t^2/12 + ...
     g = (4 * ratio[:, 0] - ratio[:, 1]) / 3
     k = 12 * (ratio[:, 0] - ratio[:, 1]) / (t[2] ** 2 - t[1] ** 2) / g**2
@@ -81,7 +81,7 @@ def test_metric_and_curvature_are_derivatives_of_the_autocorrelation():
 
 def test_chaotic_curvature_tends_to_its_limit_and_lengths_grow_together():
     p = Perceptron("tanh", 4.0, 0.1, depth=60)
-    orbit = recursion.propagate_circle(p)
+    orbit = drive.propagate_circle(p)
     limits, phi = summary(p), activation("tanh")
     chi_2 = p.weight_variance * float(phi.curvature_square(limits.length_fixed_point))
     assert orbit.curvature[-1] == pytest.approx(3 * chi_2 / (limits.chi_1 * (limits.chi_1 - 1)), rel=1e-6)
@@ -91,21 +91,21 @@ def test_chaotic_curvature_tends_to_its_limit_and_lengths_grow_together():
 
 
 def test_ordered_lengths_shrink_while_curvature_grows():
-    orbit = recursion.propagate_circle(Perceptron("tanh", 1.0, 0.1, depth=60))
+    orbit = drive.propagate_circle(Perceptron("tanh", 1.0, 0.1, depth=60))
     assert np.all(np.diff(orbit.euclidean_length) < 0)
     assert orbit.curvature[-1] > 1e4 * orbit.curvature[0]
     assert orbit.grassmannian_length[-1] == pytest.approx(orbit.grassmannian_length[-10], rel=1e-3)
 
 
 def test_a_kink_bends_without_bound():
-    orbit = recursion.propagate_circle(Perceptron("relu", 1.5, 0.1, depth=2))
+    orbit = drive.propagate_circle(Perceptron("relu", 1.5, 0.1, depth=2))
     assert np.all(np.isinf(orbit.curvature[1:]))
     assert np.all(np.isfinite(orbit.euclidean_length))
 
 
 def test_shallow_bound_holds_for_shallow_networks_and_fails_for_deep_ones():
-    assert recursion.shallow_length_bound("tanh", 300) == pytest.approx(4 * 300)
-    assert recursion.shallow_length_bound("sigmoid", 10) == pytest.approx(2 * 10)
+    assert drive.shallow_length_bound("tanh", 300) == pytest.approx(4 * 300)
+    assert drive.shallow_length_bound("sigmoid", 10) == pytest.approx(2 * 10)
     rng = np.random.default_rng(0)
     t = np.linspace(0, 2 * np.pi, 4001)
     circle = np.stack([np.cos(t), np.sin(t)], axis=1)
@@ -113,18 +113,18 @@ def test_shallow_bound_holds_for_shallow_networks_and_fails_for_deep_ones():
         hidden = np.tanh(circle @ (gain * rng.standard_normal((2, 300))) + rng.standard_normal(300))
         assert np.linalg.norm(np.diff(hidden, axis=0), axis=1).sum() <= 1200
     p = Perceptron("tanh", 6.0, 0.05, depth=40, width=300)
-    depth = recursion.depth_beyond_shallow(p, 300)
+    depth = drive.depth_beyond_shallow(p, 300)
     q = float(length_fixed_point(activation("tanh"), 6.0, 0.05))
-    orbit = recursion.propagate_circle(p, start_length=q)
+    orbit = drive.propagate_circle(p, start_length=q)
     activations = orbit.euclidean_length * np.sqrt(float(activation("tanh").slope_square(q)))
     assert depth == np.argmax(activations > 1200)
     assert 0 < depth < 40
-    assert recursion.depth_beyond_shallow(Perceptron("tanh", 1.0, 0.1, width=300), 300) == np.inf
+    assert drive.depth_beyond_shallow(Perceptron("tanh", 1.0, 0.1, width=300), 300) == np.inf
 
 
 def test_refusals():
     for name in ("relu", "gelu"):
         with pytest.raises(BadInput, match="not monotone and bounded"):
-            recursion.shallow_length_bound(name, 10)
+            drive.shallow_length_bound(name, 10)
     with pytest.raises(BadInput, match=r"go to 0\.0"):
-        recursion.propagate_circle(Perceptron("tanh", 0.5, 0.0))
+        drive.propagate_circle(Perceptron("tanh", 0.5, 0.0))

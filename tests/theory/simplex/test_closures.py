@@ -7,8 +7,8 @@ import pytest
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.theory.gram import layers
-from edgewise.theory.simplex import recursion
+from edgewise.theory.gram import step as gram_step
+from edgewise.theory.simplex import drive
 from edgewise.theory.softmax.condensation import condensation_ratio, large_n, random_energy
 from edgewise.theory.softmax.integrals import quadrature_moments
 from edgewise.theory.softmax.moments import moment_table
@@ -74,7 +74,7 @@ def test_the_condensation_ratio_is_one_at_the_freezing_point():
             condensation_ratio(variance, tokens)
 
 
-@pytest.mark.parametrize(("module", "knobs"), [(recursion, {}), (layers, {"causal": True})])
+@pytest.mark.parametrize(("module", "knobs"), [(drive, {}), (gram_step, {"causal": True})])
 def test_both_recursions_use_the_one_condensation_ratio(module, knobs, monkeypatch):
     network = edgewise.transformer(depth=2, width=64, heads=2, tokens=8, **knobs)
     ratio = edgewise.predict(network).statistics["condensation"]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.theory.simplex.recursion import Setting, apply_branch
-from edgewise.theory.simplex.state import Gradient, Simplex
+from edgewise.theory.simplex.state import Gradient, Setting, SimplexState
+from edgewise.theory.simplex.step import step as apply_branch
 
 N, WIDTH, HEADS, HEAD_WIDTH = 6, 512, 24, 8
 GAINS = {"score_gain": 0.8, "key_gain": 1.1, "value_gain": 1.3, "output_gain": 0.9}
@@ -86,8 +86,8 @@ def test_one_layer_forward_and_backward(kernel: str, overlap: float) -> None:
         kernel=kernel,
         **GAINS,
     )
-    state = Simplex(np.asarray(0.9), np.asarray(0.9 * (1 - overlap)))
-    step = apply_branch(network.blocks[0][0], state, Setting(N, WIDTH))
+    state = SimplexState(np.asarray(0.9), np.asarray(0.9 * (1 - overlap)))
+    step = apply_branch(state, network.blocks[0][0], Setting(N, WIDTH))
     g = Gradient(np.asarray(1.0), np.asarray(0.36))
     assert step.weights is not None
     theory = {

@@ -26,7 +26,7 @@ from numpy.polynomial import chebyshev
 from edgewise.arrays import Array
 from edgewise.theory.averages import gaussian_mean
 from edgewise.theory.averages.activations import Activation
-from edgewise.theory.gram.geometry import Geometry, Real, without_diagonal
+from edgewise.theory.gram.state import GramState, Real, without_diagonal
 
 Later = Callable[[], Real]
 NODES = 65  # exact evaluations in the angle, Chebyshev
@@ -37,12 +37,12 @@ ANGLES = 33
 CELL = 0.5  # the range of log q is rounded outwards to this, so that layers share tables
 
 
-def pair_averages(phi: Activation, state: Geometry) -> Geometry:
+def pair_averages(phi: Activation, state: GramState) -> GramState:
     """The geometry of phi(u) for Gaussian u: squares E phi(u_a)^2, spreads E (phi(u_a) - phi(u_b))^2 / 2."""
     return PairAverages(phi, state).values
 
 
-def slope_averages(phi: Activation, state: Geometry) -> Array:
+def slope_averages(phi: Activation, state: GramState) -> Array:
     """E phi'(u_a) phi'(u_b), the diagonal included (n, n)."""
     return PairAverages(phi, state).slopes()
 
@@ -50,7 +50,7 @@ def slope_averages(phi: Activation, state: Geometry) -> Array:
 class PairAverages:
     """The averages of one state: values at once, slopes when the backward pass asks for them."""
 
-    def __init__(self, phi: Activation, state: Geometry) -> None:
+    def __init__(self, phi: Activation, state: GramState) -> None:
         variance = _common_variance(state)
         if variance is not None:
             self.values, self.slopes = _equal(phi, state, variance)
@@ -60,30 +60,30 @@ class PairAverages:
             self.values, self.slopes = _unequal(phi, state)
 
 
-def _equal(phi: Activation, state: Geometry, q: float) -> tuple[Geometry, Later]:
+def _equal(phi: Activation, state: GramState, q: float) -> tuple[GramState, Later]:
     """All tokens of one variance."""
     squares = np.full_like(state.squares, float(phi.square(q)))
     if q == 0:
-        flat = Geometry(squares, np.zeros_like(state.spreads))
+        flat = GramState(squares, np.zeros_like(state.spreads))
         return flat, lambda: state.spreads + float(phi.slope_square(0.0))
     if q > STEEP:
         separations = np.clip(state.spreads.astype(np.float64) / q, 0.0, 2.0)
-        steep = Geometry(squares, state.spreads * phi.chord(q, separations))
+        steep = GramState(squares, state.spreads * phi.chord(q, separations))
         return steep, lambda: phi.slope_product_apart(q, separations)
     place = _Place(state.spreads * (1 / q))
     spreads = place.read(_chords(phi, q))
     spreads *= state.spreads
-    return Geometry(squares, spreads), lambda: place.read(_slopes(phi, q))
+    return GramState(squares, spreads), lambda: place.read(_slopes(phi, q))
 
 
-def _unequal(phi: Activation, state: Geometry) -> tuple[Geometry, Later]:
+def _unequal(phi: Activation, state: GramState) -> tuple[GramState, Later]:
     wide = state.in_precision(np.float64)
     table, angle = pair_table(phi, wide.squares), angles(wide.separations)
     values = table.values(wide, angle).in_precision(state.spreads.dtype)
     return values, lambda: table.slope_products(wide, angle).astype(state.spreads.dtype, copy=False)
 
 
-def _common_variance(state: Geometry) -> float | None:
+def _common_variance(state: GramState) -> float | None:
     low, high = float(state.squares.min()), float(state.squares.max())
     return (low + high) / 2 if high - low <= 1e-12 * high else None
 
@@ -149,13 +149,13 @@ def _homogeneous(phi: Activation) -> bool:
     return bool(np.allclose(phi.function(8 * x), 8 * phi.function(x), rtol=1e-12, atol=0.0))
 
 
-def _scaled(phi: Activation, state: Geometry) -> tuple[Geometry, Later]:
+def _scaled(phi: Activation, state: GramState) -> tuple[GramState, Later]:
     """phi(sqrt(q) z) = sqrt(q) phi(z): the averages at unit variance, exactly."""
     lengths = np.sqrt(state.squares).astype(state.spreads.dtype)
     unit, place = float(phi.square(1.0)), _Place(state.separations)
     across = lengths[:, None] * lengths * state.separations * place.read(_chords(phi, 1.0))
     along = (lengths[:, None] - lengths) ** 2 * (unit / 2)
-    return Geometry(state.squares * unit, along + across), lambda: place.read(_slopes(phi, 1.0))
+    return GramState(state.squares * unit, along + across), lambda: place.read(_slopes(phi, 1.0))
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class PairTable:
     slopes: Array  # Chebyshev coefficients of M in the angle (A, K, K)
     chords: Array  # the same of the mean of M over [c, 1]
 
-    def values(self, state: Geometry, angle: Array) -> Geometry:
+    def values(self, state: GramState, angle: Array) -> GramState:
         """Squares and spreads of phi(u)."""
         s, weights = np.log(state.squares), self._weights(state)
         squares = self.phi.square(state.squares)
@@ -203,13 +203,13 @@ class PairTable:
         chord = _series(weights, self.chords, self.scale.forward(angle))
         roots = np.sqrt(state.squares)
         across = roots[:, None] * roots * state.separations * chord
-        return Geometry(squares, without_diagonal(np.maximum(along + across, 0.0)))
+        return GramState(squares, without_diagonal(np.maximum(along + across, 0.0)))
 
-    def slope_products(self, state: Geometry, angle: Array) -> Array:
+    def slope_products(self, state: GramState, angle: Array) -> Array:
         """E phi'(u_a) phi'(u_b) (n, n)."""
         return _series(self._weights(state), self.slopes, self.scale.forward(angle))
 
-    def _weights(self, state: Geometry) -> Array:
+    def _weights(self, state: GramState) -> Array:
         return _lagrange(_unit(np.log(state.squares), self.low, self.high), self.ratios.shape[0])
 
 

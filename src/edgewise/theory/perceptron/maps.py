@@ -11,27 +11,24 @@ from numpy.typing import ArrayLike
 from edgewise.arrays import Array
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.theory.averages.activations import Activation, activation
-from edgewise.theory.perceptron.edge_of_chaos import boundary, critical_weight_variance
-from edgewise.theory.perceptron.fixed_points import (
-    LengthFixedPoint,
-    chi_1,
-    chi_q,
-    correlation_map,
-    correlation_slope,
-    depth_scale,
-    length_fixed_point,
-    length_fixed_points,
-    length_map,
-    separation_fixed_point,
-)
-from edgewise.theory.perceptron.recursion import (
-    CircleOrbit,
-    PerceptronOrbit,
+from edgewise.theory.perceptron.drive import (
     depth_beyond_shallow,
     propagate_circle,
     propagate_perceptron,
     shallow_length_bound,
 )
+from edgewise.theory.perceptron.edge_of_chaos import (
+    LengthFixedPoint,
+    boundary,
+    correlation_slope,
+    critical_weight_variance,
+    depth_scale,
+    length_fixed_point,
+    length_fixed_points,
+    separation_fixed_point,
+)
+from edgewise.theory.perceptron.state import CircleOrbit, PerceptronOrbit
+from edgewise.theory.perceptron.step import chi_1, chi_q, correlation_map, length_map
 
 TRAINABLE_MULTIPLE = 6.0  # of the depth scale: where MNIST and CIFAR networks stop training [Schoenholz 2017]
 _ON_THE_BOUNDARY = 1e-6

@@ -1,4 +1,4 @@
-"""The token-permutation symmetric (simplex) state, its gradient, and one step of a map with its pullback.
+"""The state of tokens that are all alike (a simplex), its gradient, and the record of one step with its pullback.
 
 Every field is a float64 array over a grid of networks, so that one call serves a phase diagram.
 """
@@ -12,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from edgewise.arrays import Array
+from edgewise.errors import SearchBudget
+from edgewise.theory.softmax.moments import OverlapMoments, exact_moments
 
 
-class Simplex(NamedTuple):
+class SimplexState(NamedTuple):
     """q = x_a.x_a/d and D = q - p with p = x_a.x_b/d: the difference is carried, so rounding decides nothing."""
 
     norm: Array
@@ -31,11 +33,11 @@ class Simplex(NamedTuple):
         alive = np.asarray(self.norm) > 0
         return np.where(alive, self.difference / np.where(alive, self.norm, 1.0), 0.0)
 
-    def scaled(self, factor: Array | float) -> Simplex:
-        return Simplex(self.norm * factor, self.difference * factor)
+    def scaled(self, factor: Array | float) -> SimplexState:
+        return SimplexState(self.norm * factor, self.difference * factor)
 
-    def plus(self, other: Simplex) -> Simplex:
-        return Simplex(self.norm + other.norm, self.difference + other.difference)
+    def plus(self, other: SimplexState) -> SimplexState:
+        return SimplexState(self.norm + other.norm, self.difference + other.difference)
 
 
 class Gradient(NamedTuple):
@@ -51,28 +53,39 @@ class Gradient(NamedTuple):
         return Gradient(self.own + other.own, self.cross + other.cross)
 
 
+Moments = Callable[[Array, Array, int, SearchBudget | None], OverlapMoments]
 Pullback = Callable[[Gradient], Gradient]
 WeightGradients = Callable[[Gradient], Mapping[str, Array]]
 
 
 @dataclass(frozen=True)
-class Step:
+class Setting:
+    """What every layer needs besides its gains."""
+
+    tokens: int
+    width: int
+    moments: Moments = exact_moments  # for comparison a closure may take its place
+    budget: SearchBudget | None = None
+
+
+@dataclass(frozen=True)
+class SimplexStep:
     """A map applied to a state: the new state, how gradients come back, and statistics of what happened inside."""
 
-    state: Simplex
+    state: SimplexState
     pull: Pullback
     statistics: Callable[[], Mapping[str, Array]] = dict  # computed on demand: a phase diagram needs none
     weights: WeightGradients | None = None
 
 
 def ratio(product: Array | float, factor: Array | float) -> Array:
-    """product / factor, 0 where the factor is 0 (and so the product)."""
+    """Return product / factor, and 0 if the factor is 0 (and so the product)."""
     safe = np.where(np.asarray(factor) > 0, factor, 1.0)
     return np.where(np.asarray(factor) > 0, product / safe, 0.0)
 
 
 def chain(first: Pullback, *later: Pullback) -> Pullback:
-    """The pullback of maps applied one after another, first map first."""
+    """Return the pullback of maps applied one after another, first map first."""
 
     def pull(gradient: Gradient) -> Gradient:
         for back in reversed((first, *later)):

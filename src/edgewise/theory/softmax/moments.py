@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgewise.arrays import Array
-from edgewise.effort import spend
-from edgewise.errors import BadInput
+from edgewise.errors import BadInput, SearchBudget
 from edgewise.theory.softmax.integrals import SoftmaxMoments, quadrature_moments
 from edgewise.theory.softmax.table import LARGEST_TOKENS, LARGEST_VARIANCE, LOWEST_CORRELATION, TokenSplines
 
@@ -34,6 +33,13 @@ class OverlapMoments(NamedTuple):
     t11: Array
 
 
+def exact_moments(
+    variance: Array, correlation: Array, tokens: int, budget: SearchBudget | None = None
+) -> OverlapMoments:
+    """Return the moments at this very length."""
+    return moment_table(tokens).overlaps(variance, correlation, budget)
+
+
 @lru_cache(maxsize=64)
 def moment_table(tokens: int) -> MomentTable:
     """The moments for one number of tokens n >= 1, cached."""
@@ -49,20 +55,28 @@ class MomentTable:
         self.tokens = tokens
         self._splines = TokenSplines(tokens)
 
-    def overlaps(self, variance: ArrayLike, correlation: ArrayLike) -> OverlapMoments:
-        """s2, s11, chord, r2, t11: what the recursions need; some 10 ms for 40,000 points."""
-        return OverlapMoments(**self._evaluate(variance, correlation, OverlapMoments._fields))
+    def overlaps(
+        self, variance: ArrayLike, correlation: ArrayLike, budget: SearchBudget | None = None
+    ) -> OverlapMoments:
+        """Return s2, s11, chord, r2, t11: what the recursions need; some 10 ms for 40,000 points."""
+        return OverlapMoments(**self._evaluate(variance, correlation, OverlapMoments._fields, budget))
 
     def moments(self, variance: ArrayLike, correlation: ArrayLike) -> SoftmaxMoments:
         """All ten moments."""
         names = tuple(field.name for field in fields(SoftmaxMoments))
         return SoftmaxMoments(**self._evaluate(variance, correlation, names))
 
-    def entropy(self, variance: ArrayLike) -> Array:
-        """Expected row entropy E[-sum s log s]."""
-        return self._evaluate(variance, 1.0, ("entropy",))["entropy"]
+    def entropy(self, variance: ArrayLike, budget: SearchBudget | None = None) -> Array:
+        """Return the expected row entropy E[-sum s log s]."""
+        return self._evaluate(variance, 1.0, ("entropy",), budget)["entropy"]
 
-    def _evaluate(self, variance: ArrayLike, correlation: ArrayLike, names: Names) -> dict[str, Array]:
+    def _evaluate(
+        self,
+        variance: ArrayLike,
+        correlation: ArrayLike,
+        names: Names,
+        budget: SearchBudget | None = None,
+    ) -> dict[str, Array]:
         v, rho = _checked(variance, correlation)
         shape, v, rho = v.shape, v.ravel(), rho.ravel()
         inside = (v <= LARGEST_VARIANCE) & (rho >= LOWEST_CORRELATION) & (2 <= self.tokens <= LARGEST_TOKENS)
@@ -71,6 +85,10 @@ class MomentTable:
         else:
             values = {name: np.empty(v.shape) for name in names}
             self._fill(values, inside, self._from_table(v[inside], rho[inside], names))
+            if (
+                budget is not None
+            ):  # also for states that are remembered: a search must end at the same step again
+                budget.spend(SECONDS * np.count_nonzero(~inside))
             self._fill(values, ~inside, self._from_quadrature(v[~inside], rho[~inside], names))
         return {name: values[name].reshape(shape) for name in names}
 
@@ -83,9 +101,6 @@ class MomentTable:
         return self._splines.overlaps(v, rho) if few else self._splines.everything(v, rho)
 
     def _from_quadrature(self, v: Array, rho: Array, names: Names) -> dict[str, Array]:
-        spend(
-            SECONDS * len(v)
-        )  # also for states that are remembered: a search must not get further the second time
         states = [_one_state(float(a), float(b), self.tokens) for a, b in zip(v, rho, strict=True)]
         return {name: np.array([getattr(state, name) for state in states]) for name in names}
 

@@ -1,7 +1,7 @@
-"""Attention and MLP on the simplex state at finite length, forward and backward.
+"""Attention kernels on the simplex state at finite length, forward and backward: softmax, Gaussian, bilinear.
 
-The MLP, plain and gated, by Gaussian averages; softmax attention by the moments of `theory/softmax`; the Gaussian
-kernel in closed form at every length and head width [Song 2024]:
+Softmax attention by the moments of `theory/softmax`; the Gaussian kernel in closed form at every length and head width
+[Song 2024]:
 
     o_a = sum_b G_ab v_b ,   G_ab = exp(-|q_a - k_b|^2 / (2 sqrt(h))) ,   h the head width
 
@@ -32,38 +32,35 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.errors import BadInput
-from edgewise.nouns.blocks import MLP, Attention
-from edgewise.theory.averages.activations import Activation, activation
-from edgewise.theory.simplex.state import Gradient, Simplex, Step, ratio
+from edgewise.errors import NotCovered
+from edgewise.nouns.blocks import Attention
+from edgewise.theory.simplex.state import Gradient, Setting, SimplexState, SimplexStep, ratio
 from edgewise.theory.softmax.moments import OverlapMoments, moment_table
 
+Mean = Callable[[Array, Array], Array]
 HARDEST = 1e8  # logit variance: beyond it every row sits on one key to four digits
 
-Moments = Callable[[Array, Array, int], OverlapMoments]
+
+def attend(layer: Attention, state: SimplexState, setting: Setting) -> SimplexStep:
+    """Apply the layer's kernel."""
+    kernels = {"gaussian": gaussian_attention, "bilinear": bilinear_attention}
+    return kernels.get(layer.kernel, softmax_attention)(layer, state, setting)
 
 
-def exact(variance: Array, correlation: Array, tokens: int) -> OverlapMoments:
-    """The moments at this very length; for comparison a closure may take its place."""
-    return moment_table(tokens).overlaps(variance, correlation)
-
-
-def softmax_attention(
-    layer: Attention, state: Simplex, tokens: int, width: int, moments: Moments = exact
-) -> Step:
+def softmax_attention(layer: Attention, state: SimplexState, setting: Setting) -> SimplexStep:
     """q_att = sV^2 (p + D S2), D_att = sV^2 D (S2 - S11), the latter by its chord.
 
     Logits of a row have variance v = sA^2 q D (QK-norm: sA^2 D/q), rows correlate by rho = p/q. A bias drawn for each
     distance is another one for every row: v + b^2, and rows correlate by v rho / (v + b^2).
     """
-    row = Row(layer, state, tokens, moments)
+    row = Row(layer, state, setting)
     spread = row.s2_minus_s11
-    after = Simplex(state.cross + state.difference * row.s2, state.difference * spread)
-    return Step(
+    after = SimplexState(state.cross + state.difference * row.s2, state.difference * spread)
+    return SimplexStep(
         after.scaled(layer.value_gain**2),
         lambda g: _pull_softmax(row, g),
         statistics=lambda: {"logit_variance": row.variance, "attention_entropy": row.entropy},
-        weights=lambda g: _softmax_weights(row, g, width),
+        weights=lambda g: _softmax_weights(row, g),
     )
 
 
@@ -76,9 +73,8 @@ class Row:
     """
 
     layer: Attention
-    state: Simplex
-    tokens: int
-    moments: Moments
+    state: SimplexState
+    setting: Setting
 
     @cached_property
     def variance(self) -> Array:
@@ -89,7 +85,8 @@ class Row:
     @cached_property
     def _nodes(self) -> list[tuple[float, float, OverlapMoments]]:
         unlike = self.state.separation + (1 - self.state.separation) * ratio(self.bias, self._biased)
-        every = self.moments(self._biased, 1 - unlike, self.tokens)
+        setting = self.setting
+        every = setting.moments(self._biased, 1 - unlike, setting.tokens, setting.budget)
         return [(w, x, OverlapMoments(*(m[i] for m in every))) for i, (x, w) in enumerate(self._lengths)]
 
     @cached_property
@@ -124,7 +121,7 @@ class Row:
 
     @cached_property
     def entropy(self) -> Array:
-        entropies = moment_table(self.tokens).entropy(self._biased)
+        entropies = moment_table(self.setting.tokens).entropy(self._biased, self.setting.budget)
         return np.asarray(sum(w * entropy for entropy, (_, w) in zip(entropies, self._lengths, strict=True)))
 
     @cached_property
@@ -171,7 +168,7 @@ def _pull_softmax(row: Row, g: Gradient) -> Gradient:
     Vq = sV^2 [gq S2 + (n-1) gp S11],  Qq = sA^2 sV^2 D^2 gq R2,  Kq = sA^2 sV^2 D [q gq R2 + (n-1) p gp T11],
     and the key gradients sum to zero over tokens, Kp = -Kq/(n-1).
     """
-    n, q, p, D = row.tokens, row.state.norm, row.state.cross, row.state.difference
+    n, q, p, D = row.setting.tokens, row.state.norm, row.state.cross, row.state.difference
     value = Gradient(
         g.own * row.s2 + (n - 1) * g.cross * row.s11,
         g.own * (1 - row.s2) / (n - 1) + g.cross * (1 - row.s11),
@@ -183,13 +180,13 @@ def _pull_softmax(row: Row, g: Gradient) -> Gradient:
     return value.plus(logits).scaled(row.layer.value_gain**2)
 
 
-def _softmax_weights(row: Row, g: Gradient, width: int) -> Mapping[str, Array]:
+def _softmax_weights(row: Row, g: Gradient) -> Mapping[str, Array]:
     """|dL/dW|^2 of the four projections, g at the layer's output; the same for any number of heads.
 
     W_V: d gO^2 n [gq (p + D S2) + (n-1) gp (p + D S11)];  W_O: H d_k gV^2 and the same bracket;
     W_Q: d gK^2 sV^2 D^2 n [q gq R2 + (n-1) p gp T11];  W_K: gQ^2 instead, weighted by the query's length.
     """
-    layer, n, q, p, D = row.layer, row.tokens, row.state.norm, row.state.cross, row.state.difference
+    layer, n, q, p, D = row.layer, row.setting.tokens, row.state.norm, row.state.cross, row.state.difference
     mixed = n * (g.own * (p + D * row.s2) + (n - 1) * g.cross * (p + D * row.s11))
     value_gain, query_gain = (
         ratio(layer.value_gain, layer.output_gain),
@@ -199,6 +196,7 @@ def _softmax_weights(row: Row, g: Gradient, width: int) -> Mapping[str, Array]:
     if layer.qk_norm:  # the norms divide by the projections' own gains, taken equal
         behind_query = behind_key = row.logit_scale * ratio(1.0, layer.key_gain) ** 2
     (r2, t11), (key_r2, key_t11) = row.query_side, row.key_side
+    width = row.setting.width
     common = width * layer.value_gain**2 * D**2 * n
     return {
         "value": width * layer.output_gain**2 * mixed,
@@ -208,24 +206,24 @@ def _softmax_weights(row: Row, g: Gradient, width: int) -> Mapping[str, Array]:
     }
 
 
-def gaussian_attention(layer: Attention, state: Simplex, tokens: int, width: int) -> Step:
+def gaussian_attention(layer: Attention, state: SimplexState, setting: Setting) -> SimplexStep:
     """q_att = sV^2 [n q M(q,q) + n(n-1) p M(q,p)]; the difference sums M(q,.) - M(p,.), by the log of their ratio."""
-    _refuse_for("Gaussian", layer)
-    kernel = Kernel(layer, state, tokens)
-    n, q, p = tokens, state.norm, state.cross
-    after = Simplex(kernel.mixed(q), n * q * kernel.drop(q) + n * (n - 1) * p * kernel.drop(p))
-    return Step(
+    _check_supported("Gaussian", layer)
+    kernel = Kernel(layer, state, setting.tokens)
+    n, q, p = setting.tokens, state.norm, state.cross
+    after = SimplexState(kernel.mixed(q), n * q * kernel.drop(q) + n * (n - 1) * p * kernel.drop(p))
+    return SimplexStep(
         after.scaled(layer.value_gain**2),
         lambda g: _pull_gaussian(kernel, g),
-        weights=lambda g: _gaussian_weights(kernel, g, width),
+        weights=lambda g: _gaussian_weights(kernel, g, setting.width),
     )
 
 
-def _refuse_for(kernel: str, layer: Attention) -> None:
+def _check_supported(kernel: str, layer: Attention) -> None:
     if layer.qk_norm:
-        raise BadInput(f"qk_norm with the {kernel} kernel is not modelled. Set qk_norm = false.")
+        raise NotCovered(f"qk_norm with the {kernel} kernel is not modelled. Set qk_norm = false.")
     if np.any(layer.position_bias):
-        raise BadInput(f"position_bias with the {kernel} kernel is not modelled. Set position_bias = 0.")
+        raise NotCovered(f"position_bias with the {kernel} kernel is not modelled. Set position_bias = 0.")
 
 
 @dataclass(frozen=True)
@@ -233,7 +231,7 @@ class Kernel:
     """The means M and kappa M of this layer, over the overlaps x of two queries' tokens and y of two keys' tokens."""
 
     layer: Attention
-    state: Simplex
+    state: SimplexState
     tokens: int
 
     @cached_property
@@ -301,10 +299,10 @@ def _pull_gaussian(kernel: Kernel, g: Gradient) -> Gradient:
     return value.plus(query).plus(key).scaled(kernel.layer.value_gain**2)
 
 
-def _over_queries(kernel: Kernel, g: Gradient, mean: object, y: Array) -> Array:
+def _over_queries(kernel: Kernel, g: Gradient, mean: Mean, y: Array) -> Array:
     """sum over queries a, a' of Gamma_aa' mean(C_aa', y)."""
     n, q, p = kernel.tokens, kernel.state.norm, kernel.state.cross
-    return n * g.own * mean(q, y) + n * (n - 1) * g.cross * mean(p, y)  # type: ignore[operator]
+    return n * g.own * mean(q, y) + n * (n - 1) * g.cross * mean(p, y)
 
 
 def _gaussian_weights(kernel: Kernel, g: Gradient, width: int) -> Mapping[str, Array]:
@@ -322,10 +320,10 @@ def _gaussian_weights(kernel: Kernel, g: Gradient, width: int) -> Mapping[str, A
     }
 
 
-def bilinear_attention(layer: Attention, state: Simplex, tokens: int, width: int) -> Step:
+def bilinear_attention(layer: Attention, state: SimplexState, setting: Setting) -> SimplexStep:
     """O = (sV sA / n)^2 F C, with F = n q^2 + n (n-1) p^2."""
-    _refuse_for("bilinear", layer)
-    n, q, p = tokens, state.norm, state.cross
+    _check_supported("bilinear", layer)
+    n, width, q, p = setting.tokens, setting.width, state.norm, state.cross
     keys = n * q**2 + n * (n - 1) * p**2
     share = (layer.score_gain * layer.value_gain / n) ** 2
 
@@ -349,59 +347,4 @@ def bilinear_attention(layer: Attention, state: Simplex, tokens: int, width: int
             "key": logits * ratio(layer.score_gain, layer.key_gain) ** 2,
         }
 
-    return Step(state.scaled(share * keys), pull, weights=weights)
-
-
-def mlp(layer: MLP, state: Simplex, tokens: int, width: int) -> Step:
-    """q_m = s2^2 E phi^2, D_m = s2^2 (E phi^2 - E phi phi'), by the chord so that nothing cancels.
-
-    The hidden variance is q_h = s1^2 q + sb^2; a gated MLP multiplies by the linear half su^2 (q, p).
-    """
-    phi = activation(layer.activation)
-    hidden = Simplex(layer.in_gain**2 * state.norm + layer.bias**2, layer.in_gain**2 * state.difference)
-    square = phi.square(hidden.norm)
-    lost = hidden.difference * phi.chord(hidden.norm, hidden.separation)
-    if layer.gated:
-        gain = (layer.out_gain * layer.linear_gain) ** 2
-        after = Simplex(state.norm * square, state.difference * square + state.cross * lost).scaled(gain)
-    else:
-        after = Simplex(square, lost).scaled(layer.out_gain**2)
-    return Step(
-        after,
-        lambda g: g.scaled(*_mlp_slopes(layer, phi, state, hidden)),
-        weights=lambda g: _mlp_weights(layer, phi, state, hidden, g, tokens, width),
-    )
-
-
-def _mlp_slopes(layer: MLP, phi: Activation, state: Simplex, hidden: Simplex) -> tuple[Array, Array]:
-    """B = s2^2 s1^2 E phi'^2 and B_c with the pair average; gated: s2^2 su^2 (s1^2 q E phi'^2 + E phi^2)."""
-    q, c = hidden.norm, 1 - hidden.separation
-    own, cross = layer.in_gain**2 * phi.slope_square(q), layer.in_gain**2 * phi.slope_product(q, c)
-    if layer.gated:
-        own = layer.linear_gain**2 * (state.norm * own + phi.square(q))
-        cross = layer.linear_gain**2 * (state.cross * cross + phi.product(q, c))
-    return layer.out_gain**2 * own, layer.out_gain**2 * cross
-
-
-def _mlp_weights(
-    layer: MLP, phi: Activation, state: Simplex, hidden: Simplex, g: Gradient, tokens: int, width: int
-) -> Mapping[str, Array]:
-    """|dL/dW|^2 for W_1 (gate), W_2 and the linear half, from g at the layer's output; n (own + (n-1) cross)."""
-    q, c = hidden.norm, 1 - hidden.separation
-
-    def total(own: Array, cross: Array) -> Array:
-        return tokens * (g.own * own + (tokens - 1) * g.cross * cross)
-
-    s1, s2 = (phi.slope_square(q), phi.slope_product(q, c)), (phi.square(q), phi.product(q, c))
-    x = (state.norm, state.cross)
-    if not layer.gated:
-        return {
-            "mlp_in": width * layer.out_gain**2 * total(x[0] * s1[0], x[1] * s1[1]),
-            "mlp_out": layer.width * total(*s2),
-        }
-    u2, o2 = layer.linear_gain**2, layer.out_gain**2
-    return {
-        "mlp_in": width * o2 * u2 * total(x[0] ** 2 * s1[0], x[1] ** 2 * s1[1]),
-        "mlp_linear": width * o2 * total(x[0] * s2[0], x[1] * s2[1]),
-        "mlp_out": layer.width * u2 * total(x[0] * s2[0], x[1] * s2[1]),
-    }
+    return SimplexStep(state.scaled(share * keys), pull, weights=weights)

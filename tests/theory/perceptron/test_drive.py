@@ -8,7 +8,7 @@ import pytest
 from edgewise.errors import BadInput
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.theory.averages.activations import activation
-from edgewise.theory.perceptron import edge_of_chaos, fixed_points, maps, recursion
+from edgewise.theory.perceptron import drive, edge_of_chaos, maps, step
 
 TANH, ERF, RELU, GELU = (activation(name) for name in ("tanh", "erf", "relu", "gelu"))
 
@@ -76,7 +76,7 @@ def test_orbit_against_random_networks(case, simulations):
     layer, or three standard errors of the seeds (one layer of ReLU scatters q by sqrt(5/width) = 7 %)."""
     p, c0, runs = Perceptron(*CASES[case][:3], depth=10), 0.4, simulations[:, case]
     (q, c, growth), (dq, dc, dg) = runs.mean(axis=0), runs.std(axis=0, ddof=1) / np.sqrt(len(runs))
-    orbit = recursion.propagate_perceptron(p, 1.0, c0)
+    orbit = drive.propagate_perceptron(p, 1.0, c0)
     assert np.max(dc) < 0.02  # the seeds leave something to test
     assert np.all(np.abs(q - orbit.length) < np.maximum(0.02 * orbit.length, 3 * dq))
     assert np.all(np.abs(c - orbit.correlation) < np.maximum(0.012, 3 * dc))
@@ -88,19 +88,19 @@ def test_orbit_against_random_networks(case, simulations):
 
 
 def test_length_fixed_points_in_closed_form():
-    assert float(fixed_points.length_fixed_point(RELU, 1.5, 0.1)) == pytest.approx(0.1 / 0.25)
-    assert float(fixed_points.length_fixed_point(activation("linear"), 0.5, 0.1)) == pytest.approx(0.2)
+    assert float(edge_of_chaos.length_fixed_point(RELU, 1.5, 0.1)) == pytest.approx(0.1 / 0.25)
+    assert float(edge_of_chaos.length_fixed_point(activation("linear"), 0.5, 0.1)) == pytest.approx(0.2)
     q = 0.7  # erf: choose q*, and the bias variance that belongs to it
     sb2 = q - 1.2 * 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q))
-    assert float(fixed_points.length_fixed_point(ERF, 1.2, sb2)) == pytest.approx(q, rel=1e-10)
+    assert float(edge_of_chaos.length_fixed_point(ERF, 1.2, sb2)) == pytest.approx(q, rel=1e-10)
 
 
 def test_lengths_without_a_fixed_point():
-    assert fixed_points.length_fixed_point(RELU, 2.5, 0.0) == np.inf
-    assert fixed_points.length_fixed_point(RELU, 2.0, 0.1) == np.inf
-    assert fixed_points.length_fixed_points(RELU, 2.5, 0.1) == ()
-    assert fixed_points.length_fixed_point(RELU, 2.0, 0.0, start=3.0) == 3.0  # every length is fixed
-    assert fixed_points.length_fixed_point(TANH, 0.8, 0.0) == 0.0
+    assert edge_of_chaos.length_fixed_point(RELU, 2.5, 0.0) == np.inf
+    assert edge_of_chaos.length_fixed_point(RELU, 2.0, 0.1) == np.inf
+    assert edge_of_chaos.length_fixed_points(RELU, 2.5, 0.1) == ()
+    assert edge_of_chaos.length_fixed_point(RELU, 2.0, 0.0, start=3.0) == 3.0  # every length is fixed
+    assert edge_of_chaos.length_fixed_point(TANH, 0.8, 0.0) == 0.0
 
 
 def test_fixed_points_are_where_the_iteration_ends():
@@ -108,36 +108,32 @@ def test_fixed_points_are_where_the_iteration_ends():
     for phi in (TANH, ERF, activation("sin")):
         q = np.ones_like(sw2)
         for _ in range(200):
-            q = fixed_points.length_map(phi, sw2, sb2, q)
-        found = fixed_points.length_fixed_point(phi, sw2, sb2)
+            q = step.length_map(phi, sw2, sb2, q)
+        found = edge_of_chaos.length_fixed_point(phi, sw2, sb2)
         np.testing.assert_allclose(found, q, rtol=1e-8)
         c = np.full_like(q, 0.2)
         for _ in range(1500):
-            c = fixed_points.correlation_map(phi, sw2, sb2, q, c)
+            c = step.correlation_map(phi, sw2, sb2, q, c)
         np.testing.assert_allclose(
-            1 - fixed_points.separation_fixed_point(phi, sw2, sb2, found), c, atol=2e-4
+            1 - edge_of_chaos.separation_fixed_point(phi, sw2, sb2, found), c, atol=2e-4
         )
 
 
 def test_several_fixed_points_are_all_found():
     """Squared ReLU, q' = 1.5 sw2 q^2 + sb2: two roots of a quadratic, the upper one repelling."""
     sw2, sb2 = 1.9, 0.01
-    low, high = fixed_points.length_fixed_points(activation("relu2"), sw2, sb2)
+    low, high = edge_of_chaos.length_fixed_points(activation("relu2"), sw2, sb2)
     roots = np.sort(np.roots([1.5 * sw2, -1, sb2]))
     np.testing.assert_allclose([low.length, high.length], roots, rtol=1e-9)
     assert low.slope < 1 < high.slope
-    assert fixed_points.chi_1(activation("relu2"), sw2, np.inf) == np.inf
+    assert step.chi_1(activation("relu2"), sw2, np.inf) == np.inf
 
 
 def test_chi_q_is_the_slope_of_the_length_map():
     h = 1e-4
     for phi in (TANH, GELU, RELU):
-        difference = fixed_points.length_map(phi, 1.7, 0.1, 0.9 + h) - fixed_points.length_map(
-            phi, 1.7, 0.1, 0.9 - h
-        )
-        assert float(fixed_points.chi_q(phi, 1.7, 0.9)) == pytest.approx(
-            float(difference) / (2 * h), rel=1e-5
-        )
+        difference = step.length_map(phi, 1.7, 0.1, 0.9 + h) - step.length_map(phi, 1.7, 0.1, 0.9 - h)
+        assert float(step.chi_q(phi, 1.7, 0.9)) == pytest.approx(float(difference) / (2 * h), rel=1e-5)
 
 
 def test_odd_activation_without_bias_forgets_in_the_chaotic_phase():
@@ -164,7 +160,7 @@ def test_erf_summary_in_closed_form():
 def test_depth_scale_is_the_rate_of_the_orbit(sw2, phase):
     found = maps.summary(Perceptron("tanh", sw2, 0.1))
     assert found.phase == phase
-    orbit = recursion.propagate_perceptron(
+    orbit = drive.propagate_perceptron(
         Perceptron("tanh", sw2, 0.1, depth=60), found.length_fixed_point, c0=0.3
     )
     gap = np.abs(orbit.correlation - found.correlation_fixed_point)
@@ -198,8 +194,8 @@ def test_boundary_polyline_has_chi_1_equal_to_one():
     assert sb2[-1] == 0.5
     assert np.all(np.diff(sw2) >= 0)
     inner = slice(10, None)  # the first points are at q* = 1e-8, where sb2 = q - q is rounding
-    q = fixed_points.length_fixed_point(ERF, sw2[inner], sb2[inner])
-    np.testing.assert_allclose(fixed_points.chi_1(ERF, sw2[inner], q), 1.0, atol=1e-5)
+    q = edge_of_chaos.length_fixed_point(ERF, sw2[inner], sb2[inner])
+    np.testing.assert_allclose(step.chi_1(ERF, sw2[inner], q), 1.0, atol=1e-5)
 
 
 def test_no_boundary_is_said_so():
@@ -225,14 +221,14 @@ def test_summary_on_the_boundary():
 def test_decay_on_the_boundary():
     """eps_l amplitude by the recursion itself, corrected by 1/l extrapolation of l^power eps_l."""
     sw2 = edge_of_chaos.critical_weight_variance(ERF, 0.1)
-    q = float(fixed_points.length_fixed_point(ERF, sw2, 0.1))
+    q = float(edge_of_chaos.length_fixed_point(ERF, sw2, 0.1))
     for name, variances, start in (
         ("erf", (sw2, 0.1), q),
         ("relu", (2.0, 0.0), 1.0),
         ("leaky_relu:0.2", (2 / 1.04, 0.0), 1.0),
     ):
         decay = edge_of_chaos.boundary_decay(activation(name), variances[0], start)
-        orbit = recursion.propagate_perceptron(Perceptron(name, *variances, depth=4000), start, 0.5)
+        orbit = drive.propagate_perceptron(Perceptron(name, *variances, depth=4000), start, 0.5)
         amplitude = orbit.separation[-1] * 4000.0**decay.power
         assert amplitude == pytest.approx(decay.amplitude, rel=0.02), name
     assert edge_of_chaos.boundary_decay(RELU, 2.0, 1.0).amplitude == pytest.approx(4.5 * np.pi**2)
@@ -246,17 +242,17 @@ def test_tiny_separations_are_carried_exactly():
     """In the ordered phase 1 - c falls by chi_1 per layer, far below the rounding of c itself."""
     p = Perceptron("erf", 0.5, 0.2, depth=400)
     found = maps.summary(p)
-    orbit = recursion.propagate_perceptron(p, found.length_fixed_point, c0=0.9)
+    orbit = drive.propagate_perceptron(p, found.length_fixed_point, c0=0.9)
     assert orbit.separation[-1] < 1e-90
     rate = orbit.separation[-1] / orbit.separation[-2]
     assert rate == pytest.approx(found.chi_1, rel=1e-9)
 
 
 def test_orbit_broadcasts_and_composes():
-    many = recursion.propagate_perceptron(Perceptron("tanh", 1.5, 0.1, depth=8), [1.0, 2.0], [0.1, -0.4])
+    many = drive.propagate_perceptron(Perceptron("tanh", 1.5, 0.1, depth=8), [1.0, 2.0], [0.1, -0.4])
     assert many.length.shape == (9, 2)
-    first = recursion.propagate_perceptron(Perceptron("tanh", 1.5, 0.1, depth=3), 2.0, -0.4)
-    rest = recursion.propagate_perceptron(
+    first = drive.propagate_perceptron(Perceptron("tanh", 1.5, 0.1, depth=3), 2.0, -0.4)
+    rest = drive.propagate_perceptron(
         Perceptron("tanh", 1.5, 0.1, depth=5), first.length[-1], 1 - first.separation[-1]
     )
     np.testing.assert_allclose(many.separation[-1, 1], rest.separation[-1], rtol=1e-9)
@@ -264,13 +260,13 @@ def test_orbit_broadcasts_and_composes():
 
 
 def test_dead_network_and_overflow():
-    dead = recursion.propagate_perceptron(Perceptron("tanh", 0.0, 0.0, depth=3), 1.0, 0.2)
+    dead = drive.propagate_perceptron(Perceptron("tanh", 0.0, 0.0, depth=3), 1.0, 0.2)
     assert np.all(dead.length[1:] == 0)
     assert np.all(dead.separation[1:] == 0)
     with pytest.raises(BadInput, match="exceeds 1e150 at layer"):
-        recursion.propagate_perceptron(Perceptron("relu", 8.0, 0.0, depth=400))
+        drive.propagate_perceptron(Perceptron("relu", 8.0, 0.0, depth=400))
     with pytest.raises(BadInput, match="expected a finite length"):
-        recursion.propagate_perceptron(Perceptron("relu"), q0=-1.0)
+        drive.propagate_perceptron(Perceptron("relu"), q0=-1.0)
 
 
 def test_the_noun():

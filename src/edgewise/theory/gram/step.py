@@ -1,6 +1,7 @@
-"""Softmax attention and MLP on the dense state, forward and backward.
+"""One branch of a block on the dense state, between its norms: forward, and how gradients come back.
 
-The MLP, plain and gated, by Gaussian averages over every pair of tokens; attention through the values and the softmax:
+x <- outside( skip x + sum of multiplier * after(layer(before(x))) ), cross terms being zero on average. The MLP, plain
+and gated, by Gaussian averages over every pair of tokens; attention through the values and the softmax:
 
     C_att    = sV^2 mean S U S^T
     Gamma_in = sV^2 mean S^T Gamma S + sA^2 sV^2 mean (dq dq^T + dk dk^T)
@@ -12,28 +13,126 @@ Shapes: n tokens, h heads of a group, k head width.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.nouns.blocks import MLP, Attention
+from edgewise.errors import BadInput
+from edgewise.nouns.blocks import MLP, Attention, Branch, Norm
 from edgewise.theory.averages.activations import activation
-from edgewise.theory.gram.geometry import Geometry, Real, mean_of_pair, without_diagonal
-from edgewise.theory.gram.heads import Heads, Sampling, draw_heads
-from edgewise.theory.gram.normals import Normals
+from edgewise.theory.gram.heads import Heads, Mask, banded_product, draw_heads, sandwich, sliding_window_mask
 from edgewise.theory.gram.pairs import PairAverages
-from edgewise.theory.gram.positions import Mask, banded_product, sandwich, sliding_window_mask
-from edgewise.theory.gram.roots import Root, geometry_root, lower_product, scaled_rows, square_root
+from edgewise.theory.gram.sampling import Sampling
+from edgewise.theory.gram.state import (
+    GramState,
+    Normals,
+    Real,
+    Root,
+    geometry_root,
+    lower_product,
+    mean_of_pair,
+    scaled_rows,
+    square_root,
+    without_diagonal,
+)
 from edgewise.theory.softmax.condensation import condensation_ratio
 
+Pull = Callable[[Real], Real]
+Weights = Mapping[str, float]
+PullWeights = Callable[[Real], tuple[Real, Weights]]
 RANK = 32  # of the random m in _logit_gradients: its second moments are exact at any rank
 
 
 @dataclass(frozen=True)
-class Memory:
+class GramStep:
+    """The state after a branch, how gradient overlaps come back (with |dL/dW|^2), and statistics of its layers."""
+
+    state: GramState
+    pull: PullWeights
+    statistics: Mapping[str, float] = field(default_factory=dict)
+    forgotten: float = 0.0  # log of the sum's square over what the skip carries of it
+
+
+def step(state: GramState, branch: Branch, width: int, sampling: Sampling, seed: int) -> GramStep:
+    """Apply a branch; cross terms vanish, because every layer ends in an independent zero-mean matrix."""
+    inner, pull_before = normalize(branch.norm, state) if branch.norm.before else (state, _same)
+    paths = [
+        _path(branch, layer, inner, width, sampling, seed) for layer in branch.layers if layer.branch != 0
+    ]
+    total = state.scaled(branch.skip**2)
+    for path in paths:
+        total = total.plus(path.state)
+    pulls = [path.pull for path in paths]  # not the paths: their states need not stay in memory
+    out, pull_outside = normalize(branch.norm, total) if branch.norm.outside else (total, _same)
+
+    def pull(gamma: Real) -> tuple[Real, Weights]:
+        gamma = pull_outside(gamma)
+        pulled = [pull_path(gamma) for pull_path in pulls]
+        back = gamma * float(branch.skip**2) if branch.skip != 1 else gamma
+        for inside, _ in pulled:
+            back = back + pull_before(inside)
+        return back, {name: value for _, weights in pulled for name, value in weights.items()}
+
+    statistics = {name: value for path in paths for name, value in path.statistics.items()}
+    return GramStep(out, pull, statistics, log(total.norm) - log(branch.skip**2 * state.norm))
+
+
+def log(value: float) -> float:
+    """Return the logarithm, minus infinity of 0."""
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _same(gamma: Real) -> Real:
+    return gamma
+
+
+def _path(
+    branch: Branch, layer: Attention | MLP, inner: GramState, width: int, sampling: Sampling, seed: int
+) -> GramStep:
+    """One layer between the norms, with its multiplier."""
+    output, statistics, pull_layer = _apply(layer, inner, width, sampling, seed)
+    after, pull_after = normalize(branch.norm, output) if branch.norm.after else (output, _same)
+    return GramStep(
+        after.scaled(layer.branch**2),
+        lambda gamma: pull_layer(pull_after(gamma * float(layer.branch**2) if layer.branch != 1 else gamma)),
+        statistics,
+    )
+
+
+def _apply(
+    layer: Attention | MLP, inner: GramState, width: int, sampling: Sampling, seed: int
+) -> tuple[GramState, Weights, PullWeights]:
+    if isinstance(layer, MLP):
+        output, averages = perceive(layer, inner)
+        return output, {}, lambda gamma: pull_mlp(layer, inner, averages, gamma, width)
+    output, statistics, memory = attend(layer, inner, sampling, seed)
+    return output, statistics, lambda gamma: pull_attention(layer, inner, gamma, width, sampling, memory)
+
+
+def normalize(norm: Norm, state: GramState) -> tuple[GramState, Pull]:
+    """Return the state after a norm, and how gradients come back: Gamma_ab / sqrt(q_a q_b).
+
+    LayerNorm and RMSNorm are one map at this order; tanh and erf of slope x are Gaussian averages (DyT, Derf).
+    """
+    if norm.kind not in ("layer", "rms"):
+        averages = PairAverages(activation(norm.kind), state.scaled(norm.slope**2))
+        return averages.values, lambda gamma: gamma * averages.slopes() * norm.slope**2
+    if not (state.squares > 0).all():
+        raise BadInput(
+            "a norm would divide by zero: what enters it is zero. Give the layer before it a gain above 0."
+        )
+    inverse = (1 / np.sqrt(state.squares)).astype(state.spreads.dtype)
+    return (
+        GramState(np.ones_like(state.squares), state.separations),
+        lambda gamma: gamma * inverse[:, None] * inverse,
+    )
+
+
+@dataclass(frozen=True)
+class AttentionMemory:
     """What the backward pass needs of the forward pass: the square root of U, and the heads or how to draw them."""
 
     root: Root
@@ -54,16 +153,16 @@ class Memory:
 
 
 def attend(
-    layer: Attention, state: Geometry, sampling: Sampling, seed: int
-) -> tuple[Geometry, Mapping[str, float], Memory]:
-    """The geometry of the layer's output, statistics of its rows (entropy, logit variance, condensation), a memory.
+    layer: Attention, state: GramState, sampling: Sampling, seed: int
+) -> tuple[GramState, Mapping[str, float], AttentionMemory]:
+    """Return the state of the layer's output, statistics of its rows (entropy, logit variance, condensation), a memory.
 
     Rows of S sum to one, so distances map to distances: with P = S H S^T,
     H_att = P_ab - (P_aa + P_bb)/2 and q_att = S q - P_aa.
     """
     mask = sliding_window_mask(state.tokens, layer.causal, layer.window, sampling.dtype)
     mixing, statistics = _Mixing(state, mask, sampling.dtype), _RowStatistics(mask)
-    memory = Memory(geometry_root(state, sampling.dtype), seed)
+    memory = AttentionMemory(geometry_root(state, sampling.dtype), seed)
     for heads in draw_heads(layer, memory.root, mask, sampling, Normals(seed)):
         held = []
         for part in heads.parts():
@@ -81,7 +180,7 @@ def attend(
 class _Mixing:
     """Sums over heads of the forward pass: S q, S H S^T and its diagonal."""
 
-    def __init__(self, state: Geometry, mask: Mask, dtype: Any) -> None:
+    def __init__(self, state: GramState, mask: Mask, dtype: Any) -> None:
         self.mask, self.dtype = mask, state.spreads.dtype
         self.unit = max(float(state.spreads.max()), 1e-300)
         self.spreads = (state.spreads * (1 / self.unit)).astype(dtype, copy=False)
@@ -103,11 +202,11 @@ class _Mixing:
             shift = common @ self.spreads
             self.diagonal += (2 * rest @ shift.swapaxes(1, 2) + shift @ common.swapaxes(1, 2)).sum((0, 2))
 
-    def mean(self, samples: int) -> Geometry:
+    def mean(self, samples: int) -> GramState:
         P, diagonal = self.P * (self.unit / samples), self.diagonal * (self.unit / samples)
         P -= mean_of_pair(P.diagonal(), P.dtype)
         spreads = without_diagonal(np.maximum(P, 0.0, out=P))
-        return Geometry(np.maximum(self.mean_square + self.squares / samples - diagonal, 0.0), spreads)
+        return GramState(np.maximum(self.mean_square + self.squares / samples - diagonal, 0.0), spreads)
 
 
 class _RowStatistics:
@@ -148,9 +247,9 @@ class _Back:
 
 
 def pull_attention(
-    layer: Attention, state: Geometry, gamma: Array, width: int, sampling: Sampling, memory: Memory
+    layer: Attention, state: GramState, gamma: Array, width: int, sampling: Sampling, memory: AttentionMemory
 ) -> tuple[Array, Mapping[str, float]]:
-    """Gamma at the layer's input from Gamma at its output, and |dL/dW|^2 of the four projections."""
+    """Return Gamma at the layer's input from Gamma at its output, and |dL/dW|^2 of the four projections."""
     mask = sliding_window_mask(state.tokens, layer.causal, layer.window, sampling.dtype)
     scales, lower = square_root(gamma, sampling.dtype)
     gradient_root = scaled_rows(scales, lower, sampling.dtype)
@@ -198,7 +297,7 @@ def _isotropic(tokens: int, heads: int, normals: Normals, dtype: Any) -> Real:
     return (directions * np.sqrt(RANK / squares)).reshape(tokens, -1)
 
 
-def _add_logit_path(back: _Back, state: Geometry, heads: Heads, part: slice, errors: Real) -> None:
+def _add_logit_path(back: _Back, state: GramState, heads: Heads, part: slice, errors: Real) -> None:
     """dq_a = sum_b e_ab k_b, dk_b = sum_a e_ab q_a for e over sqrt(d_k), undone through RoPE and QK-norm."""
     layer, queries, keys = heads.layer, heads.queries.part(part), heads.keys.part(part)
     query = _flat(queries.pull(banded_product(errors, keys.values, heads.mask.rows), layer))
@@ -217,7 +316,7 @@ def _flat(features: Real) -> Real:
     return np.ascontiguousarray(features.transpose(1, 0, 2)).reshape(features.shape[1], -1)
 
 
-def _weights(layer: Attention, state: Geometry, back: _Back, width: int, mean: float) -> Mapping[str, float]:
+def _weights(layer: Attention, state: GramState, back: _Back, width: int, mean: float) -> Mapping[str, float]:
     """|dL/dW|^2 = sum_ab (gradient overlap)_ab (input overlap)_ab, over all heads:
 
     W_V: d gO^2 sum U.(S^T Gamma S);  W_O: H d_k gV^2 and the same sum;  W_Q: d gK^2 sV^2 sum U.dq dq^T;
@@ -251,22 +350,22 @@ def _ratio(product: float, factor: float) -> float:
     return product / factor if factor > 0 else 0.0
 
 
-def _hidden(layer: MLP, state: Geometry) -> Geometry:
+def _hidden(layer: MLP, state: GramState) -> GramState:
     """Preactivations: s1^2 C + sb^2. A bias that all tokens share leaves distances alone."""
     gain = float(layer.in_gain**2)
-    return Geometry(gain * state.squares + layer.bias**2, gain * state.spreads)
+    return GramState(gain * state.squares + layer.bias**2, gain * state.spreads)
 
 
-def perceive(layer: MLP, state: Geometry) -> tuple[Geometry, PairAverages]:
-    """C_out = s2^2 E phi phi', times su^2 C when gated; as squares and spreads. The averages serve the way back."""
+def perceive(layer: MLP, state: GramState) -> tuple[GramState, PairAverages]:
+    """Apply an MLP: C_out = s2^2 E phi phi', times su^2 C when gated; the averages serve the way back."""
     averages = PairAverages(activation(layer.activation), _hidden(layer, state))
     if not layer.gated:
         return averages.values.scaled(layer.out_gain**2), averages
     return product(averages.values, state).scaled(layer.linear_gain**2 * layer.out_gain**2), averages
 
 
-def product(first: Geometry, second: Geometry) -> Geometry:
-    """The geometry of x * y elementwise, independent: its overlaps are the products of overlaps."""
+def product(first: GramState, second: GramState) -> GramState:
+    """Return the state of x * y elementwise, independent: its overlaps are the products of overlaps."""
     f, q, dtype = first.squares, second.squares, first.spreads.dtype
     spreads = first.overlaps
     spreads *= second.spreads
@@ -274,13 +373,13 @@ def product(first: Geometry, second: Geometry) -> Geometry:
     if np.ptp(f) and np.ptp(q):
         a, b = f.astype(dtype), q.astype(dtype)
         spreads += (a[:, None] - a) * (b[:, None] - b) * 0.25
-    return Geometry(f * q, np.maximum(spreads, 0.0, out=spreads))
+    return GramState(f * q, np.maximum(spreads, 0.0, out=spreads))
 
 
 def pull_mlp(
-    layer: MLP, state: Geometry, averages: PairAverages, gamma: Real, width: int
+    layer: MLP, state: GramState, averages: PairAverages, gamma: Real, width: int
 ) -> tuple[Real, Mapping[str, float]]:
-    """Gamma at the layer's input, and |dL/dW|^2 of its matrices.
+    """Return Gamma at the layer's input, and |dL/dW|^2 of its matrices.
 
     Gamma_in = Gamma s2^2 s1^2 E phi' phi'; gated: Gamma s2^2 su^2 (s1^2 C E phi' phi' + E phi phi').
     """

@@ -5,10 +5,11 @@ import pytest
 
 from edgewise.nouns.architecture import transformer
 from edgewise.nouns.blocks import MLP
-from edgewise.theory.gram import geometry, layers
-from edgewise.theory.simplex.layers import mlp
-from edgewise.theory.simplex.recursion import Setting, forward, propagate_simplex
-from edgewise.theory.simplex.state import Gradient, Simplex
+from edgewise.theory.gram import state as gram_state
+from edgewise.theory.gram import step as gram_step
+from edgewise.theory.simplex.drive import follow, propagate_simplex
+from edgewise.theory.simplex.state import Gradient, Setting, SimplexState
+from edgewise.theory.simplex.step import perceive
 
 
 def orbit(start_overlap=0.0, readout="token", **knobs):
@@ -65,8 +66,8 @@ def test_linear_mlp_multiplies_by_its_gains():
 @pytest.mark.parametrize("norm", ["pre", "post", "sandwich", "branch", "none"])
 def test_identical_tokens_stay_identical(norm):
     network = transformer(depth=3, tokens=16, norm=norm, activation="relu")
-    start = Simplex(np.array(1.0), np.array(0.0))
-    for step in forward(network.blocks, start, Setting(16, 512)):
+    start = SimplexState(np.array(1.0), np.array(0.0))
+    for step in follow(start, network.blocks, Setting(16, 512)):
         assert step.state.difference == 0.0
 
 
@@ -179,12 +180,12 @@ def test_an_mlp_on_a_simplex_is_the_mlp_on_its_gram_matrix(gated):
     """State, gradient and the gradients of every matrix, for tokens of one size and one overlap."""
     n, width = 5, 7
     layer = MLP(11, "silu", gated, in_gain=0.8, linear_gain=1.3, out_gain=0.7, bias=0.2, branch=1.0)
-    state, gradient = Simplex(np.array(1.4), np.array(0.9)), Gradient(np.array(1.1), np.array(-0.2))
-    step = mlp(layer, state, n, width)
-    dense = geometry.simplex(n, 1.4, 1 - 0.9 / 1.4)
-    output, averages = layers.perceive(layer, dense)
+    state, gradient = SimplexState(np.array(1.4), np.array(0.9)), Gradient(np.array(1.1), np.array(-0.2))
+    step = perceive(layer, state, Setting(n, width))
+    dense = gram_state.simplex(n, 1.4, 1 - 0.9 / 1.4)
+    output, averages = gram_step.perceive(layer, dense)
     gamma = np.full((n, n), -0.2) + 1.3 * np.eye(n)
-    back, weights = layers.pull_mlp(layer, dense, averages, gamma, width)
+    back, weights = gram_step.pull_mlp(layer, dense, averages, gamma, width)
     assert output.norm == pytest.approx(float(step.state.norm), rel=1e-9)
     assert output.spreads[0, 1] == pytest.approx(float(step.state.difference), rel=1e-6)
     pulled = step.pull(gradient)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from edgewise.nouns.architecture import Architecture, transformer
-from edgewise.theory.gram import orbit
-from edgewise.theory.gram.geometry import simplex
-from edgewise.theory.gram.recursion import propagate_gram
+from edgewise.theory.gram import drive, sampling
+from edgewise.theory.gram.drive import propagate_gram
+from edgewise.theory.gram.state import simplex
 
 
 def network(**knobs: Any) -> Architecture:
@@ -22,10 +22,10 @@ def network(**knobs: Any) -> Architecture:
 def steps(monkeypatch: pytest.MonkeyPatch, made: Architecture, **options: Any) -> int:
     """How many branches are gone through."""
     begun: list[int] = []
-    through = orbit.apply_branch
-    monkeypatch.setattr(orbit, "apply_branch", lambda *a: (begun.append(1), through(*a))[1])
+    through = drive.step
+    monkeypatch.setattr(drive, "step", lambda *a: (begun.append(1), through(*a))[1])
     propagate_gram(made, **options)
-    monkeypatch.setattr(orbit, "apply_branch", through)
+    monkeypatch.setattr(drive, "step", through)
     return len(begun)
 
 
@@ -48,20 +48,20 @@ def test_joined_draws_answer_like_draws_that_stay_apart() -> None:
 
 
 def test_settled_weighs_what_is_left_against_what_was() -> None:
-    assert orbit.settled(np.array([3.0, 0.1]), 12)
-    assert not orbit.settled(np.array([3.0, 1.0]), 12)
-    assert not orbit.settled(np.array([1.0] * 11), 12)  # a twelfth of all
-    assert not orbit.settled(np.array([np.inf, 0.0]), 4)  # without a skip
+    assert sampling.settled(np.array([3.0, 0.1]), 12)
+    assert not sampling.settled(np.array([3.0, 1.0]), 12)
+    assert not sampling.settled(np.array([1.0] * 11), 12)  # a twelfth of all
+    assert not sampling.settled(np.array([np.inf, 0.0]), 4)  # without a skip
 
 
 def test_blocks_that_differ_in_more_than_what_they_see_stay_apart() -> None:
     alike = network(window=(None, 8) * 8).blocks
-    assert orbit.blocks_alike(alike) and alike[0] != alike[1]
-    assert not orbit.blocks_alike(network(mlp_branch=tuple(np.linspace(1.0, 0.5, 16))).blocks)
+    assert sampling.blocks_alike(alike) and alike[0] != alike[1]
+    assert not sampling.blocks_alike(network(mlp_branch=tuple(np.linspace(1.0, 0.5, 16))).blocks)
 
 
 def test_an_orbit_that_goes_on_as_another_keeps_its_own_level() -> None:
-    own, trunk = (orbit.Orbit(simplex(4, q, 0.5), 1, 4, np.float32, 8, 0) for q in (1.0, 2.0))
+    own, trunk = (drive.GramOrbit(simplex(4, q, 0.5), 1, 4, np.float32, 8, 0) for q in (1.0, 2.0))
     trunk.norm[2:], trunk.separation[2:] = [4.0, 6.0], [0.25, 0.125]
     trunk.log_gradient[:] = [0.0, 1.0, 2.0, 3.0]
     own.take(trunk)
