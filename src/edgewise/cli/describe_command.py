@@ -9,7 +9,7 @@ import click
 
 from edgewise.cli import exit_codes
 from edgewise.cli.options import Batches, batch_option, complete_source, load_batches
-from edgewise.cli.output import printing, prints_aside
+from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
 
@@ -58,7 +58,7 @@ def _answer(source: str, batches: Batches | None, stack: str | None) -> Structur
     return structure(first_model(content.factory), batch, stack=stack)
 
 
-def _document(answer: Structure | Description) -> dict[str, Any]:
+def _document(answer: Structure | Description) -> Document:
     """Either of the two; the other is null."""
     kind = "structure" if hasattr(answer, "blocks") and hasattr(answer, "outside") else "description"
     return {"structure": None, "description": None, kind: answer.to_dict()}
@@ -68,7 +68,7 @@ def _lines(answer: Structure | Description) -> list[str]:
     document = _document(answer)
     if document["structure"] is not None:
         return [str(answer), COVERED if answer.covered else OUTSIDE]  # type: ignore[union-attr]
-    knobs: dict[str, Any] = document["description"]
+    knobs: Document = document["description"]
     notes = {"assumed": "Assumed", "unmodelled": "The theory leaves out"}
     lines = [f"{knobs.get('name') or 'network'}:"]
     lines += [f"  {name} = {_value(value)}" for name, value in knobs.items() if name not in ("name", *notes)]
@@ -90,7 +90,7 @@ def presets(as_json: bool) -> int:
     return exit_codes.FINE
 
 
-def preset_rows() -> list[dict[str, Any]]:
+def preset_rows() -> list[Document]:
     """What each preset is described as; tokens are what is predicted unless --tokens says otherwise."""
     from edgewise.models.describe import describe
     from edgewise.models.source import preset_names
@@ -99,7 +99,7 @@ def preset_rows() -> list[dict[str, Any]]:
     return [{"name": name} | {key: knobs[key] for key in COLUMNS[1:]} for name, knobs in described.items()]
 
 
-def _preset_lines(rows: list[dict[str, Any]]) -> list[str]:
+def _preset_lines(rows: list[Document]) -> list[str]:
     cells = [COLUMNS, *(tuple(str(row[column]) for column in COLUMNS) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
     aligned = (

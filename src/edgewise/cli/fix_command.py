@@ -14,7 +14,7 @@ import click
 
 from edgewise.cli import exit_codes
 from edgewise.cli.options import Batches, batch_option, complete_source, figure_path, load_batches, new_file
-from edgewise.cli.output import printing, prints_aside
+from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
@@ -125,7 +125,7 @@ class Cure:
     now: Verdict | None
     then: Verdict | None
 
-    def json(self, proof: Proof | None) -> dict[str, Any]:
+    def json(self, proof: Proof | None) -> Document:
         """For machines: `schema/fix-1.json`."""
         from edgewise.present.documents import stamp
 

@@ -8,13 +8,12 @@ import os
 import platform
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Any
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from edgewise.cli import exit_codes
-from edgewise.cli.output import printing
+from edgewise.cli.output import Document, printing
 
 CORE = ("torch", "numpy", "scipy", "click", "rich", "matplotlib", "PyYAML")
 OPTIONAL = ("transformers", "timm")
@@ -32,7 +31,7 @@ def doctor(as_json: bool) -> int:
     return exit_codes.INTERNAL_ERROR if facts["problems"] else exit_codes.FINE
 
 
-def examine() -> dict[str, Any]:
+def examine() -> Document:
     """Everything doctor knows, as plain values; optional packages are noticed and not imported."""
     from edgewise import __version__
 
@@ -71,7 +70,7 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _cuda() -> dict[str, Any]:
+def _cuda() -> Document:
     try:
         import torch
     except (ImportError, OSError) as error:  # a torch whose libraries do not load raises OSError
@@ -79,7 +78,7 @@ def _cuda() -> dict[str, Any]:
     return {"available": torch.cuda.is_available(), "devices": torch.cuda.device_count(), "error": None}
 
 
-def moment_table() -> dict[str, Any]:
+def moment_table() -> Document:
     """Whether the shipped table is there, and which one it is (the first digits of its SHA-256)."""
     file = resources.files("edgewise.theory").joinpath(MOMENT_TABLE)
     if not file.is_file():
@@ -88,7 +87,7 @@ def moment_table() -> dict[str, Any]:
     return {"present": True, "version": hashlib.sha256(content).hexdigest()[:12], "bytes": len(content)}
 
 
-def _text(facts: dict[str, Any]) -> str:
+def _text(facts: Document) -> str:
     cuda, table = facts["cuda"], facts["moment_table"]
     size = f"{table['version']}, {table['bytes'] / 1e6:.2f} MB"
     rows = {

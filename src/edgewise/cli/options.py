@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from edgewise.cli.output import Document
 from edgewise.errors import BadInput
 from edgewise.files import read_yaml
 
@@ -127,9 +128,9 @@ def complete_knob(_: click.Context, __: click.Parameter, incomplete: str) -> lis
     ]
 
 
-def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
+def parse_settings(texts: Iterable[str]) -> Document:
     """All settings as one dict; a knob set twice is refused rather than decided by order."""
-    settings: dict[str, Any] = {}
+    settings: Document = {}
     for text in texts:
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
@@ -162,9 +163,7 @@ def parse_value(text: str) -> Any:
         raise BadInput(f"{name} cannot be read: {error}") from error
 
 
-def describe_with(
-    source: str, depth: int | None, tokens: int | None, settings: dict[str, Any]
-) -> Description:
+def describe_with(source: str, depth: int | None, tokens: int | None, settings: Document) -> Description:
     """The description of a source: depth and tokens first (recipes scale with them), then the other settings."""
     from edgewise.models.describe import describe
 
@@ -176,7 +175,7 @@ def describe_with(
     return description if description.name else description.replace(name=source)
 
 
-def _once(name: str, option: int | None, settings: dict[str, Any]) -> int | None:
+def _once(name: str, option: int | None, settings: Document) -> int | None:
     """`--depth 8` and `--set depth=8` mean the same; both together could mean two things."""
     if name not in settings:
         return option
@@ -188,7 +187,7 @@ def _once(name: str, option: int | None, settings: dict[str, Any]) -> int | None
     return value
 
 
-def _change(description: Description, settings: dict[str, Any]) -> Description:
+def _change(description: Description, settings: Document) -> Description:
     """Knobs changed, and a name that says so: a verdict must not blame the original."""
     from edgewise.nouns.architecture import Architecture
     from edgewise.nouns.knobs import KNOBS, refuse_unknown
@@ -203,7 +202,7 @@ def _change(description: Description, settings: dict[str, Any]) -> Description:
     return description.replace(**settings, name=f"{name} with {as_text(settings)}")
 
 
-def as_text(settings: dict[str, Any], longest: int = 3) -> str:
+def as_text(settings: Document, longest: int = 3) -> str:
     """The settings as they are shown beside a name, long lists of them cut."""
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
     shown = [f"{name}={text}" for name, text in texts.items()]

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
+Document = dict[str, Any]  # a JSON object
+
 
 @contextmanager
 def prints_aside() -> Iterator[None]:

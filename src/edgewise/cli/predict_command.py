@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,7 +20,7 @@ from edgewise.cli.options import (
     figure_path,
     parse_settings,
 )
-from edgewise.cli.output import printing, prints_aside
+from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
@@ -110,9 +110,7 @@ def predict(
     return exit_codes.of_outcomes((verdict.outcome for verdict in answer.verdicts), fail_on)
 
 
-def _network(
-    source: str, depth: int | None, tokens: int | None, changes: dict[str, Any]
-) -> Description | Source:
+def _network(source: str, depth: int | None, tokens: int | None, changes: Document) -> Description | Source:
     """The description, or the model itself where nothing of it is changed: theory is held against a pass through it."""
     from edgewise.models.source import read_source
 

@@ -9,7 +9,7 @@ import click
 
 from edgewise.cli import exit_codes
 from edgewise.cli.options import batch_option, figure_path, load_batches, load_function
-from edgewise.cli.output import printing, prints_aside
+from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 
@@ -98,14 +98,14 @@ def rate(
 
 def _show(answer: Rate, prospect: Outlook) -> None:
     from edgewise.present.terminal import console, show
-    from edgewise.rehearsal.prospect import lines
+    from edgewise.present.rate_card import lines
 
     out = console()
     show(out, lines(answer, prospect, out.width))
 
 
 def _rehearse(
-    model: nn.Module, batches: Any, loss: Any, optimizer: Any, notes: tuple[str, ...], options: dict[str, Any]
+    model: nn.Module, batches: Any, loss: Any, optimizer: Any, notes: tuple[str, ...], options: Document
 ) -> tuple[Rate, Outlook]:
     from dataclasses import replace
 

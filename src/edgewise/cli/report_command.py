@@ -12,7 +12,7 @@ import click
 
 from edgewise.cli import exit_codes
 from edgewise.cli.options import batch_option, describe_with, load_batches, new_file, parse_settings
-from edgewise.cli.output import prints_aside
+from edgewise.cli.output import Document, prints_aside
 from edgewise.errors import BadInput
 from edgewise.models.source import ACCEPTED
 from edgewise.progress import ProgressBar
@@ -136,7 +136,7 @@ def _refuse_changes(source: str, kind: str, wanted: Any) -> None:
         )
 
 
-def _refuse_with_measure(depth: int | None, changes: dict[str, Any]) -> None:
+def _refuse_with_measure(depth: int | None, changes: Document) -> None:
     if depth is not None or changes:
         raise BadInput(
             "--measure reads the model as it is: leave --depth and --set out, or leave --measure out."
@@ -147,7 +147,7 @@ def _of_description(
     source: str,
     depth: int | None,
     tokens: int | None,
-    changes: dict[str, Any],
+    changes: Document,
     start_overlap: float,
     readout: str,
 ) -> Subject:

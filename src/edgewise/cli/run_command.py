@@ -10,12 +10,12 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.output import printing, prints_aside
+from edgewise.cli.output import Document, printing, prints_aside
 from edgewise.errors import BadInput
 from edgewise.progress import ProgressBar
 
@@ -278,7 +278,7 @@ def _recipes(folders: Sequence[str] | None) -> list[Path]:
     return [path for folder in present for path in find_recipes(folder)]
 
 
-def _row(path: Path, into: str) -> dict[str, Any]:
+def _row(path: Path, into: str) -> Document:
     """Read and not run: a folder of recipes may be anybody's."""
     from edgewise.study.engine import records_of
     from edgewise.study.recipe import read_heading
@@ -312,7 +312,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(shipped)) if inside and shipped is not None else str(path)
 
 
-def _print_rows(rows: list[dict[str, Any]]) -> None:
+def _print_rows(rows: list[Document]) -> None:
     for row in rows:
         click.echo(row["path"])
         if "problem" in row:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgewise.cli import exit_codes
-from edgewise.cli.output import plain, printing, prints_aside, visible
+from edgewise.cli.output import Document, plain, printing, prints_aside, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -82,7 +82,7 @@ def _code(folder: Run, rank: int) -> int:
     return exit_codes.UNSEEN if not known and folder.unseen(rank) else exit_codes.FINE
 
 
-def _watch_document(folder: Run, rank: int) -> dict[str, Any]:
+def _watch_document(folder: Run, rank: int) -> Document:
     """The same for machines: state, last row by column, alarms as `edgewise alarms --json` has them."""
     from edgewise.monitor.alarm import Alarm
     from edgewise.monitor.read_run import ended
@@ -147,7 +147,7 @@ def _widths(titles: list[str], cells: list[list[str]]) -> list[int]:
     return [max(map(len, words)) for words in each]
 
 
-def _headline(folder: Run, rows: Any, last: dict[str, float], events: list[dict[str, Any]]) -> str:
+def _headline(folder: Run, rows: Any, last: dict[str, float], events: list[Document]) -> str:
     name, state = visible(folder.about["model"]), _state(events, rows)
     loss, ratio = (_number(last.get(name, math.nan)) for name in ("loss", "update_ratio"))
     alarms = sum(event["kind"] == "alarm" for event in events)
@@ -162,7 +162,7 @@ def _damage(count: int) -> str:
     return f" and {count} damaged" if count else ""
 
 
-def _state(events: list[dict[str, Any]], rows: Any) -> str:
+def _state(events: list[Document], rows: Any) -> str:
     """Whether a run without an end goes on: one that was killed could not say so."""
     from edgewise.monitor.read_run import SILENT, ended
 

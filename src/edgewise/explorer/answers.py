@@ -20,6 +20,7 @@ from edgewise.explorer.requests import (
     LARGEST_GRID,
     LONGEST,
     LONGEST_WITH_POSITIONS,
+    Document,
     KnobAxis,
     MapRequest,
     NetworkSource,
@@ -76,15 +77,12 @@ def as_json(function: Callable[[R], object], wanted: R) -> bytes:
 def ready() -> bytes:
     """Load what the first reader would wait for."""
     source = NetworkSource(preset="transformer", depth=2, tokens=4)
-    axes = {
-        axis: KnobAxis(knob=knob, low=0.5, high=1.0)
-        for axis, knob in (("x", "mlp_in_gain"), ("y", "attention_branch"))
-    }
+    x, y = (KnobAxis(knob=knob, low=0.5, high=1.0) for knob in ("mlp_in_gain", "attention_branch"))
     as_json(point, PointRequest(source=source))
-    return as_json(map_answer, MapRequest(source=source, points=2, **axes))
+    return as_json(map_answer, MapRequest(source=source, points=2, x=x, y=y))
 
 
-def catalogue() -> dict[str, Any]:
+def catalogue() -> Document:
     """What can be chosen, and the limits."""
     from edgewise.models.source import preset_names
 
@@ -102,7 +100,7 @@ def catalogue() -> dict[str, Any]:
     }
 
 
-def description(network: Architecture, source_tokens: int | None = None) -> dict[str, Any]:
+def description(network: Architecture, source_tokens: int | None = None) -> Document:
     """A network on the page: its name, sizes, and the axes it can be moved along."""
     axes = []
     for name in axes_of(network):
@@ -133,7 +131,7 @@ def _note(network: Architecture, source_tokens: int | None) -> str:
     return text
 
 
-def map_answer(wanted: MapRequest) -> dict[str, Any]:
+def map_answer(wanted: MapRequest) -> Document:
     """Colors, and lines as pairs of coordinates."""
     result = share_map(read(wanted.source), wanted.axes, wanted.points, wanted.readout)
     diagram = result.diagram
@@ -145,7 +143,7 @@ def map_answer(wanted: MapRequest) -> dict[str, Any]:
     } | coloured(result.share, result.levels)
 
 
-def coloured(share: Array, levels: Mapping[float, Lines]) -> dict[str, Any]:
+def coloured(share: Array, levels: Mapping[float, Lines]) -> Document:
     """Shares in thousandths row by row from below, and the lines of a quarter and three."""
     return {
         "share": [round(1000 * float(value)) for value in share.ravel()],
@@ -153,7 +151,7 @@ def coloured(share: Array, levels: Mapping[float, Lines]) -> dict[str, Any]:
     }
 
 
-def axis_of(knob: str, values: Array) -> dict[str, Any]:
+def axis_of(knob: str, values: Array) -> Document:
     return {"knob": knob, "low": float(values[0]), "high": float(values[-1]), "count": len(values)}
 
 
@@ -180,7 +178,7 @@ def caption(result: ShareMap) -> str:
     return " ".join(parts)
 
 
-def point(wanted: PointRequest) -> dict[str, Any]:
+def point(wanted: PointRequest) -> Document:
     """The exact verdict of one network with its curves, and its fixes if they are requested, which take longer."""
     network = moved(wanted)
     trace = verbs.predict(network, readout=wanted.readout)
@@ -192,7 +190,7 @@ def point(wanted: PointRequest) -> dict[str, Any]:
     return answer | ({"fixes": fixes(verdict, network)} if wanted.fixes else {})
 
 
-def screen_parts(verdict: Verdict) -> dict[str, Any]:
+def screen_parts(verdict: Verdict) -> Document:
     """The screen of a verdict, piece by piece."""
     share = None if verdict.probability is None else finite(verdict.probability.value)
     then = verdict.outcome.value if share is None else f"{verdict.outcome.value}, {per_cent(share)}"
@@ -215,7 +213,7 @@ def curves(values: Rows) -> dict[str, list[float | None]]:
     return {name: [finite(v) for v in getattr(values, name)] for name in ("overlap", "gradient", "norm")}
 
 
-def fixes(verdict: Verdict, network: Architecture) -> dict[str, Any]:
+def fixes(verdict: Verdict, network: Architecture) -> Document:
     """The remedies, the curves of the first, and what to say where there is none."""
     healthy = verdict.outcome in (Outcome.TRAINS, Outcome.UNDECIDED)
     remedies = () if healthy else verdict.remedies
@@ -226,7 +224,7 @@ def fixes(verdict: Verdict, network: Architecture) -> dict[str, Any]:
     }
 
 
-def _remedy(remedy: Remedy, network: Architecture) -> dict[str, Any]:
+def _remedy(remedy: Remedy, network: Architecture) -> Document:
     """A change, what it leads to, and the knobs it sets where they are numbers that the map may have as axes."""
     moved = {k: v for k, v in remedy.changes.items() if isinstance(v, (int, float)) and k in CHOICES}
     whole = len(moved) == len(remedy.changes) and all(hasattr(network, name) for name in moved)
@@ -287,7 +285,7 @@ class SimulateRequest(PointRequest):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
-def simulate(wanted: SimulateRequest) -> dict[str, Any]:
+def simulate(wanted: SimulateRequest) -> Document:
     """The three curves of one random network, and how it differs from the description."""
     from edgewise.study.random_network import simulated
 
@@ -331,7 +329,7 @@ def _resized(network: Architecture, width: int) -> Architecture:
     heads = max(
         (h for h in range(1, width + 1) if width % h == 0 and h <= max(1, network.heads * share)), default=1
     )
-    changes: dict[str, Any] = {
+    changes: Document = {
         "width": width,
         "mlp_width": max(1, round(network.mlp_width * share)),
         "heads": heads,

@@ -6,13 +6,13 @@ A fix is chosen once, at one depth, and then kept at all others, so that a curve
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from edgewise import verbs
 from edgewise.errors import BadInput
-from edgewise.explorer.requests import DEEPEST, NetworkSource, PageRequest, read
+from edgewise.explorer.requests import DEEPEST, Document, NetworkSource, PageRequest, read
 from edgewise.judgement.bands import TRAINS_FROM
 from edgewise.judgement.probability import calibration
 from edgewise.nouns.architecture import Architecture
@@ -50,7 +50,7 @@ class LimitRequest(FixesRequest):
     above: Depth | None = None
 
 
-def answer(wanted: DepthRequest) -> dict[str, Any]:
+def answer(wanted: DepthRequest) -> Document:
     """The share at each depth, with its range and the outcome."""
     low, high = calibration()["range"]["depth"]
     _check_work(read(wanted.source), sum(wanted.depths))
@@ -58,7 +58,7 @@ def answer(wanted: DepthRequest) -> dict[str, Any]:
     return {"rows": rows, "tried": [low, high], "deepest": _deepest(read(wanted.source))}
 
 
-def _row(wanted: DepthRequest | LimitRequest, blocks: int) -> dict[str, Any]:
+def _row(wanted: DepthRequest | LimitRequest, blocks: int) -> Document:
     verdict = _verdict(wanted, blocks)
     chance = verdict.probability
     numbers = (None, None, None) if chance is None else (chance.value, chance.low, chance.high)
@@ -95,7 +95,7 @@ def _network(wanted: DepthRequest | LimitRequest, blocks: int) -> Architecture:
     return network.replace(**found[wanted.fix].changes)
 
 
-def fixes_answer(wanted: FixesRequest) -> dict[str, Any]:
+def fixes_answer(wanted: FixesRequest) -> Document:
     """The fixes at the depth of the source, in the shell's words."""
     found = _fixes(wanted.source.model_dump_json(), wanted.readout)
     return {"rows": [{"change": remedy.sentence, "note": remedy.note} for remedy in found]}
@@ -111,7 +111,7 @@ def _deepest(network: Architecture) -> int:
     return DEEPEST if network.symmetric else DEEPEST_WITH_POSITIONS
 
 
-def limit(wanted: LimitRequest) -> dict[str, Any]:
+def limit(wanted: LimitRequest) -> Document:
     """The deepest network that trains, in a sentence: the way between two depths is halved at most eight times."""
     trains, above = wanted.trains, wanted.above
     if trains is not None and above is not None and trains >= above:
@@ -136,12 +136,12 @@ def _beyond(trains: int | None) -> str:
     return f" The record has no network of more than {deepest} blocks: there the share is extrapolated."
 
 
-def _trains(row: dict[str, Any]) -> bool:
+def _trains(row: Document) -> bool:
     """By the share alone: deep networks are unlike those of the record, and their outcome is left open for that."""
     return row["share"] is not None and row["share"] >= TRAINS_FROM
 
 
-def _sentence(trains: int | None, after: dict[str, Any] | None) -> str:
+def _sentence(trains: int | None, after: Document | None) -> str:
     """What the curve says, for somebody who does not look at it."""
     most = _share(TRAINS_FROM)
     if trains is None:
@@ -158,7 +158,7 @@ def _share(value: float) -> str:
     return per_cent(value).replace(" %", "\u00a0%")
 
 
-def _then(trains: int | None, after: dict[str, Any] | None) -> str:
+def _then(trains: int | None, after: Document | None) -> str:
     if trains is None:
         return "at no depth"
     return f"up to {_blocks(trains)}" if after else f"to {_blocks(trains)} and beyond"

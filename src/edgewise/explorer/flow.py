@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from fastapi import APIRouter, Response
@@ -16,7 +16,7 @@ from edgewise.critical.phase_diagram import as_knobs, value_of
 from edgewise.critical.vector_field import displacement, orbits
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes, description, screen_parts
-from edgewise.explorer.requests import NetworkSource, PageRequest, read, span_of
+from edgewise.explorer.requests import Document, NetworkSource, PageRequest, read, span_of
 from edgewise.explorer.responses import REFUSED, in_turn, json_reply
 from edgewise.nouns.architecture import Architecture, transformer
 from edgewise.nouns.verdict import FixedPoint, finite, per_cent
@@ -83,7 +83,7 @@ def plain_block() -> Architecture:
     return transformer(depth=24, tokens=64, activation="tanh", **pair).replace(name="a plain block")
 
 
-def answer(wanted: FlowRequest) -> dict[str, Any]:
+def answer(wanted: FlowRequest) -> Document:
     """Arrows, paths, fixed points, sliders and sentences of one block."""
     given = plain_block() if wanted.source is None else read(wanted.source)
     base = given if given.symmetric else given.replace(**POSITIONS)
@@ -123,7 +123,7 @@ def _values(name: str, value: float) -> dict[str, float]:
     return {knob: float(number) for knob, number in as_knobs(name, np.asarray(value)).items()}
 
 
-def sliders(base: Architecture, network: Architecture) -> list[dict[str, Any]]:
+def sliders(base: Architecture, network: Architecture) -> list[Document]:
     """Gains, and of every branch its strength where skip and branch are such a pair, else its multiplier."""
     rows = []
     for name in shown(base):
@@ -147,7 +147,7 @@ def shown(network: Architecture) -> list[str]:
     return [name for name in names if not isinstance(value_of(name, network), tuple)]
 
 
-def drawing(network: Architecture, start: Start) -> dict[str, Any]:
+def drawing(network: Architecture, start: Start) -> Document:
     """Paths, the last one from `start`, fixed points, a grid of arrows that holds them all, and what they say."""
     overlaps, norms = (*STARTS, start.overlap), (*(network.embedding_norm for _ in STARTS), start.norm)
     paths, points = orbits(network, overlaps, norms, tabulated=True), asymptotics(network).fixed_points

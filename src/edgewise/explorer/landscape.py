@@ -16,7 +16,7 @@ from starlette.requests import Request as HttpRequest
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.flow import rounded
-from edgewise.explorer.requests import PageRequest
+from edgewise.explorer.requests import Document, PageRequest
 from edgewise.explorer.responses import REFUSED, json_reply, pieces, waited
 from edgewise.present import wording
 from edgewise.present.markup import prose
@@ -75,7 +75,7 @@ def read_planes(folder: Path | None, planes: list[str]) -> bytes:
     return as_bytes(answer(folder, planes) if planes else listing(folder))
 
 
-def listing(folder: Path | None) -> dict[str, Any]:
+def listing(folder: Path | None) -> Document:
     """Names with what each plane is of; files that are something else are not listed."""
     rows = [
         {"name": name, "note": note} for name in files(folder) if (note := _note(folder, name)) is not None
@@ -154,7 +154,7 @@ def _loaded(path: str, name: str, _changed: int) -> Plane:
     return plane
 
 
-def answer(folder: Path | None, names: list[str]) -> dict[str, Any]:
+def answer(folder: Path | None, names: list[str]) -> Document:
     """Surfaces, figures and the common limits of height."""
     planes = {name: read(folder, name) for name in dict.fromkeys(names)}
     heights = np.concatenate([plane.losses[np.isfinite(plane.losses)] for plane in planes.values()])
@@ -165,7 +165,7 @@ def answer(folder: Path | None, names: list[str]) -> dict[str, Any]:
     )
 
 
-def surface(name: str, plane: Plane, low: float, high: float) -> dict[str, Any]:
+def surface(name: str, plane: Plane, low: float, high: float) -> Document:
     """Heights in steps of the common scale, row by row from below, at most FINEST on an axis; and figures."""
     rows, columns = (_places(size) for size in plane.losses.shape)
     with np.errstate(all="ignore"):

@@ -9,13 +9,14 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import Field
 
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
+from edgewise.explorer.requests import Document
 from edgewise.explorer.responses import REFUSED, in_turn, json_reply
 from edgewise.files import read_text, read_yaml
 from edgewise.present.markup import prose
@@ -26,7 +27,7 @@ router = APIRouter()
 OUTCOMES = {True: "held", False: "not held", None: "undecided"}
 KINDS = {True: "trains", False: "fails", None: "undecided"}
 LARGEST_FIGURE = 4_000_000  # bytes
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "There is no such figure."}}
+NOT_FOUND: dict[int | str, Document] = {404: {"description": "There is no such figure."}}
 SOURCES = {
     "A": "talk on softmax descent [Tarmoun 2025]",
     "B": "poster on attention kernels [Song 2024]",
@@ -91,7 +92,7 @@ def figures() -> dict[str, Path]:
     return {f"{path.parents[1].name}/{path.stem}": path for path in paths}
 
 
-def source(folder: Path) -> dict[str, Any]:
+def source(folder: Path) -> Document:
     """A source with its recipes, by the heading of its README."""
     heading = next(
         (line[2:].strip() for line in _lines(folder / "README.md") if line.startswith("# ")), folder.name
@@ -110,7 +111,7 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
-def recipe_of(path: Path) -> dict[str, Any] | None:
+def recipe_of(path: Path) -> Document | None:
     """A recorded claim; None for files beside the records that hold none."""
     record = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(record, dict) or not isinstance(record.get("claim"), dict):
@@ -130,7 +131,7 @@ def recipe_of(path: Path) -> dict[str, Any] | None:
     }
 
 
-def statement(claim: dict[str, Any]) -> dict[str, Any]:
+def statement(claim: Document) -> Document:
     """One statement beside what we see; `rows` names the rows of the sources that it answers."""
     held = claim.get("held")
     return {
@@ -143,7 +144,7 @@ def statement(claim: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def source_rows(home: Path | None, sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def source_rows(home: Path | None, sources: Sequence[Document]) -> list[Document]:
     """One entry for each row, in the order of the file; empty where there is no such file."""
     if home is None or not (home / FILE).is_file():
         return []
@@ -151,7 +152,7 @@ def source_rows(home: Path | None, sources: Sequence[dict[str, Any]]) -> list[di
     return [_entry(name, row, answers.get(name, [])) for name, row in _read(home / FILE)]
 
 
-def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
+def _read(path: Path) -> list[tuple[str, Document]]:
     """(name, row), from a mapping by name or a list of rows with a name each."""
     rows = read_yaml(read_text(path, LARGEST), FILE)
     rows = rows.get("rows", rows) if isinstance(rows, dict) else rows
@@ -162,9 +163,9 @@ def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return [(str(row["row"]), row) for row in rows]
 
 
-def _answers(sources: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _answers(sources: Sequence[Document]) -> dict[str, list[Document]]:
     """By the name of a row: which recipes answer it, and how many of their statements had which outcome."""
-    found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+    found: dict[str, dict[tuple[str, str], Document]] = {}
     for recipe in (recipe for source in sources for recipe in source["recipes"]):
         for statement in recipe["statements"]:
             key = (recipe["recipe"], statement["outcome"])
@@ -174,7 +175,7 @@ def _answers(sources: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]
     return {name: list(entries.values()) for name, entries in found.items()}
 
 
-def _entry(name: str, row: dict[str, Any], answers: list[dict[str, Any]]) -> dict[str, Any]:
+def _entry(name: str, row: Document, answers: list[Document]) -> Document:
     """What the source says, and what answers it: recorded statements, a part of the library, or nothing so far."""
     where = str(row.get("where", ""))
     return {

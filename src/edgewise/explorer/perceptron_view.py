@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from fastapi import APIRouter, Response
@@ -15,7 +15,7 @@ from starlette.requests import Request as HttpRequest
 from edgewise.arrays import Array
 from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.flow import rounded
-from edgewise.explorer.requests import PageRequest
+from edgewise.explorer.requests import Document, PageRequest
 from edgewise.explorer.responses import REFUSED, by_worker, in_turn, json_reply, pieces
 from edgewise.nouns.knobs import ACTIVATIONS
 from edgewise.nouns.perceptron import Perceptron
@@ -95,7 +95,7 @@ def _plane(name: str) -> bytes:
     return as_bytes(plane_answer(name))
 
 
-def maps_answer(wanted: PerceptronRequest) -> dict[str, Any]:
+def maps_answer(wanted: PerceptronRequest) -> Document:
     """Curves, staircases (the value after every layer), fixed points and the reading."""
     maps = PerceptronMaps(wanted.described())
     limits = maps.limits
@@ -153,14 +153,14 @@ def length_window(fixed_point: float, start: float) -> float:
     return max(1.0, math.ceil(2.2 * highest) / 2)
 
 
-def correlation_points(limits: PerceptronTheory) -> list[dict[str, Any]]:
+def correlation_points(limits: PerceptronTheory) -> list[Document]:
     """c = 1, stable where small differences shrink, and c* below it where they do not."""
     below = limits.correlation_fixed_point
     at_one = {"at": 1.0, "stable": not below < 1 - 1e-6}
     return [at_one] if not below < 1 - 1e-6 else [{"at": below, "stable": True}, at_one]
 
 
-def reading(limits: PerceptronTheory, wanted: PerceptronRequest) -> dict[str, Any]:
+def reading(limits: PerceptronTheory, wanted: PerceptronRequest) -> Document:
     """The phase in words, how far a signal reaches, and where the edge is."""
     title, first = _phase(limits)
     edge = limits.boundary_weight_variance
@@ -211,7 +211,7 @@ def _reach(depth: float) -> str:
     return f"{rule} such networks train up to {f'about {depth:.0f} layers' if depth >= 1.5 else 'a single layer'}."
 
 
-def plane_answer(name: str) -> dict[str, Any]:
+def plane_answer(name: str) -> Document:
     """log chi_1 on a grid, and the line where it vanishes."""
     phi = activation(name)
     x, y = np.linspace(0, MOST_WEIGHT, PLANE[0]), np.linspace(0, MOST_BIAS, PLANE[1])
@@ -229,7 +229,7 @@ def plane_answer(name: str) -> dict[str, Any]:
     }
 
 
-def circle_answer(wanted: PerceptronRequest) -> dict[str, Any]:
+def circle_answer(wanted: PerceptronRequest) -> Document:
     """The circle from the length where signals settle, so that only its shape changes; else from the given one."""
     network = wanted.described()
     settled = PerceptronMaps(network).limits.length_fixed_point
@@ -237,7 +237,7 @@ def circle_answer(wanted: PerceptronRequest) -> dict[str, Any]:
     return drawn_circle(network, start, math.acos(wanted.correlation), wanted.seed)
 
 
-def drawn_circle(network: Perceptron, length: float, pair: float, seed: int) -> dict[str, Any]:
+def drawn_circle(network: Perceptron, length: float, pair: float, seed: int) -> Document:
     """The circle after every layer, in its two widest directions, with its length and a pair on it."""
     layers, speeds = simulated(network, length, pair, seed)
     with np.errstate(all="ignore"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from fastapi import HTTPException
@@ -19,7 +19,16 @@ from starlette.requests import Request as HttpRequest
 from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import LEFT_OUT, as_json, axis_of, coloured, levels_of
-from edgewise.explorer.requests import AxesRequest, Knob, NetworkSource, PageRequest, Value, changed, read
+from edgewise.explorer.requests import (
+    AxesRequest,
+    Document,
+    Knob,
+    NetworkSource,
+    PageRequest,
+    Value,
+    changed,
+    read,
+)
 from edgewise.explorer.responses import LEFT, kept, pieces, waited
 from edgewise.judgement.probability import training_probability
 from edgewise.judgement.reading import read as read_trace
@@ -105,8 +114,8 @@ def map_answer(
     wanted: AxesRequest,
     stage: MapResolution,
     values: Mapping[tuple[float, float], float],
-    plain: dict[str, Any],
-) -> dict[str, Any]:
+    plain: Document,
+) -> Document:
     """The map of a stage in the form of that without positions, whose lines it keeps."""
     (x_name, x_span), (y_name, y_span) = wanted.axes.items()
     x, y = grid(*x_span, stage.points), grid(*y_span, stage.points)
@@ -139,7 +148,7 @@ def slices(rest: list[tuple[float, float]], count: int) -> Iterator[list[tuple[f
         yield rest[first : first + size]
 
 
-async def events(wanted: AxesRequest, plain: dict[str, Any], request: HttpRequest) -> AsyncIterator[bytes]:
+async def events(wanted: AxesRequest, plain: Document, request: HttpRequest) -> AsyncIterator[bytes]:
     """Each with the share that is `done`, some with a `map`; the last one says why, where it is not the whole map."""
     looks, ends = resolutions(read(wanted.source).tokens), time.monotonic() + SECONDS
     total, before = sum(look.points**2 for look in looks), 0
@@ -198,5 +207,5 @@ def _name(look: MapResolution, place: Place) -> str:
     return f"{look.tokens} {place}"
 
 
-def _event(content: dict[str, Any]) -> bytes:
+def _event(content: Document) -> bytes:
     return f"data: {json.dumps(content, allow_nan=False, separators=(',', ':'))}\n\n".encode()

@@ -1,4 +1,7 @@
-"""x"""
+"""Requests of the page, with limits: a preset or a config, knobs, and the axes of the map.
+
+Pydantic rejects them before anything is computed; a network is described once and kept for the next answer.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from edgewise.models.source import preset_names
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
 
+Document = dict[str, Any]  # a JSON object
 LARGEST_GRID = 64
 CHOICES = (
     "mlp_in_gain",

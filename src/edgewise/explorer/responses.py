@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from threading import BoundedSemaphore
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import HTTPException, Response
 from pydantic import BaseModel
@@ -21,6 +21,7 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise.explorer.answers import as_json
 from edgewise.explorer.process_pool import Cancelled, Computation, NotAnswered, ProcessPool
+from edgewise.explorer.requests import Document
 
 T = TypeVar("T")
 R = TypeVar("R", bound=BaseModel)
@@ -29,7 +30,7 @@ BUSY_SECONDS = 20.0
 LOOK_EVERY = 0.1  # seconds between two looks whether the asker is still there
 LEFT = 499  # nobody reads this answer
 KEPT_BYTES = 64_000_000
-REFUSED: dict[int | str, dict[str, Any]] = {
+REFUSED: dict[int | str, Document] = {
     422: {"description": "Refused, in words."},
     503: {"description": "Too many computations at once, or one that was stopped, in words."},
 }

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
@@ -19,7 +19,7 @@ from starlette.requests import Request as HttpRequest
 
 from edgewise.errors import BadInput
 from edgewise.explorer.answers import as_bytes
-from edgewise.explorer.requests import PageRequest, from_config
+from edgewise.explorer.requests import Document, PageRequest, from_config
 from edgewise.explorer.responses import REFUSED, in_turn, json_reply
 from edgewise.files import read_arrays, read_json
 from edgewise.monitor.read_run import Run, ended
@@ -130,14 +130,14 @@ def _over(found: Run, name: str) -> bool:
         return True
 
 
-def listing(folder: Path | None) -> dict[str, Any]:
+def listing(folder: Path | None) -> Document:
     """Each run in a line; one that cannot be read, with the reason."""
     title = None if folder is None else folder.resolve().name
     return {"folder": title, "runs": [_entry(folder, name) for name in run_files.names(folder)]}
 
 
-def _entry(folder: Path | None, name: str) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": name, "title": _title(folder, name), "note": "", "refused": ""}
+def _entry(folder: Path | None, name: str) -> Document:
+    entry: Document = {"name": name, "title": _title(folder, name), "note": "", "refused": ""}
     entry |= {"unseen": [], "alarms": 0, "live": False}
     try:
         found = run_files.run_of(folder, name)
@@ -154,7 +154,7 @@ def _entry(folder: Path | None, name: str) -> dict[str, Any]:
     return entry
 
 
-def answer(folder: Path | None, wanted: RunRequest) -> dict[str, Any]:
+def answer(folder: Path | None, wanted: RunRequest) -> Document:
     """Everything that the page shows of one run."""
     found = run_files.run_of(folder, wanted.name)
     with run_files.told(found, wanted.name):
@@ -208,12 +208,12 @@ class TraceRequest(PageRequest):
 
 
 @router.post("/trace", responses=REFUSED)
-def trace(wanted: TraceRequest) -> dict[str, Any]:
+def trace(wanted: TraceRequest) -> Document:
     """The network that a saved trace describes, as a config, and what is said about it."""
     return in_turn(lambda: described(wanted.data, wanted.name))
 
 
-def described(data: str, name: str) -> dict[str, Any]:
+def described(data: str, name: str) -> Document:
     """The description of a trace as the text of a config, which is then read like any other."""
     meta = _trace_meta(data, name)
     values = meta.get("architecture")
@@ -239,7 +239,7 @@ def _trace_note(source: str, network: str) -> str:
     )
 
 
-def _trace_meta(data: str, name: str) -> dict[str, Any]:
+def _trace_meta(data: str, name: str) -> Document:
     try:
         content = base64.b64decode(data, validate=True)
     except ValueError as error:  # also of letters beyond ASCII

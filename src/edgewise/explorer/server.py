@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import APIRouter, FastAPI, HTTPException, Response
 from fastapi.exceptions import RequestValidationError
@@ -32,6 +32,7 @@ from edgewise.explorer.depth import DepthRequest, FixesRequest, LimitRequest
 from edgewise.explorer.positions_map import events, refuse_without_positions
 from edgewise.explorer.requests import (
     AxesRequest,
+    Document,
     MapRequest,
     NetworkSource,
     PointRequest,
@@ -127,7 +128,7 @@ def _invalid(_: HttpRequest, error: Exception) -> JSONResponse:
 
 
 @router.get("/catalogue")
-async def catalogue() -> dict[str, Any]:
+async def catalogue() -> Document:
     """Presets, knobs and limits. A page that asks will ask for a map next, so that a worker is started."""
     if not points.processes:
         points.submit(answers.ready)
@@ -135,7 +136,7 @@ async def catalogue() -> dict[str, Any]:
 
 
 @router.post("/network", responses=REFUSED)
-async def network(source: NetworkSource) -> dict[str, Any]:
+async def network(source: NetworkSource) -> Document:
     """A network as the page shows it, with the axes it can be moved along."""
     return await here(lambda: answers.description(read(source), _own_tokens(source)))
 

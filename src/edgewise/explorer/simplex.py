@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from edgewise.arrays import Array
 from edgewise.explorer.answers import as_bytes
 from edgewise.explorer.flow import rounded
-from edgewise.explorer.requests import PageRequest
+from edgewise.explorer.requests import Document, PageRequest
 from edgewise.explorer.responses import REFUSED, in_turn, json_reply
 from edgewise.nouns.verdict import per_cent
 from edgewise.present import wording
@@ -83,7 +83,7 @@ def _condition() -> bytes:
     )
 
 
-def answer(wanted: SimplexRequest) -> dict[str, Any]:
+def answer(wanted: SimplexRequest) -> Document:
     """The three flows, in the same units of time."""
     paths, scale, deviation = flows(wanted)
     target = np.array(wanted.target)

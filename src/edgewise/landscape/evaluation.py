@@ -24,7 +24,8 @@ from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
 from edgewise.models.twin import holding, twin
 
-Loss = Callable[[nn.Module, Any], Tensor]
+Batch = Any  # what a loss takes: a tensor, a tuple, a mapping
+Loss = Callable[[nn.Module, Batch], Tensor]
 Evaluate = Callable[[Sequence[float]], float]
 METHODS = ("auto", "direct")
 TRIALS = ((0.7, -0.4), (-0.3, 0.9))  # shares of the reach at which both ways are compared
@@ -48,7 +49,7 @@ class Surface:
         self,
         model: nn.Module,
         loss: Loss,
-        batches: Sequence[Any],
+        batches: Sequence[Batch],
         directions: Sequence[Direction],
         start: Mapping[str, Tensor],
     ) -> None:
@@ -75,7 +76,7 @@ class Surface:
         moved = _step(self._row[1], self.directions[0], first)
         return {f"model.{name}": t for name, t in (moved | self.still).items()}
 
-    def loss_on(self, batch: Any, weights: dict[str, Tensor]) -> Tensor:
+    def loss_on(self, batch: Batch, weights: dict[str, Tensor]) -> Tensor:
         """One batch; random numbers inside the loss are the same at every point, the caller's stream is left alone."""
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
@@ -100,11 +101,11 @@ class LossOf(nn.Module):
         self.model = model
         self.function = (loss,)  # in a tuple: a loss that is a module is not made a part of this one
 
-    def forward(self, batch: Any) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         return self.function[0](self.model, batch)
 
 
-def own_loss(model: nn.Module, batch: Any) -> Tensor:
+def own_loss(model: nn.Module, batch: Batch) -> Tensor:
     """The loss that the model computes itself when labels are in the batch (Hugging Face)."""
     several = isinstance(batch, (list, tuple))
     output = model(**batch) if isinstance(batch, Mapping) else model(*batch) if several else model(batch)
@@ -124,7 +125,7 @@ def check_loss(value: Any) -> Tensor:
     return value
 
 
-def batches_of(batch: Any) -> list[Any]:
+def batches_of(batch: Batch) -> list[Batch]:
     """A list is several batches, anything else is one; an empty one is refused."""
     batches = list(batch) if isinstance(batch, list) else [batch]
     if not batches:
@@ -173,7 +174,7 @@ def agree(one: float, other: float, dtype: torch.dtype) -> bool:
 class CachedPass:
     """One batch on its own private copy, in which what is constant answers from memory."""
 
-    def __init__(self, surface: Surface, batch: Any) -> None:
+    def __init__(self, surface: Surface, batch: Batch) -> None:
         self.surface, self.batch = surface, batch
         self.module = LossOf(twin(surface.module.model), surface.module.function[0])
         self.calls: dict[nn.Module, list[ModuleCall]] = {}

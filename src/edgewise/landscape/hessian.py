@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Direction
-from edgewise.landscape.evaluation import Loss, LossOf, batches_of, check_loss, own_loss
+from edgewise.landscape.evaluation import Batch, Loss, LossOf, batches_of, check_loss, own_loss
 from edgewise.landscape.support import Along, support
 from edgewise.models.twin import holding, twin
 from edgewise.models.unwrap import unwrap
@@ -40,7 +39,7 @@ class Curvature:
 class Hessian:
     """v -> H v over the entries that `along` moves, the mean over batches."""
 
-    def __init__(self, model: nn.Module, loss: Loss | None, batch: Any, along: str | Along = "*") -> None:
+    def __init__(self, model: nn.Module, loss: Loss | None, batch: Batch, along: str | Along = "*") -> None:
         bare = unwrap(model)
         self.masks = support(bare, Along(along) if isinstance(along, str) else along)
         self.parameters = {name: bare.get_parameter(name).detach().requires_grad_() for name in self.masks}
@@ -49,7 +48,7 @@ class Hessian:
             torch.manual_seed(0)
             self.gradients = [self._gradient(module, one) for one in batches_of(batch)]
 
-    def _gradient(self, module: LossOf, batch: Any) -> tuple[Tensor, ...]:
+    def _gradient(self, module: LossOf, batch: Batch) -> tuple[Tensor, ...]:
         weights = {f"model.{name}": p for name, p in self.parameters.items()}
         with holding(module, weights):
             value = check_loss(module(batch))
@@ -84,7 +83,7 @@ class Hessian:
 def top_directions(
     model: nn.Module,
     loss: Loss | None,
-    batch: Any,
+    batch: Batch,
     count: int = 2,
     *,
     along: str | Along = "*",
@@ -125,7 +124,7 @@ def top_directions(
 def top_eigenvalue(
     model: nn.Module,
     loss: Loss | None,
-    batch: Any,
+    batch: Batch,
     *,
     along: str | Along = "*",
     tolerance: float = 1e-3,
@@ -173,7 +172,7 @@ class Spectrum:
 def hessian_spectrum(
     model: nn.Module,
     loss: Loss | None,
-    batch: Any,
+    batch: Batch,
     *,
     steps: int = 30,
     along: str | Along = "*",

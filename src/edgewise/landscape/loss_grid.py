@@ -23,12 +23,22 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.files import LARGEST_ARRAYS, open_regular, read_arrays, whole_file
 from edgewise.landscape.direction import Direction, Wanted, directions_of
-from edgewise.landscape.evaluation import Evaluate, Loss, Surface, batches_of, own_loss, plain, shortest_way
+from edgewise.landscape.evaluation import (
+    Batch,
+    Evaluate,
+    Loss,
+    Surface,
+    batches_of,
+    own_loss,
+    plain,
+    shortest_way,
+)
 from edgewise.landscape.roughness import Roughness, roughness
 from edgewise.landscape.support import check_unchanged, rebalanced
 from edgewise.models.unwrap import unwrap
 from edgewise.progress import Tell, progress_bar
 
+Facts = Mapping[str, Any]  # what a grid is of, by name
 Reach = float | str | Sequence[float]
 RISE = 0.5  # of the loss at the centre, at which an automatic reach ends
 SMALLEST = 2.0**-8  # of the length of the weights, at which it begins
@@ -106,7 +116,7 @@ class Grid:
             path=path,
         )
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> Facts:
         path = None if self.path is None else self.path.tolist()
         return {
             "grid": [a.tolist() for a in self.axes],
@@ -120,8 +130,8 @@ class Grid:
 
 
 def compute_grid(
-    model: nn.Module, loss: Loss | None, batch: Any, wanted: Sequence[Wanted], settings: Settings
-) -> tuple[tuple[Array, ...], Array, dict[str, Any]]:
+    model: nn.Module, loss: Loss | None, batch: Batch, wanted: Sequence[Wanted], settings: Settings
+) -> tuple[tuple[Array, ...], Array, Facts]:
     """Axes, losses and the facts of a grid around the model."""
     _refuse(model, settings)
     bare, loss, batches = unwrap(model), loss or own_loss, batches_of(batch)
@@ -139,15 +149,13 @@ def compute_grid(
         "rebalanced": settings.rebalance,
         "normalization": settings.normalization,
     }
-    facts = facts_of(bare, loss, batches, directions, centre, grid)
-    facts |= {"names": [d.name for d in directions], "path": None}
+    names = {"names": [d.name for d in directions], "path": None}
+    facts = {**facts_of(bare, loss, batches, directions, centre, grid), **names}
     losses = _losses(evaluate, axes, facts, method, settings)
-    return axes, losses, facts | {"method": method}
+    return axes, losses, {**facts, "method": method}
 
 
-def _losses(
-    evaluate: Evaluate, axes: tuple[Array, ...], facts: Mapping[str, Any], method: str, how: Settings
-) -> Array:
+def _losses(evaluate: Evaluate, axes: tuple[Array, ...], facts: Facts, method: str, how: Settings) -> Array:
     """Row by row; finished rows of the file are not computed again."""
     columns, rows = axes[0], axes[1] if len(axes) == 2 else np.zeros(1)
     file = None if how.file is None else GridFile(how.file, facts)
@@ -245,12 +253,12 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 def facts_of(
     model: nn.Module,
-    loss: Any,
-    batches: list[Any],
+    loss: Loss,
+    batches: list[Batch],
     directions: list[Direction],
     centre: float,
-    grid: Mapping[str, Any],
-) -> dict[str, Any]:
+    grid: Facts,
+) -> Facts:
     """Everything that decides the numbers of a grid, by the name a refusal uses."""
     state = {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}
     leaves = [leaf for batch in batches for leaf in tree_leaves(plain(batch)) if isinstance(leaf, Tensor)]
@@ -267,7 +275,7 @@ def facts_of(
 class GridFile:
     """losses (rows, ...) with NaN where not done, the number of finished rows, and what they are of."""
 
-    def __init__(self, path: str | Path, facts: Mapping[str, Any]) -> None:
+    def __init__(self, path: str | Path, facts: Facts) -> None:
         self.path, self.facts = Path(path), dict(facts)
         if self.path.suffix != ".npz" or not self.path.parent.is_dir():
             raise BadInput(f"file must be a name ending in .npz in a folder that exists, got {str(path)!r}.")
@@ -290,7 +298,7 @@ class GridFile:
             np.savez(file, losses=losses, rows=rows, facts=json.dumps(self.facts))
 
 
-def read_grid(path: str | Path) -> tuple[Array, int, dict[str, Any]]:
+def read_grid(path: str | Path) -> tuple[Array, int, Facts]:
     """Losses, finished rows and facts of a file; anything but a landscape is refused."""
     try:
         with open_regular(path, LARGEST_ARRAYS) as file:
@@ -306,7 +314,7 @@ def read_grid(path: str | Path) -> tuple[Array, int, dict[str, Any]]:
 
 
 def checked_axes(
-    file: str | Path, losses: Array, facts: Mapping[str, Any]
+    file: str | Path, losses: Array, facts: Facts
 ) -> tuple[tuple[Array, ...], tuple[str, ...], Array | None]:
     """Axes, names and path of a file that others may have written, or a refusal by the name of the fact."""
     axes = tuple(_numbers(file, "grid", axis, 1) for axis in _items(file, "grid", facts))
@@ -327,7 +335,7 @@ def checked_axes(
     return axes, names, path
 
 
-def _items(file: str | Path, key: str, facts: Mapping[str, Any]) -> list[Any]:
+def _items(file: str | Path, key: str, facts: Facts) -> list[Any]:
     items = facts.get(key)
     if not isinstance(items, list) or not 1 <= len(items) <= 2:
         raise _refusal(file, key, _short(items))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -14,7 +13,7 @@ from edgewise.arrays import Array
 from edgewise.errors import BadInput
 from edgewise.landscape.direction import Path as TrainingPath
 from edgewise.landscape.direction import Wanted
-from edgewise.landscape.evaluation import Loss
+from edgewise.landscape.evaluation import Batch, Loss
 from edgewise.landscape.loss_grid import Grid, Reach, Settings, compute_grid
 from edgewise.landscape.roughness import Roughness
 from edgewise.progress import Tell
@@ -43,7 +42,7 @@ class Line(Grid):
 def plane(
     model: nn.Module,
     loss: Loss | None,
-    batch: Any,
+    batch: Batch,
     directions: Sequence[Wanted] | TrainingPath = ("queries", "keys"),
     *,
     points: int = 25,
@@ -92,7 +91,7 @@ def plane(
 def line(
     model: nn.Module,
     loss: Loss | None,
-    batch: Any,
+    batch: Batch,
     direction: Wanted = "*",
     *,
     points: int = 51,
@@ -135,7 +134,7 @@ class Survey:
 def survey(
     model: nn.Module,
     loss: Loss | None,
-    batch: Any,
+    batch: Batch,
     directions: Sequence[Wanted] = ("queries", "keys"),
     *,
     seeds: Iterable[int] = range(5),

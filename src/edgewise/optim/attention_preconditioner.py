@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from edgewise.models.unwrap import unwrap
 from edgewise.optim.logit_change import LogitMetric, TokenSample
 from edgewise.optim.parallel import by_name, like_shard, processes_of, whole
 from edgewise.optim.query_key import ParameterLayout, QueryKey, Side, query_keys
-from edgewise.optim.wrapper import OptimizerWrapper
+from edgewise.optim.wrapper import Closure, Group, OptimizerWrapper, State
 
 
 def _refuse_closures(optimizer: Optimizer) -> None:
@@ -90,7 +89,7 @@ class AttentionPreconditioner(OptimizerWrapper):
         self._model = unwrap(model)  # what is compiled or replicated around it cannot be copied
         self._moments: dict[str, tuple[Tensor, Tensor]] = {}
         self._masks = self._row_masks()
-        self.group: dict[str, Any] = {
+        self.group: State = {
             "params": self._alone(),
             "lr": lr,
             "momentum": momentum,
@@ -98,12 +97,12 @@ class AttentionPreconditioner(OptimizerWrapper):
         }
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[Group]:
         """The wrapped optimizer's groups and ours; ours lists only what no other group does (each is scaled once)."""
         return [*self.optimizer.param_groups, self.group]
 
     @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+    def param_groups(self, groups: list[Group]) -> None:
         *self.optimizer.param_groups, self.group = groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -111,7 +110,7 @@ class AttentionPreconditioner(OptimizerWrapper):
         for parameter in self.group["params"]:
             parameter.grad = None if set_to_none or parameter.grad is None else parameter.grad.zero_()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Any:
         if not self.enabled:
             return self._inner_step(closure)
         loss = None
@@ -135,7 +134,7 @@ class AttentionPreconditioner(OptimizerWrapper):
         self.sample.remove()
         self.enabled = False
 
-    def own_state(self) -> dict[str, Any]:
+    def own_state(self) -> State:
         settings = {key: value for key, value in self.group.items() if key != "params"}
         metrics = [metric.state_dict() for metric in self.metrics]
         moments = {key: (m.clone(), v.clone()) for key, (m, v) in self._moments.items()}
@@ -147,7 +146,7 @@ class AttentionPreconditioner(OptimizerWrapper):
             **self.sample.state_dict(),
         }
 
-    def load_own_state(self, state: dict[str, Any]) -> None:
+    def load_own_state(self, state: State) -> None:
         self.steps = state["steps"]
         self.group.update(state["group"])
         self._moments = {key: (m.clone(), v.clone()) for key, (m, v) in state["moments"].items()}

@@ -24,6 +24,7 @@ from edgewise.errors import BadInput
 from edgewise.models.unwrap import unwrap
 from edgewise.optim.parallel import processes_in, summed
 from edgewise.optim.query_key import QueryKey, Rotation, Side
+from edgewise.optim.wrapper import State
 
 Norm = Callable[[Tensor], Tensor]
 NUDGE = 1e-2  # of a difference quotient through a norm, relative to its argument
@@ -42,7 +43,7 @@ class TokenRing:
         self.sequence_first = getattr(module, "batch_first", True) is False  # nn.MultiheadAttention
         self.handle = module.register_forward_pre_hook(self._see, with_kwargs=True)
 
-    def _see(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _see(self, _: nn.Module, args: tuple[Any, ...], kwargs: State) -> None:
         if not torch.is_grad_enabled():
             return
         x = next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)).detach()
@@ -89,10 +90,10 @@ class TokenSample:
         for part in self.jitter:
             part.copy_(torch.rand(len(part), generator=generator))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"draws": self.draws, "tokens": [(r.tokens.clone(), r.places.clone()) for r in self.all]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         rings = self.all
         if [tuple(r.tokens.shape) for r in rings] != [tuple(tokens.shape) for tokens, _ in state["tokens"]]:
             raise BadInput(
@@ -251,14 +252,14 @@ class LogitMetric:
         keys, queries = moments
         return [keys.repeat_interleave(a.share, 0), queries.unflatten(0, (-1, a.share)).sum(1)]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "inputs": [(m.total.clone(), m.weight, m.steps) for m in self._inputs],
             "partners": [None if p is None else p.clone() for p in self._partners],
             "inverses": [t.clone() for t in self._inverses],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         for moment, (total, weight, steps) in zip(self._inputs, state["inputs"], strict=True):
             moment.total, moment.weight, moment.steps = total.clone(), weight, steps
         self._partners = [None if p is None else p.clone() for p in state["partners"]]

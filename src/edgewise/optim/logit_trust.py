@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from edgewise.models.unwrap import unwrap
 from edgewise.optim.logit_change import TokenSample, change_moments
 from edgewise.optim.parallel import by_name, like_shard, norm_function, processes_of, summed, whole
 from edgewise.optim.query_key import ParameterLayout, QueryKey, query_keys
-from edgewise.optim.wrapper import OptimizerWrapper
+from edgewise.optim.wrapper import Closure, OptimizerWrapper, State
 
 
 class LogitTrust(OptimizerWrapper):
@@ -56,7 +55,7 @@ class LogitTrust(OptimizerWrapper):
         self.predicted: dict[str, Tensor] = {}  # RMS logit change of the last step, per head
         self.scales: dict[str, Tensor] = {}  # what the step was multiplied by, per head
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Any:
         if not self.enabled:
             return self._inner_step(closure)
         parameters = by_name(self._model, (n for a in self.attentions for n in a.parameters))
@@ -73,10 +72,10 @@ class LogitTrust(OptimizerWrapper):
         self.sample.remove()
         self.enabled = False
 
-    def own_state(self) -> dict[str, Any]:
+    def own_state(self) -> State:
         return {"delta": self.delta, "seen": self._has_tokens, **self.sample.state_dict()}
 
-    def load_own_state(self, state: dict[str, Any]) -> None:
+    def load_own_state(self, state: State) -> None:
         self.delta, self._has_tokens = state["delta"], state["seen"]
         self.sample.load_state_dict(state)
 

@@ -7,8 +7,14 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from edgewise.errors import BadInput
+
+Group = dict[str, Any]  # of parameters, as torch.optim keeps them
+State = dict[str, Any]
+Closure = Callable[[], Any]
+Hook = Callable[..., Any]
 
 
 class OptimizerWrapper(Optimizer):
@@ -30,11 +36,11 @@ class OptimizerWrapper(Optimizer):
         self.optimizer = optimizer  # no super().__init__: groups and state must be the same objects
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[Group]:
         return self.optimizer.param_groups
 
     @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+    def param_groups(self, groups: list[Group]) -> None:
         self.optimizer.param_groups = groups
 
     @property
@@ -46,14 +52,14 @@ class OptimizerWrapper(Optimizer):
         self.optimizer.state = state
 
     @property
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> State:
         return self.optimizer.defaults
 
     @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
+    def defaults(self, defaults: State) -> None:
         self.optimizer.defaults = defaults
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         """All of it, for copies and pickles: torch's own would leave out what is wrapped.
 
         The model comes along, so that a copy moves a copy of the model, and of nothing else. A scheduler's counter
@@ -66,32 +72,32 @@ class OptimizerWrapper(Optimizer):
             )
         return {key: value for key, value in self.__dict__.items() if key not in ("step", "_opt_called")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: State) -> None:
         self.__dict__.update(state)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: Group) -> None:
         self.optimizer.add_param_group(param_group)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Any:
         return self._inner_step(closure)
 
-    def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
+    def _inner_step(self, closure: Closure | None) -> Any:
         return self.optimizer.step() if closure is None else self.optimizer.step(closure)
 
-    def own_state(self) -> dict[str, Any]:
+    def own_state(self) -> State:
         """What `state_dict` adds to that of the wrapped optimizer."""
         return {}
 
-    def load_own_state(self, state: dict[str, Any]) -> None:
+    def load_own_state(self, state: State) -> None:
         """Take back what `own_state` gave."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return self.optimizer.state_dict() | {self.KEY: self.own_state()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Also of the wrapped optimizer alone: a run may begin without us."""
         inner = {key: value for key, value in state_dict.items() if key != self.KEY}
         self.optimizer.load_state_dict(inner)
@@ -99,22 +105,22 @@ class OptimizerWrapper(Optimizer):
             with torch.no_grad():
                 self.load_own_state(state_dict[self.KEY])
 
-    def register_step_pre_hook(self, hook: Any) -> Any:
+    def register_step_pre_hook(self, hook: Hook) -> RemovableHandle:
         return self.optimizer.register_step_pre_hook(hook)
 
-    def register_step_post_hook(self, hook: Any) -> Any:
+    def register_step_post_hook(self, hook: Hook) -> RemovableHandle:
         return self.optimizer.register_step_post_hook(hook)
 
-    def register_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> Any:
+    def register_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         return self.optimizer.register_state_dict_pre_hook(hook, prepend)
 
-    def register_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> Any:
+    def register_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         return self.optimizer.register_state_dict_post_hook(hook, prepend)
 
-    def register_load_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> Any:
+    def register_load_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         return self.optimizer.register_load_state_dict_pre_hook(hook, prepend)
 
-    def register_load_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> Any:
+    def register_load_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         return self.optimizer.register_load_state_dict_post_hook(hook, prepend)
 
     def __repr__(self) -> str:

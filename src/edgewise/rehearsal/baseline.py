@@ -19,6 +19,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from edgewise.landscape.evaluation import Batch, Loss
 from edgewise.rehearsal.ladder import NOISE
 
 CLASSES = (F.cross_entropy, F.nll_loss)  # their predictions have the classes in the second dimension
@@ -30,7 +31,6 @@ NEAR = (
     0.1  # of the way from equal odds to the frequencies: what is left of it where a network counts as there
 )
 UNKNOWN = "it could not be compared with guessing: {}"
-Loss = Callable[[nn.Module, Any], Tensor]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class _Catch(TorchFunctionMode):
         return func(prediction, *call.rest, **options)
 
 
-def guess(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequence[Any]) -> Guess:
+def guess(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequence[Batch]) -> Guess:
     """The loss of guessing on these batches.
 
     bare  the module that the loss calls; None where it calls none
@@ -129,7 +129,7 @@ def guess(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequenc
         return Guess(None, why=" ".join(str(error).split())[:200])
 
 
-def _by_calls(model: nn.Module, loss: Loss, batches: Sequence[Any]) -> Guess | None:
+def _by_calls(model: nn.Module, loss: Loss, batches: Sequence[Batch]) -> Guess | None:
     """By the losses of torch that it calls; None where it calls none."""
     calls: list[list[LossCall]] = []
     for batch in batches:
@@ -148,7 +148,7 @@ def _by_calls(model: nn.Module, loss: Loss, batches: Sequence[Any]) -> Guess | N
 
 
 def _with_constants(
-    model: nn.Module, loss: Loss, batches: Sequence[Any], constants: Sequence[Tensor]
+    model: nn.Module, loss: Loss, batches: Sequence[Batch], constants: Sequence[Tensor]
 ) -> float:
     """The mean loss with these in place of the predictions, in the order of the calls."""
     total = 0.0
@@ -170,7 +170,7 @@ def _best_of(calls: Sequence[LossCall]) -> Tensor:
     )
 
 
-def _by_output(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequence[Any]) -> Guess:
+def _by_output(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Sequence[Batch]) -> Guess:
     """A loss written by hand: a constant in place of what the model returns, which is not run."""
     if bare is None:
         return Guess(None, why="the loss calls no module")
@@ -197,7 +197,7 @@ def _by_output(model: nn.Module, bare: nn.Module | None, loss: Loss, batches: Se
         return _checked(float(total(constant)), "the best constant answer")
 
 
-def _output(model: nn.Module, bare: nn.Module, loss: Loss, batch: Any) -> Any:
+def _output(model: nn.Module, bare: nn.Module, loss: Loss, batch: Batch) -> Any:
     kept: list[Any] = []
     handle = bare.register_forward_hook(lambda _, __, output: kept.append(output))
     try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from edgewise.errors import BadInput
 from edgewise.interrupts import Interrupts, deferred
-from edgewise.landscape.evaluation import own_loss
+from edgewise.landscape.evaluation import Batch, Loss, own_loss
 from edgewise.models.model_map import ModelMap
 from edgewise.probe.isolation import random_streams
 from edgewise.progress import Tell, progress_bar
@@ -34,7 +34,14 @@ from edgewise.rehearsal.ladder import (
     too_few,
     vertex,
 )
-from edgewise.rehearsal.optimizers import Rates, describe_optimizer, is_sgd, largest_curvature, sgd_limit
+from edgewise.rehearsal.optimizers import (
+    OptimizerSource,
+    Rates,
+    describe_optimizer,
+    is_sgd,
+    largest_curvature,
+    sgd_limit,
+)
 from edgewise.rehearsal.rate import Moment, Rate, Rehearsal, format_rate, with_reasons
 from edgewise.rehearsal.short_training import (
     NO_GRADIENT,
@@ -45,7 +52,7 @@ from edgewise.rehearsal.short_training import (
     training_step,
 )
 from edgewise.rehearsal.training_batches import first_batches, split_batches
-from edgewise.rehearsal.validation import Loss, Validation, View
+from edgewise.rehearsal.validation import Validation, View
 
 # Chosen on ten networks (`DEVELOPMENT` in experiments/learning_rate/population.py), before the blind ones were trained.
 STREAM = (
@@ -66,10 +73,10 @@ NUDGE = 1e-5  # rate of the one step that measures how far a unit of rate moves 
 
 def learning_rate(
     model: nn.Module | ModelMap,
-    batches: Any,
+    batches: Iterable[Batch],
     loss: Loss | None = None,
     *,
-    optimizer: Any = None,
+    optimizer: OptimizerSource | None = None,
     warmup: int = 0,
     steps: int = 20,
     rates: int = 6,
@@ -110,10 +117,10 @@ def learning_rate(
     True
     """
     where = model if isinstance(model, ModelMap) else None
-    model = where.model if where is not None else model
-    _refuse(model, warmup, steps, rates, accumulate, clip, autocast)
+    module = model.model if isinstance(model, ModelMap) else model
+    _refuse(module, warmup, steps, rates, accumulate, clip, autocast)
     with deferred() as interrupts, random_streams():
-        copies = ModelCopies(model, optimizer)
+        copies = ModelCopies(module, optimizer)
         rows = first_batches(batches, steps * accumulate * (LONGER if longer else 1))
         plans = [
             TrainingSettings(
@@ -390,7 +397,13 @@ def _edge(bracket: tuple[float, float], limit: float | None) -> float:
 
 
 def _refuse(
-    model: Any, warmup: Any, steps: Any, rates: Any, accumulate: Any, clip: Any, autocast: Any
+    model: object,
+    warmup: object,
+    steps: object,
+    rates: object,
+    accumulate: object,
+    clip: object,
+    autocast: object,
 ) -> None:
     if not isinstance(model, nn.Module):
         raise BadInput(f"learning_rate takes a torch.nn.Module, got a {type(model).__name__}.")

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from edgewise.errors import BadInput
+from edgewise.landscape.evaluation import Batch, Loss
 from edgewise.landscape.hessian import Hessian
 from edgewise.landscape.support import Along
 from edgewise.models.unwrap import unwrap
 from edgewise.optim.wrapper import OptimizerWrapper
-from edgewise.rehearsal.validation import Loss
 
 Factory = Callable[[nn.Module], Optimizer]
+OptimizerSource = Optimizer | type[Optimizer] | Callable[..., Optimizer]  # of the model, or of its parameters
 ADAMW_SHARE = 0.15  # of Muon's rate: 3e-3 beside 0.02, as people use them
 TOLERANCE = 0.01
 
@@ -191,7 +192,7 @@ def sgd_limit(optimizer: Optimizer, curvature: float) -> float:
 
 
 def largest_curvature(
-    model: nn.Module, loss: Loss, batch: Any, optimizer: Optimizer, ratios: tuple[float, ...]
+    model: nn.Module, loss: Loss, batch: Batch, optimizer: Optimizer, ratios: tuple[float, ...]
 ) -> float:
     """The largest eigenvalue of D^1/2 H D^1/2 on one batch, D the ratios of the parameters' rates to the first group's.
 

@@ -18,14 +18,22 @@ from torch import distributed as dist
 from torch.optim import Optimizer
 
 from edgewise.errors import BadInput
+from edgewise.landscape.evaluation import Batch, Loss
 from edgewise.models.state import back_in_shards, is_sharded, preserved
 from edgewise.models.twin import independent_copy
 from edgewise.models.unwrap import unwrap
 from edgewise.optim.wrapper import OptimizerWrapper
-from edgewise.rehearsal.optimizers import Rates, copied, factory_of, refuse_optimizer, trainable
+from edgewise.rehearsal.optimizers import (
+    OptimizerSource,
+    Rates,
+    copied,
+    factory_of,
+    refuse_optimizer,
+    trainable,
+)
 from edgewise.rehearsal.rate import Moment, Rehearsal
 from edgewise.rehearsal.training_batches import BatchSplit
-from edgewise.rehearsal.validation import Loss, Validation, View, checked
+from edgewise.rehearsal.validation import Validation, View, checked
 
 DDP_SETTINGS = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
 HALF_SCALE = 2.0**12
@@ -38,7 +46,7 @@ NO_GRADIENT = (
 class ModelCopies:
     """Gives (model, optimizer) for one rehearsal at a time; afterwards all is as it was."""
 
-    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+    def __init__(self, model: nn.Module, optimizer: OptimizerSource | None) -> None:
         self.model, self.bare = model, unwrap(model)
         trainable(self.bare)
         back_in_shards(self.bare)
@@ -232,7 +240,7 @@ def _unscale(model: nn.Module, plan: TrainingSettings) -> None:
             parameter.grad /= plan.scale
 
 
-def backward(model: nn.Module, plan: TrainingSettings, batch: Any) -> float:
+def backward(model: nn.Module, plan: TrainingSettings, batch: Batch) -> float:
     """Add the gradient of one batch's share of the loss, times `plan.scale`; returns that share."""
     device = next(model.parameters()).device.type
     half = nullcontext() if plan.autocast is None else torch.autocast(device, dtype=plan.autocast)

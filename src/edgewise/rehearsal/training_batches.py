@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from edgewise.errors import BadInput
+from edgewise.landscape.evaluation import Batch
 from edgewise.probe.batches import HEADS, default_batch
 
 FRESH = 6  # batches held back; their mean loss is what rates are compared by
@@ -32,16 +33,16 @@ NOTE = (
 class BatchSplit:
     """Batches in memory: `train` in the order in which they are used, `fresh` held back."""
 
-    train: tuple[Any, ...]
-    fresh: tuple[Any, ...]
+    train: tuple[Batch, ...]
+    fresh: tuple[Batch, ...]
     notes: tuple[str, ...] = ()
 
-    def at(self, step: int, accumulate: int) -> list[Any]:
+    def at(self, step: int, accumulate: int) -> list[Batch]:
         """The batches of one optimizer step, in turn where there are fewer than the rehearsal takes."""
         return [self.train[(step * accumulate + part) % len(self.train)] for part in range(accumulate)]
 
 
-def first_batches(batches: Any, count: int) -> list[Any]:
+def first_batches(batches: Iterable[Batch], count: int) -> list[Batch]:
     """The first batches of whatever the user has, those to be held back included; refused where too few or empty."""
     rows = _read(batches, count + FRESH)
     if len(rows) < 2:
@@ -54,7 +55,7 @@ def first_batches(batches: Any, count: int) -> list[Any]:
     return rows
 
 
-def split_batches(batches: Any, rows: list[Any], steps: int, accumulate: int) -> BatchSplit:
+def split_batches(batches: Iterable[Batch], rows: list[Batch], steps: int, accumulate: int) -> BatchSplit:
     """Those of the first batches that some steps take; fresh ones come after those that are trained on."""
     needed, read = steps * accumulate, len(rows)
     rows = rows[: needed + FRESH]
@@ -73,7 +74,7 @@ def split_batches(batches: Any, rows: list[Any], steps: int, accumulate: int) ->
     return BatchSplit(tuple(train), tuple(fresh), tuple(notes))
 
 
-def _read(batches: Any, count: int) -> list[Any]:
+def _read(batches: Iterable[Batch], count: int) -> list[Batch]:
     if isinstance(batches, (Tensor, Mapping, str, bytes)) or not isinstance(batches, Iterable):
         raise BadInput(
             f"batches must be a list, a DataLoader or another iterable of batches, got a {type(batches).__name__}. "
@@ -83,7 +84,7 @@ def _read(batches: Any, count: int) -> list[Any]:
         return list(islice(iter(batches), count))
 
 
-def _refuse_empty(batch: Any, number: int) -> None:
+def _refuse_empty(batch: Batch, number: int) -> None:
     tensors = [
         leaf
         for leaf in tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
@@ -120,7 +121,7 @@ class _Generators:
 
 def synthetic_batches(
     model: nn.Module, count: int, size: int = 16, tokens: int | None = None, seed: int = 0
-) -> list[Any]:
+) -> list[Batch]:
     """Keyword arguments with labels, for a Hugging Face model; refused where a model has no loss of its own."""
     generator = torch.Generator().manual_seed(seed)
     accepted = inspect.signature(model.forward).parameters

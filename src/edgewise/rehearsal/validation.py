@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
+from edgewise.landscape.evaluation import Batch, Loss
 from edgewise.models.behavior.record import Stack
 from edgewise.models.model_map import ModelMap
 from edgewise.models.unwrap import unwrap
@@ -26,7 +27,6 @@ from edgewise.probe.isolation import tensors
 from edgewise.probe.streams import Catch, places
 from edgewise.rehearsal.baseline import Guess, guess
 
-Loss = Callable[[nn.Module, Any], Tensor]
 LossCall = tuple[tuple[Any, ...], dict[str, Any]]
 DIRECT = "batch token feature"  # the layout of a stream that needs no rearranging
 
@@ -47,7 +47,7 @@ class Validation:
     def __init__(
         self,
         loss: Loss,
-        fresh: Sequence[Any],
+        fresh: Sequence[Batch],
         whole: Callable[[float], float],
         model_map: ModelMap | None = None,
     ) -> None:
