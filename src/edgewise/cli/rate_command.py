@@ -97,8 +97,8 @@ def rate(
 
 
 def _show(answer: Rate, prospect: Outlook) -> None:
-    from edgewise.present.terminal import console, show
     from edgewise.present.rate_card import lines
+    from edgewise.present.terminal import console, show
 
     out = console()
     show(out, lines(answer, prospect, out.width))
