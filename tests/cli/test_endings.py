@@ -209,7 +209,9 @@ def test_an_output_that_cannot_be_written_has_a_code_of_its_own(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-@pytest.mark.parametrize("command", ["predict", "screen", "alarms", "version"])
+@pytest.mark.parametrize(
+    "command", ["predict", "screen", "version", pytest.param("alarms", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("where", "reason"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")]
 )

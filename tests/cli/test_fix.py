@@ -19,14 +19,14 @@ from torch import nn
 
 def encoder():
     layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0)
-    return nn.TransformerEncoder(layer, 24, enable_nested_tensor=False)
+    return nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
 
 def frozen():
     return encoder().requires_grad_(False)
 
 def partly():
     model = encoder()
-    for layer in model.layers[:12]:
+    for layer in model.layers[:6]:
         layer.requires_grad_(False)
     return model
 
@@ -64,7 +64,7 @@ def test_the_plan_the_outcomes_and_the_code(models: Path, capsys: pytest.Capture
     printed = capsys.readouterr().out
     assert re.search(r"^Now   (WILL NOT TRAIN|RISKY)", printed, re.MULTILINE)
     assert re.search(r"^Then  TRAINS", printed, re.MULTILINE)
-    assert re.search(r"^  Plan for layers\.0-23 +std now +then +drawn$", printed, re.MULTILINE)
+    assert re.search(r"^  Plan for layers\.0-11 +std now +then +drawn$", printed, re.MULTILINE)
     assert re.search(r"^    linear2\.weight +0\.\d+ +0\.\d+ +orthogonal", printed, re.MULTILINE)
     assert "    edgewise.initialize_(model)\n" in printed
     assert "\x1b[" not in printed
@@ -150,14 +150,14 @@ def test_frozen_weights_are_kept_and_named(
     code = run(["fix", f"{models}:partly", "--tokens", "8", "--write", str(tmp_path / "init.py")])
     printed = " ".join(capsys.readouterr().out.split())
     assert re.search(
-        r"\d+ frozen parameters \(requires_grad=False\) stay as they are: layers\.\{0\.\.11\}", printed
+        r"\d+ frozen parameters \(requires_grad=False\) stay as they are: layers\.\{0\.\.5\}", printed
     )
     assert run(["fix", f"{models}:partly", "--tokens", "8", "--json"]) == code
     document = json.loads(capsys.readouterr().out)
     assert document["plan"]["kept"] and not document["plan"]["frozen"]
     written = {name for change in document["plan"]["changes"] for name in change["parameters"]}
-    assert {int(name.split(".")[1]) for name in written} == set(range(12, 24))
-    assert "range(12, 24)" in (tmp_path / "init.py").read_text()
+    assert {int(name.split(".")[1]) for name in written} == set(range(6, 12))
+    assert "range(6, 12)" in (tmp_path / "init.py").read_text()
 
 
 def test_frozen_weights_alone_cannot_be_fixed(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -216,16 +217,17 @@ def test_every_seed_builds_its_model_once(tmp_path: Path, capsys: pytest.Capture
 RUNS = "from pathlib import Path\nPath({marker!r}).write_text('ran')\n"
 
 
-def _measure_with_yes(arguments: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """As a user who answers every question with yes; modules that transformers copies stay in the folder."""
-    command = [sys.executable, "-m", "edgewise", "measure", *arguments, "--tokens", "12", "--seeds", "1"]
-    home = {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        command, input="y\n" * 20, capture_output=True, text=True, timeout=300, env=os.environ | home
-    )
+@pytest.fixture
+def _yes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user who answers every question with yes; modules that transformers copies stay in the folder."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 20))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache"))
 
 
-def test_the_code_of_a_tokenizer_is_never_run(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_yes")
+def test_the_code_of_a_tokenizer_is_never_run(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     place, marker, text = tmp_path / "checkpoint", tmp_path / "marker", tmp_path / "text.txt"
     shutil.copytree(folder, place)
     text.write_text("it was the best of times")
@@ -236,13 +238,14 @@ def test_the_code_of_a_tokenizer_is_never_run(folder: Path, tmp_path: Path) -> N
         "    def __init__(self, **options):\n        super().__init__(**options)\n"
     )
     (place / "tokenization_own.py").write_text(code)
-    done = _measure_with_yes([str(place), "--text", str(text)], tmp_path)
+    assert run(["measure", str(place), "--text", str(text), "--tokens", "12", "--seeds", "1"]) == 64
+    printed = capfd.readouterr()
     assert not marker.exists()
-    assert done.returncode == 64
-    assert "is not run" in done.stderr
-    assert "[y/N]" not in done.stdout + done.stderr
+    assert "is not run" in printed.err
+    assert "[y/N]" not in printed.out + printed.err
 
 
+@pytest.mark.usefixtures("_yes")
 def test_the_code_of_a_model_is_never_run(folder: Path, tmp_path: Path) -> None:
     """`auto_map` of the config, and the generation code that some versions of transformers load unasked."""
     place, marker = tmp_path / "checkpoint", tmp_path / "marker"
@@ -255,7 +258,24 @@ def test_the_code_of_a_model_is_never_run(folder: Path, tmp_path: Path) -> None:
         file.write_text(
             RUNS.format(marker=str(marker)) + "def generate(model, **options):\n    return None\n"
         )
-    done = _measure_with_yes([str(place)], tmp_path)
+    assert run(["measure", str(place), "--tokens", "12", "--seeds", "1"]) in (0, 1, 2)
+    assert not marker.exists()
+
+
+@pytest.mark.slow
+def test_code_is_not_run_by_a_process_that_reads_yes(folder: Path, tmp_path: Path) -> None:
+    """The same with a real standard input; what is in this process is for the two tests above."""
+    place, marker = tmp_path / "checkpoint", tmp_path / "marker"
+    shutil.copytree(folder, place)
+    config = json.loads((place / "config.json").read_text())
+    names = {name: f"own.{name}" for name in ("AutoConfig", "AutoModel", "AutoModelForCausalLM")}
+    (place / "config.json").write_text(json.dumps(config | {"auto_map": names}))
+    (place / "own.py").write_text(RUNS.format(marker=str(marker)))
+    command = [sys.executable, "-m", "edgewise", "measure", str(place), "--tokens", "12", "--seeds", "1"]
+    home = {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        command, input="y\n" * 20, capture_output=True, text=True, timeout=300, env=os.environ | home
+    )
     assert done.returncode in (0, 1, 2), done.stderr
     assert not marker.exists()
 

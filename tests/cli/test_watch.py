@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from edgewise.monitor.alarm import Alarm, AlarmKind
 from edgewise.monitor.read_run import Run
 from edgewise.monitor.storage import RowsFile
 from tests.monitor.subjects import encoder, train
+from tests.support.forked import run_python
 
 Capture = pytest.CaptureFixture[str]
 
@@ -236,7 +235,7 @@ def killed(path: Path) -> None:
         "handle = edgewise.watch(model, everything=True, to=sys.argv[1], loss=criterion, quiet=True)\n"
         "train(model, 25, criterion)\nhandle.folder.flush()\nos._exit(1)\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+    assert run_python(script, str(path)) == 1
 
 
 def unread(path: Path) -> None:
@@ -316,5 +315,5 @@ def test_a_run_that_is_never_closed_ends_with_its_process(tmp_path: Path) -> Non
         "handle = edgewise.watch(model, everything=True, to=sys.argv[1], loss=criterion, quiet=True)\n"
         "train(model, 25, criterion)\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], check=True)
+    assert run_python(script, str(tmp_path / "run")) == 0
     assert len(Run(tmp_path / "run").rows()) == 25 and Run(tmp_path / "run").unseen() == []
