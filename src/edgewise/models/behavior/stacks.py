@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from torch import nn
 
@@ -30,7 +31,8 @@ class Chain:
     plain: list[bool]  # whether nothing but a scalar acts on the stream before each sum
     name: str = ""
     indices: list[int] = field(default_factory=list)  # which block each sum belongs to
-    shared: bool = False
+    modules: list[str] = field(default_factory=list)  # the modules that hold its blocks; empty if none does
+    shared: bool = False  # some blocks use the same matrices
     language: bool = False
     proven: bool = False  # which axes of its stream are tokens and features
     outlet: Operation | None = None  # where the stream after its last sum is read
@@ -137,17 +139,69 @@ def _name(graph: Graph, chain: Chain) -> None:
         column = [path[depth] if depth < len(path) else "" for path in paths]
         if len(set(column)) > 1 and all(item.isdigit() for item in column):
             prefixes = [".".join(path[:depth]) for path in paths]
-            chain.name, chain.indices = (
-                Counter(prefixes).most_common(1)[0][0],
-                _indices(paths, prefixes, depth),
-            )
+            chain.name = Counter(prefixes).most_common(1)[0][0]
+            numbers = _indices(paths, prefixes, depth)
+            chain.modules = [f"{chain.name}.{index}" for index in sorted(set(numbers))]
+            chain.indices = _by_call(numbers, places)
+            chain.shared = _repeats(chain.indices, places)
             return
     calls = [call for _, call in places]
     shared = common_path(paths).split(".")
     numbers = [i for i, item in enumerate(shared) if item.isdigit()]
     chain.name = ".".join(shared[: numbers[-1]] if numbers else shared)
-    chain.shared = len(set(calls)) > 1
-    chain.indices = calls if chain.shared else [0] * len(calls)
+    chain.indices = repetition([_signature(graph, residual) for residual in chain.sums])
+    if len(chain.blocks) == 1 and len(set(calls)) > 1:
+        chain.indices = calls
+    chain.shared = _repeats(chain.indices, places)
+    blocks = [common_path([paths[place] for place in block]) for block in chain.blocks]
+    chain.modules = list(dict.fromkeys(blocks)) if "" not in blocks and chain.name not in blocks else []
+    if chain.shared and len(set(blocks)) == 1:
+        chain.modules = [chain.name]
+
+
+def _by_call(numbers: Sequence[int], places: Sequence[tuple[str, int]]) -> list[int]:
+    """One block for each call: a new one begins with another number, or when a matrix of the block is used again."""
+    indices: list[int] = []
+    used: set[str] = set()
+    for place, number in enumerate(numbers):
+        again = places[place][0] in used and places[place][1] > 0
+        if place == 0 or number != numbers[place - 1] or again:
+            indices.append(indices[-1] + 1 if indices else 0)
+            used = set()
+        else:
+            indices.append(indices[-1])
+        used.add(places[place][0])
+    return indices
+
+
+def _repeats(indices: Sequence[int], places: Sequence[tuple[str, int]]) -> bool:
+    """Whether one module holds the last matrix of a branch in several blocks."""
+    pairs = {(path, index) for (path, _), index in zip(places, indices, strict=True)}
+    return len({path for path, _ in pairs}) < len(pairs)
+
+
+def _signature(graph: Graph, residual: ResidualSum) -> tuple[Any, ...]:
+    """What a branch computes, without names: (whether it has a softmax, the widths that its matrices give)."""
+    widths = sorted(graph[index].shape[-1] for index in residual.inside if graph[index].weight)
+    return any(part.softmax for part in residual.parts), residual.joins, tuple(widths)
+
+
+def repetition(signatures: Sequence[tuple[Any, ...]]) -> list[int]:
+    """Which block each sum belongs to where no module says it: the shortest pattern that repeats along the chain.
+
+    A pattern that has attention several times and begins with it (layers of two kinds in turn) is as many blocks, and so
+    is a chain in which nothing repeats (layers whose widths differ), if each has as many sums.
+    """
+    number = len(signatures)
+    period = next(
+        (p for p in range(1, number) if number % p == 0 and list(signatures[p:]) == list(signatures[:-p])),
+        number,
+    )
+    starts = [place for place in range(period) if signatures[place][0] and not signatures[place][1]]
+    sizes = {end - start for start, end in zip(starts, [*starts[1:], period], strict=True)}
+    if len(starts) > 1 and starts[0] == 0 and len(sizes) == 1:
+        period = sizes.pop()
+    return [place // period for place in range(number)]
 
 
 def _indices(paths: Sequence[Sequence[str]], prefixes: Sequence[str], depth: int) -> list[int]:
@@ -195,9 +249,7 @@ def unaccounted(graph: Graph, chain: Chain, listed: Sequence[Chain]) -> list[str
         operands = graph[residual.node].operands
         assert operands is not None
         branches |= graph.above(operands[1 - residual.skip_side], stream)
-    children = (
-        [f"{chain.name}."] if chain.shared else [f"{chain.name}.{index}." for index in set(chain.indices)]
-    )
+    children = [f"{module}." for module in chain.modules]
     names = [n.operation.module for n in graph.nodes if n.weight and n.index not in branches]
     return sorted({name for name in names if f"{name}.".startswith(tuple(children))})
 
