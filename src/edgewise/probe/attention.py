@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgewise import softmax_jacobian as jacobian
 from edgewise.arrays import Array
+from edgewise.models.behavior.record import Operation
 
 ROWS = 64  # sampled queries, all sequences together
 SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
@@ -46,6 +47,11 @@ class RowStatistics:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         return tuple(field.name for field in fields(cls))
+
+    def joined(self, other: RowStatistics) -> RowStatistics:
+        """These heads and then those of another call."""
+        pairs = ((getattr(self, name), getattr(other, name)) for name in self.names())
+        return RowStatistics(*(np.concatenate(pair) for pair in pairs))
 
 
 def row_statistics(logits: Tensor) -> RowStatistics:
@@ -83,11 +89,18 @@ def _numpy(values: Tensor) -> Array:
 
 @dataclass(frozen=True)
 class Attention:
-    """Where a block's attention runs: the module, and its heads where they are known."""
+    """Where a block's attention runs: the calls of its softmax, else the module; and its heads if they are known."""
 
     block: int
     module: str
     heads: int | None
+    softmaxes: tuple[Operation, ...] = ()
+
+    @property
+    def heads_of_call(self) -> int | None:
+        """Heads in one call of the softmax."""
+        calls = max(len(self.softmaxes), 1)
+        return self.heads if self.heads is None or self.heads % calls else self.heads // calls
 
 
 class AttentionWatch(TorchFunctionMode):
@@ -100,6 +113,7 @@ class AttentionWatch(TorchFunctionMode):
         self.tokens, self.rows = 0, torch.empty(0, dtype=torch.long)
         self.mask: Tensor | None = None  # (sequences, tokens), True where a query counts
         self.current: int | None = None
+        self._once = False  # whether `current` holds for one call only
         self.paused = False
         self.records: dict[int, RowStatistics] = {}
         self.refusals: dict[int, str] = {}
@@ -113,14 +127,26 @@ class AttentionWatch(TorchFunctionMode):
         self.rows = order[:wanted].sort().values
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        """Hooks that tell which block's attention is running."""
+        """Hooks that tell which block's attention is running, if it is known by its module only."""
         by_module: dict[str, list[int]] = {}
         for attention in self.blocks.values():
-            by_module.setdefault(attention.module, []).append(attention.block)
+            if not attention.softmaxes:
+                by_module.setdefault(attention.module, []).append(attention.block)
         for name, indices in by_module.items():
             module = model.get_submodule(name)
             stack.callback(module.register_forward_pre_hook(self._enter(indices)).remove)
             stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
+
+    def operations(self) -> dict[Operation, Callable[..., None]]:
+        """For a traced pass: which block's attention the next call is."""
+
+        def begin(block: int) -> Callable[..., None]:
+            def look(*_: Any) -> None:
+                self.current, self._once = block, True
+
+            return look
+
+        return {op: begin(a.block) for a in self.blocks.values() for op in a.softmaxes}
 
     def _enter(self, indices: Sequence[int]) -> Callable[..., None]:
         """Blocks that share a module take their turns in order."""
@@ -141,13 +167,19 @@ class AttentionWatch(TorchFunctionMode):
         if (
             func is F.multi_head_attention_forward
         ):  # inside it the mode is off: torch would call this without end
+            once, self._once = self._once, False
             with _functions_of_torch(self):
-                return func(*args, **named)
+                result = func(*args, **named)
+            self.current = None if once else self.current
+            return result
         result = func(*args, **named)
         if func is FUSED:
             self._record(lambda: self._fused(result, *args, **named))
         elif any(func is softmax for softmax in SOFTMAX):
             self._record(lambda: self._eager(*args, **named))
+        else:
+            return result
+        self.current = None if self._once else self.current
         return result
 
     def _record(self, read: Callable[[], RowStatistics | str | None]) -> None:
@@ -159,10 +191,12 @@ class AttentionWatch(TorchFunctionMode):
             return
         if isinstance(record, str):
             self.refusals[index] = record
-        elif index in self.records:
-            self.refusals[index] = "two attentions ran inside it"
-        else:
+        elif index not in self.records:
             self.records[index] = record
+        elif self.blocks[index].heads == len(self.blocks[index].softmaxes):  # one call for each head
+            self.records[index] = self.records[index].joined(record)
+        else:
+            self.refusals[index] = "two attentions ran inside it"
 
     def counted(self, logits: Tensor) -> RowStatistics:
         """Statistics of the sampled rows; those of tokens that are left out attend to nothing."""
@@ -188,6 +222,8 @@ class AttentionWatch(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> RowStatistics | str | None:
+        query, key, value, result = (self._by_head(t) for t in (query, key, value, result))
+        attn_mask = self._by_head(attn_mask) if attn_mask is not None and attn_mask.ndim == 3 else attn_mask
         if query.ndim != 4 or query.shape[-2] != self.tokens:
             return None
         if dropout_p:
@@ -208,17 +244,30 @@ class AttentionWatch(TorchFunctionMode):
         return self.counted(logits)
 
     def _eager(self, logits: Tensor, dim: int | None = None, *_: Any, **named: Any) -> RowStatistics | None:
-        dim = named.get("dim", dim)
-        heads = self.blocks[self.current].heads  # type: ignore[index]
-        if logits.ndim == 3 and heads and logits.shape[0] % heads == 0:
-            logits = logits.unflatten(0, (-1, heads))
-        if logits.ndim != 4 or dim not in (-1, 3, logits.ndim - 1) or logits.shape[-2] != self.tokens:
+        dim, heads = named.get("dim", dim), self.blocks[self.current].heads_of_call  # type: ignore[index]
+        if dim is None or logits.ndim < 3:
             return None
-        if heads and logits.shape[1] != heads:
+        logits = self._by_head(_keys_last(logits, dim, self.tokens, heads))
+        if logits.ndim != 4 or logits.shape[-2] != self.tokens or (heads and logits.shape[1] != heads):
             return None
         rows = logits[:, :, self.rows.to(logits.device)]
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
         return self.counted(wide.masked_fill(rows <= torch.finfo(rows.dtype).min / 2, -math.inf))
+
+    def _by_head(self, value: Tensor) -> Tensor:
+        """(sequences, heads, rows, columns): heads may lie with the sequences in one axis, or groups beside heads."""
+        heads = self.blocks[self.current].heads_of_call  # type: ignore[index]
+        if value.ndim == 3 and heads and value.shape[0] % heads == 0:
+            return value.unflatten(0, (-1, heads))
+        groups = value.ndim == 5 and (not heads or value.shape[1] * value.shape[2] in (heads, value.shape[1]))
+        return value.flatten(1, 2) if groups else value
+
+
+def _keys_last(logits: Tensor, dim: int, tokens: int, heads: int | None) -> Tensor:
+    """The axis of the softmax last and that of the queries before it: scores may be (sequences, rows, keys, heads)."""
+    logits = logits.movedim(dim, -1)
+    fits = logits.ndim == 4 and logits.shape[-2] != tokens and logits.shape[1] == tokens
+    return logits.transpose(1, 2) if fits and heads in (None, logits.shape[2]) else logits
 
 
 def _masked(logits: Tensor, mask: Tensor | None, is_causal: bool, rows: Tensor) -> Tensor:

@@ -116,11 +116,13 @@ class GainWatch(AttentionWatch):
         return super().statistics(logits)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        block = self.current
         result = super().__torch_function__(func, types, args, kwargs)
-        if self._logits is not None and self.current is not None:
+        if self._logits is not None and block is not None:
             named = kwargs or {}
             values = (named["value"] if "value" in named else args[2]) if func is FUSED else None
-            self.calls[self.current] = SoftmaxCall(result, self._logits, values)
+            if func is not FUSED or result.ndim == 4:
+                self.calls[block] = SoftmaxCall(result, self._logits, values)
             self._logits = None
         return result
 

@@ -7,7 +7,7 @@ the operations of a `Stack` are the sites; a block that several layers share is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +57,8 @@ def attentions(stack: Stack) -> list[Attention]:
     listed = []
     for index, block in enumerate(stack.blocks):
         branch = next((branch for branch in block.branches if branch.kind == "attention"), None)
-        listed += [] if branch is None else [Attention(index, _room(branch, block), branch.heads)]
+        if branch is not None:
+            listed.append(Attention(index, _room(branch, block), branch.heads, branch.softmaxes))
     return listed
 
 
@@ -83,12 +84,14 @@ class Catch:
     versions: dict[int, int] = field(default_factory=dict)
     out_of_place: bool = False  # `x += y` of the model makes a new tensor
     on_first: Callable[[Tensor], None] | None = None  # given the first stream (sequences, tokens, width)
+    calls: Mapping[Operation, Callable[..., None]] = field(default_factory=dict)  # looked at before they run
 
     def run(self, model: nn.Module, batch: Any, replace_first: Tensor | None = None) -> Any:
         """The model's output; with `replace_first` that tensor takes the place of the first stream."""
         edits = Edits(
             results=self._results(replace_first),
             inputs=self._inputs(batch, replace_first),
+            calls=self.calls,
             out_of_place=self.out_of_place,
         )
         tracer = Tracer(model, edits, Precision(False, frozenset()))

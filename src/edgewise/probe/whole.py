@@ -182,6 +182,7 @@ class _Pass:
         with ExitStack() as hooks:
             if self.watch is not None:
                 self.watch.attach(self.model, hooks)
+                self.catch.calls = self.watch.operations()
                 hooks.enter_context(self.watch)
             return self.catch.run(self.model, self.batch)
 

@@ -45,6 +45,10 @@ FLEX = "flex_attention"
 FUSED = (DOT_PRODUCT, FLEX)  # queries and keys are the first two arguments, the softmax is inside
 SOFTMAX = frozenset(("softmax", "_softmax", "softmax_", MULTIHEAD, *FUSED))
 ADD = frozenset(("add", "__add__", "__radd__", "__iadd__", "add_", "lerp", "lerp_"))
+SUBTRACT = frozenset(("sub", "__sub__", "__rsub__", "rsub", "__isub__", "sub_", "subtract", "subtract_"))
+NEGATE = frozenset(("neg", "__neg__", "negative", "neg_"))
+WITH_PRODUCT = frozenset(("addcmul", "addcmul_", "addcdiv", "addcdiv_"))  # x + value a b, x + value a / b
+TOTAL = frozenset(("sum", "mean"))  # of a stack of tensors
 MULTIPLY = frozenset(("mul", "__mul__", "__rmul__", "__imul__", "mul_", "multiply"))
 DIVIDE = frozenset(("div", "__truediv__", "__itruediv__", "div_", "divide"))
 SAME_NUMBERS = frozenset(
@@ -175,6 +179,9 @@ class Graph:
     equations: dict[Operation, tuple[str, int]] = field(
         default_factory=dict
     )  # of an einsum with a constant: its text, and which operand that is
+    stacked: dict[int, tuple[int, tuple[int, ...]]] = field(
+        default_factory=dict
+    )  # node of a torch.stack to (axis, nodes in it)
 
     @property
     def inner(self) -> set[Operation]:

@@ -164,6 +164,11 @@ class Branch:
     ] = ()  # of an attention: one, or one for each head or each part of the scores
 
     @property
+    def softmaxes(self) -> tuple[Operation, ...]:
+        """Its calls of softmax or of fused attention."""
+        return tuple(dict.fromkeys(call.softmax for call in self.calls))
+
+    @property
     def mixes(self) -> bool:
         """Whether it moves anything between tokens of its own stack."""
         return self.sees not in (None, "token")

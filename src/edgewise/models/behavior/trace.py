@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 from zlib import crc32
@@ -27,16 +28,23 @@ from edgewise.models.behavior.graph import (
     LIKE_OTHER,
     MULTIHEAD,
     MULTIPLY,
+    NEGATE,
+    SUBTRACT,
+    TOTAL,
+    WITH_PRODUCT,
     Graph,
     Node,
 )
 from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Operation
-from edgewise.models.behavior.weight_calls import Edits, WeightCall
+from edgewise.models.behavior.weight_calls import WITH_ADDEND, Edits, WeightCall
 from edgewise.models.quantized import is_quantized
 
 LABEL = "_edgewise_node"
-SCALING, OVERWRITING = MULTIPLY | DIVIDE, ("add_", "__iadd__", "lerp_")
+SCALING = MULTIPLY | DIVIDE
+OVERWRITING = ("add_", "__iadd__", "lerp_", "sub_", "__isub__", "subtract_", "addcmul_", "addcdiv_")
+SUMS = ADD | SUBTRACT
+PRODUCT = ".product"  # after the name of a call: the product inside it, which is added to something
 SCORING = frozenset((*FUSED, MULTIHEAD))
 PLAIN = frozenset(
     (int, float, bool, str, type(None), slice, torch.dtype, torch.device, torch.Size)
@@ -55,6 +63,17 @@ WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
 class Finished(BaseException):
     """Ends a pass when all that was asked for has been seen; not an error that a model may catch."""
+
+
+@dataclass
+class _Term:
+    """One term of a sum: its node, its numbers when they are asked for, and what multiplies it."""
+
+    node: Node
+    value: Callable[[], Tensor]
+    shape: torch.Size | tuple[int, ...]
+    weight: float = 1.0
+    mixed: bool = False  # weighed by something that is not one number
 
 
 class Tracer(TorchFunctionMode):
@@ -167,12 +186,18 @@ class Tracer(TorchFunctionMode):
         if isinstance(result, Tensor) and result is not args[0]:
             node = self.node(args[0])
             if node is not None and carries_signal(result):
-                self._mark(result, self._new("__get__", [node], result))
+                own = self._new("__get__", [node], result)
+                self._mark(result, own)
+                if own.operation in self.edits.results:
+                    value = self.edits.results[own.operation](result)
+                    result = result if value is result else self._replace(result, value, own, [])
         return result
 
     def _call(
         self, func: Any, name: str, args: Any, kwargs: Any, flat: list[Tensor], parents: list[Node]
     ) -> Any:
+        if name in WITH_ADDEND and self._adds_to_stream(args):
+            return self._product_added(func, name, args, kwargs, flat)
         weight = WeightCall.of(name, args, kwargs, self.node)
         operation = self._name(name)
         if weight is not None and self._plain:
@@ -190,7 +215,7 @@ class Tracer(TorchFunctionMode):
             self.edits.calls[operation](args, kwargs)
         if weight is not None and _edited(operation, self.edits):
             args, kwargs = weight.edit(operation, self.edits)
-        sides = self._sides(operation, args)
+        terms = self._terms(operation, args, kwargs)
         versions = [(tensor, tensor._version) for tensor in flat if not tensor.is_inference()]
         if self.edits.out_of_place and name in AUGMENTED:
             output = self._precision.run(AUGMENTED[name], name, args, kwargs).to(args[0].dtype)
@@ -200,7 +225,7 @@ class Tracer(TorchFunctionMode):
             output = weight.edit_output(output, operation, self.edits)
         self._written(versions, output, name, parents)
         output = self._results(
-            operation, name, args, kwargs, output, parents, weight is not None, sides, versions
+            operation, name, args, output, parents, weight is not None, terms, versions
         )
         if operation == self.edits.last:
             raise Finished
@@ -211,11 +236,10 @@ class Tracer(TorchFunctionMode):
         operation: Operation,
         name: str,
         args: Any,
-        kwargs: Any,
         output: Any,
         parents: list[Node],
         weight: bool,
-        sides: tuple[Node, Node, Tensor, Tensor] | None,
+        terms: list[_Term],
         versions: list[tuple[Tensor, int]],
     ) -> Any:
         if not isinstance(output, Tensor):
@@ -231,11 +255,16 @@ class Tracer(TorchFunctionMode):
             return output  # x.float() of a float tensor is x itself
         if not self._signal(output, parents):
             return output
+        if any(term.shape != output.shape for term in terms):
+            terms = []
+        terms = self._joined(terms, output)
         node = self._new(name, parents, output, operation, weight=weight)
         node.scale = self._scale(name, args, output)
         self._mark(output, node)
-        if sides is not None and sides[2].shape == output.shape == sides[3].shape:
-            self._sum(node, name, args, kwargs, sides)
+        if name == "stack":
+            self._keep_stack(node, args)
+        if terms:
+            self._sum(node, terms)
         if operation in self.edits.results:
             value = self.edits.results[operation](output)
             return output if value is output else self._replace(output, value, node, versions)
@@ -251,44 +280,155 @@ class Tracer(TorchFunctionMode):
         self._mark(value, node)
         return value
 
-    def _sum(
-        self, node: Node, name: str, args: Any, kwargs: Any, sides: tuple[Node, Node, Tensor, Tensor]
-    ) -> None:
-        node.operands = (sides[0].index, sides[1].index)
-        if name in ("lerp", "lerp_"):
-            weight = args[2] if len(args) > 2 else kwargs["weight"]
-            number = _number(weight)
-            node.mixed, node.weights = number is None, (1 - (number or 0.0), number or 0.0)
-        else:
-            node.weights = (1.0, float(kwargs.get("alpha", 1)))
+    def _sum(self, node: Node, terms: list[_Term]) -> None:
+        """Two terms, as operands of their sum."""
+        one, other = terms
+        node.operands, node.weights = (one.node.index, other.node.index), (one.weight, other.weight)
+        node.mixed = one.mixed
         if node.operation in self.edits.sums:
-            self.edits.sums[node.operation](sides[2], sides[3])
+            self.edits.sums[node.operation](one.value(), other.value())
 
-    def _sides(self, operation: Operation, args: Any) -> tuple[Node, Node, Tensor, Tensor] | None:
-        """The two operands of a sum; the first is copied where the call overwrites it and somebody looks."""
-        if operation.function not in ADD or len(args) < 2:
+    def _joined(self, terms: list[_Term], output: Tensor) -> list[_Term]:
+        """Two terms: those before the last of several are a sum of their own, which the call does not give."""
+        while len(terms) > 2:
+            one, other = terms[:2]
+            node = self._new("sum", [one.node, other.node], output, self._name("sum.part"))
+            self._sum(node, [one, other])
+            partial = _Term(node, lambda a=one, b=other: a.weight * a.value() + b.weight * b.value(), output.shape)  # type: ignore[misc]
+            terms = [partial, *terms[2:]]
+        return terms
+
+    def _keep_stack(self, node: Node, args: Any) -> None:
+        """What lies in a stack of tensors, in case it is summed."""
+        parts = [self.node(value) for value in args[0]] if isinstance(args[0], (list, tuple)) else []
+        if len(parts) > 1 and all(part is not None for part in parts):
+            dim = int(args[1]) if len(args) > 1 else 0
+            self.graph.stacked[node.index] = (dim, tuple(part.index for part in parts if part is not None))
+
+    def _terms(self, operation: Operation, args: Any, kwargs: Any) -> list[_Term]:
+        """What a call adds up, if it does: a sum, a difference, a mix, a sum with a product, the sum of a stack."""
+        name = operation.function
+        values = [*args, *(kwargs[key] for key in ("other", "end") if key in kwargs)]
+        if name in TOTAL:
+            return self._stack_terms(operation, args, kwargs)
+        if name not in SUMS | WITH_PRODUCT or len(values) < 2:
+            return []
+        first = self.node(values[0])
+        if first is None or not values[0].is_floating_point():
+            return []
+        overwrites = name in OVERWRITING or kwargs.get("out") is not None
+        copied = values[0].clone() if overwrites and operation in self.edits.sums else values[0]
+        one = _Term(first, lambda: copied, values[0].shape)
+        if name in WITH_PRODUCT:
+            other = self._product_term(name, values, kwargs)
+            return [] if other is None else [one, other]
+        second = self.node(values[1])
+        if second is None:
+            return []
+        other = _Term(second, lambda: values[1], values[1].shape)
+        if name in ("lerp", "lerp_"):
+            number = _number(values[2] if len(values) > 2 else kwargs["weight"])
+            one.mixed, one.weight, other.weight = number is None, 1 - (number or 0.0), number or 0.0
+        else:
+            other.weight = float(kwargs.get("alpha", args[2] if len(args) > 2 else 1))
+            if name in SUBTRACT:
+                other.weight = -other.weight
+            if name in ("__rsub__", "rsub"):
+                one.weight, other.weight = other.weight, one.weight
+        return [one, other]
+
+    def _product_term(self, name: str, values: list[Any], kwargs: Any) -> _Term | None:
+        """The product in x + value a b, as a node before the sum."""
+        if len(values) < 3:
             return None
-        one, other = self.node(args[0]), self.node(args[1])
-        if one is None or other is None or not args[0].is_floating_point():
+        a, b = values[1], values[2]
+        factor, divides = float(kwargs.get("value", 1)), name.startswith("addcdiv")
+        shape = torch.broadcast_shapes(a.shape, b.shape)
+        parents = [node for node in (self.node(a), self.node(b)) if node is not None]
+        if not parents or (divides and self.node(b) is not None):
             return None
-        copy = operation in self.edits.sums and operation.function in OVERWRITING
-        return one, other, args[0].clone() if copy else args[0], args[1]
+        like = a if self.node(a) is not None else b
+        node = self.graph.add(
+            self._name(name + PRODUCT), [p.index for p in parents], shape, integer=not carries_signal(like)
+        )
+        if len(parents) == 1:
+            constant = b if self.node(a) is not None else a
+            scale = _factor(constant, like.expand(shape))
+            if scale is not None:
+                node.scale = (1 / scale if divides else scale) * factor
+        whole = (lambda: factor * a / b) if divides else (lambda: factor * a * b)
+        return _Term(node, lambda: whole().expand(shape), shape)
+
+    def _stack_terms(self, operation: Operation, args: Any, kwargs: Any) -> list[_Term]:
+        """Of a sum or mean along the axis of a stack."""
+        node = self.node(args[0]) if args else None
+        if node is None or node.index not in self.graph.stacked:
+            return []
+        axis, parts = self.graph.stacked[node.index]
+        dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
+        dim = dim[0] if isinstance(dim, (list, tuple)) and len(dim) == 1 else dim
+        if not isinstance(dim, int) or dim % args[0].dim() != axis % args[0].dim():
+            return []
+        weight = 1.0 if operation.function == "sum" else 1 / len(parts)
+        shape = args[0].select(dim, 0).shape
+        stacked = args[0]
+        return [
+            _Term(self.graph[part], lambda i=i: stacked.select(dim, i), shape, weight)  # type: ignore[misc]
+            for i, part in enumerate(parts)
+        ]
+
+    def _adds_to_stream(self, args: Any) -> bool:
+        """Whether addmm and the like add a product to something that depends on the batch and has its shape."""
+        if len(args) < 3 or self.node(args[0]) is None or not args[0].is_floating_point():
+            return False
+        return tuple(args[0].shape) == (*args[1].shape[:-1], args[2].shape[-1])
+
+    def _product_added(self, func: Any, name: str, args: Any, kwargs: Any, flat: list[Tensor]) -> Any:
+        """addmm(x, a, b) is x + a b: a product, which may be with a weight, and a sum."""
+        product, operation = self._name(name + PRODUCT), self._name(name)
+        beta, alpha = float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
+        weight = WeightCall.of("matmul", args[1:3], {}, self.node)
+        if weight is not None and self._plain:
+            self.graph.constants[product] = weight.constants(flat)
+        if product in self.edits.calls:
+            self.edits.calls[product](args[1:3], {})
+        parents = [node for node in map(self.node, args[1:3]) if node is not None]
+        edited = weight is not None and _edited(product, self.edits)
+
+        def multiplied() -> Tensor:
+            factors = weight.edit(product, self.edits)[0] if weight is not None and edited else args[1:3]
+            value = torch.matmul(*factors)
+            return weight.edit_output(value, product, self.edits) if weight is not None and edited else value
+
+        value = multiplied() if edited or operation in self.edits.sums else None
+        output = (
+            beta * args[0] + alpha * value
+            if edited and value is not None
+            else self._precision.run(func, name, args, kwargs)
+        )
+        node = self._new(name + PRODUCT, parents, output, product, weight=weight is not None)
+        first = self.node(args[0])
+        assert first is not None
+        one = _Term(first, lambda: args[0], output.shape, beta)
+        other = _Term(node, lambda: value if value is not None else multiplied(), output.shape, alpha)
+        output = self._results(operation, name, args, output, [first, node], False, [one, other], [])
+        if operation == self.edits.last:
+            raise Finished
+        return output
 
     def _scale(self, name: str, args: Any, output: Tensor) -> float | Tensor | None:
         """What a product with something constant multiplies by: one number, or one number per feature."""
         if name in ADD and any(isinstance(value, (int, float)) and value == 0 for value in args):
             return 1.0  # x + 0, as an empty update is written
+        if name in NEGATE:
+            return -1.0
         if name not in SCALING or len(args) < 2:
             return None
         first = self.node(args[0]) is not None
         other = args[1] if first else args[0]
         if self.node(other) is not None or (name in DIVIDE and not first):
             return None
-        value = (
-            _number(other)
-            if not isinstance(other, Tensor) or other.numel() == 1
-            else _per_feature(other, output)
-        )
+        value = _factor(other, output)
         if value is None or name not in DIVIDE:
             return value
         return None if isinstance(value, float) and value == 0 else 1 / value
@@ -367,6 +507,12 @@ def _seed_of(operation: Operation) -> int:
 def _edited(operation: Operation, edits: Edits) -> bool:
     edited = (edits.weight_inputs, edits.first_outputs, edits.last_outputs, edits.without_bias)
     return any(operation in operations for operations in edited)
+
+
+def _factor(value: Any, output: Tensor) -> float | Tensor | None:
+    """One number, or one number per feature of what is multiplied; None if it is anything else."""
+    plain = not isinstance(value, Tensor) or value.numel() == 1
+    return _number(value) if plain else _per_feature(value, output)
 
 
 def _per_feature(value: Tensor, output: Tensor) -> Tensor | None:
