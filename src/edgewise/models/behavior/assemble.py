@@ -196,7 +196,7 @@ def _heads(experiment: Experiment, site: Site, name: str = "heads") -> int | Non
 
 def _products(experiment: Experiment, site: Site) -> int:
     """Of queries with keys, for one entry of the batch."""
-    number = len(site.part.scores)
+    number = sum(not score.mixed for score in site.part.scores)
     apart = experiment.feed.end_to_end and number % TRACE_ENTRIES == 0
     return number // TRACE_ENTRIES if apart else number
 
@@ -210,10 +210,10 @@ def _kind(site: Site) -> str | None:
             site.part.scores
         )  # keys may come with the batch
         return "cross-attention" if crosses else "mlp"
-    if site.part.softmax:
+    if site.part.softmax and not site.part.composed:
         return "attention"
     sums_to_one = traits.spread is not None and traits.spread < SPREAD
-    return "attention" if sums_to_one and site.part.scores else "mixer"
+    return "attention" if sums_to_one and site.part.scores and not site.part.composed else "mixer"
 
 
 def _qk_norm(site: Site) -> bool | None:

@@ -44,18 +44,23 @@ class Feed:
     @property
     def tokens(self) -> int | None:
         """The number of token ids, where the input has ids."""
-        ids = [value for value in tensors((self.args, self.kwargs)) if is_ids(value)]
-        return ids[0].shape[1] if ids else None
+        ids = [value for value in tensors((self.args, self.kwargs)) if is_ids(value, self.axis)]
+        return ids[0].shape[1 - self.axis] if ids else None
+
+    def shorter(self, tokens: int) -> Feed:
+        """The same cut to so many tokens."""
+        args, kwargs = _cut(self.args, self.kwargs, tokens)
+        return replace(self, args=args, kwargs=kwargs, text=_text((args, kwargs)))
 
     def equal_tokens(self) -> Feed:
         """The same with one token in the second half of the ids; images and streams are equal everywhere."""
 
         def same(_: int, value: Tensor) -> Tensor:
-            if is_ids(value) and int(value.max()) > 1:
-                half = value.shape[1] // 2
-                return torch.cat(
-                    [value[:, :half], value[:, half : half + 1].expand(-1, value.shape[1] - half)], 1
-                )
+            if is_ids(value, self.axis) and int(value.max()) > 1:
+                axis = 1 - self.axis
+                half = value.shape[axis] // 2
+                first, rest = value.split((half, value.shape[axis] - half), axis)
+                return torch.cat([first, rest.narrow(axis, 0, 1).expand_as(rest)], axis)
             if value.is_floating_point() and value.dim() >= 3:
                 return torch.ones_like(value)
             return value
@@ -64,9 +69,10 @@ class Feed:
         return replace(self, args=args, kwargs=kwargs)
 
 
-def is_ids(value: Tensor) -> bool:
+def is_ids(value: Tensor, batch: int = 0) -> bool:
+    """Whether a tensor is (sequences, tokens) of whole numbers; (tokens, sequences) if the batch is axis 1."""
     whole = not value.is_floating_point() and not value.is_complex()
-    return whole and value.dim() == 2 and value.shape[1] > 1 and value.numel() > 0
+    return whole and value.dim() == 2 and value.shape[1 - batch] > 1 and value.numel() > 0
 
 
 def change(args: Any, kwargs: Any, how: Callable[[int, Tensor], Tensor]) -> Call:
@@ -154,15 +160,22 @@ def images_end_to_end(values: Sequence[Tensor]) -> list[int] | None:
 
 
 def sequence_first(batch: Any) -> Feed | None:
-    """One entry of a batch whose second axis is the batch: a stream (tokens, batch, features)."""
+    """One entry of a batch whose second axis is the batch: ids (tokens, batch) or a stream (tokens, batch, features)."""
     args, kwargs = as_call(batch)
     values = list(tensors((args, kwargs)))
-    streams = [v for v in values if v.dim() == 3 and v.is_floating_point()]
-    if not streams:
+    main = [v for v in values if is_ids(v, 1) or (v.dim() == 3 and v.is_floating_point())]
+    if not main:
         return None
-    size = streams[0].shape[1]
+    length, size = main[0].shape[:2]
     batched = frozenset(i for i, v in enumerate(values) if v.dim() >= 2 and v.shape[1] == size)
-    call = change(args, kwargs, lambda i, v: v[:, :1].contiguous() if i in batched else v)
+
+    def one(place: int, value: Tensor) -> Tensor:
+        if place not in batched:
+            return value
+        cut = value[:TOKENS] if value.shape[0] == length else value
+        return cut[:, :1].contiguous()
+
+    call = change(args, kwargs, one)
     return Feed(*call, batched, axis=1, text=_text(call))
 
 
@@ -182,8 +195,8 @@ def _one_entry(args: Any, kwargs: Any, batched: frozenset[int], values: list[Ten
     return change(*call, lambda i, v: v[:, tokens] if i in batched and values[i].shape[:2] == shape else v)
 
 
-def _cut(args: Any, kwargs: Any) -> Call:
-    """Lengths of token ids, and whatever else has that length, cut to `TOKENS`."""
+def _cut(args: Any, kwargs: Any, limit: int = TOKENS) -> Call:
+    """Lengths of token ids, and whatever else has that length, cut to so many tokens."""
     lengths = {
         v.shape[1] for v in tensors((args, kwargs)) if is_ids(v) or (v.dim() == 3 and v.is_floating_point())
     }
@@ -191,8 +204,8 @@ def _cut(args: Any, kwargs: Any) -> Call:
     def shorten(_: int, value: Tensor) -> Tensor:
         for axis in range(1, value.dim()):
             last = axis == value.dim() - 1 and value.is_floating_point() and value.dim() == 3
-            if value.shape[axis] in lengths and value.shape[axis] > TOKENS and not last:
-                value = value.narrow(axis, 0, TOKENS)
+            if value.shape[axis] in lengths and value.shape[axis] > limit and not last:
+                value = value.narrow(axis, 0, limit)
         return value.contiguous()
 
     return change(args, kwargs, shorten)

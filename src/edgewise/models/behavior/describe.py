@@ -77,9 +77,8 @@ class _Description:
             "heads": first.heads,
             "kv_heads": first.kv_heads or first.heads,
             "head_width": first.head_width or stack.width // first.heads,
-            "mlp_width": hidden_width(stack),
-            "activation": self._activation(),
-            "gated": self._gated(),
+            "mlp_width": hidden_width(stack) if stack.mlps else 0,
+            **({"activation": self._activation(), "gated": self._gated()} if stack.mlps else {}),
             "norm": stack.norm,
             "norm_kind": stack.norm_kind or "layer",
             "parallel": stack.parallel,
@@ -138,6 +137,8 @@ class _Description:
         }
 
     def _mlp_gains(self) -> dict[str, Any]:
+        if not self.stack.mlps:
+            return {}
         firsts = [branches[0] for branches in self.mlps]
         joined = {id(branches[0]): branches for branches in self.mlps}
 

@@ -222,6 +222,14 @@ class Graph:
                 reached.add(index)
         return sorted(reached - {root}) if tip in reached and tip != root else []
 
+    def below(self, root: int, last: int) -> set[int]:
+        """The root and all nodes before `last` that depend on it."""
+        reached = {root}
+        for index in range(root + 1, last):
+            if not reached.isdisjoint(self.nodes[index].parents):
+                reached.add(index)
+        return reached
+
     def above(self, tip: int, stops: set[int]) -> set[int]:
         """All nodes that the tip depends on without passing through a stop; stops are left out."""
         visited: set[int] = set()

@@ -129,19 +129,30 @@ def feeders(experiment: Experiment, site: Site) -> Iterator[tuple[Operation, lis
 
 
 def _formulas(hidden: list[Tensor], value: Tensor, gates: set[int]) -> Iterator[tuple[str, bool]]:
-    value = sample(value)
+    width, value = value.shape[-1], sample(value)
     plain = [sample(h) for h in hidden]
     halves = [half for h in hidden for half in in_halves(h)]
+    parts = [part for h in hidden for part in _parts_of(h, width)]
     for name, function in activations().items():
-        if any(equal(function(h), value, h) for h in plain):
+        if any(equal(function(h), value, h) for h in (*plain, *parts)):
             yield name, False
-        for pool in (plain, halves):
+        for pool in (plain, halves, parts):
             pairs = [(i, pool[i], pool[j]) for i, j in permutations(range(len(pool)), 2)]
             pairs = [(i, one, other) for i, one, other in pairs if one.shape == other.shape]
             fits = [i for i, one, other in pairs if equal(function(one) * other, value, one * other)]
-            gates.update(fits)
+            if pool is not parts:
+                gates.update(fits)
             if fits:
                 yield name, True
+
+
+def _parts_of(value: Tensor, width: int) -> list[Tensor]:
+    """What a matrix gives at its ends, so many features each: queries, keys and values may come from it too."""
+    whole = value.shape[-1]
+    if whole in (width, 2 * width) or whole < width:
+        return []
+    starts = {start for start in (0, width, whole - 2 * width, whole - width) if 0 <= start <= whole - width}
+    return [sample(value[..., start : start + width]) for start in sorted(starts)]
 
 
 def in_halves(value: Tensor) -> tuple[Tensor, ...]:

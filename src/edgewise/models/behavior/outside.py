@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 from edgewise.models.behavior.block_ends import NOTE
 from edgewise.models.behavior.record import Branch, Stack
+from edgewise.models.behavior.visibility import PREFIX
 from edgewise.nouns import knobs
+
+
+SEES = {PREFIX: "a prefix of tokens from everywhere beside earlier tokens (a prefix mask)"}
 
 
 def outside(stack: Stack, activation_known: bool = False) -> Iterator[str]:
@@ -25,7 +29,7 @@ def outside(stack: Stack, activation_known: bool = False) -> Iterator[str]:
         return  # what follows needs to know all branches and what they are
     yield from _blocks(stack)
     attention = next(iter(stack.attentions), None)
-    if attention is not None and stack.mlps:
+    if attention is not None:
         yield from _shape(stack, attention)
         yield from _sizes(stack, attention)
         yield from _functions(stack, activation_known)
@@ -57,7 +61,8 @@ def _mixers(stack: Stack) -> Iterator[str]:
 def _sight(stack: Stack) -> Iterator[str]:
     odd = sorted({str(b.sees) for b in stack.attentions if b.sees not in ("all", "causal")})
     if odd:
-        yield f"attention in {stack.name} sees {', '.join(odd)}, which the theory does not cover."
+        listed = ", ".join(SEES.get(name, name) for name in odd)
+        yield f"attention in {stack.name or 'the model'} sees {listed}, which the theory does not cover."
 
 
 def _blocks(stack: Stack) -> Iterator[str]:
@@ -66,10 +71,11 @@ def _blocks(stack: Stack) -> Iterator[str]:
         kinds = [b.kind for b in block.branches if b.kind != "cross-attention"]
         order = [kind for i, kind in enumerate(kinds) if kind != kinds[i - 1] or i == 0]
         usual = order == ["attention", "mlp"] or (block.parallel and set(order) == {"attention", "mlp"})
+        usual = usual or (order == ["attention"] and not stack.mlps)
         if not usual or kinds.count("attention") != 1:
             yield (
-                f"block {block.index} of {stack.name} is {', '.join(str(k) for k in kinds) or 'empty'}; the "
-                "theory has blocks of one attention and then an MLP."
+                f"block {block.index} of {stack.name or 'the model'} is {', '.join(str(k) for k in kinds) or 'empty'}; the "
+                "theory has blocks of one attention and then an MLP, or of one attention alone."
             )
             return
 
@@ -95,15 +101,21 @@ def _sizes(stack: Stack, attention: Branch) -> Iterator[str]:
             f"the stream of {stack.name} is zero where it starts, so that there is no geometry to predict. "
             "It may come from a part that starts at zero, or from a batch of zeros."
         )
-    if attention.heads is None or hidden_width(stack) is None:
-        yield f"heads or hidden width of {stack.name} could not be read; not described."
+    if attention.heads is None:
+        yield f"the number of heads of {attention.module} could not be read from the shapes of its queries and keys."
+    if stack.mlps and hidden_width(stack) is None:
+        yield f"the hidden width of {stack.mlps[0].module} could not be read: its matrices are not a first and a last one."
+    different = sorted({b.heads for b in stack.attentions if b.heads is not None})
+    if len(different) > 1:
+        listed = ", ".join(map(str, different))
+        yield f"the blocks of {stack.name or 'the model'} have {listed} heads; the theory has one number for all blocks."
 
 
 def _functions(stack: Stack, activation_known: bool) -> Iterator[str]:
     kind, name = stack.norm_kind or "layer", stack.activation
     if kind not in knobs.NORM_KINDS:
         yield f"the norms of {stack.name} are {kind}, which the theory does not have."
-    if name not in knobs.ACTIVATIONS and not (name is None and activation_known):
+    if stack.mlps and name not in knobs.ACTIVATIONS and not (name is None and activation_known):
         what = "no formula fits its activation" if name is None else f"its activation is {name}"
         yield f"the MLP of {stack.name} cannot be described: {what}."
 

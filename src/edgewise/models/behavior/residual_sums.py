@@ -28,6 +28,7 @@ class Score:
         None  # the product of the weights with the values, where it is a call of its own
     )
     value_weights: tuple[Operation, ...] = ()
+    mixed: bool = False  # a matrix acts on the scores before the softmax (talking heads)
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Part:
     crosses: bool = False  # queries meet keys that are not made from the same point of the stream
     softmax: bool = False
     routed: bool = False
+    composed: bool = False  # weights of one softmax multiply what another gives: attention through landmarks
 
     @property
     def score_weights(self) -> tuple[Operation, ...]:
@@ -128,9 +130,16 @@ def _parts(
     if inner.operands is not None and inner.index not in sums and inner.index != node.index:
         halves = [graph.between(source, operand) for operand in inner.operands]
         weights = [{i for i in half if graph[i].weight} for half in halves]
-        if all(weights) and not weights[0] & weights[1]:
+        if all(weights) and (not weights[0] & weights[1] or _fused(graph, halves, weights)):
             return [p for i in (0, 1) for p in _parts(graph, source, inner, i, halves[i], sums)]
     return [Part(node.operation, side, tip.index, inside)]
+
+
+def _fused(graph: Graph, halves: list[list[int]], weights: list[set[int]]) -> bool:
+    """Whether attention and an MLP side by side share their first matrix alone, each with a last one of its own."""
+    attends = [any(graph[index].function in SOFTMAX for index in half) for half in halves]
+    shared = weights[0] & weights[1]
+    return attends[0] != attends[1] and all(own - shared for own in weights) and len(shared) == 1
 
 
 def _sort_weights(graph: Graph, part: Part) -> None:
@@ -177,11 +186,13 @@ def _sort_scores(graph: Graph, part: Part, source: int) -> None:
     """Softmax, the product of queries and keys under it, and the weights that make these, for every head."""
     inside = set(part.inside)
     for index in part.inside:
-        function = graph[index].function
+        function, mixed = graph[index].function, False
         if function in (*FUSED, MULTIHEAD):
             product: int | None = index
         elif function in ("softmax", "_softmax", "softmax_", "exp"):
             product = _product_above(graph, index, inside)
+            mixed = product is None and function != "exp"
+            product = _product_above(graph, index, inside, through_weights=True) if mixed else product
         else:
             continue
         if product is not None:
@@ -194,22 +205,32 @@ def _sort_scores(graph: Graph, part: Part, source: int) -> None:
             made = operands[2:3] if product == index else _value_operands(graph, index, values)
             value = tuple(dict.fromkeys(w for o in made for w in _weights_above(graph, product, o, inside)))
             softmax, scores = graph[index].operation, graph[product].operation
-            part.scores.append(
-                Score(softmax, scores, query, key, None if values is None else values.operation, value)
-            )
+            weighed = None if values is None else values.operation
+            part.scores.append(Score(softmax, scores, query, key, weighed, value, mixed))
+            part.composed |= values is not None and _composed(graph, index, values, inside)
 
 
-def _product_above(graph: Graph, index: int, inside: set[int]) -> int | None:
+def _composed(graph: Graph, softmax: int, values: Node, inside: set[int]) -> bool:
+    """Whether the values that a softmax weighs come from another softmax, which weighs keys of its own."""
+    own = graph.below(softmax, values.index)
+    others = [parent for parent in values.parents if parent not in own]
+    above = {index for parent in others for index in graph.above(parent, own)} & inside
+    return any(graph[index].function in SOFTMAX for index in above)
+
+
+def _product_above(
+    graph: Graph, index: int, inside: set[int], through_weights: bool = False
+) -> int | None:
     """The nearest matrix product of two things that depend on the stream."""
     todo, visited = set(graph[index].parents), set()
     while todo:
         index = max(todo)
         todo.remove(index)
         node = graph[index]
-        if index in visited or index not in inside or node.weight:
+        if index in visited or index not in inside or (node.weight and not through_weights):
             continue
         visited.add(index)
-        if node.function in PRODUCTS:
+        if node.function in PRODUCTS and not node.weight:
             return index
         todo |= set(node.parents)
     return None

@@ -14,7 +14,7 @@ from edgewise.models.behavior.masks import columns_of_mask, watch_masks
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.stacks import CHOOSES
 from edgewise.models.behavior.traits import Rows
-from edgewise.models.behavior.visibility import CHOSEN, Sight, disagreement, pokes, queries, sight
+from edgewise.models.behavior.visibility import CHOSEN, PREFIX, Sight, disagreement, pokes, queries, sight
 from edgewise.models.behavior.weight_calls import Edit
 
 QUIET = 1e-3  # queries and keys times this: scores vanish, and every key that is not masked weighs the same
@@ -258,6 +258,10 @@ def _held_against_columns(seen: Sight, columns: Rows, last: int) -> Sight:
     """Rows are few and columns whole: where a changed token fails to move one that should see it, some rows differ."""
     if seen.window is not None or seen.sees not in ("all", "causal"):
         return seen
+    if seen.sees == "causal" and any(min(moved, default=position) < position for position, moved in columns):
+        first = {position for position, moved in columns if min(moved, default=position) < position}
+        later = {position for position, _ in columns if position} - first
+        return Sight(PREFIX if max(first) < min(later, default=last) else "sparse")
     start = {"all": lambda position: 0, "causal": lambda position: position}[seen.sees]
     whole = all(set(range(start(position), last + 1)) <= moved for position, moved in columns)
     return seen if whole else Sight("sparse" if seen.sees == "all" else "causal sparse")

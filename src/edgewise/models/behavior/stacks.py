@@ -143,6 +143,7 @@ def _name(graph: Graph, chain: Chain) -> None:
             numbers = _indices(paths, prefixes, depth)
             chain.modules = [f"{chain.name}.{index}" for index in sorted(set(numbers))]
             chain.indices = _by_call(numbers, places)
+            _split_stages(graph, chain)
             chain.shared = _repeats(chain.indices, places)
             return
     calls = [call for _, call in places]
@@ -157,6 +158,22 @@ def _name(graph: Graph, chain: Chain) -> None:
     chain.modules = list(dict.fromkeys(blocks)) if "" not in blocks and chain.name not in blocks else []
     if chain.shared and len(set(blocks)) == 1:
         chain.modules = [chain.name]
+
+
+def _split_stages(graph: Graph, chain: Chain) -> None:
+    """Where every number holds the same pattern of branches several times, with one attention each, it holds blocks."""
+    signatures = [_signature(graph, residual) for residual in chain.sums]
+    within = [repetition([signatures[place] for place in block]) for block in chain.blocks]
+    own = zip(chain.blocks, within, strict=True)
+    attends = {
+        sum(signatures[place][0] for place, number in zip(block, numbers, strict=True) if number == one)
+        for block, numbers in own
+        for one in set(numbers)
+    }
+    if min(max(numbers) for numbers in within) > 0 and attends == {1} and len(set(map(len, within))) == 1:
+        sizes = [max(numbers) + 1 for numbers in within]
+        starts = [sum(sizes[:index]) for index in range(len(sizes))]
+        chain.indices = [start + n for start, numbers in zip(starts, within, strict=True) for n in numbers]
 
 
 def _by_call(numbers: Sequence[int], places: Sequence[tuple[str, int]]) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 from edgewise.models.behavior.block_ends import NOTE
 from edgewise.models.behavior.record import BEYOND, POSITIONS, Block, Branch, Reading, Stack
 from edgewise.models.behavior.stacks import ACTS, CHOOSES, INNER
-from edgewise.models.behavior.visibility import CHOSEN
+from edgewise.models.behavior.visibility import CHOSEN, PREFIX
 
 NORMS = POSITIONS | {
     (True, False, True): "pre and post",
@@ -241,9 +241,9 @@ def _positions(branch: Branch, tokens: int | None) -> str | None:
         return None  # scores between features have the same shape, and turning features is no position
     if branch.positions is None or (branch.memory and not branch.positions):
         return None  # what comes from another stack may know the order
-    if branch.sees not in ("all", "causal") or not branch.products:
+    if branch.sees not in ("all", "causal", PREFIX) or not branch.softmaxes:
         return None  # who exchanges places may not be seen, or has no score
-    if not set(branch.positions) <= set(IN_ATTENTION) or (branch.silent and not branch.positions):
+    if not set(branch.positions) <= set(IN_ATTENTION):
         return None
     return " and ".join(dict.fromkeys(IN_ATTENTION[name] for name in branch.positions)) or "none"
 
@@ -343,6 +343,7 @@ SIGHTS = {
     "full": "sees all tokens",
     "causal": "sees earlier tokens",
     "sparse": "sees some tokens only",
+    "prefix": "sees the first tokens and earlier ones",
     "blocks": "sees its own block of tokens",
     "causal blocks": "sees earlier tokens of its own block",
     "chosen by the input": "sees tokens that the input chooses",

@@ -198,6 +198,8 @@ class Tracer(TorchFunctionMode):
     ) -> Any:
         if name in WITH_ADDEND and self._adds_to_stream(args):
             return self._product_added(func, name, args, kwargs, flat)
+        if name == "stack" and args and "dim" in kwargs:
+            args, kwargs = (args[0], kwargs["dim"]), {k: v for k, v in kwargs.items() if k != "dim"}
         weight = WeightCall.of(name, args, kwargs, self.node)
         operation = self._name(name)
         if weight is not None and self._plain:
