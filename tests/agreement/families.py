@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 import edgewise
+from edgewise.models.inputs import default_batch
 from edgewise.models.model_map import sites
 from edgewise.nouns.trace import Trace
-from edgewise.probe.batches import default_batch
 from edgewise.probe.measure import measure
 from edgewise.probe.subjects import build, seeded
 from tests.support.models import CONFIGS, transformers

@@ -16,7 +16,7 @@ from torch import nn
 from edgewise import BadInput, describe
 from edgewise.models.behavior import read as reader
 from edgewise.models.behavior.read import read as read_model
-from edgewise.probe.batches import _pixels, default_batch
+from edgewise.models.inputs import default_batch
 from edgewise.probe.geometry import generator_for
 from edgewise.probe.measure import measure
 from tests.support.models import build
@@ -407,6 +407,7 @@ def test_images_have_a_label_where_a_classifier_takes_one(kind: str, accepts: bo
     made = type(f"ViTForImage{kind}", (nn.Linear,), {"forward": with_labels if accepts else forward})(
         2, 2
     ).half()
-    batch = _pixels(made, SimpleNamespace(image_size=(4, 6), num_channels=2), torch.Generator())
+    made.config = SimpleNamespace(image_size=(4, 6), num_channels=2)
+    batch = default_batch(made, torch.Generator())
     assert batch["pixel_values"].shape == (1, 2, 4, 6) and batch["pixel_values"].dtype == torch.float16
     assert ("labels" in batch) is labelled

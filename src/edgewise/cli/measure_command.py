@@ -233,7 +233,7 @@ def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> 
     """The beginning of a text as one sequence: by the checkpoint's own tokenizer, by bytes where there is none."""
     import torch
 
-    from edgewise.probe.batches import TOKENS
+    from edgewise.models.inputs import MEASURED
     from edgewise.probe.subjects import transformers
 
     try:
@@ -246,7 +246,7 @@ def text_batch(path: Path, source: str, target: Subject, tokens: int | None) -> 
         ids = list(text.encode())
     if len(ids) < 2:
         raise BadInput(f"the text {path} must have at least 2 tokens, got {len(ids)}.")
-    return _as_arguments(torch.tensor(ids[: tokens or TOKENS])[None], _without_memory(target))
+    return _as_arguments(torch.tensor(ids[: tokens or MEASURED])[None], _without_memory(target))
 
 
 def _tokenizer(library: Any, folder: str) -> Any:

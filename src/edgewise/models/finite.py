@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.trace import tensors
+from edgewise.models.inputs import tensors
 
 
 def refuse_infinite(model: nn.Module, batch: Any = None) -> None:

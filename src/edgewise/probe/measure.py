@@ -16,13 +16,13 @@ from edgewise.interrupts import deferring
 from edgewise.models.behavior.record import Reading, Stack
 from edgewise.models.behavior.refusals import words
 from edgewise.models.finite import refuse_infinite
+from edgewise.models.inputs import default_batch
 from edgewise.models.model import describe_read_module
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.record import BlockSite
 from edgewise.models.state import back_in_shards, is_sharded
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
-from edgewise.probe.batches import default_batch
 from edgewise.probe.gradients import READOUTS
 from edgewise.probe.isolation import random_streams
 from edgewise.probe.observation import Observation, Request, trace_of

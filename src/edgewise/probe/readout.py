@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.models.behavior.batch import is_ids
+from edgewise.models.inputs import is_ids
 from edgewise.nouns.trace import FirstLoss
 from edgewise.probe.batches import arguments
 from edgewise.probe.isolation import tensors

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from edgewise.errors import BadInput
 from edgewise.models.describe import describe
+from edgewise.models.inputs import default_batch
 from edgewise.models.names.record import ModelSites
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
 from edgewise.probe.attention import Attention, AttentionWatch
-from edgewise.probe.batches import Counted, counted, default_batch
+from edgewise.probe.batches import Counted, counted
 from edgewise.probe.block_call import BlockCall, stream_of
 from edgewise.probe.geometry import generator_for, nearby_input, pair_growth
 from edgewise.probe.gradients import (

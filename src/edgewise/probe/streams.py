@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.batch import as_call, change
 from edgewise.models.behavior.plain_layout import reshaped
 from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Block, Branch, Operation, Stack
-from edgewise.models.behavior.trace import INPUT, Tracer, tensors
+from edgewise.models.behavior.trace import INPUT, Tracer
 from edgewise.models.behavior.weight_calls import Edits
+from edgewise.models.inputs import as_call, change, tensors
 from edgewise.probe.attention import Attention
 from edgewise.probe.places import Place
 
@@ -90,7 +90,7 @@ class Catch:
         """The model's output; with `replace_first` that tensor takes the place of the first stream."""
         edits = Edits(
             results=self._results(replace_first),
-            inputs=self._inputs(batch, replace_first),
+            inputs=self._inputs(model, batch, replace_first),
             calls=self.calls,
             out_of_place=self.out_of_place,
         )
@@ -101,7 +101,7 @@ class Catch:
             tracer.feed(number, tensor)
             return tensor
 
-        args, kwargs = change(*as_call(batch), own)
+        args, kwargs = change(*as_call(batch, model), own)
         with ExitStack() as hooks:
             hooks.callback(register_module_forward_pre_hook(tracer.enter).remove)
             hooks.callback(register_module_forward_hook(tracer.leave, always_call=True).remove)
@@ -126,12 +126,12 @@ class Catch:
 
         return {op: edit(indices) for op, indices in by_operation.items() if op.function != INPUT}
 
-    def _inputs(self, batch: Any, replace_first: Tensor | None) -> dict[int, Tensor]:
+    def _inputs(self, model: nn.Module, batch: Any, replace_first: Tensor | None) -> dict[int, Tensor]:
         """A model without an embedding is given its first stream as data: the same numbers, with a gradient."""
         start = self.stack.start
         if start.function != INPUT:
             return {}
-        value = list(tensors(as_call(batch)))[start[3]]
+        value = list(tensors(as_call(batch, model)))[start[3]]
         value = self._first(value.detach().clone(), replace_first)
         self._keep(0, value)
         return {start[3]: value}

@@ -20,13 +20,14 @@ from edgewise.arrays import check_tokens
 from edgewise.errors import BadInput
 from edgewise.interrupts import check
 from edgewise.models.behavior.refusals import words
+from edgewise.models.inputs import default_batch
 from edgewise.models.model_map import ModelMap
 from edgewise.models.names.norm import find_norms
 from edgewise.models.state import is_sharded, preserved
 from edgewise.models.twin import holding, twin
 from edgewise.models.unwrap import unwrap
 from edgewise.nouns.verdict import Exponent
-from edgewise.probe.batches import default_batch, token_mask
+from edgewise.probe.batches import token_mask
 from edgewise.probe.block_call import BlockCall
 from edgewise.probe.geometry import mean_square, separation
 from edgewise.probe.gradients import site_gradients

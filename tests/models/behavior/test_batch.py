@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.batch import TOKENS, as_call, feeds, images_end_to_end, sequence_first
-from edgewise.models.behavior.default_batch import default_batches
+from edgewise.models.behavior.batch import feeds, images_end_to_end, sequence_first
 from edgewise.models.behavior.read import read
+from edgewise.models.inputs import TOKENS, as_call, default_batches
 from tests.models.behavior.strangers import WIDTH, blocks, ids
 
 
@@ -35,7 +35,9 @@ def test_the_entry_with_least_padding_is_taken_without_it() -> None:
 def test_streams_with_the_batch_second() -> None:
     feed = sequence_first(torch.randn(20, 3, 8))
     assert feed is not None and feed.entries(5)[0][0].shape == (20, 5, 8)
-    assert sequence_first(ids()) is None
+    words = sequence_first(torch.randint(64, (20, 3)))
+    assert words is not None and words.tokens == 20 and words.entries(5)[0][0].shape == (20, 5)
+    assert sequence_first(torch.randn(2, 3, 8, 8)) is None
 
 
 def test_what_a_batch_may_be() -> None:

@@ -22,10 +22,16 @@ class Attention(nn.Module):
     def __init__(self, heads: int = HEADS) -> None:
         super().__init__()
         self.heads = heads
-        self.norm, self.qkv, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm, self.qkv, self.out = (
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, 3 * WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1))
+        q, k, v = (
+            y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1)
+        )
         return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
 
 
@@ -79,7 +85,9 @@ def _into(x: Tensor, f: Tensor) -> Tensor:
 
 HALF = nn.Parameter(torch.tensor(0.5))
 VECTOR = nn.Parameter(torch.full((WIDTH,), 0.25))
-JOINS: dict[str, tuple[Join, float, float]] = {  # form, what multiplies the stream, what multiplies the branch
+JOINS: dict[
+    str, tuple[Join, float, float]
+] = {  # form, what multiplies the stream, what multiplies the branch
     "torch.add": (torch.add, 1.0, 1.0),
     "branch first": (lambda x, f: f + x, 1.0, 1.0),
     "other by name": (lambda x, f: torch.add(x, other=f), 1.0, 1.0),
@@ -112,7 +120,12 @@ def test_every_form_of_a_residual_sum(name: str) -> None:
     read = edgewise.structure(model, ids())
     assert read.depth == 3
     for attention, mlp in read.blocks:
-        assert (attention.kind, attention.heads, attention.sees, attention.norm) == ("attention", 3, "causal", "pre")
+        assert (attention.kind, attention.heads, attention.sees, attention.norm) == (
+            "attention",
+            3,
+            "causal",
+            "pre",
+        )
         assert (mlp.kind, mlp.activation, mlp.norm) == ("MLP", "gelu", "pre")
         for each in (attention, mlp):
             assert each.skip == pytest.approx(skip)
@@ -128,7 +141,10 @@ class Fused(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.attend, self.think = Attention(), MLP()
-        self.out, self.last = nn.Parameter(torch.randn(WIDTH, WIDTH) / 5), nn.Parameter(torch.randn(40, WIDTH) / 6)
+        self.out, self.last = (
+            nn.Parameter(torch.randn(WIDTH, WIDTH) / 5),
+            nn.Parameter(torch.randn(40, WIDTH) / 6),
+        )
         self.attend.out = self.think.last = nn.Identity()  # type: ignore[assignment]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -226,7 +242,9 @@ class Checkpointed(nn.Module):
         return x
 
 
-BODIES: dict[str, tuple[Callable[[], nn.Module], int, bool]] = {  # maker, depth, whether blocks share matrices
+BODIES: dict[
+    str, tuple[Callable[[], nn.Module], int, bool]
+] = {  # maker, depth, whether blocks share matrices
     "attributes": (Attributes, 3, False),
     "halves": (Halves, 3, False),
     "dictionary": (Dictionary, 3, False),

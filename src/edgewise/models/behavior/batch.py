@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.trace import tensors
-
-TOKENS = 47  # enough for every test but long windows; prime, so that no other size is mistaken for it
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+from edgewise.models.inputs import TOKENS, Call, as_call, change, is_ids, tensors
 
 
 @dataclass(frozen=True)
@@ -69,47 +66,13 @@ class Feed:
         return replace(self, args=args, kwargs=kwargs)
 
 
-def is_ids(value: Tensor, batch: int = 0) -> bool:
-    """Whether a tensor is (sequences, tokens) of whole numbers; (tokens, sequences) if the batch is axis 1."""
-    whole = not value.is_floating_point() and not value.is_complex()
-    return whole and value.dim() == 2 and value.shape[1 - batch] > 1 and value.numel() > 0
-
-
-def change(args: Any, kwargs: Any, how: Callable[[int, Tensor], Tensor]) -> Call:
-    """The arguments with every tensor replaced by `how(place, tensor)`; places as `tensors` counts them."""
-    place = iter(range(10**6))
-
-    def walk(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return how(next(place), value)
-        if type(value) in (list, tuple):
-            return type(value)(walk(item) for item in value)
-        return {key: walk(item) for key, item in value.items()} if isinstance(value, Mapping) else value
-
-    return walk(tuple(args)), walk(dict(kwargs))
-
-
-def as_call(batch: Any) -> Call:
-    """(args, kwargs) from whatever a user hands over: keywords, a tuple, one tensor."""
-    if isinstance(batch, Tensor):
-        return (batch,), {}
-    if isinstance(batch, Mapping):
-        return (), dict(batch)
-    if hasattr(batch, "keys"):
-        return (), {key: batch[key] for key in batch.keys()}  # noqa: SIM118 - a container of its own kind
-    if isinstance(batch, (tuple, list)):
-        return tuple(batch), {}
-    raise BadInput(
-        f"a batch cannot be of type {type(batch).__name__}: expected a dict of keyword arguments, a tuple or a tensor."
-    )
-
-
-def without_padding_mask(forward: inspect.Signature, batch: Any) -> Any:
+def without_padding_mask(model: nn.Module, batch: Any) -> Any:
     """The batch with torch's padding masks (True is padding) left at None: what a model is does not depend on them.
 
     They are not masks of ones, by which an entry without padding is chosen, and their first axis is always the batch.
     """
-    args, kwargs = as_call(batch)
+    forward = inspect.signature(model.forward)
+    args, kwargs = as_call(batch, model)
     names = [
         name
         for name, p in forward.parameters.items()
@@ -122,9 +85,9 @@ def without_padding_mask(forward: inspect.Signature, batch: Any) -> Any:
     return kwargs | given if given else batch
 
 
-def feeds(batch: Any, *, cut: bool = True) -> Iterator[Feed]:
+def feeds(batch: Any, *, cut: bool = True, model: nn.Module | None = None) -> Iterator[Feed]:
     """Ways to make one small entry of a batch, smallest first; the model decides which of them it takes."""
-    args, kwargs = as_call(batch)
+    args, kwargs = as_call(batch, model)
     values = list(tensors((args, kwargs)))
     if not values:
         raise BadInput("the batch holds no tensor: expected the arguments of the model's forward pass.")
@@ -159,9 +122,9 @@ def images_end_to_end(values: Sequence[Tensor]) -> list[int] | None:
     return sizes if sum(sizes) in others and others <= {sum(sizes), len(sizes)} else None
 
 
-def sequence_first(batch: Any) -> Feed | None:
-    """One entry of a batch whose second axis is the batch: ids (tokens, batch) or a stream (tokens, batch, features)."""
-    args, kwargs = as_call(batch)
+def sequence_first(batch: Any, model: nn.Module | None = None) -> Feed | None:
+    """One entry of a batch whose second axis is the batch: ids (tokens, batch), a stream (tokens, batch, features)."""
+    args, kwargs = as_call(batch, model)
     values = list(tensors((args, kwargs)))
     main = [v for v in values if is_ids(v, 1) or (v.dim() == 3 and v.is_floating_point())]
     if not main:

@@ -10,7 +10,6 @@ from edgewise.models.behavior.record import Branch, Stack
 from edgewise.models.behavior.visibility import PREFIX
 from edgewise.nouns import knobs
 
-
 SEES = {PREFIX: "a prefix of tokens from everywhere beside earlier tokens (a prefix mask)"}
 
 
@@ -73,9 +72,10 @@ def _blocks(stack: Stack) -> Iterator[str]:
         usual = order == ["attention", "mlp"] or (block.parallel and set(order) == {"attention", "mlp"})
         usual = usual or (order == ["attention"] and not stack.mlps)
         if not usual or kinds.count("attention") != 1:
+            listed = ", ".join(str(kind) for kind in kinds) or "empty"
             yield (
-                f"block {block.index} of {stack.name or 'the model'} is {', '.join(str(k) for k in kinds) or 'empty'}; the "
-                "theory has blocks of one attention and then an MLP, or of one attention alone."
+                f"block {block.index} of {stack.name or 'the model'} is {listed}; the theory has blocks of "
+                "one attention and then an MLP, or of one attention alone."
             )
             return
 
@@ -104,11 +104,11 @@ def _sizes(stack: Stack, attention: Branch) -> Iterator[str]:
     if attention.heads is None:
         yield f"the number of heads of {attention.module} could not be read from the shapes of its queries and keys."
     if stack.mlps and hidden_width(stack) is None:
-        yield f"the hidden width of {stack.mlps[0].module} could not be read: its matrices are not a first and a last one."
+        yield f"the hidden width of {stack.mlps[0].module} could not be read: its first and last matrix were not found."
     different = sorted({b.heads for b in stack.attentions if b.heads is not None})
     if len(different) > 1:
         listed = ", ".join(map(str, different))
-        yield f"the blocks of {stack.name or 'the model'} have {listed} heads; the theory has one number for all blocks."
+        yield f"the blocks of {stack.name or 'the model'} have {listed} heads; the theory has one number for all."
 
 
 def _functions(stack: Stack, activation_known: bool) -> Iterator[str]:

@@ -24,7 +24,6 @@ from edgewise.models.behavior.block_attention import with_attention
 from edgewise.models.behavior.block_ends import stack_of_blocks
 from edgewise.models.behavior.branch_matrices import read_fused_rows
 from edgewise.models.behavior.branches import look_at_tokens, look_inside
-from edgewise.models.behavior.default_batch import default_batches
 from edgewise.models.behavior.gains import joined_gains, read_gains
 from edgewise.models.behavior.graph import DOT_PRODUCT, MULTIHEAD, SOFTMAX, Graph
 from edgewise.models.behavior.interventions import TRACE_ENTRIES, EditedPassError, Experiment
@@ -49,6 +48,7 @@ from edgewise.models.behavior.start import absolute_positions, read_long_windows
 from edgewise.models.behavior.trace import run
 from edgewise.models.behavior.weight_calls import Edits
 from edgewise.models.behavior.weights import TRAINED, copies, spectral_edge
+from edgewise.models.inputs import default_batches
 from edgewise.models.state import preserved
 
 Result = TypeVar("Result")
@@ -200,7 +200,7 @@ class _Reader:
         """The tests done, with a feed on which entries of a batch are independent of each other."""
         look_at_tokens(experiment)
         unfit = any(s.traits.coupled or 0 < s.traits.length < SHORTEST for s in experiment.sites)
-        other = sequence_first(self._given) if unfit else None
+        other = sequence_first(self._given, self.model) if unfit else None
         if other is not None:
             second = self._traced(other)
             look_at_tokens(second)
@@ -212,7 +212,9 @@ class _Reader:
 
     def _told_apart(self, experiment: Experiment) -> Experiment:
         """Read with fewer tokens if there were as many as a head is wide: then scores of either kind look alike."""
-        lengths = {s.traits.length for s in experiment.sites if s.traits.head_width == s.traits.length > SHORTEST}
+        lengths = {
+            s.traits.length for s in experiment.sites if s.traits.head_width == s.traits.length > SHORTEST
+        }
         if not lengths or experiment.feed.axis:
             return experiment
         partial = self.partial
@@ -250,10 +252,9 @@ class _Reader:
 
     def _feeds(self) -> Iterator[tuple[Any, Feed]]:
         batches = default_batches(self.model) if self.batch is None else [self.batch]
-        forward = inspect.signature(self.model.forward)
         for given in batches:
-            batch = without_padding_mask(forward, given)
-            for feed in feeds(batch):
+            batch = without_padding_mask(self.model, given)
+            for feed in feeds(batch, model=self.model):
                 yield batch, self._without_cache(feed)
 
     def _without_cache(self, feed: Feed) -> Feed:

@@ -218,9 +218,7 @@ def _composed(graph: Graph, softmax: int, values: Node, inside: set[int]) -> boo
     return any(graph[index].function in SOFTMAX for index in above)
 
 
-def _product_above(
-    graph: Graph, index: int, inside: set[int], through_weights: bool = False
-) -> int | None:
+def _product_above(graph: Graph, index: int, inside: set[int], through_weights: bool = False) -> int | None:
     """The nearest matrix product of two things that depend on the stream."""
     todo, visited = set(graph[index].parents), set()
     while todo:

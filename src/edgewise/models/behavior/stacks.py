@@ -206,8 +206,8 @@ def _signature(graph: Graph, residual: ResidualSum) -> tuple[Any, ...]:
 def repetition(signatures: Sequence[tuple[Any, ...]]) -> list[int]:
     """Which block each sum belongs to where no module says it: the shortest pattern that repeats along the chain.
 
-    A pattern that has attention several times and begins with it (layers of two kinds in turn) is as many blocks, and so
-    is a chain in which nothing repeats (layers whose widths differ), if each has as many sums.
+    A pattern that has attention several times and begins with it (layers of two kinds in turn) is as many blocks, and
+    so is a chain in which nothing repeats (layers whose widths differ), if each has as many sums.
     """
     number = len(signatures)
     period = next(

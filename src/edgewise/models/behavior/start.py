@@ -57,7 +57,7 @@ def read_long_windows(experiment: Experiment, batch: Any) -> int | None:
     """Windows longer than the cut: a row of every attention at the full length of the batch, which is returned."""
     if experiment.feed.axis:  # the entry of a batch whose first axis is tokens is cut already
         return None
-    full = next(iter(feeds(batch, cut=False)))
+    full = next(iter(feeds(batch, cut=False, model=experiment.model)))
     full = replace(
         full, kwargs=full.kwargs | {k: v for k, v in experiment.feed.kwargs.items() if k == "use_cache"}
     )

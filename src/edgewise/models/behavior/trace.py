@@ -6,7 +6,7 @@ its node as an attribute; module paths come from hooks for all modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -38,6 +38,7 @@ from edgewise.models.behavior.graph import (
 from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.weight_calls import WITH_ADDEND, Edits, WeightCall
+from edgewise.models.inputs import change, collected, tensors
 from edgewise.models.quantized import is_quantized
 
 LABEL = "_edgewise_node"
@@ -46,9 +47,6 @@ OVERWRITING = ("add_", "__iadd__", "lerp_", "sub_", "__isub__", "subtract_", "ad
 SUMS = ADD | SUBTRACT
 PRODUCT = ".product"  # after the name of a call: the product inside it, which is added to something
 SCORING = frozenset((*FUSED, MULTIHEAD))
-PLAIN = frozenset(
-    (int, float, bool, str, type(None), slice, torch.dtype, torch.device, torch.Size)
-)  # hold no tensor
 INPUT = "input"
 QUANTIZED = "quantized"  # a module whose weights are integers
 KEEPING = ("requires_grad_", "detach_", "share_memory_", "rename_")  # the numbers
@@ -163,7 +161,7 @@ class Tracer(TorchFunctionMode):
             args, kwargs = self._filled(args), self._filled(kwargs)
         if name == "__get__":
             return self._property(func, args)
-        flat = _collected(kwargs, _collected(args, [])) if kwargs else _collected(args, [])
+        flat = collected(kwargs, collected(args, [])) if kwargs else collected(args, [])
         parents = [node for node in map(self.node, flat) if node is not None]
         if name in LIKE_NOTHING:
             parents = []
@@ -226,9 +224,7 @@ class Tracer(TorchFunctionMode):
         if weight is not None and _edited(operation, self.edits):
             output = weight.edit_output(output, operation, self.edits)
         self._written(versions, output, name, parents)
-        output = self._results(
-            operation, name, args, output, parents, weight is not None, terms, versions
-        )
+        output = self._results(operation, name, args, output, parents, weight is not None, terms, versions)
         if operation == self.edits.last:
             raise Finished
         return output
@@ -296,7 +292,9 @@ class Tracer(TorchFunctionMode):
             one, other = terms[:2]
             node = self._new("sum", [one.node, other.node], output, self._name("sum.part"))
             self._sum(node, [one, other])
-            partial = _Term(node, lambda a=one, b=other: a.weight * a.value() + b.weight * b.value(), output.shape)  # type: ignore[misc]
+            partial = _Term(
+                node, lambda a=one, b=other: a.weight * a.value() + b.weight * b.value(), output.shape
+            )  # type: ignore[misc]
             terms = [partial, *terms[2:]]
         return terms
 
@@ -545,26 +543,6 @@ def carries_signal(value: Tensor) -> bool:
     return value.is_floating_point() or value.is_complex()
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors of nested lists, tuples and mappings, in order."""
-    return iter(_collected(value, []))
-
-
-def _collected(value: Any, found: list[Tensor]) -> list[Tensor]:
-    """What was found before, with the tensors of a value."""
-    if isinstance(value, Tensor):
-        found.append(value)
-    elif type(value) in PLAIN:
-        pass
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _collected(item, found)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            _collected(item, found)
-    return found
-
-
 def run(
     model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]], edits: Edits, precision: Precision
 ) -> Graph:
@@ -584,16 +562,9 @@ def run(
 
 
 def _own_tensors(batch: Any, edits: Edits, tracer: Tracer) -> Any:
-    places = count()
+    def own(place: int, value: Tensor) -> Tensor:
+        tensor = edits.inputs[place] if place in edits.inputs else value.detach().clone()
+        tracer.feed(place, tensor)
+        return tensor
 
-    def own(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            place = next(places)
-            tensor = edits.inputs[place] if place in edits.inputs else value.detach().clone()
-            tracer.feed(place, tensor)
-            return tensor
-        if type(value) in (list, tuple):
-            return type(value)(own(item) for item in value)
-        return {key: own(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-    return own(batch)
+    return change(*batch, own)

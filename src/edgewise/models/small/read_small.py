@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from torch import nn
 
 from edgewise.errors import BadInput
-from edgewise.models.behavior.default_batch import default_batches
 from edgewise.models.behavior.describe import describe_reading
 from edgewise.models.behavior.read import read, reread, reread_windows
 from edgewise.models.behavior.record import Block, Reading, Stack
+from edgewise.models.inputs import default_batches
 from edgewise.models.small.full_numbers import FullNumbers
 from edgewise.models.small.full_size import Build, full_kinds
 from edgewise.models.small.routers import draw_exponent, router_weights, spread_as
