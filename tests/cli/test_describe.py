@@ -43,3 +43,46 @@ def test_a_preset_has_a_description(capsys) -> None:
 def test_a_stack_that_is_not_there_is_refused(capsys) -> None:
     assert run(["describe", f"{MODELS}:unknown", "--stack", "tower"]) == 64
     assert "stack = 'tower' is not a stack of Convolutions: it has layers" in capsys.readouterr().err
+
+
+MASKED = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+
+@dataclass
+class Batch:
+    words: torch.Tensor
+    name: str = "first"
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(31, 24)
+        layer = nn.TransformerEncoderLayer(24, 3, 40, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    def forward(self, batch):
+        return self.layers(self.table(batch.words))
+
+def make():
+    torch.manual_seed(0)
+    return Whole()
+
+def batch():
+    return Batch(torch.arange(2 * 11).view(2, 11) % 31)
+"""
+
+
+def test_every_verb_that_runs_a_model_takes_a_batch(tmp_path, capsys) -> None:
+    """A dataclass that the model takes whole, which no default batch can be."""
+    file = tmp_path / "masked.py"
+    file.write_text(MASKED)
+    model, batch = f"{file}:make", f"{file}:batch"
+    assert run(["describe", model]) == 64
+    assert run(["describe", model, "--batch", batch]) == 0
+    assert "2 blocks of width 24, read on 11 tokens" in capsys.readouterr().out
+    assert run(["measure", model, "--batch", batch, "--json"]) in (0, 1, 2)
+    assert "11 tokens" in capsys.readouterr().out
+    page = tmp_path / "page.html"
+    assert run(["report", model, "--measure", "--batch", batch, "-o", str(page)]) in (0, 1, 2)
+    assert page.is_file()

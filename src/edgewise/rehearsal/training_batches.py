@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from edgewise.errors import BadInput
 from edgewise.landscape.evaluation import Batch
-from edgewise.probe.batches import HEADS, default_batch
+from edgewise.models.inputs import HEADS, default_batch
 
 FRESH = 6  # batches held back; their mean loss is what rates are compared by
 NEXT = 4  # symbols that may follow another

@@ -55,6 +55,8 @@ class Feed:
         def same(_: int, value: Tensor) -> Tensor:
             if is_ids(value, self.axis) and int(value.max()) > 1:
                 axis = 1 - self.axis
+                if value.dtype != torch.bool and bool((value.diff(dim=axis) == 1).all()):
+                    return value  # the positions of the tokens
                 half = value.shape[axis] // 2
                 first, rest = value.split((half, value.shape[axis] - half), axis)
                 return torch.cat([first, rest.narrow(axis, 0, 1).expand_as(rest)], axis)

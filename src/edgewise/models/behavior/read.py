@@ -237,14 +237,16 @@ class _Reader:
         failures: list[tuple[str, Exception]] = []
         refusals: list[BadInput] = []
         for given, feed in self._feeds():
+            self._given = given
             try:
-                self._given = given
-                return self._traced(feed)
+                graph = self._pass(feed)
             except BadInput as refusal:  # of this input by a model of ours, or of the model by the tracer
                 refusals.append(refusal)
             except Exception as error:  # noqa: BLE001 - the model's own; the last one becomes the cause
                 check()
                 failures.append((feed.text, error))
+            else:
+                return self._analyzed(feed, graph)
         if refusals:
             raise refusals[0]
         cause = failures[0 if self.batch is None else -1][1] if failures else None
@@ -265,6 +267,9 @@ class _Reader:
         return replace(feed, kwargs=feed.kwargs | {"use_cache": False})
 
     def _traced(self, feed: Feed) -> Experiment:
+        return self._analyzed(feed, self._pass(feed))
+
+    def _pass(self, feed: Feed) -> Graph:
         torch.manual_seed(0)
         self.passes += 1
         try:
@@ -277,6 +282,9 @@ class _Reader:
             self.notes.append("read in half precision: the model does not run in single precision")
             graph = run(self.model, feed.entries(TRACE_ENTRIES), Edits(), self.precision)
         check()
+        return graph
+
+    def _analyzed(self, feed: Feed, graph: Graph) -> Experiment:
         listed = chains(graph, residual_sums(graph))
         listed = [chain for chain in listed if judge_cover(self.model, graph, chain, listed)]
         judge_single_blocks(self.model, graph, listed)

@@ -215,7 +215,7 @@ def repetition(signatures: Sequence[tuple[Any, ...]]) -> list[int]:
         number,
     )
     starts = [place for place in range(period) if signatures[place][0] and not signatures[place][1]]
-    sizes = {end - start for start, end in zip(starts, [*starts[1:], period], strict=True)}
+    sizes = {end - start for start, end in zip(starts, [*starts[1:], period], strict=False)}
     if len(starts) > 1 and starts[0] == 0 and len(sizes) == 1:
         period = sizes.pop()
     return [place // period for place in range(number)]
