@@ -73,7 +73,9 @@ def test_what_is_replaced_is_a_copy() -> None:
 
 class Masked(Text):
     def forward(self, words: Tensor, attention_mask: Tensor, position_ids: Tensor) -> Tensor:  # type: ignore[override]
-        assert bool((attention_mask == 1).all()) and torch.equal(position_ids[0], torch.arange(words.shape[1]))
+        assert bool((attention_mask == 1).all()) and torch.equal(
+            position_ids[0], torch.arange(words.shape[1])
+        )
         return super().forward(words)
 
 
@@ -101,7 +103,9 @@ class OwnTable(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Masked(nn.Sequential(Block(), Block())), Patches, OwnTable], ids=["masked", "patches", "table"]
+    "make",
+    [lambda: Masked(nn.Sequential(Block(), Block())), Patches, OwnTable],
+    ids=["masked", "patches", "table"],
 )
 def test_default_batches_fit_the_arguments(make: Any) -> None:
     torch.manual_seed(0)

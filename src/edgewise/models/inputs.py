@@ -117,6 +117,8 @@ def as_call(batch: Any, model: nn.Module | None = None) -> Call:
 def _takes_one(model: nn.Module, given: set[Any] | int) -> bool:
     """Whether a forward takes one argument, and none of these names or not so many."""
     parameters = inspect.signature(model.forward).parameters.values()
+    if any("Tensor" in str(p.annotation) for p in parameters if p.default is p.empty):
+        return False
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
         return False
     needed = [p for p in parameters if p.default is p.empty]
