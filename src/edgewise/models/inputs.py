@@ -62,8 +62,8 @@ def replaced(value: Any, how: Callable[[Tensor], Tensor]) -> Any:
     if type(value) in PLAIN:
         return value
     if isinstance(value, (list, tuple)):
-        items = [replaced(item, how) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        parts = [replaced(item, how) for item in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if type(value) is dict:
         return {key: replaced(item, how) for key, item in value.items()}
     if _is_mapping(value):

@@ -369,7 +369,7 @@ def _call(values: Sequence[Any]) -> AttentionCall:
         for name in ("product", "softmax", "values")
     }
     made = {name: _projection_call(getattr(call, name)) for name in ("query", "key", "value")}
-    return call._replace(**operations, **made)
+    return call._replace(**operations, **made)  # type: ignore[arg-type]
 
 
 def _projection_call(values: Sequence[Any] | None) -> ProjectionCall | None:

@@ -38,7 +38,7 @@ from edgewise.models.behavior.graph import (
 from edgewise.models.behavior.precision import Precision
 from edgewise.models.behavior.record import Operation
 from edgewise.models.behavior.weight_calls import WITH_ADDEND, Edits, WeightCall
-from edgewise.models.inputs import change, collected, tensors
+from edgewise.models.inputs import Call, change, collected, tensors
 from edgewise.models.quantized import is_quantized
 
 LABEL = "_edgewise_node"
@@ -288,13 +288,15 @@ class Tracer(TorchFunctionMode):
 
     def _joined(self, terms: list[_Term], output: Tensor) -> list[_Term]:
         """Two terms: those before the last of several are a sum of their own, which the call does not give."""
+
+        def partial_sum(a: _Term, b: _Term) -> Callable[[], Tensor]:
+            return lambda: a.weight * a.value() + b.weight * b.value()
+
         while len(terms) > 2:
             one, other = terms[:2]
             node = self._new("sum", [one.node, other.node], output, self._name("sum.part"))
             self._sum(node, [one, other])
-            partial = _Term(
-                node, lambda a=one, b=other: a.weight * a.value() + b.weight * b.value(), output.shape
-            )  # type: ignore[misc]
+            partial = _Term(node, partial_sum(one, other), output.shape)
             terms = [partial, *terms[2:]]
         return terms
 
@@ -561,10 +563,11 @@ def run(
     return tracer.graph
 
 
-def _own_tensors(batch: Any, edits: Edits, tracer: Tracer) -> Any:
+def _own_tensors(batch: Call, edits: Edits, tracer: Tracer) -> Call:
     def own(place: int, value: Tensor) -> Tensor:
         tensor = edits.inputs[place] if place in edits.inputs else value.detach().clone()
         tracer.feed(place, tensor)
         return tensor
 
-    return change(*batch, own)
+    args, kwargs = batch
+    return change(args, kwargs, own)
