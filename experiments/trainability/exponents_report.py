@@ -21,7 +21,7 @@ from edgewise.study.train import TRAINS
 from .baselines import ThreeConstants, fit_three_constants
 from .statistics import auroc
 
-FAILS, RISKY = 7.0, 4.0  # total log-changes, of edgewise.stability.limits
+FAILS, RISKY = 7.0, 4.0  # total log-changes, of edgewise.stability.lyapunov
 FEW, MANY = 0.05, 0.10  # shares of exceptions: at most this is none, at least that is some
 CORRELATION = 0.7  # "a pretty good correlation", between fitted and final loss of starts left out
 BINS = 7  # of the plane, each way

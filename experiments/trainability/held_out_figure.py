@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
+from edgewise.judgement.outcome import OUTCOME_BANDS
 from edgewise.present import Curve, Panel, Sheet
 from edgewise.study.recipe import Result
 
@@ -45,7 +45,7 @@ def _probabilities(rows: Sequence[HeldOut]) -> Panel:
         "",
         tuple(curves),
         y_names=tuple(name.replace("_", " ") for name in names),
-        places=(FAILS_UP_TO, TRAINS_FROM),
+        places=(OUTCOME_BANDS.fails_up_to, OUTCOME_BANDS.trains_from),
         legend_at="center",
     )
 

@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.judgement.bands import outcome_of, why_open
 from edgewise.judgement.findings import SLOWER, Evidence, find
 from edgewise.judgement.judge import NEVER
-from edgewise.judgement.probability import risks, training_probability
-from edgewise.judgement.reading import read
-from edgewise.judgement.score import score_of
+from edgewise.judgement.outcome import outcome_of, risks, score_of, training_probability, why_open
+from edgewise.judgement.profile import read
 from edgewise.nouns.verdict import Kind, Outcome, Probability
 from edgewise.study.recipe import Claim, Result
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from edgewise.arrays import Array
-from edgewise.judgement.reading import read
-from edgewise.judgement.score import Score, score_of
-from edgewise.judgement.self_check import departure
+from edgewise.judgement.comparison import departure
+from edgewise.judgement.outcome import Score, score_of
+from edgewise.judgement.profile import read
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import GRADIENTS, Trace
 from edgewise.study.recipe import Result

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
+from edgewise.judgement.outcome import OUTCOME_BANDS
 
 from .calibrate import Sample, sample
 from .fits import Logistic, fit_logistic
@@ -101,9 +101,9 @@ def tested(rows: Sequence[Network], probability: Sequence[float]) -> dict[str, A
         "auroc": round(total / count, 3),
         "brier": round(brier(probability, [not bad for bad in failed]), 3),
         "dead": sum(failed),
-        "dead_called_trains": sum(bad and p >= TRAINS_FROM for p, bad in both),
+        "dead_called_trains": sum(bad and p >= OUTCOME_BANDS.trains_from for p, bad in both),
         "trained": len(both) - sum(failed),
-        "trained_called_not": sum(not bad and p <= FAILS_UP_TO for p, bad in both),
+        "trained_called_not": sum(not bad and p <= OUTCOME_BANDS.fails_up_to for p, bad in both),
     }
 
 

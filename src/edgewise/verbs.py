@@ -75,7 +75,7 @@ def predict(
     )
     if measured is None or closure != "exact":
         return theory
-    from edgewise.judgement.self_check import departure
+    from edgewise.judgement.comparison import departure
 
     at_its_start = theory if start is measured else predict_network(network, start=measured, readout=gradient)
     sentence = departure(measured, at_its_start)

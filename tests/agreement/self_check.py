@@ -14,7 +14,7 @@ import torch
 from rich.progress import track
 
 from edgewise import measure, nets, predict, transformer
-from edgewise.judgement.self_check import gaps
+from edgewise.judgement.comparison import gaps
 from edgewise.nouns.architecture import Architecture
 
 RECORDED = Path(__file__).with_name("self_check.json")

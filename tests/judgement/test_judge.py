@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgewise.judgement.judge import _phase, judge
-from edgewise.judgement.reading import _jump
+from edgewise.judgement.profile import _jump
 from edgewise.nouns.architecture import transformer
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Kind, Outcome, Phase, Verdict

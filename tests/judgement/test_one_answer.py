@@ -16,7 +16,7 @@ from torch import nn
 
 import edgewise
 from edgewise.errors import BadInput
-from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM, band, why_open
+from edgewise.judgement.outcome import OUTCOME_BANDS, band, why_open
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Kind, Outcome, Probability, Verdict
 
@@ -131,7 +131,15 @@ def test_no_contradiction_on_random_perceptrons(name: str, depth: int, weights: 
 
 
 def test_bands_meet_and_leave_nothing_out() -> None:
-    values = [0.0, FAILS_UP_TO, FAILS_UP_TO + 1e-9, 0.5, TRAINS_FROM - 1e-9, TRAINS_FROM, 1.0]
+    values = [
+        0.0,
+        OUTCOME_BANDS.fails_up_to,
+        OUTCOME_BANDS.fails_up_to + 1e-9,
+        0.5,
+        OUTCOME_BANDS.trains_from - 1e-9,
+        OUTCOME_BANDS.trains_from,
+        1.0,
+    ]
     outcomes = [Outcome.FAILS] * 2 + [Outcome.RISKY] * 3 + [Outcome.TRAINS] * 2
     assert [band(value) for value in values] == outcomes
 

@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 
 import edgewise
-from edgewise.judgement.forgetting import forgotten
-from edgewise.judgement.probability import calibration, outside, risks, training_probability
-from edgewise.judgement.reading import read
-from edgewise.judgement.score import Score, score_of
+from edgewise.judgement.outcome import (
+    Score,
+    calibration,
+    forgotten,
+    outside,
+    risks,
+    score_of,
+    training_probability,
+)
+from edgewise.judgement.profile import read
 from edgewise.nouns.verdict import Probability
 
 LIKE = {"depth": 12, "width": 64, "tokens": 32, "heads": 2}

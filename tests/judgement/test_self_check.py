@@ -14,7 +14,7 @@ from torch import nn
 
 import edgewise
 from edgewise import Trace, nets, transformer
-from edgewise.judgement.self_check import LIMITS, departure, gaps
+from edgewise.judgement.comparison import LIMITS, departure, gaps
 from tests.agreement.self_check import RECORDED, row
 
 EXACT = transformer(

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import edgewise
-from edgewise.judgement import bands
+from edgewise.judgement.outcome import OUTCOME_BANDS, band
 from edgewise.nouns.verdict import Outcome, Probability
 from edgewise.rehearsal import Moment, Prospect, Rate, Rehearsal, outlook
 from edgewise.rehearsal.ladder import NOISE
@@ -105,7 +105,7 @@ def test_the_probability_is_that_of_the_table_and_the_words_are_its_bands() -> N
         odds = chances(tenth, verdict)
         assert odds is not None and odds.value == pytest.approx(expected, rel=1e-6)
         assert odds.low <= odds.value <= odds.high and odds.outside == ()
-    assert (TRAINS_FROM, FAILS_UP_TO) == (bands.TRAINS_FROM, bands.FAILS_UP_TO)
+    assert tuple(OUTCOME_BANDS) == (TRAINS_FROM, FAILS_UP_TO)
 
 
 @pytest.mark.parametrize("left", [0.3, 0.7, 0.85, 0.9, 0.94, 0.97, 1.0, 1.1])
@@ -113,7 +113,7 @@ def test_the_probability_is_that_of_the_table_and_the_words_are_its_bands() -> N
 def test_no_outlook_contradicts_its_probability(left: float, start: float | None) -> None:
     verdict = None
     if start is not None:
-        verdict = replace(JUDGED, probability=Probability(start, start, start), outcome=bands.band(start))
+        verdict = replace(JUDGED, probability=Probability(start, start, start), outcome=band(start))
     together = outlook(answer(run(1e-3, [3.0] + [3.0 * left] * 19)), verdict)
     odds = together.probability
     if together.prospect in (Prospect.TRAINS, Prospect.SLOW):

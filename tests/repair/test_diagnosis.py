@@ -14,7 +14,7 @@ import edgewise
 from edgewise.repair.critical_plan import DRAWS
 from edgewise.repair.layers import layers_of
 from edgewise.repair.plan import TotalChanges
-from edgewise.stability.limits import FAILS, RISKY
+from edgewise.stability.lyapunov import SEVERITY_LIMITS
 from tests.support.stacks import Convolutions, Unseen, encoder, perceptron
 
 DEPTH = 12
@@ -45,7 +45,7 @@ def test_exponents_of_isometries_are_known(weak: int, total: float, late: float)
 def test_a_jump_at_the_start_is_not_what_the_limits_are_about() -> None:
     """The total is beyond 7, the second half of the depth changes nothing: such networks train."""
     plan = edgewise.critical_plan(isometries(1, -4.5), torch.randn(16, 64))
-    assert plan.before is not None and plan.before.worst > FAILS
+    assert plan.before is not None and plan.before.worst > SEVERITY_LIMITS.fails
     assert "should not prevent training" in plan.diagnosis and "is the reason" not in plan.diagnosis
     assert "a jump or a power law in the first half" in plan.diagnosis
 
@@ -53,7 +53,7 @@ def test_a_jump_at_the_start_is_not_what_the_limits_are_about() -> None:
 def test_a_second_half_that_fails_is_named_although_the_total_is_smaller() -> None:
     """The total is between 4 and 7, twice the second half beyond 7 by more than one network scatters."""
     plan = edgewise.critical_plan(isometries(DEPTH - 1, -2.5), torch.randn(16, 64))
-    assert plan.before is not None and RISKY < plan.before.worst < FAILS
+    assert plan.before is not None and SEVERITY_LIMITS.risky < plan.before.worst < SEVERITY_LIMITS.fails
     assert (
         plan.diagnosis.startswith("The start is the reason") and "second half of the depth" in plan.diagnosis
     )

@@ -7,12 +7,19 @@ import pytest
 
 from edgewise.errors import BadInput
 from edgewise.repair.plan import TotalChanges
-from edgewise.stability.limits import FAILS, RISKY, Severity, severities, severity, signs
-from edgewise.stability.lyapunov import LateChange, growth
+from edgewise.stability.lyapunov import (
+    SEVERITY_LIMITS,
+    LateChange,
+    Severity,
+    growth,
+    severities,
+    severity,
+    signs,
+)
 
 
 def test_the_rule_on_numbers() -> None:
-    assert severity(LateChange(RISKY), LateChange(-RISKY)) is Severity.FINE
+    assert severity(LateChange(SEVERITY_LIMITS.risky), LateChange(-SEVERITY_LIMITS.risky)) is Severity.FINE
     assert severity(LateChange(-4.01)) is Severity.RISKY
     assert severity(LateChange(7.5, error=1.0)) is Severity.RISKY  # not beyond 7 by more than its error
     assert severity(LateChange(5.5, error=3.0)) is Severity.UNDECIDED
@@ -43,7 +50,7 @@ def test_a_late_change_is_not_a_total() -> None:
     power, jump, constant = -2 * np.log1p(layers), np.where(layers > 0, 9.0, 0.0), -0.1 * layers
     changes = [growth(logs[None], sampled=False).change for logs in (power, jump, constant)]
     assert [severity(change) for change in changes] == [Severity.FINE, Severity.FINE, Severity.FAILS]
-    assert all(abs(logs[-1] - logs[0]) > FAILS for logs in (power, jump, constant))
+    assert all(abs(logs[-1] - logs[0]) > SEVERITY_LIMITS.fails for logs in (power, jump, constant))
     assert changes[2].scalar == pytest.approx(-8.0)
 
 

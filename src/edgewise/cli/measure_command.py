@@ -174,7 +174,7 @@ class Measurement:
 
 def beside_theory(name: str, trace: Trace, audit: tuple[AuditFinding, ...] | str) -> Measurement:
     from edgewise import verbs
-    from edgewise.judgement.self_check import departure
+    from edgewise.judgement.comparison import departure
     from edgewise.nouns.architecture import Architecture
 
     theory = None

@@ -22,7 +22,7 @@ from edgewise.errors import BadInput, SearchBudget
 from edgewise.files import whole_file
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS, Knob, refuse_unknown
-from edgewise.stability.limits import signs
+from edgewise.stability.lyapunov import signs
 from edgewise.theory.predict import check_start
 
 _PAIRS = {

@@ -30,8 +30,8 @@ from edgewise.explorer.requests import (
     read,
     span_of,
 )
-from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
 from edgewise.judgement.grid import judged_diagram
+from edgewise.judgement.outcome import OUTCOME_BANDS
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.knobs import KNOBS
 from edgewise.nouns.verdict import Outcome, Remedy, Verdict, finite, per_cent
@@ -58,7 +58,7 @@ LABELS = {
     "embedding_norm": "mean square at the input",
 }
 MOST_STEPS = 64 * LARGEST_GRID**2  # blocks times points: more would keep a reader waiting
-LEVELS = (FAILS_UP_TO, TRAINS_FROM)
+LEVELS = (OUTCOME_BANDS.fails_up_to, OUTCOME_BANDS.trains_from)
 WIDTHS = (256, 128, 64)  # of what is drawn: theory is of wide networks, and these answer in seconds
 MOST_WORK = 24 * 256 * 256**2  # blocks times tokens times squared width
 LONGEST_SIMULATED = 512  # tokens

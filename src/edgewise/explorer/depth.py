@@ -13,8 +13,7 @@ from pydantic import Field
 from edgewise import verbs
 from edgewise.errors import BadInput
 from edgewise.explorer.requests import DEEPEST, Document, NetworkSource, PageRequest, read
-from edgewise.judgement.bands import TRAINS_FROM
-from edgewise.judgement.probability import calibration
+from edgewise.judgement.outcome import OUTCOME_BANDS, calibration
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.verdict import Remedy, Verdict, per_cent
 from edgewise.present.html import KINDS
@@ -138,12 +137,12 @@ def _beyond(trains: int | None) -> str:
 
 def _trains(row: Document) -> bool:
     """By the share alone: deep networks are unlike those of the record, and their outcome is left open for that."""
-    return row["share"] is not None and row["share"] >= TRAINS_FROM
+    return row["share"] is not None and row["share"] >= OUTCOME_BANDS.trains_from
 
 
 def _sentence(trains: int | None, after: Document | None) -> str:
     """What the curve says, for somebody who does not look at it."""
-    most = _share(TRAINS_FROM)
+    most = _share(OUTCOME_BANDS.trains_from)
     if trains is None:
         return f"Fewer than {most} of such networks trained, at every depth that was followed."
     if after is None:

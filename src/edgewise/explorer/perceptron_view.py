@@ -257,7 +257,7 @@ def simulated(network: Perceptron, length: float, pair: float, seed: int) -> tup
     """
     import torch
 
-    from edgewise.nets.perceptron import RandomPerceptron, circle
+    from edgewise.nets.build import RandomPerceptron, circle
 
     angles = np.concatenate([np.linspace(0, 2 * np.pi, ANGLES + 1), [0.0, pair]])
     both = torch.from_numpy(np.concatenate([angles, angles + NEAR]))

@@ -30,9 +30,8 @@ from edgewise.explorer.requests import (
     read,
 )
 from edgewise.explorer.responses import LEFT, kept, pieces, waited
-from edgewise.judgement.probability import training_probability
-from edgewise.judgement.reading import read as read_trace
-from edgewise.judgement.score import score_of
+from edgewise.judgement.outcome import score_of, training_probability
+from edgewise.judgement.profile import read as read_trace
 from edgewise.nouns.architecture import Architecture
 
 HEADS, DRAWS = 8, 1

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgewise.judgement.forgetting import written_by_attention
-from edgewise.judgement.reading import Reading
-from edgewise.judgement.score import Score
+from edgewise.judgement.outcome import Score, written_by_attention
+from edgewise.judgement.profile import Reading
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Finding, Kind, Outcome
-from edgewise.stability.limits import RISKY
+from edgewise.stability.lyapunov import SEVERITY_LIMITS
 
 if TYPE_CHECKING:
     from edgewise.audit.finding import AuditFinding
@@ -63,7 +62,7 @@ class Evidence:
     risks: Mapping[str, float]
     outcome: Outcome
 
-    def level(self, part: str, size: float, limit: float = RISKY) -> str | None:
+    def level(self, part: str, size: float, limit: float = SEVERITY_LIMITS.risky) -> str | None:
         """The severity of a part of the score: the outcome's where it is a cause, a note where it is large."""
         worst = LEVELS[self.outcome]
         total = sum(self.risks.values())

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from edgewise.arrays import LARGEST, Array
 from edgewise.critical.phase_diagram import AXES, PhaseDiagram, as_knobs, compute_diagram
 from edgewise.errors import SearchBudget
-from edgewise.judgement.bands import FAILS_UP_TO, TRAINS_FROM
-from edgewise.judgement.probability import CERTAIN, CURVES, calibration
-from edgewise.judgement.reading import ALIKE, APART
-from edgewise.judgement.score import BEYOND
+from edgewise.judgement.outcome import BEYOND, CERTAIN, CURVES, OUTCOME_BANDS, calibration
+from edgewise.judgement.profile import ALIKE, APART
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.blocks import fold
 from edgewise.theory.simplex.state import Setting, SimplexState
@@ -36,8 +34,8 @@ def judged_diagram(
     """Compute the phase diagram with its share of networks that train and the outcome of every point."""
     diagram = compute_diagram(architecture, axes, readout, start_overlap, budget)
     share = shares(diagram, budget)
-    outcome = np.select([share >= TRAINS_FROM, share > FAILS_UP_TO], [0, 1], 2).astype(np.int8)
-    return replace(diagram, share=share, outcome=outcome)
+    bands = [share >= OUTCOME_BANDS.trains_from, share > OUTCOME_BANDS.fails_up_to]
+    return replace(diagram, share=share, outcome=np.select(bands, [0, 1], 2).astype(np.int8))
 
 
 def shares(diagram: PhaseDiagram, budget: SearchBudget | None = None) -> Array:

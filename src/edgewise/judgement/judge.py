@@ -11,7 +11,6 @@ import numpy as np
 
 from edgewise.critical.asymptotics import asymptotics
 from edgewise.errors import SearchBudget
-from edgewise.judgement.bands import outcome_of, why_open
 from edgewise.judgement.findings import (
     CURABLE,
     Evidence,
@@ -20,17 +19,14 @@ from edgewise.judgement.findings import (
     find,
     rule_out,
 )
-from edgewise.judgement.probability import risks, training_probability
-from edgewise.judgement.profile import profile
-from edgewise.judgement.reading import Reading, read
+from edgewise.judgement.outcome import Score, outcome_of, risks, score_of, training_probability, why_open
+from edgewise.judgement.profile import Reading, profile, read
 from edgewise.judgement.remedies import Search
-from edgewise.judgement.score import Score, score_of
 from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Exponent, Finding, FixedPoint, Outcome, Phase, Probability, Verdict, finite
-from edgewise.stability.limits import ZERO, signs
-from edgewise.stability.lyapunov import Growth, depth_scale
+from edgewise.stability.lyapunov import ZERO, Growth, depth_scale, signs
 from edgewise.theory.perceptron.maps import PerceptronTheory, summary
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.perceptron import Perceptron
 from edgewise.nouns.trace import GRADIENTS, Trace
 from edgewise.nouns.verdict import CUT_OFF, Outcome, Probability, Remedy, Verdict, per_cent
-from edgewise.stability.limits import RISKY
+from edgewise.stability.lyapunov import SEVERITY_LIMITS
 from edgewise.theory.perceptron.maps import summary
 from edgewise.theory.predict import first_state, predict_perceptron, predict_transformer
 
@@ -28,7 +28,7 @@ SHARP = (
     200.0  # logit variance beyond the moment table: a search would take hours, and score_gain is the defect
 )
 EFFORT = 8.0  # estimated seconds for the predictions of one search
-TARGET = 0.75 * RISKY  # a remedy must leave the change clearly below «risky»
+TARGET = 0.75 * SEVERITY_LIMITS.risky  # a remedy must leave the change clearly below «risky»
 HALVINGS = 2  # of a multiplier that the grid finds good and the full theory does not
 ENDED = ("sandwich", "branch")  # a norm stands between the gains of a branch and the sum
 COARSE = (0.5, 0.25, 0.12)  # factors tried without a grid

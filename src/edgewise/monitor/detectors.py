@@ -28,7 +28,7 @@ from edgewise.monitor.loss_detectors import (
     strange_input,
 )
 from edgewise.monitor.series import FEWEST, JUMP, LONG, LOOKS, WINDOW, History
-from edgewise.stability.limits import FAILS, RISKY
+from edgewise.stability.lyapunov import SEVERITY_LIMITS
 
 GROWTH = math.log(1.5)  # within 40 steps
 TENFOLD = math.log(10.0)
@@ -248,7 +248,7 @@ def left_prediction(history: History) -> Detection | None:
     if history.first is None or not len(history.at("separation")):
         return None
     if (
-        not (np.abs(_late(history, history.now[None])) > FAILS).any()
+        not (np.abs(_late(history, history.now[None])) > SEVERITY_LIMITS.fails).any()
         or not history.stalled
         or _learned(history)
     ):
@@ -257,16 +257,16 @@ def left_prediction(history: History) -> Detection | None:
     if not lasts:
         return None
     start, now = _late(history, history.first[None]), _late(history, history.past()[1][-lasts:])
-    left = np.abs(now).min(0) - np.where(np.abs(start[0]) < RISKY, 0.0, np.inf)
+    left = np.abs(now).min(0) - np.where(np.abs(start[0]) < SEVERITY_LIMITS.risky, 0.0, np.inf)
     which = int(np.argmax(np.nan_to_num(left, nan=-np.inf)))
-    if not left[which] > FAILS:
+    if not left[which] > SEVERITY_LIMITS.fails:
         return None
     what = ("separation of tokens", "gradient")[which]
     return Detection(
         AlarmKind.LEFT_PREDICTION,
         int(history.at("separation")[-1]),
         f"Over the depth of the network the {what} changes by {now[-1, which]:.1f} nats; at step 0 it was "
-        f"{start[0, which]:.1f}, which a verdict calls trainable, and beyond {FAILS:.0f} it does not.",
+        f"{start[0, which]:.1f}, which a verdict calls trainable, and beyond {SEVERITY_LIMITS.fails:.0f} it does not.",
     )
 
 

@@ -2,9 +2,8 @@
 
 from torch.nn.functional import scaled_dot_product_attention
 
-from edgewise.nets.build import Transformer, build
+from edgewise.nets.build import RandomPerceptron, Transformer, build, circle, circle_derivatives
 from edgewise.nets.kernel_attention import gaussian_attention, linear_attention, normalized_gaussian_attention
-from edgewise.nets.perceptron import RandomPerceptron, circle, circle_derivatives
 
 softmax_attention = scaled_dot_product_attention  # torch's own, under the name its siblings have
 

@@ -17,7 +17,7 @@ from edgewise.nouns.architecture import Architecture
 from edgewise.nouns.figure import Curve, Panel, Sheet
 from edgewise.nouns.trace import Trace
 from edgewise.nouns.verdict import Exponent, Verdict
-from edgewise.stability.limits import FAILS, RISKY
+from edgewise.stability.lyapunov import SEVERITY_LIMITS
 
 Rows = dict[str, Array]
 FLOOR = 1e-300  # a smaller separation is not drawn: a logarithmic axis has no place for zero
@@ -173,7 +173,7 @@ def _second_half(
 
 def _ruled(notes: Sequence[str]) -> str:
     """The numbers the outcome is read from, and the limits they are held against."""
-    rule = f"twice the second half (risky ±{RISKY:g}, fails ±{FAILS:g}):"
+    rule = f"twice the second half (risky ±{SEVERITY_LIMITS.risky:g}, fails ±{SEVERITY_LIMITS.fails:g}):"
     return rule + (" " if len(notes) == 1 else "\n") + "\n".join(notes)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from edgewise.repair.plan import TOLERANCE, TotalChanges
-from edgewise.stability.limits import FAILS, RISKY, Severity, severity
-from edgewise.stability.lyapunov import LateChange
+from edgewise.stability.lyapunov import SEVERITY_LIMITS, LateChange, Severity, severity
 
 ELSEWHERE = (
     "Look at the learning rate, the data and the precision; judge(measure(model)) says what the layers do."
@@ -46,16 +45,17 @@ def _cause(before: TotalChanges) -> str:
     rate = f"at the rate of the second half of the depth, the whole depth changes angle or gradient by e^{size:.1f}"
     match severity(*(LateChange(e.change or 0.0, e.change_error or 0.0) for e in before.exponents)):
         case Severity.FAILS:
-            return f"The start is the reason: {rate}, and beyond e^{FAILS:g} networks do not train."
+            return f"The start is the reason: {rate}, and beyond e^{SEVERITY_LIMITS.fails:g} networks do not train."
         case Severity.RISKY:
-            return f"The start is a likely reason: {rate}; beyond e^{RISKY:g} is risky."
+            return f"The start is a likely reason: {rate}; beyond e^{SEVERITY_LIMITS.risky:g} is risky."
         case Severity.UNDECIDED:
             return f"The start may be the reason: {rate}, but one network of this width scatters too much to tell."
+    risky = SEVERITY_LIMITS.risky
     rest = (
-        " The rest of the totals is a jump or a power law in the first half." if before.worst >= RISKY else ""
+        " The rest of the totals is a jump or a power law in the first half." if before.worst >= risky else ""
     )
     return (
-        f"The start alone should not prevent training: {rate}, less than the e^{RISKY:g} that is risky.{rest}"
+        f"The start alone should not prevent training: {rate}, less than the e^{risky:g} that is risky.{rest}"
     )
 
 

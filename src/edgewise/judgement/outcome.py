@@ -1,0 +1,278 @@
+"""From the numbers of a trace to one word: the score, its calibrated probability, and the outcome that is its band.
+
+    risk = w (|A| + |G|) + u F - b        P(trains) = 1 / (1 + exp(risk))
+
+A and G are the late changes of the angle between tokens and of the relative gradient (twice those of the second half
+of depth), F the late change of what the stream forgets:
+
+    F_l = sum over the branches up to block l of log( q_sum / (skip^2 q_before) )
+
+q_before enters a branch, q_sum = skip^2 q_before + (branch)^2 q_branch leaves it before any norm, so exp(-F_L) is the
+share of the last stream that is still a copy of the first. Exponents may cancel between attention and MLP; this cannot.
+Tokens that are all alike at the output, whichever blocks made them so, count as an A beyond every limit if each has a
+label. If F is not known, because there is no description, the same form without F has its own constants.
+
+The table `probability.json` is written by `python -m experiments.trainability.calibrate` from recorded runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edgewise.arrays import Array
+from edgewise.errors import SearchBudget
+from edgewise.judgement.profile import Reading
+from edgewise.nouns.architecture import Architecture
+from edgewise.nouns.blocks import Attention, Block, Branch, fold
+from edgewise.nouns.perceptron import Perceptron
+from edgewise.nouns.trace import Trace
+from edgewise.nouns.verdict import Outcome, Probability
+from edgewise.stability.lyapunov import growth
+from edgewise.theory.simplex.state import Setting, SimplexState
+from edgewise.theory.simplex.step import step
+
+
+class OutcomeBands(NamedTuple):
+    """The probabilities from which on, and up to which, a firm word is said."""
+
+    trains_from: float
+    fails_up_to: float
+
+
+# "trains" or "will not train" is said if one would bet three to one on it: acting on it then pays as long as being
+# wrong costs at most three times what being right saves. Between them a network is risky.
+OUTCOME_BANDS = OutcomeBands(trains_from=0.75, fails_up_to=0.25)
+FAR = 8  # times the deepest network of the calibration
+BEYOND = 200.0  # what has no finite log-change counts as this one, which is beyond every limit
+TABLE = "probability.json"
+ALIKE = {"gelu_tanh": "gelu"}  # the same function to three digits
+CURVES = {
+    "token": "token",
+    "pooled": "pooled",
+    "class": "pooled",
+}  # by readout: one label per token, or per sequence
+CERTAIN = 1e-3  # no record is long enough for more certainty than this
+
+
+def forgotten(
+    architecture: Architecture,
+    norms: Sequence[float],
+    separations: Sequence[float],
+    budget: SearchBudget | None = None,
+) -> Array:
+    """F at the embedding and after every block (L + 1), from an orbit's norm and separation at the same places.
+
+    Inside a block the token-symmetric map is used, which is exact without mask and positions; all blocks at once.
+    """
+    setting = Setting(architecture.tokens, architecture.width, budget=budget)
+    norm = np.asarray(norms[:-1], dtype=float)
+    state = SimplexState(norm, norm * np.minimum(separations[:-1], 1.0))
+    lost = np.zeros(architecture.depth)
+    for branch in _all_blocks(architecture):
+        lost = lost + _lost(branch, state, setting)
+        state = step(state, branch, setting).state
+    return np.concatenate([[0.0], np.cumsum(lost)])
+
+
+def written_by_attention(
+    architecture: Architecture, norms: Sequence[float], separations: Sequence[float]
+) -> float:
+    """The part of F over the whole depth that attention alone has: 1 - exp(-it) of a token comes from other tokens."""
+    setting = Setting(architecture.tokens, architecture.width)
+    norm = np.asarray(norms[:-1], dtype=float)
+    state = SimplexState(norm, norm * np.minimum(separations[:-1], 1.0))
+    total = 0.0
+    for branch in _all_blocks(architecture):
+        heads = tuple(layer for layer in branch.layers if isinstance(layer, Attention))
+        if heads:
+            total += float(
+                np.broadcast_to(_lost(replace(branch, layers=heads), state, setting), norm.shape).sum()
+            )
+        state = step(state, branch, setting).state
+    return total
+
+
+def _all_blocks(architecture: Architecture) -> Block:
+    """One block whose gains are arrays over depth; the token-symmetric map sees no window."""
+    knobs = architecture.knobs() | {"depth": 1, "window": None}
+    return fold(
+        {name: np.array(value) if isinstance(value, tuple) else value for name, value in knobs.items()}
+    )[0]
+
+
+def _lost(branch: Branch, state: SimplexState, setting: Setting) -> Array:
+    """log( q_sum / (skip^2 q_before) ) of one branch in every block; infinite without a skip."""
+    whole = step(state, replace(branch, norm=replace(branch.norm, outside=False)), setting).state.norm
+    carried = branch.skip**2 * state.norm
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.where(carried > 0, np.log(whole) - np.log(carried), np.inf))
+
+
+@dataclass(frozen=True)
+class Score:
+    """The parts of the score, none negative; `error` is how well the sum of the first two is known."""
+
+    angle: float
+    gradient: float
+    forgetting: float | None
+    error: float = 0.0
+
+    @property
+    def exponents(self) -> float:
+        return self.angle + self.gradient
+
+
+def score_of(reading: Reading, budget: SearchBudget | None = None) -> Score | None:
+    """The score of a trace, without its gradient where none was followed; None where the stream left the range."""
+    if reading.out_of_range.any():
+        return None
+    gradient = reading.decisive_gradient
+    changes = [reading.angle.change] + ([] if gradient is None else [gradient.change])
+    errors = [0.0 if math.isnan(change.error) else change.error for change in changes]
+    sizes = [_size(change.scalar) for change in changes]
+    sizes[0] = sizes[0] if reading.collapsed is None else BEYOND
+    return Score(
+        sizes[0], sizes[1] if gradient is not None else 0.0, _forgetting(reading, budget), math.hypot(*errors)
+    )
+
+
+def _forgetting(reading: Reading, budget: SearchBudget | None) -> float | None:
+    """By the description at the norms and overlaps of the trace, whether those are predicted or measured."""
+    trace, architecture = reading.trace, reading.trace.architecture
+    if not isinstance(architecture, Architecture) or architecture.depth != trace.depth:
+        return None
+    norms, separations = trace.blocks("norm"), trace.blocks("separation")
+    logs = forgotten(architecture, norms.tolist(), separations.tolist(), budget)
+    return (
+        _size(growth(logs[None]).change.scalar) if np.isfinite(logs).all() else None
+    )  # without a skip there is no F
+
+
+def _size(change: float) -> float:
+    return float(np.clip(abs(change), 0.0, BEYOND)) if math.isfinite(change) else BEYOND
+
+
+@cache
+def calibration() -> dict[str, Any]:
+    """The table: constants by readout, the range of what was trained, and how it was made."""
+    table: dict[str, Any] = json.loads(resources.files("edgewise.judgement").joinpath(TABLE).read_text())
+    return table
+
+
+def training_probability(score: Score, trace: Trace, table: Mapping[str, Any] | None = None) -> Probability:
+    """P = 1 / (1 + exp(w (|A| + |G|) + u F - b)), with the constants of the readout.
+
+    A readout per token was calibrated on text, one per sequence on images. `low` and `high`: the same with one family
+    of blocks or another left out of the fit, and with the score at either end of its error. `table`: another than the
+    shipped one, for tests of a forecast on networks that the shipped one has seen.
+    """
+    curves = (table or calibration())["curves"][_curve_of(trace)][
+        "bare" if score.forgetting is None else "described"
+    ]
+    value = chance(score, curves["all"])
+    ends = [
+        chance(score, constants, shift)
+        for constants in _each(curves)
+        for shift in (-score.error, score.error)
+    ]
+    low = (
+        CERTAIN if trace.log_gradient is None else min(value, *ends)
+    )  # an unknown gradient can only lower it
+    return Probability(value, low, max(value, *ends), tuple(outside(trace)), forgetting=score.forgetting)
+
+
+def risks(score: Score, trace: Trace) -> dict[str, float]:
+    """How much each part of the score adds to the risk, by its name."""
+    constants = calibration()["curves"][_curve_of(trace)][
+        "bare" if score.forgetting is None else "described"
+    ]["all"]
+    return {
+        "angle": constants["exponents"] * score.angle,
+        "gradient": constants["exponents"] * score.gradient,
+        "forgetting": constants["forgetting"] * (score.forgetting or 0.0),
+    }
+
+
+def _curve_of(trace: Trace) -> str:
+    """By where the loss is read; a perceptron has one label per input."""
+    if isinstance(trace.architecture, Perceptron):
+        return "pooled"
+    return CURVES.get(trace.readout) or CURVES.get(trace.decisive_readout or "", "token")
+
+
+def _each(curves: Mapping[str, Any]) -> Iterator[Mapping[str, float]]:
+    yield curves["all"]
+    yield from curves["without"].values()
+
+
+def chance(score: Score, constants: Mapping[str, float], shift: float = 0.0) -> float:
+    """The curve at one score; never nearer to 0 or 1 than what a record can show."""
+    exponents = max(0.0, score.exponents + shift)
+    forgetting = 0.0 if score.forgetting is None else score.forgetting
+    risk = constants["exponents"] * exponents + constants["forgetting"] * forgetting - constants["offset"]
+    return min(1 - CERTAIN, max(CERTAIN, 1 / (1 + math.exp(min(risk, 700.0)))))
+
+
+def outside(trace: Trace) -> Iterator[str]:
+    """In which ways a network is unlike those that were trained, one phrase each."""
+    ranges, network = calibration()["range"], trace.architecture
+    yield from _sizes(trace, ranges)
+    if not trace.readout and trace.decisive_readout == "own":
+        yield "how it is read out is not known, taken as one label per token"
+    if isinstance(network, Perceptron):
+        yield "a perceptron (those were transformers)"
+    elif network is None:
+        yield "its blocks were not recognised, so how much they overwrite is not counted"
+    else:
+        for name in ("norm", "norm_kind", "activation"):
+            value = getattr(network, name)
+            if ALIKE.get(value, value) not in ranges[name]:
+                yield f"{name.replace('_', ' ')} {_word(value)} (those had {', '.join(ranges[name])})"
+
+
+def _sizes(trace: Trace, ranges: Mapping[str, Any]) -> Iterator[str]:
+    network = trace.architecture
+    sizes = {"depth": trace.depth} | ({"tokens": network.tokens} if isinstance(network, Architecture) else {})
+    units = {"depth": "layers" if isinstance(network, Perceptron) else "blocks", "tokens": "tokens"}
+    for name, value in sizes.items():
+        low, high = ranges[name]
+        if not low <= value <= high:
+            yield f"{value} {units[name]} (those had {low} to {high})"
+
+
+def _word(value: Any) -> str:
+    return str(getattr(value, "__name__", value))
+
+
+def band(value: float) -> Outcome:
+    """The word for a probability."""
+    if value >= OUTCOME_BANDS.trains_from:
+        return Outcome.TRAINS
+    return Outcome.FAILS if value <= OUTCOME_BANDS.fails_up_to else Outcome.RISKY
+
+
+def outcome_of(probability: Probability) -> Outcome:
+    """The answer: the band of the probability, unless it is open."""
+    return Outcome.UNDECIDED if probability.why_open else band(probability.value)
+
+
+def why_open(probability: Probability, trace: Trace) -> str:
+    """Why a probability decides nothing, in words; empty where it decides."""
+    low, high = probability.low, probability.high
+    deepest = calibration()["range"]["depth"][1]
+    if band(low) is Outcome.FAILS and band(high) is Outcome.TRAINS:
+        missing = "no gradient was followed, so " if trace.log_gradient is None else ""
+        return f"{missing}the probability may be anything from {low:.0%} to {high:.0%}"
+    if trace.log_gradient is None and band(high) is not Outcome.FAILS:
+        return "no gradient was followed through this network"
+    if trace.depth > FAR * deepest:
+        return f"{trace.depth} blocks are far beyond the deepest network that was trained, {deepest}"
+    return ""
